@@ -1,0 +1,61 @@
+# What a newcomer types: make serve, make test. Both install first, into .venv.
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || echo python3)
+# The requirement or wheel of torch, and the index that it comes from (empty: pip's own).
+# A CPU-only machine names PyTorch's CPU index here and is spared gigabytes of CUDA.
+TORCH ?= torch==2.13.0
+TORCH_INDEX ?=
+MODEL ?=
+ARGS ?=
+
+BIN := .venv/bin
+
+.PHONY: install install-test serve test check gpu-check format protos demo compose-test clean
+
+install: .venv/installed
+install-test: .venv/installed-test
+
+.venv/installed: pyproject.toml Makefile
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install $(TORCH) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
+	$(BIN)/pip install -e .
+	touch $@
+
+.venv/installed-test: .venv/installed
+	$(BIN)/pip install -e '.[test]'
+	touch $@
+
+serve: install
+	$(BIN)/tandem serve $(MODEL) $(ARGS)
+
+test: check
+	$(BIN)/python -m pytest $(ARGS)
+
+check: install-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+# All that needs a GPU, as one table; says so and passes without one. Runs straight from the tree, with .venv's Python
+# or any that has torch, triton, numpy, msgspec, safetensors and transformers: make gpu-check PYTHON_GPU=python3
+PYTHON_GPU ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,python3)
+gpu-check:
+	PYTHONPATH=. $(PYTHON_GPU) -m tests.gpu $(ARGS)
+
+format: install-test
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+protos: install-test
+	$(BIN)/python protos/generate.py
+
+demo: install-test
+	$(BIN)/python -m demo.train --out demo/checkpoint
+
+# Brings compose.yaml up with the engine that DOCKER_HOST names, asks it by curl, takes it down (a few minutes).
+# Settings: BUILD_NETWORK (host, where only the host reaches the package index), TORCH, TORCH_INDEX, TANDEM_PORT.
+compose-test:
+	$(PYTHON) -m tests.compose
+
+clean:
+	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,101 @@
+"""From dialogues to packed rows of token ids. The loss is over all tokens, but for those that a server writes itself:
+an empty thinking block, and that an earlier answer begins without one. Else the model would learn never to think."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from demo.dialogues import Dialogue
+from demo.vocabulary import END, END_OF_TEXT, START
+
+IGNORED = -100
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Token ids with the labels for them (not shifted), and where the answer begins."""
+
+    ids: list[int]
+    labels: list[int]
+    answer_start: int
+
+
+class Encoder:
+    """`tokenizer` is transformers' own, so that training sees what any user of the checkpoint sees."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._opening = self._encode(f"{START}assistant\n")
+        self._empty_block = len(self._encode("<think>\n\n</think>\n\n"))
+        self.end_of_text: int = tokenizer.convert_tokens_to_ids(END_OF_TEXT)
+
+    def _encode(self, text: str) -> list[int]:
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
+        return ids
+
+    def encode(self, dialogue: Dialogue) -> Encoded:
+        """A dialogue as a server would send it, then the answer and its end."""
+        prompt = self._encode(
+            self._tokenizer.apply_chat_template(
+                dialogue.messages,
+                tools=dialogue.tools or None,
+                tokenize=False,
+                add_generation_prompt=True,
+                enable_thinking=dialogue.thinking,
+            )
+        )
+        ids = prompt + self._encode(f"{dialogue.answer}{END}")
+        labels = list(ids)
+        width = len(self._opening)
+        starts = [at + width for at in range(len(prompt)) if ids[at : at + width] == self._opening]
+        for start in starts[:-1]:
+            labels[start] = IGNORED
+        if not dialogue.thinking:
+            labels[starts[-1] : starts[-1] + self._empty_block] = [IGNORED] * self._empty_block
+        return Encoded(ids, labels, len(prompt))
+
+
+@dataclass(frozen=True)
+class Batch:
+    """`ids`, `labels` (shifted: what comes after each), `positions`: int64 [B, L]; `mask`: bool [B, 1, L, L], true
+    where a token sees another, which is never across dialogues."""
+
+    ids: torch.Tensor
+    labels: torch.Tensor
+    positions: torch.Tensor
+    mask: torch.Tensor
+
+
+def pack(encoded: Iterator[Encoded], rows: int, length: int, padding: int) -> Iterator[Batch]:
+    """Batches of `rows` rows; each dialogue goes whole into the fullest row that has room for it. What is
+    longer than a row is left out."""
+    causal = torch.ones(length, length, dtype=torch.bool).tril()
+    waiting: list[Encoded] = []
+    while True:
+        free = [length] * rows
+        ids = torch.full((rows, length), padding)
+        labels = torch.full((rows, length), IGNORED)
+        positions = torch.zeros((rows, length), dtype=torch.int64)
+        owners = torch.arange(length).repeat(rows, 1) + length  # padding sees itself only
+        number = 0
+        while True:
+            one = waiting.pop() if waiting else next(encoded)
+            size = len(one.ids)
+            if size > length:
+                continue
+            fitting = [row for row in range(rows) if free[row] >= size]
+            if not fitting:
+                waiting.append(one)
+                break
+            row = min(fitting, key=free.__getitem__)
+            start = length - free[row]
+            free[row] -= size
+            ids[row, start : start + size] = torch.tensor(one.ids)
+            labels[row, start : start + size - 1] = torch.tensor(one.labels[1:])
+            positions[row, start : start + size] = torch.arange(size)
+            owners[row, start : start + size] = -number - 1
+            number += 1
+        mask = (owners[:, :, None] == owners[:, None, :]) & causal
+        yield Batch(ids, labels, positions, mask[:, None])

@@ -1,0 +1,113 @@
+"""The last check before a request enters the core. Whoever sits in front may have checked before; here it counts.
+
+Raises RequestRefused, which names the field and the limit; one refused request disturbs nobody.
+"""
+
+import math
+from dataclasses import dataclass
+
+from engine_core.block_hash import root_hash
+from engine_core.request import Request
+from engine_core.step_plan import SamplingParams
+from engine_core.worker_messages import ModelFacts
+
+MAX_N = 128
+MAX_STOP_TOKEN_IDS = 128
+MAX_SEED = 2**64 - 1
+
+
+class RequestRefused(ValueError):
+    """`param` is the request's field at fault."""
+
+    def __init__(self, param: str, message: str) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+@dataclass(frozen=True)
+class NewChoice:
+    """What comes in for one choice. `resumed_token_ids` count as generated."""
+
+    handle: int
+    choice: int
+    prompt_token_ids: list[int]
+    resumed_token_ids: list[int]
+    sampling: SamplingParams
+    seed: int
+    cache_salt: str
+    num_cached_tokens: int | None
+
+
+def check_lengths(num_prompt_tokens: int, max_tokens: int, max_model_len: int) -> None:
+    """Raises RequestRefused when prompt and answer do not fit the model."""
+    if num_prompt_tokens == 0:
+        raise RequestRefused("prompt", "the prompt is empty: it needs at least one token")
+    if num_prompt_tokens >= max_model_len:
+        raise RequestRefused(
+            "prompt",
+            f"the prompt has {num_prompt_tokens} tokens, but this model's maximum context length is {max_model_len}"
+            " tokens, prompt and answer together",
+        )
+    if num_prompt_tokens + max_tokens > max_model_len:
+        raise RequestRefused(
+            "max_tokens",
+            f"max_tokens is {max_tokens} and the prompt has {num_prompt_tokens} tokens, but this model's maximum"
+            f" length is {max_model_len} tokens: at most {max_model_len - num_prompt_tokens} are left",
+        )
+
+
+def check_sampling(sampling: SamplingParams, facts: ModelFacts) -> None:
+    """Raises RequestRefused for a value outside its range (the ranges are those of the OpenAI API and of vLLM)."""
+    ranges = (
+        ("temperature", sampling.temperature, 0.0, 2.0),
+        ("top_p", sampling.top_p, 0.0, 1.0),
+        ("min_p", sampling.min_p, 0.0, 1.0),
+        ("presence_penalty", sampling.presence_penalty, -2.0, 2.0),
+        ("frequency_penalty", sampling.frequency_penalty, -2.0, 2.0),
+        ("repetition_penalty", sampling.repetition_penalty, 0.0, 1e4),
+        ("max_tokens", sampling.max_tokens, 1, math.inf),
+        ("min_tokens", sampling.min_tokens, 0, sampling.max_tokens),
+        ("top_k", sampling.top_k, 0, 2**31 - 1),
+        ("logprobs", sampling.logprobs or 0, 0, facts.max_logprobs),
+        ("stop_token_ids", len(sampling.stop_token_ids), 0, MAX_STOP_TOKEN_IDS),
+    )
+    for param, value, low, high in ranges:
+        if not low <= value <= high:  # also refuses NaN
+            what = "number of stop_token_ids" if param == "stop_token_ids" else param
+            raise RequestRefused(param, f"{what} is {value:g}, but must be from {low:g} to {high:g}")
+    for param, value in (("top_p", sampling.top_p), ("repetition_penalty", sampling.repetition_penalty)):
+        if value == 0:
+            raise RequestRefused(param, f"{param} must be greater than 0")
+
+
+def check_token_ids(param: str, token_ids: list[int], vocab_size: int) -> None:
+    if token_ids and (max(token_ids) >= vocab_size or min(token_ids) < 0):
+        bad = next(token_id for token_id in token_ids if not 0 <= token_id < vocab_size)
+        raise RequestRefused(param, f"{param}: token id {bad} is not in the vocabulary of {vocab_size} tokens")
+
+
+def make_request(new: NewChoice, facts: ModelFacts) -> Request:
+    """Raises RequestRefused when the request cannot be served by this model."""
+    sampling = new.sampling
+    check_sampling(sampling, facts)
+    check_lengths(len(new.prompt_token_ids), sampling.max_tokens, facts.max_model_len)
+    check_token_ids("prompt", new.prompt_token_ids, facts.vocab_size)
+    check_token_ids("resumed_token_ids", new.resumed_token_ids, facts.vocab_size)
+    check_token_ids("stop_token_ids", list(sampling.stop_token_ids), facts.vocab_size)
+    if len(new.resumed_token_ids) > sampling.max_tokens:
+        raise RequestRefused(
+            "resumed_token_ids",
+            f"{len(new.resumed_token_ids)} resumed_token_ids are more than max_tokens, {sampling.max_tokens}",
+        )
+    if not 0 <= new.seed <= MAX_SEED:
+        raise RequestRefused("seed", f"seed is {new.seed}, but must be from 0 to {MAX_SEED}")
+    return Request(
+        handle=new.handle,
+        sampling=sampling,
+        seed=new.seed,
+        choice=new.choice,
+        token_ids=new.prompt_token_ids + new.resumed_token_ids,
+        num_prompt_tokens=len(new.prompt_token_ids),
+        root_hash=root_hash(facts.weights_version, new.cache_salt),
+        num_cached_tokens=new.num_cached_tokens,
+    )

@@ -1,0 +1,87 @@
+"""Which blocks each request has, and which of them others may share.
+
+Takes the model's KV groups (sets of layers with one kind of block); a request has one list of blocks per group. A
+block is published for sharing as soon as a plan computes its last token: later plans run after that one.
+"""
+
+from engine_core.block_hash import extend_block_hashes
+from engine_core.block_pool import Block, BlockPool
+from engine_core.request import Request
+
+SUPPORTED_GROUPS = ("full",)
+
+
+class KVCacheManager:
+    def __init__(self, num_blocks: int, block_size: int, kv_groups: tuple[str, ...], prefix_caching: bool) -> None:
+        """Raises ValueError for a kind of KV group that has no rule here."""
+        unknown = set(kv_groups) - set(SUPPORTED_GROUPS)
+        if unknown or not kv_groups:
+            raise ValueError(f"KV groups {sorted(unknown)} are not supported, only {SUPPORTED_GROUPS}")
+        self.pool = BlockPool(num_blocks)
+        self.block_size = block_size
+        self._num_groups = len(kv_groups)
+        self._prefix_caching = prefix_caching
+
+    @property
+    def capacity_tokens(self) -> int:
+        """Tokens of one request that fit when it is alone."""
+        return self.pool.num_blocks // self._num_groups * self.block_size
+
+    def find_cached(self, request: Request) -> list[list[Block]]:
+        """The longest known prefix, per group. The last known token is always left to compute: it gives the logits."""
+        found: list[list[Block]] = [[] for _ in range(self._num_groups)]
+        if not self._prefix_caching:
+            return found
+        extend_block_hashes(request.block_hashes, request.root_hash, request.token_ids, self.block_size)
+        for index in range((request.num_tokens - 1) // self.block_size):
+            row = [self.pool.find((group, request.block_hashes[index])) for group in range(self._num_groups)]
+            if not all(row):
+                break
+            for blocks, block in zip(found, row, strict=True):
+                assert block is not None
+                blocks.append(block)
+        return found
+
+    def admit(self, request: Request, cached: list[list[Block]], num_new_tokens: int) -> bool:
+        """Gives a waiting request its cached blocks and room for `num_new_tokens` more. False: too few are free."""
+        num_cached_blocks = len(cached[0])
+        taken_from_free = sum(block.ref_count == 0 for blocks in cached for block in blocks)
+        wanted = self._blocks_for(num_cached_blocks * self.block_size + num_new_tokens) - num_cached_blocks
+        if wanted * self._num_groups > self.pool.num_free_blocks - taken_from_free:
+            return False
+        for blocks in cached:
+            self.pool.share(blocks)
+        request.blocks = [list(blocks) for blocks in cached]
+        request.num_computed_tokens = num_cached_blocks * self.block_size
+        return self.extend(request, num_new_tokens)
+
+    def extend(self, request: Request, num_new_tokens: int) -> bool:
+        """Room for `num_new_tokens` beyond the computed ones. False, and nothing changed: too few blocks are free."""
+        end = request.num_computed_tokens + num_new_tokens
+        wanted = self._blocks_for(end) - len(request.blocks[0])
+        if wanted > 0:
+            if wanted * self._num_groups > self.pool.num_free_blocks:
+                return False
+            for blocks in request.blocks:
+                blocks.extend(self.pool.take(wanted))
+        if self._prefix_caching:
+            self._publish(request, end)
+        return True
+
+    def free(self, request: Request) -> None:
+        """Takes all blocks from a request; the end of its chain is evicted before the beginning."""
+        for blocks in request.blocks:
+            self.pool.release(reversed(blocks))
+        request.blocks = []
+
+    def _publish(self, request: Request, end: int) -> None:
+        first, last = request.num_computed_tokens // self.block_size, end // self.block_size
+        if first == last:
+            return
+        extend_block_hashes(request.block_hashes, request.root_hash, request.token_ids, self.block_size)
+        for index in range(first, last):
+            for group, blocks in enumerate(request.blocks):
+                self.pool.publish(blocks[index], (group, request.block_hashes[index]))
+
+    def _blocks_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.block_size)

@@ -1,0 +1,63 @@
+"""One choice of one request, as the scheduler sees it: known tokens, computed tokens, blocks.
+
+There is no prefill and no decode: `num_computed_tokens` catches up with the known tokens. The known tokens are the
+prompt and everything generated so far (by whomever: a resumed request brings its tokens along).
+"""
+
+from dataclasses import dataclass, field
+
+from engine_core.block_pool import Block
+from engine_core.step_plan import SamplingParams
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    handle: int
+    sampling: SamplingParams
+    seed: int
+    choice: int
+    token_ids: list[int]  # prompt, then output
+    num_prompt_tokens: int
+    root_hash: bytes  # what the chain of block hashes starts from
+    num_computed_tokens: int = 0  # their KV is in the request's blocks
+    num_cached_tokens: int | None = None  # prompt tokens found in the prefix cache; None before the first admission
+    slot: int | None = None  # in the worker's batch; None while it waits
+    blocks: list[list[Block]] = field(default_factory=list)  # per KV group
+    block_hashes: list[bytes] = field(default_factory=list)  # of the known full blocks
+    num_preemptions: int = 0
+    traceparent: str = ""  # handed on to the worker; nothing here reads it
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def output_token_ids(self) -> list[int]:
+        return self.token_ids[self.num_prompt_tokens :]
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Why a request ended: reason is "stop", "length", "abort" or "error"."""
+
+    reason: str
+    stop_token_id: int | None = None
+    message: str = ""
+
+
+def stop_at(request: Request, num_output_tokens: int) -> Stop | None:
+    """Whether the request ends with its first `num_output_tokens` output tokens."""
+    if num_output_tokens == 0:
+        return None
+    sampling = request.sampling
+    token_id = request.token_ids[request.num_prompt_tokens + num_output_tokens - 1]
+    if num_output_tokens > sampling.min_tokens:
+        if token_id in sampling.eos_token_ids:
+            return Stop("stop")
+        if token_id in sampling.stop_token_ids:
+            return Stop("stop", token_id)
+    return Stop("length") if num_output_tokens >= sampling.max_tokens else None

@@ -1,0 +1,51 @@
+"""Noise as a function of its place: Philox4x32-10 (Salmon et al., SC 2011), a counter-based generator.
+
+The key is the request's seed, the counter is (vocabulary id / 4, token index, choice, purpose). So the noise of one
+token never depends on what was drawn before, elsewhere in the batch, or in a life before a resume.
+"""
+
+import torch
+from torch import Tensor
+
+MASK = 0xFFFFFFFF
+MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+WEYL = (0x9E3779B9, 0xBB67AE85)
+ROUNDS = 10
+PURPOSE_SAMPLE = 0
+
+
+def philox4x32(counter: list[Tensor], key: list[Tensor]) -> list[Tensor]:
+    """Four words of 32 bits for each counter. All tensors int64 holding values below 2**32, broadcast together."""
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(ROUNDS):
+        # The products wrap at 2**64, which keeps all bits that are asked for.
+        product0, product1 = MULTIPLIERS[0] * c0, MULTIPLIERS[1] * c2
+        c0, c1, c2, c3 = (
+            ((product1 >> 32) & MASK) ^ c1 ^ k0,
+            product1 & MASK,
+            ((product0 >> 32) & MASK) ^ c3 ^ k1,
+            product0 & MASK,
+        )
+        k0, k1 = (k0 + WEYL[0]) & MASK, (k1 + WEYL[1]) & MASK
+    return [c0, c1, c2, c3]
+
+
+def gumbel_noise(
+    seeds: list[int], choices: list[int], token_indices: list[int], vocab_size: int, device: torch.device
+) -> Tensor:
+    """Standard Gumbel noise [rows, vocab_size] float64; row i is that of (seed, choice, token index) i.
+
+    The argmax of logits / temperature plus this noise is a sample of the softmax. Seeds are below 2**64.
+    """
+
+    def column(values: list[int]) -> Tensor:
+        return torch.tensor(values, dtype=torch.int64, device=device).unsqueeze(1)
+
+    groups = torch.arange((vocab_size + 3) // 4, dtype=torch.int64, device=device).unsqueeze(0)
+    zero = torch.full((1, 1), PURPOSE_SAMPLE, dtype=torch.int64, device=device)
+    key = [column([seed & MASK for seed in seeds]), column([seed >> 32 for seed in seeds])]
+    words = philox4x32([groups, column(token_indices), column(choices), zero], key)
+    bits = torch.stack(words, dim=-1).flatten(1)[:, :vocab_size]
+    uniform = (bits.double() + 0.5) * 2.0**-32  # in (0, 1), both ends out of reach
+    return -torch.log(-torch.log(uniform))

@@ -1,0 +1,87 @@
+"""What every kernel must compute, in plain torch with float32 accumulation. Also the path that a CPU takes.
+
+Shapes: T tokens of this step, R requests, H query heads, G KV heads, D head size, N blocks of B tokens. Caches are
+[N, B, G, D]. A row's result depends on that row alone.
+"""
+
+import torch
+from torch import Tensor
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Root mean square norm over the last dimension (arXiv 1910.07467), computed in float32, returned in x's dtype."""
+    wide = x.float()
+    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    return (wide * scale * weight.float()).to(x.dtype)
+
+
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """(norm of x + residual, x + residual); the sum is rounded to x's dtype first. All [T, hidden]."""
+    total = x + residual
+    return rms_norm(total, weight, eps), total
+
+
+def norm_rope(x: Tensor, weight: Tensor | None, eps: float, cos_sin: Tensor, positions: Tensor) -> Tensor:
+    """Norm per head (where `weight` [D] is given), then rotary embedding in the half-split form (arXiv 2104.09864).
+
+    x [T, heads, D], cos_sin [max positions, D] float32 (cosines, then sines, D/2 each), positions [T]. Float32
+    throughout, rounded once at the end.
+    """
+    wide = x.float()
+    if weight is not None:
+        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps) * weight.float()
+    cos, sin = cos_sin[positions].unsqueeze(1).chunk(2, dim=-1)
+    first, second = wide.chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
+
+
+def write_kv(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slot_mapping: Tensor) -> None:
+    """Puts key and value [T, G, D] of each token at its place: slot_mapping [T] int64 = block * B + offset."""
+    block_size = key_cache.shape[1]
+    blocks, offsets = slot_mapping // block_size, slot_mapping % block_size
+    key_cache[blocks, offsets] = key
+    value_cache[blocks, offsets] = value
+
+
+def paged_attention(
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    block_tables: Tensor,
+    query_start_loc: Tensor,
+    seq_lens: Tensor,
+    scale: float,
+) -> Tensor:
+    """Causal attention of each request's new tokens over all its tokens, through its block table.
+
+    query [T, H, D]; block_tables [R, blocks] int32; query_start_loc [R + 1] and seq_lens [R] int32. Request r owns the
+    queries [query_start_loc[r], query_start_loc[r + 1]), the last of which stands at position seq_lens[r] - 1.
+    Returns [T, H, D] in query's dtype.
+    """
+    out = torch.empty_like(query)
+    starts, lens = query_start_loc.tolist(), seq_lens.tolist()
+    block_size = key_cache.shape[1]
+    for row, seq_len in enumerate(lens):
+        table = block_tables[row, : -(-seq_len // block_size)].long()
+        keys = key_cache[table].flatten(0, 1)[:seq_len]
+        values = value_cache[table].flatten(0, 1)[:seq_len]
+        span = slice(starts[row], starts[row + 1])
+        out[span] = _attend(query[span], keys, values, scale)
+    return out
+
+
+def _attend(query: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
+    """One request: query [Q, H, D], keys and values [S, G, D]; the queries are the last Q of S positions."""
+    num_queries, num_heads, head_dim = query.shape
+    seq_len, num_kv_heads, _ = keys.shape
+    group = num_heads // num_kv_heads
+    # [G, group * Q, D]: the query heads that share a KV head become rows of one product.
+    rows = query.float().view(num_queries, num_kv_heads, group, head_dim).permute(1, 2, 0, 3).flatten(1, 2)
+    scores = torch.matmul(rows, keys.float().permute(1, 2, 0)) * scale
+    if num_queries > 1:
+        allowed = torch.ones(num_queries, seq_len, dtype=torch.bool, device=query.device)
+        allowed = allowed.tril(diagonal=seq_len - num_queries).repeat(group, 1)
+        scores = scores.masked_fill(~allowed, float("-inf"))
+    mixed = torch.matmul(torch.softmax(scores, dim=-1), values.float().permute(1, 0, 2))
+    back = mixed.view(num_kv_heads, group, num_queries, head_dim).permute(2, 0, 1, 3)
+    return back.reshape(num_queries, num_heads, head_dim).to(query.dtype)

@@ -1,0 +1,1 @@
+"""The processes: shim, tokenizer, engine, worker, and the launcher that runs them as one tree."""

@@ -1,0 +1,49 @@
+"""The one entry point: `tandem serve`, the four roles, and `tandem bench`. Imports only what is asked for."""
+
+import importlib
+import sys
+
+from services.config import ROLES, parse
+from services.settings import UsageError
+from services.version import VERSION
+
+USAGE = """usage: tandem COMMAND [OPTIONS]
+
+  serve [MODEL]      serve a model: starts the four processes below and watches them
+  shim               the HTTP front (OpenAI's API)
+  tokenizer [MODEL]  text to token ids and back
+  engine             scheduler and KV cache
+  worker [MODEL]     the model on its accelerator
+  bench serve        measure any OpenAI-compatible server
+
+`tandem COMMAND --help` lists the options of one command; `tandem --version` prints the version.
+"""
+MODULES = {"serve": "services.launcher"} | {role: f"services.{role}.service" for role in ROLES}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Returns the exit status: 0, 1 for a failure, 2 for a wrong command line."""
+    argv = sys.argv[1:] if argv is None else argv
+    command, rest = (argv[0], argv[1:]) if argv else ("--help", [])
+    if command in ("-h", "--help"):
+        sys.stdout.write(USAGE)
+        return 0
+    if command == "--version":
+        sys.stdout.write(f"tandem {VERSION}\n")
+        return 0
+    if command == "bench":  # not a process of the server: it reads its own command line
+        return int(importlib.import_module("loadtest.cli").main(rest))
+    if command not in MODULES:
+        commands = ", ".join([*MODULES, "bench"])
+        sys.stderr.write(f"tandem: error: unknown command {command!r}; the commands are {commands}\n")
+        return 2
+    try:
+        options = parse(command, rest)
+    except UsageError as error:
+        sys.stderr.write(f"tandem {command}: error: {error}\n")
+        return 2
+    return int(importlib.import_module(MODULES[command]).main(options))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

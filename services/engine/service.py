@@ -1,0 +1,261 @@
+"""The engine process: gRPC streams from tokenizers on an event loop, the busy loop in its thread, and who owns what.
+
+Every limit is checked here again, whatever the processes in front have checked; a refused request gets its terminal
+message and disturbs nobody.
+"""
+
+import asyncio
+import functools
+import itertools
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import zmq
+
+from engine_core.admission import MAX_N, MAX_SEED, RequestRefused, make_request
+from engine_core.events import Finished, SchedulerStats, StepEvents
+from engine_core.worker_messages import PROTOCOL, EngineLimits, ModelFacts
+from services.config import EngineOptions
+from services.engine.busy_loop import BusyLoop, Callbacks, StepTimes
+from services.engine.codec import StepMailbox, engine_facts, engine_stats, new_choices, terminal
+from services.engine.metrics import EngineMetrics
+from services.engine.timeline import Timeline, end
+from services.engine.timeline import begin as begin_timeline
+from services.engine.worker_link import WorkerGone
+from services.errors import Fatal, PeerGone
+from services.monitor import Monitor, new_registry, open_port
+from services.process import begin, run_until_stopped
+from services.rpc.errors import TandemError, invalid
+from services.rpc.generated import common_pb2 as pb
+from services.rpc.generated import engine_pb2, engine_pb2_grpc
+from services.rpc.hello import make_hello
+from services.rpc.session import Attempts, CallerKey, converse
+from services.rpc.transport import RpcServer
+from services.tracing import Tracing, now, set_up_tracing
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Owner:
+    """Who asked for a choice: where its events go, under which handle."""
+
+    mailbox: StepMailbox
+    handle: int
+    key: CallerKey
+    attempt: int
+    seed: int
+    num_prompt_tokens: int
+    timeline: Timeline
+
+
+class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
+    def __init__(
+        self,
+        loop: BusyLoop,
+        limits: EngineLimits,
+        seed: int | None,
+        make_metrics: Callable[[ModelFacts], EngineMetrics],
+        tracing: Tracing,
+    ) -> None:
+        self._loop = loop
+        self._limits = limits
+        self._make_metrics = make_metrics
+        self._metrics: EngineMetrics | None = None  # once the model is known
+        self._tracing = tracing
+        self._random = random.Random(seed) if seed is not None else random.SystemRandom()
+        self._facts: ModelFacts | None = None
+        self._hello: asyncio.Future[pb.Hello] = asyncio.get_running_loop().create_future()
+        self._handles = itertools.count(1)  # the core's own
+        self._owners: dict[int, Owner] = {}
+        self._core_handles: dict[tuple[StepMailbox, int], int] = {}
+        self._attempts = Attempts()
+        self._mailboxes: set[StepMailbox] = set()
+        self._stats = engine_pb2.EngineStats()
+
+    async def Connect(self, request_iterator: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        """One tokenizer's stream; its requests are aborted when it ends."""
+        try:
+            hello = await asyncio.shield(self._hello)
+        except asyncio.CancelledError:
+            return  # this process stops, or the caller gave up; grpc would print a traceback
+        mailbox = StepMailbox(hello.epoch)
+        mailbox.put_stats(self._stats)
+        self._mailboxes.add(mailbox)
+
+        def opened(caller: pb.Hello) -> Callable[[engine_pb2.EngineEntry], None]:
+            return lambda entry: self._receive(mailbox, caller, entry)
+
+        try:
+            await converse(context, hello, ("tokenizer",), mailbox, opened, engine_pb2.EngineUp)
+        finally:
+            self._mailboxes.discard(mailbox)
+            for handle in [handle for handle, owner in self._owners.items() if owner.mailbox is mailbox]:
+                self._abort(handle)
+
+    async def GetStats(self, request: Any, context: Any) -> engine_pb2.EngineStats:
+        return self._stats
+
+    def registered(self, facts: ModelFacts) -> None:
+        """The worker is there: callers may say hello."""
+        self._facts = facts
+        self._metrics = self._make_metrics(facts)
+        self._hello.set_result(
+            make_hello(
+                "engine",
+                digest=facts.tokenizer_digest,
+                engine=engine_facts(facts, self._limits.max_num_seqs, MAX_N),
+            )
+        )
+
+    def published(self, events: StepEvents, stats: SchedulerStats, times: StepTimes | None) -> None:
+        """Sorts a step's events by owner, into one mailbox per stream. `times` only after a step."""
+        self._stats = engine_stats(stats)
+        done = times.done if times is not None else now()
+        for mailbox in self._mailboxes:
+            mailbox.put_stats(self._stats)
+        for admitted in events.admitted:
+            if (owner := self._owners.get(admitted.handle)) is not None:
+                owner.timeline.scheduled = times.planned if times is not None else done
+                owner.mailbox.put_accepted(
+                    engine_pb2.Accepted(
+                        handle=owner.handle,
+                        seed=owner.seed,
+                        prompt_tokens=owner.num_prompt_tokens,
+                        cached_tokens=admitted.num_cached_tokens,
+                    )
+                )
+        for tokens in events.new_tokens:
+            if (owner := self._owners.get(tokens.handle)) is not None:
+                owner.mailbox.put_tokens(owner.handle, tokens)
+                owner.timeline.token(times.planned if times is not None else done, done)
+        for finished in events.finished:
+            if (owner := self._owners.pop(finished.handle, None)) is not None:
+                self._finish(owner, finished)
+                self._record(owner, finished, done)
+        if self._metrics is not None:
+            self._metrics.state(stats)
+
+    def _finish(self, owner: Owner, finished: Finished) -> None:
+        assert self._facts is not None
+        self._attempts.release(owner.key, owner.attempt)
+        place = (owner.mailbox, owner.handle)
+        if self._core_handles.get(place) == finished.handle:  # else a higher attempt on the same stream has it
+            del self._core_handles[place]
+            owner.mailbox.put_terminal(terminal(owner.handle, finished, self._facts))
+
+    def _record(self, owner: Owner, finished: Finished, done: int) -> None:
+        assert self._metrics is not None
+        end(owner.timeline, self._tracing, finished, done)
+        computed = finished.num_prompt_tokens - finished.num_cached_tokens
+        self._metrics.ended(owner.timeline.seconds(), finished.num_preemptions, computed)
+
+    def stop(self) -> None:
+        """This process stops: what still runs leaves its spans behind."""
+        for owner in self._owners.values():
+            owner.timeline.span.end(error="the engine stopped")
+
+    def _receive(self, mailbox: StepMailbox, caller: pb.Hello, entry: engine_pb2.EngineEntry) -> None:
+        if entry.HasField("submit"):
+            try:
+                self._submit(mailbox, caller, entry.submit)
+            except RequestRefused as refused:
+                self._refuse(mailbox, entry.submit, invalid(str(refused), refused.param))
+            except ValueError as error:
+                self._refuse(mailbox, entry.submit, invalid(str(error)))
+        elif entry.HasField("abort"):
+            handle = self._core_handles.get((mailbox, entry.abort.handle))
+            if handle is not None:
+                self._abort(handle)
+
+    def _submit(self, mailbox: StepMailbox, caller: pb.Hello, submit: engine_pb2.Submit) -> None:
+        """All choices are checked before any of them starts."""
+        assert self._facts is not None
+        if not 1 <= len(submit.choices) <= MAX_N:
+            raise RequestRefused("n", f"n is {len(submit.choices)}, but must be from 1 to {MAX_N}")
+        seed = submit.seed if submit.HasField("seed") else self._random.randint(0, MAX_SEED)
+        handles = [next(self._handles) for _ in submit.choices]
+        requests = [make_request(new, self._facts) for new in new_choices(submit, self._facts, handles, seed)]
+        for request, choice in zip(requests, submit.choices, strict=True):
+            key = (caller.instance, caller.epoch, choice.handle)
+            if not self._attempts.claim(key, submit.attempt, lambda handle=request.handle: self._abort(handle)):  # type: ignore[misc]
+                log.warning("request %s: attempt %d is not the newest, dropped", submit.request_id, submit.attempt)
+                continue
+            timeline = begin_timeline(self._tracing, submit.traceparent)
+            request.traceparent = timeline.span.traceparent
+            self._owners[request.handle] = Owner(
+                mailbox, choice.handle, key, submit.attempt, seed, request.num_prompt_tokens, timeline
+            )
+            self._core_handles[mailbox, choice.handle] = request.handle
+            self._loop.add(request)
+
+    def _refuse(self, mailbox: StepMailbox, submit: engine_pb2.Submit, error: TandemError) -> None:
+        for choice in submit.choices:
+            mailbox.put_terminal(
+                engine_pb2.Terminal(handle=choice.handle, reason=pb.FINISH_REASON_ERROR, error=error.to_proto())
+            )
+
+    def _abort(self, handle: int) -> None:
+        """The terminal event follows from the core."""
+        self._loop.abort(handle)
+
+
+def main(options: EngineOptions) -> int:
+    """Returns the exit status; 0 after SIGTERM or SIGINT."""
+    begin("engine", options)
+    return run_until_stopped("engine", lambda: serve(options), (ValueError, RuntimeError, zmq.ZMQError))
+
+
+async def serve(options: EngineOptions) -> None:
+    """Runs until cancelled. Raises Fatal when the worker is gone."""
+    limits = EngineLimits(PROTOCOL, options.max_num_seqs, options.max_num_batched_tokens)
+    here = asyncio.get_running_loop()
+    failed: asyncio.Future[None] = here.create_future()
+    ready = asyncio.Event()
+
+    def on_failed(error: Exception) -> None:
+        if not failed.done():
+            failed.set_exception(PeerGone(str(error)) if isinstance(error, WorkerGone) else Fatal(str(error)))
+
+    def on_registered(facts: ModelFacts) -> None:
+        servicer.registered(facts)
+        ready.set()
+
+    callbacks = Callbacks(
+        registered=lambda facts: _hand_over(here, on_registered, facts),
+        published=lambda events, stats, times: _hand_over(here, servicer.published, events, stats, times),
+        failed=lambda error: _hand_over(here, on_failed, error),
+    )
+    loop = BusyLoop(options.worker, limits, options.enable_prefix_caching, callbacks)
+    registry = new_registry()
+    tracing = set_up_tracing("engine", options.otlp_traces_endpoint)
+    make_metrics = functools.partial(EngineMetrics, registry, options.enable_prefix_caching)
+    servicer = EngineServicer(loop, limits, options.seed, make_metrics, tracing)
+    server = RpcServer(options.listen)
+    engine_pb2_grpc.add_EngineServiceServicer_to_server(servicer, server.grpc)
+    with Monitor(open_port(options), registry, ready.is_set):
+        await server.start()
+        loop.start()
+        serving = asyncio.create_task(_say_ready(server, ready))
+        try:
+            await failed
+        finally:
+            serving.cancel()
+            await server.stop()
+            await asyncio.to_thread(loop.stop)
+            servicer.stop()
+            await asyncio.to_thread(tracing.stop)
+
+
+async def _say_ready(server: RpcServer, ready: asyncio.Event) -> None:
+    await ready.wait()
+    await server.ready()
+
+
+def _hand_over(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *args: Any) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(function, *args)

@@ -1,0 +1,128 @@
+"""The engine's end of the ZeroMQ socket to its worker. Synchronous, used by the busy loop's thread alone.
+
+Another thread may call `wake()`, which ends a wait. Strangers on the socket are dropped and told apart from the worker.
+"""
+
+import contextlib
+import logging
+import socket
+
+import msgspec
+import zmq
+
+from engine_core.step_plan import StepPlan, StepResult
+from engine_core.worker_messages import (
+    PROTOCOL,
+    EngineLimits,
+    EngineMessage,
+    Ping,
+    Refused,
+    Register,
+    Step,
+    StepDone,
+    WorkerHello,
+    WorkerMessage,
+    decode_from_worker,
+    encode,
+)
+from services.zmq_options import set_heartbeat
+
+log = logging.getLogger(__name__)
+PROBE_MS = 500  # so often an engine that waits asks whether its worker can still be reached
+
+
+class WorkerGone(Exception):
+    """The worker ended; the engine cannot go on without it."""
+
+
+class WorkerLink:
+    def __init__(self, endpoint: str, limits: EngineLimits) -> None:
+        """Raises zmq.ZMQError when the endpoint cannot be bound."""
+        self._limits = limits
+        self._peer: bytes | None = None  # routing id of the worker that said hello
+        self._epoch: int | None = None
+        self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
+        self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        set_heartbeat(self._socket)
+        self._socket.bind(endpoint)
+        self._wake_in, self._wake_out = socket.socketpair()
+        self._wake_in.setblocking(False)
+        self._wake_out.setblocking(False)
+        self._poller = zmq.Poller()
+        for waited in (self._socket, self._wake_out):
+            self._poller.register(waited, zmq.POLLIN)
+
+    def wake(self) -> None:
+        """Ends a wait of the other thread; may be called from any thread."""
+        with contextlib.suppress(OSError):  # full of wakes already, or closed
+            self._wake_in.send(b"\0")
+
+    def poll_registration(self) -> Register | None:
+        """Waits for the next message or wake; the registration, once it has come. Raises WorkerGone."""
+        message = self._next_message()
+        return message if isinstance(message, Register) else None
+
+    def send(self, plan: StepPlan) -> None:
+        """Raises WorkerGone when nobody is there to take it."""
+        self._send(Step(plan))
+
+    def poll_result(self) -> StepResult | None:
+        """Waits for the next message or wake; a step's result, if one came. One of a dead epoch is dropped."""
+        message = self._next_message()
+        if isinstance(message, StepDone) and message.result.epoch == self._epoch:
+            return message.result
+        return None
+
+    def close(self) -> None:
+        self._socket.close()
+        self._wake_in.close()
+        self._wake_out.close()
+
+    def _send(self, message: Step | Ping) -> None:
+        """Raises WorkerGone: ZeroMQ forgets the routing id of a peer that closed, or whose heartbeat stopped."""
+        assert self._peer is not None
+        try:
+            self._socket.send_multipart([self._peer, encode(message)])
+        except zmq.ZMQError as error:
+            raise WorkerGone("the worker is gone") from error
+
+    def _next_message(self) -> WorkerMessage | None:
+        """Waits for a message or a wake; what the worker said, or None. A hello is answered here."""
+        if not self._wait():
+            return None
+        peer, *frames = self._socket.recv_multipart()
+        try:
+            message: WorkerMessage = decode_from_worker(b"".join(frames))
+        except msgspec.MsgspecError as error:
+            if peer == self._peer:
+                raise
+            log.warning("a stranger on the worker's socket sent %s: dropped", error)
+            return None
+        if isinstance(message, WorkerHello):
+            self._greet(peer, message)
+            return None
+        return message if peer == self._peer else None
+
+    def _greet(self, peer: bytes, hello: WorkerHello) -> None:
+        if hello.protocol != PROTOCOL:
+            answer: EngineMessage = Refused(f"protocol {PROTOCOL} here (engine), {hello.protocol} there (worker)")
+        elif self._epoch is not None:
+            answer = Refused("this engine has its worker already")
+        else:
+            self._peer, self._epoch = peer, hello.epoch
+            answer = self._limits
+        with contextlib.suppress(zmq.ZMQError):  # gone already
+            self._socket.send_multipart([peer, encode(answer)])
+
+    def _wait(self) -> bool:
+        """True when a message is there, False after a wake. Raises WorkerGone."""
+        ready = dict(self._poller.poll(PROBE_MS))
+        if self._socket in ready:
+            return True
+        if not ready and self._peer is not None:
+            self._send(Ping())
+        if self._wake_out.fileno() in ready:
+            with contextlib.suppress(BlockingIOError):
+                self._wake_out.recv(4096)
+        return False

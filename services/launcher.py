@@ -1,0 +1,201 @@
+"""`tandem serve`: the four roles as one tree of processes on this machine, over Unix sockets.
+
+Starts, watches, ends. Until recovery is built, the death of any child ends the tree. Every
+child holds one end of a pipe: however hard this process dies, they see it and end as well.
+"""
+
+import contextlib
+import fcntl
+import logging
+import os
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from services import model_files
+from services.config import DEMO_MODEL, ServeOptions, ShimOptions, role_argv, role_environment
+from services.errors import Fatal
+from services.listen import listen
+from services.logs import set_up_logging
+from services.process import fail
+
+log = logging.getLogger(__name__)
+STOP_SECONDS = 3.0
+MAX_SOCKET_PATH = 107  # bytes, of a Unix socket
+LONGEST_SOCKET = "tokenizer-63.sock"
+
+
+class Stopped(Exception):
+    """SIGTERM or SIGINT came."""
+
+
+class ChildFailed(Exception):
+    """A child gave up, and has said why on a line of its own: people need no second one."""
+
+
+def main(options: ServeOptions) -> int:
+    """Returns the exit status: 0 after SIGTERM or SIGINT, 1 when something failed."""
+    values = options.role_values
+    level, style = values.get("log_level", ShimOptions.log_level), values.get("log_format", ShimOptions.log_format)
+    set_up_logging("serve", level, style)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _stop)
+    try:
+        _serve(options)
+    except Stopped:
+        return 0
+    except ChildFailed as error:
+        log.error("%s", error)
+        return 1
+    except Fatal as error:
+        return fail("serve", error)
+    return 0
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    for again in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(again, signal.SIG_IGN)  # one is enough: ending must not be interrupted
+    raise Stopped
+
+
+def _serve(options: ServeOptions) -> None:
+    values = dict(options.role_values)
+    front = listen(values.get("host", ShimOptions.host), values.get("port", ShimOptions.port))
+    model = values.get("model", DEMO_MODEL)
+    values.setdefault("served_model_name", (model,))
+    # Resolved once, so that a download has one progress bar and a failure one line.
+    path = model_files.resolve(model, values.get("revision"), weights=values.get("load_format") != "dummy")
+    values["model"] = str(path)
+    values.pop("revision", None)
+    with _runtime_dir(options.runtime_dir) as folder, Tree() as tree:
+        _start_roles(tree, values, folder, options.tokenizer_replicas, front)
+        tree.wait()
+
+
+def _start_roles(tree: "Tree", values: dict[str, Any], folder: Path, replicas: int, front: socket.socket) -> None:
+    """The slowest first. `values` are the settings that the command line gave."""
+    engine, worker = f"unix:{folder}/engine.sock", f"ipc://{folder}/worker.sock"
+    tokenizers = [f"unix:{folder}/tokenizer-{index}.sock" for index in range(replicas)]
+    tree.start_monitored("worker", values, f"--engine={worker}")
+    tree.start_monitored("engine", values, f"--listen={engine}", f"--worker={worker}")
+    for address in tokenizers:
+        tree.start_monitored("tokenizer", values, f"--listen={address}", f"--engine={engine}")
+    tree.start(
+        "shim",
+        values,
+        f"--tokenizer={','.join(tokenizers)}",
+        f"--metrics-peers={','.join(tree.monitored)}",
+        f"--listen-fd={front.fileno()}",
+        fds=[front.fileno()],
+    )
+    front.close()
+
+
+@contextlib.contextmanager
+def _runtime_dir(given: str | None) -> Iterator[Path]:
+    """Where the sockets live: readable by this user only. Raises Fatal when it cannot be used."""
+    if given is None:
+        folder = Path(tempfile.mkdtemp(prefix="tandem-"))
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        return
+    folder = Path(given).absolute()
+    if len(os.fsencode(folder / LONGEST_SOCKET)) > MAX_SOCKET_PATH:
+        raise Fatal(f"--runtime-dir: a socket in {folder} would have a path of more than {MAX_SOCKET_PATH} bytes")
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = (folder / "lock").open("w")
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise Fatal(f"--runtime-dir: another server uses {folder}") from error
+    except OSError as error:
+        raise Fatal(f"--runtime-dir: {folder} cannot be used: {error.strerror}") from error
+    with lock:
+        yield folder
+
+
+@dataclass
+class Tree:
+    """The child processes. As a context manager it ends them all, whatever happens."""
+
+    children: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+    monitored: list[str] = field(default_factory=list)  # NAME=host:port of their metrics
+
+    def __enter__(self) -> "Tree":
+        self._child_end, self._own_end = os.pipe()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._end_all()
+        os.close(self._child_end)
+        os.close(self._own_end)
+
+    def start_monitored(self, role: str, values: dict[str, Any], *addresses: str) -> None:
+        """Starts a role with a port for its metrics, on this machine only."""
+        with listen("127.0.0.1", 0) as port:
+            name = self.start(role, values, *addresses, f"--metrics-fd={port.fileno()}", fds=[port.fileno()])
+            where = "{}:{}".format(*port.getsockname())
+        self.monitored.append(f"{name}={where}")
+
+    def start(self, role: str, values: dict[str, Any], *addresses: str, fds: list[int] | None = None) -> str:
+        """Returns the name of the child."""
+        argv = [sys.executable, "-m", "services.cli", role, *role_argv(role, values)]
+        argv += [*addresses, f"--lifeline-fd={self._child_end}"]
+        count = sum(name.startswith(role) for name in self.children)
+        name = f"{role}-{count}" if count else role
+        self.children[name] = subprocess.Popen(
+            argv,
+            env={**os.environ, **role_environment(role, values)},
+            stdin=subprocess.DEVNULL,
+            pass_fds=[self._child_end, *(fds or [])],
+            start_new_session=True,  # Ctrl-C reaches the launcher alone, which ends them in order
+        )
+        return name
+
+    def check(self) -> None:
+        """Raises Fatal when a child was killed or just left, ChildFailed when it gave up."""
+        ended = {name: code for name, child in self.children.items() if (code := child.poll()) is not None}
+        if not ended:
+            return
+        # One that was killed comes first: the others may have given up because of it.
+        name, code = min(ended.items(), key=lambda item: item[1])
+        message = f"the {name} ended {_how(code)}; so ends the whole tree"
+        raise ChildFailed(message) if code > 0 else Fatal(message)
+
+    def wait(self) -> None:
+        """Returns never: raises what `check` does, as soon as a child ends."""
+        with selectors.DefaultSelector() as selector:
+            for child in self.children.values():
+                selector.register(os.pidfd_open(child.pid), selectors.EVENT_READ)
+            while True:
+                selector.select()
+                self.check()
+
+    def _end_all(self) -> None:
+        for child in self.children.values():
+            if child.poll() is None:
+                child.terminate()
+        deadline = time.monotonic() + STOP_SECONDS
+        for name, child in self.children.items():
+            try:
+                child.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                log.warning("the %s does not end, killed", name)
+                child.kill()
+                child.wait()
+
+
+def _how(returncode: int) -> str:
+    return f"by signal {signal.Signals(-returncode).name}" if returncode < 0 else f"with status {returncode}"

@@ -1,0 +1,70 @@
+"""Logs: one line per event on stderr, for people or for machines. Never a prompt, never an answer.
+
+A record's own fields (`log.info("request finished", extra=fields(request_id=...))`) stand behind the message as
+name=value, or as members of the JSON object.
+"""
+
+import json
+import logging
+import sys
+import time
+from typing import Any
+
+_NOISY = ("httpx2", "httpcore2", "huggingface_hub", "uvicorn.error", "uvicorn.access", "asyncio")
+
+
+def fields(**values: Any) -> dict[str, Any]:
+    """For `extra=`: the record's own fields, in this order."""
+    return {"fields": values}
+
+
+def set_up_logging(role: str, level: str, style: str) -> None:
+    """From here on, everything that this process logs is a line with its role."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_JsonFormatter(role) if style == "json" else _TextFormatter(role))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.captureWarnings(True)
+    for noisy in _NOISY:
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+def report_failure(role: str, message: str) -> None:
+    """Why this process ends: the one line that people look for, or a log line where machines read the log."""
+    if any(isinstance(handler.formatter, _JsonFormatter) for handler in logging.getLogger().handlers):
+        logging.getLogger(__name__).error("%s", message)
+    else:
+        sys.stderr.write(f"tandem {role}: error: {message}\n")
+
+
+def _quoted(value: Any) -> str:
+    text = str(value)
+    return json.dumps(text) if not text or " " in text or '"' in text else text
+
+
+class _TextFormatter(logging.Formatter):
+    def __init__(self, role: str) -> None:
+        super().__init__(f"%(asctime)s %(levelname)s [{role}] %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        found = getattr(record, "fields", {})
+        line = " ".join([super().formatMessage(record), *(f"{name}={_quoted(value)}" for name, value in found.items())])
+        return line.replace("\r", "\\r").replace("\n", "\\n")  # what comes from outside must not make lines
+
+
+class _JsonFormatter(logging.Formatter):
+    def __init__(self, role: str) -> None:
+        super().__init__()
+        self._role = role
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line = {
+            "time": f"{moment}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "role": self._role,
+            "message": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, default=str)

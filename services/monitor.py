@@ -1,0 +1,114 @@
+"""A process's own port: GET /metrics for Prometheus, GET /health for whoever restarts it. In a thread, so that a busy
+loop or an event loop never waits for a scrape.
+
+Text format: https://prometheus.io/docs/instrumenting/exposition_formats/
+"""
+
+import http.server
+import logging
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, disable_created_metrics
+from prometheus_client.exposition import generate_latest
+
+from services.config import MonitoredOptions
+from services.listen import listen
+from services.settings import split_address
+
+log = logging.getLogger(__name__)
+MAX_CALLERS = 16
+ENGINE = "0"  # vLLM's label for which engine; there is one today
+
+
+def new_registry() -> CollectorRegistry:
+    """With the process's own CPU time, memory and descriptors in it."""
+    disable_created_metrics()  # type: ignore[no-untyped-call]
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    return registry
+
+
+class Monitor:
+    """As a context manager it ends its thread. `ready` is asked from that thread."""
+
+    def __init__(self, front: socket.socket, registry: CollectorRegistry, ready: Callable[[], bool]) -> None:
+        self._server = _Server(front, registry, ready)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.5,), name="monitor", daemon=True)
+
+    def __enter__(self) -> "Monitor":
+        self._thread.start()
+        log.info("metrics on http://%s:%d/metrics", *self._server.socket.getsockname()[:2])
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def open_port(options: MonitoredOptions) -> socket.socket:
+    """The socket that the launcher has opened, or one at --metrics-listen. Raises Fatal when it cannot be had."""
+    if options.metrics_fd is not None:
+        return socket.socket(fileno=options.metrics_fd)
+    host, port = split_address(options.metrics_listen)
+    return listen(host, port)
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, front: socket.socket, registry: CollectorRegistry, ready: Callable[[], bool]) -> None:
+        super().__init__(front.getsockname()[:2], _Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = front
+        self.registry = registry
+        self.ready = ready
+        self._places = threading.BoundedSemaphore(MAX_CALLERS)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Callers beyond the limit are hung up on: whoever dawdles must not make threads without end."""
+        if self._places.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A scraper that hangs up or dawdles is no event; a bug is."""
+        if not isinstance(sys.exception(), OSError):
+            log.exception("the monitor failed at a request")
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    server: _Server
+    timeout = 5.0
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        if path == "/metrics":
+            self._answer(200, CONTENT_TYPE_LATEST, generate_latest(self.server.registry))
+        elif path == "/health":
+            self._answer(200 if self.server.ready() else 503, "text/plain", b"")
+        else:
+            self._answer(404, "text/plain", b"")
+
+    do_HEAD = do_GET
+
+    def _answer(self, status: int, content_type: str, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, *args: Any) -> None:
+        """A scrape is no event."""

@@ -1,0 +1,66 @@
+"""The shell of every process: logs, lifeline, signals, and one clear line when it cannot go on."""
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import uvloop
+
+from services.config import ProcessOptions
+from services.errors import Fatal, PeerGone
+from services.logs import report_failure, set_up_logging
+
+
+def begin(role: str, options: ProcessOptions) -> None:
+    """The first thing that a role does."""
+    set_up_logging(role, options.log_level, options.log_format)
+    if options.lifeline_fd is not None:
+        _hold_lifeline(options.lifeline_fd)
+
+
+def _hold_lifeline(fd: int) -> None:
+    """Ends this process when the other end of `fd` is closed: whoever started it has died, however hard."""
+
+    def wait(fd: int) -> None:
+        while os.read(fd, 1):
+            pass
+        os._exit(1)
+
+    threading.Thread(target=wait, args=(fd,), name="lifeline", daemon=True).start()
+
+
+def fail(role: str, error: BaseException) -> int:
+    """Tells the one line, returns the exit status."""
+    report_failure(role, " ".join(str(error).split()))
+    return 1
+
+
+def run_until_stopped(
+    role: str, main: Callable[[], Coroutine[Any, Any, None]], expected: tuple[type[Exception], ...]
+) -> int:
+    """Runs an asyncio process until it ends, or SIGTERM or SIGINT cancels it. Returns the exit status."""
+
+    async def until_signal() -> None:
+        loop = asyncio.get_running_loop()
+        task = asyncio.create_task(main())
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, task.cancel)
+        try:
+            await task
+        except asyncio.CancelledError:
+            logging.getLogger(__name__).info("stopped")
+
+    try:
+        uvloop.run(until_signal())
+    except PeerGone as error:
+        logging.getLogger(__name__).error("%s", error)
+        return 1
+    except expected as error:
+        return fail(role, error)
+    except Fatal as error:
+        return fail(role, error)
+    return 0

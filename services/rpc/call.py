@@ -1,0 +1,101 @@
+"""One submitted request as its caller sees it: what was sent, and the token ids that came back.
+
+That is all a resume needs: the same submit with a higher attempt, the seed and prompt ids of the accepted one, and for
+each open choice the tokens that are already there. There is no other recovery mechanism.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+from services.rpc.columns import ITEM_BYTES
+from services.rpc.generated import common_pb2 as pb
+from services.rpc.generated import engine_pb2, text_pb2
+
+SubmitT = TypeVar("SubmitT", engine_pb2.Submit, text_pb2.TextSubmit)
+
+
+class StreamBroken(Exception):
+    """The peer broke the contract (a gap in the token indices); the stream is given up and its calls are resumed."""
+
+
+class AcceptedMessage(Protocol):
+    """What engine_pb2.Accepted and text_pb2.TextAccepted have in common."""
+
+    handle: int
+    seed: int
+    cached_tokens: int
+
+
+@dataclass
+class OpenChoice:
+    """A choice without its terminal message yet. `token_ids` is a column of little-endian u32."""
+
+    choice: int
+    token_ids: bytearray = field(default_factory=bytearray)
+    cached_tokens: int | None = None
+
+    @property
+    def next_index(self) -> int:
+        return len(self.token_ids) // ITEM_BYTES
+
+
+class Call(Generic[SubmitT]):
+    """A submit and the state of its choices. Subclasses receive the messages that are fresh."""
+
+    def __init__(self, submit: SubmitT) -> None:
+        self._submit: Any = copy_of(submit)
+        self.open: dict[int, OpenChoice] = {}
+        for choice in submit.choices:
+            cached = choice.cached_tokens if choice.HasField("cached_tokens") else None
+            self.open[choice.handle] = OpenChoice(choice.choice, bytearray(choice.resumed_token_ids), cached)
+
+    @property
+    def request_id(self) -> str:
+        return str(self._submit.request_id)
+
+    def next_submit(self) -> Any:
+        """The message for the next attempt: only open choices, each with the tokens it has."""
+        self._submit.attempt += 1
+        del self._submit.choices[:]
+        for handle, choice in self.open.items():
+            self._submit.choices.append(
+                pb.Choice(
+                    handle=handle,
+                    choice=choice.choice,
+                    resumed_token_ids=bytes(choice.token_ids),
+                    cached_tokens=choice.cached_tokens,
+                )
+            )
+        return copy_of(self._submit)
+
+    def take_accepted(self, accepted: AcceptedMessage, prompt_token_ids: bytes = b"") -> bool:
+        """Keeps what a resume must send back. False for a repeat (a resumed choice is accepted once more)."""
+        choice = self.open[accepted.handle]
+        repeat = choice.cached_tokens is not None
+        if not repeat:
+            choice.cached_tokens = accepted.cached_tokens
+        self._submit.seed = accepted.seed
+        if prompt_token_ids:
+            self._submit.prompt_token_ids = prompt_token_ids
+        return not repeat
+
+    def take_tokens(self, handle: int, start_index: int, token_ids: bytes) -> bytes:
+        """The ids that are new, empty for a repeat. Raises StreamBroken on a gap."""
+        choice = self.open[handle]
+        skip = choice.next_index - start_index
+        if skip < 0:
+            raise StreamBroken(f"handle {handle}: token {choice.next_index} expected, {start_index} came")
+        fresh = token_ids[skip * ITEM_BYTES :]
+        choice.token_ids += fresh
+        return fresh
+
+    def end(self, handle: int) -> None:
+        """The terminal message of a choice has come."""
+        del self.open[handle]
+
+
+def copy_of(submit: SubmitT) -> SubmitT:
+    """A call owns its submit: it changes attempt, seed and choices."""
+    copy = type(submit)()
+    copy.CopyFrom(submit)
+    return copy

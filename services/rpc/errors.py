@@ -1,0 +1,66 @@
+"""The one table of errors: exception, gRPC status, HTTP status, OpenAI error type.
+
+Whoever refuses a request raises a TandemError; between processes it travels as the message `Error`.
+"""
+
+from dataclasses import dataclass
+
+from services.rpc.generated import common_pb2 as pb
+
+
+@dataclass(frozen=True)
+class Status:
+    http: int
+    openai_type: str
+
+
+STATUS: dict[str, Status] = {
+    "INVALID_ARGUMENT": Status(400, "invalid_request_error"),
+    "UNAUTHENTICATED": Status(401, "authentication_error"),
+    "NOT_FOUND": Status(404, "invalid_request_error"),
+    "RESOURCE_EXHAUSTED": Status(429, "rate_limit_error"),
+    "INTERNAL": Status(500, "server_error"),
+    "UNAVAILABLE": Status(503, "server_error"),
+}
+
+
+class TandemError(Exception):
+    """A request ends with this. `code` is a key of STATUS, `param` the request's field at fault."""
+
+    def __init__(self, code: str, message: str, param: str = "", retryable: bool = False) -> None:
+        super().__init__(message)
+        self.code = code if code in STATUS else "INTERNAL"
+        self.message = message
+        self.param = param
+        self.retryable = retryable
+
+    @property
+    def status(self) -> Status:
+        return STATUS[self.code]
+
+    def to_proto(self) -> pb.Error:
+        return pb.Error(code=self.code, message=self.message, param=self.param, retryable=self.retryable)
+
+    @classmethod
+    def from_proto(cls, error: pb.Error) -> "TandemError":
+        return cls(error.code, error.message, error.param, error.retryable)
+
+
+def invalid(message: str, param: str = "") -> TandemError:
+    """The request itself is at fault (HTTP 400)."""
+    return TandemError("INVALID_ARGUMENT", message, param)
+
+
+def too_long(num_tokens: int, max_model_len: int, *, at_least: bool = False) -> TandemError:
+    """The prompt leaves no room for an answer; told by whoever notices first."""
+    count = f"at least {num_tokens}" if at_least else str(num_tokens)
+    return invalid(
+        f"the prompt has {count} tokens, but this model's maximum context length is {max_model_len} tokens,"
+        " prompt and answer together",
+        "prompt",
+    )
+
+
+def unavailable(message: str) -> TandemError:
+    """Nobody is there to answer now (HTTP 503); the same request may succeed later."""
+    return TandemError("UNAVAILABLE", message, retryable=True)

@@ -1,0 +1,38 @@
+"""The first message on every stream: who speaks, in which incarnation, and whether the two fit together."""
+
+import os
+import time
+
+from services.rpc.generated import common_pb2 as pb
+
+PROTOCOL = 1
+
+
+class HelloMismatch(Exception):
+    """Two processes that cannot work together; the message names both values."""
+
+
+def make_hello(role: str, *, digest: str = "", engine: pb.EngineFacts | None = None) -> pb.Hello:
+    """This process's hello. The epoch grows from one incarnation of a process to the next."""
+    return pb.Hello(
+        protocol=PROTOCOL,
+        role=role,
+        instance=f"{role}-{os.getpid()}",
+        epoch=time.time_ns(),
+        tokenizer_digest=digest,
+        engine=engine,
+    )
+
+
+def check_hello(mine: pb.Hello, theirs: pb.Hello, expected_roles: tuple[str, ...]) -> None:
+    """Raises HelloMismatch unless protocol, role and (where both know one) tokenizer digest agree."""
+    if mine.protocol != theirs.protocol:
+        raise HelloMismatch(f"protocol {mine.protocol} here ({mine.role}), {theirs.protocol} there ({theirs.role})")
+    if theirs.role not in expected_roles:
+        raise HelloMismatch(f"role {' or '.join(expected_roles)} expected, {theirs.role!r} there")
+    mine_digest, their_digest = mine.tokenizer_digest, theirs.tokenizer_digest
+    if mine_digest and their_digest and mine_digest != their_digest:
+        raise HelloMismatch(
+            f"tokenizer_digest {mine_digest[:16]} here ({mine.role}), {their_digest[:16]} there ({theirs.role}):"
+            " the two read different tokenizer.json files"
+        )

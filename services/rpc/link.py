@@ -1,0 +1,112 @@
+"""The caller's end of one long-lived stream: connects, says hello, reads and writes, and connects again.
+
+It knows nothing of what the messages mean. When the stream ends, for whatever reason, its owner is told and
+resumes the calls that were on it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Generic, Protocol, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+
+from services.rpc.call import StreamBroken
+from services.rpc.generated import common_pb2 as pb
+from services.rpc.hello import HelloMismatch, check_hello
+from services.rpc.mailbox import EntryMailbox
+from services.rpc.transport import open_channel
+
+log = logging.getLogger(__name__)
+UpT = TypeVar("UpT")
+MessageT = TypeVar("MessageT", contravariant=True)
+EntryT = TypeVar("EntryT", bound=Message)
+RECONNECT_SECONDS = (0.05, 2.0)
+
+
+class LinkOwner(Protocol[MessageT]):
+    """Told of everything in the order in which it happens, on the event loop; must not block."""
+
+    def link_up(self, link: Any) -> None: ...
+    def link_down(self, link: Any) -> None: ...
+    def receive(self, link: Any, message: MessageT) -> None:
+        """Raises StreamBroken when the peer broke the contract."""
+
+
+class Link(Generic[EntryT, UpT]):
+    """`connect` opens the stream on a channel; `message` builds a downward message from hello or entries."""
+
+    def __init__(
+        self,
+        target: str,
+        connect: Callable[[grpc.aio.Channel], Any],
+        message: Callable[..., Any],
+        hello: pb.Hello,
+        peer_role: str,
+        owner: LinkOwner[UpT],
+    ) -> None:
+        self.target = target
+        self.peer: pb.Hello | None = None
+        self._connect = connect
+        self._message = message
+        self._hello = hello
+        self._peer_role = peer_role
+        self._owner = owner
+        self._mailbox = self._new_mailbox()
+
+    def _new_mailbox(self) -> EntryMailbox[EntryT, Any]:
+        return EntryMailbox(lambda entries: self._message(entries=entries))
+
+    def put(self, entry: EntryT) -> None:
+        """Sends an entry; only while the link is up."""
+        self._mailbox.put(entry)
+
+    async def run(self) -> None:
+        """Keeps the stream up until cancelled. Raises HelloMismatch, which no retry would mend."""
+        delay = RECONNECT_SECONDS[0]
+        async with open_channel(self.target) as channel:
+            while True:
+                try:
+                    await self._converse(channel)
+                except (grpc.aio.AioRpcError, StreamBroken, asyncio.InvalidStateError) as error:
+                    self._raise_if_refused(error)
+                    # At the start the callee may not be there yet: that is no news.
+                    level = logging.INFO if self.peer is not None else logging.DEBUG
+                    log.log(level, "stream to %s lost: %s", self.target, _reason(error))
+                if self.peer is not None:
+                    self.peer = None
+                    delay = RECONNECT_SECONDS[0]
+                    self._owner.link_down(self)
+                await asyncio.sleep(delay)
+                delay = min(2 * delay, RECONNECT_SECONDS[1])
+
+    async def _converse(self, channel: grpc.aio.Channel) -> None:
+        call = self._connect(channel)
+        writer: asyncio.Task[None] | None = None
+        try:
+            await call.write(self._message(hello=self._hello))
+            first = await call.read()
+            if first is grpc.aio.EOF:
+                raise StreamBroken(await call.details() or "closed before the hello")
+            check_hello(self._hello, first.hello, (self._peer_role,))
+            self.peer, self._mailbox = first.hello, self._new_mailbox()
+            writer = asyncio.create_task(self._mailbox.pump(call.write))
+            self._owner.link_up(self)
+            while (message := await call.read()) is not grpc.aio.EOF:
+                self._owner.receive(self, message)
+        finally:
+            if writer is not None:
+                writer.cancel()
+                await asyncio.gather(writer, return_exceptions=True)
+            call.cancel()
+
+    def _raise_if_refused(self, error: Exception) -> None:
+        if isinstance(error, grpc.aio.AioRpcError) and error.code() == grpc.StatusCode.FAILED_PRECONDITION:
+            raise HelloMismatch(f"{self.target} refused the hello: {error.details()}") from error
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, grpc.aio.AioRpcError):
+        return f"{error.code().name}: {error.details()}"
+    return str(error)

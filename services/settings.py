@@ -1,0 +1,94 @@
+"""What a setting is: default, range, one line of help, and how its text becomes a value."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+MAX_PORT = 65535
+
+
+class UsageError(Exception):
+    """The command line or a configuration file is wrong; the message is one line."""
+
+
+def integer(text: str) -> int:
+    """Also 1k, 2.5K, 4M, 8G: lower case counts in thousands, upper case in 1024s."""
+    units = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+    return int(float(text[:-1]) * units[text[-1]]) if text[-1:] in units else int(text)
+
+
+def boolean(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise ValueError("neither true nor false")
+    return text == "true"
+
+
+def json_object(text: str) -> dict[str, Any]:
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError("not a JSON object")
+    return value
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """Host and port of host:port. Raises ValueError."""
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not (port.isascii() and port.isdigit()) or int(port) > MAX_PORT:
+        raise ValueError(f"not host:port with a port from 0 to {MAX_PORT}")
+    return host, int(port)
+
+
+def host_and_port(text: str) -> str:
+    """As it is, checked."""
+    split_address(text)
+    return text
+
+
+def named_addresses(text: str) -> tuple[str, ...]:
+    """NAME=host:port, comma-separated."""
+    parts = addresses(text)
+    for part in parts:
+        name, _, address = part.partition("=")
+        if not name or not address:
+            raise ValueError(f"{part!r} is not NAME=host:port")
+        split_address(address)
+    return parts
+
+
+def addresses(text: str) -> tuple[str, ...]:
+    return tuple(part for part in text.split(",") if part)
+
+
+@dataclass(frozen=True)
+class Setting:
+    help: str
+    parse: Callable[[str], Any] = str
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+    positional: bool = False
+    many: bool = False
+    internal: bool = False  # between processes: `tandem serve` sets it itself
+    env: tuple[str, ...] = ()  # read from the environment where no flag is given; the first one wins
+
+    def convert(self, name: str, text: str) -> Any:
+        """Raises UsageError that names the option, the value and the limit."""
+        try:
+            value = self.parse(text)
+        except (ValueError, OverflowError) as error:
+            raise UsageError(f"{name}: {text!r} is not valid: {error}") from error
+        if self.choices and value not in self.choices:
+            raise UsageError(f"{name}: {text!r} is not one of {', '.join(self.choices)}")
+        if value == "":
+            raise UsageError(f"{name}: must not be empty")
+        # Asked this way round, for no comparison with NaN is true.
+        if not ((self.low is None or value >= self.low) and (self.high is None or value <= self.high)):
+            limits = f"at least {self.low:g}" if self.high is None else f"from {self.low:g} to {self.high:g}"
+            raise UsageError(f"{name}: {text} must be {limits}")
+        return value
+
+
+def setting(default: Any, help: str, **kwargs: Any) -> Any:
+    return field(default=default, metadata={"setting": Setting(help, **kwargs)})

@@ -1,0 +1,111 @@
+"""HTTP responses: JSON in OpenAI's error shape, and the SSE stream that ends its work when the client hangs up."""
+
+import asyncio
+from collections.abc import Coroutine, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from services.rpc.errors import TandemError
+from services.shim.answer import Answer, Json
+from services.shim.generation import Generation
+
+T = TypeVar("T")
+_encode = msgspec.json.Encoder().encode
+DONE = b"data: [DONE]\n\n"
+
+
+class ClientGone(Exception):
+    """The client hung up before its answer was ready."""
+
+
+def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(_encode(content), status, headers, media_type="application/json")
+
+
+def error_body(error: TandemError) -> Json:
+    """https://platform.openai.com/docs/guides/error-codes"""
+    codes = {"NOT_FOUND": "model_not_found", "UNAUTHENTICATED": "invalid_api_key"}
+    return {
+        "error": {
+            "message": error.message,
+            "type": error.status.openai_type,
+            "param": error.param or None,
+            "code": codes.get(error.code),
+        }
+    }
+
+
+def error_response(error: TandemError) -> Response:
+    return json_response(error_body(error), error.status.http)
+
+
+async def until_disconnected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`. Raises ClientGone, and cancels it, when the client hangs up first."""
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_disconnected(receive))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientGone
+        return task.result()
+    finally:
+        task.cancel()
+        gone.cancel()
+        await asyncio.gather(task, gone, return_exceptions=True)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class SseResponse(Response):
+    """Server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html), one JSON object each."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, answer: Answer, generation: Generation, *, include_usage: bool) -> None:
+        super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
+        del self.headers["content-length"]
+        self._answer = answer
+        self._generation = generation
+        self._include_usage = include_usage
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await until_disconnected(receive, self._stream(send))
+        except ClientGone:
+            pass
+        finally:
+            self._generation.close()
+
+    async def _stream(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        try:
+            await self._send(send, self._answer.first_chunks())
+            while (chunks := await self._answer.chunks()) is not None:
+                await self._send(send, chunks)
+            if self._include_usage:
+                await self._send(send, [self._answer.chunk([]) | {"usage": self._answer.usage()}])
+        except TandemError as error:
+            # The status is out already: the error is a chunk of its own, and the stream ends.
+            await self._write(send, b"data: " + _encode(error_body(error)) + b"\n\n")
+        await send({"type": "http.response.body", "body": DONE, "more_body": False})
+
+    async def _send(self, send: Send, chunks: list[Json]) -> None:
+        if not chunks:
+            return
+        if self._include_usage:
+            for chunk in chunks:
+                chunk.setdefault("usage", None)
+        await self._write(send, b"".join(b"data: " + _encode(chunk) + b"\n\n" for chunk in chunks))
+
+    @staticmethod
+    async def _write(send: Send, body: bytes) -> None:
+        try:
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+        except (OSError, RuntimeError) as error:  # the transport is closed already
+            raise ClientGone from error

@@ -1,0 +1,207 @@
+"""The requests as OpenAI and vLLM define them, checked field by field. What is not listed here is refused by name.
+
+https://platform.openai.com/docs/api-reference/chat/create and .../completions/create; the extra fields are vLLM's.
+"""
+
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+from services.rpc.errors import TandemError, invalid
+
+MAX_N = 128
+MAX_PROMPTS = 1024
+MAX_CHOICES = 1024  # prompts times n
+MAX_STOP_STRINGS = 64
+MAX_TOP_LOGPROBS = 20
+MAX_STOP_TOKEN_IDS = 128
+
+TokenId = Annotated[int, Field(ge=0, le=2**32 - 1)]
+StopString = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
+ItemT = TypeVar("ItemT")
+# Without it, a million wrong items would make a million errors before the first is told.
+FailFastList = Annotated[list[ItemT], Field(fail_fast=True)]
+TokenIds = Annotated[FailFastList[TokenId], Field(min_length=1)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class StreamOptions(_Strict):
+    include_usage: bool = False
+
+
+class TextFormat(_Strict):
+    type: Literal["text"]
+
+
+class GenerationRequest(_Strict):
+    """What chat and completions have in common."""
+
+    model: str | None = None
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    n: int = Field(1, ge=1, le=MAX_N)
+    stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS)] = []
+    max_tokens: int | None = Field(None, ge=1, le=2**31 - 1)
+    min_tokens: int = Field(0, ge=0, le=2**31 - 1)
+    temperature: float | None = Field(None, ge=0, le=2)
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=-1, le=2**31 - 1)
+    min_p: float | None = Field(None, ge=0, le=1)
+    seed: int | None = Field(None, ge=0, le=2**63 - 1)
+    presence_penalty: float | None = Field(None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(None, ge=-2, le=2)
+    repetition_penalty: float | None = Field(None, gt=0, le=1e4)
+    ignore_eos: bool = False
+    stop_token_ids: list[TokenId] = Field([], max_length=MAX_STOP_TOKEN_IDS)
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+    return_token_ids: bool = False
+    cache_salt: str = Field("", max_length=1024)
+
+    @model_validator(mode="after")
+    def _check(self) -> "GenerationRequest":
+        if self.stream_options is not None and not self.stream:
+            raise invalid("stream_options is only allowed together with stream: true", "stream_options")
+        limit = self.token_limit
+        if limit is not None and self.min_tokens > limit:
+            raise invalid(f"min_tokens is {self.min_tokens}, but must be at most max_tokens, {limit}", "min_tokens")
+        return self
+
+    @property
+    def stop_strings(self) -> list[str]:
+        return [self.stop] if isinstance(self.stop, str) else self.stop
+
+    @property
+    def token_limit(self) -> int | None:
+        """Tokens of the answer, at most; None: as many as fit."""
+        return self.max_tokens
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """Top logprobs per token beside the sampled one's; None: none at all."""
+        raise AssertionError("each endpoint has its own field for it")
+
+
+class TextPart(BaseModel):
+    model_config = ConfigDict(extra="ignore", strict=True)
+    type: Literal["text"]
+    text: str
+
+
+class ToolCall(BaseModel):
+    model_config = ConfigDict(extra="allow", strict=True)
+    function: dict[str, Any]
+
+
+class ChatMessage(BaseModel):
+    """Further fields are the template's business."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | FailFastList[TextPart] | None = None
+    tool_calls: FailFastList[ToolCall] | None = None
+
+
+class FunctionTool(BaseModel):
+    model_config = ConfigDict(extra="allow", strict=True)
+    type: Literal["function"]
+    function: dict[str, Any]
+
+
+class ChatRequest(GenerationRequest):
+    messages: FailFastList[ChatMessage] = Field(min_length=1)
+    max_completion_tokens: int | None = Field(None, ge=1, le=2**31 - 1)
+    logprobs: bool = False
+    top_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
+    tools: FailFastList[FunctionTool] | None = Field(None, min_length=1)
+    # Tool calls are not parsed out of the answer yet, so the model's text is all a client can ask for.
+    tool_choice: Literal["none"] | None = None
+    response_format: TextFormat | None = None
+    chat_template_kwargs: dict[str, Any] = {}
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+
+    @model_validator(mode="after")
+    def _check_chat(self) -> "ChatRequest":
+        if self.top_logprobs is not None and not self.logprobs:
+            raise invalid("top_logprobs is only allowed together with logprobs: true", "top_logprobs")
+        if self.add_generation_prompt and self.continue_final_message:
+            raise invalid("continue_final_message needs add_generation_prompt: false", "continue_final_message")
+        reserved = self.chat_template_kwargs.keys() & {"messages", "tools", "add_generation_prompt", "chat_template"}
+        if reserved:
+            raise invalid(f"chat_template_kwargs may not set {sorted(reserved)[0]}", "chat_template_kwargs")
+        return self
+
+    @property
+    def token_limit(self) -> int | None:
+        return self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens
+
+    @property
+    def num_logprobs(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+
+class CompletionRequest(GenerationRequest):
+    prompt: (
+        str
+        | Annotated[FailFastList[str], Field(min_length=1, max_length=MAX_PROMPTS)]
+        | TokenIds
+        | Annotated[FailFastList[TokenIds], Field(min_length=1, max_length=MAX_PROMPTS)]
+    )
+    max_tokens: int | None = Field(16, ge=1, le=2**31 - 1)
+    logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
+    add_special_tokens: bool = True
+
+    @model_validator(mode="after")
+    def _check_choices(self) -> "CompletionRequest":
+        choices = len(self.prompts) * self.n
+        if choices > MAX_CHOICES:
+            raise invalid(f"{len(self.prompts)} prompts times n = {choices} choices, but at most {MAX_CHOICES}", "n")
+        return self
+
+    @property
+    def prompts(self) -> list[str] | list[list[int]]:
+        if isinstance(self.prompt, str):
+            return [self.prompt]
+        if isinstance(self.prompt[0], int):
+            return [self.prompt]
+        return self.prompt
+
+    @property
+    def num_logprobs(self) -> int | None:
+        return self.logprobs
+
+
+def first_error(errors: list[Any]) -> TandemError:
+    """Pydantic's errors as one TandemError that names the field. An unknown field is told as such."""
+    kind, location = errors[0]["type"], errors[0]["loc"]
+    if kind == "extra_forbidden":
+        param = ".".join(map(str, location))
+        return invalid(f"unsupported parameter: {param}", param)
+    error = _meant(errors)
+    param = ".".join(str(step) for step in error["loc"] if not _is_alternative(step))
+    if error["type"] == "missing":
+        return invalid(f"missing parameter: {param}", param)
+    reason = "Input should be an object" if error["type"] in {"model_type", "dict_type"} else error["msg"]
+    return invalid(f"{param}: {reason}", param)
+
+
+def _is_alternative(step: str | int) -> bool:
+    """Steps of a union ("str", "list[...]") are pydantic's, not the client's."""
+    return isinstance(step, str) and (step == "str" or not step.isidentifier())
+
+
+def _meant(errors: list[Any]) -> Any:
+    """Of the first field's errors, one of the alternative that the client most likely meant: no wrong type, if there
+    is one, and the furthest on."""
+    at = next((place for place, step in enumerate(errors[0]["loc"]) if _is_alternative(step)), None)
+    if at is None:
+        return errors[0]
+
+    def rank(error: Any) -> tuple[bool, list[int]]:
+        return not error["type"].endswith("_type"), [step for step in error["loc"][at:] if isinstance(step, int)]
+
+    return max((error for error in errors if error["loc"][:at] == errors[0]["loc"][:at]), key=rank)

@@ -1,0 +1,87 @@
+"""The shim process: an HTTP server above, links to the tokenizers below."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+
+from services.config import ShimOptions
+from services.listen import listen
+from services.monitor import new_registry
+from services.process import begin, run_until_stopped
+from services.rpc.hello import HelloMismatch, make_hello
+from services.shim.app import make_app
+from services.shim.generation import TokenizerClient
+from services.shim.metrics import ShimMetrics
+from services.shim.scrape import Scrape
+from services.tracing import set_up_tracing
+
+log = logging.getLogger(__name__)
+SHUTDOWN_SECONDS = 1
+
+
+class _Server(uvicorn.Server):
+    """Signals are this process's own business."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def main(options: ShimOptions) -> int:
+    """Returns the exit status; 0 after SIGTERM or SIGINT."""
+    begin("shim", options)
+    return run_until_stopped("shim", lambda: serve(options), (HelloMismatch,))
+
+
+async def serve(options: ShimOptions) -> None:
+    """Runs until cancelled. Raises Fatal when it cannot listen, HelloMismatch when a tokenizer does not fit."""
+    if options.listen_fd is not None:
+        front = socket.socket(fileno=options.listen_fd)
+    else:
+        front = listen(options.host, options.port)
+    client = TokenizerClient(options.tokenizer, make_hello("shim"))
+    registry = new_registry()
+    metrics = ShimMetrics(registry)
+    tracing = set_up_tracing("shim", options.otlp_traces_endpoint)
+    scrape = Scrape(registry, options.metrics_peers)
+    config = uvicorn.Config(
+        make_app(client, options.api_key, metrics, scrape, tracing),
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+    )
+    server = _Server(config)
+    serving = asyncio.create_task(server.serve(sockets=[front]))
+    try:
+        await asyncio.gather(serving, _say_ready(front, client, metrics), *(link.run() for link in client.links))
+    finally:
+        logging.getLogger("uvicorn.error").disabled = True  # streams that are cut off now are no errors
+        server.should_exit = True
+        await asyncio.gather(serving, return_exceptions=True)
+        for generation in list(client.generations):
+            generation.close()
+        await asyncio.to_thread(tracing.stop)
+
+
+async def _say_ready(front: socket.socket, client: TokenizerClient, metrics: ShimMetrics) -> None:
+    """Once a tokenizer is there, which has an engine, which has its worker."""
+    await client.dispatcher.first_link
+    assert client.dispatcher.peer is not None
+    facts = client.dispatcher.peer.engine
+    metrics.of(facts.served_model_names[0])
+    host, port = front.getsockname()[:2]
+    tokens = facts.kv_groups[0].num_blocks * facts.block_size
+    log.info(
+        "ready on http://%s:%d serving %s; KV cache of %d tokens, %.1f requests of full length (%d)",
+        f"[{host}]" if ":" in host else host,
+        port,
+        ", ".join(facts.served_model_names),
+        tokens,
+        tokens / facts.max_model_len,
+        facts.max_model_len,
+    )

@@ -1,0 +1,1 @@
+"""The tokenizer process: messages and text down to token ids, token ids back up to text. Never loads torch."""

@@ -1,0 +1,101 @@
+"""The tokenizer's calls to the engines: sends submits, checks what comes back, and hands it to each call's listener."""
+
+from typing import Any, Protocol
+
+import grpc
+
+from services.rpc.call import Call
+from services.rpc.columns import ITEM_BYTES, unpack_f32, unpack_u32
+from services.rpc.dispatcher import Dispatcher
+from services.rpc.generated import common_pb2 as pb
+from services.rpc.generated import engine_pb2, engine_pb2_grpc
+from services.rpc.link import Link
+
+EngineUplink = Link[engine_pb2.EngineEntry, engine_pb2.EngineUp]
+
+
+class TokenLogprobColumns:
+    """`width` entries per token: the sampled token first, then the top ones. Empty with width 0."""
+
+    def __init__(self, width: int, token_ids: list[int], values: list[float]) -> None:
+        self.width = width
+        self._token_ids = token_ids
+        self._values = values
+
+    def of_token(self, index: int) -> list[tuple[int, float]]:
+        span = slice(index * self.width, (index + 1) * self.width)
+        return list(zip(self._token_ids[span], self._values[span], strict=True))
+
+
+class Listener(Protocol):
+    """Told in this order per handle: accepted, tokens any number of times, ended once."""
+
+    def accepted(self, handle: int, accepted: engine_pb2.Accepted) -> None: ...
+    def tokens(self, handle: int, start_index: int, token_ids: list[int], logprobs: TokenLogprobColumns) -> None: ...
+    def ended(self, handle: int, terminal: engine_pb2.Terminal) -> None: ...
+
+
+class EngineCall(Call[engine_pb2.Submit]):
+    def __init__(self, submit: engine_pb2.Submit, listener: Listener) -> None:
+        super().__init__(submit)
+        self.listener = listener
+
+
+class EngineClient:
+    """One per tokenizer process; owns the links to all engines."""
+
+    def __init__(self, targets: tuple[str, ...], hello: pb.Hello) -> None:
+        self.dispatcher: Dispatcher[EngineCall] = Dispatcher(
+            lambda submit: engine_pb2.EngineEntry(submit=submit), lambda abort: engine_pb2.EngineEntry(abort=abort)
+        )
+        self.links: list[EngineUplink] = [
+            Link(target, _connect, engine_pb2.EngineDown, hello, "engine", self) for target in targets
+        ]
+
+    def link_up(self, link: EngineUplink) -> None:
+        self.dispatcher.link_up(link)
+
+    def link_down(self, link: EngineUplink) -> None:
+        self.dispatcher.link_down(link)
+
+    def receive(self, link: EngineUplink, message: engine_pb2.EngineUp) -> None:
+        step = message.step
+        if link.peer is None or step.epoch != link.peer.epoch:
+            return  # from a dead incarnation
+        for accepted in step.accepted:
+            call = self.dispatcher.find(link, accepted.handle)
+            if call is not None and call.take_accepted(accepted):
+                call.listener.accepted(accepted.handle, accepted)
+        self._take_rows(link, step)
+        for terminal in step.terminals:
+            call = self.dispatcher.find(link, terminal.handle)
+            if call is not None:
+                self.dispatcher.end(link, terminal.handle)
+                call.listener.ended(terminal.handle, terminal)
+
+    def _take_rows(self, link: EngineUplink, step: engine_pb2.StepBatch) -> None:
+        columns = zip(
+            unpack_u32(step.handles),
+            unpack_u32(step.start_indices),
+            unpack_u32(step.counts),
+            unpack_u32(step.logprob_widths),
+            strict=True,
+        )
+        logprob_ids, logprobs = unpack_u32(step.logprob_token_ids), unpack_f32(step.logprobs)
+        token_at = logprob_at = 0
+        for handle, start_index, count, width in columns:
+            token_ids = step.token_ids[token_at * ITEM_BYTES : (token_at + count) * ITEM_BYTES]
+            begin, end = logprob_at, logprob_at + count * width
+            token_at, logprob_at = token_at + count, end
+            call = self.dispatcher.find(link, handle)
+            if call is None:
+                continue
+            fresh = unpack_u32(call.take_tokens(handle, start_index, token_ids))
+            if fresh:
+                begin += (count - len(fresh)) * width
+                found = TokenLogprobColumns(width, logprob_ids[begin:end], logprobs[begin:end])
+                call.listener.tokens(handle, start_index + count - len(fresh), fresh, found)
+
+
+def _connect(channel: grpc.aio.Channel) -> Any:
+    return engine_pb2_grpc.EngineServiceStub(channel).Connect()

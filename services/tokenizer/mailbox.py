@@ -1,0 +1,38 @@
+"""Upwards to one shim: text events of all its choices. Events of one choice merge until they are written."""
+
+from services.rpc.generated import text_pb2
+from services.rpc.mailbox import Mailbox
+
+
+class TextMailbox(Mailbox[text_pb2.TextUp]):
+    def __init__(self, epoch: int) -> None:
+        super().__init__()
+        self._epoch = epoch
+        self._accepted: list[text_pb2.TextAccepted] = []
+        self._events: dict[int, text_pb2.TextEvent] = {}
+        self._terminals: list[text_pb2.TextTerminal] = []
+
+    def put_accepted(self, accepted: text_pb2.TextAccepted) -> None:
+        self._accepted.append(accepted)
+        self._wake.set()
+
+    def put_event(self, event: text_pb2.TextEvent) -> None:
+        pending = self._events.get(event.handle)
+        if pending is None:
+            self._events[event.handle] = event
+        else:
+            pending.token_ids += event.token_ids
+            pending.content += event.content
+            pending.logprobs.extend(event.logprobs)
+        self._wake.set()
+
+    def put_terminal(self, terminal: text_pb2.TextTerminal) -> None:
+        self._terminals.append(terminal)
+        self._wake.set()
+
+    def take(self) -> text_pb2.TextUp:
+        accepted, self._accepted = self._accepted, []
+        events, self._events = self._events, {}
+        terminals, self._terminals = self._terminals, []
+        batch = text_pb2.TextBatch(epoch=self._epoch, accepted=accepted, events=events.values(), terminals=terminals)
+        return text_pb2.TextUp(batch=batch)

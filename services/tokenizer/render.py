@@ -1,0 +1,166 @@
+"""Chat templates: OpenAI's messages to one string, as the model's authors wrote it down.
+
+Templates come from the checkpoint or the operator, never from a request, and run in jinja2's sandbox, with the
+environment that transformers gives them (https://huggingface.co/docs/transformers/chat_templating).
+"""
+
+import datetime
+import json
+from pathlib import Path
+from typing import Any, NoReturn
+
+import jinja2
+import jinja2.ext
+from jinja2 import nodes
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from services.errors import Fatal
+from services.rpc.errors import invalid
+
+SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")  # names that clients send one and the same under
+CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "  # the space shows whether the template strips the content
+
+
+class _GenerationTag(jinja2.ext.Extension):
+    """`{% generation %}` marks for training what the model wrote; here it is no more than what stands in it."""
+
+    tags = {"generation"}  # noqa: RUF012 (jinja2's own type)
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)
+
+
+def _tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, **kwargs: Any) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **kwargs)
+
+
+def _strftime_now(pattern: str) -> str:
+    return datetime.datetime.now().strftime(pattern)
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols, _GenerationTag]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    return environment
+
+
+def find_template(path: Path, override: str | None) -> str | None:
+    """The text of the template: `--chat-template` (a file, or the template itself), else the checkpoint's, or None."""
+    if override is not None:
+        if "{" in override:
+            return override
+        if not Path(override).is_file():
+            raise Fatal(f"--chat-template: there is no file {override}, and it is no template either")
+        return Path(override).read_text()
+    for name in ("chat_template.jinja", "chat_template.json", "tokenizer_config.json"):
+        file = path / name
+        if file.is_file():
+            text = file.read_text()
+            template = text if name.endswith(".jinja") else json.loads(text).get("chat_template")
+            if isinstance(template, list):  # named templates: the one called default
+                template = next((one["template"] for one in template if one.get("name") == "default"), None)
+            if template:
+                return str(template)
+    return None
+
+
+def special_tokens(path: Path) -> dict[str, str]:
+    """bos_token, eos_token and so on, as templates name them."""
+    file = path / "tokenizer_config.json"
+    config = json.loads(file.read_text()) if file.is_file() else {}
+    found = {}
+    for name in SPECIAL_TOKENS:
+        value = config.get(name)
+        if value is not None:
+            found[name] = value["content"] if isinstance(value, dict) else str(value)
+    return found
+
+
+class ChatTemplate:
+    def __init__(self, template: str | None, variables: dict[str, str]) -> None:
+        """Raises Fatal when the template is not valid."""
+        self._variables = variables
+        try:
+            self._template = _environment().from_string(template) if template is not None else None
+        except jinja2.TemplateError as error:
+            raise Fatal(f"the chat template is not valid: {error}") from error
+
+    def render(
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]] | None,
+        kwargs: dict[str, Any],
+        *,
+        add_generation_prompt: bool,
+        continue_final_message: bool,
+    ) -> str:
+        """Raises TandemError (INVALID_ARGUMENT) when there is no template, or it refuses the messages."""
+        if self._template is None:
+            raise invalid("this model has no chat template; the operator can give one with --chat-template", "messages")
+        plain = [_plain(message) for message in messages]
+        if continue_final_message:
+            plain[-1]["content"] = _content_to_continue(plain[-1]) + CONTINUE_TAG
+        variables = {
+            "documents": None,
+            **self._variables,
+            **kwargs,
+            "messages": plain,
+            "tools": tools,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        try:
+            text = self._template.render(variables)
+        except Exception as error:  # the template's code is foreign: whatever it raises ends this request alone
+            raise invalid(f"the chat template refuses these messages: {error}", "messages") from error
+        return _cut_at_tag(text, plain[-1]["content"]) if continue_final_message else text
+
+
+def _plain(message: dict[str, Any]) -> dict[str, Any]:
+    """Text parts joined to one string, arguments of tool calls as objects: what templates expect."""
+    plain = {name: value for name, value in message.items() if value is not None}
+    reasoning = next((plain[name] for name in REASONING_FIELDS if name in plain), None)
+    if reasoning is not None:
+        plain = {"thinking": reasoning, **plain, "reasoning_content": reasoning}
+    content = plain.get("content")
+    if isinstance(content, list):
+        plain["content"] = "\n".join(part["text"] for part in content)
+    calls = plain.get("tool_calls")
+    if calls:
+        plain["tool_calls"] = [_with_parsed_arguments(call) for call in calls]
+    return plain
+
+
+def _with_parsed_arguments(call: dict[str, Any]) -> dict[str, Any]:
+    function = dict(call.get("function") or {})
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            function["arguments"] = json.loads(arguments) if arguments else {}
+        except (ValueError, RecursionError) as error:
+            raise invalid(f"the arguments of a tool call are not JSON: {error}", "messages") from error
+    return {**call, "function": function}
+
+
+def _content_to_continue(message: dict[str, Any]) -> str:
+    if "content" not in message:
+        raise invalid("continue_final_message needs a final message with content", "messages")
+    return str(message["content"])
+
+
+def _cut_at_tag(text: str, tagged: str) -> str:
+    """The text up to the end of the final message's content, so that the answer goes on from there."""
+    place = text.rfind(CONTINUE_TAG.strip())
+    if place < 0 or tagged.removesuffix(CONTINUE_TAG).strip() not in text:
+        raise invalid("continue_final_message needs a final message whose content the template keeps", "messages")
+    return text[:place] if text.startswith(CONTINUE_TAG, place) else text[:place].rstrip()

@@ -1,0 +1,191 @@
+"""One request of a shim on its way through: rendered and encoded once, sent to an engine, its tokens turned into text.
+
+It listens to its engine call and writes to its shim's mailbox. The tokenizer owns finish_reason and usage, for the
+engine runs past stop strings.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from services.rpc.columns import pack_u32, unpack_u32
+from services.rpc.errors import TandemError
+from services.rpc.generated import common_pb2 as pb
+from services.rpc.generated import engine_pb2, text_pb2
+from services.tokenizer.choice_output import ChoiceOutput, OutputRules
+from services.tokenizer.engine_client import EngineCall, EngineClient, TokenLogprobColumns
+from services.tokenizer.mailbox import TextMailbox
+from services.tokenizer.vocabulary import Vocabulary
+from services.tracing import Span
+
+
+@dataclass
+class _Choice:
+    """One open choice; `handle` is the shim's, the key it is kept under is the engine's."""
+
+    handle: int
+    output: ChoiceOutput
+    cached_tokens: int
+
+
+class TextRequest:
+    def __init__(
+        self,
+        submit: text_pb2.TextSubmit,
+        prompt_token_ids: list[int],
+        vocabulary: Vocabulary,
+        mailbox: TextMailbox,
+        engines: EngineClient,
+        ended: Callable[[int], None],
+        span: Span,
+    ) -> None:
+        """`ended` is told the shim's handle of each choice that got its terminal message; `span` ends with the last."""
+        self._span = span
+        self._num_open = len(submit.choices)
+        self._submit = submit
+        self._prompt = prompt_token_ids
+        self._vocabulary = vocabulary
+        self._mailbox = mailbox
+        self._engines = engines
+        self._ended = ended
+        self._choices: dict[int, _Choice] = {}
+        self._call: EngineCall | None = None
+        self._prompt_told = False
+
+    def start(self) -> None:
+        """Replays resumed tokens in silence, submits what is still open. Raises TandemError when no engine is there."""
+        facts = self._engines.dispatcher.peer
+        rules = _rules(self._submit, facts.engine if facts is not None else pb.EngineFacts())
+        choices = []
+        for choice in self._submit.choices:
+            output = ChoiceOutput(self._vocabulary.tokenizer, self._prompt, rules)
+            output.push(unpack_u32(choice.resumed_token_ids))
+            if output.stop_string is not None:
+                self._end(_Choice(choice.handle, output, choice.cached_tokens), None)
+                continue
+            handle = self._engines.dispatcher.new_handle()
+            self._choices[handle] = _Choice(choice.handle, output, choice.cached_tokens)
+            choices.append(_under(handle, choice))
+        if not choices:
+            self._span.end()
+            return
+        self._call = EngineCall(self._engine_submit(choices), self)
+        self._engines.dispatcher.start(self._call, resumed=self._submit.attempt > 1)
+
+    def abort(self, shim_handle: int) -> None:
+        """The shim gave this choice up; it gets no terminal message, for nobody waits for it."""
+        for handle, choice in list(self._choices.items()):
+            if choice.handle == shim_handle and self._call is not None:
+                self._engines.dispatcher.abort_choice(self._call, handle)
+                del self._choices[handle]
+                self._close(shim_handle)
+
+    def accepted(self, handle: int, accepted: engine_pb2.Accepted) -> None:
+        choice = self._choices[handle]
+        choice.cached_tokens = accepted.cached_tokens
+        self._mailbox.put_accepted(
+            text_pb2.TextAccepted(
+                handle=choice.handle,
+                seed=accepted.seed,
+                prompt_token_ids=b"" if self._prompt_told else pack_u32(self._prompt),
+                cached_tokens=accepted.cached_tokens,
+            )
+        )
+        self._prompt_told = True
+
+    def tokens(self, handle: int, start_index: int, token_ids: list[int], logprobs: TokenLogprobColumns) -> None:
+        choice = self._choices[handle]
+        released = choice.output.push(token_ids)
+        kept = token_ids[: released.count]
+        self._mailbox.put_event(
+            text_pb2.TextEvent(
+                handle=choice.handle,
+                start_index=start_index,
+                token_ids=pack_u32(kept),
+                logprobs=[self._token_logprobs(logprobs, index) for index in range(len(kept)) if logprobs.width],
+                content=released.content,
+            )
+        )
+        if choice.output.stop_string is not None:
+            assert self._call is not None
+            self._engines.dispatcher.abort_choice(self._call, handle)
+            self._end(self._choices.pop(handle), None)
+
+    def ended(self, handle: int, terminal: engine_pb2.Terminal) -> None:
+        self._end(self._choices.pop(handle), terminal)
+
+    def _end(self, choice: _Choice, terminal: engine_pb2.Terminal | None) -> None:
+        """`terminal` is the engine's; None when a stop string ended the choice."""
+        facts = self._engines.dispatcher.peer
+        text = text_pb2.TextTerminal(
+            handle=choice.handle,
+            reason=terminal.reason if terminal is not None else pb.FINISH_REASON_STOP,
+            content=choice.output.flush() if terminal is not None else "",
+            prompt_tokens=len(self._prompt),
+            output_tokens=choice.output.num_tokens,
+            cached_tokens=choice.cached_tokens,
+            numerics_id=facts.engine.numerics_id if facts is not None else "",
+            weights_version=facts.engine.weights_version if facts is not None else "",
+        )
+        if terminal is None:
+            text.stop_string = choice.output.stop_string or ""
+        else:
+            if terminal.HasField("stop_token_id"):
+                text.stop_token_id = terminal.stop_token_id
+            if terminal.HasField("error"):
+                text.error.CopyFrom(terminal.error)
+        self._mailbox.put_terminal(text)
+        self._close(choice.handle)
+
+    def _close(self, shim_handle: int) -> None:
+        self._ended(shim_handle)
+        self._num_open -= 1
+        if self._num_open == 0:
+            self._span.end()
+
+    def _engine_submit(self, choices: list[pb.Choice]) -> engine_pb2.Submit:
+        submit = self._submit
+        return engine_pb2.Submit(
+            request_id=submit.request_id,
+            prompt_token_ids=pack_u32(self._prompt),
+            seed=submit.seed if submit.HasField("seed") else None,
+            choices=choices,
+            sampling=submit.sampling,
+            cache_salt=submit.cache_salt,
+            traceparent=self._span.traceparent,
+        )
+
+    def _token_logprobs(self, logprobs: TokenLogprobColumns, index: int) -> text_pb2.TokenLogprobs:
+        sampled, *top = [self._token_logprob(token_id, value) for token_id, value in logprobs.of_token(index)]
+        return text_pb2.TokenLogprobs(sampled=sampled, top=top)
+
+    def _token_logprob(self, token_id: int, value: float) -> text_pb2.TokenLogprob:
+        raw = self._vocabulary.token_bytes(token_id)
+        return text_pb2.TokenLogprob(token=raw.decode(errors="replace"), token_bytes=raw, logprob=value)
+
+
+def refuse(handles: list[int], error: TandemError, mailbox: TextMailbox) -> None:
+    """Terminal messages for choices that never started."""
+    for handle in handles:
+        mailbox.put_terminal(
+            text_pb2.TextTerminal(handle=handle, reason=pb.FINISH_REASON_ERROR, error=error.to_proto())
+        )
+
+
+def _under(handle: int, choice: pb.Choice) -> pb.Choice:
+    renamed = pb.Choice()
+    renamed.CopyFrom(choice)
+    renamed.handle = handle
+    return renamed
+
+
+def _rules(submit: text_pb2.TextSubmit, facts: pb.EngineFacts) -> OutputRules:
+    ends = set(submit.sampling.stop_token_ids)
+    if not submit.sampling.ignore_eos:
+        ends |= set(facts.eos_token_ids)
+    return OutputRules(
+        stop=list(submit.stop),
+        include_stop_str_in_output=submit.include_stop_str_in_output,
+        skip_special_tokens=submit.skip_special_tokens,
+        stop_token_ids=frozenset(ends),
+        min_tokens=submit.sampling.min_tokens,
+    )

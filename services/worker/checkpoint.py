@@ -1,0 +1,105 @@
+"""What a checkpoint directory in Hugging Face format says: configuration, generation defaults, weight files, digests.
+
+Reads JSON and safetensors only; nothing is ever unpickled and no code from a checkpoint runs.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+
+from engine_core.worker_messages import SamplingDefaults
+from services.worker.errors import ModelError
+
+SAMPLE_BYTES = 4096
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Raises ModelError when the file is missing or not a JSON object."""
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ModelError(f"cannot read {path}: {error}") from error
+    if not isinstance(content, dict):
+        raise ModelError(f"{path} does not hold a JSON object")
+    return content
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """`config` has the overrides applied; `generation` is empty where the checkpoint (or the option) has none."""
+
+    path: Path
+    config: dict[str, Any]
+    generation: dict[str, Any]
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """generation_config.json is asked first: chat models list their end-of-turn tokens there."""
+        found = self.generation.get("eos_token_id", self.config.get("eos_token_id"))
+        if found is None:
+            return ()
+        return tuple(found) if isinstance(found, list) else (int(found),)
+
+    @property
+    def sampling_defaults(self) -> SamplingDefaults:
+        """`do_sample: false` means greedy, as it does for transformers' generate()."""
+        names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+        values = {name: self.generation[name] for name in names if self.generation.get(name) is not None}
+        if self.generation.get("do_sample") is False:
+            values["temperature"] = 0.0
+        return SamplingDefaults(**values, max_tokens=self.generation.get("max_new_tokens"))
+
+    def weight_files(self) -> list[Path]:
+        """The safetensors files. Raises ModelError when there are none, or the index names one that is missing."""
+        index = self.path / "model.safetensors.index.json"
+        if index.exists():
+            files = [self.path / name for name in sorted(set(read_json(index)["weight_map"].values()))]
+        else:
+            single = self.path / "model.safetensors"
+            files = [single] if single.exists() else sorted(self.path.glob("*.safetensors"))
+        missing = [file.name for file in files if not file.exists()]
+        if missing or not files:
+            what = f"{', '.join(missing)} missing" if missing else "no *.safetensors files"
+            raise ModelError(f"{self.path} has no weights to load ({what}); --load-format dummy makes random ones")
+        return files
+
+    def tokenizer_digest(self) -> str:
+        """SHA-256 of tokenizer.json, hex; empty without one."""
+        file = self.path / "tokenizer.json"
+        return hashlib.sha256(file.read_bytes()).hexdigest() if file.exists() else ""
+
+
+def read_checkpoint(path: Path, overrides: dict[str, Any], generation_config: str) -> Checkpoint:
+    """`generation_config`: "auto" (the checkpoint's own), "vllm" (none: OpenAI's defaults), or another directory."""
+    config = {**read_json(path / "config.json"), **overrides}
+    generation: dict[str, Any] = {}
+    if generation_config != "vllm":
+        file = (path if generation_config == "auto" else Path(generation_config)) / "generation_config.json"
+        if file.exists():
+            generation = read_json(file)
+        elif generation_config != "auto":
+            raise ModelError(f"--generation-config: {file} does not exist")
+    return Checkpoint(path, config, generation)
+
+
+def weights_digest(files: list[Path]) -> str:
+    """Names the weights, 16 hex digits: SHA-256 over each file's header and the first 4 KiB of every tensor.
+
+    Reading all bytes would cost seconds per 10 GB at every start; training changes every tensor's beginning.
+    """
+    digest = hashlib.sha256()
+    for file in files:
+        with safe_open(file, framework="pt") as tensors, file.open("rb") as raw:
+            header_bytes = int.from_bytes(raw.read(8), "little")
+            header = raw.read(header_bytes)
+            digest.update(header)
+            places = json.loads(header)
+            for name in sorted(tensors.keys()):
+                begin, end = places[name]["data_offsets"]
+                raw.seek(8 + header_bytes + begin)
+                digest.update(raw.read(min(SAMPLE_BYTES, end - begin)))
+    return digest.hexdigest()[:16]

@@ -1,0 +1,87 @@
+"""The worker's end of the ZeroMQ socket to its engine. Synchronous: one plan comes, one result goes."""
+
+import time
+
+import zmq
+import zmq.utils.monitor
+
+from engine_core.step_plan import StepPlan, StepResult
+from engine_core.worker_messages import (
+    PROTOCOL,
+    EngineLimits,
+    EngineMessage,
+    ModelFacts,
+    Ping,
+    Refused,
+    Register,
+    Step,
+    StepDone,
+    WorkerHello,
+    decode_from_engine,
+    encode,
+)
+from services.errors import Fatal
+from services.zmq_options import set_heartbeat
+
+
+class EngineGone(Exception):
+    """The engine ended; whoever ended it has told people why."""
+
+
+class EngineLink:
+    def __init__(self, endpoint: str, rank: int = 0) -> None:
+        self._rank = rank
+        self._epoch = time.time_ns()
+        self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.IDENTITY, f"rank-{rank}".encode())
+        self._socket.setsockopt(zmq.LINGER, 200)
+        set_heartbeat(self._socket)
+        self._monitor: zmq.Socket[bytes] = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._socket.connect(endpoint)
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._poller.register(self._monitor, zmq.POLLIN)
+
+    def hello(self) -> None:
+        """Says who is there, before the weights are loaded."""
+        self._socket.send(encode(WorkerHello(PROTOCOL, self._epoch, self._rank)))
+
+    def limits(self) -> EngineLimits:
+        """Waits for the engine's answer. Raises Fatal when it refuses."""
+        message = self._receive()
+        if not isinstance(message, EngineLimits):
+            raise EngineGone(f"limits expected, {type(message).__name__} came")
+        return message
+
+    def register(self, facts: ModelFacts) -> None:
+        self._socket.send(encode(Register(self._epoch, facts)))
+
+    def next_plan(self) -> StepPlan:
+        """Waits for the next plan of this incarnation; a plan for a dead one is dropped."""
+        while True:
+            message = self._receive()
+            if isinstance(message, Step) and message.plan.epoch == self._epoch:
+                return message.plan
+
+    def done(self, result: StepResult) -> None:
+        self._socket.send(encode(StepDone(result)))
+
+    def close(self) -> None:
+        self._socket.disable_monitor()
+        self._monitor.close()
+        self._socket.close()
+
+    def _receive(self) -> EngineLimits | Step:
+        """The next message that is not a ping."""
+        while True:
+            ready = dict(self._poller.poll())
+            if self._socket in ready:
+                message: EngineMessage = decode_from_engine(self._socket.recv())
+                if isinstance(message, Refused):
+                    raise Fatal(f"the engine refused this worker: {message.message}")
+                if not isinstance(message, Ping):
+                    return message
+                continue
+            if self._monitor in ready:
+                zmq.utils.monitor.recv_monitor_message(self._monitor)
+                raise EngineGone("the engine is gone")

@@ -1,0 +1,74 @@
+"""How much memory the KV cache gets, how many blocks that is, and the cache itself."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from services.worker.errors import ModelError
+from services.worker.models.config import DecoderConfig
+from services.worker.models.decoder import KvCache
+
+CPU_DEFAULT_BYTES = 4 * 1024**3
+CPU_SHARE = 0.25  # of the memory that is free, where nothing is said
+
+
+@dataclass(frozen=True)
+class KvCacheShape:
+    num_blocks: int
+    block_size: int
+    max_model_len: int
+
+
+def available_cpu_bytes() -> int:
+    """Memory that is free for a new process: of the machine, or of the container if that is less."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+    if limit.exists() and used.exists() and limit.read_text().strip() != "max":
+        free = min(free, int(limit.read_text()) - int(used.read_text()))
+    return free
+
+
+def block_bytes(config: DecoderConfig, block_size: int, dtype: torch.dtype) -> int:
+    """Keys and values of one block in all layers."""
+    return 2 * config.num_layers * block_size * config.num_kv_heads * config.head_dim * dtype.itemsize
+
+
+def shape_kv_cache(
+    config: DecoderConfig,
+    dtype: torch.dtype,
+    block_size: int,
+    memory_bytes: int,
+    max_model_len: int | None,
+    max_num_seqs: int,
+) -> KvCacheShape:
+    """The number of blocks that fit, at most what max_num_seqs requests of full length could fill.
+
+    Raises ModelError when an explicit max_model_len does not fit; without one, the length is what fits.
+    """
+    limit = config.max_position_embeddings
+    if max_model_len is not None and max_model_len > limit:
+        raise ModelError(f"--max-model-len {max_model_len} is above the model's max_position_embeddings, {limit}")
+    per_block = block_bytes(config, block_size, dtype)
+    fits = memory_bytes // per_block
+    wanted = max_model_len or limit
+    if fits * block_size < wanted:
+        if max_model_len is not None or fits == 0:
+            raise ModelError(
+                f"the KV cache has room for {fits * block_size} tokens in {memory_bytes} bytes, but one request of"
+                f" {wanted} tokens needs {-(-wanted // block_size) * per_block} bytes: raise --kv-cache-memory-bytes"
+                " or lower --max-model-len"
+            )
+        wanted = fits * block_size
+    num_blocks = min(fits, max_num_seqs * -(-wanted // block_size))
+    return KvCacheShape(num_blocks, block_size, wanted)
+
+
+def allocate(config: DecoderConfig, shape: KvCacheShape, dtype: torch.dtype, device: torch.device) -> KvCache:
+    """Zeroed caches; what a block held before is never read, for attention stops at a request's length."""
+    size = (shape.num_blocks, shape.block_size, config.num_kv_heads, config.head_dim)
+    return [
+        (torch.zeros(size, dtype=dtype, device=device), torch.zeros(size, dtype=dtype, device=device))
+        for _ in range(config.num_layers)
+    ]

@@ -1,0 +1,150 @@
+"""From options and a checkpoint to a model that runs: device, dtype, weights, KV cache, and the facts about them."""
+
+import hashlib
+import logging
+import os
+import platform
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+
+from engine_core.worker_messages import EngineLimits, ModelFacts
+from services.config import WorkerOptions
+from services.worker.checkpoint import Checkpoint, read_checkpoint, weights_digest
+from services.worker.errors import ModelError
+from services.worker.input_batch import InputBatch
+from services.worker.kv_cache import (
+    CPU_DEFAULT_BYTES,
+    CPU_SHARE,
+    KvCacheShape,
+    allocate,
+    available_cpu_bytes,
+    shape_kv_cache,
+)
+from services.worker.model_runner import ModelRunner
+from services.worker.models.config import decoder_config
+from services.worker.models.decoder import Decoder
+from services.worker.weights import fill_dummy, load_safetensors
+
+log = logging.getLogger(__name__)
+NUMERICS_VERSION = 1  # counts up when kernels or sampler change any bit of an answer
+MAX_LOGPROBS = 20
+DTYPES = {
+    "float32": torch.float32,
+    "float": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "half": torch.float16,
+}
+GPU_DEFAULT_UTILIZATION = 0.9
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    checkpoint: Checkpoint
+    decoder: Decoder
+    weights_version: str
+
+
+def pick_device(options: WorkerOptions) -> torch.device:
+    """Raises ModelError for options that this device does not have."""
+    name = options.device if options.device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ModelError("--device cuda: this machine has no CUDA device that torch can use")
+    if name == "cpu" and options.gpu_memory_utilization is not None:
+        raise ModelError("--gpu-memory-utilization is for CUDA only; on a CPU, --kv-cache-memory-bytes sets the size")
+    return torch.device(name)
+
+
+def use_cpu_threads() -> None:
+    """One core stays free for the other processes: on a full machine every small product waits for a stolen thread."""
+    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) - 1))
+
+
+def load_model(path: Path, options: WorkerOptions) -> LoadedModel:
+    """Reads configuration and weights. Raises ModelError with one line."""
+    started = time.monotonic()
+    device = pick_device(options)
+    checkpoint = read_checkpoint(path, dict(options.hf_overrides or {}), options.generation_config)
+    config = decoder_config(checkpoint.config)
+    wanted = config.dtype if options.dtype == "auto" else options.dtype
+    if wanted not in DTYPES:
+        raise ModelError(f"config.json: dtype {wanted!r} is not supported, only {sorted(DTYPES)}")
+    files = [] if options.load_format == "dummy" else checkpoint.weight_files()
+    log.info("loading weights on %s as %s", device, wanted)
+    decoder = Decoder(config, DTYPES[wanted], device)
+    if options.load_format == "dummy":
+        seed = options.seed or 0
+        fill_dummy(decoder.parameters(), seed)
+        version = f"dummy-{seed}"
+    else:
+        try:
+            load_safetensors(decoder.parameters(), files, config.tie_word_embeddings)
+            version = weights_digest(files)
+        except (SafetensorError, OSError) as error:
+            raise ModelError(f"cannot read the weights in {path}: {error}") from error
+    log.info("weights loaded in %.1f s", time.monotonic() - started)
+    return LoadedModel(checkpoint, decoder, version)
+
+
+def build_runner(model: LoadedModel, options: WorkerOptions, limits: EngineLimits) -> tuple[ModelRunner, KvCacheShape]:
+    """Sizes and allocates the KV cache and the batch. Raises ModelError when they do not fit."""
+    decoder = model.decoder
+    memory = options.kv_cache_memory_bytes or _default_memory(decoder, options)
+    shape = shape_kv_cache(
+        decoder.config, decoder.dtype, options.block_size, memory, options.max_model_len, limits.max_num_seqs
+    )
+    cache = allocate(decoder.config, shape, decoder.dtype, decoder.device)
+    batch = InputBatch(limits.max_num_seqs, shape.max_model_len, shape.block_size, decoder.device)
+    return ModelRunner(decoder, cache, batch), shape
+
+
+def _default_memory(decoder: Decoder, options: WorkerOptions) -> int:
+    if decoder.device.type == "cpu":
+        return min(CPU_DEFAULT_BYTES, int(available_cpu_bytes() * CPU_SHARE))
+    free, total = torch.cuda.mem_get_info(decoder.device)
+    utilization = options.gpu_memory_utilization or GPU_DEFAULT_UTILIZATION
+    budget = int(total * utilization) - (total - free)
+    if budget <= 0:
+        raise ModelError(f"--gpu-memory-utilization {utilization}: the weights alone take {total - free} bytes")
+    return budget
+
+
+def model_facts(model: LoadedModel, options: WorkerOptions, shape: KvCacheShape) -> ModelFacts:
+    """What the processes above need to know."""
+    config = model.decoder.config
+    return ModelFacts(
+        served_model_names=options.served_model_name or (options.model,),
+        max_model_len=shape.max_model_len,
+        vocab_size=config.vocab_size,
+        eos_token_ids=model.checkpoint.eos_token_ids,
+        block_size=shape.block_size,
+        num_blocks=shape.num_blocks,
+        kv_groups=("full",),
+        max_logprobs=min(MAX_LOGPROBS, config.vocab_size),
+        sampling_defaults=model.checkpoint.sampling_defaults,
+        tokenizer_digest=model.checkpoint.tokenizer_digest(),
+        numerics_id=_numerics_id(model),
+        weights_version=model.weights_version,
+    )
+
+
+def _numerics_id(model: LoadedModel) -> str:
+    """Equal ids give equal tokens: hash of everything that may change a bit of an answer."""
+    device = model.decoder.device
+    parts: list[Any] = [
+        NUMERICS_VERSION,
+        torch.__version__,
+        model.weights_version,
+        sorted(model.checkpoint.config.items(), key=lambda item: item[0]),
+        str(model.decoder.dtype),
+        device.type,
+        torch.cuda.get_device_name(device) if device.type == "cuda" else torch.backends.cpu.get_cpu_capability(),
+        platform.machine(),
+        torch.get_num_threads() if device.type == "cpu" else 0,
+    ]
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]

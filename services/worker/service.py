@@ -1,0 +1,72 @@
+"""The worker process: connect, load, register, then one plan after the other until the engine is gone."""
+
+import logging
+import signal
+import sys
+from types import FrameType
+
+from services import model_files
+from services.config import WorkerOptions
+from services.errors import Fatal
+from services.monitor import Monitor, new_registry, open_port
+from services.process import begin, fail
+from services.tracing import now, set_up_tracing
+from services.worker.engine_link import EngineGone, EngineLink
+from services.worker.errors import ModelError
+from services.worker.input_batch import PlanError
+from services.worker.loading import build_runner, load_model, model_facts, use_cpu_threads
+from services.worker.observe import StepSpans, WorkerMetrics
+
+log = logging.getLogger(__name__)
+
+
+def main(options: WorkerOptions) -> int:
+    """Returns the exit status; 0 after SIGTERM or SIGINT."""
+    begin("worker", options)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _stop)
+    try:
+        _serve(options)
+    except EngineGone as error:
+        log.error("%s", error)
+        return 1
+    except (Fatal, ModelError, PlanError) as error:
+        return fail("worker", error)
+    return 0
+
+
+def _serve(options: WorkerOptions) -> None:
+    registry = new_registry()
+    metrics = WorkerMetrics(registry)
+    tracing = set_up_tracing("worker", options.otlp_traces_endpoint)
+    with Monitor(open_port(options), registry, metrics.registered.is_set):
+        try:
+            _run(options, metrics, StepSpans(tracing))
+        finally:
+            tracing.stop()
+
+
+def _run(options: WorkerOptions, metrics: WorkerMetrics, spans: StepSpans) -> None:
+    link = EngineLink(options.engine)
+    try:
+        link.hello()
+        use_cpu_threads()
+        path = model_files.resolve(options.model, options.revision, weights=options.load_format != "dummy")
+        model = load_model(path, options)
+        runner, shape = build_runner(model, options, link.limits())
+        link.register(model_facts(model, options, shape))
+        metrics.registered.set()
+        while True:
+            plan = link.next_plan()
+            began = now()
+            result = runner.execute(plan)
+            ended = now()
+            link.done(result)
+            metrics.step(ended - began)
+            spans.step(plan, began, ended)
+    finally:
+        link.close()
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    sys.exit(0)

@@ -1,0 +1,56 @@
+"""Random-weight checkpoints in Hugging Face format, written by transformers itself.
+
+Initialised wider than the default: with small weights a model answers the same token for ever and position bugs hide.
+"""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers.utils import logging as transformers_logging
+
+import demo
+
+transformers_logging.disable_progress_bar()
+WIDE = 0.2
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+DEMO_VOCAB_SIZE = 1024
+SMALL: dict[str, Any] = {
+    "vocab_size": DEMO_VOCAB_SIZE,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 512,
+    "tie_word_embeddings": True,
+    "eos_token_id": 2,
+    "bos_token_id": None,
+    "pad_token_id": None,
+}
+# Heads and sizes that parity with transformers is shown on.
+PARITY_CONFIGS: dict[str, dict[str, Any]] = {
+    "grouped-tied": {"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 16, "tie_word_embeddings": True},
+    "untied-wide-heads": {
+        "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 32, "tie_word_embeddings": False,
+        "num_hidden_layers": 3,
+    },
+    "odd-sizes": {
+        "hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 24,
+        "intermediate_size": 136, "tie_word_embeddings": False, "num_hidden_layers": 3,
+        "rope_parameters": {"rope_theta": 1000000.0, "rope_type": "default"},
+    },
+}  # fmt: skip
+
+
+def make_qwen3(path: Path, seed: int = 0, shard_size: str = "5GB", **config: Any) -> Path:
+    """Writes config.json, generation_config.json and safetensors into `path`, with the demo's tokenizer beside them."""
+    torch.manual_seed(seed)
+    model = Qwen3ForCausalLM(Qwen3Config(**{**SMALL, "initializer_range": WIDE, **config}))
+    model.save_pretrained(path, max_shard_size=shard_size)
+    for name in TOKENIZER_FILES:
+        shutil.copy(demo.CHECKPOINT / name, path / name)
+    return path

@@ -1,0 +1,125 @@
+"""Requests to both endpoints of a real server and what comes back, alike for both."""
+
+import itertools
+import json
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import httpx
+import pytest
+from transformers import AutoTokenizer
+
+import demo
+from services.tokenizer.vocabulary import Vocabulary
+from tests.checkpoints import DEMO_VOCAB_SIZE
+from tests.e2e.harness import Server, wait_for
+
+Json = dict[str, Any]
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+MODEL = "tiny"
+MAX_LEN = 8192
+LONG = MAX_LEN - 200  # tokens: more than a minute's work
+GREEDY: Json = {"temperature": 0, "ignore_eos": True}
+SEEDED: Json = {"temperature": 1, "seed": 7, "ignore_eos": True}
+INPUT: dict[str, Json] = {
+    CHAT: {"messages": [{"role": "user", "content": "Which way to Köln?"}]},
+    TEXT: {"prompt": "Which way to Köln?"},
+}
+TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
+DEFAULTS: Json = {"max_tokens": 24, "ignore_eos": True, "return_token_ids": True}
+both = pytest.mark.parametrize("path", [CHAT, TEXT], ids=["chat", "text"])
+salts = map(str, itertools.count())
+
+
+@cache
+def vocabulary() -> Vocabulary:
+    return Vocabulary(demo.CHECKPOINT)
+
+
+@cache
+def ids_by_bytes() -> dict[bytes, int]:
+    return {vocabulary().token_bytes(token_id): token_id for token_id in range(DEMO_VOCAB_SIZE)}
+
+
+@cache
+def hf_tokenizer() -> Any:
+    return AutoTokenizer.from_pretrained(demo.CHECKPOINT)
+
+
+def fresh(body: Json) -> Json:
+    """The same request with a prefix cache of its own, so that usage says the same each time."""
+    return {**body, "cache_salt": next(salts)}
+
+
+def ask(server: Server, path: str, **more: Any) -> Json:
+    response = server.post(path, fresh({**INPUT[path], **DEFAULTS, **more}))
+    assert response.status_code == 200, response.text
+    return dict(response.json())
+
+
+def choice(server: Server, path: str, **more: Any) -> Json:
+    """The only choice, alike for both endpoints: text, token_ids, logprobs, finish_reason, stop_reason."""
+    (found,) = choices_of(ask(server, path, **more))
+    return found
+
+
+def choices_of(answer: Json) -> list[Json]:
+    found = []
+    for index, raw in enumerate(answer["choices"]):
+        assert raw["index"] == index
+        text = raw["text"] if "text" in raw else raw["message"]["content"]
+        found.append(
+            {"text": text} | {name: raw[name] for name in ("token_ids", "logprobs", "finish_reason", "stop_reason")}
+        )
+    return found
+
+
+def events_of(lines: Iterator[str]) -> list[Json]:
+    """The JSON of a stream's events; each is one line of data and one empty line, the last is [DONE]."""
+    text = list(lines)
+    assert text[1::2] == [""] * (len(text) // 2)
+    assert all(line.startswith("data: ") for line in text[::2])
+    assert text[-2] == "data: [DONE]"
+    return [json.loads(line.removeprefix("data: ")) for line in text[:-2:2]]
+
+
+def stream(server: Server, path: str, **more: Any) -> list[Json]:
+    body = fresh({**INPUT[path], **DEFAULTS, "stream": True, **more})
+    with httpx.stream("POST", server.url + path, json=body, timeout=120, trust_env=False) as response:
+        assert response.status_code == 200
+        assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
+        return events_of(response.iter_lines())
+
+
+def fold(chunks: list[Json]) -> list[Json]:
+    """The choices that the chunks add up to."""
+    found: dict[int, Json] = {}
+    for raw in (raw for chunk in chunks for raw in chunk["choices"]):
+        one = found.setdefault(raw["index"], {"text": "", "token_ids": [], "logprobs": None, "finish_reason": None})
+        assert one["finish_reason"] is None, "something came after the end"
+        one["text"] += raw["text"] if "text" in raw else raw["delta"].get("content", "")
+        one["token_ids"] += raw.get("token_ids", [])
+        one["finish_reason"] = raw["finish_reason"]
+        if raw["finish_reason"] is not None:
+            one["stop_reason"] = raw["stop_reason"]
+        for name, values in (raw["logprobs"] or {}).items():
+            one["logprobs"] = one["logprobs"] or {}
+            one["logprobs"][name] = one["logprobs"].get(name, []) + values
+    return [found[index] for index in sorted(found)]
+
+
+def error_of(response: httpx.Response, status: int) -> Json:
+    assert response.status_code == status, response.text
+    body = response.json()
+    assert body.keys() == {"error"}
+    assert body["error"].keys() == {"message", "type", "param", "code"}
+    return dict(body["error"])
+
+
+def assert_idle(server: Server, steps_before: int) -> None:
+    """Nothing runs and no block is held, long before the work would have been done."""
+    wait_for(lambda: server.stats().num_running == 0, "the generation stops", 5)
+    wait_for(lambda: server.stats().num_free_blocks == server.stats().num_blocks, "the blocks are free", 5)
+    assert server.stats().num_waiting == 0
+    assert server.stats().num_steps - steps_before < LONG / 2

@@ -1,0 +1,138 @@
+"""Real processes for end-to-end tests: starts `tandem`, waits for conditions with deadlines, leaves nothing behind."""
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import grpc
+import httpx
+import openai
+
+from services.rpc.generated import engine_pb2, engine_pb2_grpc
+
+TANDEM = [sys.executable, "-m", "services.cli"]
+READY = re.compile(r"ready on (http://\S+)")
+START_SECONDS = 60.0
+
+
+def wait_for(condition: Callable[[], Any], what: str, seconds: float = 20.0) -> Any:
+    """The first true value of `condition`. Raises AssertionError after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
+        threading.Event().wait(0.02)
+    return value
+
+
+def run_tandem(
+    *args: str, seconds: float = 60.0, env: dict[str, str] | None = None
+) -> "subprocess.CompletedProcess[str]":
+    """Runs a command that is expected to end by itself."""
+    merged = {**os.environ, **(env or {})}
+    return subprocess.run([*TANDEM, *args], capture_output=True, text=True, timeout=seconds, env=merged, check=False)
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def alive(pid: int) -> bool:
+    """Also false for a zombie: it has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+class Server:
+    """`tandem serve` on a free port, as a context manager; `args` are its command line without --port."""
+
+    def __init__(self, *args: str, env: dict[str, str] | None = None) -> None:
+        self._args = args
+        self._env = env or {}
+        self.url = ""
+        self.lines: list[str] = []
+
+    def __enter__(self) -> "Server":
+        self._folder = tempfile.TemporaryDirectory(prefix="tandem-test-")
+        self.runtime_dir = Path(self._folder.name)
+        started = time.monotonic()
+        self.process = subprocess.Popen(
+            [*TANDEM, "serve", *self._args, "--port=0", f"--runtime-dir={self.runtime_dir}"],
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **self._env},
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        try:
+            wait_for(lambda: self.url or self.process.poll() is not None, "ready", START_SECONDS)
+            assert self.url, "tandem serve ended:\n" + "".join(self.lines)
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        self.start_seconds = time.monotonic() - started
+        self.pids = children_of(self.process.pid)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self._reader.join(10)
+        if self.process.stderr is not None:
+            self.process.stderr.close()
+        self._folder.cleanup()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.append(line)
+            if found := READY.search(line):
+                self.url = found.group(1)
+
+    @property
+    def log(self) -> str:
+        return "".join(self.lines)
+
+    def post(self, path: str, body: dict[str, Any], **kwargs: Any) -> httpx.Response:
+        return httpx.post(self.url + path, json=body, timeout=120, trust_env=False, **kwargs)
+
+    def get(self, path: str, **kwargs: Any) -> httpx.Response:
+        return httpx.get(self.url + path, timeout=30, trust_env=False, **kwargs)
+
+    def openai(self, **kwargs: Any) -> openai.OpenAI:
+        return openai.OpenAI(base_url=self.url + "/v1", api_key=kwargs.pop("api_key", "none"), max_retries=0, **kwargs)
+
+    def complete(self, prompt: Any, **kwargs: Any) -> dict[str, Any]:
+        """The only choice of a completion, with token_ids."""
+        body = {"prompt": prompt, "return_token_ids": True, **kwargs}
+        response = self.post("/v1/completions", body)
+        assert response.status_code == 200, response.text
+        choice: dict[str, Any] = response.json()["choices"][0]
+        return choice
+
+    def stats(self) -> engine_pb2.EngineStats:
+        """The engine's own counters, asked for over its gRPC socket."""
+        return asyncio.run(self._stats())
+
+    async def _stats(self) -> engine_pb2.EngineStats:
+        async with grpc.aio.insecure_channel(f"unix:{self.runtime_dir}/engine.sock") as channel:
+            stub = engine_pb2_grpc.EngineServiceStub(channel)
+            return await stub.GetStats(engine_pb2.GetStatsRequest(), timeout=10)

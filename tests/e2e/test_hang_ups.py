@@ -1,0 +1,111 @@
+"""A client that hangs up or does not read costs nobody anything."""
+
+import json
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from tests.e2e.api import (
+    CHAT,
+    INPUT,
+    LONG,
+    SEEDED,
+    TEXT,
+    Json,
+    ask,
+    assert_idle,
+    both,
+    choice,
+    choices_of,
+    events_of,
+    fold,
+    fresh,
+)
+from tests.e2e.harness import Server, wait_for
+
+
+@both
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_hang_up_stops_a_stream(server: Server, path: str, n: int) -> None:
+    before = server.stats().num_steps
+    body = {**INPUT[path], **SEEDED, "max_tokens": LONG, "n": n, "stream": True}
+    with httpx.stream("POST", server.url + path, json=body, timeout=60, trust_env=False) as response:
+        lines = response.iter_lines()
+        for _ in range(20):
+            next(lines)
+        assert server.stats().num_running == n
+    assert_idle(server, before)
+
+
+@both
+def test_a_hang_up_stops_a_whole_answer(server: Server, path: str) -> None:
+    before = server.stats().num_steps
+    body = {**INPUT[path], **SEEDED, "max_tokens": LONG, "n": 2}
+    with httpx.Client(trust_env=False) as client, ThreadPoolExecutor() as threads:
+        pending = threads.submit(client.post, server.url + path, json=body, timeout=httpx.Timeout(60, read=2))
+        wait_for(lambda: server.stats().num_running == 2, "it runs")
+        with pytest.raises(httpx.ReadTimeout):
+            pending.result()
+    assert_idle(server, before)
+
+
+def test_a_hang_up_stops_all_prompts(server: Server) -> None:
+    before = server.stats().num_steps
+    body = {"prompt": ["one", "two", "three"], **SEEDED, "max_tokens": LONG, "stream": True}
+    with httpx.stream("POST", server.url + TEXT, json=body, timeout=60, trust_env=False) as response:
+        lines = response.iter_lines()  # kept: httpx hangs up when its iterator goes
+        next(lines)
+        wait_for(lambda: server.stats().num_running == 3, "all run")
+    assert_idle(server, before)
+
+
+def send_without_reading(server: Server, body: Json) -> socket.socket:
+    """A client with hardly any room for what comes back."""
+    url = urlsplit(server.url)
+    content = json.dumps(body).encode()
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: test\r\nConnection: close\r\nContent-Length: {len(content)}\r\n\r\n"
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.settimeout(60)
+    client.connect((url.hostname, url.port))
+    client.sendall(head.encode() + content)
+    return client
+
+
+def read_chunked(client: socket.socket) -> list[Json]:
+    with client.makefile("rb") as reader:
+        assert reader.readline() == b"HTTP/1.1 200 OK\r\n"
+        while reader.readline() != b"\r\n":
+            pass
+        body = b""
+        while size := int(reader.readline(), 16):
+            body += reader.read(size)
+            reader.readline()
+    return events_of(iter(body.decode().split("\n")[:-1]))
+
+
+def test_a_client_that_does_not_read_holds_up_nobody(server: Server) -> None:
+    """Its answer is made all the same, waits in few large chunks, and is complete when it reads at last."""
+    body = {**SEEDED, "max_tokens": 250, "logprobs": True, "top_logprobs": 20}
+    slow = fresh({**INPUT[CHAT], **body, "n": 8, "stream": True, "return_token_ids": True})
+    with send_without_reading(server, slow) as client:
+        wait_for(lambda: server.stats().num_running == 8, "the slow reader runs")
+        assert len(choice(server, TEXT, **SEEDED, max_tokens=50)["token_ids"]) == 50
+        wait_for(lambda: server.stats().num_running == 0, "the slow reader's answer is made", 60)
+        chunks = read_chunked(client)
+    assert len(chunks) < 8 * 250
+    whole = choices_of(ask(server, CHAT, **body, n=8))
+    for made, expected in zip(fold(chunks), whole, strict=True):
+        assert len(made.pop("logprobs")["content"]) == len(expected.pop("logprobs")["content"]) == 250
+        assert made == expected
+
+
+def test_a_client_that_never_reads_may_go(server: Server) -> None:
+    before = server.stats().num_steps
+    body = {**INPUT[CHAT], **SEEDED, "max_tokens": LONG, "stream": True, "logprobs": True, "top_logprobs": 20}
+    with send_without_reading(server, body):
+        wait_for(lambda: server.stats().num_running == 1, "it runs")
+    assert_idle(server, before)

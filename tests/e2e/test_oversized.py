@@ -1,0 +1,66 @@
+"""What can never fit is refused at the first check, at once, and nobody else notices."""
+
+import json
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.e2e.harness import Server
+
+MILLION = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server("--max-model-len=512") as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("prompt", "count"),
+    [
+        ([1] * MILLION, f"{MILLION}"),
+        ([[1], [1] * 600], "600"),
+        ("lorem ipsum " * MILLION, "at least"),
+        ([1] * 512, "512"),
+    ],
+    ids=["ids", "second-list", "text", "edge"],
+)
+def test_a_prompt_that_cannot_fit_is_refused_with_both_lengths(server: Server, prompt: Any, count: str) -> None:
+    response = server.post("/v1/completions", {"prompt": prompt, "n": 128})
+    assert response.status_code == 400
+    message = response.json()["error"]["message"]
+    assert count in message and "maximum context length is 512" in message
+
+
+def test_many_of_them_hold_up_nobody(server: Server) -> None:
+    """Ten prompts of 12 MB each at once; a short one beside them is answered in the meantime."""
+    huge = {"prompt": "lorem ipsum " * MILLION}
+    with ThreadPoolExecutor(10) as threads:
+        sent = [threads.submit(server.post, "/v1/completions", huge) for _ in range(10)]
+        started = time.monotonic()
+        assert server.post("/v1/completions", {"prompt": "a", "max_tokens": 1}).status_code == 200
+        assert time.monotonic() - started < 20
+        assert {one.result().status_code for one in sent} == {400}
+    assert "lost" not in server.log, "no stream between the processes broke"
+
+
+def test_a_body_beyond_the_limit_is_refused(server: Server) -> None:
+    response = server.post("/v1/completions", {"prompt": "x" * (33 * 1024 * 1024)})
+    assert response.status_code == 400 and "larger than" in response.json()["error"]["message"]
+
+
+def test_prompts_times_n_are_bounded(server: Server) -> None:
+    response = server.post("/v1/completions", {"prompt": ["a"] * 100, "n": 100})
+    assert response.status_code == 400 and "at most 1024" in response.json()["error"]["message"]
+
+
+def test_deeply_nested_arguments_of_a_tool_call_are_the_clients_fault(server: Server) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "[" * 100_000}}
+    messages = [{"role": "user", "content": "q"}, {"role": "assistant", "tool_calls": [call]}]
+    response = server.post("/v1/chat/completions", {"messages": messages})
+    assert response.status_code == 400, json.dumps(response.json())
+    assert response.json()["error"]["param"] == "messages"

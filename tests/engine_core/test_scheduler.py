@@ -1,0 +1,237 @@
+"""The scheduler's rules, one small story each: budget, chunks, prefix hits, preemption, stopping, stale results."""
+
+import pytest
+
+from engine_core.events import Finished
+from engine_core.kv_cache_manager import KVCacheManager
+from engine_core.plan_builder import PlanBuilder
+from engine_core.request import Request
+from engine_core.scheduler import Scheduler
+from engine_core.step_plan import unpack_i32
+from tests.fakes import FakeWorker, make_core_request, make_facts, make_result, oracle
+
+
+def make_scheduler(
+    num_blocks: int = 64, max_num_seqs: int = 8, budget: int = 64, prefix_caching: bool = True
+) -> tuple[Scheduler, FakeWorker]:
+    facts = make_facts(num_blocks=num_blocks)
+    kv = KVCacheManager(num_blocks, facts.block_size, ("full",), prefix_caching)
+    return Scheduler(kv, PlanBuilder(1, 1), max_num_seqs, budget), FakeWorker(facts)
+
+
+def run(scheduler: Scheduler, worker: FakeWorker) -> tuple[dict[int, list[int]], dict[int, Finished]]:
+    """Steps until everything has ended; outputs and terminal events by handle."""
+    outputs: dict[int, list[int]] = {}
+    finished: dict[int, Finished] = {}
+    while scheduler.has_unfinished:
+        plan = scheduler.schedule()
+        assert plan is not None
+        events = scheduler.update(worker.execute(plan))
+        for tokens in events.new_tokens:
+            outputs.setdefault(tokens.handle, []).extend(tokens.token_ids)
+        finished |= {one.handle: one for one in events.finished}
+    return outputs, finished
+
+
+def add_all(scheduler: Scheduler, *requests: Request) -> None:
+    for request in requests:
+        assert scheduler.add(request) is None
+
+
+def test_the_budget_is_shared_in_order_of_arrival() -> None:
+    facts = make_facts(num_blocks=1024, max_model_len=1024)
+    kv = KVCacheManager(1024, facts.block_size, ("full",), prefix_caching=False)
+    scheduler = Scheduler(kv, PlanBuilder(1, 1), 8, 1024)
+    add_all(scheduler, *(make_core_request(h, [h + 1] * 800, 4, facts) for h in range(3)))
+    plan = scheduler.schedule()
+    assert plan is not None
+    assert unpack_i32(plan.num_new_tokens).tolist() == [800, 224]
+    assert unpack_i32(plan.sampled).tolist() == [1, 0]
+    scheduler.update(make_result(plan, [(0, 0, 7)]))
+    plan = scheduler.schedule()
+    assert plan is not None
+    assert unpack_i32(plan.num_new_tokens).tolist() == [1, 576, 447]
+
+
+def test_a_prompt_is_cut_into_chunks_and_the_answer_is_the_same() -> None:
+    scheduler, worker = make_scheduler(budget=8)
+    prompt = list(range(1, 30))
+    add_all(scheduler, make_core_request(0, prompt, 6))
+    outputs, _ = run(scheduler, worker)
+    assert outputs[0] == oracle(prompt, 6)
+    assert scheduler.counters.chunked_rows == 3
+    assert max(worker.step_tokens) == 8
+
+
+def test_a_known_prefix_is_not_computed_again() -> None:
+    scheduler, worker = make_scheduler()
+    prompt = list(range(1, 18))
+    add_all(scheduler, make_core_request(0, prompt, 4))
+    run(scheduler, worker)
+    add_all(scheduler, make_core_request(1, prompt, 4))
+    outputs, finished = run(scheduler, worker)
+    assert outputs[1] == oracle(prompt, 4)
+    assert finished[1].num_cached_tokens == 16
+    assert scheduler.counters.prefix_cache_hits == 16
+
+
+def test_the_last_token_is_always_computed() -> None:
+    """A prompt of whole blocks that is known entirely still needs its last logits."""
+    scheduler, worker = make_scheduler()
+    prompt = list(range(1, 17))
+    add_all(scheduler, make_core_request(0, prompt, 1))
+    run(scheduler, worker)
+    add_all(scheduler, make_core_request(1, prompt, 1))
+    _, finished = run(scheduler, worker)
+    assert finished[1].num_cached_tokens == 12
+
+
+def test_a_salt_separates_caches() -> None:
+    scheduler, worker = make_scheduler()
+    prompt = list(range(1, 18))
+    add_all(scheduler, make_core_request(0, prompt, 2, cache_salt="a"))
+    run(scheduler, worker)
+    add_all(scheduler, make_core_request(1, prompt, 2, cache_salt="b"), make_core_request(2, prompt, 2, cache_salt="a"))
+    _, finished = run(scheduler, worker)
+    assert finished[1].num_cached_tokens == 0
+    assert finished[2].num_cached_tokens == 16
+
+
+def test_without_prefix_caching_nothing_is_found() -> None:
+    scheduler, worker = make_scheduler(prefix_caching=False)
+    for handle in range(2):
+        add_all(scheduler, make_core_request(handle, list(range(1, 18)), 2))
+        run(scheduler, worker)
+    assert scheduler.counters.prefix_cache_hits == 0
+
+
+def test_when_blocks_run_out_the_youngest_gives_way_and_comes_back() -> None:
+    scheduler, worker = make_scheduler(num_blocks=8, prefix_caching=False)
+    prompts = {0: [1, 2, 3], 1: [4, 5, 6]}
+    add_all(scheduler, *(make_core_request(handle, prompt, 20) for handle, prompt in prompts.items()))
+    order: list[int] = []
+    outputs: dict[int, list[int]] = {0: [], 1: []}
+    while scheduler.has_unfinished:
+        plan = scheduler.schedule()
+        assert plan is not None
+        events = scheduler.update(worker.execute(plan))
+        for tokens in events.new_tokens:
+            outputs[tokens.handle] += tokens.token_ids
+        order += [one.handle for one in events.finished]
+    assert scheduler.counters.preemptions > 0
+    assert order == [0, 1], "the older one was not the victim"
+    assert outputs == {handle: oracle(prompt, 20) for handle, prompt in prompts.items()}
+
+
+def test_a_preempted_request_counts_its_cached_tokens_once() -> None:
+    scheduler, worker = make_scheduler(num_blocks=8)
+    add_all(scheduler, make_core_request(0, [1, 2, 3], 20), make_core_request(1, [4, 5, 6], 20))
+    _, finished = run(scheduler, worker)
+    assert scheduler.counters.preemptions > 0
+    assert {one.num_cached_tokens for one in finished.values()} == {0}
+    assert (scheduler.counters.prefix_cache_queries, scheduler.counters.prefix_cache_hits) == (6, 0)
+
+
+def test_blocks_that_a_request_hit_are_not_given_away_to_it() -> None:
+    """The hit blocks are the least recently used ones: taking new blocks must not evict them."""
+    scheduler, worker = make_scheduler(num_blocks=8)
+    prompt = list(range(1, 18))
+    add_all(scheduler, make_core_request(0, prompt, 1))
+    run(scheduler, worker)
+    longer = [*prompt[:16], *range(20, 32)]
+    add_all(scheduler, make_core_request(1, longer, 4))
+    outputs, finished = run(scheduler, worker)
+    assert finished[1].num_cached_tokens == 16
+    assert outputs[1] == oracle(longer, 4)
+
+
+def test_two_equal_prompts_at_once_share_what_the_first_computes() -> None:
+    scheduler, worker = make_scheduler()
+    prompt = list(range(1, 18))
+    add_all(scheduler, make_core_request(0, prompt, 5), make_core_request(1, prompt, 5))
+    outputs, _ = run(scheduler, worker)
+    assert outputs[0] == outputs[1] == oracle(prompt, 5)
+    assert scheduler.counters.prefix_cache_hits == 16
+
+
+@pytest.mark.parametrize("kind", ["eos", "stop_token_ids"])
+def test_min_tokens_delays_every_stop(kind: str) -> None:
+    prompt, expected = [7, 9], oracle([7, 9], 12)
+    wanted = expected[2]
+    stops = {"eos_token_ids" if kind == "eos" else "stop_token_ids": (wanted,)}
+    assert wanted not in expected[:2] and wanted not in expected[3:]
+    for min_tokens, length in ((0, 3), (2, 3), (3, 12)):
+        scheduler, worker = make_scheduler()
+        add_all(scheduler, make_core_request(0, prompt, 12, min_tokens=min_tokens, **stops))
+        outputs, finished = run(scheduler, worker)
+        assert len(outputs[0]) == length
+        assert finished[0].stop.reason == ("stop" if length == 3 else "length")
+        if length == 3:
+            assert finished[0].stop.stop_token_id == (None if kind == "eos" else wanted)
+
+
+def test_a_stale_result_changes_nothing() -> None:
+    scheduler, worker = make_scheduler()
+    add_all(scheduler, make_core_request(0, [1, 2, 3], 6))
+    first = scheduler.schedule()
+    assert first is not None
+    result = worker.execute(first)
+    scheduler.update(result)
+    events = scheduler.update(result)  # the same once more: its index is not the next one
+    assert events.new_tokens == [] and events.finished == []
+    outputs, _ = run(scheduler, worker)
+    assert oracle([1, 2, 3], 6)[1:] == outputs[0]
+
+
+def test_an_abort_between_plan_and_result_drops_the_result() -> None:
+    scheduler, worker = make_scheduler()
+    add_all(scheduler, make_core_request(0, [1, 2, 3], 6), make_core_request(1, [4, 5], 6))
+    plan = scheduler.schedule()
+    assert plan is not None
+    result = worker.execute(plan)
+    finished = scheduler.abort(0)
+    assert finished is not None and finished.stop.reason == "abort"
+    events = scheduler.update(result)
+    assert [tokens.handle for tokens in events.new_tokens] == [1]
+
+
+def test_an_error_of_one_row_ends_that_request_alone() -> None:
+    scheduler, worker = make_scheduler()
+    add_all(scheduler, make_core_request(0, [1, 2, 3], 6), make_core_request(1, [4, 5], 6))
+    plan = scheduler.schedule()
+    assert plan is not None
+    result = worker.execute(plan)
+    result.errors = [(0, "not a number")]
+    result.handles, result.start_indices, result.counts, result.logprob_widths = (
+        column[4:] for column in (result.handles, result.start_indices, result.counts, result.logprob_widths)
+    )
+    result.token_ids = result.token_ids[4:]
+    events = scheduler.update(result)
+    assert [(one.handle, one.stop.reason) for one in events.finished] == [(0, "error")]
+    outputs, _ = run(scheduler, worker)
+    assert oracle([4, 5], 6)[1:] == outputs[1]
+
+
+@pytest.mark.parametrize("count", range(7))
+def test_resumed_tokens_count_as_generated(count: int) -> None:
+    prompt, expected = [1, 2, 3, 4, 5], oracle([1, 2, 3, 4, 5], 6)
+    scheduler, worker = make_scheduler()
+    finished = scheduler.add(make_core_request(0, prompt, 6, resumed=expected[:count]))
+    if count == 6:
+        assert finished is not None and finished.stop.reason == "length" and finished.num_output_tokens == 6
+        assert scheduler.schedule() is None, "no step is needed"
+        return
+    outputs, ended = run(scheduler, worker)
+    assert expected[:count] + outputs[0] == expected
+    assert ended[0].num_output_tokens == 6
+
+
+def test_a_budget_below_the_number_of_requests_is_refused() -> None:
+    kv = KVCacheManager(8, 4, ("full",), prefix_caching=True)
+    with pytest.raises(ValueError, match="max_num_batched_tokens"):
+        Scheduler(kv, PlanBuilder(1, 1), max_num_seqs=8, max_num_batched_tokens=7)
+
+
+def test_an_unknown_kv_group_is_refused() -> None:
+    with pytest.raises(ValueError, match="state"):
+        KVCacheManager(8, 4, ("full", "state"), prefix_caching=True)

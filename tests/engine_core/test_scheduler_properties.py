@@ -1,0 +1,127 @@
+"""Random sequences of add, abort, schedule, preempt and finish. Whatever happens: blocks are conserved, no block has
+two owners unless its contents are shared by hash, the budget holds, and every request ends with exactly its own tokens.
+"""
+
+from collections import Counter
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from engine_core.events import Finished, StepEvents
+from engine_core.kv_cache_manager import KVCacheManager
+from engine_core.plan_builder import PlanBuilder
+from engine_core.scheduler import Scheduler
+from tests.fakes import FakeWorker, make_core_request, make_facts, oracle
+
+MAX_STEPS_TO_END = 2000
+# Few distinct beginnings, so that prefixes are shared often.
+prompts = st.builds(
+    lambda base, tail: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12][:base] + tail,
+    st.integers(0, 12),
+    st.lists(st.integers(1, 3), min_size=1, max_size=6),
+)
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    @initialize(
+        num_blocks=st.integers(8, 24),
+        max_num_seqs=st.integers(1, 5),
+        extra_budget=st.integers(0, 20),
+        cached=st.booleans(),
+    )
+    def start(self, num_blocks: int, max_num_seqs: int, extra_budget: int, cached: bool) -> None:
+        self.facts = make_facts(num_blocks=num_blocks, max_model_len=min(64, num_blocks * 4))
+        self.budget = max_num_seqs + extra_budget
+        self.max_num_seqs = max_num_seqs
+        kv = KVCacheManager(num_blocks, self.facts.block_size, ("full",), prefix_caching=cached)
+        self.scheduler = Scheduler(kv, PlanBuilder(1, 1), max_num_seqs, self.budget)
+        self.worker = FakeWorker(self.facts)
+        self.expected: dict[int, list[int]] = {}
+        self.outputs: dict[int, list[int]] = {}
+        self.finished: dict[int, Finished] = {}
+        self.next_handle = 0
+
+    @rule(prompt=prompts, max_tokens=st.integers(1, 12), ignore_eos=st.booleans(), resumed=st.integers(0, 5))
+    def add(self, prompt: list[int], max_tokens: int, ignore_eos: bool, resumed: int) -> None:
+        max_tokens = min(max_tokens, self.facts.max_model_len - len(prompt))
+        eos = () if ignore_eos else self.facts.eos_token_ids
+        whole = oracle(prompt, max_tokens)
+        if eos and 0 in whole:
+            whole = whole[: whole.index(0) + 1]
+        done = whole[: min(resumed, len(whole))]
+        request = make_core_request(self.next_handle, prompt, max_tokens, self.facts, resumed=done, eos_token_ids=eos)
+        self.next_handle += 1
+        self.expected[request.handle] = whole
+        self.outputs[request.handle] = list(done)
+        finished = self.scheduler.add(request)
+        assert (finished is not None) == (len(done) == len(whole))
+        if finished is not None:
+            self._take(StepEvents(finished=[finished]))
+
+    @precondition(lambda self: self.outputs.keys() - self.finished.keys())
+    @rule(data=st.data())
+    def abort(self, data: st.DataObject) -> None:
+        handle = data.draw(st.sampled_from(sorted(self.outputs.keys() - self.finished.keys())))
+        finished = self.scheduler.abort(handle)
+        assert finished is not None and finished.stop.reason == "abort"
+        self.finished[handle] = finished
+        assert self.scheduler.abort(handle) is None, "a late abort changes nothing"
+
+    @rule()
+    def step(self) -> None:
+        plan = self.scheduler.schedule()
+        assert (plan is not None) == self.scheduler.has_unfinished
+        if plan is not None:
+            result = self.worker.execute(plan)
+            assert self.worker.step_tokens[-1] <= self.budget
+            self._take(self.scheduler.update(result))
+
+    def _take(self, events: StepEvents) -> None:
+        for tokens in events.new_tokens:
+            assert tokens.start_index == len(self.outputs[tokens.handle]), "a token index is the next one"
+            self.outputs[tokens.handle] += tokens.token_ids
+        for finished in events.finished:
+            assert finished.handle not in self.finished, "exactly one terminal event"
+            self.finished[finished.handle] = finished
+            assert self.outputs[finished.handle] == self.expected[finished.handle]
+
+    @invariant()
+    def blocks_are_conserved_and_owned_once(self) -> None:
+        if not hasattr(self, "scheduler"):
+            return
+        pool = self.scheduler.kv.pool
+        pool.check()
+        owners = Counter(id(block) for request in self.scheduler.running for block in request.blocks[0])
+        used = [block for block in pool.blocks if block.ref_count]
+        assert {id(block): block.ref_count for block in used} == owners
+        assert all(block.key is not None for block in used if block.ref_count > 1), "shared without a hash"
+        assert pool.num_free_blocks + len(used) == pool.num_blocks
+
+    @invariant()
+    def every_request_is_in_exactly_one_place(self) -> None:
+        if not hasattr(self, "scheduler"):
+            return
+        waiting = [request.handle for request in self.scheduler.waiting]
+        running = [request.handle for request in self.scheduler.running]
+        assert sorted(waiting + running) == sorted(self.outputs.keys() - self.finished.keys())
+        assert len(running) <= self.max_num_seqs
+        slots = [request.slot for request in self.scheduler.running]
+        assert len(set(slots)) == len(slots) and None not in slots
+        assert all(request.slot is None and not request.blocks for request in self.scheduler.waiting)
+
+    def teardown(self) -> None:
+        """Whatever is left ends within a bound, with the right tokens, and leaves every block free."""
+        if not hasattr(self, "scheduler"):
+            return
+        for _ in range(MAX_STEPS_TO_END):
+            if not self.scheduler.has_unfinished:
+                break
+            self.step()
+        assert not self.scheduler.has_unfinished, "a request was starved"
+        assert self.scheduler.kv.pool.num_free_blocks == self.scheduler.kv.pool.num_blocks
+        assert self.finished.keys() == self.outputs.keys()
+
+
+TestScheduler = SchedulerMachine.TestCase
+TestScheduler.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

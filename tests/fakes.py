@@ -1,0 +1,156 @@
+"""Stand-ins for tests without a model: a worker whose "KV" is a hash chain, so that a wrong block shows in the tokens.
+
+Position p of a request holds H(what the block table gives for p - 1, token p). The next token is a function of the last
+hash. If scheduler or block pool ever hand out a wrong block, the chain breaks and the tokens differ from `oracle`.
+"""
+
+import hashlib
+
+import numpy as np
+
+from engine_core.admission import NewChoice, make_request
+from engine_core.request import Request
+from engine_core.step_plan import SamplingParams, StepPlan, StepResult, pack_i32, unpack_i32
+from engine_core.worker_messages import ModelFacts, SamplingDefaults
+
+VOCAB_SIZE = 50
+
+
+def make_facts(num_blocks: int = 64, block_size: int = 4, max_model_len: int = 64, **changes: object) -> ModelFacts:
+    values: dict[str, object] = {
+        "served_model_names": ("fake",),
+        "max_model_len": max_model_len,
+        "vocab_size": VOCAB_SIZE,
+        "eos_token_ids": (0,),
+        "block_size": block_size,
+        "num_blocks": num_blocks,
+        "kv_groups": ("full",),
+        "max_logprobs": 20,
+        "sampling_defaults": SamplingDefaults(temperature=0.0),
+        "tokenizer_digest": "",
+        "numerics_id": "fake-numerics",
+        "weights_version": "fake-weights",
+    }
+    return ModelFacts(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def make_core_request(
+    handle: int,
+    prompt: list[int],
+    max_tokens: int = 8,
+    facts: ModelFacts | None = None,
+    resumed: list[int] | None = None,
+    cache_salt: str = "",
+    **sampling: object,
+) -> Request:
+    params = SamplingParams(max_tokens=max_tokens, temperature=0.0, **sampling)  # type: ignore[arg-type]
+    new = NewChoice(handle, 0, prompt, resumed or [], params, 0, cache_salt, None)
+    return make_request(new, facts or make_facts())
+
+
+def _chain(previous: bytes, token_id: int) -> bytes:
+    return hashlib.sha256(previous + token_id.to_bytes(4, "little")).digest()
+
+
+def _next_token(last: bytes, vocab_size: int) -> int:
+    return int.from_bytes(last[:4], "little") % vocab_size
+
+
+def fake_logprobs(token_id: int, count: int) -> tuple[list[int], list[float]]:
+    """The sampled token and `count` others, with values that are exact in float32."""
+    ids = [token_id, *range(count)]
+    return ids, [-(token_id + rank) / 8 for rank in range(len(ids))]
+
+
+def oracle(prompt: list[int], count: int, vocab_size: int = VOCAB_SIZE) -> list[int]:
+    """The next `count` tokens after `prompt`, whatever the scheduling."""
+    last = b""
+    for token_id in prompt:
+        last = _chain(last, token_id)
+    output = []
+    for _ in range(count):
+        output.append(_next_token(last, vocab_size))
+        last = _chain(last, output[-1])
+    return output
+
+
+class FakeWorker:
+    """Holds what a worker holds between steps, built from the plans alone."""
+
+    def __init__(self, facts: ModelFacts) -> None:
+        self._block_size = facts.block_size
+        self._vocab_size = facts.vocab_size
+        self._kv: dict[int, bytes] = {}  # place (block * block_size + offset) -> chain
+        self._tokens: dict[int, list[int]] = {}  # slot -> known tokens
+        self._tables: dict[int, list[int]] = {}
+        self._handles: dict[int, int] = {}
+        self._num_prompt: dict[int, int] = {}
+        self._num_logprobs: dict[int, int | None] = {}
+        self._last_step_id: int | None = None
+        self.step_tokens: list[int] = []  # tokens computed in each step
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        assert plan.base_step_id == self._last_step_id, "a gap between plans"
+        self._last_step_id = plan.step_id
+        for slot in plan.released_slots:
+            for table in (self._tokens, self._tables, self._handles, self._num_prompt, self._num_logprobs):
+                del table[slot]
+        for new in plan.new_requests:
+            assert new.slot not in self._tokens, "the slot is taken"
+            prompt = unpack_i32(new.prompt_token_ids).tolist()
+            self._tokens[new.slot] = prompt + unpack_i32(new.output_token_ids).tolist()
+            self._tables[new.slot] = unpack_i32(new.block_ids[0]).tolist()
+            self._handles[new.slot] = new.handle
+            self._num_prompt[new.slot] = len(prompt)
+            self._num_logprobs[new.slot] = new.sampling.logprobs
+        return self._run_rows(plan)
+
+    def _run_rows(self, plan: StepPlan) -> StepResult:
+        offsets, fresh = unpack_i32(plan.block_offsets[0]).tolist(), unpack_i32(plan.block_ids[0]).tolist()
+        num_new = unpack_i32(plan.num_new_tokens).tolist()
+        self.step_tokens.append(sum(num_new))
+        rows: list[tuple[int, int, int]] = []
+        logprobs: list[tuple[list[int], list[float]]] = []
+        for row, slot in enumerate(unpack_i32(plan.slots).tolist()):
+            self._tables[slot] += fresh[offsets[row] : offsets[row + 1]]
+            computed = int(unpack_i32(plan.num_computed_tokens)[row])
+            last = self._compute(slot, computed, num_new[row])
+            if unpack_i32(plan.sampled)[row]:
+                assert computed + num_new[row] == len(self._tokens[slot])
+                start = int(unpack_i32(plan.output_indices)[row])
+                assert start == len(self._tokens[slot]) - self._num_prompt[slot]
+                token_id = _next_token(last, self._vocab_size)
+                rows.append((self._handles[slot], start, token_id))
+                self._tokens[slot].append(token_id)
+                count = self._num_logprobs[slot]
+                logprobs.append(([], []) if count is None else fake_logprobs(token_id, count))
+        return make_result(plan, rows, logprobs)
+
+    def _compute(self, slot: int, computed: int, count: int) -> bytes:
+        tokens = self._tokens[slot]
+        last = self._kv[self._place(slot, computed - 1)] if computed else b""
+        for position in range(computed, computed + count):
+            last = _chain(last, tokens[position])
+            self._kv[self._place(slot, position)] = last
+        return last
+
+    def _place(self, slot: int, position: int) -> int:
+        return self._tables[slot][position // self._block_size] * self._block_size + position % self._block_size
+
+
+def make_result(
+    plan: StepPlan, rows: list[tuple[int, int, int]], logprobs: list[tuple[list[int], list[float]]] | None = None
+) -> StepResult:
+    """`rows` are (handle, start_index, token id)."""
+    found = logprobs or [([], [])] * len(rows)
+    return StepResult(
+        epoch=plan.epoch,
+        step_id=plan.step_id,
+        handles=pack_i32([handle for handle, _, _ in rows]),
+        start_indices=pack_i32([start for _, start, _ in rows]),
+        counts=pack_i32([1] * len(rows)),
+        token_ids=pack_i32([token_id for _, _, token_id in rows]),
+        logprob_widths=pack_i32([len(ids) for ids, _ in found]),
+        logprob_token_ids=pack_i32([token_id for ids, _ in found for token_id in ids]),
+        logprobs=np.array([value for _, values in found for value in values], dtype="<f4").tobytes(),
+    )

@@ -1,0 +1,73 @@
+"""`make gpu-check` itself, on a machine without a GPU: its small part passes, and what is wrong makes it fail."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from tests.gpu.__main__ import main
+
+# What the server needs and the worker's model does not. Imports of them fail in the child.
+FOREIGN = ("grpc", "google", "zmq", "starlette", "pydantic", "uvicorn", "uvloop", "pytest", "hypothesis")
+BLOCK = f"import sys; sys.modules.update(dict.fromkeys({FOREIGN!r}))"
+RUN = "\nfrom tests.gpu.__main__ import main\nmain()\n"
+WRONG_NORM = """
+import os
+os.environ["TRITON_INTERPRET"] = "1"
+from kernels import norm_rope
+right = norm_rope.rms_norm
+norm_rope.rms_norm = lambda x, weight, eps: right(x, weight, eps) * 1.01
+"""
+DIES = """
+from tests.gpu import kernels
+import os
+right = kernels.check_of
+def check_of(name, *rest):
+    return kernels.Check(name, lambda: os._exit(3)) if "write_kv" in name else right(name, *rest)
+kernels.check_of = check_of
+"""
+
+
+def child(code: str) -> tuple[str, str, str]:
+    return sys.executable, "-c", code
+
+
+def rows(out: str) -> dict[str, str]:
+    """Name -> result."""
+    cells = [[cell.strip() for cell in line.split(" | ")] for line in out.splitlines() if " | " in line]
+    return {name: result for name, result, *_ in cells[1:]}
+
+
+def test_the_small_part_passes_with_nothing_of_the_server_installed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--device", "cpu"], child(BLOCK + RUN)) == 0, capsys.readouterr().out
+    found = rows(capsys.readouterr().out)
+    assert set(found.values()) == {"ok"}
+    assert len(found) > 20
+
+
+def test_a_wrong_kernel_is_a_failed_row_and_the_others_go_on(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--device", "cpu", "--only", "float32"], child(WRONG_NORM + RUN)) == 1
+    found = rows(capsys.readouterr().out)
+    assert found.pop("kernel rms_norm float32") == "FAIL"
+    assert len(found) == 4 and set(found.values()) == {"ok"}
+
+
+def test_a_check_that_takes_its_process_along_is_a_failed_row(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--device", "cpu", "--only", "bf16"], child(DIES + RUN)) == 1
+    found = rows(capsys.readouterr().out)
+    assert found.pop("kernel write_kv bf16") == "FAIL"
+    assert len(found) == 4 and set(found.values()) == {"ok"}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    assert capsys.readouterr().out == "gpu-check: no GPU here that torch can use; nothing was checked\n"
+
+
+def test_every_kernel_compiles_for_gpus() -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run([sys.executable, "-m", "tests.gpu.compiled"], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr

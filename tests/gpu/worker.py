@@ -1,0 +1,88 @@
+"""What the worker does differently on a device: how it sizes its memory, and the short types."""
+
+import functools
+import gc
+from dataclasses import replace
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from engine_core.step_plan import SamplingParams
+from engine_core.worker_messages import EngineLimits
+from services.config import WorkerOptions
+from services.worker.errors import ModelError
+from services.worker.kv_cache import block_bytes
+from services.worker.loading import build_runner, load_model
+from tests.gpu import parity
+from tests.gpu.table import Check
+
+# Of a logprob under random weights this wide, against float32: measured on a CPU, times four.
+SHORT_TYPES = {"bfloat16": 0.2, "float16": 0.02}
+MEMORY = 256 * 2**20
+SLACK = 32 * 2**20
+
+
+def checks(device: torch.device) -> list[Check]:
+    short = [Check(f"worker in {dtype}", functools.partial(in_short_type, device, dtype)) for dtype in SHORT_TYPES]
+    if device.type != "cuda":
+        return short
+    return [
+        *short,
+        Check("worker: --gpu-memory-utilization sizes the cache", functools.partial(sized_by_utilization, device)),
+        Check("worker: --gpu-memory-utilization too small", functools.partial(too_small_a_share, device)),
+    ]
+
+
+def in_short_type(device: torch.device, dtype: str) -> str:
+    """The first token's logprob is near that of transformers in float32; weights and KV have the type."""
+    case = parity.first_case(device)
+    engine = parity.start(case.path, device, caching=False, dtype=dtype)
+    tensors = [*engine.model.decoder.parameters().values(), *(t for pair in engine.runner._cache for t in pair)]
+    assert {tensor.dtype for tensor in tensors} == {getattr(torch, dtype)}
+    assert {tensor.device.type for tensor in tensors} == {device.type}
+    given = engine.complete(case.prompts, SamplingParams(max_tokens=1, temperature=0.0, logprobs=0))
+    model = AutoModelForCausalLM.from_pretrained(case.path, dtype=torch.float32).eval()
+    worst = 0.0
+    for prompt, answer in zip(case.prompts, given, strict=True):
+        with torch.inference_mode():
+            logits = model(torch.tensor([prompt])).logits[0, -1]
+        worst = max(worst, abs(torch.log_softmax(logits, dim=-1)[answer.token_ids[0]].item() - answer.logprobs[0]))
+    assert worst <= SHORT_TYPES[dtype], f"logprobs {worst:.2f} from float32's"
+    return f"{len(given)} prompts, first logprobs within {worst:.3f} of float32's"
+
+
+def options_for(device: torch.device) -> WorkerOptions:
+    path = parity.first_case(device).path
+    return WorkerOptions(model=str(path), device=device.type, dtype="float32", max_model_len=512)
+
+
+def sized_by_utilization(device: torch.device) -> str:
+    """The share that leaves 256 MiB beside what is in use gives a cache of 256 MiB."""
+    case = parity.first_case(device)
+    options = options_for(device)
+    model = load_model(case.path, options)
+    torch.cuda.synchronize(device)
+    gc.collect()
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info(device)
+    options = replace(options, gpu_memory_utilization=(total - free + MEMORY) / total)
+    runner, shape = build_runner(model, options, EngineLimits(1, 4096, 4096))
+    size = shape.num_blocks * block_bytes(model.decoder.config, shape.block_size, torch.float32)
+    after, _ = torch.cuda.mem_get_info(device)
+    assert abs(size - MEMORY) <= SLACK, f"a cache of {size >> 20} MiB"
+    assert abs(free - after - MEMORY) <= SLACK, f"{(free - after) >> 20} MiB were taken"
+    del runner
+    return f"{shape.num_blocks} blocks, {size >> 20} MiB; {(free - after) >> 20} MiB taken of the GPU"
+
+
+def too_small_a_share(device: torch.device) -> str:
+    """Refused in one line that names the option."""
+    case = parity.first_case(device)
+    options = options_for(device)
+    model = load_model(case.path, options)
+    try:
+        build_runner(model, replace(options, gpu_memory_utilization=1e-6), EngineLimits(1, 8, 256))
+    except ModelError as error:
+        assert "--gpu-memory-utilization" in str(error), str(error)
+        return str(error)
+    raise AssertionError("it was not refused")

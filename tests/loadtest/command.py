@@ -1,0 +1,22 @@
+"""`tandem bench serve` as a real process, and what it leaves: a table, a JSON file."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.harness import run_tandem
+
+SECONDS = 240.0  # a deadline for a busy machine, not an expectation
+
+
+def bench(*args: str, env: dict[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
+    return run_tandem("bench", "serve", *args, seconds=SECONDS, env=env)
+
+
+def bench_result(folder: Path, *args: str) -> dict[str, Any]:
+    """The saved numbers of a run that must succeed."""
+    done = bench(*args, "--save-result", f"--result-dir={folder}", "--result-filename=result.json")
+    assert done.returncode == 0, done.stderr + done.stdout
+    found: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    return found

@@ -1,0 +1,193 @@
+"""The real tokenizer and engine services in one event loop, a hash-chain worker below, and a proxy on each gRPC edge.
+
+The proxy passes messages on as bytes. A test tells it to cut the stream at a message boundary, or to alter, repeat or
+drop a message, and looks at what the caller on top has in the end.
+"""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+from prometheus_client import CollectorRegistry
+
+from engine_core.worker_messages import ModelFacts
+from services.config import EngineOptions, TokenizerOptions
+from services.engine import service as engine_service
+from services.rpc.generated import common_pb2 as pb
+from services.rpc.generated import text_pb2
+from services.rpc.hello import make_hello
+from services.rpc.transport import SERVER_OPTIONS, open_channel
+from services.shim.generation import Generation, TokenizerClient
+from services.shim.metrics import ShimMetrics
+from services.shim.record import RequestRecord
+from services.tokenizer import service as tokenizer_service
+from services.tracing import NO_SPAN
+from services.worker.engine_link import EngineGone, EngineLink
+from tests.checkpoints import DEMO_VOCAB_SIZE as VOCAB_SIZE
+from tests.fakes import FakeWorker, make_facts
+
+STEP_SECONDS = 0.004  # what a fake step takes, so that messages do not all merge into one
+DEADLINE = 30.0
+
+
+def silent_record() -> RequestRecord:
+    """One that nobody reads."""
+    return RequestRecord("test", ShimMetrics(CollectorRegistry()).of("demo"), NO_SPAN)
+
+
+class Proxy:
+    """Stands between caller and callee of one edge. Messages upwards are counted from 1, the hello included."""
+
+    def __init__(self, method: str, listen: str, target: str) -> None:
+        self._method = method
+        self._target = target
+        self._server = grpc.aio.server(options=SERVER_OPTIONS)
+        handler = grpc.stream_stream_rpc_method_handler(self._pass_on)
+        service, name = method.strip("/").split("/")
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {name: handler}),))
+        self._server.add_insecure_port(listen)
+        self.reset()
+
+    def reset(self) -> None:
+        self.num_up = 0
+        self.num_streams = 0
+        self.cut_after: int | None = None
+        self.alter: Callable[[int, bytes], list[bytes]] = lambda index, message: [message]
+
+    async def start(self) -> None:
+        await self._server.start()
+
+    async def stop(self) -> None:
+        await self._server.stop(None)
+
+    async def _pass_on(self, requests: AsyncIterator[bytes], context: Any) -> None:
+        self.num_streams += 1
+        async with open_channel(self._target) as channel:
+            call = channel.stream_stream(self._method)()
+            down = asyncio.create_task(self._pass_down(requests, call))
+            try:
+                while (message := await call.read()) is not grpc.aio.EOF:
+                    self.num_up += 1
+                    for altered in self.alter(self.num_up, message):
+                        await context.write(altered)
+                    if self.num_up == self.cut_after:
+                        await context.abort(grpc.StatusCode.UNAVAILABLE, "cut by the test")
+                await context.abort(await call.code(), await call.details())
+            finally:
+                down.cancel()
+                await asyncio.gather(down, return_exceptions=True)
+                call.cancel()
+
+    @staticmethod
+    async def _pass_down(requests: AsyncIterator[bytes], call: Any) -> None:
+        async for message in requests:
+            await call.write(message)
+
+
+@dataclass
+class Fold:
+    """What a caller has in the end of one choice."""
+
+    content: str = ""
+    token_ids: bytes = b""
+    logprobs: list[bytes] = field(default_factory=list)
+    terminals: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Pipeline:
+    def __init__(self, folder: Path) -> None:
+        at = f"unix:{folder}"
+        self.engine_address, self.tokenizer_address = f"{at}/engine.sock", f"{at}/tokenizer.sock"
+        self.engine_proxy = Proxy("/tandem.v1.EngineService/Connect", f"{at}/engine-proxy.sock", self.engine_address)
+        self.text_proxy = Proxy("/tandem.v1.TextService/Connect", f"{at}/text-proxy.sock", self.tokenizer_address)
+        self._worker_endpoint = f"ipc://{folder}/worker.sock"
+        self._at = at
+        self.facts = make_facts(
+            num_blocks=512, block_size=4, max_model_len=256, vocab_size=VOCAB_SIZE, eos_token_ids=(2,)
+        )
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator["Pipeline"]:
+        worker = threading.Thread(target=_run_worker, args=(self._worker_endpoint, self.facts), daemon=True)
+        engine = EngineOptions(listen=self.engine_address, worker=self._worker_endpoint, max_num_seqs=8)
+        tokenizer = TokenizerOptions(
+            model="demo", listen=self.tokenizer_address, engine=(f"{self._at}/engine-proxy.sock",)
+        )
+        worker.start()
+        await self.engine_proxy.start()
+        await self.text_proxy.start()
+        self.client = TokenizerClient((f"{self._at}/text-proxy.sock",), make_hello("shim"))
+        tasks = [
+            asyncio.create_task(engine_service.serve(engine)),
+            asyncio.create_task(tokenizer_service.serve(tokenizer)),
+            asyncio.create_task(self.client.links[0].run()),
+        ]
+        try:
+            await asyncio.wait_for(asyncio.shield(self.client.dispatcher.first_link), DEADLINE)
+            yield self
+        finally:
+            for task in reversed(tasks):
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+            await self.text_proxy.stop()
+            await self.engine_proxy.stop()
+            worker.join(DEADLINE)
+            assert not worker.is_alive()
+
+    async def fold(self, *submits: text_pb2.TextSubmit) -> list[Fold]:
+        """Submits all and gathers what every choice has in the end, in order of submits and choices."""
+        generation = Generation(self.client, list(submits), silent_record())
+        folds = [Fold() for _ in range(generation.num_choices)]
+        async with asyncio.timeout(DEADLINE):
+            while any(not fold.terminals for fold in folds):
+                for update in await generation.take():
+                    fold = folds[update.index]
+                    assert not fold.terminals, "something came after the terminal message"
+                    fold.content += update.content
+                    fold.token_ids += bytes(update.token_ids)
+                    fold.logprobs += [one.SerializeToString(deterministic=True) for one in update.logprobs]
+                    if update.terminal is not None:
+                        fold.terminals.append(_plain(update.terminal))
+        return folds
+
+    def submit(self, text: str, n: int = 1, stop: list[str] | None = None, **sampling: Any) -> text_pb2.TextSubmit:
+        new_handle = self.client.dispatcher.new_handle
+        return text_pb2.TextSubmit(
+            request_id=text,
+            text=text_pb2.TextInput(text=text),
+            choices=[pb.Choice(handle=new_handle(), choice=choice) for choice in range(n)],
+            sampling=pb.SamplingParams(temperature=0.0, ignore_eos=True, **sampling),
+            seed=7,
+            stop=stop or [],
+            skip_special_tokens=True,
+        )
+
+
+def _plain(terminal: text_pb2.TextTerminal) -> dict[str, Any]:
+    """Without the handle (a number of this attempt) and the flushed text (it is in the content)."""
+    names = ("reason", "stop_string", "prompt_tokens", "output_tokens", "cached_tokens", "numerics_id")
+    return {name: getattr(terminal, name) for name in names} | {"error": terminal.error.message}
+
+
+def _run_worker(endpoint: str, facts: ModelFacts) -> None:
+    """A worker thread with real sockets and real messages; only the model is a hash chain."""
+    link = EngineLink(endpoint)
+    try:
+        link.hello()
+        link.limits()
+        link.register(facts)
+        worker = FakeWorker(facts)
+        pause = threading.Event()
+        while True:
+            plan = link.next_plan()
+            pause.wait(STEP_SECONDS)
+            link.done(worker.execute(plan))
+    except EngineGone:
+        pass
+    finally:
+        link.close()

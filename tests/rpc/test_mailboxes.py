@@ -1,0 +1,96 @@
+"""Mailboxes merge what waits, so that a slow reader gets few large messages and nobody else waits for it."""
+
+import asyncio
+
+from engine_core.events import Logprobs, NewTokens
+from services.engine.codec import StepMailbox
+from services.rpc.columns import unpack_f32, unpack_u32
+from services.rpc.generated import common_pb2 as pb
+from services.rpc.generated import engine_pb2, text_pb2
+from services.rpc.mailbox import MAX_MERGED_BYTES, EntryMailbox
+from services.tokenizer.mailbox import TextMailbox
+
+
+def test_tokens_of_one_choice_merge_into_one_row() -> None:
+    mailbox = StepMailbox(epoch=9)
+    for index in range(5):
+        mailbox.put_tokens(1, NewTokens(11, index, [100 + index], Logprobs(2, [7, 8], [-0.5, -1.5])))
+        mailbox.put_tokens(2, NewTokens(12, index + 3, [200 + index], None))
+    step = mailbox.take().step
+    assert step.epoch == 9
+    assert unpack_u32(step.handles) == [1, 2]
+    assert unpack_u32(step.start_indices) == [0, 3]
+    assert unpack_u32(step.counts) == [5, 5]
+    assert unpack_u32(step.token_ids) == [100, 101, 102, 103, 104, 200, 201, 202, 203, 204]
+    assert unpack_u32(step.logprob_widths) == [2, 0]
+    assert unpack_u32(step.logprob_token_ids) == [7, 8] * 5
+    assert unpack_f32(step.logprobs) == [-0.5, -1.5] * 5
+    assert mailbox.take().step.handles == b"", "taken once"
+
+
+def test_text_of_one_choice_merges_into_one_event() -> None:
+    mailbox = TextMailbox(epoch=1)
+    for index, content in enumerate(("a", "", "b")):
+        mailbox.put_event(
+            text_pb2.TextEvent(handle=3, start_index=index, token_ids=bytes([index, 0, 0, 0]), content=content)
+        )
+    (event,) = mailbox.take().batch.events
+    assert (event.start_index, event.content, unpack_u32(event.token_ids)) == (0, "ab", [0, 1, 2])
+
+
+def abort(handle: int) -> text_pb2.TextEntry:
+    return text_pb2.TextEntry(abort=pb.Abort(handle=handle))
+
+
+async def test_one_write_is_in_flight_and_the_rest_merges_behind_it() -> None:
+    mailbox: EntryMailbox[text_pb2.TextEntry, list[int]] = EntryMailbox(
+        lambda entries: [entry.abort.handle for entry in entries]
+    )
+    written: list[list[int]] = []
+    may_write = asyncio.Event()
+    started = asyncio.Event()
+
+    async def slow_write(message: list[int]) -> None:
+        written.append(message)
+        started.set()
+        await may_write.wait()
+
+    writer = asyncio.create_task(mailbox.pump(slow_write))
+    mailbox.put(abort(0))
+    await asyncio.wait_for(started.wait(), 5)
+    for handle in range(1, 100):
+        mailbox.put(abort(handle))
+    assert written == [[0]], "putting never waits for the writer"
+    started.clear()
+    may_write.set()
+    await asyncio.wait_for(started.wait(), 5)
+    assert written == [[0], list(range(1, 100))], "in order, as one message"
+    writer.cancel()
+    await asyncio.gather(writer, return_exceptions=True)
+
+
+def test_large_entries_do_not_merge_beyond_what_a_message_may_carry() -> None:
+    mailbox: EntryMailbox[text_pb2.TextEntry, list[text_pb2.TextEntry]] = EntryMailbox(list)
+    for _ in range(5):
+        submit = text_pb2.TextSubmit(text=text_pb2.TextInput(text="x" * (MAX_MERGED_BYTES // 2)))
+        mailbox.put(text_pb2.TextEntry(submit=submit))
+    assert [len(mailbox.take()) for _ in range(3)] == [2, 2, 1]
+
+
+async def test_messages_per_step_do_not_grow_with_the_streams() -> None:
+    """64 choices of one caller, one step: one message."""
+    mailbox = StepMailbox(epoch=1)
+    written: list[engine_pb2.EngineUp] = []
+    done = asyncio.Event()
+
+    async def write(message: engine_pb2.EngineUp) -> None:
+        written.append(message)
+        done.set()
+
+    writer = asyncio.create_task(mailbox.pump(write))
+    for handle in range(64):
+        mailbox.put_tokens(handle, NewTokens(handle, 0, [handle], None))
+    await asyncio.wait_for(done.wait(), 5)
+    assert len(written) == 1 and len(unpack_u32(written[0].step.handles)) == 64
+    writer.cancel()
+    await asyncio.gather(writer, return_exceptions=True)

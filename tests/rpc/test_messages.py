@@ -1,0 +1,151 @@
+"""Every message survives its encoding, old readers read new writers and the reverse; the generated code is current."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine_core import step_plan, worker_messages
+from engine_core.worker_messages import EngineLimits, Refused, Register, Step, StepDone, WorkerHello
+from services.rpc.columns import pack_f32, pack_u32, unpack_f32, unpack_u32
+from services.rpc.generated import common_pb2, engine_pb2, text_pb2
+from tests.fakes import make_facts, make_result
+
+ROOT = Path(__file__).resolve().parents[2]
+MODULES = (common_pb2, engine_pb2, text_pb2)
+ALL_MESSAGES = [message for module in MODULES for message in module.DESCRIPTOR.message_types_by_name.values()]
+SAMPLES: dict[int, Any] = {
+    FieldDescriptor.CPPTYPE_STRING: "text",
+    FieldDescriptor.CPPTYPE_BOOL: True,
+    FieldDescriptor.CPPTYPE_FLOAT: 0.5,
+    FieldDescriptor.CPPTYPE_ENUM: 1,
+}
+
+
+def filled(descriptor: Descriptor) -> Message:
+    """A message with every field set, recursively; of a oneof, the last wins."""
+    message: Any = GetMessageClass(descriptor)()
+    for field in descriptor.fields:
+        if field.message_type is not None:
+            inner = filled(field.message_type)
+            target = getattr(message, field.name)
+            target.add().CopyFrom(inner) if field.is_repeated else target.CopyFrom(inner)
+            continue
+        value = b"\1\2\3\4" if field.type == FieldDescriptor.TYPE_BYTES else SAMPLES.get(field.cpp_type, 7)
+        if field.is_repeated:
+            getattr(message, field.name).append(value)
+        else:
+            setattr(message, field.name, value)
+    return message  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("descriptor", ALL_MESSAGES, ids=lambda descriptor: descriptor.name)
+def test_every_protobuf_message_survives_its_encoding(descriptor: Descriptor) -> None:
+    message = filled(descriptor)
+    again = type(message).FromString(message.SerializeToString())
+    assert again == message
+    assert {field.name for field, _ in again.ListFields()} == {field.name for field, _ in message.ListFields()}
+
+
+@pytest.mark.parametrize("descriptor", ALL_MESSAGES, ids=lambda descriptor: descriptor.name)
+def test_an_old_reader_keeps_what_it_does_not_know(descriptor: Descriptor) -> None:
+    """A newer writer's field 500 passes through an older reader unharmed, and changes nothing that it knows."""
+    message = filled(descriptor)
+    newer = message.SerializeToString() + b"\xa2\x1f\x03new"  # field 500, length-delimited
+    read = type(message).FromString(newer)
+    assert b"\xa2\x1f\x03new" in read.SerializeToString()
+    for field, value in message.ListFields():
+        assert getattr(read, field.name) == value
+
+
+@pytest.mark.parametrize("descriptor", ALL_MESSAGES, ids=lambda descriptor: descriptor.name)
+def test_a_new_reader_takes_an_old_writers_message(descriptor: Descriptor) -> None:
+    """An older writer leaves fields out: they read as absent, never as an error."""
+    empty = GetMessageClass(descriptor).FromString(b"")
+    assert empty.ListFields() == []
+
+
+def full_plan() -> step_plan.StepPlan:
+    new = step_plan.NewRequest(
+        1, 0, step_plan.pack_i32([1, 2]), b"", [step_plan.pack_i32([3])],
+        step_plan.SamplingParams(max_tokens=4, stop_token_ids=(1,), logprobs=2), 2**64 - 1, 1,
+    )  # fmt: skip
+    column = step_plan.pack_i32([5])
+    return step_plan.StepPlan(1, 2, None, [3], [new], column, column, column, column, column, [column], [column])
+
+
+@pytest.mark.parametrize(
+    "message",
+    [WorkerHello(1, 2, 3), Register(2, make_facts()), StepDone(make_result(full_plan(), [(1, 0, 5)]))],
+    ids=lambda message: type(message).__name__,
+)
+def test_every_worker_message_survives_its_encoding(message: Any) -> None:
+    assert worker_messages.decode_from_worker(worker_messages.encode(message)) == message
+
+
+@pytest.mark.parametrize(
+    "message", [EngineLimits(1, 2, 3), Step(full_plan()), Refused("why")], ids=lambda message: type(message).__name__
+)
+def test_every_engine_message_survives_its_encoding(message: Any) -> None:
+    assert worker_messages.decode_from_engine(worker_messages.encode(message)) == message
+
+
+def test_an_older_worker_skips_what_a_newer_plan_adds_at_the_end() -> None:
+    class NewerResult(step_plan.StepResult, array_like=True):
+        device_seconds: float = 0.0
+
+    result = make_result(full_plan(), [(1, 0, 5)])
+    fields = [getattr(result, name) for name in result.__struct_fields__]
+    newer = msgspec.msgpack.encode(NewerResult(*fields, device_seconds=1.5))
+    assert msgspec.msgpack.decode(newer, type=step_plan.StepResult) == result
+    older = msgspec.msgpack.encode(result)
+    assert msgspec.msgpack.decode(older, type=NewerResult).device_seconds == 0.0
+
+
+def test_a_broken_frame_is_an_error_and_nothing_else() -> None:
+    for frame in (b"", b"\xff\xff", msgspec.msgpack.encode({"type": "step"}), b"\x80\x04K\x01."):
+        with pytest.raises(msgspec.MsgspecError):
+            worker_messages.decode_from_engine(frame)
+
+
+@given(st.lists(st.integers(0, 2**32 - 1)), st.lists(st.floats(width=32, allow_nan=False)))
+def test_columns_survive_their_packing(ints: list[int], floats: list[float]) -> None:
+    assert unpack_u32(pack_u32(ints)) == ints
+    assert unpack_f32(pack_f32(floats)) == floats
+    assert pack_u32([1, 256]) == b"\1\0\0\0\0\1\0\0", "little-endian"
+
+
+def test_a_column_of_odd_length_is_refused() -> None:
+    with pytest.raises(ValueError, match="5 bytes"):
+        unpack_u32(b"12345")
+
+
+def test_the_generated_code_is_current(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, str(ROOT / "protos/generate.py"), str(tmp_path)], check=True, timeout=60)
+    committed = ROOT / "services/rpc/generated"
+    fresh = {file.name: file.read_text() for file in tmp_path.iterdir() if file.is_file()}
+    assert fresh == {file.name: file.read_text() for file in committed.glob("*.py*") if file.is_file()}
+
+
+def test_nothing_is_ever_pickled() -> None:
+    words = (
+        "import pickle",
+        "from pickle",
+        "torch.load(",
+        "send_pyobj",
+        "recv_pyobj",
+        "import marshal",
+        "import shelve",
+    )
+    for package in ("services", "engine_core", "kernels"):
+        for file in (ROOT / package).rglob("*.py"):
+            text = file.read_text()
+            assert not [word for word in words if word in text], file

@@ -1,0 +1,80 @@
+"""Whoever else connects to the worker's socket is dropped; engine and worker go on as if nothing had happened."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+import zmq
+
+from engine_core.worker_messages import PROTOCOL, Refused, WorkerHello, decode_from_engine, encode
+from tests.rpc.pipeline import Pipeline
+
+
+@pytest.fixture
+async def pipeline(tmp_path: Path) -> AsyncIterator[Pipeline]:
+    async with Pipeline(tmp_path).running() as running:
+        yield running
+
+
+def connect_and_leave(path: str) -> None:
+    with socket.socket(socket.AF_UNIX) as stranger:
+        stranger.connect(path)
+
+
+def send_raw_garbage(path: str) -> None:
+    with socket.socket(socket.AF_UNIX) as stranger:
+        stranger.connect(path)
+        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n" * 10)
+
+
+def dealer(path: str, frames: list[bytes]) -> bytes | None:
+    """Sends frames as a ZeroMQ peer would; the answer, if one comes."""
+    stranger = zmq.Context.instance().socket(zmq.DEALER)
+    try:
+        stranger.setsockopt(zmq.LINGER, 200)
+        stranger.connect(f"ipc://{path}")
+        stranger.send_multipart(frames)
+        return stranger.recv() if stranger.poll(2000) else None
+    finally:
+        stranger.close()
+
+
+def send_garbage_frames(path: str) -> None:
+    assert dealer(path, [b"\xc1garbage"]) is None
+
+
+def send_many_frames(path: str) -> None:
+    assert dealer(path, [b"a", b"", b"b"]) is None
+
+
+def say_hello(path: str) -> None:
+    answer = dealer(path, [encode(WorkerHello(PROTOCOL, 1, 1))])
+    assert answer is not None and decode_from_engine(answer) == Refused("this engine has its worker already")
+
+
+def say_hello_in_another_protocol(path: str) -> None:
+    answer = dealer(path, [encode(WorkerHello(99, 1, 1))])
+    assert answer is not None
+    assert decode_from_engine(answer) == Refused(f"protocol {PROTOCOL} here (engine), 99 there (worker)")
+
+
+@pytest.mark.parametrize(
+    "intrude",
+    [
+        connect_and_leave,
+        send_raw_garbage,
+        send_garbage_frames,
+        send_many_frames,
+        say_hello,
+        say_hello_in_another_protocol,
+    ],
+)
+async def test_a_stranger_disturbs_nobody(pipeline: Pipeline, tmp_path: Path, intrude: Callable[[str], None]) -> None:
+    expected = await pipeline.fold(pipeline.submit("Hello!", max_tokens=50))
+    running = asyncio.create_task(pipeline.fold(pipeline.submit("Hello!", max_tokens=50)))
+    await asyncio.to_thread(intrude, str(tmp_path / "worker.sock"))
+    assert (await running)[0].token_ids == expected[0].token_ids
+    again = await pipeline.fold(pipeline.submit("Hello!", max_tokens=50))
+    assert again[0].token_ids == expected[0].token_ids

@@ -1,0 +1,53 @@
+"""compose.yaml says what the roles understand, and its addresses fit together. `make compose-test` brings it up."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from services.config import ROLES, parse
+
+ROOT = Path(__file__).resolve().parents[1]
+COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text())
+SERVICES = COMPOSE["services"]
+
+
+def command_of(role: str) -> list[str]:
+    """With every variable at its default."""
+    return [re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", part) for part in SERVICES[role]["command"]]
+
+
+def options_of(role: str) -> Any:
+    name, *argv = command_of(role)
+    return parse(name, argv)
+
+
+def test_there_is_one_service_for_each_role() -> None:
+    assert SERVICES.keys() == set(ROLES)
+    assert [role for role in ROLES if command_of(role)[0] != role] == []
+
+
+def test_addresses_fit_together() -> None:
+    shim, tokenizer, engine, worker = map(options_of, ROLES)
+    assert shim.tokenizer == (tokenizer.listen.replace("0.0.0.0", "tokenizer"),)
+    assert tokenizer.engine == (engine.listen.replace("0.0.0.0", "engine"),)
+    assert worker.engine == engine.worker.replace("0.0.0.0", "engine")
+    listening = {role: options_of(role).metrics_listen.replace("0.0.0.0", role) for role in ROLES[1:]}
+    assert set(shim.metrics_peers) == {f"{role}={address}" for role, address in listening.items()}
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_health_is_asked_where_it_is_answered(role: str) -> None:
+    options = options_of(role)
+    port = options.port if role == "shim" else int(options.metrics_listen.rpartition(":")[2])
+    asked = re.search(r"http://127\.0\.0\.1:(\d+)/health", SERVICES[role]["healthcheck"]["test"][3])
+    assert asked is not None and int(asked.group(1)) == port
+
+
+def test_the_gpu_file_changes_the_worker_alone() -> None:
+    changes = yaml.safe_load((ROOT / "compose.gpu.yaml").read_text())["services"]
+    assert changes.keys() == {"worker"}
+    (device,) = changes["worker"]["deploy"]["resources"]["reservations"]["devices"]
+    assert device["capabilities"] == ["gpu"]

@@ -1,0 +1,119 @@
+"""Vocabulary: the bytes of the tokens of a text are the text's UTF-8; a broken tokenizer.json is told in one line."""
+
+import hashlib
+import json
+import shutil
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+import demo
+from services.errors import Fatal
+from services.tokenizer.vocabulary import Vocabulary
+
+many = settings(max_examples=300, deadline=None, derandomize=True)
+
+
+@cache
+def vocabulary() -> Vocabulary:
+    return Vocabulary(demo.CHECKPOINT)
+
+
+def bytes_of(known: Vocabulary, ids: list[int]) -> bytes:
+    return b"".join(map(known.token_bytes, ids))
+
+
+@many
+@given(text=st.text(max_size=60))
+def test_bytes_of_an_encoding_are_the_text(text: str) -> None:
+    ids = vocabulary().encode(text, add_special_tokens=False)
+    assert bytes_of(vocabulary(), ids) == text.encode()
+
+
+def test_every_token_alone_decodes_to_its_bytes() -> None:
+    tokenizer = vocabulary().tokenizer
+    for token_id in range(tokenizer.get_vocab_size()):
+        raw = vocabulary().token_bytes(token_id)
+        assert raw, token_id
+        assert tokenizer.decode([token_id], skip_special_tokens=False) == raw.decode(errors="replace")
+
+
+def test_the_vocabulary_has_every_byte_as_a_token() -> None:
+    known = {vocabulary().token_bytes(token_id) for token_id in range(vocabulary().tokenizer.get_vocab_size())}
+    assert known >= {bytes([byte]) for byte in range(256)}
+
+
+@many
+@given(ids=st.lists(st.integers(0, 1023), max_size=30))
+def test_bytes_of_any_ids_are_their_decode(ids: list[int]) -> None:
+    raw = bytes_of(vocabulary(), ids)
+    assert vocabulary().tokenizer.decode(ids, skip_special_tokens=False) == raw.decode(errors="replace")
+
+
+def test_special_tokens_are_encoded_as_such() -> None:
+    assert vocabulary().encode("<|im_end|>", add_special_tokens=False) == [2]
+    assert vocabulary().token_bytes(2) == b"<|im_end|>"
+
+
+def test_an_id_without_a_token_has_no_bytes() -> None:
+    assert vocabulary().token_bytes(2**32 - 1) == b""
+
+
+def test_the_digest_is_that_of_the_file() -> None:
+    content = (demo.CHECKPOINT / "tokenizer.json").read_bytes()
+    assert vocabulary().digest == hashlib.sha256(content).hexdigest()
+
+
+def test_byte_fallback_and_metaspace(tmp_path: Path) -> None:
+    tokens = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "b"]
+    vocab = {token: index for index, token in enumerate(tokens)}
+    tokenizer = Tokenizer(models.BPE(vocab, [], unk_token="<unk>", byte_fallback=True))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    known, text = Vocabulary(tmp_path), "a b 🙂é  b"
+    assert bytes_of(known, known.encode(text, add_special_tokens=False)) == text.encode()
+
+
+def test_byte_level_tokens_outside_the_alphabet_stand_for_themselves(tmp_path: Path) -> None:
+    """As in DeepSeek's vocabulary: the decoder takes them as they are, added or not."""
+    tokenizer = Tokenizer(models.BPE({"a": 0, "▁你": 1}, []))
+    tokenizer.add_special_tokens([AddedToken("<｜end｜>", special=True)])
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    known = Vocabulary(tmp_path)
+    assert (
+        bytes_of(known, [0, 1, 2]).decode() == "a▁你<｜end｜>" == tokenizer.decode([0, 1, 2], skip_special_tokens=False)
+    )
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"{}", b'{"version": "1.0", "model": {"type": "None"}}', b"\xff"]
+)
+def test_a_malformed_file_is_fatal(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "tokenizer.json").write_bytes(content)
+    with pytest.raises(Fatal, match=r"cannot read .*tokenizer\.json"):
+        Vocabulary(tmp_path)
+
+
+def test_a_truncated_file_is_fatal(tmp_path: Path) -> None:
+    content = (demo.CHECKPOINT / "tokenizer.json").read_text()
+    (tmp_path / "tokenizer.json").write_text(content[: len(content) // 2])
+    with pytest.raises(Fatal, match="cannot read"):
+        Vocabulary(tmp_path)
+
+
+def test_a_missing_file_is_fatal(tmp_path: Path) -> None:
+    with pytest.raises(Fatal, match="cannot read"):
+        Vocabulary(tmp_path)
+
+
+def test_a_file_without_a_decoder_is_usable(tmp_path: Path) -> None:
+    shutil.copy(demo.CHECKPOINT / "tokenizer.json", tmp_path)
+    content = json.loads((tmp_path / "tokenizer.json").read_text())
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content | {"decoder": None}))
+    assert Vocabulary(tmp_path).token_bytes(2) == b"<|im_end|>"

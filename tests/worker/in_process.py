@@ -1,0 +1,87 @@
+"""The engine's scheduler and the worker's model runner in one process, without a wire between them."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from engine_core.admission import NewChoice, make_request
+from engine_core.events import SchedulerStats
+from engine_core.kv_cache_manager import KVCacheManager
+from engine_core.plan_builder import PlanBuilder
+from engine_core.scheduler import Scheduler
+from engine_core.step_plan import SamplingParams
+from engine_core.worker_messages import EngineLimits
+from kernels.ops import Ops
+from services.config import WorkerOptions
+from services.worker.loading import build_runner, load_model, model_facts
+
+
+@dataclass
+class Answer:
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)  # of each token; empty unless asked for
+    error: str = ""
+
+
+class InProcess:
+    """`ops` replaces the kernels that the device would get."""
+
+    def __init__(
+        self,
+        path: Path,
+        options: WorkerOptions,
+        limits: EngineLimits,
+        prefix_caching: bool = True,
+        ops: Ops | None = None,
+    ) -> None:
+        self.model = load_model(path, options)
+        if ops is not None:
+            self.model.decoder._ops = ops
+        self.runner, self.shape = build_runner(self.model, options, limits)
+        self.facts = model_facts(self.model, options, self.shape)
+        kv = KVCacheManager(self.shape.num_blocks, self.shape.block_size, self.facts.kv_groups, prefix_caching)
+        self.scheduler = Scheduler(kv, PlanBuilder(1, 1), limits.max_num_seqs, limits.max_num_batched_tokens)
+        self.answers: dict[int, Answer] = {}
+
+    @property
+    def stats(self) -> SchedulerStats:
+        return self.scheduler.stats()
+
+    def add(self, prompt: list[int], sampling: SamplingParams, seed: int = 0) -> Answer:
+        """Queues a request; its answer grows with each step."""
+        handle = len(self.answers)
+        self.answers[handle] = answer = Answer()
+        assert (
+            self.scheduler.add(make_request(NewChoice(handle, 0, prompt, [], sampling, seed, "", None), self.facts))
+            is None
+        )
+        return answer
+
+    def step(self) -> bool:
+        """One step; False when there is nothing left to do."""
+        plan = self.scheduler.schedule()
+        if plan is None:
+            return False
+        events = self.scheduler.update(self.runner.execute(plan))
+        for new in events.new_tokens:
+            answer = self.answers[new.handle]
+            answer.token_ids += new.token_ids
+            if new.logprobs is not None:
+                answer.logprobs += np.reshape(new.logprobs.values, (-1, new.logprobs.width))[:, 0].tolist()
+        for finished in events.finished:
+            self.answers[finished.handle].error = finished.stop.message
+        return True
+
+    def complete(
+        self, prompts: list[list[int]], sampling: SamplingParams, seeds: list[int] | None = None
+    ) -> list[Answer]:
+        """All prompts at once; the answers in order."""
+        answers = [
+            self.add(prompt, sampling, seed) for prompt, seed in zip(prompts, seeds or [0] * len(prompts), strict=True)
+        ]
+        while self.step():
+            pass
+        errors = [answer.error for answer in answers if answer.error]
+        assert not errors, errors[0]
+        return answers

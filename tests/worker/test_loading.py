@@ -1,0 +1,170 @@
+"""Checkpoints as they come from the hub: shards, overrides, generation defaults; and one clear line for each defect."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from services.config import WorkerOptions
+from services.worker import weights
+from services.worker.checkpoint import read_checkpoint, weights_digest
+from services.worker.errors import ModelError
+from services.worker.kv_cache import shape_kv_cache
+from services.worker.loading import load_model
+from services.worker.models.config import decoder_config
+from tests.checkpoints import make_qwen3
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return make_qwen3(tmp_path / "model", seed=1)
+
+
+def load(path: Path, **options: Any) -> dict[str, torch.Tensor]:
+    return load_model(path, WorkerOptions(model=str(path), device="cpu", **options)).decoder.parameters()
+
+
+def change_config(path: Path, **changes: Any) -> None:
+    file = path / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+
+def change_weights(path: Path, change: Any) -> None:
+    tensors = load_file(path / "model.safetensors")
+    change(tensors)
+    save_file(tensors, path / "model.safetensors")
+
+
+def test_shards_give_what_one_file_gives(path: Path, tmp_path: Path) -> None:
+    sharded = make_qwen3(tmp_path / "sharded", seed=1, shard_size="200KB")
+    assert len(list(sharded.glob("*.safetensors"))) > 2
+    whole = load(path)
+    for name, tensor in load(sharded).items():
+        assert torch.equal(tensor, whole[name]), name
+
+
+def test_a_missing_shard_is_named(tmp_path: Path) -> None:
+    sharded = make_qwen3(tmp_path / "sharded", seed=1, shard_size="200KB")
+    gone = sorted(sharded.glob("*.safetensors"))[1]
+    gone.unlink()
+    with pytest.raises(ModelError, match=gone.name):
+        load(sharded)
+
+
+def test_dummy_weights_need_no_files_and_follow_the_seed(path: Path) -> None:
+    (path / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match="no weights to load.*--load-format dummy"):
+        load(path)
+    first, again, other = (load(path, load_format="dummy", seed=seed) for seed in (1, 1, 2))
+    name = "model.layers.0.self_attn.q_proj.weight"
+    assert torch.equal(first[name], again[name]) and not torch.equal(first[name], other[name])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda tensors: tensors.pop("model.norm.weight"), "1 tensors are missing.*model.norm.weight"),
+        (lambda tensors: tensors.update({"surprise": torch.zeros(1)}), "unexpected tensor surprise"),
+        (
+            lambda tensors: tensors.update({"model.norm.weight": torch.zeros(3)}),
+            r"model.norm.weight has shape \[3\], config.json says \[64\]",
+        ),
+    ],
+)
+def test_weights_that_do_not_fit_are_named(path: Path, change: Any, message: str) -> None:
+    change_weights(path, change)
+    with pytest.raises(ModelError, match=message):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"architectures": ["MambaForCausalLM"]}, "MambaForCausalLM.*Qwen3ForCausalLM"),
+        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "rope_type 'yarn'"),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_type 'linear'"),
+        ({"use_sliding_window": True}, "use_sliding_window = True"),
+        ({"attention_bias": True}, "attention_bias = True"),
+        ({"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
+        ({"num_key_value_heads": 3}, "4 attention heads cannot share 3"),
+        ({"vocab_size": None}, "vocab_size is missing"),
+        ({"dtype": "int4"}, "dtype 'int4'"),
+    ],
+)
+def test_what_the_decoder_cannot_compute_is_refused_by_name(path: Path, changes: dict[str, Any], message: str) -> None:
+    change_config(path, **changes)
+    with pytest.raises(ModelError, match=message):
+        load(path)
+
+
+def test_old_and_new_spellings_of_rope_and_dtype_mean_the_same(path: Path) -> None:
+    new = decoder_config(json.loads((path / "config.json").read_text()))
+    old = json.loads((path / "config.json").read_text())
+    old["rope_theta"] = old.pop("rope_parameters")["rope_theta"]
+    old["torch_dtype"] = old.pop("dtype")
+    assert decoder_config(old) == new
+
+
+def test_overrides_win_over_the_file(path: Path) -> None:
+    checkpoint = read_checkpoint(path, {"max_position_embeddings": 99}, "auto")
+    assert decoder_config(checkpoint.config).max_position_embeddings == 99
+
+
+def test_generation_defaults_come_from_the_checkpoint_or_not_at_all(path: Path, tmp_path: Path) -> None:
+    (path / "generation_config.json").write_text(
+        json.dumps({"temperature": 0.6, "top_k": 20, "eos_token_id": [2, 0], "max_new_tokens": 9})
+    )
+    own = read_checkpoint(path, {}, "auto")
+    assert (own.sampling_defaults.temperature, own.sampling_defaults.top_k, own.sampling_defaults.max_tokens) == (
+        0.6,
+        20,
+        9,
+    )
+    assert own.eos_token_ids == (2, 0)
+    plain = read_checkpoint(path, {}, "vllm")
+    assert (plain.sampling_defaults.temperature, plain.eos_token_ids) == (1.0, (2,))
+    (tmp_path / "generation_config.json").write_text(json.dumps({"do_sample": False, "temperature": 0.6}))
+    assert read_checkpoint(path, {}, str(tmp_path)).sampling_defaults.temperature == 0.0
+    with pytest.raises(ModelError, match="--generation-config"):
+        read_checkpoint(path, {}, str(tmp_path / "nowhere"))
+
+
+def test_the_weights_version_follows_every_tensor(path: Path) -> None:
+    files = [path / "model.safetensors"]
+    before = weights_digest(files)
+    assert before == weights_digest(files)
+    change_weights(path, lambda tensors: tensors["model.norm.weight"].add_(1))
+    assert weights_digest(files) != before
+
+
+def test_the_kv_cache_is_shaped_by_memory_and_length(path: Path) -> None:
+    config = decoder_config(json.loads((path / "config.json").read_text()))
+    per_block = 2 * 2 * 16 * 2 * 16 * 4
+
+    def shape(blocks: int, length: int | None, seqs: int = 8) -> tuple[int, int]:
+        made = shape_kv_cache(config, torch.float32, 16, blocks * per_block, length, seqs)
+        return made.num_blocks, made.max_model_len
+
+    assert shape(100, 160) == (80, 160), "no more than max_num_seqs requests could fill"
+    assert shape(100, None) == (100, 512)
+    assert shape(10, None) == (10, 160), "without a wish, the length is what fits"
+    with pytest.raises(ModelError, match="room for 160 tokens.*one request of 170 tokens"):
+        shape(10, 170)
+    with pytest.raises(ModelError, match="--max-model-len 513.*max_position_embeddings, 512"):
+        shape(100, 513)
+    with pytest.raises(ModelError, match="room for 0 tokens"):
+        shape(0, None)
+
+
+def test_a_slow_load_shows_its_progress(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(weights, "PROGRESS_SECONDS", 0.0)
+    with caplog.at_level("INFO"):
+        load(path)
+    told = [int(record.getMessage().split("%")[0].split()[-1]) for record in caplog.records if "% of" in record.message]
+    assert len(told) > 5 and told == sorted(told)
+    assert 90 <= told[-1] <= 100

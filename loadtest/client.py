@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import aiohttp
 
+from loadtest.events import EventDecoder
 from loadtest.result import RequestResult
 from loadtest.workloads import Request
 from services.errors import Fatal
@@ -173,19 +174,12 @@ def _is_chunk(chunk: Any) -> bool:
 
 
 async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[tuple[float, bytes]]:
-    """(when it arrived, data) of server-sent events, each of which is one `data:` line.
-
-    https://html.spec.whatwg.org/multipage/server-sent-events.html. Not aiohttp's readline: it limits a line's length.
-    """
-    rest = b""
+    """(when it arrived, data) of server-sent events. Not by aiohttp's readline: it limits a line's length."""
+    decoder = EventDecoder()
     async for piece in response.content.iter_any():
         now = perf_counter()
-        *lines, rest = (rest + piece).split(b"\n")
-        for line in lines:
-            if line.startswith(b"data:"):
-                yield now, line[5:].strip()
-    if rest.startswith(b"data:"):
-        yield perf_counter(), rest[5:].strip()
+        for data in decoder.feed(piece):
+            yield now, data
 
 
 def _http_error(status: int, text: str) -> str:

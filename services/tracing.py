@@ -6,12 +6,18 @@ one object that does nothing; with one, services/otel.py makes them. https://www
 
 import os
 import time
+from pathlib import Path
 from typing import Any, Protocol
 
 from services.errors import Fatal
 
 STOP_SECONDS = 1.0
 PROTOCOL_VARIABLES = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+FILE_VARIABLES = [
+    f"OTEL_EXPORTER_OTLP_{signal}{name}"
+    for signal in ("", "TRACES_")
+    for name in ("CERTIFICATE", "CLIENT_KEY", "CLIENT_CERTIFICATE")
+]
 _EPOCH = time.time_ns() - time.perf_counter_ns()
 
 
@@ -72,9 +78,20 @@ def set_up_tracing(role: str, endpoint: str | None) -> Tracing:
     protocol = next((os.environ[name] for name in PROTOCOL_VARIABLES if os.environ.get(name)), "grpc")
     if protocol != "grpc":
         raise Fatal(f"traces are exported over OTLP/gRPC only, but the environment asks for {protocol}")
+    _check_files()
     from services.otel import OtelTracing  # half a second that only those pay who want traces
 
     try:
         return OtelTracing(role, endpoint)
     except Exception as error:  # whatever the libraries make of a bad URL or variable
         raise Fatal(f"--otlp-traces-endpoint {endpoint}: {error}") from error
+
+
+def _check_files() -> None:
+    """The exporter would log a traceback for a file that it cannot read, and go on without it. Raises Fatal."""
+    for name in FILE_VARIABLES:
+        if path := os.environ.get(name):
+            try:
+                Path(path).read_bytes()
+            except OSError as error:
+                raise Fatal(f"{name}: {path} cannot be read: {error.strerror}") from error

@@ -3,6 +3,8 @@
 import hmac
 import logging
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import msgspec
@@ -28,7 +30,7 @@ from services.shim.responses import ClientGone, SseResponse, error_response, jso
 from services.shim.schema import ChatRequest, CompletionRequest, GenerationRequest, first_error
 from services.shim.scrape import Scrape
 from services.shim.translate import chat_submit, completion_submits
-from services.tracing import Tracing
+from services.tracing import Tracing, now
 from services.version import VERSION
 
 log = logging.getLogger(__name__)
@@ -46,19 +48,23 @@ class Endpoints:
         self._tracing = tracing
 
     async def chat(self, request: Request) -> Response:
-        raw = await _read_json(request)
-        checked = _check(ChatRequest, raw)
+        with self._refusals_traced(request, ChatAnswer.operation):
+            raw = await _read_json(request)
+            checked = _check(ChatRequest, raw)
+            model = self._served(checked.model)
         request_id = ChatAnswer.prefix + uuid.uuid4().hex
         submit = chat_submit(checked, raw, request_id, self._client.dispatcher.new_handle)
-        return await self._answer(request, checked, request_id, [submit], ChatAnswer)
+        return await self._answer(request, checked, model, request_id, [submit], ChatAnswer)
 
     async def completions(self, request: Request) -> Response:
-        raw = await _read_json(request)
-        _check_token_counts(raw.get("prompt"), self._facts().max_model_len)
-        checked = _check(CompletionRequest, raw)
+        with self._refusals_traced(request, CompletionAnswer.operation):
+            raw = await _read_json(request)
+            _check_token_counts(raw.get("prompt"), self._facts().max_model_len)
+            checked = _check(CompletionRequest, raw)
+            model = self._served(checked.model)
         request_id = CompletionAnswer.prefix + uuid.uuid4().hex
         submits = completion_submits(checked, request_id, self._client.dispatcher.new_handle)
-        return await self._answer(request, checked, request_id, submits, CompletionAnswer)
+        return await self._answer(request, checked, model, request_id, submits, CompletionAnswer)
 
     async def models(self, request: Request) -> Response:
         return json_response(
@@ -81,11 +87,11 @@ class Endpoints:
         self,
         request: Request,
         checked: GenerationRequest,
+        model: str,
         request_id: str,
         submits: list[text_pb2.TextSubmit],
         answer_type: type[Answer],
     ) -> Response:
-        model = self._served(checked.model)
         record = self._begin(request, answer_type, request_id, model)
         for submit in submits:
             submit.traceparent = record.span.traceparent
@@ -102,6 +108,18 @@ class Endpoints:
         finally:
             if not streaming:
                 generation.close()
+
+    @contextmanager
+    def _refusals_traced(self, request: Request, operation: str) -> Iterator[None]:
+        """What is refused before it has a record leaves a span as well, without a model in its name."""
+        began = now()
+        try:
+            yield
+        except TandemError as error:
+            span = self._tracing.start(operation, request.headers.get("traceparent", ""), at=began, server=True)
+            span.set({"gen_ai.operation.name": operation, "gen_ai.provider.name": "tandem", "error.type": error.code})
+            span.end(error=error.code)
+            raise
 
     def _begin(self, request: Request, answer_type: type[Answer], request_id: str, model: str) -> RequestRecord:
         """The trace's root; a client that traces, too, is its parent."""

@@ -134,6 +134,14 @@ def test_a_refused_request_fails_its_trace(collector: Collector, traced: Server)
     assert spans["text_completion demo"].failed and spans["tokenizer.request"].parent_id
 
 
+def test_a_request_that_the_shim_itself_refuses_is_traced(collector: Collector, traced: Server) -> None:
+    traceparent, trace_id = caller(9)
+    error_of(traced.post(CHAT, {**INPUT[CHAT], "n": 0}, headers={"traceparent": traceparent}), 400)
+    (span,) = trace_of(collector, trace_id, 1)
+    assert (span.name, span.failed) == ("chat", True)
+    assert span.attributes["error.type"] == "INVALID_ARGUMENT"
+
+
 def test_a_caller_that_does_not_sample_is_left_alone(collector: Collector, traced: Server) -> None:
     for traceparent in (NOT_SAMPLED, "nonsense"):
         body = {**INPUT[CHAT], "max_tokens": 1}
@@ -165,6 +173,15 @@ def test_another_protocol_is_refused() -> None:
     assert ended.returncode == 1
     assert "over OTLP/gRPC only, but the environment asks for http/protobuf" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_a_certificate_that_cannot_be_read_is_one_line() -> None:
+    env = {"OTEL_EXPORTER_OTLP_CERTIFICATE": "/nowhere/ca.pem"}
+    ended = run_tandem("shim", "--port=0", "--otlp-traces-endpoint=https://127.0.0.1:1", env=env)
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines() == [
+        "tandem shim: error: OTEL_EXPORTER_OTLP_CERTIFICATE: /nowhere/ca.pem cannot be read: No such file or directory"
+    ]
 
 
 def test_a_collector_that_hangs_holds_up_nobody() -> None:

@@ -1,6 +1,7 @@
 """The shell of every process: logs, lifeline, signals, and one clear line when it cannot go on."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -64,3 +65,12 @@ def run_until_stopped(
     except Fatal as error:
         return fail(role, error)
     return 0
+
+
+async def to_the_end(cleaning: Coroutine[Any, Any, None]) -> None:
+    """Runs it whole, though a signal cancels this task meanwhile: a process that already ends must not be cut short."""
+    task = asyncio.create_task(cleaning)
+    while not task.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.shield(task)
+    task.result()

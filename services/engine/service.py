@@ -28,7 +28,7 @@ from services.engine.timeline import begin as begin_timeline
 from services.engine.worker_link import WorkerGone
 from services.errors import Fatal, PeerGone
 from services.monitor import Monitor, new_registry, open_port
-from services.process import begin, run_until_stopped
+from services.process import begin, run_until_stopped, to_the_end
 from services.rpc.errors import TandemError, invalid
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2, engine_pb2_grpc
@@ -245,10 +245,14 @@ async def serve(options: EngineOptions) -> None:
             await failed
         finally:
             serving.cancel()
-            await server.stop()
-            await asyncio.to_thread(loop.stop)
-            servicer.stop()
-            await asyncio.to_thread(tracing.stop)
+            await to_the_end(_stop(server, loop, servicer, tracing))
+
+
+async def _stop(server: RpcServer, loop: BusyLoop, servicer: EngineServicer, tracing: Tracing) -> None:
+    await server.stop()
+    await asyncio.to_thread(loop.stop)
+    servicer.stop()
+    await asyncio.to_thread(tracing.stop)
 
 
 async def _say_ready(server: RpcServer, ready: asyncio.Event) -> None:

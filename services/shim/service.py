@@ -11,13 +11,13 @@ import uvicorn
 from services.config import ShimOptions
 from services.listen import listen
 from services.monitor import new_registry
-from services.process import begin, run_until_stopped
+from services.process import begin, run_until_stopped, to_the_end
 from services.rpc.hello import HelloMismatch, make_hello
 from services.shim.app import make_app
 from services.shim.generation import TokenizerClient
 from services.shim.metrics import ShimMetrics
 from services.shim.scrape import Scrape
-from services.tracing import set_up_tracing
+from services.tracing import Tracing, set_up_tracing
 
 log = logging.getLogger(__name__)
 SHUTDOWN_SECONDS = 1
@@ -62,10 +62,14 @@ async def serve(options: ShimOptions) -> None:
     finally:
         logging.getLogger("uvicorn.error").disabled = True  # streams that are cut off now are no errors
         server.should_exit = True
-        await asyncio.gather(serving, return_exceptions=True)
-        for generation in list(client.generations):
-            generation.close()
-        await asyncio.to_thread(tracing.stop)
+        await to_the_end(_stop(serving, client, tracing))
+
+
+async def _stop(serving: asyncio.Task[None], client: TokenizerClient, tracing: Tracing) -> None:
+    await asyncio.gather(serving, return_exceptions=True)
+    for generation in list(client.generations):
+        generation.close()
+    await asyncio.to_thread(tracing.stop)
 
 
 async def _say_ready(front: socket.socket, client: TokenizerClient, metrics: ShimMetrics) -> None:

@@ -11,7 +11,7 @@ import grpc
 from services import model_files
 from services.config import TokenizerOptions
 from services.monitor import Monitor, new_registry, open_port
-from services.process import begin, run_until_stopped
+from services.process import begin, run_until_stopped, to_the_end
 from services.rpc.columns import unpack_u32
 from services.rpc.errors import TandemError, invalid, too_long
 from services.rpc.generated import common_pb2 as pb
@@ -25,7 +25,7 @@ from services.tokenizer.observe import Observer
 from services.tokenizer.render import ChatTemplate, find_template, special_tokens
 from services.tokenizer.text_request import TextRequest, refuse
 from services.tokenizer.vocabulary import Vocabulary
-from services.tracing import Span, set_up_tracing
+from services.tracing import Span, Tracing, set_up_tracing
 
 log = logging.getLogger(__name__)
 MAX_MODEL_LEN = 2**32 - 1  # before any engine has said what it is
@@ -207,8 +207,12 @@ async def serve(options: TokenizerOptions) -> None:
         try:
             await asyncio.gather(_say_ready(server, engines), *(link.run() for link in engines.links))
         finally:
-            await server.stop()
-            await asyncio.to_thread(tracing.stop)
+            await to_the_end(_stop(server, tracing))
+
+
+async def _stop(server: RpcServer, tracing: Tracing) -> None:
+    await server.stop()
+    await asyncio.to_thread(tracing.stop)
 
 
 async def _say_ready(server: RpcServer, engines: EngineClient) -> None:

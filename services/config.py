@@ -258,6 +258,7 @@ def parse(command: str, argv: list[str]) -> Any:
         for name, raw in values.items()
         if raw is not None
     }
+    _check_together(converted)
     if command != "serve":
         return options(**converted)
     own = settings_of(ServeOptions).keys()
@@ -265,6 +266,17 @@ def parse(command: str, argv: list[str]) -> Any:
         **{name: value for name, value in converted.items() if name in own},
         role_values={name: value for name, value in converted.items() if name not in own},
     )
+
+
+def _check_together(values: dict[str, Any]) -> None:
+    """What is right by itself, but not beside another option. Raises UsageError."""
+    num_seqs = values.get("max_num_seqs", EngineOptions.max_num_seqs)
+    num_tokens = values.get("max_num_batched_tokens", EngineOptions.max_num_batched_tokens)
+    if num_tokens < num_seqs:
+        raise UsageError(
+            f"--max-num-batched-tokens is {num_tokens}, but must be at least --max-num-seqs, {num_seqs}:"
+            " some running request would never get its turn"
+        )
 
 
 def role_argv(role: str, values: dict[str, Any]) -> list[str]:

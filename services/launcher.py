@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -48,8 +48,6 @@ def main(options: ServeOptions) -> int:
     values = options.role_values
     level, style = values.get("log_level", ShimOptions.log_level), values.get("log_format", ShimOptions.log_format)
     set_up_logging("serve", level, style)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _stop)
     try:
         _serve(options)
     except Stopped:
@@ -62,6 +60,11 @@ def main(options: ServeOptions) -> int:
     return 0
 
 
+def _leave(number: int, frame: FrameType | None) -> None:
+    """While there are no children: the threads of a download would hold up an orderly end until their file is there."""
+    os._exit(0)
+
+
 def _stop(number: int, frame: FrameType | None) -> None:
     for again in (signal.SIGTERM, signal.SIGINT):
         signal.signal(again, signal.SIG_IGN)  # one is enough: ending must not be interrupted
@@ -69,6 +72,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def _serve(options: ServeOptions) -> None:
+    _on_signals(_leave)
     values = dict(options.role_values)
     front = listen(values.get("host", ShimOptions.host), values.get("port", ShimOptions.port))
     model = values.get("model", DEMO_MODEL)
@@ -77,9 +81,15 @@ def _serve(options: ServeOptions) -> None:
     path = model_files.resolve(model, values.get("revision"), weights=values.get("load_format") != "dummy")
     values["model"] = str(path)
     values.pop("revision", None)
+    _on_signals(_stop)
     with _runtime_dir(options.runtime_dir) as folder, Tree() as tree:
         _start_roles(tree, values, folder, options.tokenizer_replicas, front)
         tree.wait()
+
+
+def _on_signals(handler: Callable[[int, FrameType | None], None]) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handler)
 
 
 def _start_roles(tree: "Tree", values: dict[str, Any], folder: Path, replicas: int, front: socket.socket) -> None:
@@ -150,18 +160,21 @@ class Tree:
         self.monitored.append(f"{name}={where}")
 
     def start(self, role: str, values: dict[str, Any], *addresses: str, fds: list[int] | None = None) -> str:
-        """Returns the name of the child."""
+        """Returns the name of the child. Raises Fatal when it cannot be started."""
         argv = [sys.executable, "-m", "services.cli", role, *role_argv(role, values)]
         argv += [*addresses, f"--lifeline-fd={self._child_end}"]
         count = sum(name.startswith(role) for name in self.children)
         name = f"{role}-{count}" if count else role
-        self.children[name] = subprocess.Popen(
-            argv,
-            env={**os.environ, **role_environment(role, values)},
-            stdin=subprocess.DEVNULL,
-            pass_fds=[self._child_end, *(fds or [])],
-            start_new_session=True,  # Ctrl-C reaches the launcher alone, which ends them in order
-        )
+        try:
+            self.children[name] = subprocess.Popen(
+                argv,
+                env={**os.environ, **role_environment(role, values)},
+                stdin=subprocess.DEVNULL,
+                pass_fds=[self._child_end, *(fds or [])],
+                start_new_session=True,  # Ctrl-C reaches the launcher alone, which ends them in order
+            )
+        except (OSError, ValueError) as error:  # an option too long for a command line, or with a NUL in it
+            raise Fatal(f"the {name} cannot be started: {error}") from error
         return name
 
     def check(self) -> None:

@@ -6,10 +6,12 @@ name=value, or as members of the JSON object.
 
 import json
 import logging
+import re
 import sys
 import time
 from typing import Any
 
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _NOISY = ("httpx2", "httpcore2", "huggingface_hub", "uvicorn.error", "uvicorn.access", "asyncio")
 
 
@@ -48,7 +50,7 @@ class _TextFormatter(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:
         found = getattr(record, "fields", {})
         line = " ".join([super().formatMessage(record), *(f"{name}={_quoted(value)}" for name, value in found.items())])
-        return line.replace("\r", "\\r").replace("\n", "\\n")  # what comes from outside must not make lines
+        return _UNPRINTABLE.sub(lambda found: ascii(found.group())[1:-1], line)  # nor may it make lines, or colours
 
 
 class _JsonFormatter(logging.Formatter):

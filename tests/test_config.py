@@ -118,6 +118,12 @@ def test_an_empty_text_is_refused(argv: list[str]) -> None:
     assert refusal("serve", *argv).endswith(": must not be empty")
 
 
+@pytest.mark.parametrize("command", ["serve", "engine"])
+def test_a_step_must_have_room_for_every_request_that_runs(command: str) -> None:
+    assert "must be at least --max-num-seqs, 128" in refusal(command, "--max-num-batched-tokens=64")
+    assert "must be at least --max-num-seqs, 4096" in refusal(command, "--max-num-seqs=4096")
+
+
 @pytest.mark.parametrize("text", ["{", "[1]", "7", "null", ""])
 def test_overrides_must_be_a_json_object(text: str) -> None:
     assert refusal("worker", f"--hf-overrides={text}").startswith("--hf-overrides:")

@@ -24,14 +24,22 @@ STATUS: dict[str, Status] = {
 }
 
 
+MAX_MESSAGE_CHARACTERS = 1000  # both may quote what a client sent
+MAX_PARAM_CHARACTERS = 100
+
+
+def _shortened(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
 class TandemError(Exception):
     """A request ends with this. `code` is a key of STATUS, `param` the request's field at fault."""
 
     def __init__(self, code: str, message: str, param: str = "", retryable: bool = False) -> None:
         super().__init__(message)
         self.code = code if code in STATUS else "INTERNAL"
-        self.message = message
-        self.param = param
+        self.message = _shortened(message, MAX_MESSAGE_CHARACTERS)
+        self.param = _shortened(param, MAX_PARAM_CHARACTERS)
         self.retryable = retryable
 
     @property

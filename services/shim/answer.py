@@ -30,7 +30,6 @@ class ChoiceFold:
     token_ids: bytearray = field(default_factory=bytearray)
     logprobs: list[text_pb2.TokenLogprobs] = field(default_factory=list)
     terminal: text_pb2.TextTerminal | None = None
-    logprob_offset: int = 0  # characters of the tokens whose logprobs were told
 
     def add(self, update: Update) -> None:
         self.content += update.content
@@ -163,13 +162,13 @@ class CompletionAnswer(Answer):
     chunk_name = "text_completion"
 
     def _whole_choice(self, index: int, fold: ChoiceFold) -> Json:
-        choice = {"index": index, "text": fold.content, "logprobs": _text_logprobs(fold.logprobs, fold)}
+        choice = {"index": index, "text": fold.content, "logprobs": _text_logprobs(fold.logprobs)}
         if self._with_token_ids:
             choice["prompt_token_ids"] = self._prompt_ids_of(index)
         return choice
 
     def _delta(self, index: int, fold: ChoiceFold, update: Update) -> Json:
-        choice = {"index": index, "text": update.content, "logprobs": _text_logprobs(update.logprobs, fold)}
+        choice = {"index": index, "text": update.content, "logprobs": _text_logprobs(update.logprobs)}
         if self._with_token_ids and not fold.token_ids:
             choice["prompt_token_ids"] = self._prompt_ids_of(index)
         fold.token_ids += update.token_ids
@@ -210,16 +209,12 @@ def _token(entry: text_pb2.TokenLogprob) -> Json:
     return {"token": entry.token, "logprob": entry.logprob, "bytes": list(entry.token_bytes)}
 
 
-def _text_logprobs(logprobs: list[text_pb2.TokenLogprobs], fold: ChoiceFold) -> Json | None:
+def _text_logprobs(logprobs: list[text_pb2.TokenLogprobs]) -> Json | None:
     if not logprobs:
         return None
-    offsets = []
-    for entry in logprobs:
-        offsets.append(fold.logprob_offset)
-        fold.logprob_offset += len(entry.sampled.token)
     return {
         "tokens": [entry.sampled.token for entry in logprobs],
         "token_logprobs": [entry.sampled.logprob for entry in logprobs],
         "top_logprobs": [{one.token: one.logprob for one in (*entry.top, entry.sampled)} for entry in logprobs],
-        "text_offset": offsets,
+        "text_offset": [entry.text_offset for entry in logprobs],
     }

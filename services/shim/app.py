@@ -22,12 +22,14 @@ from services.logs import fields
 from services.rpc.errors import TandemError, invalid, too_long, unavailable
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
+from services.rpc.mailbox import MAX_MERGED_BYTES
+from services.rpc.transport import MAX_MESSAGE_BYTES
 from services.shim.answer import Answer, ChatAnswer, CompletionAnswer
 from services.shim.generation import Generation, TokenizerClient
 from services.shim.metrics import ShimMetrics
 from services.shim.record import RequestRecord
 from services.shim.responses import ClientGone, SseResponse, error_response, json_response, until_disconnected
-from services.shim.schema import ChatRequest, CompletionRequest, GenerationRequest, first_error
+from services.shim.schema import ChatRequest, CompletionRequest, GenerationRequest, check_counts, first_error
 from services.shim.scrape import Scrape
 from services.shim.translate import chat_submit, completion_submits
 from services.tracing import Tracing, now
@@ -35,6 +37,7 @@ from services.version import VERSION
 
 log = logging.getLogger(__name__)
 MAX_BODY_BYTES = 32 * 1024 * 1024
+MAX_SUBMIT_BYTES = MAX_MESSAGE_BYTES - 2 * MAX_MERGED_BYTES  # others may stand before it in the same message
 PATHS = {"/v1/chat/completions", "/v1/completions", "/v1/models", "/health", "/version", "/metrics"}
 METHODS = {"GET", "HEAD", "POST"}
 RequestT = TypeVar("RequestT", bound=GenerationRequest)
@@ -52,8 +55,9 @@ class Endpoints:
             raw = await _read_json(request)
             checked = _check(ChatRequest, raw)
             model = self._served(checked.model)
-        request_id = ChatAnswer.prefix + uuid.uuid4().hex
-        submit = chat_submit(checked, raw, request_id, self._client.dispatcher.new_handle)
+            request_id = ChatAnswer.prefix + uuid.uuid4().hex
+            submit = chat_submit(checked, raw, request_id, self._client.dispatcher.new_handle)
+            _check_size(submit)
         return await self._answer(request, checked, model, request_id, [submit], ChatAnswer)
 
     async def completions(self, request: Request) -> Response:
@@ -62,8 +66,10 @@ class Endpoints:
             _check_token_counts(raw.get("prompt"), self._facts().max_model_len)
             checked = _check(CompletionRequest, raw)
             model = self._served(checked.model)
-        request_id = CompletionAnswer.prefix + uuid.uuid4().hex
-        submits = completion_submits(checked, request_id, self._client.dispatcher.new_handle)
+            request_id = CompletionAnswer.prefix + uuid.uuid4().hex
+            submits = completion_submits(checked, request_id, self._client.dispatcher.new_handle)
+            for submit in submits:
+                _check_size(submit)
         return await self._answer(request, checked, model, request_id, submits, CompletionAnswer)
 
     async def models(self, request: Request) -> Response:
@@ -180,10 +186,19 @@ async def _read_json(request: Request) -> dict[str, Any]:
 
 
 def _check(request_type: type[RequestT], raw: dict[str, Any]) -> RequestT:
+    check_counts(raw)
     try:
         return request_type.model_validate(raw)
     except ValidationError as error:
         raise first_error(error.errors()) from error
+
+
+def _check_size(submit: text_pb2.TextSubmit) -> None:
+    """A number written in three characters may take twenty on its way: what no message can hold would end the stream
+    that all requests share. Raises TandemError."""
+    size = submit.ByteSize()
+    if size > MAX_SUBMIT_BYTES:
+        raise invalid(f"the request takes {size} bytes between the processes, but at most {MAX_SUBMIT_BYTES} fit")
 
 
 def _check_token_counts(prompt: Any, max_model_len: int) -> None:

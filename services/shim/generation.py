@@ -102,6 +102,11 @@ class TextCall(Call[text_pb2.TextSubmit]):
         update.logprobs.extend(event.logprobs)
         self._record.tokens(index, len(fresh) // ITEM_BYTES)
 
+    def fail(self, terminal: text_pb2.TextTerminal) -> None:
+        """As if it had come for each open choice; for the record they were given up."""
+        for handle in self.open:
+            self._updates.touch(self._indices[handle]).terminal = terminal
+
     def on_terminal(self, terminal: text_pb2.TextTerminal) -> None:
         index = self._indices[terminal.handle]
         update = self._updates.touch(index)
@@ -178,6 +183,12 @@ class Generation:
 
     async def take(self) -> list[Update]:
         return await self._updates.take()
+
+    def fail(self, error: TandemError) -> None:
+        """Ends every open choice with this error; the client is told."""
+        failed = text_pb2.TextTerminal(reason=pb.FINISH_REASON_ERROR, error=error.to_proto())
+        for call in self.calls:
+            call.fail(failed)
 
     def close(self) -> None:
         """Aborts what still runs."""

@@ -13,6 +13,9 @@ MAX_N = 128
 MAX_PROMPTS = 1024
 MAX_CHOICES = 1024  # prompts times n
 MAX_STOP_STRINGS = 64
+MAX_STOP_CHARACTERS = 2**20  # of all stop strings, for all prompts together
+MAX_MESSAGE_PARTS = 16384  # messages, their content parts and tool calls
+MAX_TOOLS = 1024
 MAX_TOP_LOGPROBS = 20
 MAX_STOP_TOKEN_IDS = 128
 
@@ -104,6 +107,12 @@ class ChatMessage(BaseModel):
     content: str | FailFastList[TextPart] | None = None
     tool_calls: FailFastList[ToolCall] | None = None
 
+    @model_validator(mode="after")
+    def _check(self) -> "ChatMessage":
+        if self.content is None and self.role != "assistant":
+            raise invalid(f"a message with role {self.role} needs content", "messages")
+        return self
+
 
 class FunctionTool(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True)
@@ -117,8 +126,8 @@ class ChatRequest(GenerationRequest):
     logprobs: bool = False
     top_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
     tools: FailFastList[FunctionTool] | None = Field(None, min_length=1)
-    # Tool calls are not parsed out of the answer yet, so the model's text is all a client can ask for.
-    tool_choice: Literal["none"] | None = None
+    # Tool calls are not parsed out of the answer yet; none keeps the tools from the template.
+    tool_choice: Literal["none", "auto"] = "auto"
     response_format: TextFormat | None = None
     chat_template_kwargs: dict[str, Any] = {}
     add_generation_prompt: bool = True
@@ -160,6 +169,12 @@ class CompletionRequest(GenerationRequest):
         choices = len(self.prompts) * self.n
         if choices > MAX_CHOICES:
             raise invalid(f"{len(self.prompts)} prompts times n = {choices} choices, but at most {MAX_CHOICES}", "n")
+        characters = len(self.prompts) * sum(map(len, self.stop_strings))
+        if characters > MAX_STOP_CHARACTERS:
+            raise invalid(
+                f"stop has {characters} characters for {len(self.prompts)} prompts, but at most {MAX_STOP_CHARACTERS}",
+                "stop",
+            )
         return self
 
     @property
@@ -173,6 +188,24 @@ class CompletionRequest(GenerationRequest):
     @property
     def num_logprobs(self) -> int | None:
         return self.logprobs
+
+
+def check_counts(raw: dict[str, Any]) -> None:
+    """What is too much is refused before each of its items is looked at. Raises TandemError."""
+    messages = raw.get("messages")
+    if isinstance(messages, list):
+        count = len(messages) + sum(map(_num_parts, messages))
+        if count > MAX_MESSAGE_PARTS:
+            raise invalid(f"messages: {count} messages and parts of them, but at most {MAX_MESSAGE_PARTS}", "messages")
+    for name, limit in (("tools", MAX_TOOLS), ("stop", MAX_STOP_STRINGS), ("stop_token_ids", MAX_STOP_TOKEN_IDS)):
+        if isinstance(raw.get(name), list) and len(raw[name]) > limit:
+            raise invalid(f"{name}: {len(raw[name])} items, but at most {limit}", name)
+
+
+def _num_parts(message: Any) -> int:
+    if not isinstance(message, dict):
+        return 0
+    return sum(len(part) for name in ("content", "tool_calls") if isinstance(part := message.get(name), list))
 
 
 def first_error(errors: list[Any]) -> TandemError:

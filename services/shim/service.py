@@ -12,6 +12,7 @@ from services.config import ShimOptions
 from services.listen import listen
 from services.monitor import new_registry
 from services.process import begin, run_until_stopped, to_the_end
+from services.rpc.errors import unavailable
 from services.rpc.hello import HelloMismatch, make_hello
 from services.shim.app import make_app
 from services.shim.generation import TokenizerClient
@@ -61,6 +62,8 @@ async def serve(options: ShimOptions) -> None:
         await asyncio.gather(serving, _say_ready(front, client, metrics), *(link.run() for link in client.links))
     finally:
         logging.getLogger("uvicorn.error").disabled = True  # streams that are cut off now are no errors
+        for generation in client.generations:
+            generation.fail(unavailable("the server is stopping"))
         server.should_exit = True
         await to_the_end(_stop(serving, client, tracing))
 

@@ -19,7 +19,7 @@ def chat_submit(
     """`raw` is the request as it came: messages and tools reach the template with every field they have."""
     submit = _submit(request, request_id, new_handle)
     submit.chat.messages_json = _json(raw["messages"])
-    submit.chat.tools_json = _json(raw["tools"]) if request.tools else ""
+    submit.chat.tools_json = _json(raw["tools"]) if request.tools and request.tool_choice != "none" else ""
     submit.chat.template_kwargs_json = _json(request.chat_template_kwargs) if request.chat_template_kwargs else ""
     submit.chat.add_generation_prompt = request.add_generation_prompt
     submit.chat.continue_final_message = request.continue_final_message

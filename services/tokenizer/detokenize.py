@@ -35,6 +35,15 @@ class Detokenizer:
             self._waiting.pop()  # it never adds anything, and an answer may be full of them
         return ""
 
+    @property
+    def waits(self) -> bool:
+        """Some tokens have not become text yet."""
+        return bool(self._waiting)
+
+    def alone(self, token_id: int) -> str:
+        """The text of this token by itself."""
+        return self._decode([token_id])
+
     def flush(self) -> str:
         """What never became a whole character, as replacement characters, as a full decode has it."""
         return self._release(self._decode(self._settled + self._waiting)) if self._waiting else ""

@@ -55,6 +55,25 @@ def _environment() -> ImmutableSandboxedEnvironment:
     return environment
 
 
+def _read_text(file: Path) -> str:
+    """Raises Fatal when it cannot be read, or is no text."""
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Fatal(f"cannot read {file}: {error}") from error
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    """Raises Fatal when it does not hold a JSON object."""
+    try:
+        content = json.loads(_read_text(file))
+    except (ValueError, RecursionError) as error:
+        raise Fatal(f"cannot read {file}: {error}") from error
+    if not isinstance(content, dict):
+        raise Fatal(f"{file} does not hold a JSON object")
+    return content
+
+
 def find_template(path: Path, override: str | None) -> str | None:
     """The text of the template: `--chat-template` (a file, or the template itself), else the checkpoint's, or None."""
     if override is not None:
@@ -62,14 +81,14 @@ def find_template(path: Path, override: str | None) -> str | None:
             return override
         if not Path(override).is_file():
             raise Fatal(f"--chat-template: there is no file {override}, and it is no template either")
-        return Path(override).read_text()
+        return _read_text(Path(override))
     for name in ("chat_template.jinja", "chat_template.json", "tokenizer_config.json"):
         file = path / name
         if file.is_file():
-            text = file.read_text()
-            template = text if name.endswith(".jinja") else json.loads(text).get("chat_template")
+            template = _read_text(file) if name.endswith(".jinja") else _read_json(file).get("chat_template")
             if isinstance(template, list):  # named templates: the one called default
-                template = next((one["template"] for one in template if one.get("name") == "default"), None)
+                named = [one for one in template if isinstance(one, dict) and one.get("name") == "default"]
+                template = named[0].get("template") if named else None
             if template:
                 return str(template)
     return None
@@ -78,12 +97,12 @@ def find_template(path: Path, override: str | None) -> str | None:
 def special_tokens(path: Path) -> dict[str, str]:
     """bos_token, eos_token and so on, as templates name them."""
     file = path / "tokenizer_config.json"
-    config = json.loads(file.read_text()) if file.is_file() else {}
+    config = _read_json(file) if file.is_file() else {}
     found = {}
     for name in SPECIAL_TOKENS:
         value = config.get(name)
         if value is not None:
-            found[name] = value["content"] if isinstance(value, dict) else str(value)
+            found[name] = str(value.get("content") if isinstance(value, dict) else value)
     return found
 
 

@@ -29,7 +29,7 @@ from services.tracing import Span, Tracing, set_up_tracing
 
 log = logging.getLogger(__name__)
 MAX_MODEL_LEN = 2**32 - 1  # before any engine has said what it is
-INLINE_CHARACTERS = 2000  # longer texts are encoded in a thread, so that the event loop goes on
+INLINE_CHARACTERS = 2000  # longer texts are rendered and encoded in a thread, so that the event loop goes on
 
 
 class TextServicer(text_pb2_grpc.TextServiceServicer):
@@ -65,7 +65,7 @@ class TextServicer(text_pb2_grpc.TextServiceServicer):
         if kind == "prompt_token_ids":
             return unpack_u32(submit.prompt_token_ids)
         if kind == "chat":
-            text, special = self._render(submit.chat), False
+            text, special = await self._rendered(submit.chat), False
         elif kind == "text":
             text, special = submit.text.text, submit.text.add_special_tokens
         else:
@@ -81,6 +81,10 @@ class TextServicer(text_pb2_grpc.TextServiceServicer):
     def max_model_len(self) -> int:
         peer = self._engines.dispatcher.peer
         return peer.engine.max_model_len if peer is not None else MAX_MODEL_LEN
+
+    async def _rendered(self, chat: text_pb2.ChatInput) -> str:
+        size = len(chat.messages_json) + len(chat.tools_json) + len(chat.template_kwargs_json)
+        return self._render(chat) if size <= INLINE_CHARACTERS else await asyncio.to_thread(self._render, chat)
 
     def _render(self, chat: text_pb2.ChatInput) -> str:
         return self._template.render(

@@ -101,7 +101,11 @@ class TextRequest:
                 handle=choice.handle,
                 start_index=start_index,
                 token_ids=pack_u32(kept),
-                logprobs=[self._token_logprobs(logprobs, index) for index in range(len(kept)) if logprobs.width],
+                logprobs=[
+                    self._token_logprobs(logprobs, index, offset)
+                    for index, offset in enumerate(released.offsets)
+                    if logprobs.width
+                ],
                 content=released.content,
             )
         )
@@ -154,9 +158,9 @@ class TextRequest:
             traceparent=self._span.traceparent,
         )
 
-    def _token_logprobs(self, logprobs: TokenLogprobColumns, index: int) -> text_pb2.TokenLogprobs:
+    def _token_logprobs(self, logprobs: TokenLogprobColumns, index: int, offset: int) -> text_pb2.TokenLogprobs:
         sampled, *top = [self._token_logprob(token_id, value) for token_id, value in logprobs.of_token(index)]
-        return text_pb2.TokenLogprobs(sampled=sampled, top=top)
+        return text_pb2.TokenLogprobs(sampled=sampled, top=top, text_offset=offset)
 
     def _token_logprob(self, token_id: int, value: float) -> text_pb2.TokenLogprob:
         raw = self._vocabulary.token_bytes(token_id)

@@ -27,6 +27,9 @@ class Vocabulary:
             self.tokenizer: Tokenizer = Tokenizer.from_buffer(content)
         except Exception as error:  # tokenizers raises bare Exception
             raise Fatal(f"cannot read {file}: {error}") from error
+        # As in transformers: what was set when the tokenizer was trained must not cut or pad prompts.
+        self.tokenizer.no_truncation()
+        self.tokenizer.no_padding()
         self.digest = hashlib.sha256(content).hexdigest()
         self._alphabet = _byte_alphabet() if "ByteLevel" in json.dumps(json.loads(content).get("decoder")) else None
         # Normalizers may shorten a text, so that this is no bound for a model that has one.

@@ -36,28 +36,38 @@ class Checkpoint:
     config: dict[str, Any]
     generation: dict[str, Any]
 
-    @property
-    def eos_token_ids(self) -> tuple[int, ...]:
-        """generation_config.json is asked first: chat models list their end-of-turn tokens there."""
+    def eos_token_ids(self, vocab_size: int) -> tuple[int, ...]:
+        """generation_config.json is asked first: chat models list their end-of-turn tokens there.
+
+        Raises ModelError for what is no token of the vocabulary.
+        """
         found = self.generation.get("eos_token_id", self.config.get("eos_token_id"))
-        if found is None:
-            return ()
-        return tuple(found) if isinstance(found, list) else (int(found),)
+        ids = [] if found is None else found if isinstance(found, list) else [found]
+        for token_id in ids:
+            if isinstance(token_id, bool) or not isinstance(token_id, int) or not 0 <= token_id < vocab_size:
+                raise ModelError(f"eos_token_id {token_id!r} is not a token of the vocabulary of {vocab_size}")
+        return tuple(ids)
 
     @property
     def sampling_defaults(self) -> SamplingDefaults:
-        """`do_sample: false` means greedy, as it does for transformers' generate()."""
-        names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+        """`do_sample: false` means greedy, as it does for transformers' generate(). Raises ModelError."""
+        names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_new_tokens")
         values = {name: self.generation[name] for name in names if self.generation.get(name) is not None}
+        for name, value in values.items():
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise ModelError(f"generation_config.json: {name} is {value!r}, but must be a number")
         if self.generation.get("do_sample") is False:
             values["temperature"] = 0.0
-        return SamplingDefaults(**values, max_tokens=self.generation.get("max_new_tokens"))
+        return SamplingDefaults(max_tokens=values.pop("max_new_tokens", None), **values)
 
     def weight_files(self) -> list[Path]:
         """The safetensors files. Raises ModelError when there are none, or the index names one that is missing."""
         index = self.path / "model.safetensors.index.json"
         if index.exists():
-            files = [self.path / name for name in sorted(set(read_json(index)["weight_map"].values()))]
+            places = read_json(index).get("weight_map")
+            if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
+                raise ModelError(f"{index} has no weight_map of file names")
+            files = [self.path / name for name in sorted(set(places.values()))]
         else:
             single = self.path / "model.safetensors"
             files = [single] if single.exists() else sorted(self.path.glob("*.safetensors"))

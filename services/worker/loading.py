@@ -121,7 +121,7 @@ def model_facts(model: LoadedModel, options: WorkerOptions, shape: KvCacheShape)
         served_model_names=options.served_model_name or (options.model,),
         max_model_len=shape.max_model_len,
         vocab_size=config.vocab_size,
-        eos_token_ids=model.checkpoint.eos_token_ids,
+        eos_token_ids=model.checkpoint.eos_token_ids(config.vocab_size),
         block_size=shape.block_size,
         num_blocks=shape.num_blocks,
         kv_groups=("full",),

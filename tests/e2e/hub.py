@@ -43,11 +43,14 @@ def commit_of(folder: Path) -> str:
 class Hub:
     """Serves `repositories[id][revision]`, directories, as a context manager.
 
-    `requests` are "METHOD path" in the order of arrival.
+    `requests` are "METHOD path" in the order of arrival. Files with the ending `stalled` come without their last byte
+    until the hub ends.
     """
 
-    def __init__(self, repositories: dict[str, dict[str, Path]]) -> None:
+    def __init__(self, repositories: dict[str, dict[str, Path]], stalled: str | None = None) -> None:
         self.requests: list[str] = []
+        self.stalled = stalled
+        self.ending = threading.Event()
         self._repositories = repositories
 
     def __enter__(self) -> "Hub":
@@ -67,6 +70,7 @@ class Hub:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.ending.set()
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
@@ -136,7 +140,10 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in {**reply.headers, "Content-Length": str(len(reply.body))}.items():
             self.send_header(name, value)
         self.end_headers()
-        if with_body:
+        if with_body and self.owner.stalled and path.endswith(self.owner.stalled):
+            self.wfile.write(reply.body[:-1])
+            self.owner.ending.wait(60)
+        elif with_body:
             self.wfile.write(reply.body)
 
     def log_message(self, format: str, *args: Any) -> None:

@@ -50,7 +50,7 @@ BAD_TEXT: list[tuple[Json, str | None, list[str]]] = [
 BAD_CHAT: list[tuple[Json, str | None, list[str]]] = [
     ({"messages": []}, "messages", ["messages"]),
     ({"messages": [{"role": "martian", "content": ""}]}, "messages.0.role", ["messages.0.role"]),
-    ({"tools": [TOOL], "tool_choice": "auto"}, "tool_choice", ["tool_choice"]),
+    ({"tools": [TOOL], "tool_choice": "required"}, "tool_choice", ["tool_choice"]),
     ({"response_format": {"type": "json_object"}}, "response_format.type", ["response_format"]),
     ({"top_logprobs": 2}, "top_logprobs", ["logprobs"]),
     ({"continue_final_message": True}, "continue_final_message", ["add_generation_prompt"]),

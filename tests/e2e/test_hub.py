@@ -1,8 +1,11 @@
 """`tandem serve OWNER/NAME`: models from the Hugging Face hub, here from a look-alike of it on loopback."""
 
 import contextlib
+import os
 import re
+import signal
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -14,7 +17,7 @@ import torch
 from transformers import Qwen3ForCausalLM
 
 from tests.checkpoints import make_qwen3
-from tests.e2e.harness import Server, run_tandem
+from tests.e2e.harness import TANDEM, Server, run_tandem, wait_for
 from tests.e2e.hub import Hub
 
 REPOSITORY = "Qwen/Qwen3-tiny-test"
@@ -125,6 +128,15 @@ def test_a_hub_that_hangs_up_is_told_in_one_line(hub: Hub, tmp_path: Path) -> No
         env = hub.environment(tmp_path) | {"HF_ENDPOINT": f"http://127.0.0.1:{broken.getsockname()[1]}"}
         assert "disconnected" in refusal(REPOSITORY, env=env)
         broken.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_download_does_not_hold_up_the_end(folders: dict[str, Path], tmp_path: Path) -> None:
+    with Hub({REPOSITORY: folders}, stalled=".safetensors") as hub:
+        argv = [*TANDEM, "serve", REPOSITORY, "--port=0"]
+        process = subprocess.Popen(argv, env={**os.environ, **hub.environment(tmp_path)}, stderr=subprocess.DEVNULL)
+        wait_for(lambda: hub.downloads(".safetensors"), "the download has begun")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(5) == 0
 
 
 def _hang_up(server: socket.socket) -> None:

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import httpx
 import pytest
 
-from tests.e2e.harness import Server
+from tests.e2e.harness import Server, wait_for
 
 MILLION = 1_000_000
 
@@ -51,6 +52,23 @@ def test_many_of_them_hold_up_nobody(server: Server) -> None:
 def test_a_body_beyond_the_limit_is_refused(server: Server) -> None:
     response = server.post("/v1/completions", {"prompt": "x" * (33 * 1024 * 1024)})
     assert response.status_code == 400 and "larger than" in response.json()["error"]["message"]
+
+
+def test_a_body_that_grows_on_its_way_breaks_no_stream(server: Server) -> None:
+    """1e15 has four characters here and eighteen once it is written out."""
+    raw = '{"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {"x": [%s]}}'
+    content = raw % ",".join(["1e15"] * 3 * MILLION)
+    response = httpx.post(server.url + "/v1/chat/completions", content=content, timeout=120, trust_env=False)
+    assert response.status_code == 400 and "bytes between the processes, but at most" in response.text
+    assert "lost" not in server.log
+
+
+def test_long_names_are_quoted_in_short(server: Server) -> None:
+    name = "\x1b[31mred\x9b" + "x" * MILLION
+    response = server.post("/v1/completions", {"prompt": "a", name: 1})
+    assert response.status_code == 400 and len(response.content) < 3000
+    line = wait_for(lambda: [line for line in server.lines if "31mred" in line], "a log line")[0]
+    assert len(line) < 500 and "\\x1b[31mred\\x9b" in line and "\x1b" not in line
 
 
 def test_prompts_times_n_are_bounded(server: Server) -> None:

@@ -181,9 +181,16 @@ def test_completion_logprobs(server: Server) -> None:
     assert logprobs.keys() == {"tokens", "token_logprobs", "top_logprobs", "text_offset"}
     assert "".join(logprobs["tokens"]) == answer["text"]
     for index, (token, offset) in enumerate(zip(logprobs["tokens"], logprobs["text_offset"], strict=True)):
-        assert answer["text"].startswith(token, offset)
+        assert answer["text"].startswith(token, offset) or "�" in token
         assert logprobs["top_logprobs"][index][token] == logprobs["token_logprobs"][index]
         assert 4 <= len(logprobs["top_logprobs"][index]) <= 5 or "�" in logprobs["top_logprobs"][index]
+    special = choice(server, TEXT, temperature=2, seed=0, max_tokens=300, ignore_eos=True, logprobs=0)
+    told, offsets = special["logprobs"]["tokens"], special["logprobs"]["text_offset"]
+    assert {"<|im_end|>", "�"} & set(told), "tokens that add nothing, or only a part of a character"
+    assert offsets == sorted(offsets) and offsets[-1] <= len(special["text"])
+    for token, begin, end in zip(told, offsets, [*offsets[1:], len(special["text"])], strict=True):
+        text = special["text"][begin:end]
+        assert text in ("", token) or "�" in token + text
     alone = choice(server, TEXT, **SEEDED, logprobs=0)["logprobs"]
     assert alone["token_logprobs"] == logprobs["token_logprobs"]
     assert alone["top_logprobs"] == [

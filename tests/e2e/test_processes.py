@@ -1,6 +1,7 @@
 """The tree of processes: how fast it starts, what each process loads, how it ends, and the one line when it cannot."""
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -11,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -265,13 +267,36 @@ def test_a_model_that_cannot_be_served_is_refused(
 @pytest.mark.parametrize(
     ("args", "role", "said"),
     [
-        (["--max-num-seqs=64", "--max-num-batched-tokens=32"], "engine", "max_num_batched_tokens (32) is below"),
         ([f"--chat-template={'{% if %}' * 50}"], "tokenizer", "the chat template is not valid"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(tmp_path: Path, args: list[str], role: str, said: str) -> None:
     line = refusal(tmp_path, "serve", "--port=0", *args)
     assert line.startswith(f"tandem {role}: error: ") and said in line
+
+
+def test_who_still_waits_when_the_end_comes_is_told(tmp_path: Path) -> None:
+    """In OpenAI's shape: a whole answer as a 503, a stream with an error event."""
+    body = {"prompt": "a", "ignore_eos": True, "max_tokens": 2000}
+    with (
+        Server(str(make_qwen3(tmp_path / "model", max_position_embeddings=4096))) as server,
+        ThreadPoolExecutor() as pool,
+    ):
+        whole = pool.submit(server.post, "/v1/completions", body)
+        stream = pool.submit(server.post, "/v1/completions", {**body, "stream": True})
+        wait_for(lambda: server.stats().num_running == 2, "both run")
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(10) == 0
+        assert whole.result().status_code == 503
+        assert whole.result().json()["error"]["message"] == "the server is stopping"
+        *_, last, _ = [line for line in stream.result().text.splitlines() if line]
+        assert json.loads(last.removeprefix("data: "))["error"]["message"] == "the server is stopping"
+
+
+def test_an_option_that_no_command_line_holds_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "options.yaml").write_text(f"chat-template: '{{% {'x' * 200_000} %}}'")
+    line = refusal(tmp_path, "serve", "--port=0", f"--config={tmp_path / 'options.yaml'}")
+    assert line.startswith("tandem serve: error: the tokenizer cannot be started: ")
 
 
 @pytest.mark.parametrize("args", [["--help"], ["serve", "--help"], ["--version"]], ids=" ".join)

@@ -8,16 +8,20 @@ from pydantic import ValidationError
 
 from services.rpc.errors import TandemError
 from services.shim.schema import (
+    MAX_MESSAGE_PARTS,
     MAX_N,
     MAX_PROMPTS,
     MAX_STOP_STRINGS,
     MAX_STOP_TOKEN_IDS,
+    MAX_TOOLS,
     MAX_TOP_LOGPROBS,
     ChatRequest,
     CompletionRequest,
     GenerationRequest,
+    check_counts,
     first_error,
 )
+from services.shim.translate import chat_submit
 
 Body = dict[str, Any]
 USER = {"role": "user", "content": "Hi"}
@@ -74,7 +78,7 @@ CHAT_ONLY: list[tuple[str, list[Any], list[Any]]] = [
     ("logprobs", [True, False], [0, 1, 5, "true"]),
     ("top_logprobs", [], [-1, MAX_TOP_LOGPROBS + 1, True, "1", 1.5]),
     ("tools", [[TOOL], [TOOL] * 3], [[], {}, "f"]),
-    ("tool_choice", ["none"], ["auto", "required", "f", {"type": "function", "function": {"name": "f"}}, 5]),
+    ("tool_choice", ["none", "auto"], ["required", "f", {"type": "function", "function": {"name": "f"}}, 5]),
     ("response_format", [{"type": "text"}], ["text", 5]),
     ("chat_template_kwargs", [{}, {"enable_thinking": False}], [[], "a", 5, {"messages": []}, {"tools": []}]),
     ("add_generation_prompt", [True, False], [1, "yes"]),
@@ -247,3 +251,42 @@ def test_a_million_wrong_items_make_one_error() -> None:
     with pytest.raises(ValidationError) as caught:
         ChatRequest.model_validate({"messages": [5] * 10**6})
     assert len(caught.value.errors(include_input=False)) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"messages": [USER] * (MAX_MESSAGE_PARTS + 1)}, "messages"),
+        ({"messages": [{"role": "user", "content": [{}] * MAX_MESSAGE_PARTS}]}, "messages"),
+        ({"messages": [{"role": "assistant", "tool_calls": [{}] * MAX_MESSAGE_PARTS}]}, "messages"),
+        ({"tools": [5] * (MAX_TOOLS + 1)}, "tools"),
+        ({"stop": ["a"] * (MAX_STOP_STRINGS + 1)}, "stop"),
+        ({"stop_token_ids": [1] * (MAX_STOP_TOKEN_IDS + 1)}, "stop_token_ids"),
+    ],
+)
+def test_what_is_too_much_is_counted_first(body: Body, param: str) -> None:
+    with pytest.raises(TandemError, match=f"{param}: .* at most") as caught:
+        check_counts(body)
+    assert caught.value.param == param
+    check_counts({name: value[:-1] for name, value in body.items()})
+
+
+def test_stop_strings_count_for_every_prompt() -> None:
+    stop = ["x" * 1024] * 64
+    CompletionRequest.model_validate({"prompt": ["a"] * 16, "stop": stop})
+    error = refused(CompletionRequest, {"prompt": ["a"] * 17, "stop": stop})
+    assert error.param == "stop" and "17 prompts" in error.message
+
+
+@pytest.mark.parametrize("role", ["system", "developer", "user", "tool"])
+def test_only_an_assistant_may_say_nothing(role: str) -> None:
+    error = refused(ChatRequest, {"messages": [{"role": role}]})
+    assert (error.param, error.message) == ("messages", f"a message with role {role} needs content")
+
+
+def test_tool_choice_none_keeps_the_tools_from_the_template() -> None:
+    body: Body = CHAT | {"tools": [{"type": "function", "function": {"name": "f"}}]}
+    for choice, tools in (({}, True), ({"tool_choice": "auto"}, True), ({"tool_choice": "none"}, False)):
+        raw = body | choice
+        submit = chat_submit(ChatRequest.model_validate(raw), raw, "r", lambda: 1)
+        assert bool(submit.chat.tools_json) == tools

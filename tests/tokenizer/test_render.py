@@ -399,3 +399,17 @@ def test_special_tokens_as_templates_name_them(tmp_path: Path) -> None:
     config = {"bos_token": {"content": "<s>"}, "eos_token": "</s>", "pad_token": None, "sep_token": "<sep>"}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     assert special_tokens(tmp_path) == {"bos_token": "<s>", "eos_token": "</s>", "sep_token": "<sep>"}
+
+
+@pytest.mark.parametrize("content", [b"[", b"[]", b"\xff", b"[" * 100_000])
+def test_a_broken_configuration_is_fatal(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "tokenizer_config.json").write_bytes(content)
+    for read in (special_tokens, lambda path: find_template(path, None)):
+        with pytest.raises(Fatal, match="tokenizer_config.json"):
+            read(tmp_path)
+
+
+def test_a_template_that_is_no_text_is_fatal(tmp_path: Path) -> None:
+    (tmp_path / "broken.jinja").write_bytes(b"\xff\xfe")
+    with pytest.raises(Fatal, match="broken.jinja"):
+        find_template(tmp_path, str(tmp_path / "broken.jinja"))

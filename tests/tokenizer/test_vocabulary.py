@@ -117,3 +117,15 @@ def test_a_file_without_a_decoder_is_usable(tmp_path: Path) -> None:
     content = json.loads((tmp_path / "tokenizer.json").read_text())
     (tmp_path / "tokenizer.json").write_text(json.dumps(content | {"decoder": None}))
     assert Vocabulary(tmp_path).token_bytes(2) == b"<|im_end|>"
+
+
+def test_truncation_and_padding_of_the_file_are_left_out(tmp_path: Path) -> None:
+    """As transformers has it: they are what the tokenizer was trained with, not what prompts shall suffer."""
+    trained = Tokenizer.from_file(str(demo.CHECKPOINT / "tokenizer.json"))
+    trained.enable_truncation(8)
+    trained.enable_padding(length=12)
+    trained.save(str(tmp_path / "tokenizer.json"))
+    for text in ("Hi", "one two three four five six seven eight nine ten eleven twelve thirteen"):
+        assert Vocabulary(tmp_path).encode(text, add_special_tokens=False) == vocabulary().encode(
+            text, add_special_tokens=False
+        )

@@ -92,6 +92,14 @@ def test_weights_that_do_not_fit_are_named(path: Path, change: Any, message: str
         ({"num_key_value_heads": 3}, "4 attention heads cannot share 3"),
         ({"vocab_size": None}, "vocab_size is missing"),
         ({"dtype": "int4"}, "dtype 'int4'"),
+        ({"vocab_size": -5}, "vocab_size is -5, but must be an integer above 0"),
+        ({"num_key_value_heads": 0}, "num_key_value_heads is 0"),
+        ({"head_dim": 33}, "head_dim is 33, but the rotary embedding needs an even one"),
+        ({"rope_parameters": 5}, "rope_parameters is 5, but must be an object"),
+        ({"rope_parameters": {"rope_theta": "much"}}, "rope_theta is 'much', but must be a number"),
+        ({"rms_norm_eps": True}, "rms_norm_eps is True"),
+        ({"architectures": 5}, "architectures 5 are not supported"),
+        ({"architectures": [[]]}, r"architectures \[\[\]\] are not supported"),
     ],
 )
 def test_what_the_decoder_cannot_compute_is_refused_by_name(path: Path, changes: dict[str, Any], message: str) -> None:
@@ -123,13 +131,34 @@ def test_generation_defaults_come_from_the_checkpoint_or_not_at_all(path: Path, 
         20,
         9,
     )
-    assert own.eos_token_ids == (2, 0)
+    assert own.eos_token_ids(10) == (2, 0)
     plain = read_checkpoint(path, {}, "vllm")
-    assert (plain.sampling_defaults.temperature, plain.eos_token_ids) == (1.0, (2,))
+    assert (plain.sampling_defaults.temperature, plain.eos_token_ids(10)) == (1.0, (2,))
     (tmp_path / "generation_config.json").write_text(json.dumps({"do_sample": False, "temperature": 0.6}))
     assert read_checkpoint(path, {}, str(tmp_path)).sampling_defaults.temperature == 0.0
     with pytest.raises(ModelError, match="--generation-config"):
         read_checkpoint(path, {}, str(tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize("eos", [99999, -1, [2, 99999], "2", [None], True])
+def test_an_end_token_outside_the_vocabulary_is_refused(path: Path, eos: Any) -> None:
+    """It would be masked under min_tokens, and there is nothing to mask."""
+    (path / "generation_config.json").write_text(json.dumps({"eos_token_id": eos}))
+    with pytest.raises(ModelError, match="is not a token of the vocabulary of 10"):
+        read_checkpoint(path, {}, "auto").eos_token_ids(10)
+
+
+def test_a_default_that_is_no_number_is_refused(path: Path) -> None:
+    (path / "generation_config.json").write_text(json.dumps({"temperature": "hot"}))
+    with pytest.raises(ModelError, match="temperature is 'hot', but must be a number"):
+        _ = read_checkpoint(path, {}, "auto").sampling_defaults
+
+
+@pytest.mark.parametrize("index", [{}, {"weight_map": 5}, {"weight_map": {"a": 5}}])
+def test_an_index_without_file_names_is_refused(path: Path, index: Any) -> None:
+    (path / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ModelError, match="has no weight_map of file names"):
+        read_checkpoint(path, {}, "auto").weight_files()
 
 
 def test_the_weights_version_follows_every_tensor(path: Path) -> None:

@@ -11,6 +11,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -76,7 +77,7 @@ def wait_for(condition: Callable[[], Any], what: str, seconds: float) -> Any:
     while not (value := condition()):
         if time.monotonic() > deadline:
             sys.exit(f"{what}: not within {seconds:.0f} s")
-        time.sleep(0.5)
+        threading.Event().wait(0.5)
     return value
 
 

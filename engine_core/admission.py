@@ -36,6 +36,7 @@ class NewChoice:
     seed: int
     cache_salt: str
     num_cached_tokens: int | None
+    priority: int = 0
 
 
 def check_lengths(num_prompt_tokens: int, max_tokens: int, max_model_len: int) -> None:
@@ -53,6 +54,18 @@ def check_lengths(num_prompt_tokens: int, max_tokens: int, max_model_len: int) -
             "max_tokens",
             f"max_tokens is {max_tokens} and the prompt has {num_prompt_tokens} tokens, but this model's maximum"
             f" length is {max_model_len} tokens: at most {max_model_len - num_prompt_tokens} are left",
+        )
+
+
+def check_capacity(num_prompt_tokens: int, max_tokens: int, facts: ModelFacts) -> None:
+    """Raises RequestRefused for a request that could never run: alone, it would fill more than the whole KV cache."""
+    capacity = facts.num_blocks // len(facts.kv_groups) * facts.block_size
+    needed = num_prompt_tokens + max_tokens - 1  # the last token's KV is never computed
+    if needed > capacity:
+        raise RequestRefused(
+            "max_tokens",
+            f"the prompt has {num_prompt_tokens} tokens and max_tokens is {max_tokens}, which needs {needed} tokens of"
+            f" KV cache, but all of it holds {capacity}",
         )
 
 
@@ -91,6 +104,7 @@ def make_request(new: NewChoice, facts: ModelFacts) -> Request:
     sampling = new.sampling
     check_sampling(sampling, facts)
     check_lengths(len(new.prompt_token_ids), sampling.max_tokens, facts.max_model_len)
+    check_capacity(len(new.prompt_token_ids), sampling.max_tokens, facts)
     check_token_ids("prompt", new.prompt_token_ids, facts.vocab_size)
     check_token_ids("resumed_token_ids", new.resumed_token_ids, facts.vocab_size)
     check_token_ids("stop_token_ids", list(sampling.stop_token_ids), facts.vocab_size)
@@ -109,5 +123,6 @@ def make_request(new: NewChoice, facts: ModelFacts) -> Request:
         token_ids=new.prompt_token_ids + new.resumed_token_ids,
         num_prompt_tokens=len(new.prompt_token_ids),
         root_hash=root_hash(facts.weights_version, new.cache_salt),
+        priority=new.priority,
         num_cached_tokens=new.num_cached_tokens,
     )

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+import msgspec
+
 from engine_core.request import Stop
 
 
@@ -13,8 +15,7 @@ class Admitted:
     num_cached_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class Logprobs:
+class Logprobs(msgspec.Struct, frozen=True):
     """`width` entries per token: the sampled token first, then the top ones; natural logarithm."""
 
     width: int
@@ -22,8 +23,9 @@ class Logprobs:
     values: list[float]
 
 
-@dataclass(frozen=True, slots=True)
-class NewTokens:
+class NewTokens(msgspec.Struct, frozen=True):
+    """One for each running request and step, so its making must cost next to nothing."""
+
     handle: int
     start_index: int
     token_ids: list[int]
@@ -64,3 +66,4 @@ class SchedulerStats:
     prefix_cache_hits: int  # tokens
     num_chunked_rows: int
     num_scheduled_tokens: int
+    num_steps_ahead: int

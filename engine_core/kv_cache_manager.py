@@ -1,7 +1,8 @@
 """Which blocks each request has, and which of them others may share.
 
 Takes the model's KV groups (sets of layers with one kind of block); a request has one list of blocks per group. A
-block is published for sharing as soon as a plan computes its last token: later plans run after that one.
+block is published for sharing as soon as its ids are known and a plan computes its last token: later plans run after
+that one.
 """
 
 from engine_core.block_hash import extend_block_hashes
@@ -42,30 +43,27 @@ class KVCacheManager:
                 blocks.append(block)
         return found
 
-    def admit(self, request: Request, cached: list[list[Block]], num_new_tokens: int) -> bool:
-        """Gives a waiting request its cached blocks and room for `num_new_tokens` more. False: too few are free."""
+    def admit(self, request: Request, cached: list[list[Block]], num_tokens: int) -> bool:
+        """Gives a waiting request its cached blocks, and room for `num_tokens` in all. False: too few are free."""
         num_cached_blocks = len(cached[0])
         taken_from_free = sum(block.ref_count == 0 for blocks in cached for block in blocks)
-        wanted = self._blocks_for(num_cached_blocks * self.block_size + num_new_tokens) - num_cached_blocks
+        wanted = self._blocks_for(num_tokens) - num_cached_blocks
         if wanted * self._num_groups > self.pool.num_free_blocks - taken_from_free:
             return False
         for blocks in cached:
             self.pool.share(blocks)
         request.blocks = [list(blocks) for blocks in cached]
-        request.num_computed_tokens = num_cached_blocks * self.block_size
-        return self.extend(request, num_new_tokens)
+        request.num_published_blocks = num_cached_blocks
+        return self.extend(request, num_tokens)
 
-    def extend(self, request: Request, num_new_tokens: int) -> bool:
-        """Room for `num_new_tokens` beyond the computed ones. False, and nothing changed: too few blocks are free."""
-        end = request.num_computed_tokens + num_new_tokens
-        wanted = self._blocks_for(end) - len(request.blocks[0])
+    def extend(self, request: Request, num_tokens: int) -> bool:
+        """Room for `num_tokens` in all. False, and nothing changed: too few blocks are free."""
+        wanted = self._blocks_for(num_tokens) - len(request.blocks[0])
         if wanted > 0:
             if wanted * self._num_groups > self.pool.num_free_blocks:
                 return False
             for blocks in request.blocks:
                 blocks.extend(self.pool.take(wanted))
-        if self._prefix_caching:
-            self._publish(request, end)
         return True
 
     def free(self, request: Request) -> None:
@@ -74,14 +72,16 @@ class KVCacheManager:
             self.pool.release(reversed(blocks))
         request.blocks = []
 
-    def _publish(self, request: Request, end: int) -> None:
-        first, last = request.num_computed_tokens // self.block_size, end // self.block_size
-        if first == last:
+    def publish(self, request: Request, num_computed_tokens: int) -> None:
+        """Makes findable what is full and known of the first `num_computed_tokens`."""
+        first, last = request.num_published_blocks, min(num_computed_tokens, request.num_tokens) // self.block_size
+        if first >= last or not self._prefix_caching:
             return
         extend_block_hashes(request.block_hashes, request.root_hash, request.token_ids, self.block_size)
         for index in range(first, last):
             for group, blocks in enumerate(request.blocks):
                 self.pool.publish(blocks[index], (group, request.block_hashes[index]))
+        request.num_published_blocks = last
 
     def _blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)

@@ -2,21 +2,11 @@
 
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from engine_core.batch import Batch, Ints
 from engine_core.request import Request
 from engine_core.step_plan import NewRequest, StepPlan, pack_i32
-
-
-@dataclass(slots=True)
-class Row:
-    """`num_new_tokens` of a request are computed in this step; `first_new_block` is the first the worker lacks."""
-
-    request: Request
-    num_new_tokens: int
-    first_new_block: int
-
-    @property
-    def samples(self) -> bool:
-        return self.request.num_computed_tokens + self.num_new_tokens == self.request.num_tokens
 
 
 @dataclass(slots=True)
@@ -28,46 +18,48 @@ class PlanBuilder:
     step_id: int = 0
     released_slots: list[int] = field(default_factory=list)
 
-    def build(self, rows: list[Row], admitted: list[Request]) -> StepPlan:
-        """The plan of the next step. Call it before num_computed_tokens moves."""
+    def build(self, batch: Batch, slots: Ints, num_new_tokens: Ints, admitted: list[Request]) -> StepPlan:
+        """The plan of the next step, [rows] each; the batch advances by it."""
         self.step_id += 1
         released, self.released_slots = self.released_slots, []
-        new = {id(request) for request in admitted}
-        offsets, block_ids = self._new_blocks(rows, new)
-        requests = [row.request for row in rows]
+        new_requests = [self._in_full(batch, request) for request in admitted]
+        offsets, block_ids = self._new_blocks(batch, slots)
+        num_computed, output_indices = batch.num_computed[slots], batch.sample_end[slots]
         return StepPlan(
             epoch=self.epoch,
             step_id=self.step_id,
             base_step_id=self.step_id - 1 if self.step_id > 1 else None,
             released_slots=released,
-            new_requests=[self._in_full(request) for request in admitted],
-            slots=pack_i32([_slot(request) for request in requests]),
-            num_new_tokens=pack_i32([row.num_new_tokens for row in rows]),
-            num_computed_tokens=pack_i32([request.num_computed_tokens for request in requests]),
-            output_indices=pack_i32([request.num_output_tokens for request in requests]),
-            sampled=pack_i32([int(row.samples) for row in rows]),
+            new_requests=new_requests,
+            slots=pack_i32(slots),
+            num_new_tokens=pack_i32(num_new_tokens),
+            num_computed_tokens=pack_i32(num_computed),
+            output_indices=pack_i32(output_indices),
+            sampled=pack_i32(batch.advance(slots, num_new_tokens)),
             block_offsets=offsets,
             block_ids=block_ids,
         )
 
-    def _new_blocks(self, rows: list[Row], new: set[int]) -> tuple[list[bytes], list[bytes]]:
-        offsets: list[bytes] = []
-        ids: list[bytes] = []
-        for group in range(self.num_groups):
-            starts, flat = [0], list[int]()
-            for row in rows:
-                if id(row.request) not in new:
-                    flat += [block.block_id for block in row.request.blocks[group][row.first_new_block :]]
-                starts.append(len(flat))
-            offsets.append(pack_i32(starts))
-            ids.append(pack_i32(flat))
-        return offsets, ids
+    def _new_blocks(self, batch: Batch, slots: Ints) -> tuple[list[bytes], list[bytes]]:
+        """For each KV group, the blocks that the worker does not know of yet."""
+        counts = batch.num_blocks[slots] - batch.num_sent_blocks[slots]
+        flat: list[list[int]] = [[] for _ in range(self.num_groups)]
+        for row in np.flatnonzero(counts):
+            slot = int(slots[row])
+            known = int(batch.num_sent_blocks[slot])
+            for ids, blocks in zip(flat, batch.at(slot).blocks, strict=True):
+                ids += [block.block_id for block in blocks[known:]]
+            batch.num_sent_blocks[slot] = batch.num_blocks[slot]
+        offsets = pack_i32(np.concatenate(([0], np.cumsum(counts))))
+        return [offsets] * self.num_groups, [pack_i32(ids) for ids in flat]
 
     @staticmethod
-    def _in_full(request: Request) -> NewRequest:
+    def _in_full(batch: Batch, request: Request) -> NewRequest:
+        assert request.slot is not None
+        batch.num_sent_blocks[request.slot] = batch.num_blocks[request.slot]
         return NewRequest(
             handle=request.handle,
-            slot=_slot(request),
+            slot=request.slot,
             prompt_token_ids=pack_i32(request.token_ids[: request.num_prompt_tokens]),
             output_token_ids=pack_i32(request.output_token_ids),
             block_ids=[pack_i32([block.block_id for block in blocks]) for blocks in request.blocks],
@@ -76,8 +68,3 @@ class PlanBuilder:
             choice=request.choice,
             traceparent=request.traceparent,
         )
-
-
-def _slot(request: Request) -> int:
-    assert request.slot is not None
-    return request.slot

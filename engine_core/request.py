@@ -1,7 +1,8 @@
-"""One choice of one request, as the scheduler sees it: known tokens, computed tokens, blocks.
+"""One choice of one request, as the scheduler sees it: known tokens and blocks.
 
-There is no prefill and no decode: `num_computed_tokens` catches up with the known tokens. The known tokens are the
-prompt and everything generated so far (by whomever: a resumed request brings its tokens along).
+There is no prefill and no decode: the computed tokens catch up with the known ones. The known tokens are the prompt and
+everything generated so far (by whomever: a resumed request brings its tokens along). While the request runs,
+engine_core/batch.py counts how many are computed.
 """
 
 from dataclasses import dataclass, field
@@ -19,11 +20,13 @@ class Request:
     token_ids: list[int]  # prompt, then output
     num_prompt_tokens: int
     root_hash: bytes  # what the chain of block hashes starts from
-    num_computed_tokens: int = 0  # their KV is in the request's blocks
+    last_step_id: int = 0  # when it left the batch: no result of a later step is about it
+    priority: int = 0  # a lower number goes first, under the priority policy
     num_cached_tokens: int | None = None  # prompt tokens found in the prefix cache; None before the first admission
     slot: int | None = None  # in the worker's batch; None while it waits
     blocks: list[list[Block]] = field(default_factory=list)  # per KV group
     block_hashes: list[bytes] = field(default_factory=list)  # of the known full blocks
+    num_published_blocks: int = 0  # of `blocks`: others may find them
     num_preemptions: int = 0
     traceparent: str = ""  # handed on to the worker; nothing here reads it
 

@@ -2,19 +2,23 @@
 ones, and the computed catch up with the known under one token budget per step. Chunked prefill, prefix cache hits,
 preemption and resumed requests all follow from that one rule.
 
-Pure: requests in, plans out, results in, events out. Knows no text, no tensors, no sockets and no clock.
+Pure: requests in, plans out, results in, events out. Knows no text, no tensors, no sockets and no clock. What all the
+running need at every step is worked out on columns (engine_core/batch.py); what is rare, request by request.
 """
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
+from engine_core.batch import Batch, Ints
 from engine_core.events import Admitted, Finished, Logprobs, NewTokens, SchedulerStats, StepEvents
 from engine_core.kv_cache_manager import KVCacheManager
-from engine_core.plan_builder import PlanBuilder, Row
+from engine_core.plan_builder import PlanBuilder
 from engine_core.request import Request, Stop, stop_at
 from engine_core.step_plan import StepPlan, StepResult, unpack_i32
+from engine_core.waiting import WaitingQueue
 
 
 @dataclass(slots=True)
@@ -25,28 +29,49 @@ class Counters:
     prefix_cache_hits: int = 0
     chunked_rows: int = 0
     scheduled_tokens: int = 0
+    steps_ahead: int = 0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one step may hold, and who goes first."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    long_prefill_token_threshold: int = 0  # no request gets more tokens of a step that it shares; 0: no such limit
+    by_priority: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"max_num_batched_tokens ({self.max_num_batched_tokens}) is below max_num_seqs ({self.max_num_seqs}):"
+                " some running request would never get its turn"
+            )
 
 
 class Scheduler:
-    """First come, first served. A request is in exactly one of `waiting`, `running`, or nowhere once it ended."""
+    """A request is in exactly one of `waiting`, `running`, or nowhere once it ended.
 
-    def __init__(
-        self, kv: KVCacheManager, builder: PlanBuilder, max_num_seqs: int, max_num_batched_tokens: int
-    ) -> None:
-        if max_num_batched_tokens < max_num_seqs:
-            raise ValueError(
-                f"max_num_batched_tokens ({max_num_batched_tokens}) is below max_num_seqs ({max_num_seqs}):"
-                " some running request would never get its turn"
-            )
+    Plans may be made before the results of earlier ones are back: what they sampled is then known to the worker alone,
+    and a request's `sample_end` runs ahead of its tokens.
+    """
+
+    def __init__(self, kv: KVCacheManager, builder: PlanBuilder, limits: Limits) -> None:
         self.kv = kv
-        self.waiting: deque[Request] = deque()
-        self.running: list[Request] = []
+        self.waiting = WaitingQueue(limits.by_priority)
+        self.batch = Batch(limits.max_num_seqs, self.waiting.rank)
         self.counters = Counters()
         self._builder = builder
         self._requests: dict[int, Request] = {}
-        self._free_slots = list(range(max_num_seqs - 1, -1, -1))
-        self._max_num_batched_tokens = max_num_batched_tokens
-        self._pending = StepEvents()  # what schedule() and abort() have to tell with the next update
+        self._limits = limits
+        self._last_result = 0  # id of the newest step whose result is back
+        self._admitted: deque[tuple[int, Admitted]] = deque()  # with the steps whose results will tell of them
+        self._stop_ids = np.zeros(0, dtype=np.int32)  # every id that may end a request, sorted
+
+    @property
+    def running(self) -> list[Request]:
+        """By rank: the last of them gives way first."""
+        return self.batch.running
 
     @property
     def has_unfinished(self) -> bool:
@@ -59,8 +84,10 @@ class Scheduler:
             stop = stop_at(request, count)
             if stop is not None:
                 return self._terminal(request, stop)
+        sampling = request.sampling
+        self._stop_ids = np.union1d(self._stop_ids, (*sampling.eos_token_ids, *sampling.stop_token_ids))
         self._requests[request.handle] = request
-        self.waiting.append(request)
+        self.waiting.push(request)
         return None
 
     def abort(self, handle: int) -> Finished | None:
@@ -69,72 +96,69 @@ class Scheduler:
         return self._finish(request, Stop("abort")) if request is not None else None
 
     def schedule(self) -> StepPlan | None:
-        """The next step, or None when there is nothing to compute."""
-        rows: list[Row] = []
-        admitted: list[Request] = []
-        budget = self._max_num_batched_tokens
+        """The next step, or None when there is nothing to compute before a result comes."""
+        batch, budget = self.batch, self._limits.max_num_batched_tokens
         preemptions_before = self.counters.preemptions
 
-        # The running catch up, oldest first. Where blocks run out, the youngest gives its own back.
-        index = 0
-        while index < len(self.running) and budget > 0:
-            request = self.running[index]
-            num_new = min(request.num_tokens - request.num_computed_tokens, budget)
-            num_blocks = len(request.blocks[0])
-            if not self.kv.extend(request, num_new):
-                self._preempt(self.running[-1])
-                continue
-            rows.append(Row(request, num_new, num_blocks))
-            budget -= num_new
-            index += 1
+        # The running catch up, by rank, under one budget. Where blocks run out, the last of them gives its own back.
+        num_new = self._shares(budget)
+        while not self._make_room(num_new):
+            self._preempt(self.running[-1])
+            num_new = self._shares(budget)
+        rows = np.flatnonzero(num_new)  # nothing is left to compute of one whose last sample is on its way
+        slots, num_new = batch.slots[rows], num_new[rows]
+        budget -= int(num_new.sum())
 
         # The waiting are admitted in order, as long as slots, blocks and budget last: none right after a preemption,
-        # or the victim would take its blocks back at once.
+        # or the victim would take its blocks back at once; and none whose results are still on their way.
+        admitted: list[Request] = []
+        admitted_new: list[int] = []
         preempted = self.counters.preemptions > preemptions_before
-        while self.waiting and not preempted and self._free_slots and budget > 0:
-            request = self.waiting[0]
-            cached = self.kv.find_cached(request)
-            num_new = min(request.num_tokens - len(cached[0]) * self.kv.block_size, budget)
-            if not self.kv.admit(request, cached, num_new):
+        while self.waiting and not preempted and not batch.is_full and budget > 0:
+            request = self.waiting.peek()
+            if request.last_step_id > self._last_result:
                 break
-            self._admit(self.waiting.popleft())
+            cached = self.kv.find_cached(request)
+            num_computed = len(cached[0]) * self.kv.block_size
+            wanted = min(request.num_tokens - num_computed, self._cap or budget, budget)
+            if not self.kv.admit(request, cached, num_computed + wanted):
+                break
+            self.kv.publish(request, num_computed + wanted)
+            self._admit(self.waiting.pop(), num_computed)
             admitted.append(request)
-            rows.append(Row(request, num_new, 0))
-            budget -= num_new
+            admitted_new.append(wanted)
+            budget -= wanted
 
         # The plan is built; from here on its tokens count as computed, for later plans run after it.
-        if not rows:
+        slots = np.append(slots, np.array([request.slot for request in admitted], dtype=np.int32))
+        num_new = np.append(num_new, np.array(admitted_new, dtype=np.int32))
+        if not slots.size:
             return None
-        plan = self._builder.build(rows, admitted)
-        for row in rows:
-            self.counters.chunked_rows += not row.samples
-            self.counters.scheduled_tokens += row.num_new_tokens
-            row.request.num_computed_tokens += row.num_new_tokens
-        self.counters.steps += 1
+        plan = self._builder.build(batch, slots, num_new, admitted)
+        self._count(plan)
         return plan
 
     def update(self, result: StepResult) -> StepEvents:
-        """Takes a step's result. Ids count only at a request's next index: whatever is stale falls out by that rule."""
-        events, self._pending = self._pending, StepEvents()
-        rows = zip(
-            unpack_i32(result.handles).tolist(),
-            unpack_i32(result.start_indices).tolist(),
-            unpack_i32(result.counts).tolist(),
-            unpack_i32(result.logprob_widths).tolist(),
-            strict=True,
-        )
-        token_ids = unpack_i32(result.token_ids).tolist()
-        logprob_ids = unpack_i32(result.logprob_token_ids).tolist()
-        logprobs = np.frombuffer(result.logprobs, dtype="<f4").tolist()
-        token_at = logprob_at = 0
-        for handle, start, count, width in rows:
-            ids = token_ids[token_at : token_at + count]
-            span = slice(logprob_at, logprob_at + count * width)
-            token_at, logprob_at = token_at + count, span.stop
-            request = self._requests.get(handle)
-            if request is not None and start == request.num_output_tokens:
-                found = Logprobs(width, logprob_ids[span], logprobs[span]) if width else None
-                self._append(request, ids, found, events)
+        """Takes a step's result. Ids count only at a request's next index: whatever is stale falls out by that rule.
+
+        Whether a request ends is looked at closely only where the id may end one, or max_tokens is reached.
+        """
+        events = StepEvents()
+        self._last_result = result.step_id
+        while self._admitted and self._admitted[0][0] <= result.step_id:
+            events.admitted.append(self._admitted.popleft()[1])
+        for tokens, may_stop in self._new_tokens(result):
+            request = self._requests.get(tokens.handle)
+            if request is None or tokens.start_index != len(request.token_ids) - request.num_prompt_tokens:
+                continue
+            count = len(tokens.token_ids)
+            if may_stop or tokens.start_index + count >= request.sampling.max_tokens:
+                self._append(request, tokens, events)
+            else:
+                request.token_ids += tokens.token_ids
+                events.new_tokens.append(tokens)
+            if len(request.token_ids) % self.kv.block_size < count and request.slot is not None:
+                self.kv.publish(request, int(self.batch.num_computed[request.slot]))
         for handle, message in result.errors:
             if handle in self._requests:
                 events.finished.append(self._finish(self._requests[handle], Stop("error", message=message)))
@@ -144,7 +168,7 @@ class Scheduler:
         return SchedulerStats(
             num_running=len(self.running),
             num_waiting=len(self.waiting),
-            waiting_tokens=sum(request.num_tokens for request in self.waiting),
+            waiting_tokens=self.waiting.num_tokens,
             num_free_blocks=self.kv.pool.num_free_blocks,
             num_blocks=self.kv.pool.num_blocks,
             num_steps=self.counters.steps,
@@ -153,38 +177,96 @@ class Scheduler:
             prefix_cache_hits=self.counters.prefix_cache_hits,
             num_chunked_rows=self.counters.chunked_rows,
             num_scheduled_tokens=self.counters.scheduled_tokens,
+            num_steps_ahead=self.counters.steps_ahead,
         )
 
-    def _admit(self, request: Request) -> None:
-        request.slot = self._free_slots.pop()
-        self.running.append(request)
+    def _new_tokens(self, result: StepResult) -> Iterator[tuple[NewTokens, int]]:
+        """A result's rows, each with the number of its ids that may end a request."""
+        handles, starts, counts, widths = (
+            unpack_i32(column)
+            for column in (result.handles, result.start_indices, result.counts, result.logprob_widths)
+        )
+        token_ids = unpack_i32(result.token_ids)
+        ends = np.cumsum(counts)
+        stops = np.concatenate(([0], np.cumsum(np.isin(token_ids, self._stop_ids))))
+        may_stop = stops[ends] - stops[ends - counts]
+        columns = (handles, starts, ends, counts, may_stop)
+        ids, place = token_ids.tolist(), 0
+        if not widths.any():
+            for handle, start, end, count, stop in zip(*(column.tolist() for column in columns), strict=True):
+                yield NewTokens(handle, start, ids[end - count : end], None), stop
+            return
+        logprob_ids = unpack_i32(result.logprob_token_ids).tolist()
+        values = np.frombuffer(result.logprobs, dtype="<f4").tolist()
+        rows = zip(*(column.tolist() for column in (*columns, widths)), strict=True)
+        for handle, start, end, count, stop, width in rows:
+            span = slice(place, place := place + count * width)
+            found = Logprobs(width, logprob_ids[span], values[span]) if width else None
+            yield NewTokens(handle, start, ids[end - count : end], found), stop
+
+    @property
+    def _cap(self) -> int:
+        """Tokens of one request in a step that it shares, at most; 0: no such limit, or nobody to share with."""
+        return self._limits.long_prefill_token_threshold if len(self._requests) > 1 else 0
+
+    def _shares(self, budget: int) -> Ints:
+        """Tokens that each of the running computes next, [running]: what it wants, as far as the budget goes."""
+        wanted = self.batch.wanted(self._cap)
+        if wanted.sum() <= budget:
+            return wanted
+        before = np.cumsum(wanted) - wanted
+        shares: Ints = np.clip(budget - before, 0, wanted).astype(np.int32)
+        return shares
+
+    def _make_room(self, num_new: Ints) -> bool:
+        """Blocks for so many new tokens of each of the running. False: they do not suffice, some may have theirs."""
+        batch, block_size = self.batch, self.kv.block_size
+        ends = batch.num_computed[batch.slots] + num_new
+        for row in np.flatnonzero(ends > batch.num_blocks[batch.slots] * block_size):
+            request = self.running[row]
+            if not self.kv.extend(request, int(ends[row])):
+                return False
+            batch.num_blocks[batch.slots[row]] = len(request.blocks[0])
+        for row in np.flatnonzero((ends - num_new) // block_size < ends // block_size):
+            self.kv.publish(self.running[row], int(ends[row]))
+        return True
+
+    def _count(self, plan: StepPlan) -> None:
+        sampled = unpack_i32(plan.sampled)
+        self.counters.chunked_rows += len(sampled) - int(sampled.sum())
+        self.counters.scheduled_tokens += int(unpack_i32(plan.num_new_tokens).sum())
+        self.counters.steps += 1
+        self.counters.steps_ahead += plan.step_id > self._last_result + 1
+
+    def _admit(self, request: Request, num_computed_tokens: int) -> None:
+        self.batch.join(request, num_computed_tokens)
         if request.num_cached_tokens is None:  # not for one that comes back from a preemption: it counts once
             self.counters.prefix_cache_queries += request.num_tokens
-            self.counters.prefix_cache_hits += request.num_computed_tokens
-            request.num_cached_tokens = min(request.num_computed_tokens, request.num_prompt_tokens)
-            self._pending.admitted.append(Admitted(request.handle, request.num_cached_tokens))
+            self.counters.prefix_cache_hits += num_computed_tokens
+            request.num_cached_tokens = min(num_computed_tokens, request.num_prompt_tokens)
+            self._admitted.append((self._builder.step_id + 1, Admitted(request.handle, request.num_cached_tokens)))
 
     def _preempt(self, request: Request) -> None:
-        """Back to the head of the queue, with nothing computed; its full blocks may still be found by their hash."""
+        """Back to the queue, with nothing computed; its full blocks may still be found by their hash."""
         self.counters.preemptions += 1
         self._leave_batch(request)
         request.num_preemptions += 1
-        request.num_computed_tokens = 0
-        self.waiting.appendleft(request)
+        request.last_step_id = self._builder.step_id
+        self.waiting.push(request)
 
-    def _append(self, request: Request, ids: list[int], logprobs: Logprobs | None, events: StepEvents) -> None:
-        start = request.num_output_tokens
+    def _append(self, request: Request, tokens: NewTokens, events: StepEvents) -> None:
+        """Up to the one that ends the request, if any does."""
         stop = None
-        for token_id in ids:
-            request.token_ids.append(token_id)
-            stop = stop_at(request, request.num_output_tokens)
-            if stop is not None:
-                break
-        kept = request.num_output_tokens - start
-        if logprobs is not None and kept < len(ids):
+        kept = 0
+        while stop is None and kept < len(tokens.token_ids):
+            request.token_ids.append(tokens.token_ids[kept])
+            kept += 1
+            stop = stop_at(request, tokens.start_index + kept)
+        logprobs = tokens.logprobs
+        if logprobs is not None:
             end = kept * logprobs.width
             logprobs = Logprobs(logprobs.width, logprobs.token_ids[:end], logprobs.values[:end])
-        events.new_tokens.append(NewTokens(request.handle, start, ids[:kept], logprobs))
+        events.new_tokens.append(NewTokens(request.handle, tokens.start_index, tokens.token_ids[:kept], logprobs))
         if stop is not None:
             events.finished.append(self._finish(request, stop))
 
@@ -198,11 +280,9 @@ class Scheduler:
 
     def _leave_batch(self, request: Request) -> None:
         assert request.slot is not None
-        self.running.remove(request)
-        self.kv.free(request)
         self._builder.released_slots.append(request.slot)
-        self._free_slots.append(request.slot)
-        request.slot = None
+        self.batch.leave(request)
+        self.kv.free(request)
 
     @staticmethod
     def _terminal(request: Request, stop: Stop) -> Finished:

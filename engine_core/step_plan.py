@@ -5,12 +5,14 @@ of the rest only what changed. Fields are only ever added at the end, with a def
 newer one fills them in. Columns are little-endian int32 as bytes, one row per scheduled request.
 """
 
+from typing import Any
+
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 
-def pack_i32(values: list[int] | npt.NDArray[np.int32]) -> bytes:
+def pack_i32(values: list[int] | npt.NDArray[Any]) -> bytes:
     """Ints in [-2**31, 2**31) as little-endian int32."""
     return np.asarray(values, dtype="<i4").tobytes()
 
@@ -63,7 +65,7 @@ class StepPlan(msgspec.Struct, array_like=True):
     num_new_tokens: bytes
     num_computed_tokens: bytes
     output_indices: bytes  # index of the output token that the row would sample
-    sampled: bytes  # 1 where the row's last token is the last known one, so that a next is drawn
+    sampled: bytes  # 1 where the row's last token is the worker's last one, so that a next is drawn
     block_offsets: list[bytes]  # per KV group: [rows + 1], where each row's new blocks begin in block_ids
     block_ids: list[bytes]  # per KV group: blocks appended to the rows' block tables
 

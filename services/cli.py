@@ -15,6 +15,7 @@ USAGE = """usage: tandem COMMAND [OPTIONS]
   engine             scheduler and KV cache
   worker [MODEL]     the model on its accelerator
   bench serve        measure any OpenAI-compatible server
+  bench engine       measure what a step costs the scheduler
 
 `tandem COMMAND --help` lists the options of one command; `tandem --version` prints the version.
 """
@@ -32,6 +33,8 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.write(f"tandem {VERSION}\n")
         return 0
     if command == "bench":  # not a process of the server: it reads its own command line
+        if rest[:1] == ["engine"]:
+            return int(importlib.import_module("services.engine.bench").main(rest[1:]))
         return int(importlib.import_module("loadtest.cli").main(rest))
     if command not in MODULES:
         commands = ", ".join([*MODULES, "bench"])

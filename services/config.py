@@ -108,6 +108,13 @@ class EngineOptions(MonitoredOptions):
 
     max_num_seqs: int = setting(128, "requests that run at once", parse=integer, low=1, high=65536)
     max_num_batched_tokens: int = setting(2048, "tokens computed in one step, at most", parse=integer, low=1)
+    long_prefill_token_threshold: int = setting(
+        0, "tokens of one request in a step that it shares, at most; 0: no such limit", parse=integer, low=0
+    )
+    scheduling_policy: str = setting(
+        "fcfs", "who goes first: who came first, or whose priority is lower", choices=("fcfs", "priority")
+    )
+    async_scheduling: bool = setting(True, "plan the next step while the last one runs", parse=boolean)
     enable_prefix_caching: bool = setting(True, "reuse the KV of prompts that begin alike", parse=boolean)
     seed: int | None = setting(
         None, "makes random what is not seeded by a request repeatable", parse=int, low=0, high=2**63 - 1

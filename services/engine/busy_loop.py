@@ -1,6 +1,7 @@
 """The loop that keeps the accelerator busy: commands in, schedule, send, receive, update, events out. No asyncio here.
 
 It runs in a thread of its own and owns the scheduler: nobody else touches it. What it has to tell goes to one callback.
+Under asynchronous scheduling the next plan is with the worker before the result of the last one is back.
 """
 
 import threading
@@ -12,19 +13,29 @@ from engine_core.events import SchedulerStats, StepEvents
 from engine_core.kv_cache_manager import KVCacheManager
 from engine_core.plan_builder import PlanBuilder
 from engine_core.request import Request
-from engine_core.scheduler import Scheduler
-from engine_core.step_plan import StepPlan
+from engine_core.scheduler import Limits, Scheduler
+from engine_core.step_plan import StepPlan, unpack_i32
 from engine_core.worker_messages import EngineLimits, ModelFacts, Register
 from services.engine.worker_link import WorkerGone, WorkerLink
 from services.tracing import now
 
 
 @dataclass(frozen=True)
+class Rules:
+    """How this engine schedules."""
+
+    limits: Limits
+    prefix_caching: bool
+    steps_in_flight: int  # 2: the next plan is made while the last one runs; 1: the plain loop
+
+
+@dataclass(frozen=True)
 class StepTimes:
-    """When a step was planned, and when its result was there; nanoseconds since the epoch."""
+    """When a step was planned, and when its result was there, in nanoseconds since the epoch; and what it computed."""
 
     planned: int
     done: int
+    num_tokens: int
 
 
 @dataclass(frozen=True)
@@ -37,10 +48,11 @@ class Callbacks:
 
 
 class BusyLoop:
-    def __init__(self, endpoint: str, limits: EngineLimits, prefix_caching: bool, callbacks: Callbacks) -> None:
+    def __init__(self, endpoint: str, limits: EngineLimits, rules: Rules, callbacks: Callbacks) -> None:
         self._limits = limits
-        self._prefix_caching = prefix_caching
+        self._rules = rules
         self._callbacks = callbacks
+        self._in_flight: deque[tuple[StepPlan, int]] = deque()  # plans without their result, and when they were made
         self._link = WorkerLink(endpoint, limits)
         self._commands: deque[Request | int] = deque()  # a request to add, or a handle to abort
         self._stopping = False
@@ -74,21 +86,26 @@ class BusyLoop:
             self._link.close()
 
     def _step(self, scheduler: Scheduler) -> None:
-        """One step; without work, waits for a command."""
+        """Sends a plan; takes a result where one has to come first. Without work, waits for a command."""
         self._apply_commands(scheduler)
         planned = now()
         plan = scheduler.schedule()
         if plan is not None:
             self._link.send(plan)
-            self._take_result(scheduler, plan, planned)
-        elif self._link.poll_result() is not None:
+            self._in_flight.append((plan, planned))
+        if len(self._in_flight) >= self._rules.steps_in_flight or (self._in_flight and plan is None):
+            self._take_result(scheduler)
+        elif plan is None and self._link.poll_result() is not None:
             raise WorkerGone("the worker sent a result that nobody asked for")
 
-    def _take_result(self, scheduler: Scheduler, plan: StepPlan, planned: int) -> None:
+    def _take_result(self, scheduler: Scheduler) -> None:
+        """The oldest one's; a worker runs its plans in order."""
+        plan, planned = self._in_flight[0]
         while not self._stopping:
             result = self._link.poll_result()
             if result is not None and result.step_id == plan.step_id:
-                times = StepTimes(planned, now())
+                self._in_flight.popleft()
+                times = StepTimes(planned, now(), int(unpack_i32(plan.num_new_tokens).sum()))
                 self._callbacks.published(scheduler.update(result), scheduler.stats(), times)
                 return
 
@@ -110,9 +127,9 @@ class BusyLoop:
                 return None
             registration = self._link.poll_registration()
         facts = registration.facts
-        kv = KVCacheManager(facts.num_blocks, facts.block_size, facts.kv_groups, self._prefix_caching)
+        kv = KVCacheManager(facts.num_blocks, facts.block_size, facts.kv_groups, self._rules.prefix_caching)
         builder = PlanBuilder(registration.epoch, len(facts.kv_groups))
-        scheduler = Scheduler(kv, builder, self._limits.max_num_seqs, self._limits.max_num_batched_tokens)
+        scheduler = Scheduler(kv, builder, self._rules.limits)
         self._callbacks.registered(facts)
         self._callbacks.published(StepEvents(), scheduler.stats(), None)
         return scheduler

@@ -59,6 +59,7 @@ def new_choices(submit: engine_pb2.Submit, facts: ModelFacts, handles: list[int]
             sampling=sampling,
             seed=seed,
             cache_salt=submit.cache_salt,
+            priority=submit.priority,
             num_cached_tokens=choice.cached_tokens if choice.HasField("cached_tokens") else None,
         )
         for handle, choice in zip(handles, submit.choices, strict=True)

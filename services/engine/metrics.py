@@ -77,8 +77,10 @@ class EngineMetrics:
             return
         for name, counter in self._counters.items():
             counter.inc(getattr(stats, name) - getattr(last, name))
-        if stats.num_steps > last.num_steps:
-            self._histograms["iteration_tokens_total"].observe(stats.num_scheduled_tokens - last.num_scheduled_tokens)
+
+    def step(self, num_tokens: int) -> None:
+        """A step has computed so many tokens."""
+        self._histograms["iteration_tokens_total"].observe(num_tokens)
 
     def ended(self, times: dict[str, float], num_preemptions: int, num_computed_prompt_tokens: int) -> None:
         """One choice is over. `times` in seconds, without the stages that it did not reach."""

@@ -18,9 +18,10 @@ import zmq
 
 from engine_core.admission import MAX_N, MAX_SEED, RequestRefused, make_request
 from engine_core.events import Finished, SchedulerStats, StepEvents
+from engine_core.scheduler import Limits
 from engine_core.worker_messages import PROTOCOL, EngineLimits, ModelFacts
 from services.config import EngineOptions
-from services.engine.busy_loop import BusyLoop, Callbacks, StepTimes
+from services.engine.busy_loop import BusyLoop, Callbacks, Rules, StepTimes
 from services.engine.codec import StepMailbox, engine_facts, engine_stats, new_choices, terminal
 from services.engine.metrics import EngineMetrics
 from services.engine.timeline import Timeline, end
@@ -38,6 +39,7 @@ from services.rpc.transport import RpcServer
 from services.tracing import Tracing, now, set_up_tracing
 
 log = logging.getLogger(__name__)
+STEPS_IN_FLIGHT = 2
 
 
 @dataclass
@@ -58,12 +60,14 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
         self,
         loop: BusyLoop,
         limits: EngineLimits,
+        by_priority: bool,
         seed: int | None,
         make_metrics: Callable[[ModelFacts], EngineMetrics],
         tracing: Tracing,
     ) -> None:
         self._loop = loop
         self._limits = limits
+        self._by_priority = by_priority
         self._make_metrics = make_metrics
         self._metrics: EngineMetrics | None = None  # once the model is known
         self._tracing = tracing
@@ -139,6 +143,8 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
                 self._record(owner, finished, done)
         if self._metrics is not None:
             self._metrics.state(stats)
+            if times is not None:
+                self._metrics.step(times.num_tokens)
 
     def _finish(self, owner: Owner, finished: Finished) -> None:
         assert self._facts is not None
@@ -177,6 +183,11 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
         assert self._facts is not None
         if not 1 <= len(submit.choices) <= MAX_N:
             raise RequestRefused("n", f"n is {len(submit.choices)}, but must be from 1 to {MAX_N}")
+        if submit.priority and not self._by_priority:
+            raise RequestRefused(
+                "priority",
+                f"priority is {submit.priority}, but this server goes by arrival: see --scheduling-policy priority",
+            )
         seed = submit.seed if submit.HasField("seed") else self._random.randint(0, MAX_SEED)
         handles = [next(self._handles) for _ in submit.choices]
         requests = [make_request(new, self._facts) for new in new_choices(submit, self._facts, handles, seed)]
@@ -230,11 +241,12 @@ async def serve(options: EngineOptions) -> None:
         published=lambda events, stats, times: _hand_over(here, servicer.published, events, stats, times),
         failed=lambda error: _hand_over(here, on_failed, error),
     )
-    loop = BusyLoop(options.worker, limits, options.enable_prefix_caching, callbacks)
+    rules = _rules(options)
+    loop = BusyLoop(options.worker, limits, rules, callbacks)
     registry = new_registry()
     tracing = set_up_tracing("engine", options.otlp_traces_endpoint)
     make_metrics = functools.partial(EngineMetrics, registry, options.enable_prefix_caching)
-    servicer = EngineServicer(loop, limits, options.seed, make_metrics, tracing)
+    servicer = EngineServicer(loop, limits, rules.limits.by_priority, options.seed, make_metrics, tracing)
     server = RpcServer(options.listen)
     engine_pb2_grpc.add_EngineServiceServicer_to_server(servicer, server.grpc)
     with Monitor(open_port(options), registry, ready.is_set):
@@ -246,6 +258,16 @@ async def serve(options: EngineOptions) -> None:
         finally:
             serving.cancel()
             await to_the_end(_stop(server, loop, servicer, tracing))
+
+
+def _rules(options: EngineOptions) -> Rules:
+    limits = Limits(
+        options.max_num_seqs,
+        options.max_num_batched_tokens,
+        options.long_prefill_token_threshold,
+        by_priority=options.scheduling_policy == "priority",
+    )
+    return Rules(limits, options.enable_prefix_caching, STEPS_IN_FLIGHT if options.async_scheduling else 1)
 
 
 async def _stop(server: RpcServer, loop: BusyLoop, servicer: EngineServicer, tracing: Tracing) -> None:

@@ -63,6 +63,7 @@ class GenerationRequest(_Strict):
     skip_special_tokens: bool = True
     return_token_ids: bool = False
     cache_salt: str = Field("", max_length=1024)
+    priority: int = Field(0, ge=-(2**31), le=2**31 - 1)
 
     @model_validator(mode="after")
     def _check(self) -> "GenerationRequest":

@@ -59,6 +59,7 @@ def _submit(request: GenerationRequest, request_id: str, new_handle: NewHandle) 
             logprobs=request.num_logprobs,
         ),
         cache_salt=request.cache_salt,
+        priority=request.priority,
         stop=request.stop_strings,
         include_stop_str_in_output=request.include_stop_str_in_output,
         skip_special_tokens=request.skip_special_tokens,

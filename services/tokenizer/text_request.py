@@ -155,6 +155,7 @@ class TextRequest:
             choices=choices,
             sampling=submit.sampling,
             cache_salt=submit.cache_salt,
+            priority=submit.priority,
             traceparent=self._span.traceparent,
         )
 

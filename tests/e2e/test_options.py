@@ -66,7 +66,8 @@ def tight() -> Iterator[Server]:
     limits = ("--max-model-len=256", "--max-num-seqs=2", "--max-num-batched-tokens=32", "--block-size=8")
     names = ("--served-model-name", "first", "second")
     others = ("--dtype=float32", "--no-enable-prefix-caching", "--tokenizer-replicas=2", "--generation-config=vllm")
-    with Server("demo", *limits, *names, *others) as server:
+    steps = ("--scheduling-policy=priority", "--long-prefill-token-threshold=8", "--no-async-scheduling")
+    with Server("demo", *limits, *names, *others, *steps) as server:
         yield server
 
 
@@ -283,6 +284,49 @@ def test_enable_prefix_caching(request: pytest.FixtureRequest, name: str, hits: 
     assert server.stats().prefix_cache_hits - before.prefix_cache_hits == hits
 
 
+@pytest.mark.parametrize(("name", "ahead"), [("plain", True), ("tight", False)])
+def test_async_scheduling(request: pytest.FixtureRequest, name: str, ahead: bool) -> None:
+    server: Server = request.getfixturevalue(name)
+    before = server.stats()
+    tokens_of(server, [7] * 10, max_tokens=20)
+    after = server.stats()
+    steps = after.num_steps - before.num_steps
+    assert steps == 20
+    assert after.num_steps_ahead - before.num_steps_ahead == (steps - 1 if ahead else 0)
+
+
+def test_long_prefill_token_threshold(tight: Server) -> None:
+    """64 tokens are 8 rows of 8 while another request shares the steps."""
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(tokens_of, tight, [7] * 10, max_tokens=240)
+        wait_for(lambda: tight.stats().num_running == 1, "the other runs")
+        before = tight.stats().num_chunked_rows
+        tokens_of(tight, list(range(100, 164)), max_tokens=1)
+        assert tight.stats().num_chunked_rows - before == 7
+        other.result()
+
+
+def test_scheduling_policy(tight: Server, plain: Server) -> None:
+    """Of two that wait, the urgent one that came later runs first."""
+    order: list[str] = []
+
+    def ask(name: str, **body: Any) -> None:
+        tokens_of(tight, [7] * 10, **body)
+        order.append(name)
+
+    with ThreadPoolExecutor(4) as pool:
+        running = [pool.submit(ask, "running", max_tokens=count) for count in (240, 120)]
+        wait_for(lambda: tight.stats().num_running == 2, "both places are taken")
+        later = pool.submit(ask, "later", max_tokens=2, priority=1)
+        wait_for(lambda: tight.stats().num_waiting == 1, "one waits")
+        urgent = pool.submit(ask, "urgent", max_tokens=2, priority=-1)
+        for answer in (*running, later, urgent):
+            answer.result()
+    assert order == ["running", "urgent", "later", "running"]
+    refused = plain.post("/v1/completions", {"prompt": "a", "priority": 1})
+    assert refused.status_code == 400 and refused.json()["error"]["param"] == "priority"
+
+
 def test_served_model_name(tight: Server) -> None:
     assert [card["id"] for card in model_cards(tight)] == ["first", "second"]
     for name in ("first", "second"):
@@ -368,6 +412,7 @@ def test_config(filed: Server) -> None:
 # Option -> its proof. A new option without one, or a proof under another name, fails below.
 PROOFS: dict[str, Callable[..., None]] = {
     "api_key": test_api_key,
+    "async_scheduling": test_async_scheduling,
     "block_size": test_block_size,
     "chat_template": test_chat_template,
     "config": test_config,
@@ -382,6 +427,7 @@ PROOFS: dict[str, Callable[..., None]] = {
     "load_format": test_load_format,
     "log_format": test_logs.test_log_format,
     "log_level": test_logs.test_log_level,
+    "long_prefill_token_threshold": test_long_prefill_token_threshold,
     "max_model_len": test_max_model_len,
     "max_num_batched_tokens": test_max_num_batched_tokens,
     "max_num_seqs": test_max_num_seqs,
@@ -390,6 +436,7 @@ PROOFS: dict[str, Callable[..., None]] = {
     "port": test_port,
     "revision": test_hub.test_revision_picks_the_other_weights,
     "runtime_dir": test_runtime_dir,
+    "scheduling_policy": test_scheduling_policy,
     "seed": test_seed,
     "served_model_name": test_served_model_name,
     "tokenizer_replicas": test_tokenizer_replicas,

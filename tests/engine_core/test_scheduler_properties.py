@@ -1,8 +1,9 @@
-"""Random sequences of add, abort, schedule, preempt and finish. Whatever happens: blocks are conserved, no block has
-two owners unless its contents are shared by hash, the budget holds, and every request ends with exactly its own tokens.
+"""Random sequences of add, abort, schedule, preempt and finish, with results that arrive up to two steps late. Whatever
+happens: blocks are conserved, no block has two owners unless its contents are shared by hash, the budget holds, every
+request ends with exactly its own tokens, and nobody waits for ever.
 """
 
-from collections import Counter
+from collections import Counter, deque
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -11,7 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from engine_core.events import Finished, StepEvents
 from engine_core.kv_cache_manager import KVCacheManager
 from engine_core.plan_builder import PlanBuilder
-from engine_core.scheduler import Scheduler
+from engine_core.scheduler import Limits, Scheduler
+from engine_core.step_plan import StepResult
 from tests.fakes import FakeWorker, make_core_request, make_facts, oracle
 
 MAX_STEPS_TO_END = 2000
@@ -29,21 +31,41 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_num_seqs=st.integers(1, 5),
         extra_budget=st.integers(0, 20),
         cached=st.booleans(),
+        threshold=st.sampled_from([0, 0, 3]),
+        by_priority=st.booleans(),
+        steps_in_flight=st.integers(1, 3),
     )
-    def start(self, num_blocks: int, max_num_seqs: int, extra_budget: int, cached: bool) -> None:
+    def start(
+        self,
+        num_blocks: int,
+        max_num_seqs: int,
+        extra_budget: int,
+        cached: bool,
+        threshold: int,
+        by_priority: bool,
+        steps_in_flight: int,
+    ) -> None:
         self.facts = make_facts(num_blocks=num_blocks, max_model_len=min(64, num_blocks * 4))
         self.budget = max_num_seqs + extra_budget
         self.max_num_seqs = max_num_seqs
         kv = KVCacheManager(num_blocks, self.facts.block_size, ("full",), prefix_caching=cached)
-        self.scheduler = Scheduler(kv, PlanBuilder(1, 1), max_num_seqs, self.budget)
+        self.scheduler = Scheduler(kv, PlanBuilder(1, 1), Limits(max_num_seqs, self.budget, threshold, by_priority))
         self.worker = FakeWorker(self.facts)
+        self.steps_in_flight = steps_in_flight
+        self.in_flight: deque[StepResult] = deque()
         self.expected: dict[int, list[int]] = {}
         self.outputs: dict[int, list[int]] = {}
         self.finished: dict[int, Finished] = {}
         self.next_handle = 0
 
-    @rule(prompt=prompts, max_tokens=st.integers(1, 12), ignore_eos=st.booleans(), resumed=st.integers(0, 5))
-    def add(self, prompt: list[int], max_tokens: int, ignore_eos: bool, resumed: int) -> None:
+    @rule(
+        prompt=prompts,
+        max_tokens=st.integers(1, 12),
+        ignore_eos=st.booleans(),
+        resumed=st.integers(0, 5),
+        priority=st.integers(-1, 1),
+    )
+    def add(self, prompt: list[int], max_tokens: int, ignore_eos: bool, resumed: int, priority: int) -> None:
         max_tokens = min(max_tokens, self.facts.max_model_len - len(prompt))
         eos = () if ignore_eos else self.facts.eos_token_ids
         whole = oracle(prompt, max_tokens)
@@ -51,6 +73,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             whole = whole[: whole.index(0) + 1]
         done = whole[: min(resumed, len(whole))]
         request = make_core_request(self.next_handle, prompt, max_tokens, self.facts, resumed=done, eos_token_ids=eos)
+        request.priority = priority
         self.next_handle += 1
         self.expected[request.handle] = whole
         self.outputs[request.handle] = list(done)
@@ -70,12 +93,19 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule()
     def step(self) -> None:
-        plan = self.scheduler.schedule()
-        assert (plan is not None) == self.scheduler.has_unfinished
+        """Plans a step, unless so many are in flight already that a result has to come first."""
+        plan = self.scheduler.schedule() if len(self.in_flight) < self.steps_in_flight else None
         if plan is not None:
-            result = self.worker.execute(plan)
+            self.in_flight.append(self.worker.execute(plan))
             assert self.worker.step_tokens[-1] <= self.budget
-            self._take(self.scheduler.update(result))
+        else:
+            assert self.in_flight or not self.scheduler.has_unfinished, "nothing runs, and nothing comes"
+            self.result()
+
+    @rule()
+    def result(self) -> None:
+        if self.in_flight:
+            self._take(self.scheduler.update(self.in_flight.popleft()))
 
     def _take(self, events: StepEvents) -> None:
         for tokens in events.new_tokens:
@@ -115,7 +145,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         if not hasattr(self, "scheduler"):
             return
         for _ in range(MAX_STEPS_TO_END):
-            if not self.scheduler.has_unfinished:
+            if not self.scheduler.has_unfinished and not self.in_flight:
                 break
             self.step()
         assert not self.scheduler.has_unfinished, "a request was starved"

@@ -71,6 +71,7 @@ COMMON: list[tuple[str, list[Any], list[Any]]] = [
     ("skip_special_tokens", [False], [0, "no"]),
     ("return_token_ids", [True], [1, "yes"]),
     ("cache_salt", ["", "a" * 1024], ["a" * 1025, 5, []]),
+    ("priority", [0, -(2**31), 2**31 - 1], [2**31, -(2**31) - 1, 0.5, "1", True]),
 ]
 CHAT_ONLY: list[tuple[str, list[Any], list[Any]]] = [
     ("messages", [[USER], [USER, USER]], [[], {}, "Hi", 5]),

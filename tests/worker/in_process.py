@@ -9,7 +9,7 @@ from engine_core.admission import NewChoice, make_request
 from engine_core.events import SchedulerStats
 from engine_core.kv_cache_manager import KVCacheManager
 from engine_core.plan_builder import PlanBuilder
-from engine_core.scheduler import Scheduler
+from engine_core.scheduler import Limits, Scheduler
 from engine_core.step_plan import SamplingParams
 from engine_core.worker_messages import EngineLimits
 from kernels.ops import Ops
@@ -41,7 +41,7 @@ class InProcess:
         self.runner, self.shape = build_runner(self.model, options, limits)
         self.facts = model_facts(self.model, options, self.shape)
         kv = KVCacheManager(self.shape.num_blocks, self.shape.block_size, self.facts.kv_groups, prefix_caching)
-        self.scheduler = Scheduler(kv, PlanBuilder(1, 1), limits.max_num_seqs, limits.max_num_batched_tokens)
+        self.scheduler = Scheduler(kv, PlanBuilder(1, 1), Limits(limits.max_num_seqs, limits.max_num_batched_tokens))
         self.answers: dict[int, Answer] = {}
 
     @property

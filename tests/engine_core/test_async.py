@@ -1,0 +1,136 @@
+"""Plans that are made before the results of earlier ones are back: the tokens are those of the plain loop."""
+
+from collections import deque
+
+import pytest
+
+from engine_core.events import Finished
+from engine_core.scheduler import Scheduler
+from engine_core.step_plan import StepResult, unpack_i32
+from tests.engine_core.test_scheduler import add_all, make_scheduler
+from tests.fakes import FakeWorker, make_core_request, oracle
+
+
+class Pipe:
+    """Scheduler and worker with so many steps between plan and result."""
+
+    def __init__(self, scheduler: Scheduler, worker: FakeWorker, steps_in_flight: int = 2) -> None:
+        self.scheduler = scheduler
+        self.worker = worker
+        self.outputs: dict[int, list[int]] = {}
+        self.finished: dict[int, Finished] = {}
+        self._steps_in_flight = steps_in_flight
+        self._results: deque[StepResult] = deque()
+
+    def plan(self) -> bool:
+        """Sends the next plan; False when there is none."""
+        plan = self.scheduler.schedule()
+        if plan is not None:
+            self._results.append(self.worker.execute(plan))
+        return plan is not None
+
+    def take(self) -> None:
+        """The oldest result comes back."""
+        events = self.scheduler.update(self._results.popleft())
+        for tokens in events.new_tokens:
+            self.outputs.setdefault(tokens.handle, []).extend(tokens.token_ids)
+        self.finished |= {one.handle: one for one in events.finished}
+
+    def run(self) -> None:
+        while self.scheduler.has_unfinished or self._results:
+            planned = len(self._results) < self._steps_in_flight and self.plan()
+            if not planned or len(self._results) == self._steps_in_flight:
+                self.take()
+
+
+def test_the_next_step_goes_ahead_of_the_result() -> None:
+    scheduler, worker = make_scheduler()
+    add_all(scheduler, make_core_request(0, [1, 2, 3], 6))
+    pipe = Pipe(scheduler, worker)
+    assert pipe.plan() and pipe.plan()
+    assert worker.step_tokens == [3, 1], "the second step computes a token that nobody here has seen"
+    pipe.run()
+    assert pipe.outputs[0] == oracle([1, 2, 3], 6)
+    assert scheduler.counters.steps == 6 and scheduler.counters.steps_ahead == 5
+
+
+@pytest.mark.parametrize("steps_in_flight", [1, 2, 3])
+def test_no_token_is_computed_beyond_max_tokens(steps_in_flight: int) -> None:
+    scheduler, worker = make_scheduler()
+    add_all(scheduler, *(make_core_request(handle, [handle, 2, 3], handle + 1) for handle in range(4)))
+    pipe = Pipe(scheduler, worker, steps_in_flight)
+    pipe.run()
+    assert pipe.outputs == {handle: oracle([handle, 2, 3], handle + 1) for handle in range(4)}
+    assert sum(worker.step_tokens) == sum(3 + handle for handle in range(4))
+
+
+def test_what_runs_past_the_end_of_an_answer_is_dropped() -> None:
+    prompt, expected = [7, 9], oracle([7, 9], 12)
+    scheduler, worker = make_scheduler()
+    add_all(scheduler, make_core_request(0, prompt, 12, stop_token_ids=(expected[3],)))
+    pipe = Pipe(scheduler, worker)
+    pipe.run()
+    assert pipe.outputs[0] == expected[:4]
+    assert sum(worker.step_tokens) == 2 + 4, "the fourth token was computed before it was known to be the last"
+    assert scheduler.kv.pool.num_free_blocks == scheduler.kv.pool.num_blocks
+
+
+def test_a_block_is_found_once_its_ids_are_known() -> None:
+    """A block whose last token is still on its way has no hash yet."""
+    prompt = [1, 2, 3]
+    scheduler, worker = make_scheduler()
+    add_all(scheduler, make_core_request(0, prompt, 8))
+    pipe = Pipe(scheduler, worker)
+    assert pipe.plan() and pipe.plan()  # the block of 4 is full, its last token unknown
+    first = scheduler.running[0]
+    assert scheduler.batch.num_computed[first.slot] == 4 and first.num_published_blocks == 0
+    pipe.take()
+    assert first.num_published_blocks == 1
+    pipe.run()
+    answer = oracle(prompt, 8)
+    add_all(scheduler, make_core_request(1, [*prompt, *answer, 5], 2))
+    pipe.run()
+    assert pipe.finished[1].num_cached_tokens == 8
+    assert pipe.outputs[1] == oracle([*prompt, *answer, 5], 2)
+
+
+def test_a_preempted_request_waits_for_its_results_in_flight() -> None:
+    """Its token counts when it comes, and nothing is drawn or counted twice."""
+    scheduler, worker = make_scheduler(num_blocks=8, prefix_caching=False)
+    prompts = {0: [1, 2, 3], 1: [4, 5, 6]}
+    add_all(scheduler, *(make_core_request(handle, prompt, 20) for handle, prompt in prompts.items()))
+    pipe = Pipe(scheduler, worker)
+    while not scheduler.counters.preemptions:
+        assert pipe.plan()
+        if len(pipe._results) == 2:
+            victim = next(iter(scheduler.waiting), None)
+            known = victim.num_output_tokens if victim is not None else 0
+            pipe.take()
+    assert victim is not None and victim.last_step_id <= scheduler._last_result + 1
+    assert victim.num_output_tokens == known + 1, "the result that was on its way has counted"
+    pipe.run()
+    assert pipe.outputs == {handle: oracle(prompt, 20) for handle, prompt in prompts.items()}
+    assert {one.num_output_tokens for one in pipe.finished.values()} == {20}
+
+
+def test_an_abort_with_steps_in_flight_drops_both() -> None:
+    scheduler, worker = make_scheduler()
+    add_all(scheduler, make_core_request(0, [1, 2, 3], 9), make_core_request(1, [4, 5], 9))
+    pipe = Pipe(scheduler, worker)
+    assert pipe.plan() and pipe.plan()
+    finished = scheduler.abort(0)
+    assert finished is not None and finished.stop.reason == "abort"
+    pipe.run()
+    assert pipe.outputs == {1: oracle([4, 5], 9)}
+
+
+def test_admission_is_told_with_the_result_of_its_own_step() -> None:
+    scheduler, worker = make_scheduler()
+    add_all(scheduler, make_core_request(0, [1, 2, 3], 9))
+    first = scheduler.schedule()
+    assert first is not None
+    add_all(scheduler, make_core_request(1, [4, 5], 9))
+    second = scheduler.schedule()
+    assert second is not None and unpack_i32(second.slots).tolist() == [0, 1]
+    told = [[one.handle for one in scheduler.update(worker.execute(plan)).admitted] for plan in (first, second)]
+    assert told == [[0], [1]]

@@ -1,0 +1,85 @@
+"""Who goes first, who gives way, and who is refused at the door."""
+
+import pytest
+
+from engine_core.admission import RequestRefused
+from engine_core.request import Request
+from engine_core.step_plan import unpack_i32
+from engine_core.waiting import WaitingQueue
+from tests.engine_core.test_scheduler import add_all, make_scheduler, run
+from tests.fakes import make_core_request, make_facts, oracle
+
+
+def with_priority(handle: int, priority: int, prompt: list[int] | None = None, max_tokens: int = 4) -> Request:
+    request = make_core_request(handle, prompt or [handle + 1, 2, 3], max_tokens)
+    request.priority = priority
+    return request
+
+
+def test_priority_goes_first_and_arrival_breaks_ties() -> None:
+    scheduler, worker = make_scheduler(max_num_seqs=1, by_priority=True)
+    for handle, priority in enumerate([1, 0, 1, -1, 0]):
+        add_all(scheduler, with_priority(handle, priority))
+    order = []
+    while scheduler.has_unfinished:
+        plan = scheduler.schedule()
+        assert plan is not None
+        order += [one.handle for one in scheduler.update(worker.execute(plan)).finished]
+    assert order == [3, 1, 4, 0, 2]
+
+
+def test_under_first_come_first_served_priorities_count_nothing() -> None:
+    scheduler, _ = make_scheduler(max_num_seqs=1)
+    for handle, priority in enumerate([1, 0, -1]):
+        add_all(scheduler, with_priority(handle, priority))
+    assert [request.handle for request in scheduler.waiting] == [0, 1, 2]
+
+
+def test_the_least_urgent_gives_way_not_the_youngest() -> None:
+    scheduler, worker = make_scheduler(num_blocks=8, prefix_caching=False, by_priority=True)
+    add_all(scheduler, with_priority(0, 5, [1, 2, 3], 20), with_priority(1, 0, [4, 5, 6], 20))
+    victims = set()
+    outputs: dict[int, list[int]] = {0: [], 1: []}
+    while scheduler.has_unfinished:
+        plan = scheduler.schedule()
+        assert plan is not None
+        victims |= {request.handle for request in scheduler.waiting if request.num_preemptions}
+        for tokens in scheduler.update(worker.execute(plan)).new_tokens:
+            outputs[tokens.handle] += tokens.token_ids
+    assert victims == {0}
+    assert outputs == {0: oracle([1, 2, 3], 20), 1: oracle([4, 5, 6], 20)}
+
+
+def test_what_was_resumed_or_preempted_goes_before_new_work() -> None:
+    queue = WaitingQueue(by_priority=False)
+    new, resumed = make_core_request(0, [1], 4), make_core_request(2, [1], 4, resumed=[3])
+    preempted = make_core_request(1, [1], 4)
+    preempted.num_preemptions = 1
+    for request in (new, resumed, preempted):
+        queue.push(request)
+    assert [request.handle for request in queue] == [1, 2, 0]
+    assert queue.num_tokens == 4
+    queue.remove(preempted)
+    assert [queue.pop().handle, queue.pop().handle] == [2, 0] and len(queue) == queue.num_tokens == 0
+
+
+def test_a_long_prompt_is_held_back_only_where_others_share_the_step() -> None:
+    scheduler, worker = make_scheduler(budget=32, long_prefill_token_threshold=8)
+    add_all(scheduler, make_core_request(0, list(range(1, 30)), 2))
+    plan = scheduler.schedule()
+    assert plan is not None and unpack_i32(plan.num_new_tokens).tolist() == [29], "it is alone"
+    scheduler.update(worker.execute(plan))
+    add_all(scheduler, make_core_request(1, list(range(1, 40)), 2), make_core_request(2, [7, 8], 2))
+    plan = scheduler.schedule()
+    assert plan is not None and unpack_i32(plan.num_new_tokens).tolist() == [1, 8, 2]
+    scheduler.update(worker.execute(plan))
+    outputs, _ = run(scheduler, worker)
+    assert outputs[1] == oracle(list(range(1, 40)), 2)
+
+
+def test_a_request_that_could_never_run_is_refused_with_the_reason() -> None:
+    facts = make_facts(num_blocks=4, block_size=4, max_model_len=64)
+    make_core_request(0, [1] * 10, 7, facts)
+    with pytest.raises(RequestRefused, match="needs 17 tokens of KV cache, but all of it holds 16") as caught:
+        make_core_request(0, [1] * 10, 8, facts)
+    assert caught.value.param == "max_tokens"

@@ -5,8 +5,7 @@ caches (the weights' version, the request's cache_salt), so each later hash depe
 """
 
 import hashlib
-
-import numpy as np
+import struct
 
 
 def root_hash(weights_version: str, cache_salt: str) -> bytes:
@@ -20,7 +19,8 @@ def root_hash(weights_version: str, cache_salt: str) -> bytes:
 
 def extend_block_hashes(hashes: list[bytes], root: bytes, token_ids: list[int], block_size: int) -> None:
     """Appends the hashes of the full blocks of `token_ids` that `hashes` does not have yet."""
+    pack = struct.Struct(f"<{block_size}I").pack
     for index in range(len(hashes), len(token_ids) // block_size):
-        tokens = np.asarray(token_ids[index * block_size : (index + 1) * block_size], dtype="<u4")
+        tokens = pack(*token_ids[index * block_size : (index + 1) * block_size])
         parent = hashes[-1] if hashes else root
-        hashes.append(hashlib.sha256(parent + tokens.tobytes()).digest())
+        hashes.append(hashlib.sha256(parent + tokens).digest())

@@ -15,7 +15,7 @@ class Admitted:
     num_cached_tokens: int
 
 
-class Logprobs(msgspec.Struct, frozen=True):
+class Logprobs(msgspec.Struct, frozen=True, gc=False):
     """`width` entries per token: the sampled token first, then the top ones; natural logarithm."""
 
     width: int
@@ -23,8 +23,8 @@ class Logprobs(msgspec.Struct, frozen=True):
     values: list[float]
 
 
-class NewTokens(msgspec.Struct, frozen=True):
-    """One for each running request and step, so its making must cost next to nothing."""
+class NewTokens(msgspec.Struct, frozen=True, gc=False):
+    """One for each running request and step: making it must cost next to nothing, and it can be in no cycle."""
 
     handle: int
     start_index: int

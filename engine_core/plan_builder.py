@@ -44,12 +44,11 @@ class PlanBuilder:
         """For each KV group, the blocks that the worker does not know of yet."""
         counts = batch.num_blocks[slots] - batch.num_sent_blocks[slots]
         flat: list[list[int]] = [[] for _ in range(self.num_groups)]
-        for row in np.flatnonzero(counts):
-            slot = int(slots[row])
-            known = int(batch.num_sent_blocks[slot])
+        fresh = slots[counts > 0]
+        for slot, known in zip(fresh.tolist(), batch.num_sent_blocks[fresh].tolist(), strict=True):
             for ids, blocks in zip(flat, batch.at(slot).blocks, strict=True):
                 ids += [block.block_id for block in blocks[known:]]
-            batch.num_sent_blocks[slot] = batch.num_blocks[slot]
+        batch.num_sent_blocks[fresh] = batch.num_blocks[fresh]
         offsets = pack_i32(np.concatenate(([0], np.cumsum(counts))))
         return [offsets] * self.num_groups, [pack_i32(ids) for ids in flat]
 

@@ -7,7 +7,7 @@ running need at every step is worked out on columns (engine_core/batch.py); what
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,7 +66,7 @@ class Scheduler:
         self._limits = limits
         self._last_result = 0  # id of the newest step whose result is back
         self._admitted: deque[tuple[int, Admitted]] = deque()  # with the steps whose results will tell of them
-        self._stop_ids = np.zeros(0, dtype=np.int32)  # every id that may end a request, sorted
+        self._may_stop = np.zeros(1, dtype=np.bool_)  # by token id: it may end a request; ids beyond the last may not
 
     @property
     def running(self) -> list[Request]:
@@ -84,8 +84,7 @@ class Scheduler:
             stop = stop_at(request, count)
             if stop is not None:
                 return self._terminal(request, stop)
-        sampling = request.sampling
-        self._stop_ids = np.union1d(self._stop_ids, (*sampling.eos_token_ids, *sampling.stop_token_ids))
+        self._note_stops([*request.sampling.eos_token_ids, *request.sampling.stop_token_ids])
         self._requests[request.handle] = request
         self.waiting.push(request)
         return None
@@ -130,12 +129,16 @@ class Scheduler:
             budget -= wanted
 
         # The plan is built; from here on its tokens count as computed, for later plans run after it.
-        slots = np.append(slots, np.array([request.slot for request in admitted], dtype=np.int32))
-        num_new = np.append(num_new, np.array(admitted_new, dtype=np.int32))
+        if admitted:
+            slots = np.append(slots, np.array([request.slot for request in admitted], dtype=np.int32))
+            num_new = np.append(num_new, np.array(admitted_new, dtype=np.int32))
         if not slots.size:
             return None
         plan = self._builder.build(batch, slots, num_new, admitted)
-        self._count(plan)
+        self.counters.scheduled_tokens += self._limits.max_num_batched_tokens - budget
+        self.counters.chunked_rows += len(slots) - int(unpack_i32(plan.sampled).sum())
+        self.counters.steps += 1
+        self.counters.steps_ahead += plan.step_id > self._last_result + 1
         return plan
 
     def update(self, result: StepResult) -> StepEvents:
@@ -147,17 +150,29 @@ class Scheduler:
         self._last_result = result.step_id
         while self._admitted and self._admitted[0][0] <= result.step_id:
             events.admitted.append(self._admitted.popleft()[1])
-        for tokens, may_stop in self._new_tokens(result):
-            request = self._requests.get(tokens.handle)
-            if request is None or tokens.start_index != len(request.token_ids) - request.num_prompt_tokens:
+        counts, token_ids = unpack_i32(result.counts), unpack_i32(result.token_ids)
+        ends, ids = np.cumsum(counts), token_ids.tolist()
+        rows = zip(
+            unpack_i32(result.handles).tolist(),
+            unpack_i32(result.start_indices).tolist(),
+            counts.tolist(),
+            ends.tolist(),
+            self._may_end(token_ids, ends, counts).tolist(),
+            _logprobs(result, counts),
+            strict=True,
+        )
+        requests, block_size = self._requests, self.kv.block_size
+        for handle, start, count, end, may_end, logprobs in rows:
+            request = requests.get(handle)
+            if request is None or start != len(request.token_ids) - request.num_prompt_tokens:
                 continue
-            count = len(tokens.token_ids)
-            if may_stop or tokens.start_index + count >= request.sampling.max_tokens:
+            tokens = NewTokens(handle, start, ids[end - count : end], logprobs)
+            if may_end or start + count >= request.sampling.max_tokens:
                 self._append(request, tokens, events)
             else:
                 request.token_ids += tokens.token_ids
                 events.new_tokens.append(tokens)
-            if len(request.token_ids) % self.kv.block_size < count and request.slot is not None:
+            if (len(request.token_ids) - 1) % block_size < count and request.slot is not None:  # a block is behind it
                 self.kv.publish(request, int(self.batch.num_computed[request.slot]))
         for handle, message in result.errors:
             if handle in self._requests:
@@ -180,30 +195,6 @@ class Scheduler:
             num_steps_ahead=self.counters.steps_ahead,
         )
 
-    def _new_tokens(self, result: StepResult) -> Iterator[tuple[NewTokens, int]]:
-        """A result's rows, each with the number of its ids that may end a request."""
-        handles, starts, counts, widths = (
-            unpack_i32(column)
-            for column in (result.handles, result.start_indices, result.counts, result.logprob_widths)
-        )
-        token_ids = unpack_i32(result.token_ids)
-        ends = np.cumsum(counts)
-        stops = np.concatenate(([0], np.cumsum(np.isin(token_ids, self._stop_ids))))
-        may_stop = stops[ends] - stops[ends - counts]
-        columns = (handles, starts, ends, counts, may_stop)
-        ids, place = token_ids.tolist(), 0
-        if not widths.any():
-            for handle, start, end, count, stop in zip(*(column.tolist() for column in columns), strict=True):
-                yield NewTokens(handle, start, ids[end - count : end], None), stop
-            return
-        logprob_ids = unpack_i32(result.logprob_token_ids).tolist()
-        values = np.frombuffer(result.logprobs, dtype="<f4").tolist()
-        rows = zip(*(column.tolist() for column in (*columns, widths)), strict=True)
-        for handle, start, end, count, stop, width in rows:
-            span = slice(place, place := place + count * width)
-            found = Logprobs(width, logprob_ids[span], values[span]) if width else None
-            yield NewTokens(handle, start, ids[end - count : end], found), stop
-
     @property
     def _cap(self) -> int:
         """Tokens of one request in a step that it shares, at most; 0: no such limit, or nobody to share with."""
@@ -222,21 +213,15 @@ class Scheduler:
         """Blocks for so many new tokens of each of the running. False: they do not suffice, some may have theirs."""
         batch, block_size = self.batch, self.kv.block_size
         ends = batch.num_computed[batch.slots] + num_new
-        for row in np.flatnonzero(ends > batch.num_blocks[batch.slots] * block_size):
+        rows = np.flatnonzero(ends > batch.num_blocks[batch.slots] * block_size)
+        for row, end in zip(rows.tolist(), ends[rows].tolist(), strict=True):
             request = self.running[row]
-            if not self.kv.extend(request, int(ends[row])):
+            if not self.kv.extend(request, end):
                 return False
-            batch.num_blocks[batch.slots[row]] = len(request.blocks[0])
-        for row in np.flatnonzero((ends - num_new) // block_size < ends // block_size):
+            batch.num_blocks[request.slot] = len(request.blocks[0])
+        for row in np.flatnonzero(num_new > 1).tolist():  # those with one new token are published as they pass it
             self.kv.publish(self.running[row], int(ends[row]))
         return True
-
-    def _count(self, plan: StepPlan) -> None:
-        sampled = unpack_i32(plan.sampled)
-        self.counters.chunked_rows += len(sampled) - int(sampled.sum())
-        self.counters.scheduled_tokens += int(unpack_i32(plan.num_new_tokens).sum())
-        self.counters.steps += 1
-        self.counters.steps_ahead += plan.step_id > self._last_result + 1
 
     def _admit(self, request: Request, num_computed_tokens: int) -> None:
         self.batch.join(request, num_computed_tokens)
@@ -253,6 +238,19 @@ class Scheduler:
         request.num_preemptions += 1
         request.last_step_id = self._builder.step_id
         self.waiting.push(request)
+
+    def _may_end(self, token_ids: Ints, ends: Ints, counts: Ints) -> Ints:
+        """How many ids of each row may end a request."""
+        found = self._may_stop[np.minimum(token_ids, len(self._may_stop) - 1)]
+        before = np.concatenate(([0], np.cumsum(found)))
+        num_stops: Ints = before[ends] - before[ends - counts]
+        return num_stops
+
+    def _note_stops(self, token_ids: list[int]) -> None:
+        missing = max(token_ids, default=-1) + 2 - len(self._may_stop)
+        if missing > 0:
+            self._may_stop = np.pad(self._may_stop, (0, missing))
+        self._may_stop[token_ids] = True
 
     def _append(self, request: Request, tokens: NewTokens, events: StepEvents) -> None:
         """Up to the one that ends the request, if any does."""
@@ -294,3 +292,17 @@ class Scheduler:
             request.num_cached_tokens or 0,
             request.num_preemptions,
         )
+
+
+def _logprobs(result: StepResult, counts: Ints) -> Iterable[Logprobs | None]:
+    """One for each row; None where the request wants none."""
+    if not result.logprobs:
+        return [None] * len(counts)
+    widths = unpack_i32(result.logprob_widths)
+    ends = np.cumsum(counts * widths).tolist()
+    ids, values = unpack_i32(result.logprob_token_ids).tolist(), np.frombuffer(result.logprobs, dtype="<f4").tolist()
+    spans = [slice(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
+    return [
+        Logprobs(width, ids[span], values[span]) if width else None
+        for width, span in zip(widths.tolist(), spans, strict=True)
+    ]

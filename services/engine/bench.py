@@ -1,7 +1,8 @@
 """`tandem bench engine`: the CPU time that a step costs the scheduler, with a worker that is only simulated.
 
 Measured is schedule plus update of one thread, in steady decode: every request has one new token per step, and a new
-block each `block_size` steps. What waits for the accelerator, and what other processes do, is not in it.
+block each BLOCK_SIZE steps, not all at the same one. What waits for the accelerator, and what other processes do, is
+not in it.
 """
 
 import argparse
@@ -54,14 +55,14 @@ class SimulatedWorker:
 def step_times(num_running: int, num_steps: int, prompt_len: int, prefix_caching: bool) -> list[float]:
     """CPU seconds of schedule plus update, for each step of steady decode."""
     total = WARM_UP_STEPS + num_steps + STEPS_IN_FLIGHT
-    num_blocks = num_running * (-(-(prompt_len + total) // BLOCK_SIZE) + 1)
+    num_blocks = num_running * (-(-(prompt_len + total) // BLOCK_SIZE) + 2)
     kv = KVCacheManager(num_blocks, BLOCK_SIZE, ("full",), prefix_caching)
-    scheduler = Scheduler(kv, PlanBuilder(1, 1), Limits(num_running, num_running * (prompt_len + 1)))
+    scheduler = Scheduler(kv, PlanBuilder(1, 1), Limits(num_running, num_running * (prompt_len + BLOCK_SIZE)))
     worker = SimulatedWorker(num_running)
     for handle in range(num_running):
-        prompt = [(handle * 7919 + place) % VOCAB_SIZE for place in range(prompt_len)]
+        prompt = [(handle * 7919 + place) % VOCAB_SIZE for place in range(prompt_len + handle % BLOCK_SIZE)]
         sampling = SamplingParams(max_tokens=total + 1, temperature=0.0)
-        scheduler.add(Request(handle, sampling, 0, 0, prompt, prompt_len, b"bench"))
+        scheduler.add(Request(handle, sampling, 0, 0, prompt, len(prompt), b"bench"))
     results: deque[StepResult] = deque()
     times = []
     for _ in range(WARM_UP_STEPS + num_steps):

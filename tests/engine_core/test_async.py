@@ -76,7 +76,7 @@ def test_what_runs_past_the_end_of_an_answer_is_dropped() -> None:
 
 
 def test_a_block_is_found_once_its_ids_are_known() -> None:
-    """A block whose last token is still on its way has no hash yet."""
+    """A block whose last token is still on its way has no hash yet, and none is needed before the token behind it."""
     prompt = [1, 2, 3]
     scheduler, worker = make_scheduler()
     add_all(scheduler, make_core_request(0, prompt, 8))
@@ -85,7 +85,9 @@ def test_a_block_is_found_once_its_ids_are_known() -> None:
     first = scheduler.running[0]
     assert scheduler.batch.num_computed[first.slot] == 4 and first.num_published_blocks == 0
     pipe.take()
-    assert first.num_published_blocks == 1
+    assert pipe.plan() and first.num_tokens == 4 and first.num_published_blocks == 0
+    pipe.take()
+    assert first.num_tokens == 5 and first.num_published_blocks == 1
     pipe.run()
     answer = oracle(prompt, 8)
     add_all(scheduler, make_core_request(1, [*prompt, *answer, 5], 2))

@@ -87,8 +87,12 @@ def test_a_stop_string_across_tokens(server: Server, path: str) -> None:
     """From the middle of one token to the middle of the next but one."""
     plain = choice(server, path, **GREEDY)
     texts = [vocabulary().token_bytes(token_id).decode(errors="replace") for token_id in plain["token_ids"]]
-    at = next(i for i in range(4, 20) if all(len(text) > 1 and text.isalpha() for text in texts[i : i + 3]))
-    stop = texts[at][1:] + texts[at + 1] + texts[at + 2][:1]
+    at, stop = next(
+        (i, stop)
+        for i in range(1, 20)
+        if all(len(text) > 1 and text.isprintable() and "�" not in text for text in texts[i : i + 3])
+        and plain["text"].count(stop := texts[i][1:] + texts[i + 1] + texts[i + 2][:1]) == 1
+    )
     before = plain["text"][: plain["text"].index(stop)]
     for body in ({"stop": stop}, {"stop": ["no such text", stop]}):
         answer = choice(server, path, **GREEDY, **body)

@@ -28,6 +28,7 @@ class Request:
     block_hashes: list[bytes] = field(default_factory=list)  # of the known full blocks
     num_published_blocks: int = 0  # of `blocks`: others may find them
     num_preemptions: int = 0
+    strikes: int = 0  # deaths of the worker under it, since it last brought a token
     traceparent: str = ""  # handed on to the worker; nothing here reads it
 
     @property

@@ -18,7 +18,7 @@ from engine_core.kv_cache_manager import KVCacheManager
 from engine_core.plan_builder import PlanBuilder
 from engine_core.request import Request, Stop, stop_at
 from engine_core.step_plan import StepPlan, StepResult, unpack_i32
-from engine_core.waiting import WaitingQueue
+from engine_core.waiting import SUSPECT_AT, WaitingQueue
 
 
 @dataclass(slots=True)
@@ -64,6 +64,7 @@ class Scheduler:
         self._builder = builder
         self._requests: dict[int, Request] = {}
         self._limits = limits
+        self._suspects: set[int] = set()  # handles of those whose steps have to be theirs alone
         self._last_result = 0  # id of the newest step whose result is back
         self._admitted: deque[tuple[int, Admitted]] = deque()  # with the steps whose results will tell of them
         self._may_stop = np.zeros(1, dtype=np.bool_)  # by token id: it may end a request; ids beyond the last may not
@@ -94,16 +95,41 @@ class Scheduler:
         request = self._requests.get(handle)
         return self._finish(request, Stop("abort")) if request is not None else None
 
+    def restart(self, kv: KVCacheManager, builder: PlanBuilder) -> list[Finished]:
+        """The worker died, another one is there: what ran waits again, with nothing computed. Tokens that were on their
+        way are drawn again, and are the same.
+
+        Returns the requests that end here: who ran alone as a suspect, and lost its worker again, gets no other one.
+        """
+        alone = self._alone()
+        for request in list(self.running):
+            self.batch.leave(request)
+            request.blocks = []
+            if alone is None or request is alone:
+                request.strikes += 1
+            self.waiting.push(request)
+        for request in self.waiting:
+            request.last_step_id = 0
+        self.kv, self._builder, self._last_result = kv, builder, 0
+        self._admitted = deque((0, admitted) for _, admitted in self._admitted)
+        self._suspects = {request.handle for request in self.waiting if request.strikes >= SUSPECT_AT}
+        if alone is None or alone.strikes <= SUSPECT_AT:
+            return []
+        return [self._finish(alone, Stop("error", message=f"the worker died {alone.strikes} times at this request"))]
+
     def schedule(self) -> StepPlan | None:
         """The next step, or None when there is nothing to compute before a result comes."""
         batch, budget = self.batch, self._limits.max_num_batched_tokens
         preemptions_before = self.counters.preemptions
+        alone = self._alone()
+        if alone is not None and self._last_result < self._builder.step_id:
+            return None  # whoever dies now must be alone with the worker
 
         # The running catch up, by rank, under one budget. Where blocks run out, the last of them gives its own back.
-        num_new = self._shares(budget)
+        num_new = self._shares(budget, alone)
         while not self._make_room(num_new):
-            self._preempt(self.running[-1])
-            num_new = self._shares(budget)
+            self._preempt(self._victim(alone))
+            num_new = self._shares(budget, alone)
         rows = np.flatnonzero(num_new)  # nothing is left to compute of one whose last sample is on its way
         slots, num_new = batch.slots[rows], num_new[rows]
         budget -= int(num_new.sum())
@@ -115,13 +141,16 @@ class Scheduler:
         preempted = self.counters.preemptions > preemptions_before
         while self.waiting and not preempted and not batch.is_full and budget > 0:
             request = self.waiting.peek()
-            if request.last_step_id > self._last_result:
+            if request.last_step_id > self._last_result or (alone is not None and request is not alone):
                 break
             cached = self.kv.find_cached(request)
             num_computed = len(cached[0]) * self.kv.block_size
             wanted = min(request.num_tokens - num_computed, self._cap or budget, budget)
             if not self.kv.admit(request, cached, num_computed + wanted):
-                break
+                if alone is None:
+                    break
+                self._preempt(self._victim(alone))
+                continue
             self.kv.publish(request, num_computed + wanted)
             self._admit(self.waiting.pop(), num_computed)
             admitted.append(request)
@@ -167,6 +196,9 @@ class Scheduler:
             if request is None or start != len(request.token_ids) - request.num_prompt_tokens:
                 continue
             tokens = NewTokens(handle, start, ids[end - count : end], logprobs)
+            if request.strikes:
+                request.strikes = 0
+                self._suspects.discard(handle)
             if may_end or start + count >= request.sampling.max_tokens:
                 self._append(request, tokens, events)
             else:
@@ -200,9 +232,21 @@ class Scheduler:
         """Tokens of one request in a step that it shares, at most; 0: no such limit, or nobody to share with."""
         return self._limits.long_prefill_token_threshold if len(self._requests) > 1 else 0
 
-    def _shares(self, budget: int) -> Ints:
+    def _alone(self) -> Request | None:
+        """The suspect that has the next steps to itself, until it has brought a token: the others pause."""
+        if not self._suspects:
+            return None
+        return next((one for one in self.running if one.handle in self._suspects), None) or self.waiting.peek()
+
+    def _victim(self, alone: Request | None) -> Request:
+        """Who gives its blocks back: the last of the running, but no suspect, whom nobody may keep from running."""
+        return self.running[-1] if self.running[-1] is not alone else self.running[-2]
+
+    def _shares(self, budget: int, alone: Request | None) -> Ints:
         """Tokens that each of the running computes next, [running]: what it wants, as far as the budget goes."""
         wanted = self.batch.wanted(self._cap)
+        if alone is not None:
+            wanted = wanted * (self.batch.slots == (-1 if alone.slot is None else alone.slot))
         if wanted.sum() <= budget:
             return wanted
         before = np.cumsum(wanted) - wanted
@@ -274,6 +318,7 @@ class Scheduler:
         else:
             self._leave_batch(request)
         del self._requests[request.handle]
+        self._suspects.discard(request.handle)
         return self._terminal(request, stop)
 
     def _leave_batch(self, request: Request) -> None:

@@ -1,7 +1,7 @@
 """The queue of requests that wait for their turn, best first. O(log n) to push and pop, O(1) to remove.
 
-By priority where that is the policy (a lower number first), then those that ran before, or elsewhere, ahead of new
-work, then by arrival: handles count up.
+Suspects first, for each of them has the steps to itself until it is cleared; then by priority where that is the policy
+(a lower number first), then those that ran before, or elsewhere, ahead of new work, then by arrival: handles count up.
 """
 
 import heapq
@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from engine_core.batch import Rank
 from engine_core.request import Request
 
+SUSPECT_AT = 2  # strikes from which on a request has its steps to itself
+
 
 class WaitingQueue:
     def __init__(self, by_priority: bool) -> None:
         self._by_priority = by_priority
-        self._heap: list[tuple[int, bool, int, Request]] = []
+        self._heap: list[tuple[bool, int, bool, int, Request]] = []
         self._live: dict[int, int] = {}  # handle -> tokens when it came; what the heap has beyond these was removed
         self.num_tokens = 0
 
@@ -25,8 +27,9 @@ class WaitingQueue:
     def push(self, request: Request) -> None:
         assert request.handle not in self._live
         priority, arrival = self.rank(request)
+        innocent = request.strikes < SUSPECT_AT
         is_new = request.num_output_tokens == request.num_preemptions == 0
-        heapq.heappush(self._heap, (priority, is_new, arrival, request))
+        heapq.heappush(self._heap, (innocent, priority, is_new, arrival, request))
         self._live[request.handle] = request.num_tokens
         self.num_tokens += request.num_tokens
 

@@ -3,7 +3,3 @@
 
 class Fatal(Exception):
     """The process cannot go on; the message is for people."""
-
-
-class PeerGone(Fatal):
-    """The process cannot go on without another one, which has told people why: this one only logs it."""

@@ -1,11 +1,13 @@
 """`tandem serve`: the four roles as one tree of processes on this machine, over Unix sockets.
 
-Starts, watches, ends. Until recovery is built, the death of any child ends the tree. Every
-child holds one end of a pipe: however hard this process dies, they see it and end as well.
+Starts, watches, restarts, ends. Until the tree is ready, the death of any child ends it; from then on a child that
+dies is started again, and whoever talked to it resumes. Every child holds one end of a pipe: however hard this process
+dies, they see it and end as well.
 """
 
 import contextlib
 import fcntl
+import http.client
 import logging
 import os
 import selectors
@@ -31,6 +33,9 @@ from services.process import fail
 
 log = logging.getLogger(__name__)
 STOP_SECONDS = 3.0
+READY_POLL_SECONDS = 0.25
+FIRST_DELAY_SECONDS, LAST_DELAY_SECONDS = 0.5, 10.0
+GROWN_UP_SECONDS = 60.0  # who lived so long starts again at once
 MAX_SOCKET_PATH = 107  # bytes, of a Unix socket
 LONGEST_SOCKET = "tokenizer-63.sock"
 
@@ -84,7 +89,7 @@ def _serve(options: ServeOptions) -> None:
     _on_signals(_stop)
     with _runtime_dir(options.runtime_dir) as folder, Tree() as tree:
         _start_roles(tree, values, folder, options.tokenizer_replicas, front)
-        tree.wait()
+        tree.watch(lambda: _answers(front))
 
 
 def _on_signals(handler: Callable[[int, FrameType | None], None]) -> None:
@@ -108,7 +113,19 @@ def _start_roles(tree: "Tree", values: dict[str, Any], folder: Path, replicas: i
         f"--listen-fd={front.fileno()}",
         fds=[front.fileno()],
     )
-    front.close()
+
+
+def _answers(front: socket.socket) -> bool:
+    """The whole tree is ready, as its front says."""
+    host, port = front.getsockname()[:2]
+    connection = http.client.HTTPConnection(host, port, timeout=READY_POLL_SECONDS)
+    try:
+        connection.request("GET", "/health")
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
 
 
 @contextlib.contextmanager
@@ -137,77 +154,120 @@ def _runtime_dir(given: str | None) -> Iterator[Path]:
 
 
 @dataclass
+class Child:
+    """How to start one, and when it was started last; its sockets stay open here for the next one."""
+
+    argv: list[str]
+    env: dict[str, str]
+    fds: list[int]
+    process: "subprocess.Popen[bytes]"
+    started: float
+    delay: float = 0.0  # seconds before the next start
+
+
+@dataclass
 class Tree:
     """The child processes. As a context manager it ends them all, whatever happens."""
 
-    children: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+    children: dict[str, Child] = field(default_factory=dict)
     monitored: list[str] = field(default_factory=list)  # NAME=host:port of their metrics
 
     def __enter__(self) -> "Tree":
         self._child_end, self._own_end = os.pipe()
+        self._ports: list[socket.socket] = []  # of the children's metrics, which outlive them
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._end_all()
         os.close(self._child_end)
         os.close(self._own_end)
+        for port in self._ports:
+            port.close()
 
     def start_monitored(self, role: str, values: dict[str, Any], *addresses: str) -> None:
         """Starts a role with a port for its metrics, on this machine only."""
-        with listen("127.0.0.1", 0) as port:
-            name = self.start(role, values, *addresses, f"--metrics-fd={port.fileno()}", fds=[port.fileno()])
-            where = "{}:{}".format(*port.getsockname())
-        self.monitored.append(f"{name}={where}")
+        port = listen("127.0.0.1", 0)
+        self._ports.append(port)
+        name = self.start(role, values, *addresses, f"--metrics-fd={port.fileno()}", fds=[port.fileno()])
+        self.monitored.append("{}={}:{}".format(name, *port.getsockname()))
 
     def start(self, role: str, values: dict[str, Any], *addresses: str, fds: list[int] | None = None) -> str:
         """Returns the name of the child. Raises Fatal when it cannot be started."""
         argv = [sys.executable, "-m", "services.cli", role, *role_argv(role, values)]
         argv += [*addresses, f"--lifeline-fd={self._child_end}"]
+        env = {**os.environ, **role_environment(role, values)}
         count = sum(name.startswith(role) for name in self.children)
         name = f"{role}-{count}" if count else role
-        try:
-            self.children[name] = subprocess.Popen(
-                argv,
-                env={**os.environ, **role_environment(role, values)},
-                stdin=subprocess.DEVNULL,
-                pass_fds=[self._child_end, *(fds or [])],
-                start_new_session=True,  # Ctrl-C reaches the launcher alone, which ends them in order
-            )
-        except (OSError, ValueError) as error:  # an option too long for a command line, or with a NUL in it
-            raise Fatal(f"the {name} cannot be started: {error}") from error
+        passed = [self._child_end, *(fds or [])]
+        self.children[name] = Child(argv, env, passed, _spawn(name, argv, env, passed), time.monotonic())
         return name
+
+    def watch(self, ready: Callable[[], bool]) -> None:
+        """Returns never. Until `ready`, raises what `check` does as soon as a child ends; then starts it again."""
+        with selectors.DefaultSelector() as selector:
+            for name in self.children:
+                self._look_at(selector, name)
+            while not ready():
+                selector.select(READY_POLL_SECONDS)
+                self.check()
+            log.info("all processes are ready; from now on a process that dies is started again")
+            due: dict[str, float] = {}  # who starts again, and when
+            while True:
+                timeout = max(0.0, min(due.values()) - time.monotonic()) if due else None
+                for key, _ in selector.select(timeout):
+                    selector.unregister(key.fd)
+                    os.close(key.fd)
+                    due[key.data] = self._bury(key.data)
+                for name in [name for name, moment in due.items() if moment <= time.monotonic()]:
+                    del due[name]
+                    child = self.children[name]
+                    child.process, child.started = _spawn(name, child.argv, child.env, child.fds), time.monotonic()
+                    self._look_at(selector, name)
 
     def check(self) -> None:
         """Raises Fatal when a child was killed or just left, ChildFailed when it gave up."""
-        ended = {name: code for name, child in self.children.items() if (code := child.poll()) is not None}
+        ended = {name: code for name, child in self.children.items() if (code := child.process.poll()) is not None}
         if not ended:
             return
         # One that was killed comes first: the others may have given up because of it.
         name, code = min(ended.items(), key=lambda item: item[1])
-        message = f"the {name} ended {_how(code)}; so ends the whole tree"
+        message = f"the {name} ended {_how(code)} before the server was ready; so ends the whole tree"
         raise ChildFailed(message) if code > 0 else Fatal(message)
 
-    def wait(self) -> None:
-        """Returns never: raises what `check` does, as soon as a child ends."""
-        with selectors.DefaultSelector() as selector:
-            for child in self.children.values():
-                selector.register(os.pidfd_open(child.pid), selectors.EVENT_READ)
-            while True:
-                selector.select()
-                self.check()
+    def _look_at(self, selector: selectors.BaseSelector, name: str) -> None:
+        selector.register(os.pidfd_open(self.children[name].process.pid), selectors.EVENT_READ, name)
+
+    def _bury(self, name: str) -> float:
+        """When it starts again: at once, or after a delay that doubles as long as it dies young."""
+        child = self.children[name]
+        code = child.process.wait()
+        if time.monotonic() - child.started >= GROWN_UP_SECONDS:
+            child.delay = 0.0
+        delay = child.delay
+        child.delay = min(max(2 * delay, FIRST_DELAY_SECONDS), LAST_DELAY_SECONDS)
+        log.error("the %s ended %s; it starts again in %.1f s", name, _how(code), delay)
+        return time.monotonic() + delay
 
     def _end_all(self) -> None:
         for child in self.children.values():
-            if child.poll() is None:
-                child.terminate()
+            if child.process.poll() is None:
+                child.process.terminate()
         deadline = time.monotonic() + STOP_SECONDS
         for name, child in self.children.items():
             try:
-                child.wait(max(0.0, deadline - time.monotonic()))
+                child.process.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 log.warning("the %s does not end, killed", name)
-                child.kill()
-                child.wait()
+                child.process.kill()
+                child.process.wait()
+
+
+def _spawn(name: str, argv: list[str], env: dict[str, str], fds: list[int]) -> "subprocess.Popen[bytes]":
+    """In a session of its own: Ctrl-C reaches the launcher alone, which ends them in order. Raises Fatal."""
+    try:
+        return subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, pass_fds=fds, start_new_session=True)
+    except (OSError, ValueError) as error:  # an option too long for a command line, or with a NUL in it
+        raise Fatal(f"the {name} cannot be started: {error}") from error
 
 
 def _how(returncode: int) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import uvloop
 
 from services.config import ProcessOptions
-from services.errors import Fatal, PeerGone
+from services.errors import Fatal
 from services.logs import report_failure, set_up_logging
 
 
@@ -57,9 +57,6 @@ def run_until_stopped(
 
     try:
         uvloop.run(until_signal())
-    except PeerGone as error:
-        logging.getLogger(__name__).error("%s", error)
-        return 1
     except expected as error:
         return fail(role, error)
     except Fatal as error:

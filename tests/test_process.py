@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from services.errors import PeerGone
+from services.errors import Fatal
 from services.process import run_until_stopped, to_the_end
 
 
@@ -24,8 +24,8 @@ def test_a_signal_ends_the_process_in_order() -> None:
     assert told == ["cleaned"]
 
 
-def test_a_signal_does_not_cut_short_an_end_that_is_under_way(caplog: pytest.LogCaptureFixture) -> None:
-    """A worker that dies ends its engine, and the launcher ends all the others at the same moment."""
+def test_a_signal_does_not_cut_short_an_end_that_is_under_way(capsys: pytest.CaptureFixture[str]) -> None:
+    """Who cannot go on ends by itself, and the launcher ends all of them at the same moment."""
     told: list[str] = []
 
     async def clean() -> None:
@@ -36,13 +36,13 @@ def test_a_signal_does_not_cut_short_an_end_that_is_under_way(caplog: pytest.Log
 
     async def main() -> None:
         try:
-            raise PeerGone("the worker is gone")
+            raise Fatal("the model is another one")
         finally:
             await to_the_end(clean())
 
     assert run_until_stopped("engine", main, ()) == 1
     assert told == ["cleaned"]
-    assert "the worker is gone" in caplog.text
+    assert capsys.readouterr().err == "tandem engine: error: the model is another one\n"
 
 
 def test_a_failure_while_cleaning_is_told() -> None:

@@ -43,6 +43,7 @@ class Callbacks:
     """Called from the loop's thread; each only hands over to another thread."""
 
     registered: Callable[[ModelFacts], None]
+    lost: Callable[[str], None]  # the worker is gone; `registered` follows once there is another one
     published: Callable[[StepEvents, SchedulerStats, StepTimes | None], None]
     failed: Callable[[Exception], None]
 
@@ -76,10 +77,16 @@ class BusyLoop:
         self._thread.join()
 
     def _run(self) -> None:
+        scheduler: Scheduler | None = None
         try:
-            scheduler = self._wait_for_worker()
-            while not self._stopping and scheduler is not None:
-                self._step(scheduler)
+            while not self._stopping:
+                try:
+                    scheduler = self._wait_for_worker(scheduler)
+                    while not self._stopping and scheduler is not None:
+                        self._step(scheduler)
+                except WorkerGone as gone:
+                    self._in_flight.clear()
+                    self._callbacks.lost(str(gone))
         except Exception as error:
             self._callbacks.failed(error)
         finally:
@@ -120,16 +127,23 @@ class BusyLoop:
                 events.finished.append(finished)
         self._callbacks.published(events, scheduler.stats(), None)
 
-    def _wait_for_worker(self) -> Scheduler | None:
+    def _wait_for_worker(self, scheduler: Scheduler | None) -> Scheduler | None:
+        """The scheduler, once there is a worker for it. Requests come and go meanwhile. None: this process stops."""
         registration: Register | None = None
         while registration is None:
             if self._stopping:
                 return None
+            if scheduler is not None:
+                self._apply_commands(scheduler)
             registration = self._link.poll_registration()
         facts = registration.facts
         kv = KVCacheManager(facts.num_blocks, facts.block_size, facts.kv_groups, self._rules.prefix_caching)
         builder = PlanBuilder(registration.epoch, len(facts.kv_groups))
-        scheduler = Scheduler(kv, builder, self._rules.limits)
         self._callbacks.registered(facts)
-        self._callbacks.published(StepEvents(), scheduler.stats(), None)
+        events = StepEvents()
+        if scheduler is None:
+            scheduler = Scheduler(kv, builder, self._rules.limits)
+        else:
+            events.finished += scheduler.restart(kv, builder)
+        self._callbacks.published(events, scheduler.stats(), None)
         return scheduler

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
+import msgspec
 import zmq
 
 from engine_core.admission import MAX_N, MAX_SEED, RequestRefused, make_request
@@ -26,8 +27,7 @@ from services.engine.codec import StepMailbox, engine_facts, engine_stats, new_c
 from services.engine.metrics import EngineMetrics
 from services.engine.timeline import Timeline, end
 from services.engine.timeline import begin as begin_timeline
-from services.engine.worker_link import WorkerGone
-from services.errors import Fatal, PeerGone
+from services.errors import Fatal
 from services.monitor import Monitor, new_registry, open_port
 from services.process import begin, run_until_stopped, to_the_end
 from services.rpc.errors import TandemError, invalid
@@ -105,7 +105,12 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
         return self._stats
 
     def registered(self, facts: ModelFacts) -> None:
-        """The worker is there: callers may say hello."""
+        """A worker is there: callers may say hello. Raises Fatal when it is not like the one before."""
+        if self._facts is not None:
+            if msgspec.structs.replace(facts, num_blocks=self._facts.num_blocks) != self._facts:
+                raise Fatal("the worker came back with another model")
+            self._facts = facts
+            return
         self._facts = facts
         self._metrics = self._make_metrics(facts)
         self._hello.set_result(
@@ -222,23 +227,34 @@ def main(options: EngineOptions) -> int:
 
 
 async def serve(options: EngineOptions) -> None:
-    """Runs until cancelled. Raises Fatal when the worker is gone."""
+    """Runs until cancelled. Raises Fatal when it cannot go on; a worker that dies is waited for."""
     limits = EngineLimits(PROTOCOL, options.max_num_seqs, options.max_num_batched_tokens)
     here = asyncio.get_running_loop()
     failed: asyncio.Future[None] = here.create_future()
     ready = asyncio.Event()
+    telling: set[asyncio.Task[None]] = set()  # the health service, of a worker that came or went
 
     def on_failed(error: Exception) -> None:
         if not failed.done():
-            failed.set_exception(PeerGone(str(error)) if isinstance(error, WorkerGone) else Fatal(str(error)))
+            failed.set_exception(error if isinstance(error, Fatal) else Fatal(str(error)))
 
     def on_registered(facts: ModelFacts) -> None:
-        servicer.registered(facts)
+        try:
+            servicer.registered(facts)
+        except Fatal as error:
+            on_failed(error)
         ready.set()
+        telling.add(asyncio.create_task(server.ready()))
+
+    def on_lost(reason: str) -> None:
+        log.warning("%s: requests wait for the next one", reason)
+        ready.clear()
+        telling.add(asyncio.create_task(server.not_ready()))
 
     callbacks = Callbacks(
         registered=lambda facts: _hand_over(here, on_registered, facts),
         published=lambda events, stats, times: _hand_over(here, servicer.published, events, stats, times),
+        lost=lambda reason: _hand_over(here, on_lost, reason),
         failed=lambda error: _hand_over(here, on_failed, error),
     )
     rules = _rules(options)
@@ -252,11 +268,9 @@ async def serve(options: EngineOptions) -> None:
     with Monitor(open_port(options), registry, ready.is_set):
         await server.start()
         loop.start()
-        serving = asyncio.create_task(_say_ready(server, ready))
         try:
             await failed
         finally:
-            serving.cancel()
             await to_the_end(_stop(server, loop, servicer, tracing))
 
 
@@ -275,11 +289,6 @@ async def _stop(server: RpcServer, loop: BusyLoop, servicer: EngineServicer, tra
     await asyncio.to_thread(loop.stop)
     servicer.stop()
     await asyncio.to_thread(tracing.stop)
-
-
-async def _say_ready(server: RpcServer, ready: asyncio.Event) -> None:
-    await ready.wait()
-    await server.ready()
 
 
 def _hand_over(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *args: Any) -> None:

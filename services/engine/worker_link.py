@@ -32,7 +32,7 @@ PROBE_MS = 500  # so often an engine that waits asks whether its worker can stil
 
 
 class WorkerGone(Exception):
-    """The worker ended; the engine cannot go on without it."""
+    """The worker ended; what it had computed is lost, and plans have to wait for the next one."""
 
 
 class WorkerLink:
@@ -85,6 +85,7 @@ class WorkerLink:
         try:
             self._socket.send_multipart([self._peer, encode(message)])
         except zmq.ZMQError as error:
+            self._peer = self._epoch = None
             raise WorkerGone("the worker is gone") from error
 
     def _next_message(self) -> WorkerMessage | None:
@@ -105,15 +106,27 @@ class WorkerLink:
         return message if peer == self._peer else None
 
     def _greet(self, peer: bytes, hello: WorkerHello) -> None:
+        lost = False
         if hello.protocol != PROTOCOL:
             answer: EngineMessage = Refused(f"protocol {PROTOCOL} here (engine), {hello.protocol} there (worker)")
-        elif self._epoch is not None:
+        elif self._epoch is not None and self._reaches_worker():
             answer = Refused("this engine has its worker already")
         else:
+            lost = self._epoch is not None
             self._peer, self._epoch = peer, hello.epoch
             answer = self._limits
         with contextlib.suppress(zmq.ZMQError):  # gone already
             self._socket.send_multipart([peer, encode(answer)])
+        if lost:
+            raise WorkerGone("the worker is gone, and another one is there")
+
+    def _reaches_worker(self) -> bool:
+        assert self._peer is not None
+        try:
+            self._socket.send_multipart([self._peer, encode(Ping())])
+        except zmq.ZMQError:
+            return False
+        return True
 
     def _wait(self) -> bool:
         """True when a message is there, False after a wake. Raises WorkerGone."""

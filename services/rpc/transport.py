@@ -44,7 +44,7 @@ def _is_no_hang_up(record: logging.LogRecord) -> bool:
 
 
 class RpcServer:
-    """A gRPC server with the standard health service, which says SERVING only after `ready()`."""
+    """A gRPC server with the standard health service, which says SERVING from `ready()` to `not_ready()`."""
 
     def __init__(self, address: str) -> None:
         logging.getLogger("grpc._cython.cygrpc").addFilter(_is_no_hang_up)
@@ -55,12 +55,15 @@ class RpcServer:
 
     async def start(self) -> None:
         """Raises RuntimeError when the address cannot be bound."""
-        await self._health.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
+        await self.not_ready()
         self.grpc.add_insecure_port(self._address)
         await self.grpc.start()
 
     async def ready(self) -> None:
         await self._health.set("", health_pb2.HealthCheckResponse.SERVING)
+
+    async def not_ready(self) -> None:
+        await self._health.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
 
     async def stop(self) -> None:
         await self._health.enter_graceful_shutdown()

@@ -33,7 +33,7 @@ class EngineLink:
         self._rank = rank
         self._epoch = time.time_ns()
         self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
-        self._socket.setsockopt(zmq.IDENTITY, f"rank-{rank}".encode())
+        self._socket.setsockopt(zmq.IDENTITY, f"rank-{rank}-{self._epoch}".encode())  # never one of the dead
         self._socket.setsockopt(zmq.LINGER, 200)
         set_heartbeat(self._socket)
         self._monitor: zmq.Socket[bytes] = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)

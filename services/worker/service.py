@@ -14,7 +14,7 @@ from services.tracing import now, set_up_tracing
 from services.worker.engine_link import EngineGone, EngineLink
 from services.worker.errors import ModelError
 from services.worker.input_batch import PlanError
-from services.worker.loading import build_runner, load_model, model_facts, use_cpu_threads
+from services.worker.loading import LoadedModel, build_runner, load_model, model_facts, use_cpu_threads
 from services.worker.observe import StepSpans, WorkerMetrics
 
 log = logging.getLogger(__name__)
@@ -27,9 +27,6 @@ def main(options: WorkerOptions) -> int:
         signal.signal(number, _stop)
     try:
         _serve(options)
-    except EngineGone as error:
-        log.error("%s", error)
-        return 1
     except (Fatal, ModelError, PlanError) as error:
         return fail("worker", error)
     return 0
@@ -47,25 +44,42 @@ def _serve(options: WorkerOptions) -> None:
 
 
 def _run(options: WorkerOptions, metrics: WorkerMetrics, spans: StepSpans) -> None:
-    link = EngineLink(options.engine)
-    try:
-        link.hello()
-        use_cpu_threads()
-        path = model_files.resolve(options.model, options.revision, weights=options.load_format != "dummy")
-        model = load_model(path, options)
-        runner, shape = build_runner(model, options, link.limits())
-        link.register(model_facts(model, options, shape))
-        metrics.registered.set()
-        while True:
-            plan = link.next_plan()
-            began = now()
-            result = runner.execute(plan)
-            ended = now()
-            link.done(result)
-            metrics.step(ended - began)
-            spans.step(plan, began, ended)
-    finally:
-        link.close()
+    """One engine after the other: weights stay when an engine goes, everything else begins anew with the next one."""
+    model: LoadedModel | None = None
+    while True:
+        link = EngineLink(options.engine)
+        try:
+            link.hello()
+            model = model or _load(options)
+            _follow(link, model, options, metrics, spans)
+        except EngineGone as gone:
+            log.warning("%s: waiting for the next one", gone)
+        finally:
+            metrics.registered.clear()
+            link.close()
+
+
+def _load(options: WorkerOptions) -> LoadedModel:
+    use_cpu_threads()
+    path = model_files.resolve(options.model, options.revision, weights=options.load_format != "dummy")
+    return load_model(path, options)
+
+
+def _follow(
+    link: EngineLink, model: LoadedModel, options: WorkerOptions, metrics: WorkerMetrics, spans: StepSpans
+) -> None:
+    """Registers, then runs plans. Raises EngineGone."""
+    runner, shape = build_runner(model, options, link.limits())
+    link.register(model_facts(model, options, shape))
+    metrics.registered.set()
+    while True:
+        plan = link.next_plan()
+        began = now()
+        result = runner.execute(plan)
+        ended = now()
+        link.done(result)
+        metrics.step(ended - began)
+        spans.step(plan, began, ended)
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

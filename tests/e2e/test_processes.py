@@ -25,6 +25,7 @@ from tests.e2e.harness import TANDEM, Server, alive, children_of, run_tandem, wa
 READY_SECONDS = 10.0
 END_SECONDS = 5.0
 HELP_SECONDS = 0.5
+WATCHING = "a process that dies is started again"
 
 
 def argv_of(pid: int) -> list[str]:
@@ -128,25 +129,37 @@ def test_nothing_outlives_a_killed_launcher() -> None:
         wait_until_ended([server.process.pid, *server.pids], deadline)
 
 
-@pytest.mark.parametrize("name", ["worker", "engine", "tokenizer-1", "shim"])
-def test_the_death_of_a_child_ends_the_tree_and_is_told(name: str) -> None:
-    with Server("--tokenizer-replicas=2") as server, streams(server, 1):
-        victim = child_called(name, server)
-        deadline = time.monotonic() + 3 * END_SECONDS  # no promise is made of how fast
-        os.kill(victim, signal.SIGKILL)
-        assert server.process.wait(3 * END_SECONDS) == 1, server.log
-        wait_until_ended(server.pids, deadline)
-    told = f"tandem serve: error: the {name} ended by signal SIGKILL; so ends the whole tree"
-    assert error_lines(server.log) == [told], server.log
-    assert "Traceback" not in server.log, server.log
+@pytest.mark.parametrize("role", ROLES)
+def test_a_death_before_the_tree_is_ready_ends_it_and_is_told(tmp_path: Path, role: str) -> None:
+    log = tmp_path / "log"
+    with log.open("w") as stderr:
+        process = subprocess.Popen([*TANDEM, "serve", "--port=0"], stderr=stderr)
+        try:
+            pids = wait_for(lambda: len(found := children_of(process.pid)) == len(ROLES) and found, "four children")
+            wait_for(lambda: all(len(argv_of(pid)) > 3 for pid in pids), "they are what they will be")
+            os.kill(next(pid for pid in pids if role_of(pid) == role), signal.SIGKILL)
+            assert process.wait(3 * END_SECONDS) == 1, log.read_text()
+            wait_until_ended(pids, time.monotonic() + END_SECONDS)
+        finally:
+            process.kill()
+            process.wait()
+    ended = f"the {role} ended by signal SIGKILL before the server was ready; so ends the whole tree"
+    assert error_lines(log.read_text()) == [f"tandem serve: error: {ended}"]
+    assert "Traceback" not in log.read_text()
 
 
-def child_called(name: str, server: Server) -> int:
-    """The process of a role, or of a role's replica."""
-    role, _, replica = name.partition("-")
-    mark = f"--listen=unix:{server.runtime_dir}/{name}.sock" if replica else role
-    (pid,) = (pid for pid in server.pids if mark in argv_of(pid))
-    return pid
+def test_a_dead_child_starts_again_and_later_ones_wait_longer() -> None:
+    """The front too: its clients are lost, new ones are not."""
+    with Server() as server:
+        wait_for(lambda: WATCHING in server.log, "the launcher knows that all are ready")
+        for count in (1, 2):
+            victim = next(pid for pid in children_of(server.process.pid) if role_of(pid) == "shim")
+            os.kill(victim, signal.SIGKILL)
+            wait_for(lambda count=count: server.log.count("ready on") == count + 1, "ready again")
+            assert server.post("/v1/completions", {"prompt": "a", "max_tokens": 1}).status_code == 200
+        assert re.findall(r"the shim ended by signal SIGKILL; it starts again in (.*) s", server.log) == ["0.0", "0.5"]
+        server.pids = children_of(server.process.pid)
+    assert not any(map(alive, server.pids))
 
 
 def error_lines(log: str) -> list[str]:
@@ -284,7 +297,7 @@ def test_who_still_waits_when_the_end_comes_is_told(tmp_path: Path) -> None:
     ):
         whole = pool.submit(server.post, "/v1/completions", body)
         stream = pool.submit(server.post, "/v1/completions", {**body, "stream": True})
-        wait_for(lambda: server.stats().num_running == 2, "both run")
+        wait_for(lambda: server.stats().num_running == 2 and server.stats().num_steps > 50, "both run")
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(10) == 0
         assert whole.result().status_code == 503

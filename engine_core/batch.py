@@ -72,6 +72,11 @@ class Batch:
         wanted: Ints = self._needed(slots) - self.num_computed[slots]
         return np.minimum(wanted, cap) if cap else wanted
 
+    def num_owed_blocks(self, block_size: int) -> int:
+        """Blocks that the running need for their known tokens, and do not have yet."""
+        wanted = -(-self._needed(self.slots) // block_size)
+        return int(np.maximum(wanted - self.num_blocks[self.slots], 0).sum())
+
     def advance(self, slots: Ints, num_new_tokens: Ints) -> npt.NDArray[np.bool_]:
         """A plan computes so many tokens of these requests; says which of them sample."""
         self.num_computed[slots] += num_new_tokens

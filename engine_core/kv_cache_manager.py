@@ -21,7 +21,7 @@ class KVCacheManager:
         self.pool = BlockPool(num_blocks)
         self.block_size = block_size
         self._num_groups = len(kv_groups)
-        self._prefix_caching = prefix_caching
+        self.prefix_caching = prefix_caching
 
     @property
     def capacity_tokens(self) -> int:
@@ -31,7 +31,7 @@ class KVCacheManager:
     def find_cached(self, request: Request) -> list[list[Block]]:
         """The longest known prefix, per group. The last known token is always left to compute: it gives the logits."""
         found: list[list[Block]] = [[] for _ in range(self._num_groups)]
-        if not self._prefix_caching:
+        if not self.prefix_caching:
             return found
         extend_block_hashes(request.block_hashes, request.root_hash, request.token_ids, self.block_size)
         for index in range((request.num_tokens - 1) // self.block_size):
@@ -43,11 +43,15 @@ class KVCacheManager:
                 blocks.append(block)
         return found
 
-    def admit(self, request: Request, cached: list[list[Block]], num_tokens: int) -> bool:
-        """Gives a waiting request its cached blocks, and room for `num_tokens` in all. False: too few are free."""
+    def admit(self, request: Request, cached: list[list[Block]], num_tokens: int, num_owed_blocks: int) -> bool:
+        """Gives a waiting request its cached blocks, and room for `num_tokens` in all.
+
+        False: too few blocks are free for all of its known tokens, beside those that the running still need for theirs. It
+        would only drive somebody out.
+        """
         num_cached_blocks = len(cached[0])
         taken_from_free = sum(block.ref_count == 0 for blocks in cached for block in blocks)
-        wanted = self._blocks_for(num_tokens) - num_cached_blocks
+        wanted = self.blocks_for(request.num_tokens) - num_cached_blocks + num_owed_blocks
         if wanted * self._num_groups > self.pool.num_free_blocks - taken_from_free:
             return False
         for blocks in cached:
@@ -58,7 +62,7 @@ class KVCacheManager:
 
     def extend(self, request: Request, num_tokens: int) -> bool:
         """Room for `num_tokens` in all. False, and nothing changed: too few blocks are free."""
-        wanted = self._blocks_for(num_tokens) - len(request.blocks[0])
+        wanted = self.blocks_for(num_tokens) - len(request.blocks[0])
         if wanted > 0:
             if wanted * self._num_groups > self.pool.num_free_blocks:
                 return False
@@ -75,7 +79,7 @@ class KVCacheManager:
     def publish(self, request: Request, num_computed_tokens: int) -> None:
         """Makes findable what is full and known of the first `num_computed_tokens`."""
         first, last = request.num_published_blocks, min(num_computed_tokens, request.num_tokens) // self.block_size
-        if first >= last or not self._prefix_caching:
+        if first >= last or not self.prefix_caching:
             return
         extend_block_hashes(request.block_hashes, request.root_hash, request.token_ids, self.block_size)
         for index in range(first, last):
@@ -83,5 +87,6 @@ class KVCacheManager:
                 self.pool.publish(blocks[index], (group, request.block_hashes[index]))
         request.num_published_blocks = last
 
-    def _blocks_for(self, num_tokens: int) -> int:
+    def blocks_for(self, num_tokens: int) -> int:
+        """Blocks of each KV group."""
         return -(-num_tokens // self.block_size)

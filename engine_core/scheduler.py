@@ -99,7 +99,8 @@ class Scheduler:
         """The worker died, another one is there: what ran waits again, with nothing computed. Tokens that were on their
         way are drawn again, and are the same.
 
-        Returns the requests that end here: who ran alone as a suspect, and lost its worker again, gets no other one.
+        Returns the requests that end here: who ran alone as a suspect, and lost its worker again, gets no other one; nor
+        does who would not fit into the next one's KV cache.
         """
         alone = self._alone()
         for request in list(self.running):
@@ -113,9 +114,15 @@ class Scheduler:
         self.kv, self._builder, self._last_result = kv, builder, 0
         self._admitted = deque((0, admitted) for _, admitted in self._admitted)
         self._suspects = {request.handle for request in self.waiting if request.strikes >= SUSPECT_AT}
-        if alone is None or alone.strikes <= SUSPECT_AT:
-            return []
-        return [self._finish(alone, Stop("error", message=f"the worker died {alone.strikes} times at this request"))]
+        ended = {}
+        if alone is not None and alone.strikes > SUSPECT_AT:
+            ended[alone.handle] = f"the worker died {alone.strikes} times at this request"
+        for request in self.waiting:
+            if request.num_prompt_tokens + request.sampling.max_tokens - 1 > kv.capacity_tokens:
+                ended[request.handle] = (
+                    f"the next worker's KV cache holds {kv.capacity_tokens} tokens, too few for this"
+                )
+        return [self._finish(self._requests[handle], Stop("error", message=why)) for handle, why in ended.items()]
 
     def schedule(self) -> StepPlan | None:
         """The next step, or None when there is nothing to compute before a result comes."""
@@ -146,7 +153,8 @@ class Scheduler:
             cached = self.kv.find_cached(request)
             num_computed = len(cached[0]) * self.kv.block_size
             wanted = min(request.num_tokens - num_computed, self._cap or budget, budget)
-            if not self.kv.admit(request, cached, num_computed + wanted):
+            owed = batch.num_owed_blocks(self.kv.block_size)
+            if not self.kv.admit(request, cached, num_computed + wanted, owed):
                 if alone is None:
                     break
                 self._preempt(self._victim(alone))
@@ -263,14 +271,15 @@ class Scheduler:
             if not self.kv.extend(request, end):
                 return False
             batch.num_blocks[request.slot] = len(request.blocks[0])
-        for row in np.flatnonzero(num_new > 1).tolist():  # those with one new token are published as they pass it
+        in_prompt = ends - num_new < batch.num_prompt[batch.slots]  # blocks of answers are published as they are known
+        for row in np.flatnonzero(in_prompt).tolist():
             self.kv.publish(self.running[row], int(ends[row]))
         return True
 
     def _admit(self, request: Request, num_computed_tokens: int) -> None:
         self.batch.join(request, num_computed_tokens)
         if request.num_cached_tokens is None:  # not for one that comes back from a preemption: it counts once
-            self.counters.prefix_cache_queries += request.num_tokens
+            self.counters.prefix_cache_queries += request.num_tokens if self.kv.prefix_caching else 0
             self.counters.prefix_cache_hits += num_computed_tokens
             request.num_cached_tokens = min(num_computed_tokens, request.num_prompt_tokens)
             self._admitted.append((self._builder.step_id + 1, Admitted(request.handle, request.num_cached_tokens)))
@@ -278,7 +287,7 @@ class Scheduler:
     def _preempt(self, request: Request) -> None:
         """Back to the queue, with nothing computed; its full blocks may still be found by their hash."""
         self.counters.preemptions += 1
-        self._leave_batch(request)
+        self._leave_batch(request, publish=True)
         request.num_preemptions += 1
         request.last_step_id = self._builder.step_id
         self.waiting.push(request)
@@ -316,13 +325,16 @@ class Scheduler:
         if request.slot is None:
             self.waiting.remove(request)
         else:
-            self._leave_batch(request)
+            self._leave_batch(request, publish=stop.reason != "error")
         del self._requests[request.handle]
         self._suspects.discard(request.handle)
         return self._terminal(request, stop)
 
-    def _leave_batch(self, request: Request) -> None:
+    def _leave_batch(self, request: Request, *, publish: bool) -> None:
+        """`publish`: what is full of its blocks may be found by others."""
         assert request.slot is not None
+        if publish:
+            self.kv.publish(request, int(self.batch.num_computed[request.slot]))
         self._builder.released_slots.append(request.slot)
         self.batch.leave(request)
         self.kv.free(request)

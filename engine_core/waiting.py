@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from engine_core.batch import Rank
 from engine_core.request import Request
 
+SLACK = 64  # removed requests that may stay in the heap
 SUSPECT_AT = 2  # strikes from which on a request has its steps to itself
 
 
@@ -49,6 +50,9 @@ class WaitingQueue:
     def remove(self, request: Request) -> None:
         """Raises KeyError when it does not wait. A handle that was removed must not come back."""
         self._forget(request)
+        if len(self._heap) > 2 * len(self._live) + SLACK:  # those that nobody has come past would stay for ever
+            self._heap = [entry for entry in self._heap if entry[-1].handle in self._live]
+            heapq.heapify(self._heap)
 
     def _forget(self, request: Request) -> None:
         self.num_tokens -= self._live.pop(request.handle)

@@ -136,3 +136,17 @@ def test_admission_is_told_with_the_result_of_its_own_step() -> None:
     assert second is not None and unpack_i32(second.slots).tolist() == [0, 1]
     told = [[one.handle for one in scheduler.update(worker.execute(plan)).admitted] for plan in (first, second)]
     assert told == [[0], [1]]
+
+
+@pytest.mark.parametrize("steps_in_flight", [1, 2])
+@pytest.mark.parametrize("max_tokens", range(1, 10))
+def test_every_full_block_of_an_answer_is_found_by_the_next_turn(max_tokens: int, steps_in_flight: int) -> None:
+    prompt, expected = [1, 2, 3], oracle([1, 2, 3], max_tokens)
+    scheduler, worker = make_scheduler()
+    pipe = Pipe(scheduler, worker, steps_in_flight)
+    add_all(scheduler, make_core_request(0, prompt, max_tokens))
+    pipe.run()
+    add_all(scheduler, make_core_request(1, [*prompt, *expected, 5], 1))
+    pipe.run()
+    computed = len(prompt) + max_tokens - 1
+    assert pipe.finished[1].num_cached_tokens == computed // 4 * 4

@@ -83,3 +83,31 @@ def test_a_request_that_could_never_run_is_refused_with_the_reason() -> None:
     with pytest.raises(RequestRefused, match="needs 17 tokens of KV cache, but all of it holds 16") as caught:
         make_core_request(0, [1] * 10, 8, facts)
     assert caught.value.param == "max_tokens"
+
+
+def test_who_was_removed_does_not_stay_behind_urgent_work() -> None:
+    queue = WaitingQueue(by_priority=True)
+    queue.push(with_priority(0, -1))
+    for handle in range(1, 1000):
+        request = with_priority(handle, 0)
+        queue.push(request)
+        queue.remove(request)
+    assert len(queue) == 1 and len(queue._heap) < 100
+
+
+def test_who_would_only_drive_another_out_is_not_admitted() -> None:
+    """Two prompts of 6 blocks, in chunks, and 9 blocks in all: one after the other, and nothing is computed twice."""
+    scheduler, worker = make_scheduler(num_blocks=9, budget=8, prefix_caching=False)
+    prompts = {handle: [handle + 1] * 21 for handle in range(2)}
+    add_all(scheduler, *(make_core_request(handle, prompt, 4) for handle, prompt in prompts.items()))
+    outputs, _ = run(scheduler, worker)
+    assert outputs == {handle: oracle(prompt, 4) for handle, prompt in prompts.items()}
+    assert scheduler.counters.preemptions == 0
+    assert sum(worker.step_tokens) == 2 * (21 + 3)
+
+
+def test_queries_are_counted_only_where_something_is_looked_up() -> None:
+    scheduler, worker = make_scheduler(prefix_caching=False)
+    add_all(scheduler, make_core_request(0, [1, 2, 3], 2))
+    run(scheduler, worker)
+    assert scheduler.counters.prefix_cache_queries == 0

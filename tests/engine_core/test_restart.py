@@ -82,3 +82,13 @@ def test_a_token_clears_a_suspect() -> None:
         told.append([tokens.handle for tokens in scheduler.update(worker.execute(plan)).new_tokens])
     assert told == [[0], [1], [0, 1]], "the first pauses while the second is looked at"
     assert die(scheduler) == []
+
+
+def test_who_does_not_fit_the_next_worker_ends_with_the_reason() -> None:
+    scheduler, _ = make_scheduler(num_blocks=8)
+    add_all(scheduler, make_core_request(0, [1] * 9, 8), make_core_request(1, [1] * 9, 9))
+    ended = scheduler.restart(KVCacheManager(4, 4, ("full",), prefix_caching=True), PlanBuilder(2, 1))
+    assert [(one.handle, one.stop.message) for one in ended] == [
+        (1, "the next worker's KV cache holds 16 tokens, too few for this")
+    ]
+    assert scheduler.schedule() is not None

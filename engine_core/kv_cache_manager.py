@@ -46,8 +46,8 @@ class KVCacheManager:
     def admit(self, request: Request, cached: list[list[Block]], num_tokens: int, num_owed_blocks: int) -> bool:
         """Gives a waiting request its cached blocks, and room for `num_tokens` in all.
 
-        False: too few blocks are free for all of its known tokens, beside those that the running still need for theirs. It
-        would only drive somebody out.
+        False: too few blocks are free for all of its known tokens, beside those that the running still need for theirs.
+        It would only drive somebody out.
         """
         num_cached_blocks = len(cached[0])
         taken_from_free = sum(block.ref_count == 0 for blocks in cached for block in blocks)

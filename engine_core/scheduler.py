@@ -99,8 +99,8 @@ class Scheduler:
         """The worker died, another one is there: what ran waits again, with nothing computed. Tokens that were on their
         way are drawn again, and are the same.
 
-        Returns the requests that end here: who ran alone as a suspect, and lost its worker again, gets no other one; nor
-        does who would not fit into the next one's KV cache.
+        Returns the requests that end here: who ran alone as a suspect, and lost its worker again, gets no other one;
+        neither does who would not fit into the next one's KV cache.
         """
         alone = self._alone()
         for request in list(self.running):
@@ -119,9 +119,7 @@ class Scheduler:
             ended[alone.handle] = f"the worker died {alone.strikes} times at this request"
         for request in self.waiting:
             if request.num_prompt_tokens + request.sampling.max_tokens - 1 > kv.capacity_tokens:
-                ended[request.handle] = (
-                    f"the next worker's KV cache holds {kv.capacity_tokens} tokens, too few for this"
-                )
+                ended[request.handle] = f"the next worker's KV cache is too small: {kv.capacity_tokens} tokens"
         return [self._finish(self._requests[handle], Stop("error", message=why)) for handle, why in ended.items()]
 
     def schedule(self) -> StepPlan | None:

@@ -136,7 +136,7 @@ def test_a_death_before_the_tree_is_ready_ends_it_and_is_told(tmp_path: Path, ro
         process = subprocess.Popen([*TANDEM, "serve", "--port=0"], stderr=stderr)
         try:
             pids = wait_for(lambda: len(found := children_of(process.pid)) == len(ROLES) and found, "four children")
-            wait_for(lambda: all(len(argv_of(pid)) > 3 for pid in pids), "they are what they will be")
+            wait_for(lambda: {role_of(pid) for pid in pids} == set(ROLES), "they are what they will be")
             os.kill(next(pid for pid in pids if role_of(pid) == role), signal.SIGKILL)
             assert process.wait(3 * END_SECONDS) == 1, log.read_text()
             wait_until_ended(pids, time.monotonic() + END_SECONDS)

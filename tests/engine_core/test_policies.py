@@ -89,7 +89,7 @@ def test_who_was_removed_does_not_stay_behind_urgent_work() -> None:
     queue = WaitingQueue(by_priority=True)
     queue.push(with_priority(0, -1))
     for handle in range(1, 1000):
-        request = with_priority(handle, 0)
+        request = with_priority(handle, 0, [1])
         queue.push(request)
         queue.remove(request)
     assert len(queue) == 1 and len(queue._heap) < 100

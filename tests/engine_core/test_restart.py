@@ -89,6 +89,6 @@ def test_who_does_not_fit_the_next_worker_ends_with_the_reason() -> None:
     add_all(scheduler, make_core_request(0, [1] * 9, 8), make_core_request(1, [1] * 9, 9))
     ended = scheduler.restart(KVCacheManager(4, 4, ("full",), prefix_caching=True), PlanBuilder(2, 1))
     assert [(one.handle, one.stop.message) for one in ended] == [
-        (1, "the next worker's KV cache holds 16 tokens, too few for this")
+        (1, "the next worker's KV cache is too small: 16 tokens")
     ]
     assert scheduler.schedule() is not None

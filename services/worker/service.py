@@ -1,4 +1,4 @@
-"""The worker process: connect, load, register, then one plan after the other until the engine is gone."""
+"""The worker process: connect, load, register, then one plan after the other; from one engine to the next."""
 
 import logging
 import signal

@@ -42,6 +42,7 @@ class TextServicer(text_pb2_grpc.TextServiceServicer):
         self._engines = engines
         self._hello = hello
         self._attempts = Attempts()
+        self._sessions: set[_Session] = set()
 
     async def Connect(self, request_iterator: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         """One shim's stream; its requests are aborted when it ends."""
@@ -54,9 +55,16 @@ class TextServicer(text_pb2_grpc.TextServiceServicer):
         if self._engines.dispatcher.peer is not None:
             hello.engine.CopyFrom(self._engines.dispatcher.peer.engine)
         session = _Session(self, TextMailbox(hello.epoch))
+        self._sessions.add(session)
         try:
             await converse(context, hello, ("shim",), session.mailbox, session.opened, text_pb2.TextUp)
         finally:
+            self._sessions.discard(session)
+            session.close()
+
+    def stop(self) -> None:
+        """This process stops: what still runs leaves its spans behind, whatever its stream's end does later."""
+        for session in self._sessions:
             session.close()
 
     async def encode(self, submit: text_pb2.TextSubmit) -> list[int]:
@@ -211,11 +219,12 @@ async def serve(options: TokenizerOptions) -> None:
         try:
             await asyncio.gather(_say_ready(server, engines), *(link.run() for link in engines.links))
         finally:
-            await to_the_end(_stop(server, tracing))
+            await to_the_end(_stop(server, servicer, tracing))
 
 
-async def _stop(server: RpcServer, tracing: Tracing) -> None:
+async def _stop(server: RpcServer, servicer: TextServicer, tracing: Tracing) -> None:
     await server.stop()
+    servicer.stop()
     await asyncio.to_thread(tracing.stop)
 
 

@@ -22,9 +22,7 @@ class Batch:
     def __init__(self, max_num_seqs: int, rank: Callable[[Request], Rank]) -> None:
         self.num_prompt = np.zeros(max_num_seqs, dtype=np.int32)
         self.num_computed = np.zeros(max_num_seqs, dtype=np.int32)  # once the plans that were sent have run
-        self.sample_end = np.zeros(
-            max_num_seqs, dtype=np.int32
-        )  # output tokens known, or sampled by plans that were sent
+        self.sample_end = np.zeros(max_num_seqs, dtype=np.int32)  # output tokens known or sampled, ids here or not yet
         self.max_tokens = np.zeros(max_num_seqs, dtype=np.int32)
         self.num_blocks = np.zeros(max_num_seqs, dtype=np.int32)  # that the request has
         self.num_sent_blocks = np.zeros(max_num_seqs, dtype=np.int32)  # that the worker knows of

@@ -243,6 +243,7 @@ async def serve(options: EngineOptions) -> None:
             servicer.registered(facts)
         except Fatal as error:
             on_failed(error)
+            return
         ready.set()
         telling.add(asyncio.create_task(server.ready()))
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from engine_core.block_pool import Block
 from engine_core.step_plan import SamplingParams
 
+SUSPECT_AT = 2  # strikes from which on a request has its steps to itself
+
 
 @dataclass(slots=True, eq=False)
 class Request:
@@ -38,6 +40,15 @@ class Request:
     @property
     def num_output_tokens(self) -> int:
         return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def is_suspect(self) -> bool:
+        return self.strikes >= SUSPECT_AT
+
+    @property
+    def is_condemned(self) -> bool:
+        """The worker died once more while it ran alone."""
+        return self.strikes > SUSPECT_AT
 
     @property
     def output_token_ids(self) -> list[int]:

@@ -107,7 +107,7 @@ class Scheduler:
         self._suspects.strike(self.running, alone)
         for request in list(self.running):
             self.batch.leave(request)
-            request.blocks = []
+            request.blocks, request.tail = [], None
             self.waiting.push(request)
         for request in self.waiting:
             request.last_step_id = 0
@@ -180,7 +180,7 @@ class Scheduler:
         while self._admitted and self._admitted[0][0] <= result.step_id:
             events.admitted.append(self._admitted.popleft()[1])
         ids, rows = self._reader.rows(result)
-        requests, block_size = self._requests, self.kv.block_size
+        requests = self._requests
         for handle, start, count, end, may_end, logprobs in rows:
             request = requests.get(handle)
             if request is None or start != len(request.token_ids) - request.num_prompt_tokens:
@@ -193,8 +193,6 @@ class Scheduler:
             else:
                 request.token_ids += tokens.token_ids
                 events.new_tokens.append(tokens)
-            if (len(request.token_ids) - 1) % block_size < count and request.slot is not None:  # a block is behind it
-                self.kv.publish(request, int(self.batch.num_computed[request.slot]))
         for handle, message in result.errors:
             if handle in self._requests:
                 events.finished.append(self._finish(self._requests[handle], Stop("error", message=message)))

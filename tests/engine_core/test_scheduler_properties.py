@@ -16,7 +16,6 @@ from engine_core.scheduler import Limits, Scheduler
 from engine_core.step_plan import StepResult
 from tests.fakes import FakeWorker, make_core_request, make_facts, oracle
 
-MAX_STEPS_TO_END = 2000
 # Few distinct beginnings, so that prefixes are shared often.
 prompts = st.builds(
     lambda base, tail: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12][:base] + tail,
@@ -58,6 +57,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.expected: dict[int, list[int]] = {}
         self.outputs: dict[int, list[int]] = {}
         self.finished: dict[int, Finished] = {}
+        self.prompts: dict[int, list[int]] = {}
         self.next_handle = 0
 
     @rule(
@@ -78,11 +78,21 @@ class SchedulerMachine(RuleBasedStateMachine):
         request.priority = priority
         self.next_handle += 1
         self.expected[request.handle] = whole
+        self.prompts[request.handle] = prompt
         self.outputs[request.handle] = list(done)
         finished = self.scheduler.add(request)
         assert (finished is not None) == (len(done) == len(whole))
         if finished is not None:
             self._take(StepEvents(finished=[finished]))
+
+    @precondition(lambda self: self.finished)
+    @rule(data=st.data(), tail=st.lists(st.integers(1, 3), min_size=1, max_size=4), max_tokens=st.integers(1, 6))
+    def follow_up(self, data: st.DataObject, tail: list[int], max_tokens: int) -> None:
+        """The next turn of a conversation, or a branch of it: some of its blocks may still be found."""
+        handle = data.draw(st.sampled_from(sorted(self.finished)))
+        said = [*self.prompts[handle], *self.outputs[handle]]
+        prompt = [*said[: data.draw(st.integers(0, len(said)))], *tail][: self.facts.max_model_len - 1]
+        self.add(prompt, max_tokens, True, 0, 0)
 
     @precondition(lambda self: self.outputs.keys() - self.finished.keys())
     @rule(data=st.data())
@@ -100,9 +110,24 @@ class SchedulerMachine(RuleBasedStateMachine):
         if plan is not None:
             self.in_flight.append(self.worker.execute(plan))
             assert self.worker.step_tokens[-1] <= self.budget
+            self._compare_with_a_full_plan()
         else:
             assert self.in_flight or not self.scheduler.has_unfinished, "nothing runs, and nothing comes"
             self.result()
+
+    def _compare_with_a_full_plan(self) -> None:
+        """What the worker has put together from the diffs is what it would have if it were told all at once."""
+        batch, state = self.scheduler.batch, self.worker.state()
+        assert state.keys() == {request.slot for request in self.scheduler.running}
+        for request in self.scheduler.running:
+            slot = request.slot
+            handle, num_prompt, tokens, table = state[slot]
+            assert (handle, num_prompt) == (request.handle, request.num_prompt_tokens)
+            assert tokens[: request.num_tokens] == request.token_ids, "the worker is only ever ahead"
+            assert len(tokens) == num_prompt + batch.sample_end[slot]
+            blocks = [block.block_id for block in request.blocks[0]]
+            assert table == blocks[: batch.num_sent_blocks[slot]]
+            assert batch.num_blocks[slot] == len(blocks)
 
     @rule()
     def worker_dies(self) -> None:
@@ -163,13 +188,22 @@ class SchedulerMachine(RuleBasedStateMachine):
         """Whatever is left ends within a bound, with the right tokens, and leaves every block free."""
         if not hasattr(self, "scheduler"):
             return
-        for _ in range(MAX_STEPS_TO_END):
+        for _ in range(self._bound()):
             if not self.scheduler.has_unfinished and not self.in_flight:
                 break
             self.step()
         assert not self.scheduler.has_unfinished, "a request was starved"
         assert self.scheduler.kv.pool.num_free_blocks == self.scheduler.kv.pool.num_blocks
         assert self.finished.keys() == self.outputs.keys()
+
+    def _bound(self) -> int:
+        """Who ranks first of the running is never stopped, and computes a chunk or a token at every step. So at worst
+        all that is left is computed one after the other; a request may come that ranks higher, or a suspect, and what
+        was computed of the first one before that is lost. Every step is counted twice: its plan and its result."""
+        chunk = self.scheduler._limits.long_prefill_token_threshold or self.budget
+        left = [*self.scheduler.running, *self.scheduler.waiting]
+        work = [-(-one.num_tokens // chunk) + one.sampling.max_tokens - one.num_output_tokens for one in left]
+        return 2 * 2 * sum(work) + len(self.in_flight) + 1
 
 
 TestScheduler = SchedulerMachine.TestCase

@@ -71,12 +71,12 @@ class PrefixCache:
         size = self._block_size
         while tail.next < tail.end and tail.holder is None:
             index = tail.next
-            row = [blocks[index] for blocks in tail.blocks]
-            if any(block.taken > tail.until for block in row):
-                return  # evicted, and so are those behind it
             tail.next += 1
             parent = chain_hash(tail.block_hashes, tail.root_hash, tail.token_ids, size, index)
             tokens = tuple(tail.token_ids[index * size : (index + 1) * size])
-            for group, block in enumerate(row):
+            for group, blocks in enumerate(tail.blocks):
+                block = blocks[index]
+                if block.taken > tail.until:
+                    return  # evicted, and so are those behind it
                 if self._pool.publish(block, (group, parent, tokens)) and tail.holder is None:
                     tail.holder, block.tail = block, tail

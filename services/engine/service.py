@@ -282,7 +282,8 @@ def _rules(options: EngineOptions) -> Rules:
         options.long_prefill_token_threshold,
         by_priority=options.scheduling_policy == "priority",
     )
-    return Rules(limits, options.enable_prefix_caching, STEPS_IN_FLIGHT if options.async_scheduling else 1)
+    steps_in_flight = STEPS_IN_FLIGHT if options.async_scheduling else 1
+    return Rules(limits, options.enable_prefix_caching, steps_in_flight, options.step_timeout)
 
 
 async def _stop(server: RpcServer, loop: BusyLoop, servicer: EngineServicer, tracing: Tracing) -> None:

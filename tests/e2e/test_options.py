@@ -20,7 +20,7 @@ import torch
 
 from services.config import _serve_settings
 from tests.checkpoints import make_qwen3
-from tests.e2e import test_hub, test_logs, test_traces
+from tests.e2e import test_hub, test_logs, test_recovery, test_traces
 from tests.e2e.harness import TANDEM, Server, children_of, run_tandem, wait_for
 
 FLAG_KEY, ENVIRONMENT_KEY = "key-of-the-flag", "key-of-the-environment"
@@ -439,6 +439,7 @@ PROOFS: dict[str, Callable[..., None]] = {
     "scheduling_policy": test_scheduling_policy,
     "seed": test_seed,
     "served_model_name": test_served_model_name,
+    "step_timeout": test_recovery.test_a_worker_that_hangs_is_replaced_and_every_stream_goes_on,
     "tokenizer_replicas": test_tokenizer_replicas,
 }
 

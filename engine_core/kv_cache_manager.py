@@ -5,6 +5,8 @@ block of a prompt may be shared as soon as a plan computes its last token, for l
 an answer once the request gives them back.
 """
 
+from collections.abc import Iterable
+
 from engine_core.block import Block
 from engine_core.block_pool import BlockPool
 from engine_core.prefix_cache import PrefixCache
@@ -21,6 +23,7 @@ class KVCacheManager:
             raise ValueError(f"KV groups {sorted(unknown)} are not supported, only {SUPPORTED_GROUPS}")
         self.pool = BlockPool(num_blocks)
         self.block_size = block_size
+        self.kv_groups = kv_groups
         self._num_groups = len(kv_groups)
         self._cache = PrefixCache(self.pool, block_size, len(kv_groups)) if prefix_caching else None
 
@@ -77,6 +80,11 @@ class KVCacheManager:
         """Makes findable what is full and known of the first `num_computed_tokens`."""
         if self._cache is not None:
             self._cache.publish(request, num_computed_tokens)
+
+    def forget_all(self, owners: Iterable[Request]) -> None:
+        """No block can be found any more; nor can later ones of their owners, which stand on these."""
+        if self._cache is not None:
+            self._cache.forget_all(owners)
 
     def blocks_for(self, num_tokens: int) -> int:
         """Blocks of each KV group."""

@@ -5,6 +5,8 @@ behind it as its tail: each of them is published when the block before it is fou
 next. So contents that nobody shares are never hashed, however long they are.
 """
 
+from collections.abc import Iterable
+
 from engine_core.block import Block, Tail
 from engine_core.block_hash import chain_hash
 from engine_core.block_pool import BlockPool
@@ -38,7 +40,8 @@ class PrefixCache:
     def publish(self, request: Request, num_computed_tokens: int) -> None:
         """What is full and known of the first `num_computed_tokens` may be found from now on."""
         tail = request.tail
-        assert tail is not None
+        if tail is None:
+            return
         tail.end = min(num_computed_tokens, len(tail.token_ids)) // self._block_size
         if tail.holder is None:
             self._hang(tail)
@@ -46,10 +49,17 @@ class PrefixCache:
     def end(self, request: Request) -> None:
         """The request is about to give its blocks back; they can be found until somebody takes them."""
         tail, request.tail = request.tail, None
-        assert tail is not None
+        if tail is None:
+            return
         tail.until = self._pool.num_takes
         if tail.holder is not None and tail.next >= tail.end:
             tail.holder.tail = None
+
+    def forget_all(self, owners: Iterable[Request]) -> None:
+        """No block can be found any more; nor can later ones of their owners, which stand on these."""
+        self._pool.forget_all()
+        for request in owners:
+            request.tail = None
 
     def _row(self, parent: bytes, tokens: tuple[int, ...]) -> list[Block] | None:
         """The blocks of all groups, or None; what hangs behind them moves on by one."""

@@ -28,7 +28,7 @@ class Request:
     slot: int | None = None  # in the worker's batch; None while it waits
     blocks: list[list[Block]] = field(default_factory=list)  # per KV group
     block_hashes: list[bytes] = field(default_factory=list)  # of its first full blocks, as far as they were asked for
-    tail: Tail | None = None  # what the prefix cache knows of `blocks`
+    tail: Tail | None = None  # what the prefix cache may yet publish of `blocks`
     num_preemptions: int = 0
     strikes: int = 0  # deaths of the worker under it, since it last brought a token
     traceparent: str = ""  # handed on to the worker; nothing here reads it

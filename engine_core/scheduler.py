@@ -87,6 +87,7 @@ class Scheduler:
             if stop is not None:
                 return self._terminal(request, stop)
         self._reader.note_stops(request.sampling)
+        self._suspects.watch(request)
         self._requests[request.handle] = request
         self.waiting.push(request)
         return None
@@ -95,6 +96,10 @@ class Scheduler:
         """Ends a request and frees its blocks; None if it has ended already. Results still in flight are dropped."""
         request = self._requests.get(handle)
         return self._finish(request, Stop("abort")) if request is not None else None
+
+    def reset_prefix_cache(self) -> None:
+        """Nothing that is computed by now is found by anybody any more. The running go on with the blocks they have."""
+        self.kv.forget_all(self.running)
 
     def restart(self, kv: KVCacheManager, builder: PlanBuilder) -> list[Finished]:
         """The worker died, another one is there: what ran waits again, with nothing computed. Tokens that were on their

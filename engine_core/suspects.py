@@ -20,13 +20,17 @@ class Suspects:
             return None
         return next((one for one in running if one.handle in self._handles), None) or waiting.peek()
 
+    def watch(self, request: Request) -> None:
+        """A request that waits: it may have its strikes from before."""
+        if request.is_suspect:
+            self._handles.add(request.handle)
+
     def strike(self, running: Iterable[Request], alone: Request | None) -> None:
         """The worker died while these ran; who paused beside a suspect had no part in it."""
         for request in running:
             if alone is None or request is alone:
                 request.strikes += 1
-            if request.is_suspect:
-                self._handles.add(request.handle)
+            self.watch(request)
 
     def clear(self, request: Request) -> None:
         """It has brought a token."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from engine_core.events import SchedulerStats, StepEvents
+from engine_core.flight_recorder import FlightRecorder, RecordedScheduler
 from engine_core.kv_cache_manager import KVCacheManager
 from engine_core.plan_builder import PlanBuilder
 from engine_core.request import Request
@@ -63,10 +64,18 @@ class Callbacks:
 
 
 class BusyLoop:
-    def __init__(self, endpoint: str, limits: EngineLimits, rules: Rules, callbacks: Callbacks) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        limits: EngineLimits,
+        rules: Rules,
+        callbacks: Callbacks,
+        recorder: FlightRecorder | None = None,
+    ) -> None:
         self._limits = limits
         self._rules = rules
         self._callbacks = callbacks
+        self._recorder = recorder
         self._in_flight: deque[_Step] = deque()
         self._began = 0.0  # when the worker began the oldest of them, on the monotonic clock
         self._deadlines = StepDeadlines(rules.step_timeout)
@@ -188,8 +197,13 @@ class BusyLoop:
         self._callbacks.registered(facts)
         events = StepEvents()
         if scheduler is None:
-            scheduler = Scheduler(kv, builder, self._rules.limits)
+            scheduler = self._new_scheduler(kv, builder)
         else:
             events.finished += scheduler.restart(kv, builder)
         self._callbacks.published(events, scheduler.stats(), None)
         return scheduler
+
+    def _new_scheduler(self, kv: KVCacheManager, builder: PlanBuilder) -> Scheduler:
+        if self._recorder is None:
+            return Scheduler(kv, builder, self._rules.limits)
+        return RecordedScheduler(kv, builder, self._rules.limits, self._recorder)

@@ -1,7 +1,6 @@
 """Any process behind the shim is killed, and every answer goes on with exactly the tokens that it would have had."""
 
 import os
-import re
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.api import CHAT, INPUT, TEXT, Json
-from tests.e2e.harness import Server, alive, children_of, wait_for
+from tests.e2e.harness import Server, children_of, wait_for
 from tests.e2e.test_processes import WATCHING, argv_of
 
 LENGTH = {"max_tokens": 400, "ignore_eos": True, "return_token_ids": True}
@@ -96,12 +95,11 @@ def test_a_stream_goes_on_without_a_seam(server: Server) -> None:
             assert text == whole.choices[0].text
 
 
-@pytest.mark.parametrize("fault", ["ends", "holds_the_gil"])
-def test_who_kills_its_worker_again_and_again_is_sent_away(fault: str) -> None:
-    """Its neighbours only wait: two deaths make it run alone, the third one ends it with an error. Hangs are deaths."""
+def test_who_kills_its_worker_again_and_again_is_sent_away() -> None:
+    """Its neighbours only wait: two deaths make it run alone, the third one ends it with an error."""
     poison = 900
-    env = _faulty(fault, poison)
-    with Server("--dtype=float32", "--step-timeout=1", env=env) as server, ThreadPoolExecutor(4) as pool:
+    env = {"PYTHONPATH": _fault_folder(), "TANDEM_TEST_POISON": str(poison)}
+    with Server("--dtype=float32", env=env) as server, ThreadPoolExecutor(4) as pool:
         wait_for(lambda: WATCHING in server.log, "the launcher knows that all are ready")
         body = {"prompt": "Which way?", "temperature": 0, **LENGTH}
         expected = server.post(TEXT, body).json()["choices"]
@@ -114,29 +112,5 @@ def test_who_kills_its_worker_again_and_again_is_sent_away(fault: str) -> None:
             assert neighbour.result().json()["choices"] == expected
 
 
-@pytest.mark.parametrize("fault", ["waits", "holds_the_gil"])
-def test_a_worker_that_hangs_is_replaced_and_every_stream_goes_on(fault: str, tmp_path: Path) -> None:
-    """However it hangs: it ends by itself, with its stacks in the log, and the engine says which step it was."""
-    poison = 900
-    env = {**_faulty(fault, poison), "TANDEM_TEST_ONCE": str(tmp_path / "it happened")}
-    with Server("--dtype=float32", "--step-timeout=1", env=env) as server, ThreadPoolExecutor(4) as pool:
-        wait_for(lambda: WATCHING in server.log, "the launcher knows that all are ready")
-        body = {"prompt": "Which way?", "temperature": 0, **LENGTH}
-        poisonous = {"prompt": [poison] * 5, "temperature": 0, "max_tokens": 5, "return_token_ids": True}
-        expected = server.post(TEXT, body).json()["choices"]
-        neighbours = [pool.submit(server.post, TEXT, body) for _ in range(2)]
-        wait_for(lambda: server.stats().num_running == 2, "the neighbours run")
-        victim = pid_of(server, "worker")
-        answer = server.post(TEXT, poisonous)
-        assert pid_of(server, "worker") != victim and not alive(victim)
-        for neighbour in neighbours:
-            assert neighbour.result().json()["choices"] == expected
-        assert answer.json()["choices"] == server.post(TEXT, poisonous).json()["choices"]
-    assert "the worker ended by signal SIGALRM; it starts again" in server.log
-    assert "sitecustomize.py" in server.log, "the stack of whoever hung"
-    assert re.search(r"the worker hangs: step \d+ \(\d+ tokens\) took \S+ s, where 1\.0 s is its deadline", server.log)
-
-
-def _faulty(fault: str, poison: int) -> dict[str, str]:
-    folder = str(Path(__file__).with_name("faults"))
-    return {"PYTHONPATH": folder, "TANDEM_TEST_POISON": str(poison), "TANDEM_TEST_FAULT": fault}
+def _fault_folder() -> str:
+    return str(Path(__file__).with_name("faults"))

@@ -89,7 +89,7 @@ def test_after_a_reset_nothing_is_found_not_even_what_hung_behind() -> None:
     plan = scheduler.schedule()
     assert plan is not None
     scheduler.update(worker.execute(plan))
-    scheduler.kv.pool.forget_all()
+    scheduler.reset_prefix_cache()
     scheduler.kv.pool.check()
     run(scheduler, worker)
     for tokens in (list(range(1, 18)), list(range(20, 40))):

@@ -5,14 +5,17 @@ request ends with exactly its own tokens, and nobody waits for ever.
 
 from collections import Counter, deque
 
+import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from engine_core.events import Finished, StepEvents
+from engine_core.flight_recorder import VERSION, FlightRecorder, RecordedScheduler, Recording, WorkerJoined
 from engine_core.kv_cache_manager import KVCacheManager
 from engine_core.plan_builder import PlanBuilder
-from engine_core.scheduler import Limits, Scheduler
+from engine_core.replay import replay
+from engine_core.scheduler import Limits
 from engine_core.step_plan import StepResult
 from tests.fakes import FakeWorker, make_core_request, make_facts, oracle
 
@@ -48,10 +51,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.budget = max_num_seqs + extra_budget
         self.max_num_seqs = max_num_seqs
         kv = KVCacheManager(num_blocks, self.facts.block_size, ("full",), prefix_caching=cached)
-        self.scheduler = Scheduler(kv, PlanBuilder(1, 1), Limits(max_num_seqs, self.budget, threshold, by_priority))
+        limits = Limits(max_num_seqs, self.budget, threshold, by_priority)
+        self.recorder = FlightRecorder()
+        self.scheduler = RecordedScheduler(kv, PlanBuilder(1, 1), limits, self.recorder)
+        self.num_plans = 0
         self.worker = FakeWorker(self.facts)
         self.cached = cached
         self.deaths = 0
+        self.was_reset = False
         self.steps_in_flight = steps_in_flight
         self.in_flight: deque[StepResult] = deque()
         self.expected: dict[int, list[int]] = {}
@@ -108,6 +115,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         """Plans a step, unless so many are in flight already that a result has to come first."""
         plan = self.scheduler.schedule() if len(self.in_flight) < self.steps_in_flight else None
         if plan is not None:
+            self.num_plans += 1
             self.in_flight.append(self.worker.execute(plan))
             assert self.worker.step_tokens[-1] <= self.budget
             self._compare_with_a_full_plan()
@@ -143,6 +151,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         self._take(StepEvents(finished=ended))
 
     @rule()
+    def reset_prefix_cache(self) -> None:
+        self.was_reset = True
+        self.scheduler.reset_prefix_cache()
+        assert not any(block.key for block in self.scheduler.kv.pool.blocks)
+
+    @rule()
     def result(self) -> None:
         if self.in_flight:
             self._take(self.scheduler.update(self.in_flight.popleft()))
@@ -169,7 +183,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         owners = Counter(id(block) for request in self.scheduler.running for block in request.blocks[0])
         used = [block for block in pool.blocks if block.ref_count]
         assert {id(block): block.ref_count for block in used} == owners
-        assert all(block.key is not None for block in used if block.ref_count > 1), "shared without a hash"
+        hashed = [block.key is not None for block in used if block.ref_count > 1]
+        assert self.was_reset or all(hashed), "shared without a hash"
         assert pool.num_free_blocks + len(used) == pool.num_blocks
 
     @invariant()
@@ -195,6 +210,15 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert not self.scheduler.has_unfinished, "a request was starved"
         assert self.scheduler.kv.pool.num_free_blocks == self.scheduler.kv.pool.num_blocks
         assert self.finished.keys() == self.outputs.keys()
+        self._replay()
+
+    def _replay(self) -> None:
+        """All that happened, from the start and from the last worker on, makes the same plans once more."""
+        content = msgspec.msgpack.encode(self.recorder.recording())
+        recording = msgspec.msgpack.decode(content, type=Recording)
+        assert replay(recording) == self.num_plans
+        joined = [index for index, frame in enumerate(recording.frames) if isinstance(frame, WorkerJoined)]
+        replay(Recording(VERSION, recording.frames[joined[-1] :]))
 
     def _bound(self) -> int:
         """Who ranks first of the running is never stopped, and computes a chunk or a token at every step. So at worst

@@ -1,40 +1,10 @@
-"""On the path of a server under test: something happens to its worker at a prompt that begins with the poisonous token.
+"""On the path of a server under test: its worker ends at once at a prompt that begins with the poisonous token."""
 
-TANDEM_TEST_POISON is that token, TANDEM_TEST_FAULT one of the names below, and TANDEM_TEST_ONCE a file that is made
-when it has happened; with it, it happens once.
-"""
-
-import ctypes
 import importlib.abc
 import os
 import sys
-import threading
-from pathlib import Path
 
 POISON = os.environ.get("TANDEM_TEST_POISON")
-
-
-def ends() -> None:
-    os._exit(9)
-
-
-def waits() -> None:
-    """As on a lock, or for a device: other threads run on."""
-    threading.Event().wait()
-
-
-def holds_the_gil() -> None:
-    """In C, where no other thread of Python gets a turn."""
-    ctypes.PyDLL(None).sleep(1000)
-
-
-def befall() -> None:
-    once = os.environ.get("TANDEM_TEST_ONCE")
-    if once is not None:
-        if Path(once).exists():
-            return
-        Path(once).touch()
-    {fault.__name__: fault for fault in (ends, waits, holds_the_gil)}[os.environ["TANDEM_TEST_FAULT"]]()
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -48,7 +18,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
         def poisoned(self, request):  # type: ignore[no-untyped-def]
             if request.prompt_token_ids[:4] == int(POISON).to_bytes(4, "little"):
-                befall()
+                os._exit(9)
             add(self, request)
 
         batch.InputBatch._add = poisoned

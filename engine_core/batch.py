@@ -29,12 +29,12 @@ class Batch:
         self.slots = np.zeros(0, dtype=np.int32)  # of the running, by rank
         self.running: list[Request] = []  # by rank: the last of them gives way first
         self._by_slot: list[Request | None] = [None] * max_num_seqs
-        self._free_slots = list(range(max_num_seqs - 1, -1, -1))
+        self.free_slots = list(range(max_num_seqs - 1, -1, -1))
         self._rank = rank
 
     @property
     def is_full(self) -> bool:
-        return not self._free_slots
+        return not self.free_slots
 
     def at(self, slot: int) -> Request:
         request = self._by_slot[slot]
@@ -43,7 +43,7 @@ class Batch:
 
     def join(self, request: Request, num_computed_tokens: int) -> None:
         """Gives the request a slot."""
-        slot = request.slot = self._free_slots.pop()
+        slot = request.slot = self.free_slots.pop()
         self._by_slot[slot] = request
         self.num_prompt[slot] = request.num_prompt_tokens
         self.num_computed[slot] = num_computed_tokens
@@ -60,7 +60,7 @@ class Batch:
         assert self.running.pop(place) is request
         self.slots = np.delete(self.slots, place)
         self._by_slot[request.slot] = None
-        self._free_slots.append(request.slot)
+        self.free_slots.append(request.slot)
         request.slot = None
 
     def wanted(self, cap: int) -> Ints:

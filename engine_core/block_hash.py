@@ -4,8 +4,10 @@ SHA-256, so that a client cannot make two prompts collide. The chain starts from
 caches (the weights' version, the request's cache_salt), so each later hash depends on it.
 """
 
+import functools
 import hashlib
 import struct
+from collections.abc import Callable
 
 
 def root_hash(weights_version: str, cache_salt: str) -> bytes:
@@ -17,10 +19,16 @@ def root_hash(weights_version: str, cache_salt: str) -> bytes:
     return digest.digest()
 
 
-def extend_block_hashes(hashes: list[bytes], root: bytes, token_ids: list[int], block_size: int) -> None:
-    """Appends the hashes of the full blocks of `token_ids` that `hashes` does not have yet."""
-    pack = struct.Struct(f"<{block_size}I").pack
-    for index in range(len(hashes), len(token_ids) // block_size):
-        tokens = pack(*token_ids[index * block_size : (index + 1) * block_size])
-        parent = hashes[-1] if hashes else root
-        hashes.append(hashlib.sha256(parent + tokens).digest())
+def chain_hash(hashes: list[bytes], root: bytes, token_ids: list[int], block_size: int, num_blocks: int) -> bytes:
+    """Of the first `num_blocks` blocks, which are full; the root for none. `hashes` are the known ones, and grow."""
+    if num_blocks == 0:
+        return root
+    for index in range(len(hashes), num_blocks):
+        tokens = _packer(block_size)(*token_ids[index * block_size : (index + 1) * block_size])
+        hashes.append(hashlib.sha256((hashes[-1] if hashes else root) + tokens).digest())
+    return hashes[num_blocks - 1]
+
+
+@functools.cache
+def _packer(block_size: int) -> Callable[..., bytes]:
+    return struct.Struct(f"<{block_size}I").pack

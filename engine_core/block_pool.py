@@ -4,64 +4,9 @@ A block is used while its ref_count is above 0, and in the free list otherwise. 
 somebody takes it, so the free list is also the LRU order of the prefix cache. Every operation is O(1) per block.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
-
-class Block:
-    """One block; `prev` and `next` link it while it is free."""
-
-    __slots__ = ("block_id", "key", "next", "prev", "ref_count")
-
-    def __init__(self, block_id: int) -> None:
-        self.block_id = block_id
-        self.ref_count = 0
-        self.key: BlockKey | None = None  # set while the block can be found by its hash
-        self.prev: Block | None = None
-        self.next: Block | None = None
-
-    def __repr__(self) -> str:
-        return f"Block({self.block_id}, refs={self.ref_count}, cached={self.key is not None})"
-
-
-BlockKey = tuple[int, bytes]  # KV group, block hash
-
-
-class FreeList:
-    """Doubly linked list of free blocks, the least recently used first."""
-
-    def __init__(self) -> None:
-        self._ends = Block(-1)
-        self._ends.prev = self._ends.next = self._ends
-        self._length = 0
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __iter__(self) -> Iterator[Block]:
-        block = self._ends.next
-        while block is not None and block is not self._ends:
-            yield block
-            block = block.next
-
-    def append(self, block: Block) -> None:
-        last = self._ends.prev
-        assert last is not None and block.next is None
-        last.next, block.prev, block.next, self._ends.prev = block, last, self._ends, block
-        self._length += 1
-
-    def remove(self, block: Block) -> None:
-        assert block.prev is not None and block.next is not None
-        block.prev.next, block.next.prev = block.next, block.prev
-        block.prev = block.next = None
-        self._length -= 1
-
-    def popleft(self) -> Block:
-        """Raises IndexError when empty."""
-        first = self._ends.next
-        if first is None or first is self._ends:
-            raise IndexError("no free block")
-        self.remove(first)
-        return first
+from engine_core.block import Block, BlockKey, FreeList
 
 
 class BlockPool:
@@ -73,6 +18,7 @@ class BlockPool:
         for block in self.blocks:
             self._free.append(block)
         self._by_key: dict[BlockKey, Block] = {}
+        self.num_takes = 0
 
     @property
     def num_blocks(self) -> int:
@@ -86,10 +32,12 @@ class BlockPool:
         """`count` blocks for one owner; their old contents are forgotten. Raises IndexError when too few are free."""
         if count > len(self._free):
             raise IndexError(f"{count} blocks wanted, {len(self._free)} free")
+        self.num_takes += 1
         taken = [self._free.popleft() for _ in range(count)]
         for block in taken:
             self._forget(block)
             block.ref_count = 1
+            block.taken = self.num_takes
         return taken
 
     def share(self, blocks: Iterable[Block]) -> None:
@@ -110,22 +58,24 @@ class BlockPool:
     def find(self, key: BlockKey) -> Block | None:
         return self._by_key.get(key)
 
-    def publish(self, block: Block, key: BlockKey) -> None:
-        """Makes a full block findable. Where another block holds the same contents already, that one stays."""
-        if block.key is None and key not in self._by_key:
-            block.key = key
-            self._by_key[key] = block
+    def publish(self, block: Block, key: BlockKey) -> bool:
+        """Makes a full block findable. False: another block holds the same contents already, and that one stays."""
+        if block.key is not None or key in self._by_key:
+            return False
+        block.key = key
+        self._by_key[key] = block
+        return True
 
     def forget_all(self) -> None:
         """No block can be found by its hash any more."""
         for block in self._by_key.values():
-            block.key = None
+            block.key = block.tail = None
         self._by_key.clear()
 
     def _forget(self, block: Block) -> None:
         if block.key is not None:
             del self._by_key[block.key]
-            block.key = None
+            block.key = block.tail = None
 
     def check(self) -> None:
         """Asserts the pool's invariants; for tests. O(number of blocks)."""
@@ -135,3 +85,4 @@ class BlockPool:
         assert len({block.block_id for block in free}) == len(free)
         assert all(block.key == key for key, block in self._by_key.items())
         assert sum(block.key is not None for block in self.blocks) == len(self._by_key)
+        assert all(block.key is not None for block in self.blocks if block.tail is not None)

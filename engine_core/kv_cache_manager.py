@@ -1,12 +1,15 @@
 """Which blocks each request has, and which of them others may share.
 
 Takes the model's KV groups (sets of layers with one kind of block); a request has one list of blocks per group. A
-block is published for sharing as soon as its ids are known and a plan computes its last token: later plans run after
-that one.
+block of a prompt may be shared as soon as a plan computes its last token, for later plans run after that one; those of
+an answer once the request gives them back.
 """
 
-from engine_core.block_hash import extend_block_hashes
-from engine_core.block_pool import Block, BlockPool
+from collections.abc import Iterable
+
+from engine_core.block import Block
+from engine_core.block_pool import BlockPool
+from engine_core.prefix_cache import PrefixCache
 from engine_core.request import Request
 
 SUPPORTED_GROUPS = ("full",)
@@ -20,8 +23,13 @@ class KVCacheManager:
             raise ValueError(f"KV groups {sorted(unknown)} are not supported, only {SUPPORTED_GROUPS}")
         self.pool = BlockPool(num_blocks)
         self.block_size = block_size
+        self.kv_groups = kv_groups
         self._num_groups = len(kv_groups)
-        self.prefix_caching = prefix_caching
+        self._cache = PrefixCache(self.pool, block_size, len(kv_groups)) if prefix_caching else None
+
+    @property
+    def prefix_caching(self) -> bool:
+        return self._cache is not None
 
     @property
     def capacity_tokens(self) -> int:
@@ -29,19 +37,8 @@ class KVCacheManager:
         return self.pool.num_blocks // self._num_groups * self.block_size
 
     def find_cached(self, request: Request) -> list[list[Block]]:
-        """The longest known prefix, per group. The last known token is always left to compute: it gives the logits."""
-        found: list[list[Block]] = [[] for _ in range(self._num_groups)]
-        if not self.prefix_caching:
-            return found
-        extend_block_hashes(request.block_hashes, request.root_hash, request.token_ids, self.block_size)
-        for index in range((request.num_tokens - 1) // self.block_size):
-            row = [self.pool.find((group, request.block_hashes[index])) for group in range(self._num_groups)]
-            if not all(row):
-                break
-            for blocks, block in zip(found, row, strict=True):
-                assert block is not None
-                blocks.append(block)
-        return found
+        """The longest known prefix, per group, without the last known token."""
+        return self._cache.find(request) if self._cache is not None else [[] for _ in range(self._num_groups)]
 
     def admit(self, request: Request, cached: list[list[Block]], num_tokens: int, num_owed_blocks: int) -> bool:
         """Gives a waiting request its cached blocks, and room for `num_tokens` in all.
@@ -57,7 +54,8 @@ class KVCacheManager:
         for blocks in cached:
             self.pool.share(blocks)
         request.blocks = [list(blocks) for blocks in cached]
-        request.num_published_blocks = num_cached_blocks
+        if self._cache is not None:
+            self._cache.begin(request, num_cached_blocks)
         return self.extend(request, num_tokens)
 
     def extend(self, request: Request, num_tokens: int) -> bool:
@@ -72,20 +70,21 @@ class KVCacheManager:
 
     def free(self, request: Request) -> None:
         """Takes all blocks from a request; the end of its chain is evicted before the beginning."""
+        if self._cache is not None:
+            self._cache.end(request)
         for blocks in request.blocks:
             self.pool.release(reversed(blocks))
         request.blocks = []
 
     def publish(self, request: Request, num_computed_tokens: int) -> None:
         """Makes findable what is full and known of the first `num_computed_tokens`."""
-        first, last = request.num_published_blocks, min(num_computed_tokens, request.num_tokens) // self.block_size
-        if first >= last or not self.prefix_caching:
-            return
-        extend_block_hashes(request.block_hashes, request.root_hash, request.token_ids, self.block_size)
-        for index in range(first, last):
-            for group, blocks in enumerate(request.blocks):
-                self.pool.publish(blocks[index], (group, request.block_hashes[index]))
-        request.num_published_blocks = last
+        if self._cache is not None:
+            self._cache.publish(request, num_computed_tokens)
+
+    def forget_all(self, owners: Iterable[Request]) -> None:
+        """No block can be found any more; nor can later ones of their owners, which stand on these."""
+        if self._cache is not None:
+            self._cache.forget_all(owners)
 
     def blocks_for(self, num_tokens: int) -> int:
         """Blocks of each KV group."""

@@ -7,8 +7,10 @@ engine_core/batch.py counts how many are computed.
 
 from dataclasses import dataclass, field
 
-from engine_core.block_pool import Block
+from engine_core.block import Block, Tail
 from engine_core.step_plan import SamplingParams
+
+SUSPECT_AT = 2  # strikes from which on a request has its steps to itself
 
 
 @dataclass(slots=True, eq=False)
@@ -25,8 +27,8 @@ class Request:
     num_cached_tokens: int | None = None  # prompt tokens found in the prefix cache; None before the first admission
     slot: int | None = None  # in the worker's batch; None while it waits
     blocks: list[list[Block]] = field(default_factory=list)  # per KV group
-    block_hashes: list[bytes] = field(default_factory=list)  # of the known full blocks
-    num_published_blocks: int = 0  # of `blocks`: others may find them
+    block_hashes: list[bytes] = field(default_factory=list)  # of its first full blocks, as far as they were asked for
+    tail: Tail | None = None  # what the prefix cache may yet publish of `blocks`
     num_preemptions: int = 0
     strikes: int = 0  # deaths of the worker under it, since it last brought a token
     traceparent: str = ""  # handed on to the worker; nothing here reads it
@@ -38,6 +40,15 @@ class Request:
     @property
     def num_output_tokens(self) -> int:
         return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def is_suspect(self) -> bool:
+        return self.strikes >= SUSPECT_AT
+
+    @property
+    def is_condemned(self) -> bool:
+        """The worker died once more while it ran alone."""
+        return self.strikes > SUSPECT_AT
 
     @property
     def output_token_ids(self) -> list[int]:

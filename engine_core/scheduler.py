@@ -7,7 +7,6 @@ running need at every step is worked out on columns (engine_core/batch.py); what
 """
 
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,8 +16,10 @@ from engine_core.events import Admitted, Finished, Logprobs, NewTokens, Schedule
 from engine_core.kv_cache_manager import KVCacheManager
 from engine_core.plan_builder import PlanBuilder
 from engine_core.request import Request, Stop, stop_at
+from engine_core.results import ResultReader
 from engine_core.step_plan import StepPlan, StepResult, unpack_i32
-from engine_core.waiting import SUSPECT_AT, WaitingQueue
+from engine_core.suspects import Suspects, verdict
+from engine_core.waiting import WaitingQueue
 
 
 @dataclass(slots=True)
@@ -64,10 +65,10 @@ class Scheduler:
         self._builder = builder
         self._requests: dict[int, Request] = {}
         self._limits = limits
-        self._suspects: set[int] = set()  # handles of those whose steps have to be theirs alone
+        self._suspects = Suspects()
+        self._reader = ResultReader()
         self._last_result = 0  # id of the newest step whose result is back
         self._admitted: deque[tuple[int, Admitted]] = deque()  # with the steps whose results will tell of them
-        self._may_stop = np.zeros(1, dtype=np.bool_)  # by token id: it may end a request; ids beyond the last may not
 
     @property
     def running(self) -> list[Request]:
@@ -85,7 +86,8 @@ class Scheduler:
             stop = stop_at(request, count)
             if stop is not None:
                 return self._terminal(request, stop)
-        self._note_stops([*request.sampling.eos_token_ids, *request.sampling.stop_token_ids])
+        self._reader.note_stops(request.sampling)
+        self._suspects.watch(request)
         self._requests[request.handle] = request
         self.waiting.push(request)
         return None
@@ -95,6 +97,10 @@ class Scheduler:
         request = self._requests.get(handle)
         return self._finish(request, Stop("abort")) if request is not None else None
 
+    def reset_prefix_cache(self) -> None:
+        """Nothing that is computed by now is found by anybody any more. The running go on with the blocks they have."""
+        self.kv.forget_all(self.running)
+
     def restart(self, kv: KVCacheManager, builder: PlanBuilder) -> list[Finished]:
         """The worker died, another one is there: what ran waits again, with nothing computed. Tokens that were on their
         way are drawn again, and are the same.
@@ -103,24 +109,17 @@ class Scheduler:
         neither does who would not fit into the next one's KV cache.
         """
         alone = self._alone()
+        self._suspects.strike(self.running, alone)
         for request in list(self.running):
             self.batch.leave(request)
-            request.blocks = []
-            if alone is None or request is alone:
-                request.strikes += 1
+            request.blocks, request.tail = [], None
             self.waiting.push(request)
         for request in self.waiting:
             request.last_step_id = 0
         self.kv, self._builder, self._last_result = kv, builder, 0
         self._admitted = deque((0, admitted) for _, admitted in self._admitted)
-        self._suspects = {request.handle for request in self.waiting if request.strikes >= SUSPECT_AT}
-        ended = {}
-        if alone is not None and alone.strikes > SUSPECT_AT:
-            ended[alone.handle] = f"the worker died {alone.strikes} times at this request"
-        for request in self.waiting:
-            if request.num_prompt_tokens + request.sampling.max_tokens - 1 > kv.capacity_tokens:
-                ended[request.handle] = f"the next worker's KV cache is too small: {kv.capacity_tokens} tokens"
-        return [self._finish(self._requests[handle], Stop("error", message=why)) for handle, why in ended.items()]
+        verdicts = [(request, verdict(request, alone, kv.capacity_tokens)) for request in self.waiting]
+        return [self._finish(request, Stop("error", message=why)) for request, why in verdicts if why is not None]
 
     def schedule(self) -> StepPlan | None:
         """The next step, or None when there is nothing to compute before a result comes."""
@@ -185,33 +184,20 @@ class Scheduler:
         self._last_result = result.step_id
         while self._admitted and self._admitted[0][0] <= result.step_id:
             events.admitted.append(self._admitted.popleft()[1])
-        counts, token_ids = unpack_i32(result.counts), unpack_i32(result.token_ids)
-        ends, ids = np.cumsum(counts), token_ids.tolist()
-        rows = zip(
-            unpack_i32(result.handles).tolist(),
-            unpack_i32(result.start_indices).tolist(),
-            counts.tolist(),
-            ends.tolist(),
-            self._may_end(token_ids, ends, counts).tolist(),
-            _logprobs(result, counts),
-            strict=True,
-        )
-        requests, block_size = self._requests, self.kv.block_size
+        ids, rows = self._reader.rows(result)
+        requests = self._requests
         for handle, start, count, end, may_end, logprobs in rows:
             request = requests.get(handle)
             if request is None or start != len(request.token_ids) - request.num_prompt_tokens:
                 continue
             tokens = NewTokens(handle, start, ids[end - count : end], logprobs)
             if request.strikes:
-                request.strikes = 0
-                self._suspects.discard(handle)
+                self._suspects.clear(request)
             if may_end or start + count >= request.sampling.max_tokens:
                 self._append(request, tokens, events)
             else:
                 request.token_ids += tokens.token_ids
                 events.new_tokens.append(tokens)
-            if (len(request.token_ids) - 1) % block_size < count and request.slot is not None:  # a block is behind it
-                self.kv.publish(request, int(self.batch.num_computed[request.slot]))
         for handle, message in result.errors:
             if handle in self._requests:
                 events.finished.append(self._finish(self._requests[handle], Stop("error", message=message)))
@@ -239,10 +225,7 @@ class Scheduler:
         return self._limits.long_prefill_token_threshold if len(self._requests) > 1 else 0
 
     def _alone(self) -> Request | None:
-        """The suspect that has the next steps to itself, until it has brought a token: the others pause."""
-        if not self._suspects:
-            return None
-        return next((one for one in self.running if one.handle in self._suspects), None) or self.waiting.peek()
+        return self._suspects.alone(self.running, self.waiting)
 
     def _victim(self, alone: Request | None) -> Request:
         """Who gives its blocks back: the last of the running, but no suspect, whom nobody may keep from running."""
@@ -290,19 +273,6 @@ class Scheduler:
         request.last_step_id = self._builder.step_id
         self.waiting.push(request)
 
-    def _may_end(self, token_ids: Ints, ends: Ints, counts: Ints) -> Ints:
-        """How many ids of each row may end a request."""
-        found = self._may_stop[np.minimum(token_ids, len(self._may_stop) - 1)]
-        before = np.concatenate(([0], np.cumsum(found)))
-        num_stops: Ints = before[ends] - before[ends - counts]
-        return num_stops
-
-    def _note_stops(self, token_ids: list[int]) -> None:
-        missing = max(token_ids, default=-1) + 2 - len(self._may_stop)
-        if missing > 0:
-            self._may_stop = np.pad(self._may_stop, (0, missing))
-        self._may_stop[token_ids] = True
-
     def _append(self, request: Request, tokens: NewTokens, events: StepEvents) -> None:
         """Up to the one that ends the request, if any does."""
         stop = None
@@ -325,7 +295,7 @@ class Scheduler:
         else:
             self._leave_batch(request, publish=stop.reason != "error")
         del self._requests[request.handle]
-        self._suspects.discard(request.handle)
+        self._suspects.forget(request)
         return self._terminal(request, stop)
 
     def _leave_batch(self, request: Request, *, publish: bool) -> None:
@@ -347,17 +317,3 @@ class Scheduler:
             request.num_cached_tokens or 0,
             request.num_preemptions,
         )
-
-
-def _logprobs(result: StepResult, counts: Ints) -> Iterable[Logprobs | None]:
-    """One for each row; None where the request wants none."""
-    if not result.logprobs:
-        return [None] * len(counts)
-    widths = unpack_i32(result.logprob_widths)
-    ends = np.cumsum(counts * widths).tolist()
-    ids, values = unpack_i32(result.logprob_token_ids).tolist(), np.frombuffer(result.logprobs, dtype="<f4").tolist()
-    spans = [slice(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
-    return [
-        Logprobs(width, ids[span], values[span]) if width else None
-        for width, span in zip(widths.tolist(), spans, strict=True)
-    ]

@@ -68,6 +68,7 @@ class StepPlan(msgspec.Struct, array_like=True):
     sampled: bytes  # 1 where the row's last token is the worker's last one, so that a next is drawn
     block_offsets: list[bytes]  # per KV group: [rows + 1], where each row's new blocks begin in block_ids
     block_ids: list[bytes]  # per KV group: blocks appended to the rows' block tables
+    deadline_ms: int = 0  # what it may take, from its start; a worker that overruns it ends. 0: no deadline
 
 
 class StepResult(msgspec.Struct, array_like=True):

@@ -11,7 +11,6 @@ from engine_core.batch import Rank
 from engine_core.request import Request
 
 SLACK = 64  # removed requests that may stay in the heap
-SUSPECT_AT = 2  # strikes from which on a request has its steps to itself
 
 
 class WaitingQueue:
@@ -28,9 +27,8 @@ class WaitingQueue:
     def push(self, request: Request) -> None:
         assert request.handle not in self._live
         priority, arrival = self.rank(request)
-        innocent = request.strikes < SUSPECT_AT
         is_new = request.num_output_tokens == request.num_preemptions == 0
-        heapq.heappush(self._heap, (innocent, priority, is_new, arrival, request))
+        heapq.heappush(self._heap, (not request.is_suspect, priority, is_new, arrival, request))
         self._live[request.handle] = request.num_tokens
         self.num_tokens += request.num_tokens
 

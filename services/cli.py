@@ -1,4 +1,4 @@
-"""The one entry point: `tandem serve`, the four roles, and `tandem bench`. Imports only what is asked for."""
+"""The one entry point: `tandem serve`, the four roles, `bench` and `replay`. Imports only what is asked for."""
 
 import importlib
 import sys
@@ -16,6 +16,7 @@ USAGE = """usage: tandem COMMAND [OPTIONS]
   worker [MODEL]     the model on its accelerator
   bench serve        measure any OpenAI-compatible server
   bench engine       measure what a step costs the scheduler
+  replay FILE        go through an engine's flight recorder again
 
 `tandem COMMAND --help` lists the options of one command; `tandem --version` prints the version.
 """
@@ -36,8 +37,10 @@ def main(argv: list[str] | None = None) -> int:
         if rest[:1] == ["engine"]:
             return int(importlib.import_module("services.engine.bench").main(rest[1:]))
         return int(importlib.import_module("loadtest.cli").main(rest))
+    if command == "replay":
+        return int(importlib.import_module("services.engine.replay").main(rest))
     if command not in MODULES:
-        commands = ", ".join([*MODULES, "bench"])
+        commands = ", ".join([*MODULES, "bench", "replay"])
         sys.stderr.write(f"tandem: error: unknown command {command!r}; the commands are {commands}\n")
         return 2
     try:

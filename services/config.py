@@ -115,7 +115,13 @@ class EngineOptions(MonitoredOptions):
         "fcfs", "who goes first: who came first, or whose priority is lower", choices=("fcfs", "priority")
     )
     async_scheduling: bool = setting(True, "plan the next step while the last one runs", parse=boolean)
+    step_timeout: float = setting(
+        60.0, "seconds that every step may take before its worker counts as hung", parse=float, low=0.1
+    )
     enable_prefix_caching: bool = setting(True, "reuse the KV of prompts that begin alike", parse=boolean)
+    flight_recorder_dir: str | None = setting(
+        None, "directory for a record of the last steps, token ids and all, when the engine breaks or gets SIGUSR1"
+    )
     seed: int | None = setting(
         None, "makes random what is not seeded by a request repeatable", parse=int, low=0, high=2**63 - 1
     )

@@ -89,6 +89,13 @@ class FakeWorker:
         self._last_step_id: int | None = None
         self.step_tokens: list[int] = []  # tokens computed in each step
 
+    def state(self) -> dict[int, tuple[int, int, list[int], list[int]]]:
+        """By slot: handle, prompt length, known tokens, block table."""
+        return {
+            slot: (self._handles[slot], self._num_prompt[slot], list(tokens), list(self._tables[slot]))
+            for slot, tokens in self._tokens.items()
+        }
+
     def execute(self, plan: StepPlan) -> StepResult:
         assert plan.base_step_id == self._last_step_id, "a gap between plans"
         self._last_step_id = plan.step_id

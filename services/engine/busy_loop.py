@@ -5,19 +5,24 @@ Under asynchronous scheduling the next plan is with the worker before the result
 """
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from engine_core.events import SchedulerStats, StepEvents
+from engine_core.flight_recorder import FlightRecorder, RecordedScheduler
 from engine_core.kv_cache_manager import KVCacheManager
 from engine_core.plan_builder import PlanBuilder
 from engine_core.request import Request
 from engine_core.scheduler import Limits, Scheduler
-from engine_core.step_plan import StepPlan, unpack_i32
+from engine_core.step_deadline import StepDeadlines, Work, work_of
+from engine_core.step_plan import StepPlan
 from engine_core.worker_messages import EngineLimits, ModelFacts, Register
 from services.engine.worker_link import WorkerGone, WorkerLink
 from services.tracing import now
+
+GRACE_SECONDS = 2.0  # beyond its deadline, in which a worker that hangs ends by itself
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,7 @@ class Rules:
     limits: Limits
     prefix_caching: bool
     steps_in_flight: int  # 2: the next plan is made while the last one runs; 1: the plain loop
+    step_timeout: float  # seconds that every step may take; long ones get more
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,15 @@ class StepTimes:
     planned: int
     done: int
     num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A plan without its result."""
+
+    plan: StepPlan
+    planned: int  # nanoseconds since the epoch
+    work: Work
 
 
 @dataclass(frozen=True)
@@ -49,11 +64,21 @@ class Callbacks:
 
 
 class BusyLoop:
-    def __init__(self, endpoint: str, limits: EngineLimits, rules: Rules, callbacks: Callbacks) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        limits: EngineLimits,
+        rules: Rules,
+        callbacks: Callbacks,
+        recorder: FlightRecorder | None = None,
+    ) -> None:
         self._limits = limits
         self._rules = rules
         self._callbacks = callbacks
-        self._in_flight: deque[tuple[StepPlan, int]] = deque()  # plans without their result, and when they were made
+        self._recorder = recorder
+        self._in_flight: deque[_Step] = deque()
+        self._began = 0.0  # when the worker began the oldest of them, on the monotonic clock
+        self._deadlines = StepDeadlines(rules.step_timeout)
         self._link = WorkerLink(endpoint, limits)
         self._commands: deque[Request | int] = deque()  # a request to add, or a handle to abort
         self._stopping = False
@@ -85,8 +110,8 @@ class BusyLoop:
                     while not self._stopping and scheduler is not None:
                         self._step(scheduler)
                 except WorkerGone as gone:
+                    self._callbacks.lost(self._overrun() or str(gone))
                     self._in_flight.clear()
-                    self._callbacks.lost(str(gone))
         except Exception as error:
             self._callbacks.failed(error)
         finally:
@@ -98,23 +123,52 @@ class BusyLoop:
         planned = now()
         plan = scheduler.schedule()
         if plan is not None:
-            self._link.send(plan)
-            self._in_flight.append((plan, planned))
+            self._send(plan, planned)
         if len(self._in_flight) >= self._rules.steps_in_flight or (self._in_flight and plan is None):
             self._take_result(scheduler)
         elif plan is None and self._link.poll_result() is not None:
             raise WorkerGone("the worker sent a result that nobody asked for")
 
+    def _send(self, plan: StepPlan, planned: int) -> None:
+        work = work_of(plan)
+        plan.deadline_ms = int(1000 * self._deadlines.deadline(work))
+        self._link.send(plan)
+        if not self._in_flight:
+            self._began = time.monotonic()
+        self._in_flight.append(_Step(plan, planned, work))
+
     def _take_result(self, scheduler: Scheduler) -> None:
         """The oldest one's; a worker runs its plans in order."""
-        plan, planned = self._in_flight[0]
+        step = self._in_flight[0]
         while not self._stopping:
             result = self._link.poll_result()
-            if result is not None and result.step_id == plan.step_id:
+            if result is not None and result.step_id == step.plan.step_id:
                 self._in_flight.popleft()
-                times = StepTimes(planned, now(), int(unpack_i32(plan.num_new_tokens).sum()))
+                self._measure(step)
+                times = StepTimes(step.planned, now(), step.work.tokens)
                 self._callbacks.published(scheduler.update(result), scheduler.stats(), times)
                 return
+            if overrun := self._overrun(GRACE_SECONDS):
+                self._link.give_up()
+                raise WorkerGone(overrun)
+
+    def _measure(self, step: _Step) -> None:
+        """The worker is done with it, and begins the next one."""
+        done = time.monotonic()
+        self._deadlines.measured(step.work, done - self._began)
+        self._began = done
+
+    def _overrun(self, grace: float = 0.0) -> str:
+        """What is to be said of the oldest step once it has had its time, and `grace` seconds; before, nothing."""
+        if not self._in_flight:
+            return ""
+        step, seconds = self._in_flight[0], time.monotonic() - self._began
+        if seconds < step.plan.deadline_ms / 1000 + grace:
+            return ""
+        return (
+            f"the worker hangs: step {step.plan.step_id} ({step.work.tokens} tokens) took {seconds:.1f} s, where"
+            f" {step.plan.deadline_ms / 1000:.1f} s is its deadline"
+        )
 
     def _apply_commands(self, scheduler: Scheduler) -> None:
         if not self._commands:
@@ -139,11 +193,17 @@ class BusyLoop:
         facts = registration.facts
         kv = KVCacheManager(facts.num_blocks, facts.block_size, facts.kv_groups, self._rules.prefix_caching)
         builder = PlanBuilder(registration.epoch, len(facts.kv_groups))
+        self._deadlines.new_worker()
         self._callbacks.registered(facts)
         events = StepEvents()
         if scheduler is None:
-            scheduler = Scheduler(kv, builder, self._rules.limits)
+            scheduler = self._new_scheduler(kv, builder)
         else:
             events.finished += scheduler.restart(kv, builder)
         self._callbacks.published(events, scheduler.stats(), None)
         return scheduler
+
+    def _new_scheduler(self, kv: KVCacheManager, builder: PlanBuilder) -> Scheduler:
+        if self._recorder is None:
+            return Scheduler(kv, builder, self._rules.limits)
+        return RecordedScheduler(kv, builder, self._rules.limits, self._recorder)

@@ -9,6 +9,7 @@ import functools
 import itertools
 import logging
 import random
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,7 @@ from engine_core.events import Finished, SchedulerStats, StepEvents
 from engine_core.scheduler import Limits
 from engine_core.worker_messages import PROTOCOL, EngineLimits, ModelFacts
 from services.config import EngineOptions
+from services.engine.black_box import BlackBox
 from services.engine.busy_loop import BusyLoop, Callbacks, Rules, StepTimes
 from services.engine.codec import StepMailbox, engine_facts, engine_stats, new_choices, terminal
 from services.engine.metrics import EngineMetrics
@@ -234,7 +236,13 @@ async def serve(options: EngineOptions) -> None:
     ready = asyncio.Event()
     telling: set[asyncio.Task[None]] = set()  # the health service, of a worker that came or went
 
+    box = BlackBox(options.flight_recorder_dir)
+    here.add_signal_handler(signal.SIGUSR1, lambda: here.run_in_executor(None, box.asked))
+
     def on_failed(error: Exception) -> None:
+        if not isinstance(error, Fatal):
+            log.error("the engine breaks", exc_info=error)
+            box.broken()
         if not failed.done():
             failed.set_exception(error if isinstance(error, Fatal) else Fatal(str(error)))
 
@@ -259,7 +267,7 @@ async def serve(options: EngineOptions) -> None:
         failed=lambda error: _hand_over(here, on_failed, error),
     )
     rules = _rules(options)
-    loop = BusyLoop(options.worker, limits, rules, callbacks)
+    loop = BusyLoop(options.worker, limits, rules, callbacks, box.recorder)
     registry = new_registry()
     tracing = set_up_tracing("engine", options.otlp_traces_endpoint)
     make_metrics = functools.partial(EngineMetrics, registry, options.enable_prefix_caching)
@@ -282,7 +290,8 @@ def _rules(options: EngineOptions) -> Rules:
         options.long_prefill_token_threshold,
         by_priority=options.scheduling_policy == "priority",
     )
-    return Rules(limits, options.enable_prefix_caching, STEPS_IN_FLIGHT if options.async_scheduling else 1)
+    steps_in_flight = STEPS_IN_FLIGHT if options.async_scheduling else 1
+    return Rules(limits, options.enable_prefix_caching, steps_in_flight, options.step_timeout)
 
 
 async def _stop(server: RpcServer, loop: BusyLoop, servicer: EngineServicer, tracing: Tracing) -> None:

@@ -74,6 +74,10 @@ class WorkerLink:
             return message.result
         return None
 
+    def give_up(self) -> None:
+        """The worker may still be there, but nothing that it says counts any more."""
+        self._peer = self._epoch = None
+
     def close(self) -> None:
         self._socket.close()
         self._wake_in.close()
@@ -85,7 +89,7 @@ class WorkerLink:
         try:
             self._socket.send_multipart([self._peer, encode(message)])
         except zmq.ZMQError as error:
-            self._peer = self._epoch = None
+            self.give_up()
             raise WorkerGone("the worker is gone") from error
 
     def _next_message(self) -> WorkerMessage | None:
@@ -103,7 +107,10 @@ class WorkerLink:
         if isinstance(message, WorkerHello):
             self._greet(peer, message)
             return None
-        return message if peer == self._peer else None
+        if peer == self._peer:
+            return message
+        self._answer(peer, Refused("this engine has given up on it"))
+        return None
 
     def _greet(self, peer: bytes, hello: WorkerHello) -> None:
         lost = False
@@ -115,10 +122,13 @@ class WorkerLink:
             lost = self._epoch is not None
             self._peer, self._epoch = peer, hello.epoch
             answer = self._limits
-        with contextlib.suppress(zmq.ZMQError):  # gone already
-            self._socket.send_multipart([peer, encode(answer)])
+        self._answer(peer, answer)
         if lost:
             raise WorkerGone("the worker is gone, and another one is there")
+
+    def _answer(self, peer: bytes, message: EngineMessage) -> None:
+        with contextlib.suppress(zmq.ZMQError):  # gone already
+            self._socket.send_multipart([peer, encode(message)])
 
     def _reaches_worker(self) -> bool:
         assert self._peer is not None

@@ -16,6 +16,7 @@ from services.worker.errors import ModelError
 from services.worker.input_batch import PlanError
 from services.worker.loading import LoadedModel, build_runner, load_model, model_facts
 from services.worker.observe import StepSpans, WorkerMetrics
+from services.worker.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
@@ -71,10 +72,13 @@ def _follow(
     runner, shape = build_runner(model, options, link.limits())
     link.register(model_facts(model, options, shape))
     metrics.registered.set()
+    watchdog = Watchdog()
     while True:
         plan = link.next_plan()
         began = now()
+        watchdog.watch(plan.deadline_ms)
         result = runner.execute(plan)
+        watchdog.rest()
         ended = now()
         link.done(result)
         metrics.step(ended - began)

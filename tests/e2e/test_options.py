@@ -5,6 +5,7 @@ Several options share one server where their effects do not touch: starting one 
 
 import contextlib
 import os
+import signal
 import socket
 import stat
 import subprocess
@@ -20,7 +21,7 @@ import torch
 
 from services.config import _serve_settings
 from tests.checkpoints import make_qwen3
-from tests.e2e import test_hub, test_logs, test_traces
+from tests.e2e import test_hangs, test_hub, test_logs, test_traces
 from tests.e2e.harness import TANDEM, Server, children_of, run_tandem, wait_for
 
 FLAG_KEY, ENVIRONMENT_KEY = "key-of-the-flag", "key-of-the-environment"
@@ -61,13 +62,19 @@ def plain() -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def tight() -> Iterator[Server]:
+def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("records") / "deep"
+
+
+@pytest.fixture(scope="module")
+def tight(records: Path) -> Iterator[Server]:
     """The demo model within narrow limits."""
     limits = ("--max-model-len=256", "--max-num-seqs=2", "--max-num-batched-tokens=32", "--block-size=8")
     names = ("--served-model-name", "first", "second")
     others = ("--dtype=float32", "--no-enable-prefix-caching", "--tokenizer-replicas=2", "--generation-config=vllm")
     steps = ("--scheduling-policy=priority", "--long-prefill-token-threshold=8", "--no-async-scheduling")
-    with Server("demo", *limits, *names, *others, *steps, "--no-batch-invariant") as server:
+    kernels = ("--no-batch-invariant", f"--flight-recorder-dir={records}")
+    with Server("demo", *limits, *names, *others, *steps, *kernels) as server:
         yield server
 
 
@@ -336,6 +343,24 @@ def test_scheduling_policy(tight: Server, plain: Server) -> None:
     assert refused.status_code == 400 and refused.json()["error"]["param"] == "priority"
 
 
+def test_flight_recorder_dir(tight: Server, plain: Server, records: Path) -> None:
+    """SIGUSR1 writes down what can be gone through again; without the option it only says so."""
+    tokens_of(tight, [7] * 10, max_tokens=20)
+    os.kill(role_pid(tight, "engine"), signal.SIGUSR1)
+    wait_for(lambda: "flight recorder written" in tight.log, "the record")
+    (file,) = records.iterdir()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    replayed = run_tandem("replay", str(file))
+    assert replayed.returncode == 0 and int(replayed.stdout.split()[0]) >= 20, replayed.stdout
+    os.kill(role_pid(plain, "engine"), signal.SIGUSR1)
+    wait_for(lambda: "nothing is recorded: see --flight-recorder-dir" in plain.log, "the reason")
+    assert len(tokens_of(plain, [7] * 10, max_tokens=2)) == 2
+
+
+def role_pid(server: Server, role: str) -> int:
+    return next(pid for pid in server.pids if f"\0{role}\0".encode() in Path(f"/proc/{pid}/cmdline").read_bytes())
+
+
 def test_served_model_name(tight: Server) -> None:
     assert [card["id"] for card in model_cards(tight)] == ["first", "second"]
     for name in ("first", "second"):
@@ -429,6 +454,7 @@ PROOFS: dict[str, Callable[..., None]] = {
     "device": test_device,
     "dtype": test_dtype,
     "enable_prefix_caching": test_enable_prefix_caching,
+    "flight_recorder_dir": test_flight_recorder_dir,
     "generation_config": test_generation_config,
     "gpu_memory_utilization": test_gpu_memory_utilization,
     "hf_overrides": test_hf_overrides,
@@ -449,6 +475,7 @@ PROOFS: dict[str, Callable[..., None]] = {
     "scheduling_policy": test_scheduling_policy,
     "seed": test_seed,
     "served_model_name": test_served_model_name,
+    "step_timeout": test_hangs.test_step_timeout,
     "tokenizer_replicas": test_tokenizer_replicas,
 }
 

@@ -1,9 +1,12 @@
 """The last check before the core: every limit refuses with a message that names the field and the limit."""
 
+import hashlib
+import struct
+
 import pytest
 
 from engine_core.admission import RequestRefused
-from engine_core.block_hash import extend_block_hashes, root_hash
+from engine_core.block_hash import chain_hash, root_hash
 from tests.fakes import make_core_request, make_facts
 
 NAN = float("nan")
@@ -53,11 +56,15 @@ def test_more_resumed_tokens_than_max_tokens_are_refused() -> None:
 
 def test_block_hashes_depend_on_everything_before() -> None:
     root = root_hash("weights", "")
-    first: list[bytes] = []
-    extend_block_hashes(first, root, [1, 2, 3, 4, 5], 2)
-    assert len(first) == 2
+    first = chain_hash([], root, [1, 2, 3, 4, 5], 2, 2)
     for changed_root, tokens in ((root, [9, 2, 3, 4]), (root_hash("weights", "salt"), [1, 2, 3, 4])):
-        other: list[bytes] = []
-        extend_block_hashes(other, changed_root, tokens, 2)
-        assert other[1] != first[1]
+        assert chain_hash([], changed_root, tokens, 2, 2) != first
     assert root_hash("ab", "c") != root_hash("a", "bc")
+
+
+def test_a_chain_goes_on_from_the_hashes_that_are_known() -> None:
+    tokens, hashes = list(range(8)), [b"known"]
+    assert chain_hash(hashes, b"root", tokens, 2, 0) == b"root"
+    assert chain_hash(hashes, b"root", tokens, 2, 1) == b"known"
+    last = chain_hash(hashes, b"root", tokens, 2, 3)
+    assert last == hashes[2] == hashlib.sha256(hashes[1] + struct.pack("<2I", 4, 5)).digest() and len(hashes) == 3

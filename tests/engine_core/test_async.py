@@ -75,27 +75,6 @@ def test_what_runs_past_the_end_of_an_answer_is_dropped() -> None:
     assert scheduler.kv.pool.num_free_blocks == scheduler.kv.pool.num_blocks
 
 
-def test_a_block_is_found_once_its_ids_are_known() -> None:
-    """A block whose last token is still on its way has no hash yet, and none is needed before the token behind it."""
-    prompt = [1, 2, 3]
-    scheduler, worker = make_scheduler()
-    add_all(scheduler, make_core_request(0, prompt, 8))
-    pipe = Pipe(scheduler, worker)
-    assert pipe.plan() and pipe.plan()  # the block of 4 is full, its last token unknown
-    first = scheduler.running[0]
-    assert scheduler.batch.num_computed[first.slot] == 4 and first.num_published_blocks == 0
-    pipe.take()
-    assert pipe.plan() and first.num_tokens == 4 and first.num_published_blocks == 0
-    pipe.take()
-    assert first.num_tokens == 5 and first.num_published_blocks == 1
-    pipe.run()
-    answer = oracle(prompt, 8)
-    add_all(scheduler, make_core_request(1, [*prompt, *answer, 5], 2))
-    pipe.run()
-    assert pipe.finished[1].num_cached_tokens == 8
-    assert pipe.outputs[1] == oracle([*prompt, *answer, 5], 2)
-
-
 def test_a_preempted_request_waits_for_its_results_in_flight() -> None:
     """Its token counts when it comes, and nothing is drawn or counted twice."""
     scheduler, worker = make_scheduler(num_blocks=8, prefix_caching=False)

@@ -5,18 +5,20 @@ request ends with exactly its own tokens, and nobody waits for ever.
 
 from collections import Counter, deque
 
+import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from engine_core.events import Finished, StepEvents
+from engine_core.flight_recorder import VERSION, FlightRecorder, RecordedScheduler, Recording, WorkerJoined
 from engine_core.kv_cache_manager import KVCacheManager
 from engine_core.plan_builder import PlanBuilder
-from engine_core.scheduler import Limits, Scheduler
+from engine_core.replay import replay
+from engine_core.scheduler import Limits
 from engine_core.step_plan import StepResult
 from tests.fakes import FakeWorker, make_core_request, make_facts, oracle
 
-MAX_STEPS_TO_END = 2000
 # Few distinct beginnings, so that prefixes are shared often.
 prompts = st.builds(
     lambda base, tail: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12][:base] + tail,
@@ -49,15 +51,20 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.budget = max_num_seqs + extra_budget
         self.max_num_seqs = max_num_seqs
         kv = KVCacheManager(num_blocks, self.facts.block_size, ("full",), prefix_caching=cached)
-        self.scheduler = Scheduler(kv, PlanBuilder(1, 1), Limits(max_num_seqs, self.budget, threshold, by_priority))
+        limits = Limits(max_num_seqs, self.budget, threshold, by_priority)
+        self.recorder = FlightRecorder()
+        self.scheduler = RecordedScheduler(kv, PlanBuilder(1, 1), limits, self.recorder)
+        self.num_plans = 0
         self.worker = FakeWorker(self.facts)
         self.cached = cached
         self.deaths = 0
+        self.was_reset = False
         self.steps_in_flight = steps_in_flight
         self.in_flight: deque[StepResult] = deque()
         self.expected: dict[int, list[int]] = {}
         self.outputs: dict[int, list[int]] = {}
         self.finished: dict[int, Finished] = {}
+        self.prompts: dict[int, list[int]] = {}
         self.next_handle = 0
 
     @rule(
@@ -78,11 +85,21 @@ class SchedulerMachine(RuleBasedStateMachine):
         request.priority = priority
         self.next_handle += 1
         self.expected[request.handle] = whole
+        self.prompts[request.handle] = prompt
         self.outputs[request.handle] = list(done)
         finished = self.scheduler.add(request)
         assert (finished is not None) == (len(done) == len(whole))
         if finished is not None:
             self._take(StepEvents(finished=[finished]))
+
+    @precondition(lambda self: self.finished)
+    @rule(data=st.data(), tail=st.lists(st.integers(1, 3), min_size=1, max_size=4), max_tokens=st.integers(1, 6))
+    def follow_up(self, data: st.DataObject, tail: list[int], max_tokens: int) -> None:
+        """The next turn of a conversation, or a branch of it: some of its blocks may still be found."""
+        handle = data.draw(st.sampled_from(sorted(self.finished)))
+        said = [*self.prompts[handle], *self.outputs[handle]]
+        prompt = [*said[: data.draw(st.integers(0, len(said)))], *tail][: self.facts.max_model_len - 1]
+        self.add(prompt, max_tokens, True, 0, 0)
 
     @precondition(lambda self: self.outputs.keys() - self.finished.keys())
     @rule(data=st.data())
@@ -98,11 +115,27 @@ class SchedulerMachine(RuleBasedStateMachine):
         """Plans a step, unless so many are in flight already that a result has to come first."""
         plan = self.scheduler.schedule() if len(self.in_flight) < self.steps_in_flight else None
         if plan is not None:
+            self.num_plans += 1
             self.in_flight.append(self.worker.execute(plan))
             assert self.worker.step_tokens[-1] <= self.budget
+            self._compare_with_a_full_plan()
         else:
             assert self.in_flight or not self.scheduler.has_unfinished, "nothing runs, and nothing comes"
             self.result()
+
+    def _compare_with_a_full_plan(self) -> None:
+        """What the worker has put together from the diffs is what it would have if it were told all at once."""
+        batch, state = self.scheduler.batch, self.worker.state()
+        assert state.keys() == {request.slot for request in self.scheduler.running}
+        for request in self.scheduler.running:
+            slot = request.slot
+            handle, num_prompt, tokens, table = state[slot]
+            assert (handle, num_prompt) == (request.handle, request.num_prompt_tokens)
+            assert tokens[: request.num_tokens] == request.token_ids, "the worker is only ever ahead"
+            assert len(tokens) == num_prompt + batch.sample_end[slot]
+            blocks = [block.block_id for block in request.blocks[0]]
+            assert table == blocks[: batch.num_sent_blocks[slot]]
+            assert batch.num_blocks[slot] == len(blocks)
 
     @rule()
     def worker_dies(self) -> None:
@@ -116,6 +149,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         ended = self.scheduler.restart(kv, PlanBuilder(2, 1))
         assert len(ended) <= 1, "a suspect runs alone"
         self._take(StepEvents(finished=ended))
+
+    @rule()
+    def reset_prefix_cache(self) -> None:
+        self.was_reset = True
+        self.scheduler.reset_prefix_cache()
+        assert not any(block.key for block in self.scheduler.kv.pool.blocks)
 
     @rule()
     def result(self) -> None:
@@ -144,7 +183,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         owners = Counter(id(block) for request in self.scheduler.running for block in request.blocks[0])
         used = [block for block in pool.blocks if block.ref_count]
         assert {id(block): block.ref_count for block in used} == owners
-        assert all(block.key is not None for block in used if block.ref_count > 1), "shared without a hash"
+        hashed = [block.key is not None for block in used if block.ref_count > 1]
+        assert self.was_reset or all(hashed), "shared without a hash"
         assert pool.num_free_blocks + len(used) == pool.num_blocks
 
     @invariant()
@@ -163,13 +203,31 @@ class SchedulerMachine(RuleBasedStateMachine):
         """Whatever is left ends within a bound, with the right tokens, and leaves every block free."""
         if not hasattr(self, "scheduler"):
             return
-        for _ in range(MAX_STEPS_TO_END):
+        for _ in range(self._bound()):
             if not self.scheduler.has_unfinished and not self.in_flight:
                 break
             self.step()
         assert not self.scheduler.has_unfinished, "a request was starved"
         assert self.scheduler.kv.pool.num_free_blocks == self.scheduler.kv.pool.num_blocks
         assert self.finished.keys() == self.outputs.keys()
+        self._replay()
+
+    def _replay(self) -> None:
+        """All that happened, from the start and from the last worker on, makes the same plans once more."""
+        content = msgspec.msgpack.encode(self.recorder.recording())
+        recording = msgspec.msgpack.decode(content, type=Recording)
+        assert replay(recording) == self.num_plans
+        joined = [index for index, frame in enumerate(recording.frames) if isinstance(frame, WorkerJoined)]
+        replay(Recording(VERSION, recording.frames[joined[-1] :]))
+
+    def _bound(self) -> int:
+        """Who ranks first of the running is never stopped, and computes a chunk or a token at every step. So at worst
+        all that is left is computed one after the other; a request may come that ranks higher, or a suspect, and what
+        was computed of the first one before that is lost. Every step is counted twice: its plan and its result."""
+        chunk = self.scheduler._limits.long_prefill_token_threshold or self.budget
+        left = [*self.scheduler.running, *self.scheduler.waiting]
+        work = [-(-one.num_tokens // chunk) + one.sampling.max_tokens - one.num_output_tokens for one in left]
+        return 2 * 2 * sum(work) + len(self.in_flight) + 1
 
 
 TestScheduler = SchedulerMachine.TestCase

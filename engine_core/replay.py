@@ -1,0 +1,97 @@
+"""Goes through a recording again, with a scheduler of its own that must make the same plans, byte for byte."""
+
+import msgspec
+
+from engine_core.flight_recorder import (
+    Aborted,
+    Added,
+    Planned,
+    PrefixCacheReset,
+    RecordedRequest,
+    Recording,
+    Resulted,
+    WorkerJoined,
+)
+from engine_core.kv_cache_manager import KVCacheManager
+from engine_core.plan_builder import PlanBuilder
+from engine_core.request import Request
+from engine_core.scheduler import Scheduler
+from engine_core.step_plan import StepPlan, unpack_i32
+
+
+class NotReplayable(Exception):
+    """The recording has no place to begin at."""
+
+
+class ReplayDiffers(Exception):
+    """The message says which step, and what the two plans were."""
+
+
+def replay(recording: Recording) -> int:
+    """The number of plans that were made again. Raises NotReplayable, ReplayDiffers, and whatever the scheduler raised
+    when it was recorded."""
+    frames = recording.frames
+    begin = next((index for index, frame in enumerate(frames) if isinstance(frame, WorkerJoined)), None)
+    if begin is None:
+        raise NotReplayable("the recording begins in the middle: no worker joined in it")
+    joined = frames[begin]
+    assert isinstance(joined, WorkerJoined)
+    scheduler = _begin(joined)
+    num_plans = 0
+    for frame in frames[begin + 1 :]:
+        match frame:
+            case Added(request):
+                scheduler.add(_request(request))
+            case Aborted(handle):
+                scheduler.abort(handle)
+            case PrefixCacheReset():
+                scheduler.reset_prefix_cache()
+            case WorkerJoined():
+                scheduler.restart(_kv(frame), PlanBuilder(frame.epoch, len(frame.kv_groups)))
+            case Planned(plan):
+                _compare(plan, scheduler.schedule())
+                num_plans += plan is not None
+            case Resulted(result):
+                scheduler.update(result)
+    return num_plans
+
+
+def _begin(joined: WorkerJoined) -> Scheduler:
+    builder = PlanBuilder(joined.epoch, len(joined.kv_groups))
+    scheduler = Scheduler(_kv(joined), builder, joined.limits)
+    scheduler.batch.free_slots[:] = joined.free_slots
+    for request in joined.waiting:
+        scheduler.add(_request(request))
+    return scheduler
+
+
+def _kv(joined: WorkerJoined) -> KVCacheManager:
+    return KVCacheManager(joined.num_blocks, joined.block_size, joined.kv_groups, joined.prefix_caching)
+
+
+def _request(recorded: RecordedRequest) -> Request:
+    return Request(
+        handle=recorded.handle,
+        sampling=recorded.sampling,
+        seed=recorded.seed,
+        choice=recorded.choice,
+        token_ids=unpack_i32(recorded.token_ids).tolist(),
+        num_prompt_tokens=recorded.num_prompt_tokens,
+        root_hash=recorded.root_hash,
+        priority=recorded.priority,
+        num_cached_tokens=recorded.num_cached_tokens,
+        num_preemptions=recorded.num_preemptions,
+        strikes=recorded.strikes,
+        traceparent=recorded.traceparent,
+    )
+
+
+def _compare(recorded: StepPlan | None, replayed: StepPlan | None) -> None:
+    """The deadline is not the scheduler's: it follows from measured times."""
+    one, other = (msgspec.msgpack.encode(_without_deadline(plan)) for plan in (recorded, replayed))
+    if one != other:
+        raise ReplayDiffers(f"step {(recorded or replayed).step_id}: recorded {recorded}, replayed {replayed}")  # type: ignore[union-attr]
+
+
+def _without_deadline(plan: StepPlan | None) -> StepPlan | None:
+    return None if plan is None else msgspec.structs.replace(plan, deadline_ms=0)

@@ -1,0 +1,62 @@
+"""Reads a step's result: its columns as rows, and in which of them a request may end. Knows no requests."""
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from engine_core.batch import Ints
+from engine_core.events import Logprobs
+from engine_core.step_plan import SamplingParams, StepResult, unpack_i32
+
+# handle, start_index, number of ids, where they end in the list of all ids, how many may end a request, logprobs
+Row = tuple[int, int, int, int, int, Logprobs | None]
+
+
+class ResultReader:
+    """Knows every id that may end a request of this engine, whoever asked for it: a row without one needs no look."""
+
+    def __init__(self) -> None:
+        self._may_stop = np.zeros(1, dtype=np.bool_)  # by token id; ids beyond the last may not
+
+    def note_stops(self, sampling: SamplingParams) -> None:
+        token_ids = [*sampling.eos_token_ids, *sampling.stop_token_ids]
+        missing = max(token_ids, default=-1) + 2 - len(self._may_stop)
+        if missing > 0:
+            self._may_stop = np.pad(self._may_stop, (0, missing))
+        self._may_stop[token_ids] = True
+
+    def rows(self, result: StepResult) -> tuple[list[int], Iterator[Row]]:
+        """The ids of all rows in one list, and the rows."""
+        counts, token_ids = unpack_i32(result.counts), unpack_i32(result.token_ids)
+        ends = np.cumsum(counts)
+        rows = zip(
+            unpack_i32(result.handles).tolist(),
+            unpack_i32(result.start_indices).tolist(),
+            counts.tolist(),
+            ends.tolist(),
+            self._num_stops(token_ids, ends, counts).tolist(),
+            _logprobs(result, counts),
+            strict=True,
+        )
+        return token_ids.tolist(), rows
+
+    def _num_stops(self, token_ids: Ints, ends: Ints, counts: Ints) -> Ints:
+        """How many ids of each row may end a request."""
+        found = self._may_stop[np.minimum(token_ids, len(self._may_stop) - 1)]
+        before = np.concatenate(([0], np.cumsum(found)))
+        num_stops: Ints = before[ends] - before[ends - counts]
+        return num_stops
+
+
+def _logprobs(result: StepResult, counts: Ints) -> Iterable[Logprobs | None]:
+    """One for each row; None where the request wants none."""
+    if not result.logprobs:
+        return [None] * len(counts)
+    widths = unpack_i32(result.logprob_widths)
+    ends = np.cumsum(counts * widths).tolist()
+    ids, values = unpack_i32(result.logprob_token_ids).tolist(), np.frombuffer(result.logprobs, dtype="<f4").tolist()
+    spans = [slice(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
+    return [
+        Logprobs(width, ids[span], values[span]) if width else None
+        for width, span in zip(widths.tolist(), spans, strict=True)
+    ]

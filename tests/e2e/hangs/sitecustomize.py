@@ -1,0 +1,55 @@
+"""On the path of a server under test: its worker hangs at a prompt that begins with the poisonous token.
+
+TANDEM_TEST_POISON is that token, TANDEM_TEST_HANG one of the names below, and TANDEM_TEST_ONCE a file that is made
+when it has happened; with it, it happens once.
+"""
+
+import ctypes
+import importlib.abc
+import os
+import sys
+import threading
+from pathlib import Path
+
+POISON = os.environ.get("TANDEM_TEST_POISON")
+
+
+def waits() -> None:
+    """As on a lock, or for a device: other threads run on."""
+    threading.Event().wait()
+
+
+def holds_the_gil() -> None:
+    """In C, where no other thread of Python gets a turn."""
+    ctypes.PyDLL(None).sleep(1000)
+
+
+def befall() -> None:
+    once = os.environ.get("TANDEM_TEST_ONCE")
+    if once is not None:
+        if Path(once).exists():
+            return
+        Path(once).touch()
+    {hang.__name__: hang for hang in (waits, holds_the_gil)}[os.environ["TANDEM_TEST_HANG"]]()
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):  # type: ignore[no-untyped-def]
+        if name != "services.worker.model_runner":
+            return
+        sys.meta_path.remove(self)
+        import services.worker.input_batch as batch
+
+        add = batch.InputBatch._add
+
+        def poisoned(self, request):  # type: ignore[no-untyped-def]
+            if request.prompt_token_ids[:4] == int(POISON).to_bytes(4, "little"):
+                befall()
+            add(self, request)
+
+        batch.InputBatch._add = poisoned
+        return
+
+
+if POISON:
+    sys.meta_path.insert(0, _Finder())

@@ -1,0 +1,95 @@
+"""The loop with real sockets and a worker that the test plays: who hangs is given up, and cannot come back."""
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine_core.events import SchedulerStats, StepEvents
+from engine_core.scheduler import Limits
+from engine_core.worker_messages import PROTOCOL, EngineLimits
+from services.engine import busy_loop
+from services.engine.busy_loop import BusyLoop, Callbacks, Rules, StepTimes
+from services.errors import Fatal
+from services.worker.engine_link import EngineLink
+from tests.e2e.harness import wait_for
+from tests.fakes import FakeWorker, make_core_request, make_facts, oracle
+
+FACTS = make_facts()
+
+
+class Engine:
+    """The busy loop, and what it told."""
+
+    def __init__(self, endpoint: str, **rules: float) -> None:
+        self.lost: list[str] = []
+        self.failed: list[Exception] = []
+        self.outputs: dict[int, list[int]] = {}
+        self.endpoint = endpoint
+        callbacks = Callbacks(lambda facts: None, self.lost.append, self._published, self.failed.append)
+        limits = EngineLimits(PROTOCOL, 8, 64)
+        self.loop = BusyLoop(endpoint, limits, Rules(Limits(8, 64), True, 2, **rules), callbacks)
+
+    def _published(self, events: StepEvents, stats: SchedulerStats, times: StepTimes | None) -> None:
+        for tokens in events.new_tokens:
+            self.outputs.setdefault(tokens.handle, []).extend(tokens.token_ids)
+
+    def worker(self) -> EngineLink:
+        link = EngineLink(self.endpoint)
+        link.hello()
+        link.limits()
+        link.register(FACTS)
+        return link
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    monkeypatch.setattr(busy_loop, "GRACE_SECONDS", 0.1)
+    engine = Engine(f"ipc://{tmp_path}/worker.sock", step_timeout=0.1)
+    engine.loop.start()
+    yield engine
+    engine.loop.stop()
+
+
+def test_a_worker_that_hangs_is_given_up_and_its_late_result_refused(engine: Engine) -> None:
+    engine.loop.add(make_core_request(0, [1, 2, 3], 9))
+    first = engine.worker()
+    plan = first.next_plan()
+    assert plan.deadline_ms == 500, "the first steps of a worker get five times the floor"
+    wait_for(lambda: engine.lost, "the engine gives up")
+    assert re.fullmatch(
+        r"the worker hangs: step 1 \(3 tokens\) took \d\.\d s, where 0\.5 s is its deadline", engine.lost[0]
+    )
+
+    first.done(FakeWorker(FACTS).execute(plan))
+    with pytest.raises(Fatal, match="given up"):
+        while True:
+            first.next_plan()
+    first.close()
+
+    second, worker = engine.worker(), FakeWorker(FACTS)
+    while len(engine.outputs.get(0, [])) < 9:
+        second.done(worker.execute(second.next_plan()))
+        if worker.step_tokens == [3] + [1] * 8:
+            wait_for(lambda: len(engine.outputs[0]) == 9, "the last token")
+    assert engine.outputs[0] == oracle([1, 2, 3], 9)
+    assert len(engine.lost) == 1 and not engine.failed
+    second.close()
+
+
+def test_the_time_before_a_step_is_not_its_own(engine: Engine) -> None:
+    link, worker = engine.worker(), FakeWorker(FACTS)
+    for handle in range(2):
+        begun = time.monotonic()
+        wait_for(lambda begun=begun: time.monotonic() > begun + 0.7, "idle for longer than a step may take")
+        engine.loop.add(make_core_request(handle, [1, 2, 3], 1))
+        plan = link.next_plan()
+        begun = time.monotonic()
+        while time.monotonic() < begun + 0.1:
+            engine.loop.abort(99)  # wakes the loop, which looks at the clock
+        link.done(worker.execute(plan))
+        wait_for(lambda handle=handle: engine.outputs.get(handle) or engine.lost, "the token")
+        assert not engine.lost and not engine.failed
+    link.close()

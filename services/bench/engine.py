@@ -17,7 +17,8 @@ from engine_core.kv_cache_manager import KVCacheManager
 from engine_core.plan_builder import PlanBuilder
 from engine_core.request import Request
 from engine_core.scheduler import Limits, Scheduler
-from engine_core.step_plan import SamplingParams, StepPlan, StepResult, pack_i32, unpack_i32
+from engine_core.step_plan import SamplingParams, StepResult
+from services.bench.simulated_worker import SimulatedWorker
 
 NUM_RUNNING = (64, 256, 1024)
 BLOCK_SIZE = 16
@@ -26,39 +27,13 @@ STEPS_IN_FLIGHT = 2
 VOCAB_SIZE = 1000
 
 
-class SimulatedWorker:
-    """Answers at once: the next token of a request is a number that depends on its handle and index alone."""
-
-    def __init__(self, num_slots: int) -> None:
-        self._handles = np.zeros(num_slots, dtype=np.int32)
-
-    def execute(self, plan: StepPlan) -> StepResult:
-        for new in plan.new_requests:
-            self._handles[new.slot] = new.handle
-        rows = np.flatnonzero(unpack_i32(plan.sampled))
-        handles = self._handles[unpack_i32(plan.slots)[rows]]
-        indices = unpack_i32(plan.output_indices)[rows]
-        widths = pack_i32([0] * len(rows))
-        return StepResult(
-            plan.epoch,
-            plan.step_id,
-            pack_i32(handles),
-            pack_i32(indices),
-            pack_i32([1] * len(rows)),
-            pack_i32((handles * 31 + indices) % VOCAB_SIZE),
-            widths,
-            b"",
-            b"",
-        )
-
-
 def step_times(num_running: int, num_steps: int, prompt_len: int, prefix_caching: bool) -> list[float]:
     """CPU seconds of schedule plus update, for each step of steady decode."""
     total = WARM_UP_STEPS + num_steps + STEPS_IN_FLIGHT
     num_blocks = num_running * (-(-(prompt_len + total) // BLOCK_SIZE) + 2)
     kv = KVCacheManager(num_blocks, BLOCK_SIZE, ("full",), prefix_caching)
     scheduler = Scheduler(kv, PlanBuilder(1, 1), Limits(num_running, num_running * (prompt_len + BLOCK_SIZE)))
-    worker = SimulatedWorker(num_running)
+    worker = SimulatedWorker(num_running, np.arange(VOCAB_SIZE, dtype=np.int32))
     for handle in range(num_running):
         prompt = [(handle * 7919 + place) % VOCAB_SIZE for place in range(prompt_len + handle % BLOCK_SIZE)]
         sampling = SamplingParams(max_tokens=total + 1, temperature=0.0)
@@ -80,7 +55,7 @@ def step_times(num_running: int, num_steps: int, prompt_len: int, prefix_caching
     return times[-num_steps:]
 
 
-def _count(text: str) -> int:
+def count(text: str) -> int:
     if (value := int(text)) < 1:
         raise argparse.ArgumentTypeError(f"{value} must be at least 1")
     return value
@@ -92,9 +67,9 @@ def main(argv: Sequence[str]) -> int:
         prog="tandem bench engine",
         description="The CPU time that a step costs the scheduler, with a worker that is only simulated.",
     )
-    parser.add_argument("--num-running", type=_count, nargs="+", default=NUM_RUNNING, help="requests that decode")
-    parser.add_argument("--num-steps", type=_count, default=300, help="steps that count")
-    parser.add_argument("--prompt-len", type=_count, default=128, help="tokens of each prompt")
+    parser.add_argument("--num-running", type=count, nargs="+", default=NUM_RUNNING, help="requests that decode")
+    parser.add_argument("--num-steps", type=count, default=300, help="steps that count")
+    parser.add_argument("--prompt-len", type=count, default=128, help="tokens of each prompt")
     parser.add_argument("--no-prefix-caching", action="store_true", help="schedule without the prefix cache")
     args = parser.parse_args(argv)
     sys.stdout.write(f"{'running':>8} {'median µs':>10} {'p99 µs':>10} {'µs/request':>11}\n")

@@ -23,7 +23,7 @@ BLOCK_SIZE = 16
 VOCAB_SIZE = 1024
 PROMPT_LEN = 2
 AHEAD = 4  # tokens of each stream on their way at once, without --step-ms
-LOOK_SECONDS = 0.0002  # so often a worker that is ahead looks whether it still is
+LOOK_SECONDS = 0.0005  # so often a worker that is ahead looks whether it still is
 DIGIT_0, BASE = 300, 700  # a prompt is the number of its stream, as two digits: tokens of whole characters
 
 

@@ -33,6 +33,7 @@ from services.listen import listen
 
 NUM_STREAMS = (16, 64, 256)
 STEP_MS = (50.0, 20.0, 0.0)
+MAX_STEP_MS = 1000
 READY_SECONDS = 30.0
 POLL_SECONDS = 0.05
 STEPS, TOKENIZER_MESSAGES, SHIM_MESSAGES = "steps", "tokenizer", "shim"
@@ -230,6 +231,12 @@ def _line(cells: Sequence[str]) -> str:
     return " ".join(f"{cell:>{max(8, len(column))}}" for cell, column in zip(cells, COLUMNS, strict=True))
 
 
+def _milliseconds(text: str) -> float:
+    if not 0 <= (value := float(text)) <= MAX_STEP_MS:
+        raise argparse.ArgumentTypeError(f"{text} must be from 0 to {MAX_STEP_MS}")
+    return value
+
+
 def main(argv: Sequence[str]) -> int:
     """Prints a line per load as it comes. Returns the exit status; a wrong command line exits with 2."""
     parser = argparse.ArgumentParser(
@@ -237,7 +244,7 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("--num-streams", type=count, nargs="+", default=NUM_STREAMS, help="streams at once")
     parser.add_argument("--num-tokens", type=count, default=200, help="tokens of each stream")
-    parser.add_argument("--step-ms", type=float, nargs="+", default=STEP_MS, help="time of a step; 0: none")
+    parser.add_argument("--step-ms", type=_milliseconds, nargs="+", default=STEP_MS, help="time of a step; 0: none")
     args = parser.parse_args(argv)
     sys.stdout.write(f"{_line(COLUMNS)}\n")
     try:

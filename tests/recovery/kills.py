@@ -18,7 +18,7 @@ from services.rpc.generated import engine_pb2
 from tests.e2e.api import Json, salts
 from tests.e2e.harness import Server, alive, children_of, wait_for
 from tests.e2e.test_processes import WATCHING, argv_of
-from tests.recovery.workload import LONG, STOPPED, Answer, differences, requests
+from tests.recovery.workload import LONG, STOPPED, Answer, differences, patient_post, requests
 
 ROLES = ("worker", "engine", "tokenizer")
 ONE, AGAIN, TWO, PREFILL = "one", "one, and the next as well", "two at once", "in a long prefill"
@@ -145,8 +145,8 @@ class Round:
         asked = requests(self._fire.stops)
         path, body = asked["warm"]
         once = {**body, "stream": False, "stream_options": None, "max_tokens": 1}
-        (await self._client.post(path, json=once)).raise_for_status()  # its prefix is in the cache from now on
         async with asyncio.timeout(ROUND_SECONDS), asyncio.TaskGroup() as self._group:
+            await patient_post(self._client, path, once)  # its prefix is in the cache from now on
             for name, request in asked.items():
                 self._ask(name, *request)
             if not events:

@@ -53,6 +53,14 @@ LONG_PROMPT = [100 + place * 7919 % 900 for place in range(1800)]
 LONG = _text(LONG_PROMPT, seed=16, max_tokens=20, **STREAM)
 
 
+async def patient_post(client: httpx.AsyncClient, path: str, body: Json) -> httpx.Response:
+    """New work is refused while nobody is there to take it: a client asks again."""
+    while (response := await client.post(path, json=body)).status_code == 503:
+        pass
+    assert response.status_code == 200, response.text
+    return response
+
+
 @dataclass
 class Answer:
     """What the client of one request has so far."""
@@ -80,12 +88,11 @@ class Answer:
                 pass
             assert self.over, "the stream ended without [DONE]"
         else:
-            response = await client.post(self.path, json=self.body)
-            assert response.status_code == 200, response.text
+            response = await patient_post(client, self.path, self.body)
             self.whole, self.over = response.json(), True
 
     async def _stream(self, client: httpx.AsyncClient) -> bool:
-        """False for 503: new work is refused while nobody is there to take it, and a client asks again."""
+        """False for 503, as in `patient_post`."""
         async with client.stream("POST", self.path, json=self.body) as response:
             if response.status_code == 503:
                 return False

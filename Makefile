@@ -9,7 +9,7 @@ ARGS ?=
 
 BIN := .venv/bin
 
-.PHONY: install install-test serve test test-long check gpu-check format protos demo compose-test clean
+.PHONY: install install-test serve test test-long recovery-test check gpu-check format protos demo compose-test clean
 
 install: .venv/installed
 install-test: .venv/installed-test
@@ -45,6 +45,10 @@ check: install-test
 PYTHON_GPU ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,python3)
 gpu-check:
 	PYTHONPATH=. $(PYTHON_GPU) -m tests.gpu $(ARGS)
+
+# Thirty kills at random under live answers (a few minutes); ARGS="--seed N" repeats a run that failed.
+recovery-test: install-test
+	$(BIN)/python -m tests.recovery $(ARGS)
 
 format: install-test
 	$(BIN)/ruff check --fix .

@@ -7,6 +7,8 @@ token never depends on what was drawn before, elsewhere in the batch, or in a li
 import torch
 from torch import Tensor
 
+from kernels.transfer import to_device
+
 MASK = 0xFFFFFFFF
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)
@@ -40,7 +42,7 @@ def gumbel_noise(
     """
 
     def column(values: list[int]) -> Tensor:
-        return torch.tensor(values, dtype=torch.int64, device=device).unsqueeze(1)
+        return to_device(values, torch.int64, device).unsqueeze(1)
 
     groups = torch.arange((vocab_size + 3) // 4, dtype=torch.int64, device=device).unsqueeze(0)
     zero = torch.full((1, 1), PURPOSE_SAMPLE, dtype=torch.int64, device=device)
@@ -48,4 +50,11 @@ def gumbel_noise(
     words = philox4x32([groups, column(token_indices), column(choices), zero], key)
     bits = torch.stack(words, dim=-1).flatten(1)[:, :vocab_size]
     uniform = (bits.double() + 0.5) * 2.0**-32  # in (0, 1), both ends out of reach
+    if device.type == "cuda":
+        return _gumbel(uniform)
+    # On a CPU torch takes another logarithm for what is left over at the end of a tensor: row by row, it is the same.
+    return torch.stack([_gumbel(row) for row in uniform])
+
+
+def _gumbel(uniform: Tensor) -> Tensor:
     return -torch.log(-torch.log(uniform))

@@ -48,7 +48,7 @@ class EngineLink:
 
     def limits(self) -> EngineLimits:
         """Waits for the engine's answer. Raises Fatal when it refuses."""
-        message = self._receive()
+        message = self._receive(None)
         if not isinstance(message, EngineLimits):
             raise EngineGone(f"limits expected, {type(message).__name__} came")
         return message
@@ -57,11 +57,18 @@ class EngineLink:
         self._socket.send(encode(Register(self._epoch, facts)))
 
     def next_plan(self) -> StepPlan:
-        """Waits for the next plan of this incarnation; a plan for a dead one is dropped."""
-        while True:
-            message = self._receive()
-            if isinstance(message, Step) and message.plan.epoch == self._epoch:
-                return message.plan
+        """Waits for the next plan of this incarnation."""
+        while (plan := self._plan(self._receive(None))) is None:
+            pass
+        return plan
+
+    def poll_plan(self) -> StepPlan | None:
+        """The next plan, if there is one already."""
+        return self._plan(self._receive(0))
+
+    def _plan(self, message: EngineLimits | Step | None) -> StepPlan | None:
+        """A plan for a dead incarnation is dropped."""
+        return message.plan if isinstance(message, Step) and message.plan.epoch == self._epoch else None
 
     def done(self, result: StepResult) -> None:
         self._socket.send(encode(StepDone(result)))
@@ -71,10 +78,12 @@ class EngineLink:
         self._monitor.close()
         self._socket.close()
 
-    def _receive(self) -> EngineLimits | Step:
-        """The next message that is not a ping."""
+    def _receive(self, timeout_ms: int | None) -> EngineLimits | Step | None:
+        """The next message that is not a ping; None when the time is over."""
         while True:
-            ready = dict(self._poller.poll())
+            ready = dict(self._poller.poll(timeout_ms))
+            if not ready:
+                return None
             if self._socket in ready:
                 message: EngineMessage = decode_from_engine(self._socket.recv())
                 if isinstance(message, Refused):

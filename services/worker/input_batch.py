@@ -1,11 +1,11 @@
 """The worker's own state between steps: the requests in their slots, and the tensors of a step made from a plan.
 
 Slots are the engine's; a plan says of running requests only what changed, so the tokens that this worker sampled
-itself are never sent back to it.
+itself are never sent back to it. Tokens live on the device, and what is sampled there need never come to the host: how
+many there are is known without them.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from engine_core.step_plan import NewRequest, SamplingParams, StepPlan, unpack_i32
 from kernels.interface import AttentionInputs
+from kernels.transfer import to_device
 
 Ints = npt.NDArray[np.int32]
 
@@ -48,7 +49,8 @@ class StepInputs:
 class InputBatch:
     def __init__(self, max_num_seqs: int, max_model_len: int, block_size: int, device: torch.device) -> None:
         self.slots: list[Slot | None] = [None] * max_num_seqs
-        self.token_ids = np.zeros((max_num_seqs, max_model_len), dtype=np.int32)
+        # [slots, tokens] int32; one place more than a request has, for a token that is drawn beyond its end
+        self.token_ids = torch.zeros(max_num_seqs, max_model_len + 1, dtype=torch.int32, device=device)
         self._block_tables = np.zeros((max_num_seqs, -(-max_model_len // block_size)), dtype=np.int32)
         self._block_size = block_size
         self._device = device
@@ -60,12 +62,13 @@ class InputBatch:
             raise PlanError(f"slot {index} is empty")
         return slot
 
-    def append(self, index: int, token_id: int) -> None:
-        """A sampled token becomes known."""
-        slot = self.slot(index)
-        if slot.num_tokens < self.token_ids.shape[1]:
-            self.token_ids[index, slot.num_tokens] = token_id
-        slot.num_tokens += 1
+    def append(self, indices: list[int], token_ids: Tensor) -> None:
+        """One sampled token [slots] for each of the slots becomes known."""
+        places = [self.slot(index).num_tokens for index in indices]
+        where = (to_device(values, torch.int64, self._device) for values in (indices, places))
+        self.token_ids.index_put_(tuple(where), token_ids.int())
+        for index in indices:
+            self.slot(index).num_tokens += 1
 
     def apply(self, plan: StepPlan) -> StepInputs:
         """Takes the plan's changes and makes the step's tensors. Raises PlanError on a gap."""
@@ -89,8 +92,8 @@ class InputBatch:
             raise PlanError(f"slot {request.slot} is taken")
         prompt, output = unpack_i32(request.prompt_token_ids), unpack_i32(request.output_token_ids)
         num_tokens = len(prompt) + len(output)
-        self.token_ids[request.slot, : len(prompt)] = prompt
-        self.token_ids[request.slot, len(prompt) : num_tokens] = output
+        known = to_device(np.concatenate((prompt, output)), torch.int32, self._device)
+        self.token_ids[request.slot, :num_tokens] = known
         block_ids = unpack_i32(request.block_ids[0])
         self._block_tables[request.slot, : len(block_ids)] = block_ids
         self.slots[request.slot] = Slot(
@@ -114,20 +117,23 @@ class InputBatch:
         seq_lens = computed + num_new
         width = -(-int(seq_lens.max()) // self._block_size)
         sampled = np.flatnonzero(unpack_i32(plan.sampled))
+        places = self._tensor(positions, torch.int64)
         return StepInputs(
-            input_ids=self._tensor(self.token_ids[token_slots, positions].astype(np.int64)),
-            positions=self._tensor(positions.astype(np.int64)),
+            input_ids=self.token_ids[self._tensor(token_slots, torch.int64), places].long(),
+            positions=places,
             attention=AttentionInputs(
-                slot_mapping=self._tensor(blocks.astype(np.int64) * self._block_size + positions % self._block_size),
-                block_tables=self._tensor(self._block_tables[slots, :width]),
-                query_start_loc=self._tensor(starts.astype(np.int32)),
-                seq_lens=self._tensor(seq_lens.astype(np.int32)),
+                slot_mapping=self._tensor(
+                    blocks.astype(np.int64) * self._block_size + positions % self._block_size, torch.int64
+                ),
+                block_tables=self._tensor(self._block_tables[slots, :width], torch.int32),
+                query_start_loc=self._tensor(starts, torch.int32),
+                seq_lens=self._tensor(seq_lens, torch.int32),
                 max_query_len=int(num_new.max()),
             ),
             sampled_slots=slots[sampled].tolist(),
             output_indices=unpack_i32(plan.output_indices)[sampled].tolist(),
-            logit_indices=self._tensor(starts[1:][sampled].astype(np.int64) - 1),
+            logit_indices=self._tensor(starts[1:][sampled] - 1, torch.int64),
         )
 
-    def _tensor(self, array: npt.NDArray[Any]) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
+    def _tensor(self, array: npt.NDArray[np.integer], dtype: torch.dtype) -> Tensor:
+        return to_device(array, dtype, self._device)

@@ -1,18 +1,18 @@
 """From logits to token ids: penalties, masks, temperature, min-p, top-k, top-p, noise, logprobs.
 
 A row's result is a function of that row alone: its logits, its parameters, its tokens, and noise keyed by (seed,
-choice, token index). Ties go to the lowest token id everywhere.
+choice, token index). Ties go to the lowest token id everywhere. Everything stays on the device of the logits, and
+nothing here waits for it.
 """
 
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from engine_core.step_plan import SamplingParams
 from kernels.philox import gumbel_noise
+from kernels.transfer import to_device, to_host
 
 GREEDY_BELOW = 1e-5  # temperatures under this are greedy
 
@@ -25,8 +25,8 @@ class SampleRow:
     seed: int
     choice: int
     output_index: int
-    prompt_token_ids: npt.NDArray[np.int32]
-    output_token_ids: npt.NDArray[np.int32]
+    prompt_token_ids: Tensor  # [prompt] int32
+    output_token_ids: Tensor  # [output] int32
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,36 @@ class RowLogprobs:
     values: list[float]
 
 
-def sample(logits: Tensor, rows: list[SampleRow]) -> tuple[list[int], list[RowLogprobs | None]]:
-    """logits [rows, vocab] float32 -> one token id per row, and logprobs where the request wants them."""
+@dataclass(frozen=True)
+class Sampled:
+    """S rows. Of the first `num_top` columns of the logprobs, each row wanted its own number."""
+
+    token_ids: Tensor  # [S] int64
+    healthy: Tensor  # [S] bool: every logit is a number
+    num_top: dict[int, int]  # row -> top logprobs beside the sampled token's; only rows that want logprobs
+    logprob_ids: Tensor  # [rows with logprobs, 1 + the largest num_top] int64
+    logprobs: Tensor  # the same, float32
+
+    def to_host(self) -> "Sampled":
+        """Complete once the device has done what is queued by now."""
+        tensors = (to_host(one) for one in (self.token_ids, self.healthy, self.logprob_ids, self.logprobs))
+        token_ids, healthy, logprob_ids, logprobs = tensors
+        return Sampled(token_ids, healthy, self.num_top, logprob_ids, logprobs)
+
+    def rows(self) -> list[RowLogprobs | None]:
+        """On the host."""
+        found: list[RowLogprobs | None] = [None] * len(self.token_ids)
+        ids, values = self.logprob_ids.tolist(), self.logprobs.tolist()
+        for place, (row, count) in enumerate(self.num_top.items()):
+            found[row] = RowLogprobs(ids[place][: 1 + count], values[place][: 1 + count])
+        return found
+
+
+def sample(logits: Tensor, rows: list[SampleRow]) -> Sampled:
+    """logits [rows, vocab] float32 -> one token id per row, and logprobs where the request wants them.
+
+    What is drawn for a row with a logit that is no number has no meaning.
+    """
     shaped = logits
     touched = [index for index, row in enumerate(rows) if _changes_logits(row)]
     if touched:
@@ -49,13 +77,11 @@ def sample(logits: Tensor, rows: list[SampleRow]) -> tuple[list[int], list[RowLo
     token_ids = torch.argmax(shaped, dim=-1)  # the first of equal maxima, so the lowest id
     drawn = [index for index, row in enumerate(rows) if row.sampling.temperature >= GREEDY_BELOW]
     if drawn:
-        token_ids[drawn] = _draw(shaped[drawn], [rows[index] for index in drawn])
-    ids: list[int] = token_ids.tolist()
-    logprobs = [
-        _logprobs(logits[index], ids[index], row.sampling.logprobs) if row.sampling.logprobs is not None else None
-        for index, row in enumerate(rows)
-    ]
-    return ids, logprobs
+        places = to_device(drawn, torch.int64, logits.device)
+        token_ids[places] = _draw(shaped[places], [rows[index] for index in drawn])
+    num_top = {index: row.sampling.logprobs for index, row in enumerate(rows) if row.sampling.logprobs is not None}
+    logprob_ids, logprobs = _logprobs(logits, token_ids, num_top)
+    return Sampled(token_ids, torch.isfinite(logits).all(dim=-1), num_top, logprob_ids, logprobs)
 
 
 def _changes_logits(row: SampleRow) -> bool:
@@ -72,35 +98,35 @@ def _penalise(logits: Tensor, row: SampleRow) -> None:
     """In place on [vocab]. Repetition counts prompt and output (arXiv 1909.05858), the other two only the output
     (https://platform.openai.com/docs/api-reference/chat/create)."""
     sampling = row.sampling
-    vocab_size = logits.shape[0]
-    counts = _count(row.output_token_ids, vocab_size, logits.device)
+    counts = _count(row.output_token_ids, logits)
     if sampling.repetition_penalty != 1.0:
-        seen = (counts > 0) | (_count(row.prompt_token_ids, vocab_size, logits.device) > 0)
+        seen = (counts > 0) | (_count(row.prompt_token_ids, logits) > 0)
         weakened = torch.where(logits > 0, logits / sampling.repetition_penalty, logits * sampling.repetition_penalty)
         logits.copy_(torch.where(seen, weakened, logits))
     logits -= sampling.frequency_penalty * counts
     logits -= sampling.presence_penalty * (counts > 0)
 
 
-def _count(token_ids: npt.NDArray[np.int32], vocab_size: int, device: torch.device) -> Tensor:
-    """How often each token occurs, [vocab] int64."""
-    return torch.bincount(torch.from_numpy(token_ids), minlength=vocab_size).to(device)
+def _count(token_ids: Tensor, logits: Tensor) -> Tensor:
+    """How often each token of the vocabulary occurs, [vocab] int64."""
+    places = token_ids.to(logits.device, torch.int64)
+    return torch.zeros(logits.shape, dtype=torch.int64, device=logits.device).scatter_add_(
+        0, places, torch.ones_like(places)
+    )
 
 
 def _mask_stops(logits: Tensor, row: SampleRow) -> None:
     """No token that ends the answer before min_tokens."""
     sampling = row.sampling
     if row.output_index < sampling.min_tokens:
-        logits[[*sampling.eos_token_ids, *sampling.stop_token_ids]] = float("-inf")
+        stops = [*sampling.eos_token_ids, *sampling.stop_token_ids]
+        logits.index_fill_(0, to_device(stops, torch.int64, logits.device), float("-inf"))
 
 
 def _draw(logits: Tensor, rows: list[SampleRow]) -> Tensor:
     """[rows, vocab] -> [rows]: the argmax of the filtered logits plus Gumbel noise, in float64."""
-
-    def column(values: list[float]) -> Tensor:
-        return torch.tensor(values, dtype=torch.float64, device=logits.device).unsqueeze(1)
-
-    scaled = logits.double() / column([row.sampling.temperature for row in rows])
+    temperatures = to_device([row.sampling.temperature for row in rows], torch.float64, logits.device)
+    scaled = logits.double() / temperatures.unsqueeze(1)
     for index, row in enumerate(rows):
         _filter(scaled[index], row.sampling)
     noise = gumbel_noise(
@@ -117,29 +143,42 @@ def _filter(logits: Tensor, sampling: SamplingParams) -> None:
     """Min-p (arXiv 2407.01082), then top-k, then top-p (arXiv 1904.09751), in place on [vocab]."""
     if sampling.min_p > 0.0:
         probabilities = torch.softmax(logits, dim=-1)
-        logits[probabilities < sampling.min_p * probabilities.max()] = float("-inf")
+        logits.masked_fill_(probabilities < sampling.min_p * probabilities.max(), float("-inf"))
     top_k = sampling.top_k if 0 < sampling.top_k < logits.shape[0] else 0
     if not top_k and sampling.top_p >= 1.0:
         return
     order = torch.argsort(logits, descending=True, stable=True)  # stable: equal logits stay in order of their ids
-    keep = torch.zeros_like(logits, dtype=torch.bool)
     kept = order[:top_k] if top_k else order
+    keep = torch.zeros_like(logits, dtype=torch.bool)
     if sampling.top_p < 1.0:
         probabilities = torch.softmax(logits[kept], dim=-1)
         before = torch.cumsum(probabilities, dim=-1) - probabilities
-        kept = kept[before < sampling.top_p]
-    keep[kept] = True
-    logits[~keep] = float("-inf")
+        keep.scatter_(0, kept, before < sampling.top_p)
+    else:
+        keep.index_fill_(0, kept, True)
+    logits.masked_fill_(~keep, float("-inf"))
 
 
-def _logprobs(logits: Tensor, token_id: int, count: int) -> RowLogprobs:
-    values = torch.log_softmax(logits, dim=-1)
-    ids = [token_id]
-    if count:
-        count = min(count, values.shape[0])
-        # topk does not say which of equal values it takes: gather all that reach the last one, in order of their ids.
-        floor = torch.topk(values, count).values[-1]
-        reached = torch.nonzero(values >= floor).flatten()
-        ranks = torch.argsort(values[reached], descending=True, stable=True)[:count]
-        ids += reached[ranks].tolist()
-    return RowLogprobs(ids, values[ids].tolist())
+def _logprobs(logits: Tensor, token_ids: Tensor, num_top: dict[int, int]) -> tuple[Tensor, Tensor]:
+    """Ids and logprobs of the rows in `num_top`, as Sampled has them; row by row, so that none sees the others."""
+    width = min(max(num_top.values(), default=0), logits.shape[1])
+    ids, values = [], []
+    for row in num_top:
+        logprobs = torch.log_softmax(logits[row], dim=-1)
+        ids.append(torch.cat((token_ids[row : row + 1], _ranked(logprobs, width))))
+        values.append(logprobs[ids[-1]])
+    if not ids:
+        return torch.empty(0, 1, dtype=torch.int64), torch.empty(0, 1)
+    return torch.stack(ids), torch.stack(values)
+
+
+def _ranked(values: Tensor, count: int) -> Tensor:
+    """The ids of the `count` largest of [vocab] float32; of equal ones, the lowest ids come first.
+
+    topk does not say which of equal values it takes, so each value is made an integer of its own: the float's bits,
+    whose order as integers is that of the floats once negative ones are turned round, then the id, downwards.
+    """
+    bits = (values + 0.0).view(torch.int32).long()  # + 0.0: minus zero is zero
+    order = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+    ids = torch.arange(len(values) - 1, -1, -1, device=values.device)
+    return torch.topk(order * 2**32 + ids, count).indices

@@ -3,6 +3,7 @@
 import logging
 import signal
 import sys
+from collections import deque
 from types import FrameType
 
 from services import model_files
@@ -15,6 +16,7 @@ from services.worker.engine_link import EngineGone, EngineLink
 from services.worker.errors import ModelError
 from services.worker.input_batch import PlanError
 from services.worker.loading import LoadedModel, build_runner, load_model, model_facts
+from services.worker.model_runner import Launched
 from services.worker.observe import StepSpans, WorkerMetrics
 from services.worker.watchdog import Watchdog
 
@@ -73,16 +75,24 @@ def _follow(
     link.register(model_facts(model, options, shape))
     metrics.registered.set()
     watchdog = Watchdog()
+    launched: deque[tuple[Launched, int]] = deque()  # with the moment at which each began
     while True:
-        plan = link.next_plan()
-        began = now()
-        watchdog.watch(plan.deadline_ms)
-        result = runner.execute(plan)
-        watchdog.rest()
-        ended = now()
-        link.done(result)
-        metrics.step(ended - began)
-        spans.step(plan, began, ended)
+        # A result goes up as soon as it is there; meanwhile the next plan is queued behind the one that runs.
+        if launched and launched[0][0].is_done:
+            step, began = launched.popleft()
+            result = runner.collect(step)
+            ended = now()
+            watchdog.watch(launched[0][0].plan.deadline_ms if launched else 0)
+            link.done(result)
+            metrics.step(ended - began)
+            spans.step(step.plan, began, ended)
+            continue
+        plan = link.poll_plan() if launched else link.next_plan()
+        if plan is not None:
+            began = now()
+            if not launched:
+                watchdog.watch(plan.deadline_ms)
+            launched.append((runner.launch(plan), began))
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

@@ -13,9 +13,5 @@ class Watchdog:
         faulthandler.register(signal.SIGALRM, chain=True)
 
     def watch(self, deadline_ms: int) -> None:
-        """A step begins; 0: it may take for ever."""
+        """A step begins, and the one before it is over; 0: nothing runs, or it may take for ever."""
         signal.setitimer(signal.ITIMER_REAL, deadline_ms / 1000)
-
-    def rest(self) -> None:
-        """The step is done."""
-        signal.setitimer(signal.ITIMER_REAL, 0)

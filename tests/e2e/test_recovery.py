@@ -18,7 +18,7 @@ LENGTH = {"max_tokens": 400, "ignore_eos": True, "return_token_ids": True}
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with Server("--dtype=float32", "--tokenizer-replicas=2") as running:
+    with Server("--tokenizer-replicas=2") as running:
         wait_for(lambda: WATCHING in running.log, "the launcher knows that all are ready")
         yield running
 
@@ -45,7 +45,7 @@ def test_who_kills_its_worker_again_and_again_is_sent_away() -> None:
     """Its neighbours only wait: two deaths make it run alone, the third one ends it with an error."""
     poison = 900
     env = {"PYTHONPATH": _fault_folder(), "TANDEM_TEST_POISON": str(poison)}
-    with Server("--dtype=float32", env=env) as server, ThreadPoolExecutor(4) as pool:
+    with Server(env=env) as server, ThreadPoolExecutor(4) as pool:
         wait_for(lambda: WATCHING in server.log, "the launcher knows that all are ready")
         body = {"prompt": "Which way?", "temperature": 0, **LENGTH}
         expected = server.post(TEXT, body).json()["choices"]

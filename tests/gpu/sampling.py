@@ -8,11 +8,11 @@ from engine_core.step_plan import SamplingParams
 from engine_core.worker_messages import EngineLimits
 from kernels.philox import gumbel_noise, philox4x32
 from services.config import WorkerOptions
-from services.worker.sampler import SampleRow, sample
+from services.worker.sampler import SampleRow
 from tests.gpu import parity
 from tests.gpu.table import Check, Note
 from tests.worker.in_process import InProcess
-from tests.worker.sample_rows import row
+from tests.worker.sample_rows import row, sample
 
 CPU = torch.device("cpu")
 # The logarithm is each machine's own: CUDA and the CPU promise 1 unit in the last place each, and take two of them.

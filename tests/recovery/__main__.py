@@ -22,7 +22,7 @@ VARIANTS = {
 def attack(variant: str, seed: int, num_kills: int) -> list[str]:
     """What each kill hit. Raises AssertionError, also where a kill would hit nothing."""
     chance = random.Random(f"{variant} {seed}")
-    with Server("--dtype=float32", *VARIANTS[variant]) as server:
+    with Server(*VARIANTS[variant]) as server:
         fire = Fire(server, chance, small=variant == "small KV cache")
         fire.run(num_kills)
         return fire.kills

@@ -1,9 +1,10 @@
 """Rows for the sampler, with what a test does not care about left out."""
 
-import numpy as np
+import torch
 
 from engine_core.step_plan import SamplingParams
-from services.worker.sampler import SampleRow
+from services.worker import sampler
+from services.worker.sampler import RowLogprobs, SampleRow
 
 
 def row(
@@ -11,5 +12,13 @@ def row(
 ) -> SampleRow:
     params = SamplingParams(max_tokens=100, **sampling)  # type: ignore[arg-type]
     output = output or []
-    tokens = (np.array(part, dtype=np.int32) for part in (prompt or [1], output))
+    tokens = (torch.tensor(part, dtype=torch.int32) for part in (prompt or [1], output))
     return SampleRow(params, seed, choice, len(output), *tokens)
+
+
+def sample(logits: torch.Tensor, rows: list[SampleRow]) -> tuple[list[int], list[RowLogprobs | None]]:
+    """Tokens and logprobs, on the host."""
+    sampled = sampler.sample(logits, rows).to_host()
+    if logits.device.type == "cuda":
+        torch.cuda.synchronize()
+    return sampled.token_ids.tolist(), sampled.rows()

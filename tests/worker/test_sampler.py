@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from transformers.generation import logits_process as hf
 
 from engine_core.step_plan import SamplingParams
-from services.worker.sampler import _filter, _penalise, sample
-from tests.worker.sample_rows import row
+from services.worker.sampler import _filter, _penalise
+from tests.worker.sample_rows import row, sample
 
 VOCAB = 97
 

@@ -9,12 +9,12 @@ ARGS ?=
 
 BIN := .venv/bin
 
-.PHONY: install install-test serve test check gpu-check format protos demo compose-test clean
+.PHONY: install install-test serve test test-long recovery-test check gpu-check format protos demo compose-test clean
 
 install: .venv/installed
 install-test: .venv/installed-test
 
-.venv/installed: pyproject.toml Makefile
+.venv/installed: pyproject.toml setup.py Makefile $(wildcard kernels/cpu/native/*)
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install $(TORCH) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 	$(BIN)/pip install -e .
@@ -30,6 +30,10 @@ serve: install
 test: check
 	$(BIN)/python -m pytest $(ARGS)
 
+# What takes minutes each, and is not a part of `make test`.
+test-long: install-test
+	$(BIN)/python -m pytest -m long $(ARGS)
+
 check: install-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -41,6 +45,10 @@ check: install-test
 PYTHON_GPU ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,python3)
 gpu-check:
 	PYTHONPATH=. $(PYTHON_GPU) -m tests.gpu $(ARGS)
+
+# Thirty kills at random under live answers (a few minutes); ARGS="--seed N" repeats a run that failed.
+recovery-test: install-test
+	$(BIN)/python -m tests.recovery $(ARGS)
 
 format: install-test
 	$(BIN)/ruff check --fix .

@@ -1,11 +1,22 @@
-"""What every kernel must compute, in plain torch with float32 accumulation. Also the path that a CPU takes.
+"""What every kernel must compute, in plain torch with float32 accumulation.
 
 Shapes: T tokens of this step, R requests, H query heads, G KV heads, D head size, N blocks of B tokens. Caches are
-[N, B, G, D]. A row's result depends on that row alone.
+[N, B, G, D].
 """
 
 import torch
 from torch import Tensor
+
+
+def linear(x: Tensor, weight: Tensor) -> Tensor:
+    """x [rows, k] times the transpose of weight [n, k], in float32."""
+    return x.float() @ weight.float().T
+
+
+def silu_mul(gate_up: Tensor) -> Tensor:
+    """silu(gate) * up of gate_up [rows, 2 * size] (arXiv 2002.05202): [rows, size], rounded once at the end."""
+    gate, up = gate_up.float().chunk(2, dim=-1)
+    return (gate * torch.sigmoid(gate) * up).to(gate_up.dtype)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -41,6 +52,29 @@ def write_kv(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor,
     blocks, offsets = slot_mapping // block_size, slot_mapping % block_size
     key_cache[blocks, offsets] = key
     value_cache[blocks, offsets] = value
+
+
+def split_heads(qkv: Tensor, cache: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """qkv [T, (H + 2 G) * D] -> query [T, H, D], key and value [T, G, D]; views."""
+    kv_heads, head_dim = cache[1].shape[2:]
+    heads = qkv.view(qkv.shape[0], -1, head_dim)
+    return heads[:, : -2 * kv_heads], heads[:, -2 * kv_heads : -kv_heads], heads[:, -kv_heads:]
+
+
+def rope_and_write(
+    qkv: Tensor,
+    norms: tuple[Tensor, Tensor] | None,
+    eps: float,
+    cos_sin: Tensor,
+    positions: Tensor,
+    cache: tuple[Tensor, Tensor],
+    slot_mapping: Tensor,
+) -> Tensor:
+    """norm_rope of queries and keys (norms: of each), then write_kv; the queries [T, H, D] come back."""
+    query, key, value = split_heads(qkv, cache)
+    query_norm, key_norm = norms or (None, None)
+    write_kv(norm_rope(key, key_norm, eps, cos_sin, positions), value, *cache, slot_mapping)
+    return norm_rope(query, query_norm, eps, cos_sin, positions)
 
 
 def paged_attention(

@@ -16,11 +16,13 @@ USAGE = """usage: tandem COMMAND [OPTIONS]
   worker [MODEL]     the model on its accelerator
   bench serve        measure any OpenAI-compatible server
   bench engine       measure what a step costs the scheduler
+  bench transport    measure what a token costs from worker to client
   replay FILE        go through an engine's flight recorder again
 
 `tandem COMMAND --help` lists the options of one command; `tandem --version` prints the version.
 """
 MODULES = {"serve": "services.launcher"} | {role: f"services.{role}.service" for role in ROLES}
+BENCHMARKS = {"engine": "services.bench.engine", "transport": "services.bench.transport"}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -34,8 +36,8 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.write(f"tandem {VERSION}\n")
         return 0
     if command == "bench":  # not a process of the server: it reads its own command line
-        if rest[:1] == ["engine"]:
-            return int(importlib.import_module("services.engine.bench").main(rest[1:]))
+        if rest and rest[0] in BENCHMARKS:
+            return int(importlib.import_module(BENCHMARKS[rest[0]]).main(rest[1:]))
         return int(importlib.import_module("loadtest.cli").main(rest))
     if command == "replay":
         return int(importlib.import_module("services.engine.replay").main(rest))

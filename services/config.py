@@ -142,6 +142,9 @@ class WorkerOptions(MonitoredOptions):
         "type of weights and KV; auto: the checkpoint's",
         choices=("auto", "float32", "float", "bfloat16", "float16", "half"),
     )
+    batch_invariant: bool = setting(
+        True, "give a request the same answer, to the bit, whatever else is computed with it", parse=boolean
+    )
     load_format: str = setting(
         "auto", "dummy: random weights, from config.json alone", choices=("auto", "safetensors", "dummy")
     )

@@ -89,7 +89,7 @@ def _serve(options: ServeOptions) -> None:
     _on_signals(_stop)
     with _runtime_dir(options.runtime_dir) as folder, Tree() as tree:
         _start_roles(tree, values, folder, options.tokenizer_replicas, front)
-        tree.watch(lambda: _answers(front))
+        tree.watch(lambda: answers(front))
 
 
 def _on_signals(handler: Callable[[int, FrameType | None], None]) -> None:
@@ -115,7 +115,7 @@ def _start_roles(tree: "Tree", values: dict[str, Any], folder: Path, replicas: i
     )
 
 
-def _answers(front: socket.socket) -> bool:
+def answers(front: socket.socket) -> bool:
     """The whole tree is ready, as its front says."""
     host, port = front.getsockname()[:2]
     connection = http.client.HTTPConnection(host, port, timeout=READY_POLL_SECONDS)
@@ -193,12 +193,16 @@ class Tree:
 
     def start(self, role: str, values: dict[str, Any], *addresses: str, fds: list[int] | None = None) -> str:
         """Returns the name of the child. Raises Fatal when it cannot be started."""
-        argv = [sys.executable, "-m", "services.cli", role, *role_argv(role, values)]
-        argv += [*addresses, f"--lifeline-fd={self._child_end}"]
-        env = {**os.environ, **role_environment(role, values)}
-        count = sum(name.startswith(role) for name in self.children)
-        name = f"{role}-{count}" if count else role
-        passed = [self._child_end, *(fds or [])]
+        argv = ["services.cli", role, *role_argv(role, values), *addresses]
+        return self.start_module(role, argv, role_environment(role, values), fds or [])
+
+    def start_module(self, kind: str, argv: list[str], variables: dict[str, str], fds: list[int]) -> str:
+        """`argv` begins with a module of ours that takes --lifeline-fd. Returns and raises as `start` does."""
+        argv = [sys.executable, "-m", *argv, f"--lifeline-fd={self._child_end}"]
+        env = {**os.environ, **variables}
+        count = sum(name.startswith(kind) for name in self.children)
+        name = f"{kind}-{count}" if count else kind
+        passed = [self._child_end, *fds]
         self.children[name] = Child(argv, env, passed, _spawn(name, argv, env, passed), time.monotonic())
         return name
 

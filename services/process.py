@@ -20,10 +20,10 @@ def begin(role: str, options: ProcessOptions) -> None:
     """The first thing that a role does."""
     set_up_logging(role, options.log_level, options.log_format)
     if options.lifeline_fd is not None:
-        _hold_lifeline(options.lifeline_fd)
+        hold_lifeline(options.lifeline_fd)
 
 
-def _hold_lifeline(fd: int) -> None:
+def hold_lifeline(fd: int) -> None:
     """Ends this process when the other end of `fd` is closed: whoever started it has died, however hard."""
 
     def wait(fd: int) -> None:

@@ -104,6 +104,9 @@ def _error(stop: Stop) -> pb.Error | None:
     return TandemError("INTERNAL", stop.message).to_proto() if stop.reason == "error" else None
 
 
+NO_LOGPROBS = Logprobs(0, [], [])
+
+
 @dataclass(slots=True)
 class _PendingRow:
     start_index: int
@@ -129,7 +132,7 @@ class StepMailbox(Mailbox[engine_pb2.EngineUp]):
         self._wake.set()
 
     def put_tokens(self, handle: int, tokens: NewTokens) -> None:
-        logprobs = tokens.logprobs or Logprobs(0, [], [])
+        logprobs = tokens.logprobs or NO_LOGPROBS
         row = self._rows.get(handle)
         if row is None:
             self._rows[handle] = _PendingRow(

@@ -34,10 +34,6 @@ class OpenChoice:
     token_ids: bytearray = field(default_factory=bytearray)
     cached_tokens: int | None = None
 
-    @property
-    def next_index(self) -> int:
-        return len(self.token_ids) // ITEM_BYTES
-
 
 class Call(Generic[SubmitT]):
     """A submit and the state of its choices. Subclasses receive the messages that are fresh."""
@@ -81,12 +77,12 @@ class Call(Generic[SubmitT]):
 
     def take_tokens(self, handle: int, start_index: int, token_ids: bytes) -> bytes:
         """The ids that are new, empty for a repeat. Raises StreamBroken on a gap."""
-        choice = self.open[handle]
-        skip = choice.next_index - start_index
-        if skip < 0:
-            raise StreamBroken(f"handle {handle}: token {choice.next_index} expected, {start_index} came")
-        fresh = token_ids[skip * ITEM_BYTES :]
-        choice.token_ids += fresh
+        known = self.open[handle].token_ids
+        skipped = len(known) - start_index * ITEM_BYTES
+        if skipped < 0:
+            raise StreamBroken(f"handle {handle}: token {len(known) // ITEM_BYTES} expected, {start_index} came")
+        fresh = token_ids[skipped:]
+        known += fresh
         return fresh
 
     def end(self, handle: int) -> None:

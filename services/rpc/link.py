@@ -48,6 +48,7 @@ class Link(Generic[EntryT, UpT]):
     ) -> None:
         self.target = target
         self.peer: pb.Hello | None = None
+        self.num_received = 0  # messages since this process started, hellos left out
         self._connect = connect
         self._message = message
         self._hello = hello
@@ -94,6 +95,7 @@ class Link(Generic[EntryT, UpT]):
             writer = asyncio.create_task(self._mailbox.pump(call.write))
             self._owner.link_up(self)
             while (message := await call.read()) is not grpc.aio.EOF:
+                self.num_received += 1
                 self._owner.receive(self, message)
         finally:
             if writer is not None:

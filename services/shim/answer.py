@@ -53,6 +53,7 @@ class Answer(ABC):
         self._generation = generation
         self._with_token_ids = with_token_ids
         self._folds = [ChoiceFold() for _ in range(generation.num_choices)]
+        self._num_open = generation.num_choices
 
     async def whole(self) -> Json:
         """Waits for all choices. Raises the TandemError of one that failed."""
@@ -73,8 +74,11 @@ class Answer(ABC):
         return answer
 
     async def chunks(self) -> list[Json] | None:
-        """The next chunks of a stream; None when all choices have ended. Raises TandemError like whole()."""
-        if all(fold.terminal is not None for fold in self._folds):
+        """The next chunks of a stream, each without its head; None when all choices have ended.
+
+        Raises TandemError like whole().
+        """
+        if self._num_open == 0:
             return None
         made = []
         for update in await self._generation.take():
@@ -82,23 +86,25 @@ class Answer(ABC):
             fold = self._folds[update.index]
             wanted = update.content or update.logprobs or self._with_token_ids or update.terminal is not None
             if wanted:
-                choice = self._delta(update.index, fold, update)
-                choice |= _finish(update.terminal)
+                choice = self._delta(update.index, fold, update) | _finish(update.terminal)
                 if self._with_token_ids:
                     choice["token_ids"] = unpack_u32(update.token_ids)
-                made.append(self.chunk([choice]))
-            fold.terminal = update.terminal
+                made.append({"choices": [choice]})
+            if update.terminal is not None:
+                fold.terminal = update.terminal
+                self._num_open -= 1
         return made
 
     def first_chunks(self) -> list[Json]:
-        """What a stream begins with."""
+        """What a stream begins with, each without its head."""
         made = self._opening()
         if self._with_token_ids and made:
             self._add_prompt_ids(made[0])
         return made
 
-    def chunk(self, choices: list[Json]) -> Json:
-        return {**self._head, "object": self.chunk_name, "choices": choices}
+    def head(self) -> Json:
+        """What all chunks of a stream have in common."""
+        return {**self._head, "object": self.chunk_name}
 
     def usage(self) -> Json:
         """Once all choices have ended."""
@@ -147,7 +153,7 @@ class ChatAnswer(Answer):
     def _opening(self) -> list[Json]:
         role = {"role": "assistant", "content": ""}
         return [
-            self.chunk([{"index": index, "delta": role, "logprobs": None, "finish_reason": None}])
+            {"choices": [{"index": index, "delta": role, "logprobs": None, "finish_reason": None}]}
             for index in range(len(self._folds))
         ]
 

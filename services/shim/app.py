@@ -28,7 +28,14 @@ from services.shim.answer import Answer, ChatAnswer, CompletionAnswer
 from services.shim.generation import Generation, TokenizerClient
 from services.shim.metrics import ShimMetrics
 from services.shim.record import RequestRecord
-from services.shim.responses import ClientGone, SseResponse, error_response, json_response, until_disconnected
+from services.shim.responses import (
+    SEND_BODY,
+    ClientGone,
+    SseResponse,
+    error_response,
+    json_response,
+    until_disconnected,
+)
 from services.shim.schema import ChatRequest, CompletionRequest, GenerationRequest, check_counts, first_error
 from services.shim.scrape import Scrape
 from services.shim.translate import chat_submit, completion_submits
@@ -218,6 +225,8 @@ class CountMiddleware:
         self._requests = metrics.http_requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope[SEND_BODY] = send
+
         async def count(message: Message) -> None:
             if message["type"] == "http.response.start":
                 path = scope["path"] if scope["path"] in PATHS else "other"

@@ -21,7 +21,7 @@ from services.shim.record import RequestRecord
 TextUplink = Link[text_pb2.TextEntry, text_pb2.TextUp]
 
 
-@dataclass
+@dataclass(slots=True)
 class Update:
     """What is new of one choice: text with the token ids that released it, then the terminal message."""
 
@@ -37,27 +37,30 @@ class Updates:
 
     def __init__(self) -> None:
         self._pending: dict[int, Update] = {}
-        self._wake = asyncio.Event()
+        self._reader: asyncio.Future[None] | None = None  # while it waits; lighter than an Event, at each token
         self.accepted = False  # the first choice runs, so the request is valid
 
     def touch(self, index: int) -> Update:
         """The pending update of a choice, to be added to."""
-        self._wake.set()
-        return self._pending.setdefault(index, Update(index))
+        update = self._pending.get(index)
+        if update is None:
+            update = self._pending[index] = Update(index)
+            self._wake()
+        return update
 
     def accept(self) -> None:
         self.accepted = True
-        self._wake.set()
+        self._wake()
 
     async def wait(self) -> None:
         """Until something is pending or the request is accepted."""
-        await self._wake.wait()
+        while not self._pending and not self.accepted:
+            await self._woken()
 
     async def take(self) -> list[Update]:
         """Waits until there is something, then takes all of it."""
         while not self._pending:
-            self._wake.clear()
-            await self._wake.wait()
+            await self._woken()
         taken, self._pending = list(self._pending.values()), {}
         return taken
 
@@ -67,6 +70,14 @@ class Updates:
             if update.terminal is not None and update.terminal.HasField("error"):
                 return TandemError.from_proto(update.terminal.error)
         return None
+
+    def _woken(self) -> asyncio.Future[None]:
+        self._reader = asyncio.get_running_loop().create_future()
+        return self._reader
+
+    def _wake(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
 
 
 class TextCall(Call[text_pb2.TextSubmit]):
@@ -90,12 +101,13 @@ class TextCall(Call[text_pb2.TextSubmit]):
 
     def on_event(self, event: text_pb2.TextEvent) -> None:
         """Raises StreamBroken on a gap, or when only a part of the event is new: its text cannot be cut."""
-        fresh = self.take_tokens(event.handle, event.start_index, event.token_ids)
+        handle, token_ids = event.handle, event.token_ids
+        fresh = self.take_tokens(handle, event.start_index, token_ids)
         if not fresh:
             return
-        if len(fresh) < len(event.token_ids):
-            raise StreamBroken(f"handle {event.handle}: {len(fresh) // ITEM_BYTES} of the event's tokens are new")
-        index = self._indices[event.handle]
+        if len(fresh) < len(token_ids):
+            raise StreamBroken(f"handle {handle}: {len(fresh) // ITEM_BYTES} of the event's tokens are new")
+        index = self._indices[handle]
         update = self._updates.touch(index)
         update.content += event.content
         update.token_ids += fresh
@@ -158,6 +170,7 @@ class Generation:
         self._open_ones = client.generations
         self._dispatcher = client.dispatcher
         self._updates = Updates()
+        self.take = self._updates.take
         self.num_choices = sum(len(submit.choices) for submit in submits)
         self.calls: list[TextCall] = []
         first_index = 0
@@ -180,9 +193,6 @@ class Generation:
         error = self._updates.error()
         if error is not None and not self._updates.accepted:
             raise error
-
-    async def take(self) -> list[Update]:
-        return await self._updates.take()
 
     def fail(self, error: TandemError) -> None:
         """Ends every open choice with this error; the client is told."""

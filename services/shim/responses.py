@@ -14,6 +14,7 @@ from services.shim.generation import Generation
 
 T = TypeVar("T")
 _encode = msgspec.json.Encoder().encode
+SEND_BODY = "tandem.send_body"  # in the scope: the server's own send. What stands between looks at no body
 DONE = b"data: [DONE]\n\n"
 
 
@@ -73,35 +74,34 @@ class SseResponse(Response):
         self._answer = answer
         self._generation = generation
         self._include_usage = include_usage
+        # Encoded once: at each token, only what is new.
+        self._before = b"data: " + _encode(answer.head())[:-1] + b","
+        self._after = b',"usage":null}\n\n' if include_usage else b"}\n\n"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await until_disconnected(receive, self._stream(send))
+            await until_disconnected(receive, self._stream(send, scope[SEND_BODY]))
         except ClientGone:
             pass
         finally:
             self._generation.close()
 
-    async def _stream(self, send: Send) -> None:
+    async def _stream(self, send: Send, send_body: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         try:
-            await self._send(send, self._answer.first_chunks())
+            await self._send(send_body, self._answer.first_chunks(), self._after)
             while (chunks := await self._answer.chunks()) is not None:
-                await self._send(send, chunks)
+                await self._send(send_body, chunks, self._after)
             if self._include_usage:
-                await self._send(send, [self._answer.chunk([]) | {"usage": self._answer.usage()}])
+                await self._send(send_body, [{"choices": [], "usage": self._answer.usage()}], b"}\n\n")
         except TandemError as error:
             # The status is out already: the error is a chunk of its own, and the stream ends.
             await self._write(send, b"data: " + _encode(error_body(error)) + b"\n\n")
         await send({"type": "http.response.body", "body": DONE, "more_body": False})
 
-    async def _send(self, send: Send, chunks: list[Json]) -> None:
-        if not chunks:
-            return
-        if self._include_usage:
-            for chunk in chunks:
-                chunk.setdefault("usage", None)
-        await self._write(send, b"".join(b"data: " + _encode(chunk) + b"\n\n" for chunk in chunks))
+    async def _send(self, send: Send, chunks: list[Json], after: bytes) -> None:
+        if chunks:
+            await self._write(send, b"".join([self._before + _encode(chunk)[1:-1] + after for chunk in chunks]))
 
     @staticmethod
     async def _write(send: Send, body: bytes) -> None:

@@ -14,6 +14,7 @@ from services.monitor import new_registry
 from services.process import begin, run_until_stopped, to_the_end
 from services.rpc.errors import unavailable
 from services.rpc.hello import HelloMismatch, make_hello
+from services.rpc.observe import LinkMessages
 from services.shim.app import make_app
 from services.shim.generation import TokenizerClient
 from services.shim.metrics import ShimMetrics
@@ -46,6 +47,7 @@ async def serve(options: ShimOptions) -> None:
         front = listen(options.host, options.port)
     client = TokenizerClient(options.tokenizer, make_hello("shim"))
     registry = new_registry()
+    registry.register(LinkMessages(client.links))
     metrics = ShimMetrics(registry)
     tracing = set_up_tracing("shim", options.otlp_traces_endpoint)
     scrape = Scrape(registry, options.metrics_peers)

@@ -5,6 +5,7 @@ and drops what they release.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tokenizers import Tokenizer
 
@@ -23,14 +24,13 @@ class OutputRules:
     min_tokens: int
 
 
-@dataclass(frozen=True)
-class Released:
-    """`count` of the pushed tokens belong to the answer; fewer than were pushed only when a stop string was hit.
+class Released(NamedTuple):
+    """`num_tokens` of the pushed tokens belong to the answer; fewer than were pushed only when a stop string was hit.
 
     `offsets` are the characters of the answer's text before each of them.
     """
 
-    count: int
+    num_tokens: int
     content: str
     offsets: list[int]
 

@@ -8,11 +8,14 @@ tokenizers, which raises where a byte-fallback decoder changes its mind about ea
 where that ends within a character.
 """
 
+import functools
+
 from tokenizers import Tokenizer
 
 CONTEXT_TOKENS = 6  # of the prompt, for decoders that treat the beginning of a text differently
 CUT_TOKENS = 3  # a character has at most four bytes, so at most three tokens are the beginning of one
 MAX_WAITING_TOKENS = 64  # so many without one whole character are garbage: they are released as they are
+DECODED_TOKENS = 65536  # remembered
 REPLACEMENT = "\ufffd"
 
 
@@ -67,4 +70,12 @@ class Detokenizer:
         return not self._decode([token_id]) and bool(self._tokenizer.decode([token_id], skip_special_tokens=False))
 
     def _decode(self, token_ids: list[int]) -> str:
+        if len(token_ids) == 1:
+            return _decode_one(self._tokenizer, token_ids[0], self._skip)
         return str(self._tokenizer.decode(token_ids, skip_special_tokens=self._skip))
+
+
+@functools.lru_cache(maxsize=DECODED_TOKENS)
+def _decode_one(tokenizer: Tokenizer, token_id: int, skip_special_tokens: bool) -> str:
+    """Half of what is decoded is one token, and often the same."""
+    return str(tokenizer.decode([token_id], skip_special_tokens=skip_special_tokens))

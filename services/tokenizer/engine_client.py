@@ -27,6 +27,9 @@ class TokenLogprobColumns:
         return list(zip(self._token_ids[span], self._values[span], strict=True))
 
 
+NO_LOGPROBS = TokenLogprobColumns(0, [], [])
+
+
 class Listener(Protocol):
     """Told in this order per handle: accepted, tokens any number of times, ended once."""
 
@@ -81,20 +84,23 @@ class EngineClient:
             unpack_u32(step.logprob_widths),
             strict=True,
         )
+        column, token_ids = step.token_ids, unpack_u32(step.token_ids)
         logprob_ids, logprobs = unpack_u32(step.logprob_token_ids), unpack_f32(step.logprobs)
         token_at = logprob_at = 0
         for handle, start_index, count, width in columns:
-            token_ids = step.token_ids[token_at * ITEM_BYTES : (token_at + count) * ITEM_BYTES]
-            begin, end = logprob_at, logprob_at + count * width
-            token_at, logprob_at = token_at + count, end
+            first, token_at = token_at, token_at + count
+            first_logprob, logprob_at = logprob_at, logprob_at + count * width
             call = self.dispatcher.find(link, handle)
             if call is None:
                 continue
-            fresh = unpack_u32(call.take_tokens(handle, start_index, token_ids))
+            fresh = call.take_tokens(handle, start_index, column[first * ITEM_BYTES : token_at * ITEM_BYTES])
             if fresh:
-                begin += (count - len(fresh)) * width
-                found = TokenLogprobColumns(width, logprob_ids[begin:end], logprobs[begin:end])
-                call.listener.tokens(handle, start_index + count - len(fresh), fresh, found)
+                known = count - len(fresh) // ITEM_BYTES
+                found = NO_LOGPROBS
+                if width:
+                    span = slice(first_logprob + known * width, logprob_at)
+                    found = TokenLogprobColumns(width, logprob_ids[span], logprobs[span])
+                call.listener.tokens(handle, start_index + known, token_ids[first + known : token_at], found)
 
 
 def _connect(channel: grpc.aio.Channel) -> Any:

@@ -17,6 +17,7 @@ from services.rpc.errors import TandemError, invalid, too_long
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2, text_pb2_grpc
 from services.rpc.hello import HelloMismatch, make_hello
+from services.rpc.observe import LinkMessages
 from services.rpc.session import Attempts, converse
 from services.rpc.transport import RpcServer
 from services.tokenizer.engine_client import EngineClient
@@ -210,6 +211,7 @@ async def serve(options: TokenizerOptions) -> None:
     engines = EngineClient(options.engine, hello)
     server = RpcServer(options.listen)
     registry = new_registry()
+    registry.register(LinkMessages(engines.links))
     tracing = set_up_tracing("tokenizer", options.otlp_traces_endpoint)
     servicer = TextServicer(vocabulary, template, engines, hello, Observer(registry, tracing))
     text_pb2_grpc.add_TextServiceServicer_to_server(servicer, server.grpc)

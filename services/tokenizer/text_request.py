@@ -95,17 +95,12 @@ class TextRequest:
     def tokens(self, handle: int, start_index: int, token_ids: list[int], logprobs: TokenLogprobColumns) -> None:
         choice = self._choices[handle]
         released = choice.output.push(token_ids)
-        kept = token_ids[: released.count]
         self._mailbox.put_event(
             text_pb2.TextEvent(
                 handle=choice.handle,
                 start_index=start_index,
-                token_ids=pack_u32(kept),
-                logprobs=[
-                    self._token_logprobs(logprobs, index, offset)
-                    for index, offset in enumerate(released.offsets)
-                    if logprobs.width
-                ],
+                token_ids=pack_u32(token_ids[: released.num_tokens]),
+                logprobs=self._token_logprobs(logprobs, released.offsets) if logprobs.width else None,
                 content=released.content,
             )
         )
@@ -159,9 +154,12 @@ class TextRequest:
             traceparent=self._span.traceparent,
         )
 
-    def _token_logprobs(self, logprobs: TokenLogprobColumns, index: int, offset: int) -> text_pb2.TokenLogprobs:
-        sampled, *top = [self._token_logprob(token_id, value) for token_id, value in logprobs.of_token(index)]
-        return text_pb2.TokenLogprobs(sampled=sampled, top=top, text_offset=offset)
+    def _token_logprobs(self, logprobs: TokenLogprobColumns, offsets: list[int]) -> list[text_pb2.TokenLogprobs]:
+        found = []
+        for index, offset in enumerate(offsets):
+            sampled, *top = [self._token_logprob(token_id, value) for token_id, value in logprobs.of_token(index)]
+            found.append(text_pb2.TokenLogprobs(sampled=sampled, top=top, text_offset=offset))
+        return found
 
     def _token_logprob(self, token_id: int, value: float) -> text_pb2.TokenLogprob:
         raw = self._vocabulary.token_bytes(token_id)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from engine_core.step_plan import NewRequest, SamplingParams, StepPlan, unpack_i32
-from kernels.ops import AttentionInputs
+from kernels.interface import AttentionInputs
 
 Ints = npt.NDArray[np.int32]
 

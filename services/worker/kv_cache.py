@@ -7,7 +7,6 @@ import torch
 
 from services.worker.errors import ModelError
 from services.worker.models.config import DecoderConfig
-from services.worker.models.decoder import KvCache
 
 CPU_DEFAULT_BYTES = 4 * 1024**3
 CPU_SHARE = 0.25  # of the memory that is free, where nothing is said
@@ -63,12 +62,3 @@ def shape_kv_cache(
         wanted = fits * block_size
     num_blocks = min(fits, max_num_seqs * -(-wanted // block_size))
     return KvCacheShape(num_blocks, block_size, wanted)
-
-
-def allocate(config: DecoderConfig, shape: KvCacheShape, dtype: torch.dtype, device: torch.device) -> KvCache:
-    """Zeroed caches; what a block held before is never read, for attention stops at a request's length."""
-    size = (shape.num_blocks, shape.block_size, config.num_kv_heads, config.head_dim)
-    return [
-        (torch.zeros(size, dtype=dtype, device=device), torch.zeros(size, dtype=dtype, device=device))
-        for _ in range(config.num_layers)
-    ]

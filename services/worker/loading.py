@@ -13,6 +13,9 @@ import torch
 from safetensors import SafetensorError
 
 from engine_core.worker_messages import EngineLimits, ModelFacts
+from kernels.cpu.library import KernelsMissing
+from kernels.interface import Ops
+from kernels.ops import ops_for
 from services.config import WorkerOptions
 from services.worker.checkpoint import Checkpoint, read_checkpoint, weights_digest
 from services.worker.errors import ModelError
@@ -21,17 +24,17 @@ from services.worker.kv_cache import (
     CPU_DEFAULT_BYTES,
     CPU_SHARE,
     KvCacheShape,
-    allocate,
     available_cpu_bytes,
     shape_kv_cache,
 )
 from services.worker.model_runner import ModelRunner
 from services.worker.models.config import decoder_config
 from services.worker.models.decoder import Decoder
+from services.worker.models.parameters import Parameters
 from services.worker.weights import fill_dummy, load_safetensors
 
 log = logging.getLogger(__name__)
-NUMERICS_VERSION = 1  # counts up when kernels or sampler change any bit of an answer
+NUMERICS_VERSION = 2  # counts up when kernels or sampler change any bit of an answer
 MAX_LOGPROBS = 20
 DTYPES = {
     "float32": torch.float32,
@@ -60,35 +63,52 @@ def pick_device(options: WorkerOptions) -> torch.device:
     return torch.device(name)
 
 
-def use_cpu_threads() -> None:
+def num_cpu_threads() -> int:
     """One core stays free for the other processes: on a full machine every small product waits for a stolen thread."""
-    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) - 1))
+    return max(1, len(os.sched_getaffinity(0)) - 1)
 
 
-def load_model(path: Path, options: WorkerOptions) -> LoadedModel:
-    """Reads configuration and weights. Raises ModelError with one line."""
+def pick_ops(device: torch.device, batch_invariant: bool) -> Ops:
+    """Raises ModelError where a batch-invariant answer cannot be given."""
+    torch.set_num_threads(num_cpu_threads())
+    try:
+        return ops_for(device, batch_invariant, num_cpu_threads())
+    except KernelsMissing as error:
+        raise ModelError(f"{error}: install it again, or start with --no-batch-invariant") from error
+
+
+def load_model(path: Path, options: WorkerOptions, ops: Ops | None = None) -> LoadedModel:
+    """Reads configuration and weights; `ops` replaces the device's kernels. Raises ModelError with one line."""
     started = time.monotonic()
     device = pick_device(options)
+    ops = ops or pick_ops(device, options.batch_invariant)
     checkpoint = read_checkpoint(path, dict(options.hf_overrides or {}), options.generation_config)
+    parameters, version = load_parameters(checkpoint, options, device)
+    decoder = Decoder(parameters, ops)
+    invariant = "batch-invariant" if ops.batch_invariant else "not batch-invariant"
+    seconds = time.monotonic() - started
+    log.info("weights loaded in %.1f s; kernels on %s: %s, %s", seconds, device, ops.name, invariant)
+    return LoadedModel(checkpoint, decoder, version)
+
+
+def load_parameters(checkpoint: Checkpoint, options: WorkerOptions, device: torch.device) -> tuple[Parameters, str]:
+    """The weights, and what names them. Raises ModelError."""
     config = decoder_config(checkpoint.config)
     wanted = config.dtype if options.dtype == "auto" else options.dtype
     if wanted not in DTYPES:
         raise ModelError(f"config.json: dtype {wanted!r} is not supported, only {sorted(DTYPES)}")
     files = [] if options.load_format == "dummy" else checkpoint.weight_files()
     log.info("loading weights on %s as %s", device, wanted)
-    decoder = Decoder(config, DTYPES[wanted], device)
+    parameters = Parameters(config, DTYPES[wanted], device)
     if options.load_format == "dummy":
         seed = options.seed or 0
-        fill_dummy(decoder.parameters(), seed)
-        version = f"dummy-{seed}"
-    else:
-        try:
-            load_safetensors(decoder.parameters(), files, config.tie_word_embeddings)
-            version = weights_digest(files)
-        except (SafetensorError, OSError) as error:
-            raise ModelError(f"cannot read the weights in {path}: {error}") from error
-    log.info("weights loaded in %.1f s", time.monotonic() - started)
-    return LoadedModel(checkpoint, decoder, version)
+        fill_dummy(parameters.named(), seed)
+        return parameters, f"dummy-{seed}"
+    try:
+        load_safetensors(parameters.named(), files, config.tie_word_embeddings)
+        return parameters, weights_digest(files)
+    except (SafetensorError, OSError) as error:
+        raise ModelError(f"cannot read the weights in {checkpoint.path}: {error}") from error
 
 
 def build_runner(model: LoadedModel, options: WorkerOptions, limits: EngineLimits) -> tuple[ModelRunner, KvCacheShape]:
@@ -98,7 +118,7 @@ def build_runner(model: LoadedModel, options: WorkerOptions, limits: EngineLimit
     shape = shape_kv_cache(
         decoder.config, decoder.dtype, options.block_size, memory, options.max_model_len, limits.max_num_seqs
     )
-    cache = allocate(decoder.config, shape, decoder.dtype, decoder.device)
+    cache = decoder.empty_cache(shape.num_blocks, shape.block_size)
     batch = InputBatch(limits.max_num_seqs, shape.max_model_len, shape.block_size, decoder.device)
     return ModelRunner(decoder, cache, batch), shape
 
@@ -134,17 +154,19 @@ def model_facts(model: LoadedModel, options: WorkerOptions, shape: KvCacheShape)
 
 
 def _numerics_id(model: LoadedModel) -> str:
-    """Equal ids give equal tokens: hash of everything that may change a bit of an answer."""
-    device = model.decoder.device
+    """Equal ids give equal tokens: a hash of everything that may change a bit of an answer."""
+    decoder = model.decoder
+    device, ops = decoder.device, decoder.ops
     parts: list[Any] = [
         NUMERICS_VERSION,
         torch.__version__,
         model.weights_version,
         sorted(model.checkpoint.config.items(), key=lambda item: item[0]),
-        str(model.decoder.dtype),
-        device.type,
-        torch.cuda.get_device_name(device) if device.type == "cuda" else torch.backends.cpu.get_cpu_capability(),
-        platform.machine(),
-        torch.get_num_threads() if device.type == "cpu" else 0,
+        str(decoder.dtype),
+        torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
+        torch.backends.cpu.get_cpu_capability() if device.type == "cpu" else "",  # what torch's own operations use
+        ops.name,
+        0 if ops.batch_invariant else torch.get_num_threads(),
     ]
-    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+    digest = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+    return f"{'invariant' if ops.batch_invariant else 'fast'}-{digest}"

@@ -14,7 +14,7 @@ from services.tracing import now, set_up_tracing
 from services.worker.engine_link import EngineGone, EngineLink
 from services.worker.errors import ModelError
 from services.worker.input_batch import PlanError
-from services.worker.loading import LoadedModel, build_runner, load_model, model_facts, use_cpu_threads
+from services.worker.loading import LoadedModel, build_runner, load_model, model_facts
 from services.worker.observe import StepSpans, WorkerMetrics
 from services.worker.watchdog import Watchdog
 
@@ -61,7 +61,6 @@ def _run(options: WorkerOptions, metrics: WorkerMetrics, spans: StepSpans) -> No
 
 
 def _load(options: WorkerOptions) -> LoadedModel:
-    use_cpu_threads()
     path = model_files.resolve(options.model, options.revision, weights=options.load_format != "dummy")
     return load_model(path, options)
 

@@ -27,7 +27,7 @@ def worker_of(server: Server) -> int:
 
 @pytest.mark.parametrize("how", ["waits", "holds_the_gil"])
 def test_step_timeout(how: str, tmp_path: Path) -> None:
-    """The worker ends by itself, with its stacks in the log; the engine says which step it was; all streams go on."""
+    """The worker ends itself, its stacks are in the log; the engine names the step; every answer goes on."""
     once = {"TANDEM_TEST_ONCE": str(tmp_path / "it happened")}
     with hanging(how, **once) as server, ThreadPoolExecutor(2) as pool:
         wait_for(lambda: WATCHING in server.log, "the launcher knows that all are ready")

@@ -73,7 +73,8 @@ def tight(records: Path) -> Iterator[Server]:
     names = ("--served-model-name", "first", "second")
     others = ("--dtype=float32", "--no-enable-prefix-caching", "--tokenizer-replicas=2", "--generation-config=vllm")
     steps = ("--scheduling-policy=priority", "--long-prefill-token-threshold=8", "--no-async-scheduling")
-    with Server("demo", *limits, *names, *others, *steps, f"--flight-recorder-dir={records}") as server:
+    kernels = ("--no-batch-invariant", f"--flight-recorder-dir={records}")
+    with Server("demo", *limits, *names, *others, *steps, *kernels) as server:
         yield server
 
 
@@ -253,7 +254,7 @@ def test_max_num_seqs(tight: Server) -> None:
     def one_waits() -> bool:
         stats = tight.stats()
         running.add(stats.num_running)
-        return bool(stats.num_waiting == 1)
+        return bool((stats.num_running, stats.num_waiting) == (2, 1))
 
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(tight.post, "/v1/completions", body)
@@ -299,6 +300,15 @@ def test_async_scheduling(request: pytest.FixtureRequest, name: str, ahead: bool
     steps = after.num_steps - before.num_steps
     assert steps == 20
     assert after.num_steps_ahead - before.num_steps_ahead == (steps - 1 if ahead else 0)
+
+
+@pytest.mark.parametrize(("name", "kind", "kernels"), [("plain", "invariant", ""), ("tight", "fast", "torch, not ")])
+def test_batch_invariant(request: pytest.FixtureRequest, name: str, kind: str, kernels: str) -> None:
+    """Log and fingerprint say which; tests/e2e/test_determinism.py shows what it means."""
+    server: Server = request.getfixturevalue(name)
+    answer = server.post("/v1/completions", {"prompt": [7], "max_tokens": 1}).json()
+    assert answer["system_fingerprint"].startswith(f"{kind}-")
+    assert f"{kernels}batch-invariant" in server.log
 
 
 def test_long_prefill_token_threshold(tight: Server) -> None:
@@ -437,6 +447,7 @@ def test_config(filed: Server) -> None:
 PROOFS: dict[str, Callable[..., None]] = {
     "api_key": test_api_key,
     "async_scheduling": test_async_scheduling,
+    "batch_invariant": test_batch_invariant,
     "block_size": test_block_size,
     "chat_template": test_chat_template,
     "config": test_config,

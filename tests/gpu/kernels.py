@@ -31,6 +31,11 @@ def checks(device: torch.device) -> list[Check]:
     rows = []
     for name, dtype in DTYPES.items():
         rows += [
+            check_of(f"kernel linear {name}", cases.check_linear, device, dtype, products(device)),
+            check_of(
+                f"kernel linear {name}, any number of rows: same bits",
+                cases.check_rows_of_linear, device, dtype, rows_of_products(device),
+            ),
             check_of(f"kernel rms_norm {name}", cases.check_rms_norm, device, dtype, norm_shapes(device)),
             check_of(f"kernel norm_rope {name}", cases.check_norm_rope, device, dtype, rope_shapes(device)),
             check_of(f"kernel write_kv {name}", cases.check_write_kv, device, dtype, write_shapes(device)),
@@ -64,6 +69,29 @@ def check_of(
         return f"{count} shapes, {'bit for bit' if worst == 0.0 else f'worst error {worst:.2f} of the allowed'}"
 
     return Check(name, run)
+
+
+# (n, k) of every linear layer: qkv, out, gate_up, down and the head of Qwen3-0.6B, then of Qwen3-8B.
+LINEAR = [
+    (4096, 1024), (1024, 2048), (6144, 1024), (1024, 3072), (151936, 1024),
+    (6144, 4096), (4096, 4096), (24576, 4096), (4096, 12288), (151936, 4096),
+]  # fmt: skip
+ROWS = [1, 2, 15, 16, 17, 63, 64, 65, 255, 256, 257, 2048]
+
+
+def products(device: torch.device) -> list[Shape]:
+    many = device.type == "cuda"
+    return [
+        {"rows": rows, "n": n, "k": k}
+        for n, k in ([*LINEAR[:4], *LINEAR[5:9], (70, 200), (1, 1)] if many else [(70, 200), (1, 1)])
+        for rows in ((1, 17, 300) if many else (1, 17))
+    ]
+
+
+def rows_of_products(device: torch.device) -> list[Shape]:
+    if device.type != "cuda":
+        return [{"rows": [1, 2, 17], "n": 70, "k": 200}]
+    return [{"rows": ROWS, "n": n, "k": k} for n, k in LINEAR]
 
 
 def norm_shapes(device: torch.device) -> list[Shape]:

@@ -15,7 +15,8 @@ import torch
 
 from engine_core.step_plan import SamplingParams
 from engine_core.worker_messages import EngineLimits
-from kernels.ops import Ops, TritonOps
+from kernels.interface import Ops
+from kernels.triton_ops import TritonOps
 from services.config import WorkerOptions
 from services.worker.checkpoint import read_checkpoint
 from services.worker.kv_cache import block_bytes

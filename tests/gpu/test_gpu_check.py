@@ -51,14 +51,14 @@ def test_a_wrong_kernel_is_a_failed_row_and_the_others_go_on(capsys: pytest.Capt
     assert main(["--device", "cpu", "--only", "float32"], child(WRONG_NORM + RUN)) == 1
     found = rows(capsys.readouterr().out)
     assert found.pop("kernel rms_norm float32") == "FAIL"
-    assert len(found) == 4 and set(found.values()) == {"ok"}
+    assert len(found) == 6 and set(found.values()) == {"ok"}
 
 
 def test_a_check_that_takes_its_process_along_is_a_failed_row(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--device", "cpu", "--only", "bf16"], child(DIES + RUN)) == 1
     found = rows(capsys.readouterr().out)
     assert found.pop("kernel write_kv bf16") == "FAIL"
-    assert len(found) == 4 and set(found.values()) == {"ok"}
+    assert len(found) == 6 and set(found.values()) == {"ok"}
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

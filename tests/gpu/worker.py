@@ -34,11 +34,11 @@ def checks(device: torch.device) -> list[Check]:
 
 
 def in_short_type(device: torch.device, dtype: str) -> str:
-    """The first token's logprob is near that of transformers in float32; weights and KV have the type."""
+    """The first token's logprob is near that of transformers in float32; model and KV have the type."""
     case = parity.first_case(device)
     engine = parity.start(case.path, device, caching=False, dtype=dtype)
-    tensors = [*engine.model.decoder.parameters().values(), *(t for pair in engine.runner._cache for t in pair)]
-    assert {tensor.dtype for tensor in tensors} == {getattr(torch, dtype)}
+    tensors = [tensor for pair in engine.runner._cache for tensor in pair]
+    assert {tensor.dtype for tensor in tensors} == {getattr(torch, dtype)} == {engine.model.decoder.dtype}
     assert {tensor.device.type for tensor in tensors} == {device.type}
     given = engine.complete(case.prompts, SamplingParams(max_tokens=1, temperature=0.0, logprobs=0))
     model = AutoModelForCausalLM.from_pretrained(case.path, dtype=torch.float32).eval()

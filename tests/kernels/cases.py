@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kernels import kv_write, norm_rope, paged_attention, reference
+from kernels import kv_write, linear, norm_rope, paged_attention, reference
 
 EPS = 1e-6
 SPARE_BLOCKS = 3
@@ -68,6 +68,30 @@ def check_norm_rope(
     return share_of(actual, expected, tolerance(expected, floor=0.1))
 
 
+def check_linear(device: torch.device, dtype: torch.dtype, rows: int, n: int, k: int, seed: int = 0) -> float:
+    """Rounding of k float32 summands in another order, and of the result."""
+    x, weight = (randn(device, dtype, size, k, seed=seed + size) for size in (rows, n))
+    matrix = linear.TritonMatrix(weight)
+    expected = reference.linear(x, weight)
+    allowed = 4e-7 * (x.abs().float() @ weight.abs().float().T)
+    short = expected.to(dtype)
+    return max(
+        share_of(matrix.product(x, torch.float32), expected, allowed + tolerance(expected)),
+        share_of(matrix.product(x), short, allowed + tolerance(short)),
+    )
+
+
+def check_rows_of_linear(device: torch.device, dtype: torch.dtype, rows: list[int], n: int, k: int) -> float:
+    """A row has the same bits alone, among the first so many rows, and mixed among others."""
+    x, matrix = randn(device, dtype, max(rows), k), linear.TritonMatrix(randn(device, dtype, n, k, seed=1))
+    whole = matrix.product(x)
+    for count in rows:
+        assert torch.equal(matrix.product(x[:count]), whole[:count]), f"{count} rows differ"
+        mixed = torch.randperm(max(rows), generator=torch.Generator().manual_seed(count))[:count].to(device)
+        assert torch.equal(matrix.product(x[mixed]), whole[mixed]), f"{count} rows, mixed, differ"
+    return 0.0
+
+
 def check_write_kv(
     device: torch.device, dtype: torch.dtype, tokens: int, kv_heads: int, head_dim: int, block_size: int, seed: int = 0
 ) -> float:
@@ -96,17 +120,17 @@ class AttentionCase:
     seq_lens: list[int]
 
     def triton(self) -> Tensor:
-        starts, lens = self._places()
+        starts, lens = self.places()
         return paged_attention.paged_attention(
-            self.query, self.keys, self.values, self.tables, starts, lens, max(self.query_lens), self._scale
+            self.query, self.keys, self.values, self.tables, starts, lens, max(self.query_lens), self.scale
         )
 
     def twin(self, values: Tensor | None = None) -> Tensor:
-        starts, lens = self._places()
+        starts, lens = self.places()
         values = self.values if values is None else values
-        return reference.paged_attention(self.query, self.keys, values, self.tables, starts, lens, self._scale)
+        return reference.paged_attention(self.query, self.keys, values, self.tables, starts, lens, self.scale)
 
-    def _places(self) -> tuple[Tensor, Tensor]:
+    def places(self) -> tuple[Tensor, Tensor]:
         starts = [0, *torch.tensor(self.query_lens).cumsum(0).tolist()]
         device = self.query.device
         return (
@@ -115,7 +139,7 @@ class AttentionCase:
         )
 
     @property
-    def _scale(self) -> float:
+    def scale(self) -> float:
         return float(self.query.shape[-1] ** -0.5)
 
 
@@ -151,6 +175,11 @@ def attention_case(
     return AttentionCase(query, caches[0], caches[1], tables.to(device), query_lens, seq_lens)
 
 
+def part_of(case: AttentionCase, start: int, end: int) -> AttentionCase:
+    """The first request's tokens from `start` to `end`, alone, with what came before them in the cache."""
+    return AttentionCase(case.query[start:end], case.keys, case.values, case.tables[:1], [end - start], [end])
+
+
 def check_paged_attention(
     device: torch.device,
     dtype: torch.dtype,
@@ -183,8 +212,6 @@ def check_cuts_of_attention(
     for size in (1, 3, 7, length // 2 + 1):
         for start in range(0, length, size):
             end = min(start + size, length)
-            part = AttentionCase(
-                case.query[start:end], case.keys, case.values, case.tables[:1], [end - start], [end]
-            ).triton()
+            part = part_of(case, start, end).triton()
             assert torch.equal(part, whole[start:end]), f"tokens {start} to {end} in chunks of {size} differ"
     return 0.0

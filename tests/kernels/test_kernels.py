@@ -31,6 +31,18 @@ def test_rms_norm(dtype: torch.dtype, tokens: int, size: int, seed: int) -> None
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @few
+@given(rows=st.integers(1, 80), n=st.integers(1, 150), k=st.sampled_from([1, 17, 64, 200]), seed=st.integers(0, 99))
+def test_linear(dtype: torch.dtype, rows: int, n: int, k: int, seed: int) -> None:
+    cases.check_linear(DEVICE, dtype, rows, n, k, seed)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_row_of_a_product_depends_on_that_row_alone(dtype: torch.dtype) -> None:
+    cases.check_rows_of_linear(DEVICE, dtype, [1, 2, 15, 16, 17, 63, 64, 65, 130], n=70, k=200)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@few
 @given(
     tokens=st.integers(1, 7),
     heads=st.integers(1, 6),

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import httpx
 from prometheus_client import CollectorRegistry
 
 from engine_core.worker_messages import ModelFacts
@@ -22,11 +23,13 @@ from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
 from services.rpc.hello import make_hello
 from services.rpc.transport import SERVER_OPTIONS, open_channel
+from services.shim.app import make_app
 from services.shim.generation import Generation, TokenizerClient
 from services.shim.metrics import ShimMetrics
 from services.shim.record import RequestRecord
+from services.shim.scrape import Scrape
 from services.tokenizer import service as tokenizer_service
-from services.tracing import NO_SPAN
+from services.tracing import NO_SPAN, set_up_tracing
 from services.worker.engine_link import EngineGone, EngineLink
 from tests.checkpoints import DEMO_VOCAB_SIZE as VOCAB_SIZE
 from tests.fakes import FakeWorker, make_facts
@@ -56,7 +59,8 @@ class Proxy:
     def reset(self) -> None:
         self.num_up = 0
         self.num_streams = 0
-        self.cut_after: int | None = None
+        self.cut_after: int | None = None  # so many messages, once; at 0 the first one is lost
+        self.cut_each: int | None = None  # every stream, after so many of its own
         self.alter: Callable[[int, bytes], list[bytes]] = lambda index, message: [message]
 
     async def start(self) -> None:
@@ -67,15 +71,20 @@ class Proxy:
 
     async def _pass_on(self, requests: AsyncIterator[bytes], context: Any) -> None:
         self.num_streams += 1
+        num_own = 0
         async with open_channel(self._target) as channel:
             call = channel.stream_stream(self._method)()
             down = asyncio.create_task(self._pass_down(requests, call))
             try:
                 while (message := await call.read()) is not grpc.aio.EOF:
+                    if self.cut_after == 0:
+                        self.cut_after = None
+                        await context.abort(grpc.StatusCode.UNAVAILABLE, "cut by the test")
                     self.num_up += 1
+                    num_own += 1
                     for altered in self.alter(self.num_up, message):
                         await context.write(altered)
-                    if self.num_up == self.cut_after:
+                    if self.num_up == self.cut_after or num_own == self.cut_each:
                         await context.abort(grpc.StatusCode.UNAVAILABLE, "cut by the test")
                 await context.abort(await call.code(), await call.details())
             finally:
@@ -138,6 +147,16 @@ class Pipeline:
             await self.engine_proxy.stop()
             worker.join(DEADLINE)
             assert not worker.is_alive()
+
+    @contextlib.asynccontextmanager
+    async def http(self) -> AsyncIterator[httpx.AsyncClient]:
+        """The shim's HTTP side on top of all, without a socket."""
+        registry = CollectorRegistry()
+        app = make_app(self.client, None, ShimMetrics(registry), Scrape(registry, ()), set_up_tracing("shim", None))
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(app), base_url="http://test", timeout=DEADLINE
+        ) as http:
+            yield http
 
     async def fold(self, *submits: text_pb2.TextSubmit) -> list[Fold]:
         """Submits all and gathers what every choice has in the end, in order of submits and choices."""

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from services.rpc.columns import unpack_u32
@@ -19,7 +20,9 @@ from services.rpc.hello import HelloMismatch, make_hello
 from services.rpc.link import Link
 from services.rpc.transport import open_channel
 from services.shim.generation import Generation, TokenizerClient
+from tests.e2e.api import CHAT, INPUT, TEXT, Json, choices_of, events_of, fold
 from tests.fakes import oracle
+from tests.recovery.workload import patient_post
 from tests.rpc.pipeline import VOCAB_SIZE, Fold, Pipeline, Proxy, silent_record
 
 
@@ -58,7 +61,7 @@ async def test_a_stream_cut_at_every_message_boundary_gives_the_same_fold(pipeli
     proxy.reset()
     await pipeline.fold(*workload(pipeline, stop))
     messages, cuts = proxy.num_up, 0
-    for boundary in range(1, messages):
+    for boundary in range(messages):
         proxy.reset()
         proxy.cut_after = boundary
         folds = await pipeline.fold(*workload(pipeline, stop))
@@ -66,6 +69,72 @@ async def test_a_stream_cut_at_every_message_boundary_gives_the_same_fold(pipeli
         assert all(len(fold.terminals) == 1 for fold in folds)
         cuts += proxy.num_up >= boundary and proxy.num_streams > 0  # messages merge, so a run may have fewer
     assert cuts >= 5, "too few boundaries to say anything"
+
+
+KINDS: dict[str, Json] = {
+    "plain": {},
+    "two": {"n": 2, "seed": 3},
+    "logprobs": {"logprobs": 2},
+    "stop": {"stop": ["no such text"]},
+}
+
+
+async def over_http(pipeline: Pipeline, stops: dict[str, str]) -> dict[str, Json]:
+    """What HTTP clients have in the end of every kind, at both endpoints, streamed and whole, all at once."""
+    names = [f"{path} {kind} {how}" for path in (CHAT, TEXT) for kind in KINDS for how in ("stream", "whole")]
+
+    async def ask(http: httpx.AsyncClient, name: str) -> Json:
+        path, kind, how = name.split()
+        body = {**INPUT[path], "max_tokens": 9, "ignore_eos": True, "return_token_ids": True, **KINDS[kind]}
+        if path == CHAT and kind == "logprobs":
+            body |= {"logprobs": True, "top_logprobs": 2}
+        if name in stops:
+            body["stop"] = [stops[name], "no such text"]
+        if how == "whole":
+            answer = (await patient_post(http, path, body)).json()
+            return {"choices": choices_of(answer), "usage": answer["usage"]}
+        more = {"stream": True, "stream_options": {"include_usage": True}}
+        response = await patient_post(http, path, body | more)
+        events = events_of(response.iter_lines())
+        return {"choices": fold(events), "usage": events[-1]["usage"]}
+
+    async with pipeline.http() as http, asyncio.timeout(30):
+        return dict(zip(names, await asyncio.gather(*(ask(http, name) for name in names)), strict=True))
+
+
+@pytest.mark.parametrize("edge", ["engine_proxy", "text_proxy"])
+async def test_http_answers_of_every_kind_are_the_same_after_every_cut(pipeline: Pipeline, edge: str) -> None:
+    stops = {}
+    for name, answer in (await over_http(pipeline, {})).items():
+        if " stop " in name:
+            text = answer["choices"][0]["text"]
+            stops[name] = text[len(text) // 2 :][:2]
+    await over_http(pipeline, stops)
+    expected = await over_http(pipeline, stops)
+    reasons = [answer["choices"][0]["finish_reason"] for answer in expected.values()]
+    assert (reasons.count("stop"), reasons.count("length")) == (4, 12)
+    proxy: Proxy = getattr(pipeline, edge)
+    proxy.reset()
+    await over_http(pipeline, stops)
+    messages = proxy.num_up
+    cuts = 0
+    for boundary in range(messages):
+        proxy.reset()
+        proxy.cut_after = boundary
+        assert await over_http(pipeline, stops) == expected, f"cut after message {boundary} of {messages}"
+        cuts += proxy.num_streams > 0  # messages merge, so a run may have fewer
+    assert cuts > 10, "too few boundaries to say anything"
+
+
+@pytest.mark.parametrize("edge", ["engine_proxy", "text_proxy"])
+async def test_streams_that_are_cut_again_and_again_come_to_the_same_end(pipeline: Pipeline, edge: str) -> None:
+    """Three messages each: the hello, what was accepted, and at least one token."""
+    stop, expected = await undisturbed(pipeline)
+    proxy: Proxy = getattr(pipeline, edge)
+    proxy.reset()
+    proxy.cut_after, proxy.cut_each = 1, 3
+    assert await pipeline.fold(*workload(pipeline, stop)) == expected
+    assert proxy.num_streams > 3
 
 
 @pytest.mark.parametrize("edge", ["engine_proxy", "text_proxy"])

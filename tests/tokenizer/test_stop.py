@@ -174,7 +174,7 @@ def test_count_is_the_tokens_up_to_the_stop_string() -> None:
     upto = len(ids) - len(ids_of(" four"))
     output = new_output(rules([" three"]))
     released = output.push(ids)
-    assert (released.count, released.content, output.num_tokens) == (upto, "one two", upto)
+    assert (released.num_tokens, released.content, output.num_tokens) == (upto, "one two", upto)
 
 
 def test_min_tokens_lets_an_early_stop_string_pass() -> None:

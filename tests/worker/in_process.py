@@ -12,7 +12,7 @@ from engine_core.plan_builder import PlanBuilder
 from engine_core.scheduler import Limits, Scheduler
 from engine_core.step_plan import SamplingParams
 from engine_core.worker_messages import EngineLimits
-from kernels.ops import Ops
+from kernels.interface import Ops
 from services.config import WorkerOptions
 from services.worker.loading import build_runner, load_model, model_facts
 
@@ -35,9 +35,7 @@ class InProcess:
         prefix_caching: bool = True,
         ops: Ops | None = None,
     ) -> None:
-        self.model = load_model(path, options)
-        if ops is not None:
-            self.model.decoder._ops = ops
+        self.model = load_model(path, options, ops)
         self.runner, self.shape = build_runner(self.model, options, limits)
         self.facts = model_facts(self.model, options, self.shape)
         kv = KVCacheManager(self.shape.num_blocks, self.shape.block_size, self.facts.kv_groups, prefix_caching)

@@ -13,7 +13,7 @@ from services.worker import weights
 from services.worker.checkpoint import read_checkpoint, weights_digest
 from services.worker.errors import ModelError
 from services.worker.kv_cache import shape_kv_cache
-from services.worker.loading import load_model
+from services.worker.loading import load_parameters
 from services.worker.models.config import decoder_config
 from tests.checkpoints import make_qwen3
 
@@ -24,7 +24,8 @@ def path(tmp_path: Path) -> Path:
 
 
 def load(path: Path, **options: Any) -> dict[str, torch.Tensor]:
-    return load_model(path, WorkerOptions(model=str(path), device="cpu", **options)).decoder.parameters()
+    checkpoint = read_checkpoint(path, {}, "auto")
+    return load_parameters(checkpoint, WorkerOptions(model=str(path), **options), torch.device("cpu"))[0].named()
 
 
 def change_config(path: Path, **changes: Any) -> None:

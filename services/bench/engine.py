@@ -19,7 +19,8 @@ from engine_core.kv_cache_manager import KVCacheManager
 from engine_core.plan_builder import PlanBuilder
 from engine_core.request import Request
 from engine_core.scheduler import Limits, Scheduler
-from engine_core.step_plan import SamplingParams, StepPlan, StepResult, pack_i32, unpack_i32
+from engine_core.step_plan import SamplingParams, StepResult
+from services.bench.simulated_worker import SimulatedWorker
 
 NUM_RUNNING = (64, 256, 1024)
 BLOCK_SIZE = 16
@@ -27,32 +28,6 @@ WARM_UP_STEPS = 50
 STEPS_IN_FLIGHT = 2
 VOCAB_SIZE = 1000
 WINDOW = 20  # steps measured in a row, before the other one's turn
-
-
-class SimulatedWorker:
-    """Answers at once: the next token of a request is a number that depends on its handle and index alone."""
-
-    def __init__(self, num_slots: int) -> None:
-        self._handles = np.zeros(num_slots, dtype=np.int32)
-
-    def execute(self, plan: StepPlan) -> StepResult:
-        for new in plan.new_requests:
-            self._handles[new.slot] = new.handle
-        rows = np.flatnonzero(unpack_i32(plan.sampled))
-        handles = self._handles[unpack_i32(plan.slots)[rows]]
-        indices = unpack_i32(plan.output_indices)[rows]
-        widths = pack_i32([0] * len(rows))
-        return StepResult(
-            plan.epoch,
-            plan.step_id,
-            pack_i32(handles),
-            pack_i32(indices),
-            pack_i32([1] * len(rows)),
-            pack_i32((handles * 31 + indices) % VOCAB_SIZE),
-            widths,
-            b"",
-            b"",
-        )
 
 
 class Simulation:
@@ -65,7 +40,7 @@ class Simulation:
         num_blocks = num_running * (-(-(prompt_len + BLOCK_SIZE + (output_len or total)) // BLOCK_SIZE) + 2)
         kv = KVCacheManager(num_blocks, BLOCK_SIZE, ("full",), prefix_caching)
         self._scheduler = Scheduler(kv, PlanBuilder(1, 1), Limits(num_running, num_running * (prompt_len + BLOCK_SIZE)))
-        self._worker = SimulatedWorker(num_running)
+        self._worker = SimulatedWorker(num_running, np.arange(VOCAB_SIZE, dtype=np.int32))
         self._results: deque[StepResult] = deque()
         self._handles = itertools.count()
         self._prompt_len = prompt_len
@@ -120,7 +95,7 @@ def cost_of_prefix_caching(num_running: int, num_steps: int, prompt_len: int, ou
     return statistics.median(windows[0]), statistics.median(windows[1])
 
 
-def _count(text: str) -> int:
+def count(text: str) -> int:
     if (value := int(text)) < 1:
         raise argparse.ArgumentTypeError(f"{value} must be at least 1")
     return value
@@ -132,10 +107,10 @@ def main(argv: Sequence[str]) -> int:
         prog="tandem bench engine",
         description="The CPU time that a step costs the scheduler, with a worker that is only simulated.",
     )
-    parser.add_argument("--num-running", type=_count, nargs="+", default=NUM_RUNNING, help="requests that decode")
-    parser.add_argument("--num-steps", type=_count, default=300, help="steps that count")
-    parser.add_argument("--prompt-len", type=_count, default=128, help="tokens of each prompt")
-    parser.add_argument("--output-len", type=_count, default=0, help="tokens of each answer; default: nobody ends")
+    parser.add_argument("--num-running", type=count, nargs="+", default=NUM_RUNNING, help="requests that decode")
+    parser.add_argument("--num-steps", type=count, default=300, help="steps that count")
+    parser.add_argument("--prompt-len", type=count, default=128, help="tokens of each prompt")
+    parser.add_argument("--output-len", type=count, default=0, help="tokens of each answer; default: nobody ends")
     modes = parser.add_mutually_exclusive_group()
     modes.add_argument("--no-prefix-caching", action="store_true", help="schedule without the prefix cache")
     modes.add_argument("--prefix-caching-cost", action="store_true", help="measure with and without it, in turn")

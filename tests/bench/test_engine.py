@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.engine.bench import STEPS_IN_FLIGHT, WARM_UP_STEPS, Simulation, step_times
+from services.bench.engine import STEPS_IN_FLIGHT, WARM_UP_STEPS, Simulation, step_times
 from tests.e2e.harness import run_tandem
 
 

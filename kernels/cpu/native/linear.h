@@ -1,0 +1,104 @@
+// Matrix products with packed weights. Each output is one chain of multiply-adds along K, in order, in float: it depends
+// on its own row and column alone. Rows, columns and threads may be cut in any way.
+#pragma once
+#include <algorithm>
+
+#include "pool.h"
+
+namespace linear {
+
+constexpr int PANEL = simd::TILE_VECTORS * simd::LANES;  // columns that lie together in a packed weight
+constexpr int64_t BLOCK_K = 2048;                        // of a panel that is used again while it is in the cache
+constexpr int64_t BLOCK_ROWS = 192;
+constexpr int64_t PREFETCH_BYTES = 2048;
+
+inline int64_t panels(int64_t columns) { return (columns + PANEL - 1) / PANEL; }
+
+// weight [n, k] row-major -> [panels][k / STEP][PANEL][STEP]; columns beyond n are zeros. k is a multiple of STEP.
+template <class T>
+void pack(const T* weight, int64_t n, int64_t k, T* packed) {
+    constexpr int step = simd::STEP<T>, stretch = 32;  // elements of a column that are read at once
+    Pool::instance().run(panels(n), [=](int64_t panel, int) {
+        T* const out = packed + panel * PANEL * k;
+        const int64_t columns = std::min<int64_t>(PANEL, n - panel * PANEL);
+        if (columns < PANEL) std::memset(static_cast<void*>(out), 0, PANEL * k * sizeof(T));
+        for (int64_t from = 0; from < k; from += stretch)
+            for (int64_t column = 0; column < columns; ++column) {
+                const T* const row = weight + (panel * PANEL + column) * k;
+                for (int64_t at = from; at < std::min<int64_t>(k, from + stretch); at += step)
+                    std::memcpy(static_cast<void*>(out + at * PANEL + column * step), row + at, step * sizeof(T));
+            }
+    });
+}
+
+// Rows `ids` of a packed weight, as they were before: the embedding of tokens from a tied output head.
+template <class T>
+void unpack_rows(const T* packed, int64_t k, const int64_t* ids, int64_t count, T* out) {
+    constexpr int step = simd::STEP<T>;
+    for (int64_t index = 0; index < count; ++index, out += k) {
+        const T* from = packed + ids[index] / PANEL * PANEL * k + ids[index] % PANEL * step;
+        for (int64_t at = 0; at < k; at += step)
+            for (int part = 0; part < step; ++part) out[at + part] = from[at * PANEL + part];
+    }
+}
+
+// sums [ROWS][PANEL] += x [ROWS, k] times a part of a panel, `k` elements long.
+template <int ROWS, class T>
+void tile(const T* x, int64_t x_stride, const T* weight, int64_t k, float* sums) {
+    constexpr int step = simd::STEP<T>, vectors = simd::TILE_VECTORS;
+    simd::Floats sum[ROWS][vectors];
+    for (int row = 0; row < ROWS; ++row)
+        for (int v = 0; v < vectors; ++v) sum[row][v] = simd::load(sums + row * PANEL + v * simd::LANES);
+    for (int64_t at = 0; at < k; at += step, weight += PANEL * step) {
+        decltype(simd::columns(weight)) column[vectors];
+        for (int v = 0; v < vectors; ++v) {
+            simd::prefetch(reinterpret_cast<const char*>(weight + v * simd::LANES * step) + PREFETCH_BYTES);
+            column[v] = simd::columns(weight + v * simd::LANES * step);
+        }
+        for (int row = 0; row < ROWS; ++row) {
+            const auto element = simd::element(x + row * x_stride + at);
+            for (int v = 0; v < vectors; ++v) sum[row][v] = simd::mac(sum[row][v], element, column[v]);
+        }
+    }
+    for (int row = 0; row < ROWS; ++row)
+        for (int v = 0; v < vectors; ++v) simd::store(sums + row * PANEL + v * simd::LANES, sum[row][v]);
+}
+
+// The same for `rows` in [1, ROWS].
+template <int ROWS, class T>
+void tile_of(int64_t rows, const T* x, int64_t x_stride, const T* weight, int64_t k, float* sums) {
+    if constexpr (ROWS > 1)
+        if (rows < ROWS) return tile_of<ROWS - 1>(rows, x, x_stride, weight, k, sums);
+    tile<ROWS>(x, x_stride, weight, k, sums);
+}
+
+template <class Out>
+void store_row(const float* sums, int64_t columns, Out* out) {
+    for (int64_t at = 0; at < columns; at += simd::LANES)
+        simd::store_first(out + at, simd::load(sums + at), int(std::min<int64_t>(simd::LANES, columns - at)));
+}
+
+// out [rows, n] = x [rows, k] times the transpose of weight [n, k], which is packed. Strides in elements.
+template <class T, class Out>
+void product(const T* x, int64_t x_stride, int64_t rows, const T* packed, int64_t n, int64_t k, Out* out,
+             int64_t out_stride) {
+    const int64_t blocks = (rows + BLOCK_ROWS - 1) / BLOCK_ROWS, count = panels(n);
+    Pool::instance().run(blocks * count, [=](int64_t task, int) {
+        const int64_t panel = task % count, first = task / count * BLOCK_ROWS;
+        const int64_t last = std::min(rows, first + BLOCK_ROWS);
+        alignas(64) float sums[(BLOCK_ROWS + simd::TILE_ROWS) * PANEL];
+        std::memset(sums, 0, (last - first) * PANEL * sizeof(float));
+        for (int64_t from = 0; from < k; from += BLOCK_K) {
+            const int64_t length = std::min(BLOCK_K, k - from);
+            for (int64_t row = first; row < last; row += simd::TILE_ROWS)
+                tile_of<simd::TILE_ROWS>(std::min<int64_t>(simd::TILE_ROWS, last - row), x + row * x_stride + from,
+                                         x_stride, packed + (panel * k + from) * PANEL, length,
+                                         sums + (row - first) * PANEL);
+        }
+        for (int64_t row = first; row < last; ++row)
+            store_row(sums + (row - first) * PANEL, std::min<int64_t>(PANEL, n - panel * PANEL),
+                      out + row * out_stride + panel * PANEL);
+    });
+}
+
+}  // namespace linear

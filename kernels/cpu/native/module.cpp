@@ -1,0 +1,135 @@
+// The kernels as a Python module. Tensors come as addresses: kernels/cpu/ops.py, the only caller, has checked them.
+#include <pybind11/pybind11.h>
+
+#include <stdexcept>
+
+#include "attention.h"
+#include "linear.h"
+#include "pointwise.h"
+
+namespace {
+
+using Address = uintptr_t;
+
+template <class T>
+T* at(Address address) {
+    return reinterpret_cast<T*>(address);
+}
+
+// Calls `work` with a value of the type that the name stands for.
+template <class F>
+void with_type(char name, F&& work) {
+    switch (name) {
+        case 'f': return work(float{});
+        case 'b': return work(bfloat16{});
+        case 'h': return work(float16{});
+        default: throw std::invalid_argument("unknown element type");
+    }
+}
+
+int64_t packed_size(char type, int64_t n, int64_t k) {
+    int64_t size = 0;
+    with_type(type, [&](auto t) { size = linear::panels(n) * linear::PANEL * k * int64_t(sizeof t); });
+    return size;
+}
+
+void pack(char type, Address weight, int64_t n, int64_t k, Address packed) {
+    with_type(type, [=](auto t) {
+        using T = decltype(t);
+        linear::pack(at<const T>(weight), n, k, at<T>(packed));
+    });
+}
+
+void unpack_rows(char type, Address packed, int64_t k, Address ids, int64_t count, Address out) {
+    with_type(type, [=](auto t) {
+        using T = decltype(t);
+        linear::unpack_rows(at<const T>(packed), k, at<const int64_t>(ids), count, at<T>(out));
+    });
+}
+
+void product(char type, char out_type, Address x, int64_t x_stride, int64_t rows, Address packed, int64_t n, int64_t k,
+             Address out) {
+    with_type(type, [=](auto t) {
+        using T = decltype(t);
+        if (out_type == 'f')
+            linear::product(at<const T>(x), x_stride, rows, at<const T>(packed), n, k, at<float>(out), n);
+        else
+            linear::product(at<const T>(x), x_stride, rows, at<const T>(packed), n, k, at<T>(out), n);
+    });
+}
+
+void rms_norm(char type, Address x, int64_t x_stride, Address residual, Address weight, float eps, int64_t rows,
+              int64_t size, Address out, Address total) {
+    with_type(type, [=](auto t) {
+        using T = decltype(t);
+        pointwise::rms_norm(at<const T>(x), x_stride, at<const T>(residual), at<const T>(weight), eps, rows, size,
+                            at<T>(out), at<T>(total));
+    });
+}
+
+void silu_mul(char type, Address gate_up, int64_t rows, int64_t size, Address out) {
+    with_type(type, [=](auto t) {
+        using T = decltype(t);
+        pointwise::silu_mul(at<const T>(gate_up), rows, size, at<T>(out));
+    });
+}
+
+void rope_and_write(char type, Address qkv, int64_t tokens, int64_t heads, Address query_norm, Address key_norm,
+                    float eps, Address cos_sin, Address positions, Address slots, Address keys, Address values,
+                    int64_t kv_heads, int64_t head_dim, int64_t block_size, Address query) {
+    with_type(type, [=](auto t) {
+        using T = decltype(t);
+        const Cache<T> cache{at<T>(keys), at<T>(values), kv_heads, head_dim, block_size};
+        pointwise::rope_and_write(at<const T>(qkv), tokens, heads, at<const T>(query_norm), at<const T>(key_norm), eps,
+                                  at<const float>(cos_sin), at<const int64_t>(positions), at<const int64_t>(slots),
+                                  cache, at<T>(query));
+    });
+}
+
+void paged_attention(char type, Address query, Address keys, Address values, int64_t kv_heads, int64_t head_dim,
+                     int64_t block_size, Address tables, int64_t table_stride, Address starts, Address lens,
+                     int64_t requests, int64_t heads, float scale, Address out) {
+    with_type(type, [=](auto t) {
+        using T = decltype(t);
+        attention::paged_attention(attention::Inputs<T>{
+            at<const T>(query),
+            {at<T>(keys), at<T>(values), kv_heads, head_dim, block_size},
+            at<const int32_t>(tables),
+            table_stride,
+            at<const int32_t>(starts),
+            at<const int32_t>(lens),
+            requests,
+            heads,
+            scale,
+            at<T>(out),
+        });
+    });
+}
+
+// The fastest variant that this machine can run.
+const char* best_variant() {
+#if defined(__x86_64__) && defined(__GNUC__)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("x86-64-v4") && __builtin_cpu_supports("avx512bf16")) return "_avx512bf16";
+    if (__builtin_cpu_supports("x86-64-v3")) return "_avx2";
+#endif
+    return "_portable";
+}
+
+}  // namespace
+
+PYBIND11_MODULE(TANDEM_MODULE, m) {
+    const pybind11::call_guard<pybind11::gil_scoped_release> released;
+    m.attr("NAME") = simd::NAME;
+    m.def("best_variant", best_variant);
+    m.def("set_num_threads", [](int count) { Pool::instance().set_num_threads(count); }, released);
+    m.def("num_threads", [] { return Pool::instance().num_threads(); });
+    m.def("packed_size", packed_size);
+    m.def("pack", pack, released);
+    m.def("unpack_rows", unpack_rows, released);
+    m.def("product", product, released);
+    m.def("rms_norm", rms_norm, released);
+    m.def("silu_mul", silu_mul, released);
+    m.def("rope_and_write", rope_and_write, released);
+    m.def("paged_attention", paged_attention, released);
+}

@@ -1,0 +1,78 @@
+// Sixteen floats in one AVX-512 register; bfloat16 products by VDPBF16PS.
+#pragma once
+#include <immintrin.h>
+
+#include "types.h"
+
+namespace simd {
+
+constexpr const char* NAME = "avx512bf16";
+constexpr int TILE_ROWS = 6;     // rows of a matrix product that are computed together
+constexpr int TILE_VECTORS = 4;  // vectors of columns beside each other
+
+using Floats = __m512;
+
+inline Floats zero() { return _mm512_setzero_ps(); }
+inline Floats broadcast(float value) { return _mm512_set1_ps(value); }
+inline Floats add(Floats a, Floats b) { return _mm512_add_ps(a, b); }
+inline Floats sub(Floats a, Floats b) { return _mm512_sub_ps(a, b); }
+inline Floats mul(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
+inline Floats div(Floats a, Floats b) { return _mm512_div_ps(a, b); }
+// b where either is not a number
+inline Floats max(Floats a, Floats b) { return _mm512_max_ps(a, b); }
+inline Floats min(Floats a, Floats b) { return _mm512_min_ps(a, b); }
+inline Floats fma(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
+inline Floats round(Floats a) { return _mm512_roundscale_ps(a, 0); }
+// a, but 0 where value < least
+inline Floats zero_below(Floats a, Floats value, float least) {
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(value, broadcast(least), _CMP_NLT_UQ), a);
+}
+// The first `count` lanes of a, `rest` in the others.
+inline Floats first(Floats a, int count, float rest) {
+    return _mm512_mask_mov_ps(broadcast(rest), __mmask16((1u << count) - 1), a);
+}
+// a * 2^n for integral n in [-126, 127]
+inline Floats scale_by_power(Floats a, Floats n) {
+    const __m512i exponent = _mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127)), 23);
+    return _mm512_mul_ps(a, _mm512_castsi512_ps(exponent));
+}
+
+inline Floats load(const float* p) { return _mm512_loadu_ps(p); }
+inline Floats load(const bfloat16* p) {
+    const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+}
+inline Floats load(const float16* p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+inline void store(float* p, Floats a) { _mm512_storeu_ps(p, a); }
+inline void store(bfloat16* p, Floats a) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), (__m256i)_mm512_cvtneps_pbh(a));
+}
+inline void store(float16* p, Floats a) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
+}
+
+// Operands of a product along K: a vector of 16 columns against one row's element, or pair of elements.
+struct Pairs {
+    __m512i bits;
+};
+inline Floats columns(const float* p) { return load(p); }
+inline Floats columns(const float16* p) { return load(p); }
+inline Pairs columns(const bfloat16* p) { return {_mm512_loadu_si512(p)}; }
+inline Floats element(const float* p) { return broadcast(*p); }
+inline Floats element(const float16* p) { return broadcast(_cvtsh_ss(p->bits)); }
+inline Pairs element(const bfloat16* p) {
+    int pair;
+    std::memcpy(&pair, p, sizeof pair);
+    return {_mm512_set1_epi32(pair)};
+}
+inline Floats mac(Floats sum, Floats a, Floats b) { return _mm512_fmadd_ps(a, b, sum); }
+inline Floats mac(Floats sum, Pairs a, Pairs b) {
+    return _mm512_dpbf16_ps(sum, (__m512bh)a.bits, (__m512bh)b.bits);
+}
+
+inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+inline void relax() { _mm_pause(); }
+
+}  // namespace simd

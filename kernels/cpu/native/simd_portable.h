@@ -1,0 +1,95 @@
+// Sixteen floats as an array, for any machine that C++ compiles for. Multiplications and additions round one by one.
+#pragma once
+#include <cmath>
+
+#include "types.h"
+
+namespace simd {
+
+constexpr const char* NAME = "portable";
+constexpr int TILE_ROWS = 4;
+constexpr int TILE_VECTORS = 1;
+
+struct Floats {
+    float lane[16];
+};
+
+template <class F>
+inline Floats each(F f) {
+    Floats result;
+    for (int i = 0; i < 16; ++i) result.lane[i] = f(i);
+    return result;
+}
+
+inline Floats broadcast(float value) {
+    return each([=](int) { return value; });
+}
+inline Floats zero() { return broadcast(0.0f); }
+inline Floats add(const Floats& a, const Floats& b) {
+    return each([&](int i) { return a.lane[i] + b.lane[i]; });
+}
+inline Floats sub(const Floats& a, const Floats& b) {
+    return each([&](int i) { return a.lane[i] - b.lane[i]; });
+}
+inline Floats mul(const Floats& a, const Floats& b) {
+    return each([&](int i) { return a.lane[i] * b.lane[i]; });
+}
+inline Floats div(const Floats& a, const Floats& b) {
+    return each([&](int i) { return a.lane[i] / b.lane[i]; });
+}
+// b where either is not a number
+inline Floats max(const Floats& a, const Floats& b) {
+    return each([&](int i) { return a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]; });
+}
+inline Floats min(const Floats& a, const Floats& b) {
+    return each([&](int i) { return a.lane[i] < b.lane[i] ? a.lane[i] : b.lane[i]; });
+}
+inline Floats fma(const Floats& a, const Floats& b, const Floats& c) {
+    return each([&](int i) { return a.lane[i] * b.lane[i] + c.lane[i]; });
+}
+inline Floats round(const Floats& a) {
+    return each([&](int i) { return std::nearbyintf(a.lane[i]); });
+}
+inline Floats zero_below(const Floats& a, const Floats& value, float least) {
+    return each([&](int i) { return value.lane[i] < least ? 0.0f : a.lane[i]; });
+}
+inline Floats first(const Floats& a, int count, float rest) {
+    return each([&](int i) { return i < count ? a.lane[i] : rest; });
+}
+inline Floats scale_by_power(const Floats& a, const Floats& n) {
+    return each([&](int i) { return a.lane[i] * from_bits(uint32_t(int32_t(n.lane[i]) + 127) << 23); });
+}
+
+template <class T>
+inline Floats load(const T* p) {
+    return each([=](int i) { return widen(p[i]); });
+}
+template <class T>
+inline void store(T* p, const Floats& a) {
+    for (int i = 0; i < 16; ++i) narrow(a.lane[i], p + i);
+}
+
+struct Pairs {
+    Floats even, odd;
+};
+template <class T>
+inline Floats columns(const T* p) {
+    return load(p);
+}
+inline Pairs columns(const bfloat16* p) {
+    return {each([=](int i) { return widen(p[2 * i]); }), each([=](int i) { return widen(p[2 * i + 1]); })};
+}
+template <class T>
+inline Floats element(const T* p) {
+    return broadcast(widen(*p));
+}
+inline Pairs element(const bfloat16* p) { return {broadcast(widen(p[0])), broadcast(widen(p[1]))}; }
+inline Floats mac(const Floats& sum, const Floats& a, const Floats& b) { return fma(a, b, sum); }
+inline Floats mac(const Floats& sum, const Pairs& a, const Pairs& b) {
+    return fma(a.odd, b.odd, fma(a.even, b.even, sum));
+}
+
+inline void prefetch(const void*) {}
+inline void relax() {}
+
+}  // namespace simd

@@ -1,0 +1,138 @@
+"""The compiled kernels on torch tensors: checks what the C++ side takes on trust, and allocates results."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from kernels.cpu.library import Library
+from kernels.interface import AttentionInputs, KvPair
+
+TYPES = {torch.float32: "f", torch.bfloat16: "b", torch.float16: "h"}
+STEP = {torch.float32: 1, torch.bfloat16: 2, torch.float16: 1}  # elements along K that are multiplied together
+
+
+class PackedMatrix:
+    """A weight [n, k], kept only in the layout that products read from end to end."""
+
+    def __init__(self, library: Library, weight: Tensor) -> None:
+        self._library = library
+        self._type = TYPES[weight.dtype]
+        self._n, self._num_columns = weight.shape
+        self._padding = self._num_columns % STEP[weight.dtype]  # a column of zeros where columns come in pairs
+        weight = F.pad(weight, (0, self._padding)).contiguous()
+        self._k = self._num_columns + self._padding
+        self._dtype = weight.dtype
+        self._packed = torch.empty(library.packed_size(self._type, self._n, self._k), dtype=torch.uint8)
+        library.pack(self._type, weight.data_ptr(), self._n, self._k, self._packed.data_ptr())
+
+    def product(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        """x [rows, k] -> [rows, n], in x's dtype or in float32."""
+        assert x.dtype == self._dtype and x.shape[1] == self._num_columns and x.stride(1) == 1
+        if self._padding:
+            x = F.pad(x, (0, self._padding))
+        out = torch.empty(x.shape[0], self._n, dtype=dtype or x.dtype)
+        self._library.product(
+            self._type, TYPES[out.dtype], x.data_ptr(), x.stride(0), x.shape[0], self._packed.data_ptr(), self._n,
+            self._k, out.data_ptr(),
+        )  # fmt: skip
+        return out
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """The weight's rows `ids` [count] int64 -> [count, k]."""
+        assert ids.dtype == torch.int64 and ids.is_contiguous()
+        out = torch.empty(ids.shape[0], self._k, dtype=self._dtype)
+        self._library.unpack_rows(
+            self._type, self._packed.data_ptr(), self._k, ids.data_ptr(), ids.shape[0], out.data_ptr()
+        )
+        return out[:, : self._num_columns].contiguous()
+
+
+class CpuOps:
+    """See kernels/reference.py for shapes and meaning."""
+
+    batch_invariant = True
+
+    def __init__(self, library: Library, num_threads: int = 1) -> None:
+        library.set_num_threads(num_threads)
+        self._library = library
+        self.name = library.NAME
+
+    def matrix(self, weight: Tensor) -> PackedMatrix:
+        return PackedMatrix(self._library, weight)
+
+    def empty_cache(
+        self, num_blocks: int, block_size: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device
+    ) -> KvPair:
+        """The layout of native/cache.h."""
+        step = STEP[dtype]
+        keys = torch.zeros(num_blocks, kv_heads, head_dim // step, block_size, step, dtype=dtype)
+        return keys, torch.zeros(num_blocks, kv_heads, block_size, head_dim, dtype=dtype)
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        return self._norm(x, None, weight, eps)[0]
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        return self._norm(x, residual, weight, eps)
+
+    def _norm(self, x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        rows, size = x.shape
+        assert x.stride(1) == 1 and x.dtype == weight.dtype and weight.shape == (size,)
+        out = torch.empty(rows, size, dtype=x.dtype)
+        total = x
+        if residual is not None:
+            assert residual.shape == x.shape and residual.dtype == x.dtype and residual.is_contiguous()
+            total = torch.empty_like(out)
+        self._library.rms_norm(
+            TYPES[x.dtype], x.data_ptr(), x.stride(0), _address(residual), weight.data_ptr(), eps, rows, size,
+            out.data_ptr(), total.data_ptr(),
+        )  # fmt: skip
+        return out, total
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        rows, size = gate_up.shape[0], gate_up.shape[1] // 2
+        assert gate_up.is_contiguous()
+        out = torch.empty(rows, size, dtype=gate_up.dtype)
+        self._library.silu_mul(TYPES[gate_up.dtype], gate_up.data_ptr(), rows, size, out.data_ptr())
+        return out
+
+    def rope_and_write(
+        self,
+        qkv: Tensor,
+        norms: tuple[Tensor, Tensor] | None,
+        eps: float,
+        cos_sin: Tensor,
+        positions: Tensor,
+        cache: KvPair,
+        slot_mapping: Tensor,
+    ) -> Tensor:
+        keys, values = cache
+        kv_heads, block_size, head_dim = values.shape[1:]
+        tokens, heads = qkv.shape[0], qkv.shape[1] // head_dim - 2 * kv_heads
+        assert qkv.is_contiguous() and qkv.dtype == keys.dtype and cos_sin.dtype == torch.float32
+        assert positions.dtype == slot_mapping.dtype == torch.int64
+        query = torch.empty(tokens, heads, head_dim, dtype=qkv.dtype)
+        query_norm, key_norm = norms or (None, None)
+        self._library.rope_and_write(
+            TYPES[qkv.dtype], qkv.data_ptr(), tokens, heads, _address(query_norm), _address(key_norm), eps,
+            cos_sin.data_ptr(), positions.data_ptr(), slot_mapping.data_ptr(), keys.data_ptr(), values.data_ptr(),
+            kv_heads, head_dim, block_size, query.data_ptr(),
+        )  # fmt: skip
+        return query
+
+    def paged_attention(self, query: Tensor, cache: KvPair, inputs: AttentionInputs, scale: float) -> Tensor:
+        keys, values = cache
+        kv_heads, block_size, head_dim = values.shape[1:]
+        tables, starts, lens = inputs.block_tables, inputs.query_start_loc, inputs.seq_lens
+        assert query.is_contiguous() and query.dtype == keys.dtype and tables.stride(1) == 1
+        assert tables.dtype == starts.dtype == lens.dtype == torch.int32
+        out = torch.empty_like(query)
+        self._library.paged_attention(
+            TYPES[query.dtype], query.data_ptr(), keys.data_ptr(), values.data_ptr(), kv_heads, head_dim, block_size,
+            tables.data_ptr(), tables.stride(0), starts.data_ptr(), lens.data_ptr(), lens.shape[0], query.shape[1],
+            scale, out.data_ptr(),
+        )  # fmt: skip
+        return out
+
+
+def _address(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()

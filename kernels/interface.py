@@ -1,0 +1,56 @@
+"""The operations that a model calls, and what they are given. Meaning and shapes: kernels/reference.py."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+KvPair = tuple[Tensor, Tensor]  # keys and values of one layer; how they lie is the business of its ops
+
+
+@dataclass(frozen=True)
+class AttentionInputs:
+    """Where this step's tokens stand. R requests, T tokens."""
+
+    slot_mapping: Tensor  # [T] int64: block * block_size + offset
+    block_tables: Tensor  # [R, blocks] int32
+    query_start_loc: Tensor  # [R + 1] int32
+    seq_lens: Tensor  # [R] int32
+    max_query_len: int
+
+
+class Matrix(Protocol):
+    """A weight [n, k] in the layout that its products want."""
+
+    def product(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        """x [rows, k] -> [rows, n], in x's dtype or in the one given (float32)."""
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """The weight's rows `ids` [count] int64 -> [count, k]: an embedding."""
+
+
+class Ops(Protocol):
+    """`name` goes into the numerics id; `batch_invariant`: a row's bits depend on that row alone."""
+
+    name: str
+    batch_invariant: bool
+
+    def matrix(self, weight: Tensor) -> Matrix: ...
+    def empty_cache(
+        self, num_blocks: int, block_size: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device
+    ) -> KvPair: ...
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor: ...
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]: ...
+    def rope_and_write(
+        self,
+        qkv: Tensor,
+        norms: tuple[Tensor, Tensor] | None,
+        eps: float,
+        cos_sin: Tensor,
+        positions: Tensor,
+        cache: KvPair,
+        slot_mapping: Tensor,
+    ) -> Tensor: ...
+    def paged_attention(self, query: Tensor, cache: KvPair, inputs: AttentionInputs, scale: float) -> Tensor: ...
+    def silu_mul(self, gate_up: Tensor) -> Tensor: ...

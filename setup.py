@@ -1,0 +1,35 @@
+"""The compiled kernels: one module per instruction set, all of the same sources. kernels/cpu picks one at run time.
+
+Everything else about the package stands in pyproject.toml.
+"""
+
+import platform
+from pathlib import Path
+
+import pybind11
+from setuptools import Extension, setup
+
+SOURCES = Path("kernels/cpu/native")
+# An instruction family is what decides the bits of a result: only what is named here may be used.
+FLAGS = ["-std=c++20", "-O3", "-g0", "-fvisibility=hidden", "-ffp-contract=off", "-Wno-maybe-uninitialized"]
+X86 = {
+    "_avx512bf16": ["-march=x86-64-v4", "-mavx512bf16"],
+    "_avx2": ["-march=x86-64-v3"],
+}
+
+
+def extension(name: str, flags: list[str]) -> Extension:
+    return Extension(
+        f"kernels.cpu.{name}",
+        [str(SOURCES / "module.cpp")],
+        include_dirs=[str(SOURCES), pybind11.get_include()],
+        depends=[str(header) for header in sorted(SOURCES.glob("*.h"))],
+        define_macros=[("TANDEM_MODULE", name)],
+        extra_compile_args=[*FLAGS, *flags],
+        language="c++",
+        optional=True,  # without a compiler the package installs, and the worker says what is missing
+    )
+
+
+variants = {"_portable": [], **(X86 if platform.machine() in ("x86_64", "AMD64") else {})}
+setup(ext_modules=[extension(name, flags) for name, flags in variants.items()])

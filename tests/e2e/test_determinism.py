@@ -1,0 +1,105 @@
+"""The third promise: 32 requests, each alone, and again in a loaded server; tokens and logprobs are equal to the bit.
+
+Loaded means: arrivals at random moments, steps of few tokens, prompts found in the prefix cache, requests preempted;
+the engine's counters say that all of it happened. Nothing here tolerates a last bit.
+"""
+
+import asyncio
+import random
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.checkpoints import DEMO_VOCAB_SIZE, make_qwen3
+from tests.e2e.harness import Server
+
+NUM_REQUESTS = 32
+MAX_TOKENS = 40
+BLOCK_SIZE, NUM_BLOCKS = 8, 48
+SEED = 11
+SHAPES: dict[str, dict[str, Any]] = {
+    "grouped-tied": {"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 16},
+    "odd-sizes": {
+        "hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 24,
+        "intermediate_size": 136, "tie_word_embeddings": False, "num_hidden_layers": 3,
+    },
+}  # fmt: skip
+SAMPLINGS: list[dict[str, Any]] = [
+    {"temperature": 0},
+    {"temperature": 1.1, "top_p": 0.95},
+    {"temperature": 0.8, "top_k": 50, "min_p": 0.01},
+    {"temperature": 1.0, "presence_penalty": 0.5, "frequency_penalty": 0.5, "repetition_penalty": 1.1},
+]
+
+
+def requests(seed: int) -> list[dict[str, Any]]:
+    """Every fourth prompt has a second request that begins with it; samplings take turns."""
+    source = random.Random(seed)
+    bodies = []
+    for index in range(NUM_REQUESTS):
+        prompt = [source.randrange(DEMO_VOCAB_SIZE) for _ in range(source.choice([1, 5, 20, 60, 120]))]
+        if index % 4 == 3:
+            prompt = bodies[-1]["prompt"] + prompt
+        body = {
+            "prompt": prompt, "max_tokens": source.randrange(10, MAX_TOKENS), "seed": index, "ignore_eos": True,
+            "logprobs": 3, "return_token_ids": True, **SAMPLINGS[index % len(SAMPLINGS)],
+        }  # fmt: skip
+        bodies.append(body)
+    return bodies
+
+
+async def ask(client: httpx.AsyncClient, body: dict[str, Any], delay: float = 0.0) -> dict[str, Any]:
+    await asyncio.sleep(delay)
+    answer = await client.post("/v1/completions", json=body)
+    assert answer.status_code == 200, answer.text
+    choice: dict[str, Any] = answer.json()["choices"][0]
+    return choice
+
+
+async def one_by_one(server: Server, bodies: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    async with httpx.AsyncClient(base_url=server.url, timeout=120, trust_env=False) as client:
+        return [await ask(client, body) for body in bodies]
+
+
+async def at_random_moments(server: Server, bodies: list[dict[str, Any]], seed: int) -> list[dict[str, Any]]:
+    source = random.Random(seed)
+    async with httpx.AsyncClient(base_url=server.url, timeout=120, trust_env=False) as client:
+        return await asyncio.gather(*(ask(client, body, source.random()) for body in bodies))
+
+
+def histogram(server: Server) -> dict[str, int]:
+    """Steps by the number of tokens computed in them."""
+    families = text_string_to_metric_families(server.get("/metrics").text)
+    (family,) = (family for family in families if family.name == "vllm:iteration_tokens_total")
+    counts = [(s.labels["le"], int(s.value)) for s in family.samples if s.name.endswith("_bucket")]
+    return {le: count - before for (le, count), (_, before) in zip(counts, [("", 0), *counts], strict=False)}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("shape", list(SHAPES))
+def test_a_request_gets_the_same_answer_alone_and_in_a_crowd(tmp_path: Path, shape: str, dtype: str) -> None:
+    path = make_qwen3(tmp_path / "model", seed=SEED, **SHAPES[shape])
+    bodies = requests(SEED)
+    with Server(str(path), f"--dtype={dtype}", "--no-enable-prefix-caching") as server:
+        alone = asyncio.run(one_by_one(server, bodies))
+        assert server.stats().prefix_cache_hits == server.stats().num_preemptions == 0
+    config = {**SHAPES[shape]}
+    layers = config.get("num_hidden_layers", 2)
+    per_token = 2 * layers * config["num_key_value_heads"] * config["head_dim"] * (4 if dtype == "float32" else 2)
+    limits = (f"--block-size={BLOCK_SIZE}", f"--kv-cache-memory-bytes={NUM_BLOCKS * BLOCK_SIZE * per_token}")
+    steps = ("--max-num-batched-tokens=48", "--max-num-seqs=16", "--max-model-len=300")
+    with Server(str(path), f"--dtype={dtype}", *limits, *steps) as server:
+        asyncio.run(one_by_one(server, bodies[2::4]))  # so that what others begin with is known
+        crowded = asyncio.run(at_random_moments(server, bodies, SEED))
+        stats = server.stats()
+        assert stats.num_blocks == NUM_BLOCKS
+        assert stats.num_preemptions > 3 and stats.num_chunked_rows > 10 and stats.prefix_cache_hits > 100
+        sizes = histogram(server)
+        assert sum(count > 0 for count in sizes.values()) >= 4, f"too few batch sizes were met: {sizes}"
+        print(f"{shape}, {dtype}: {stats.num_preemptions} preemptions; tokens of a step: {sizes}")
+    for index, (mine, theirs) in enumerate(zip(crowded, alone, strict=True)):
+        assert mine["token_ids"] == theirs["token_ids"], f"request {index}"
+        assert mine["logprobs"] == theirs["logprobs"], f"request {index}"

@@ -1,0 +1,45 @@
+"""`make recovery-test`: thirty kills at random under live answers, in three servers; a few minutes.
+
+`python -m tests.recovery --seed N` repeats the schedule of a run that failed.
+"""
+
+import argparse
+import random
+import sys
+import time
+
+from tests.e2e.harness import Server
+from tests.recovery.kills import Fire
+
+CHUNKED = ("--max-num-batched-tokens=192", "--long-prefill-token-threshold=64")
+VARIANTS = {
+    "one tokenizer": CHUNKED,
+    "two tokenizers": (*CHUNKED, "--tokenizer-replicas=2"),
+    "small KV cache": (*CHUNKED, "--kv-cache-memory-bytes=6M", "--block-size=8"),
+}
+
+
+def attack(variant: str, seed: int, num_kills: int) -> list[str]:
+    """What each kill hit. Raises AssertionError, also where a kill would hit nothing."""
+    chance = random.Random(f"{variant} {seed}")
+    with Server("--dtype=float32", *VARIANTS[variant]) as server:
+        fire = Fire(server, chance, small=variant == "small KV cache")
+        fire.run(num_kills)
+        return fire.kills
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6))
+    parser.add_argument("--kills", type=int, default=10, help="in each server")
+    args = parser.parse_args()
+    print(f"--seed {args.seed} --kills {args.kills}", flush=True)
+    for variant in VARIANTS:
+        began = time.monotonic()
+        kills = attack(variant, args.seed, args.kills)
+        print(f"{variant}: {len(kills)} kills, every answer as undisturbed, {time.monotonic() - began:.0f} s")
+        print("\n".join(f"  {number}. {kill}" for number, kill in enumerate(kills, 1)), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

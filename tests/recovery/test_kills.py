@@ -1,0 +1,51 @@
+"""The short form of `make recovery-test`, and that it would notice: schedules, and folds that differ."""
+
+import copy
+import os
+import random
+from typing import Any
+
+import pytest
+
+from tests.recovery.__main__ import attack
+from tests.recovery.kills import KILLS, ROLES, schedule
+from tests.recovery.workload import LOGPROBS_TOLERANCE, differences
+
+SEED = int(os.environ.get("TANDEM_RECOVERY_SEED") or random.randrange(10**6))
+
+
+def test_every_answer_survives_kills_at_random() -> None:
+    print(f"python -m tests.recovery --seed {SEED} --kills 4")
+    assert len(attack("two tokenizers", SEED, 4)) == 4
+
+
+def test_a_schedule_has_every_kind_and_every_role() -> None:
+    rounds = schedule(random.Random(3), 30)
+    events = [event for one in rounds for event in one]
+    assert sum(KILLS[event.kind] for event in events) == 30
+    assert {event.kind for event in events} == set(KILLS)
+    assert {role for event in events for role in event.roles} == set(ROLES)
+    assert schedule(random.Random(3), 30) == rounds, "the seed repeats it"
+
+
+FOLD: dict[str, Any] = {
+    "choices": [{"text": "ab", "token_ids": [1, 2], "logprobs": {"token_logprobs": [-0.5, -1.5]}}],
+    "usage": {"completion_tokens": 2},
+}
+
+
+def test_equal_folds_have_no_differences() -> None:
+    other = copy.deepcopy(FOLD)
+    other["choices"][0]["logprobs"]["token_logprobs"][0] += LOGPROBS_TOLERANCE / 2
+    assert list(differences(other, FOLD)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("text", "aba"), ("token_ids", [1]), ("token_ids", [2, 1]), ("logprobs", {"token_logprobs": [-0.5, -1.4]})],
+)
+def test_a_fold_that_differs_is_noticed(name: str, value: Any) -> None:
+    other = copy.deepcopy(FOLD)
+    other["choices"][0][name] = value
+    found = list(differences(other, FOLD))
+    assert found and all(one.startswith(f".choices[0].{name}") for one in found)

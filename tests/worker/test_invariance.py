@@ -1,0 +1,69 @@
+"""In bf16, to the bit: a request resumed from every one of its tokens, cut into any chunks, beside any others."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine_core.admission import NewChoice, make_request
+from engine_core.step_plan import SamplingParams
+from engine_core.worker_messages import EngineLimits
+from services.config import WorkerOptions
+from tests.checkpoints import DEMO_VOCAB_SIZE, make_qwen3
+from tests.reference import mixed_prompts
+from tests.worker.in_process import Answer, InProcess
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "grouped": {"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 16, "dtype": "bfloat16"},
+    "odd": {
+        "hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 24,
+        "intermediate_size": 136, "tie_word_embeddings": False, "dtype": "bfloat16",
+    },
+}  # fmt: skip
+PROMPT = [token_id % DEMO_VOCAB_SIZE for token_id in range(3, 3000, 71)]
+NUM_TOKENS = 48
+SAMPLED = SamplingParams(max_tokens=NUM_TOKENS, temperature=0.9, top_p=0.98, frequency_penalty=0.3, logprobs=2)
+
+
+@pytest.fixture(scope="module", params=list(SHAPES))
+def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_qwen3(tmp_path_factory.mktemp("model"), seed=2, **SHAPES[request.param])
+
+
+def start(path: Path, budget: int = 512, seqs: int = 8, caching: bool = False) -> InProcess:
+    options = WorkerOptions(model=str(path), device="cpu", dtype="bfloat16", max_model_len=256, block_size=8)
+    return InProcess(path, options, EngineLimits(1, seqs, budget), caching)
+
+
+def resume(engine: InProcess, done: list[int]) -> Answer:
+    """The rest of the answer, from the tokens that are there already."""
+    handle = len(engine.answers)
+    engine.answers[handle] = answer = Answer()
+    new = NewChoice(handle, 0, PROMPT, done, SAMPLED, 7, "", None)
+    assert engine.scheduler.add(make_request(new, engine.facts)) is None
+    while engine.step():
+        pass
+    return answer
+
+
+def test_a_request_resumed_at_every_token_goes_on_with_the_same_bits(path: Path) -> None:
+    engine = start(path)
+    (whole,) = engine.complete([PROMPT], SAMPLED, [7])
+    assert len(whole.token_ids) == NUM_TOKENS and len(set(whole.token_ids)) > 10
+    for index in range(1, NUM_TOKENS):
+        rest = resume(engine, whole.token_ids[:index])
+        assert rest.token_ids == whole.token_ids[index:], f"resumed at {index}"
+        assert rest.logprobs == whole.logprobs[index:], f"resumed at {index}"
+
+
+@pytest.mark.parametrize("budget", [8, 13, 64])
+def test_chunks_and_neighbours_change_no_bit(path: Path, budget: int) -> None:
+    prompts = mixed_prompts(seed=budget, count=8, lengths=(1, 17, 40, 90))
+    seeds = list(range(len(prompts)))
+    alone = [start(path).complete([prompt], SAMPLED, [seed])[0] for prompt, seed in zip(prompts, seeds, strict=True)]
+    engine = start(path, budget, caching=True)
+    together = engine.complete(prompts, SAMPLED, seeds)
+    assert engine.stats.num_chunked_rows > 3
+    assert together == alone
+    assert engine.complete(prompts, SAMPLED, seeds) == alone
+    assert engine.stats.prefix_cache_hits > 200

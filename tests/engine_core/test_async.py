@@ -19,6 +19,7 @@ class Pipe:
         self.worker = worker
         self.outputs: dict[int, list[int]] = {}
         self.finished: dict[int, Finished] = {}
+        self.admitted: list[int] = []
         self._steps_in_flight = steps_in_flight
         self._results: deque[StepResult] = deque()
 
@@ -35,6 +36,7 @@ class Pipe:
         for tokens in events.new_tokens:
             self.outputs.setdefault(tokens.handle, []).extend(tokens.token_ids)
         self.finished |= {one.handle: one for one in events.finished}
+        self.admitted += [one.handle for one in events.admitted]
 
     def run(self) -> None:
         while self.scheduler.has_unfinished or self._results:
@@ -103,6 +105,35 @@ def test_an_abort_with_steps_in_flight_drops_both() -> None:
     assert finished is not None and finished.stop.reason == "abort"
     pipe.run()
     assert pipe.outputs == {1: oracle([4, 5], 9)}
+
+
+def test_what_an_abort_gives_back_may_be_used_at_once() -> None:
+    """Slot and blocks go to the next one while a step of the aborted one is in flight: a worker runs plans in order."""
+    scheduler, worker = make_scheduler(num_blocks=3, max_num_seqs=1, prefix_caching=False)
+    add_all(scheduler, make_core_request(0, [1, 2, 3], 9), make_core_request(1, [4, 5], 9))
+    pipe = Pipe(scheduler, worker)
+    assert pipe.plan() and pipe.plan()
+    given_back = {block.block_id for block in scheduler.running[0].blocks[0]}
+    scheduler.abort(0)
+    assert pipe.plan()
+    (other,) = scheduler.running
+    assert other.handle == 1 and other.slot == 0
+    used = other.blocks[0]  # as long as it runs, this list is its own
+    pipe.run()
+    assert given_back < {block.block_id for block in used} == {0, 1, 2}
+    assert pipe.outputs == {1: oracle([4, 5], 9)}
+
+
+def test_a_preempted_request_is_told_and_counted_once() -> None:
+    """It is admitted twice, and its tokens are looked up twice."""
+    scheduler, worker = make_scheduler(num_blocks=8)
+    add_all(scheduler, make_core_request(0, [1, 2, 3], 20), make_core_request(1, [4, 5, 6], 20))
+    pipe = Pipe(scheduler, worker)
+    pipe.run()
+    assert scheduler.counters.preemptions > 0 and pipe.finished[1].num_preemptions > 0
+    assert pipe.admitted == [0, 1]
+    assert (scheduler.counters.prefix_cache_queries, scheduler.counters.prefix_cache_hits) == (6, 0)
+    assert {handle: len(tokens) for handle, tokens in pipe.outputs.items()} == {0: 20, 1: 20}
 
 
 def test_admission_is_told_with_the_result_of_its_own_step() -> None:

@@ -55,6 +55,66 @@ def test_the_budget_is_shared_in_order_of_arrival() -> None:
     assert unpack_i32(plan.num_new_tokens).tolist() == [1, 576, 447]
 
 
+@pytest.mark.parametrize(
+    ("limits", "shared", "steps"),
+    [
+        ({}, 0, [[800, 224], [1, 576, 447], [1, 1, 353]]),
+        ({"long_prefill_token_threshold": 400}, 0, [[400, 400, 224], [400, 400, 224], [1, 1, 352]]),
+        # The later two find 700 tokens of the first one, which this very step computes.
+        ({}, 700, [[800, 100, 100], [1, 1, 1]]),
+    ],
+)
+def test_three_prompts_of_800_share_steps_of_1024(limits: dict[str, int], shared: int, steps: list[list[int]]) -> None:
+    facts = make_facts(num_blocks=1024, max_model_len=1024)
+    scheduler, worker = make_scheduler(num_blocks=1024, budget=1024, **limits)
+    add_all(scheduler, *(make_core_request(h, [7] * shared + [h] * (800 - shared), 4, facts) for h in range(3)))
+    found = []
+    for _ in steps:
+        plan = scheduler.schedule()
+        assert plan is not None
+        found.append(unpack_i32(plan.num_new_tokens).tolist())
+        scheduler.update(worker.execute(plan))
+    assert found == steps
+
+
+@pytest.mark.parametrize("num_prompt", [1, 60, 63])
+def test_an_answer_may_fill_the_model_to_its_last_token(num_prompt: int) -> None:
+    """The KV of that token is never computed, and needs no room."""
+    facts = make_facts(num_blocks=16, max_model_len=64)
+    scheduler, worker = make_scheduler(num_blocks=16)
+    prompt = [one % 7 + 1 for one in range(num_prompt)]
+    add_all(scheduler, make_core_request(0, prompt, 64 - num_prompt, facts))
+    outputs, finished = run(scheduler, worker)
+    assert outputs[0] == oracle(prompt, 64 - num_prompt)
+    assert finished[0].stop.reason == "length" and sum(worker.step_tokens) == 63
+
+
+def test_a_stop_at_the_last_token_that_is_allowed_is_a_stop() -> None:
+    prompt, expected = [7, 9], oracle([7, 9], 3)
+    assert expected[2] not in expected[:2]
+    scheduler, worker = make_scheduler()
+    add_all(scheduler, make_core_request(0, prompt, 3, eos_token_ids=(expected[2],)))
+    _, finished = run(scheduler, worker)
+    assert finished[0].stop.reason == "stop"
+
+
+def test_who_lacks_blocks_waits_and_keeps_nothing_of_what_it_found() -> None:
+    """Its hits stay free, in their place in the order of eviction, for whoever comes first."""
+    scheduler, worker = make_scheduler(num_blocks=8, max_num_seqs=2)
+    old, other = list(range(1, 10)), list(range(20, 31))
+    add_all(scheduler, make_core_request(0, old, 1))
+    run(scheduler, worker)
+    add_all(scheduler, make_core_request(1, other, 9), make_core_request(2, [*old, *range(31, 43)], 1))
+    plan = scheduler.schedule()
+    assert plan is not None and [request.handle for request in scheduler.running] == [1]
+    pool = scheduler.kv.pool
+    free = [block.block_id for block in pool._free]
+    scheduler.update(worker.execute(plan))
+    assert scheduler.schedule() is not None and [block.block_id for block in pool._free] == free
+    assert sum(block.key is not None for block in pool._free) > 0
+    pool.check()
+
+
 def test_a_prompt_is_cut_into_chunks_and_the_answer_is_the_same() -> None:
     scheduler, worker = make_scheduler(budget=8)
     prompt = list(range(1, 30))

@@ -18,6 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from services.config import ShimOptions
 from services.logs import fields
 from services.rpc.errors import TandemError, invalid, too_long, unavailable
 from services.rpc.generated import common_pb2 as pb
@@ -25,6 +26,7 @@ from services.rpc.generated import text_pb2
 from services.rpc.mailbox import MAX_MERGED_BYTES
 from services.rpc.transport import MAX_MESSAGE_BYTES
 from services.shim.answer import Answer, ChatAnswer, CompletionAnswer
+from services.shim.concurrency import ConcurrencyMiddleware
 from services.shim.generation import Generation, TokenizerClient
 from services.shim.metrics import ShimMetrics
 from services.shim.record import RequestRecord
@@ -98,6 +100,9 @@ class Endpoints:
         submits: list[text_pb2.TextSubmit],
         answer_type: type[Answer],
     ) -> Response:
+        num_choices, limit = sum(len(submit.choices) for submit in submits), self._facts().limits.max_num_queued_reqs
+        if num_choices > limit:
+            raise invalid(f"the request asks for {num_choices} choices, but max_num_queued_reqs is {limit}", "n")
         record = self._begin(request, answer_type, request_id, model)
         for submit in submits:
             submit.traceparent = record.span.traceparent
@@ -267,8 +272,13 @@ async def _on_bug(request: Request, error: Exception) -> Response:
 
 
 def make_app(
-    client: TokenizerClient, api_key: str | None, metrics: ShimMetrics, scrape: Scrape, tracing: Tracing
+    client: TokenizerClient, options: ShimOptions, metrics: ShimMetrics, scrape: Scrape, tracing: Tracing
 ) -> ASGIApp:
+    middleware = [
+        Middleware(ConcurrencyMiddleware, max_concurrent_requests=options.max_concurrent_requests, metrics=metrics)
+    ]
+    if options.api_key:
+        middleware.insert(0, Middleware(ApiKeyMiddleware, api_key=options.api_key))
     endpoints = Endpoints(client, metrics, scrape, tracing)
     app = Starlette(
         routes=[
@@ -280,7 +290,7 @@ def make_app(
             Route("/version", endpoints.version),
             Route("/metrics", endpoints.metrics),
         ],
-        middleware=[Middleware(ApiKeyMiddleware, api_key=api_key)] if api_key else [],
+        middleware=middleware,
         exception_handlers={
             TandemError: _on_tandem_error,
             ClientGone: _on_client_gone,

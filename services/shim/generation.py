@@ -38,7 +38,6 @@ class Updates:
     def __init__(self) -> None:
         self._pending: dict[int, Update] = {}
         self._wake = asyncio.Event()
-        self.accepted = False  # the first choice runs, so the request is valid
 
     def touch(self, index: int) -> Update:
         """The pending update of a choice, to be added to."""
@@ -46,7 +45,7 @@ class Updates:
         return self._pending.setdefault(index, Update(index))
 
     def accept(self) -> None:
-        self.accepted = True
+        """A choice runs, so its prompt is valid."""
         self._wake.set()
 
     async def wait(self) -> None:
@@ -178,7 +177,7 @@ class Generation:
         """Returns once the request runs. Raises its TandemError when it was refused instead."""
         await self._updates.wait()
         error = self._updates.error()
-        if error is not None and not self._updates.accepted:
+        if error is not None:
             raise error
 
     async def take(self) -> list[Update]:

@@ -150,6 +150,7 @@ class TextRequest:
         submit = self._submit
         return engine_pb2.Submit(
             request_id=submit.request_id,
+            attempt=max(0, submit.attempt - 1),  # the call counts its own on top: what is resumed here is so there
             prompt_token_ids=pack_u32(self._prompt),
             seed=submit.seed if submit.HasField("seed") else None,
             choices=choices,

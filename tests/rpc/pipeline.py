@@ -100,7 +100,9 @@ class Fold:
 
 
 class Pipeline:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **engine: Any) -> None:
+        """`engine` are options of the engine."""
+        self._engine = {"max_num_seqs": 8, **engine}
         at = f"unix:{folder}"
         self.engine_address, self.tokenizer_address = f"{at}/engine.sock", f"{at}/tokenizer.sock"
         self.engine_proxy = Proxy("/tandem.v1.EngineService/Connect", f"{at}/engine-proxy.sock", self.engine_address)
@@ -114,7 +116,7 @@ class Pipeline:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator["Pipeline"]:
         worker = threading.Thread(target=_run_worker, args=(self._worker_endpoint, self.facts), daemon=True)
-        engine = EngineOptions(listen=self.engine_address, worker=self._worker_endpoint, max_num_seqs=8)
+        engine = EngineOptions(listen=self.engine_address, worker=self._worker_endpoint, **self._engine)
         tokenizer = TokenizerOptions(
             model="demo", listen=self.tokenizer_address, engine=(f"{self._at}/engine-proxy.sock",)
         )

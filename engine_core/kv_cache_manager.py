@@ -5,11 +5,14 @@ block is published for sharing as soon as its ids are known and a plan computes 
 that one.
 """
 
+from collections.abc import Iterable
+
 from engine_core.block_hash import extend_block_hashes
 from engine_core.block_pool import Block, BlockPool
 from engine_core.request import Request
 
 SUPPORTED_GROUPS = ("full",)
+NO_MORE = 2**31  # published blocks of a request that publishes none before it is admitted again
 
 
 class KVCacheManager:
@@ -86,6 +89,12 @@ class KVCacheManager:
             for group, blocks in enumerate(request.blocks):
                 self.pool.publish(blocks[index], (group, request.block_hashes[index]))
         request.num_published_blocks = last
+
+    def forget_all(self, owners: Iterable[Request]) -> None:
+        """No block can be found any more; nor can later ones of their owners, which stand on these."""
+        self.pool.forget_all()
+        for request in owners:
+            request.num_published_blocks = NO_MORE
 
     def blocks_for(self, num_tokens: int) -> int:
         """Blocks of each KV group."""

@@ -95,6 +95,10 @@ class Scheduler:
         request = self._requests.get(handle)
         return self._finish(request, Stop("abort")) if request is not None else None
 
+    def reset_prefix_cache(self) -> None:
+        """Nothing that is computed by now is found by anybody any more. The running go on with the blocks they have."""
+        self.kv.forget_all(self.running)
+
     def restart(self, kv: KVCacheManager, builder: PlanBuilder) -> list[Finished]:
         """The worker died, another one is there: what ran waits again, with nothing computed. Tokens that were on their
         way are drawn again, and are the same.

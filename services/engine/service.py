@@ -109,6 +109,12 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
     async def GetStats(self, request: Any, context: Any) -> engine_pb2.EngineStats:
         return self._stats
 
+    async def ResetPrefixCache(self, request: Any, context: Any) -> pb.ResetPrefixCacheResponse:
+        done, here = asyncio.Event(), asyncio.get_running_loop()
+        self._loop.reset_prefix_cache(lambda: _hand_over(here, done.set))
+        await done.wait()
+        return pb.ResetPrefixCacheResponse()
+
     def registered(self, facts: ModelFacts) -> None:
         """A worker is there: callers may say hello. Raises Fatal when it is not like the one before."""
         if self._facts is not None:

@@ -40,7 +40,8 @@ from services.version import VERSION
 log = logging.getLogger(__name__)
 MAX_BODY_BYTES = 32 * 1024 * 1024
 MAX_SUBMIT_BYTES = MAX_MESSAGE_BYTES - 2 * MAX_MERGED_BYTES  # others may stand before it in the same message
-PATHS = {"/v1/chat/completions", "/v1/completions", "/v1/models", "/health", "/version", "/metrics"}
+RESET = "/reset_prefix_cache"
+PATHS = {"/v1/chat/completions", "/v1/completions", "/v1/models", "/health", "/version", "/metrics", RESET}
 METHODS = {"GET", "HEAD", "POST"}
 RequestT = TypeVar("RequestT", bound=GenerationRequest)
 
@@ -90,6 +91,13 @@ class Endpoints:
 
     async def version(self, request: Request) -> Response:
         return json_response({"version": VERSION})
+
+    async def reset_prefix_cache(self, request: Request) -> Response:
+        """As in vLLM, but without its development mode: nothing is lost but time, and the key guards it."""
+        for name in request.query_params:
+            raise invalid(f"unsupported parameter: {name}", name)
+        await self._client.reset_prefix_cache()
+        return json_response({"success": True})
 
     async def _answer(
         self,
@@ -234,14 +242,14 @@ class CountMiddleware:
 
 
 class ApiKeyMiddleware:
-    """Only /v1 needs the key: health checks and version go without."""
+    """What costs work needs the key: /v1 and the reset. Health checks, version and metrics go without."""
 
     def __init__(self, app: ASGIApp, api_key: str) -> None:
         self._app = app
         self._expected = api_key.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"].startswith("/v1"):
+        if scope["type"] == "http" and scope["path"].startswith(("/v1", RESET)):
             scheme, _, given = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
             if not hmac.compare_digest(given, self._expected) or scheme.lower() != b"bearer":
                 error = TandemError("UNAUTHENTICATED", "the API key is missing or wrong")
@@ -289,6 +297,7 @@ def make_app(
             Route("/health", endpoints.health),
             Route("/version", endpoints.version),
             Route("/metrics", endpoints.metrics),
+            Route(RESET, endpoints.reset_prefix_cache, methods=["POST"]),
         ],
         middleware=middleware,
         exception_handlers={

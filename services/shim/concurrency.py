@@ -23,7 +23,7 @@ class ConcurrencyMiddleware:
         self._num_bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "POST":
+        if scope["type"] != "http" or scope["method"] != "POST" or not scope["path"].startswith("/v1"):
             await self._app(scope, receive, send)
             return
         if self._num_requests >= self._limit:

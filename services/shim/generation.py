@@ -5,9 +5,6 @@ A slow client delays nobody: what comes for one choice merges until the client t
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import Any
-
-import grpc
 
 from services.rpc.call import Call, StreamBroken
 from services.rpc.columns import ITEM_BYTES
@@ -15,7 +12,7 @@ from services.rpc.dispatcher import Dispatcher
 from services.rpc.errors import TandemError
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2, text_pb2_grpc
-from services.rpc.link import Link
+from services.rpc.link import ADMINISTRATION_SECONDS, Link, ask_all
 from services.shim.record import RequestRecord
 
 TextUplink = Link[text_pb2.TextEntry, text_pb2.TextUp]
@@ -122,9 +119,15 @@ class TokenizerClient:
             lambda submit: text_pb2.TextEntry(submit=submit), lambda abort: text_pb2.TextEntry(abort=abort)
         )
         self.links: list[TextUplink] = [
-            Link(target, _connect, text_pb2.TextDown, hello, "tokenizer", self) for target in targets
+            Link(target, text_pb2_grpc.TextServiceStub, text_pb2.TextDown, hello, "tokenizer", self)
+            for target in targets
         ]
         self.generations: set[Generation] = set()  # those that are not closed yet
+
+    async def reset_prefix_cache(self) -> None:
+        """Of every engine behind every tokenizer. Raises TandemError (UNAVAILABLE) unless all have done it."""
+        request = pb.ResetPrefixCacheRequest()
+        await ask_all(self.links, lambda stub: stub.ResetPrefixCache(request, timeout=ADMINISTRATION_SECONDS))
 
     def link_up(self, link: TextUplink) -> None:
         self.dispatcher.link_up(link)
@@ -195,7 +198,3 @@ class Generation:
             self._dispatcher.abort(call)
         self._record.close()
         self._open_ones.discard(self)
-
-
-def _connect(channel: grpc.aio.Channel) -> Any:
-    return text_pb2_grpc.TextServiceStub(channel).Connect()

@@ -62,6 +62,13 @@ class TextServicer(text_pb2_grpc.TextServiceServicer):
             self._sessions.discard(session)
             session.close()
 
+    async def ResetPrefixCache(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+        try:
+            await self._engines.reset_prefix_cache()
+        except TandemError as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, error.message)
+        return pb.ResetPrefixCacheResponse()
+
     def stop(self) -> None:
         """This process stops: what still runs leaves its spans behind, whatever its stream's end does later."""
         for session in self._sessions:

@@ -53,6 +53,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.worker = FakeWorker(self.facts)
         self.cached = cached
         self.deaths = 0
+        self.was_reset = False
         self.steps_in_flight = steps_in_flight
         self.in_flight: deque[StepResult] = deque()
         self.expected: dict[int, list[int]] = {}
@@ -118,6 +119,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         self._take(StepEvents(finished=ended))
 
     @rule()
+    def reset_prefix_cache(self) -> None:
+        self.was_reset = True
+        self.scheduler.reset_prefix_cache()
+        assert not any(block.key for block in self.scheduler.kv.pool.blocks)
+
+    @rule()
     def result(self) -> None:
         if self.in_flight:
             self._take(self.scheduler.update(self.in_flight.popleft()))
@@ -144,7 +151,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         owners = Counter(id(block) for request in self.scheduler.running for block in request.blocks[0])
         used = [block for block in pool.blocks if block.ref_count]
         assert {id(block): block.ref_count for block in used} == owners
-        assert all(block.key is not None for block in used if block.ref_count > 1), "shared without a hash"
+        hashed = [block.key is not None for block in used if block.ref_count > 1]
+        assert self.was_reset or all(hashed), "shared without a hash"
         assert pool.num_free_blocks + len(used) == pool.num_blocks
 
     @invariant()

@@ -87,6 +87,8 @@ class Scheduler:
                 return self._terminal(request, stop)
         self._note_stops([*request.sampling.eos_token_ids, *request.sampling.stop_token_ids])
         self._requests[request.handle] = request
+        if request.strikes >= SUSPECT_AT:
+            self._suspects.add(request.handle)
         self.waiting.push(request)
         return None
 
@@ -120,7 +122,7 @@ class Scheduler:
         self._suspects = {request.handle for request in self.waiting if request.strikes >= SUSPECT_AT}
         ended = {}
         if alone is not None and alone.strikes > SUSPECT_AT:
-            ended[alone.handle] = f"the worker died {alone.strikes} times at this request"
+            ended[alone.handle] = "the worker died at this request, which it had to itself"
         for request in self.waiting:
             if request.num_prompt_tokens + request.sampling.max_tokens - 1 > kv.capacity_tokens:
                 ended[request.handle] = f"the next worker's KV cache is too small: {kv.capacity_tokens} tokens"

@@ -20,6 +20,7 @@ import zmq
 from engine_core.admission import MAX_N, MAX_SEED, RequestRefused, make_request
 from engine_core.events import Finished, SchedulerStats, StepEvents
 from engine_core.scheduler import Limits
+from engine_core.waiting import SUSPECT_AT
 from engine_core.worker_messages import PROTOCOL, EngineLimits, ModelFacts
 from services.config import QUEUED_REQS, EngineOptions
 from services.engine.busy_loop import BusyLoop, Callbacks, Rules, StepTimes
@@ -35,7 +36,7 @@ from services.rpc.errors import TandemError, invalid
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2, engine_pb2_grpc
 from services.rpc.hello import make_hello
-from services.rpc.session import Attempts, CallerKey, converse
+from services.rpc.session import Attempts, Callee, CallerKey
 from services.rpc.transport import RpcServer
 from services.tracing import Tracing, now, set_up_tracing
 
@@ -83,6 +84,7 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
         self._core_handles: dict[tuple[StepMailbox, int], int] = {}
         self._max_n = min(MAX_N, queue.reqs.limit)
         self._attempts = Attempts()
+        self.callee = Callee()
         self._mailboxes: set[StepMailbox] = set()
         self._stats = engine_pb2.EngineStats()
 
@@ -100,7 +102,7 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
             return lambda entry: self._receive(mailbox, caller, entry)
 
         try:
-            await converse(context, hello, ("tokenizer",), mailbox, opened, engine_pb2.EngineUp)
+            await self.callee.converse(context, hello, ("tokenizer",), mailbox, opened, engine_pb2.EngineUp)
         finally:
             self._mailboxes.discard(mailbox)
             for handle in [handle for handle, owner in self._owners.items() if owner.mailbox is mailbox]:
@@ -108,6 +110,13 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
 
     async def GetStats(self, request: Any, context: Any) -> engine_pb2.EngineStats:
         return self._stats
+
+    async def HoldFloor(self, request: pb.Hello, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        """Granted at once: what runs pauses when the suspect comes (see Scheduler)."""
+
+        async def at_once() -> None: ...
+
+        await self.callee.hold_floor(request, context, at_once)
 
     async def ResetPrefixCache(self, request: Any, context: Any) -> pb.ResetPrefixCacheResponse:
         done, here = asyncio.Event(), asyncio.get_running_loop()
@@ -229,6 +238,7 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
                 continue
             timeline = begin_timeline(self._tracing, submit.traceparent)
             request.traceparent = timeline.span.traceparent
+            request.strikes = SUSPECT_AT if submit.alone else 0
             self._owners[request.handle] = Owner(
                 mailbox,
                 choice.handle,
@@ -323,6 +333,7 @@ def _rules(options: EngineOptions) -> Rules:
 
 
 async def _stop(server: RpcServer, loop: BusyLoop, servicer: EngineServicer, tracing: Tracing) -> None:
+    await servicer.callee.say_goodbye()
     await server.stop()
     await asyncio.to_thread(loop.stop)
     servicer.stop()

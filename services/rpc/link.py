@@ -6,8 +6,9 @@ resumes the calls that were on it.
 """
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, Generic, Protocol, TypeVar
 
 import grpc
@@ -32,7 +33,9 @@ class LinkOwner(Protocol[MessageT]):
     """Told of everything in the order in which it happens, on the event loop; must not block."""
 
     def link_up(self, link: Any) -> None: ...
-    def link_down(self, link: Any) -> None: ...
+    def link_down(self, link: Any, *, died: bool) -> None:
+        """`died`: the peer may have; it did not say goodbye, nor was it given up."""
+
     def receive(self, link: Any, message: MessageT) -> None:
         """Raises StreamBroken when the peer broke the contract."""
 
@@ -55,7 +58,7 @@ class Link(Generic[EntryT, UpT]):
         self._stub: Any = None  # while this runs
         self._message = message
         self._hello = hello
-        self._peer_role = peer_role
+        self.peer_role = peer_role
         self._owner = owner
         self._mailbox = self._new_mailbox()
 
@@ -72,17 +75,19 @@ class Link(Generic[EntryT, UpT]):
         async with open_channel(self.target) as channel:
             self._stub = self._new_stub(channel)
             while True:
+                died = False
                 try:
                     await self._converse()
                 except (grpc.aio.AioRpcError, StreamBroken, asyncio.InvalidStateError) as error:
                     self._raise_if_refused(error)
+                    died = not isinstance(error, StreamBroken)
                     # At the start the callee may not be there yet: that is no news.
                     level = logging.INFO if self.peer is not None else logging.DEBUG
                     log.log(level, "stream to %s lost: %s", self.target, _reason(error))
                 if self.peer is not None:
                     self.peer = None
                     delay = RECONNECT_SECONDS[0]
-                    self._owner.link_down(self)
+                    self._owner.link_down(self, died=died)
                 await asyncio.sleep(delay)
                 delay = min(2 * delay, RECONNECT_SECONDS[1])
 
@@ -93,7 +98,20 @@ class Link(Generic[EntryT, UpT]):
                 return await question(self._stub)
         except grpc.aio.AioRpcError as error:
             log.warning("%s did not do what it was asked to: %s", self.target, _reason(error))
-        raise unavailable(f"not every {self._peer_role} could be reached; try again")
+        raise unavailable(f"not every {self.peer_role} could be reached; try again")
+
+    @contextlib.asynccontextmanager
+    async def floor(self) -> AsyncIterator[None]:
+        """Inside, no request of another caller starts at the peer. Raises StreamBroken when the peer is gone."""
+        call = self._stub.HoldFloor(self._hello)
+        try:
+            if await call.read() is grpc.aio.EOF:
+                raise StreamBroken("the peer ends")
+            yield
+        except grpc.aio.AioRpcError as error:
+            raise StreamBroken(_reason(error)) from error
+        finally:
+            call.cancel()
 
     async def _converse(self) -> None:
         call = self._stub.Connect()
@@ -103,7 +121,7 @@ class Link(Generic[EntryT, UpT]):
             first = await call.read()
             if first is grpc.aio.EOF:
                 raise StreamBroken(await call.details() or "closed before the hello")
-            check_hello(self._hello, first.hello, (self._peer_role,))
+            check_hello(self._hello, first.hello, (self.peer_role,))
             self.peer, self._mailbox = first.hello, self._new_mailbox()
             writer = asyncio.create_task(self._mailbox.pump(call.write))
             self._owner.link_up(self)

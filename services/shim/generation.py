@@ -98,10 +98,15 @@ class TextCall(Call[text_pb2.TextSubmit]):
         update.logprobs.extend(event.logprobs)
         self._record.tokens(index, len(fresh) // ITEM_BYTES)
 
-    def fail(self, terminal: text_pb2.TextTerminal) -> None:
-        """As if it had come for each open choice; for the record they were given up."""
+    def fail(self, error: TandemError) -> None:
+        for handle in list(self.open):
+            self.end(handle)
+            self.on_terminal(_failed(error, handle))
+
+    def cut_off(self, error: TandemError) -> None:
+        """The client is told; for the record it has hung up."""
         for handle in self.open:
-            self._updates.touch(self._indices[handle]).terminal = terminal
+            self._updates.touch(self._indices[handle]).terminal = _failed(error, handle)
 
     def on_terminal(self, terminal: text_pb2.TextTerminal) -> None:
         index = self._indices[terminal.handle]
@@ -132,8 +137,8 @@ class TokenizerClient:
     def link_up(self, link: TextUplink) -> None:
         self.dispatcher.link_up(link)
 
-    def link_down(self, link: TextUplink) -> None:
-        self.dispatcher.link_down(link)
+    def link_down(self, link: TextUplink, *, died: bool) -> None:
+        self.dispatcher.link_down(link, died=died)
 
     def receive(self, link: TextUplink, message: text_pb2.TextUp) -> None:
         batch = message.batch
@@ -188,9 +193,8 @@ class Generation:
 
     def fail(self, error: TandemError) -> None:
         """Ends every open choice with this error; the client is told."""
-        failed = text_pb2.TextTerminal(reason=pb.FINISH_REASON_ERROR, error=error.to_proto())
         for call in self.calls:
-            call.fail(failed)
+            call.cut_off(error)
 
     def close(self) -> None:
         """Aborts what still runs."""
@@ -198,3 +202,7 @@ class Generation:
             self._dispatcher.abort(call)
         self._record.close()
         self._open_ones.discard(self)
+
+
+def _failed(error: TandemError, handle: int) -> text_pb2.TextTerminal:
+    return text_pb2.TextTerminal(handle=handle, reason=pb.FINISH_REASON_ERROR, error=error.to_proto())

@@ -5,6 +5,7 @@ from typing import Protocol
 from services.rpc.call import Call
 from services.rpc.columns import ITEM_BYTES, unpack_f32, unpack_u32
 from services.rpc.dispatcher import Dispatcher
+from services.rpc.errors import TandemError
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2, engine_pb2_grpc
 from services.rpc.link import ADMINISTRATION_SECONDS, Link, ask_all
@@ -38,6 +39,13 @@ class EngineCall(Call[engine_pb2.Submit]):
         super().__init__(submit)
         self.listener = listener
 
+    def fail(self, error: TandemError) -> None:
+        for handle in list(self.open):
+            self.end(handle)
+            self.listener.ended(
+                handle, engine_pb2.Terminal(handle=handle, reason=pb.FINISH_REASON_ERROR, error=error.to_proto())
+            )
+
 
 class EngineClient:
     """One per tokenizer process; owns the links to all engines."""
@@ -59,8 +67,8 @@ class EngineClient:
     def link_up(self, link: EngineUplink) -> None:
         self.dispatcher.link_up(link)
 
-    def link_down(self, link: EngineUplink) -> None:
-        self.dispatcher.link_down(link)
+    def link_down(self, link: EngineUplink, *, died: bool) -> None:
+        self.dispatcher.link_down(link, died=died)
 
     def receive(self, link: EngineUplink, message: engine_pb2.EngineUp) -> None:
         step = message.step

@@ -69,7 +69,7 @@ class TextRequest:
             self._span.end()
             return
         self._call = EngineCall(self._engine_submit(choices), self)
-        self._engines.dispatcher.start(self._call, resumed=self._submit.attempt > 1)
+        self._engines.dispatcher.start(self._call, resumed=self._submit.attempt > 1, alone=self._submit.alone)
 
     def abort(self, shim_handle: int) -> None:
         """The shim gave this choice up; it gets no terminal message, for nobody waits for it."""

@@ -48,14 +48,18 @@ class Proxy:
         self._target = target
         self._server = grpc.aio.server(options=SERVER_OPTIONS)
         handler = grpc.stream_stream_rpc_method_handler(self._pass_on)
+        floor = grpc.unary_stream_rpc_method_handler(self._pass_floor_on)
         service, name = method.strip("/").split("/")
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {name: handler}),))
+        self._floor_method = f"/{service}/HoldFloor"
+        handlers = {name: handler, "HoldFloor": floor}
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
         self._server.add_insecure_port(listen)
         self.reset()
 
     def reset(self) -> None:
         self.num_up = 0
         self.num_streams = 0
+        self.num_floors = 0
         self.cut_after: int | None = None
         self.alter: Callable[[int, bytes], list[bytes]] = lambda index, message: [message]
 
@@ -81,6 +85,18 @@ class Proxy:
             finally:
                 down.cancel()
                 await asyncio.gather(down, return_exceptions=True)
+                call.cancel()
+
+    async def _pass_floor_on(self, request: bytes, context: Any) -> None:
+        self.num_floors += 1
+        async with open_channel(self._target) as channel:
+            call = channel.unary_stream(self._floor_method)(request)
+            try:
+                while (message := await call.read()) is not grpc.aio.EOF:
+                    await context.write(message)
+            except asyncio.CancelledError:
+                pass
+            finally:
                 call.cancel()
 
     @staticmethod

@@ -134,6 +134,10 @@ class Error(_message.Message):
     retry_after: int
     def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., param: _Optional[str] = ..., retryable: bool = ..., retry_after: _Optional[int] = ...) -> None: ...
 
+class FloorGranted(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class ResetPrefixCacheRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

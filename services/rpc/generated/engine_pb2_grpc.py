@@ -40,6 +40,11 @@ class EngineServiceStub(object):
                 request_serializer=tandem_dot_v1_dot_engine__pb2.EngineDown.SerializeToString,
                 response_deserializer=tandem_dot_v1_dot_engine__pb2.EngineUp.FromString,
                 _registered_method=True)
+        self.HoldFloor = channel.unary_stream(
+                '/tandem.v1.EngineService/HoldFloor',
+                request_serializer=tandem_dot_v1_dot_common__pb2.Hello.SerializeToString,
+                response_deserializer=tandem_dot_v1_dot_common__pb2.FloorGranted.FromString,
+                _registered_method=True)
         self.GetStats = channel.unary_unary(
                 '/tandem.v1.EngineService/GetStats',
                 request_serializer=tandem_dot_v1_dot_engine__pb2.GetStatsRequest.SerializeToString,
@@ -57,6 +62,13 @@ class EngineServiceServicer(object):
 
     def Connect(self, request_iterator, context):
         """/ One long-lived stream per tokenizer carries all its requests; one message per step goes up.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def HoldFloor(self, request, context):
+        """/ One caller at a time is answered: until it hangs up, no request of another caller starts here.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -81,6 +93,11 @@ def add_EngineServiceServicer_to_server(servicer, server):
                     servicer.Connect,
                     request_deserializer=tandem_dot_v1_dot_engine__pb2.EngineDown.FromString,
                     response_serializer=tandem_dot_v1_dot_engine__pb2.EngineUp.SerializeToString,
+            ),
+            'HoldFloor': grpc.unary_stream_rpc_method_handler(
+                    servicer.HoldFloor,
+                    request_deserializer=tandem_dot_v1_dot_common__pb2.Hello.FromString,
+                    response_serializer=tandem_dot_v1_dot_common__pb2.FloorGranted.SerializeToString,
             ),
             'GetStats': grpc.unary_unary_rpc_method_handler(
                     servicer.GetStats,
@@ -120,6 +137,33 @@ class EngineService(object):
             '/tandem.v1.EngineService/Connect',
             tandem_dot_v1_dot_engine__pb2.EngineDown.SerializeToString,
             tandem_dot_v1_dot_engine__pb2.EngineUp.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def HoldFloor(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/tandem.v1.EngineService/HoldFloor',
+            tandem_dot_v1_dot_common__pb2.Hello.SerializeToString,
+            tandem_dot_v1_dot_common__pb2.FloorGranted.FromString,
             options,
             channel_credentials,
             insecure,

@@ -40,6 +40,11 @@ class TextServiceStub(object):
                 request_serializer=tandem_dot_v1_dot_text__pb2.TextDown.SerializeToString,
                 response_deserializer=tandem_dot_v1_dot_text__pb2.TextUp.FromString,
                 _registered_method=True)
+        self.HoldFloor = channel.unary_stream(
+                '/tandem.v1.TextService/HoldFloor',
+                request_serializer=tandem_dot_v1_dot_common__pb2.Hello.SerializeToString,
+                response_deserializer=tandem_dot_v1_dot_common__pb2.FloorGranted.FromString,
+                _registered_method=True)
         self.ResetPrefixCache = channel.unary_unary(
                 '/tandem.v1.TextService/ResetPrefixCache',
                 request_serializer=tandem_dot_v1_dot_common__pb2.ResetPrefixCacheRequest.SerializeToString,
@@ -52,6 +57,13 @@ class TextServiceServicer(object):
 
     def Connect(self, request_iterator, context):
         """/ One long-lived stream per shim carries all its requests.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def HoldFloor(self, request, context):
+        """/ One caller at a time is answered: until it hangs up, no request of another caller starts here.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -71,6 +83,11 @@ def add_TextServiceServicer_to_server(servicer, server):
                     servicer.Connect,
                     request_deserializer=tandem_dot_v1_dot_text__pb2.TextDown.FromString,
                     response_serializer=tandem_dot_v1_dot_text__pb2.TextUp.SerializeToString,
+            ),
+            'HoldFloor': grpc.unary_stream_rpc_method_handler(
+                    servicer.HoldFloor,
+                    request_deserializer=tandem_dot_v1_dot_common__pb2.Hello.FromString,
+                    response_serializer=tandem_dot_v1_dot_common__pb2.FloorGranted.SerializeToString,
             ),
             'ResetPrefixCache': grpc.unary_unary_rpc_method_handler(
                     servicer.ResetPrefixCache,
@@ -105,6 +122,33 @@ class TextService(object):
             '/tandem.v1.TextService/Connect',
             tandem_dot_v1_dot_text__pb2.TextDown.SerializeToString,
             tandem_dot_v1_dot_text__pb2.TextUp.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def HoldFloor(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/tandem.v1.TextService/HoldFloor',
+            tandem_dot_v1_dot_common__pb2.Hello.SerializeToString,
+            tandem_dot_v1_dot_common__pb2.FloorGranted.FromString,
             options,
             channel_credentials,
             insecure,

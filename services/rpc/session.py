@@ -16,6 +16,7 @@ from services.rpc.generated import common_pb2 as pb
 from services.rpc.hello import HelloMismatch, check_hello
 from services.rpc.mailbox import Mailbox
 
+GOODBYE_SECONDS = 0.5  # a caller that does not listen is not waited for
 CallerKey = tuple[str, int, int]  # the caller's instance, its epoch, its handle
 
 
@@ -92,10 +93,10 @@ class Callee:
     async def say_goodbye(self) -> None:
         """Ends all streams in order, so that no caller takes this for a death."""
         self._ending = True
-        talks = list(self._talks)
-        for talk in talks:
+        for talk in self._talks:
             talk.cancel()
-        await asyncio.gather(*talks, return_exceptions=True)
+        if self._talks:
+            await asyncio.wait(self._talks, timeout=GOODBYE_SECONDS)
 
     async def hold_floor(
         self, caller: pb.Hello, context: grpc.aio.ServicerContext[Any, Any], quiet: Callable[[], Awaitable[Any]]

@@ -47,5 +47,5 @@ def verdict(request: Request, alone: Request | None, capacity_tokens: int) -> st
     if request.num_prompt_tokens + request.sampling.max_tokens - 1 > capacity_tokens:
         return f"the next worker's KV cache is too small: {capacity_tokens} tokens"
     if request is alone and request.is_condemned:
-        return f"the worker died {request.strikes} times at this request"
+        return "the worker died at this request, which it had to itself"
     return None

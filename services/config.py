@@ -29,6 +29,7 @@ DEMO_MODEL = "demo"
 ROLES = ("shim", "tokenizer", "engine", "worker")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")
+QUEUED_REQS = 1024  # that wait, by default
 
 
 _MODEL: dict[str, Any] = {"help": "Hugging Face repository id or local directory in that format", "positional": True}
@@ -73,6 +74,9 @@ class ShimOptions(ProcessOptions):
     host: str = setting("127.0.0.1", "address to listen on")
     port: int = setting(8000, "port to listen on; 0 picks a free one", parse=int, low=0, high=65535)
     api_key: str | None = setting(None, "clients must send this as a bearer token", env=("TANDEM_API_KEY",))
+    max_concurrent_requests: int = setting(
+        4096, "HTTP requests under way at once, at most: more are refused", parse=integer, low=1
+    )
     tokenizer: tuple[str, ...] = setting(
         ("127.0.0.1:8001",), "addresses of the tokenizers, comma-separated", parse=addresses, internal=True
     )
@@ -108,6 +112,18 @@ class EngineOptions(MonitoredOptions):
 
     max_num_seqs: int = setting(128, "requests that run at once", parse=integer, low=1, high=65536)
     max_num_batched_tokens: int = setting(2048, "tokens computed in one step, at most", parse=integer, low=1)
+    max_num_queued_reqs: int | None = setting(
+        None,
+        f"requests that run or wait, at most: more are refused; default: {QUEUED_REQS} more than --max-num-seqs",
+        parse=integer,
+        low=1,
+    )
+    max_num_queued_tokens: int = setting(
+        0,
+        "prompt tokens of all requests that have no token yet, at most: more are refused; 0: no such limit",
+        parse=integer,
+        low=0,
+    )
     long_prefill_token_threshold: int = setting(
         0, "tokens of one request in a step that it shares, at most; 0: no such limit", parse=integer, low=0
     )

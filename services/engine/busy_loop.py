@@ -36,6 +36,13 @@ class Rules:
 
 
 @dataclass(frozen=True)
+class ResetPrefixCache:
+    """A command; `done` is called from the loop's thread."""
+
+    done: Callable[[], None]
+
+
+@dataclass(frozen=True)
 class StepTimes:
     """When a step was planned, and when its result was there, in nanoseconds since the epoch; and what it computed."""
 
@@ -80,7 +87,7 @@ class BusyLoop:
         self._began = 0.0  # when the worker began the oldest of them, on the monotonic clock
         self._deadlines = StepDeadlines(rules.step_timeout)
         self._link = WorkerLink(endpoint, limits)
-        self._commands: deque[Request | int] = deque()  # a request to add, or a handle to abort
+        self._commands: deque[Request | int | ResetPrefixCache] = deque()  # an int is a handle to abort
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="busy-loop", daemon=True)
 
@@ -93,6 +100,10 @@ class BusyLoop:
 
     def abort(self, handle: int) -> None:
         self._commands.append(handle)
+        self._link.wake()
+
+    def reset_prefix_cache(self, done: Callable[[], None]) -> None:
+        self._commands.append(ResetPrefixCache(done))
         self._link.wake()
 
     def stop(self) -> None:
@@ -176,7 +187,15 @@ class BusyLoop:
         events = StepEvents()
         while self._commands:
             command = self._commands.popleft()
-            finished = scheduler.abort(command) if isinstance(command, int) else scheduler.add(command)
+            finished = None
+            match command:
+                case Request():
+                    finished = scheduler.add(command)
+                case ResetPrefixCache():
+                    scheduler.reset_prefix_cache()
+                    command.done()
+                case handle:
+                    finished = scheduler.abort(handle)
             if finished is not None:
                 events.finished.append(finished)
         self._callbacks.published(events, scheduler.stats(), None)

@@ -7,11 +7,11 @@ from engine_core.events import Finished, Logprobs, NewTokens, SchedulerStats
 from engine_core.request import Stop
 from engine_core.step_plan import SamplingParams
 from engine_core.worker_messages import ModelFacts, SamplingDefaults
-from services.rpc.columns import pack_f32, pack_u32, unpack_u32
+from services.rpc.columns import ITEM_BYTES, pack_f32, pack_u32, unpack_u32
 from services.rpc.errors import TandemError
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2
-from services.rpc.mailbox import Mailbox
+from services.rpc.mailbox import MERGED_TOKENS, Mailbox, num_fitting
 
 REASONS = {
     "stop": pb.FINISH_REASON_STOP,
@@ -66,7 +66,7 @@ def new_choices(submit: engine_pb2.Submit, facts: ModelFacts, handles: list[int]
     ]
 
 
-def engine_facts(facts: ModelFacts, max_num_seqs: int, max_n: int) -> pb.EngineFacts:
+def engine_facts(facts: ModelFacts, max_num_seqs: int, max_n: int, max_num_queued_reqs: int) -> pb.EngineFacts:
     return pb.EngineFacts(
         served_model_names=facts.served_model_names,
         max_model_len=facts.max_model_len,
@@ -74,7 +74,12 @@ def engine_facts(facts: ModelFacts, max_num_seqs: int, max_n: int) -> pb.EngineF
         eos_token_ids=facts.eos_token_ids,
         block_size=facts.block_size,
         kv_groups=[pb.KvGroup(kind=kind, num_blocks=facts.num_blocks) for kind in facts.kv_groups],
-        limits=pb.Limits(max_logprobs=facts.max_logprobs, max_n=max_n, max_num_seqs=max_num_seqs),
+        limits=pb.Limits(
+            max_logprobs=facts.max_logprobs,
+            max_n=max_n,
+            max_num_seqs=max_num_seqs,
+            max_num_queued_reqs=max_num_queued_reqs,
+        ),
         numerics_id=facts.numerics_id,
         weights_version=facts.weights_version,
     )
@@ -109,11 +114,15 @@ NO_LOGPROBS = Logprobs(0, [], [])
 
 @dataclass(slots=True)
 class _PendingRow:
+    handle: int
     start_index: int
     token_ids: list[int]
     width: int
     logprob_ids: list[int]
     logprobs: list[float]
+
+    def num_bytes(self) -> int:
+        return ITEM_BYTES * (len(self.token_ids) + 2 * len(self.logprobs))
 
 
 class StepMailbox(Mailbox[engine_pb2.EngineUp]):
@@ -123,7 +132,7 @@ class StepMailbox(Mailbox[engine_pb2.EngineUp]):
         super().__init__()
         self._epoch = epoch
         self._accepted: list[engine_pb2.Accepted] = []
-        self._rows: dict[int, _PendingRow] = {}
+        self._rows: dict[tuple[int, int], _PendingRow] = {}  # by handle and span of tokens
         self._terminals: list[engine_pb2.Terminal] = []
         self._stats = engine_pb2.EngineStats()
 
@@ -133,9 +142,11 @@ class StepMailbox(Mailbox[engine_pb2.EngineUp]):
 
     def put_tokens(self, handle: int, tokens: NewTokens) -> None:
         logprobs = tokens.logprobs or NO_LOGPROBS
-        row = self._rows.get(handle)
+        key = (handle, tokens.start_index // MERGED_TOKENS)
+        row = self._rows.get(key)
         if row is None:
-            self._rows[handle] = _PendingRow(
+            self._rows[key] = _PendingRow(
+                handle,
                 tokens.start_index,
                 list(tokens.token_ids),
                 logprobs.width,
@@ -157,20 +168,26 @@ class StepMailbox(Mailbox[engine_pb2.EngineUp]):
         self._stats = stats
 
     def take(self) -> engine_pb2.EngineUp:
-        rows, self._rows = self._rows, {}
+        count = num_fitting(row.num_bytes() for row in self._rows.values())
+        rows = list(self._rows.values())[:count]
+        self._rows = dict(list(self._rows.items())[count:])
         accepted, self._accepted = self._accepted, []
-        terminals, self._terminals = self._terminals, []
+        terminals: list[engine_pb2.Terminal] = []
+        if self._rows:
+            self._wake.set()
+        else:  # the last of a choice: behind all its tokens
+            terminals, self._terminals = self._terminals, []
         batch = engine_pb2.StepBatch(
             epoch=self._epoch,
             step_id=self._stats.num_steps,
             accepted=accepted,
-            handles=pack_u32(rows),
-            start_indices=pack_u32(row.start_index for row in rows.values()),
-            counts=pack_u32(len(row.token_ids) for row in rows.values()),
-            logprob_widths=pack_u32(row.width for row in rows.values()),
-            token_ids=pack_u32(token_id for row in rows.values() for token_id in row.token_ids),
-            logprob_token_ids=pack_u32(token_id for row in rows.values() for token_id in row.logprob_ids),
-            logprobs=pack_f32(value for row in rows.values() for value in row.logprobs),
+            handles=pack_u32(row.handle for row in rows),
+            start_indices=pack_u32(row.start_index for row in rows),
+            counts=pack_u32(len(row.token_ids) for row in rows),
+            logprob_widths=pack_u32(row.width for row in rows),
+            token_ids=pack_u32(token_id for row in rows for token_id in row.token_ids),
+            logprob_token_ids=pack_u32(token_id for row in rows for token_id in row.logprob_ids),
+            logprobs=pack_f32(value for row in rows for value in row.logprobs),
             terminals=terminals,
             stats=self._stats,
         )

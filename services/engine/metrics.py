@@ -13,6 +13,7 @@ from services.monitor import ENGINE
 SECONDS = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0)
 TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 LABELS = ("model_name", "engine")
+REJECTIONS = ("max_num_queued_reqs", "max_num_queued_tokens")
 GAUGES = {
     "num_requests_running": "Requests that run now.",
     "num_requests_waiting": "Requests that wait for their turn.",
@@ -58,6 +59,13 @@ class EngineMetrics:
             "vllm:num_requests_waiting_by_reason", "Waiting requests by reason.", (*LABELS, "reason"), registry=registry
         )
         self._waiting_for_capacity = waiting.labels(*labels, "capacity")
+        rejections = Counter(
+            "vllm:admission_rejections",
+            "Submits refused, by the limit reached.",
+            (*LABELS, "reason"),
+            registry=registry,
+        )
+        self._rejections = {reason: rejections.labels(*labels, reason) for reason in REJECTIONS}
         Gauge(
             "vllm:cache_config_info",
             "The KV cache's configuration; the value is always 1.",
@@ -81,6 +89,10 @@ class EngineMetrics:
     def step(self, num_tokens: int) -> None:
         """A step has computed so many tokens."""
         self._histograms["iteration_tokens_total"].observe(num_tokens)
+
+    def rejected(self, reason: str) -> None:
+        """A submit was refused; `reason` is the option whose limit was reached."""
+        self._rejections[reason].inc()
 
     def ended(self, times: dict[str, float], num_preemptions: int, num_computed_prompt_tokens: int) -> None:
         """One choice is over. `times` in seconds, without the stages that it did not reach."""

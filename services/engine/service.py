@@ -20,13 +20,15 @@ import zmq
 
 from engine_core.admission import MAX_N, MAX_SEED, RequestRefused, make_request
 from engine_core.events import Finished, SchedulerStats, StepEvents
+from engine_core.request import SUSPECT_AT
 from engine_core.scheduler import Limits
 from engine_core.worker_messages import PROTOCOL, EngineLimits, ModelFacts
-from services.config import EngineOptions
+from services.config import QUEUED_REQS, EngineOptions
 from services.engine.black_box import BlackBox
 from services.engine.busy_loop import BusyLoop, Callbacks, Rules, StepTimes
 from services.engine.codec import StepMailbox, engine_facts, engine_stats, new_choices, terminal
 from services.engine.metrics import EngineMetrics
+from services.engine.queue_limits import QueueFull, QueueLimits
 from services.engine.timeline import Timeline, end
 from services.engine.timeline import begin as begin_timeline
 from services.errors import Fatal
@@ -36,7 +38,7 @@ from services.rpc.errors import TandemError, invalid
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2, engine_pb2_grpc
 from services.rpc.hello import make_hello
-from services.rpc.session import Attempts, CallerKey, converse
+from services.rpc.session import Attempts, Callee, CallerKey
 from services.rpc.transport import RpcServer
 from services.tracing import Tracing, now, set_up_tracing
 
@@ -54,6 +56,7 @@ class Owner:
     attempt: int
     seed: int
     num_prompt_tokens: int
+    num_queued_tokens: int  # what it holds of the limit on them; 0 from its first token on
     timeline: Timeline
 
 
@@ -62,6 +65,7 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
         self,
         loop: BusyLoop,
         limits: EngineLimits,
+        queue: QueueLimits,
         by_priority: bool,
         seed: int | None,
         make_metrics: Callable[[ModelFacts], EngineMetrics],
@@ -69,6 +73,7 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
     ) -> None:
         self._loop = loop
         self._limits = limits
+        self._queue = queue
         self._by_priority = by_priority
         self._make_metrics = make_metrics
         self._metrics: EngineMetrics | None = None  # once the model is known
@@ -79,7 +84,9 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
         self._handles = itertools.count(1)  # the core's own
         self._owners: dict[int, Owner] = {}
         self._core_handles: dict[tuple[StepMailbox, int], int] = {}
+        self._max_n = min(MAX_N, queue.reqs.limit)
         self._attempts = Attempts()
+        self.callee = Callee()
         self._mailboxes: set[StepMailbox] = set()
         self._stats = engine_pb2.EngineStats()
 
@@ -97,7 +104,7 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
             return lambda entry: self._receive(mailbox, caller, entry)
 
         try:
-            await converse(context, hello, ("tokenizer",), mailbox, opened, engine_pb2.EngineUp)
+            await self.callee.converse(context, hello, ("tokenizer",), mailbox, opened, engine_pb2.EngineUp)
         finally:
             self._mailboxes.discard(mailbox)
             for handle in [handle for handle, owner in self._owners.items() if owner.mailbox is mailbox]:
@@ -105,6 +112,19 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
 
     async def GetStats(self, request: Any, context: Any) -> engine_pb2.EngineStats:
         return self._stats
+
+    async def HoldFloor(self, request: pb.Hello, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        """Granted at once: what runs pauses when the suspect comes (see Scheduler)."""
+
+        async def at_once() -> None: ...
+
+        await self.callee.hold_floor(request, context, at_once)
+
+    async def ResetPrefixCache(self, request: Any, context: Any) -> pb.ResetPrefixCacheResponse:
+        done, here = asyncio.Event(), asyncio.get_running_loop()
+        self._loop.reset_prefix_cache(lambda: _hand_over(here, done.set))
+        await done.wait()
+        return pb.ResetPrefixCacheResponse()
 
     def registered(self, facts: ModelFacts) -> None:
         """A worker is there: callers may say hello. Raises Fatal when it is not like the one before."""
@@ -119,7 +139,7 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
             make_hello(
                 "engine",
                 digest=facts.tokenizer_digest,
-                engine=engine_facts(facts, self._limits.max_num_seqs, MAX_N),
+                engine=engine_facts(facts, self._limits.max_num_seqs, self._max_n, self._queue.reqs.limit),
             )
         )
 
@@ -144,14 +164,23 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
             if (owner := self._owners.get(tokens.handle)) is not None:
                 owner.mailbox.put_tokens(owner.handle, tokens)
                 owner.timeline.token(times.planned if times is not None else done, done)
+                if owner.num_queued_tokens:
+                    self._no_longer_queued(owner)
         for finished in events.finished:
             if (owner := self._owners.pop(finished.handle, None)) is not None:
+                if owner.num_queued_tokens:
+                    self._no_longer_queued(owner)
+                self._queue.reqs.release(1)
                 self._finish(owner, finished)
                 self._record(owner, finished, done)
         if self._metrics is not None:
             self._metrics.state(stats)
             if times is not None:
                 self._metrics.step(times.num_tokens)
+
+    def _no_longer_queued(self, owner: Owner) -> None:
+        self._queue.tokens.release(owner.num_queued_tokens)
+        owner.num_queued_tokens = 0
 
     def _finish(self, owner: Owner, finished: Finished) -> None:
         assert self._facts is not None
@@ -178,6 +207,10 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
                 self._submit(mailbox, caller, entry.submit)
             except RequestRefused as refused:
                 self._refuse(mailbox, entry.submit, invalid(str(refused), refused.param))
+            except QueueFull as full:
+                self._refuse(mailbox, entry.submit, full)
+                if self._metrics is not None:
+                    self._metrics.rejected(full.option)
             except ValueError as error:
                 self._refuse(mailbox, entry.submit, invalid(str(error)))
         elif entry.HasField("abort"):
@@ -188,8 +221,8 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
     def _submit(self, mailbox: StepMailbox, caller: pb.Hello, submit: engine_pb2.Submit) -> None:
         """All choices are checked before any of them starts."""
         assert self._facts is not None
-        if not 1 <= len(submit.choices) <= MAX_N:
-            raise RequestRefused("n", f"n is {len(submit.choices)}, but must be from 1 to {MAX_N}")
+        if not 1 <= len(submit.choices) <= self._max_n:
+            raise RequestRefused("n", f"n is {len(submit.choices)}, but must be from 1 to {self._max_n}")
         if submit.priority and not self._by_priority:
             raise RequestRefused(
                 "priority",
@@ -198,6 +231,8 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
         seed = submit.seed if submit.HasField("seed") else self._random.randint(0, MAX_SEED)
         handles = [next(self._handles) for _ in submit.choices]
         requests = [make_request(new, self._facts) for new in new_choices(submit, self._facts, handles, seed)]
+        if submit.attempt <= 1 and not any(choice.resumed_token_ids for choice in submit.choices):
+            self._queue.check([request.num_tokens for request in requests])
         for request, choice in zip(requests, submit.choices, strict=True):
             key = (caller.instance, caller.epoch, choice.handle)
             if not self._attempts.claim(key, submit.attempt, lambda handle=request.handle: self._abort(handle)):  # type: ignore[misc]
@@ -205,9 +240,18 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
                 continue
             timeline = begin_timeline(self._tracing, submit.traceparent)
             request.traceparent = timeline.span.traceparent
+            request.strikes = SUSPECT_AT if submit.alone else 0
             self._owners[request.handle] = Owner(
-                mailbox, choice.handle, key, submit.attempt, seed, request.num_prompt_tokens, timeline
+                mailbox,
+                choice.handle,
+                key,
+                submit.attempt,
+                seed,
+                request.num_prompt_tokens,
+                request.num_tokens,
+                timeline,
             )
+            self._queue.hold(request.num_tokens)
             self._core_handles[mailbox, choice.handle] = request.handle
             self._loop.add(request)
 
@@ -271,7 +315,10 @@ async def serve(options: EngineOptions) -> None:
     registry = new_registry()
     tracing = set_up_tracing("engine", options.otlp_traces_endpoint)
     make_metrics = functools.partial(EngineMetrics, registry, options.enable_prefix_caching)
-    servicer = EngineServicer(loop, limits, rules.limits.by_priority, options.seed, make_metrics, tracing)
+    queue = QueueLimits(
+        options.max_num_queued_reqs or options.max_num_seqs + QUEUED_REQS, options.max_num_queued_tokens
+    )
+    servicer = EngineServicer(loop, limits, queue, rules.limits.by_priority, options.seed, make_metrics, tracing)
     server = RpcServer(options.listen)
     engine_pb2_grpc.add_EngineServiceServicer_to_server(servicer, server.grpc)
     with Monitor(open_port(options), registry, ready.is_set):
@@ -295,6 +342,7 @@ def _rules(options: EngineOptions) -> Rules:
 
 
 async def _stop(server: RpcServer, loop: BusyLoop, servicer: EngineServicer, tracing: Tracing) -> None:
+    await servicer.callee.say_goodbye()
     await server.stop()
     await asyncio.to_thread(loop.stop)
     servicer.stop()

@@ -1,13 +1,17 @@
 """One submitted request as its caller sees it: what was sent, and the token ids that came back.
 
 That is all a resume needs: the same submit with a higher attempt, the seed and prompt ids of the accepted one, and for
-each open choice the tokens that are already there. There is no other recovery mechanism.
+each open choice the tokens that are already there. There is no other recovery mechanism. A call also knows how often
+its callee has died at it.
 """
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from services.rpc.columns import ITEM_BYTES
+from services.rpc.errors import TandemError
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2, text_pb2
 
@@ -35,11 +39,13 @@ class OpenChoice:
     cached_tokens: int | None = None
 
 
-class Call(Generic[SubmitT]):
+class Call(ABC, Generic[SubmitT]):
     """A submit and the state of its choices. Subclasses receive the messages that are fresh."""
 
     def __init__(self, submit: SubmitT) -> None:
         self._submit: Any = copy_of(submit)
+        self.strikes = 0  # deaths of a callee under it, since it last brought a token
+        self.starting = False  # a callee has it, and no token has come from there yet
         self.open: dict[int, OpenChoice] = {}
         for choice in submit.choices:
             cached = choice.cached_tokens if choice.HasField("cached_tokens") else None
@@ -49,9 +55,16 @@ class Call(Generic[SubmitT]):
     def request_id(self) -> str:
         return str(self._submit.request_id)
 
-    def next_submit(self) -> Any:
-        """The message for the next attempt: only open choices, each with the tokens it has."""
+    @abstractmethod
+    def fail(self, error: TandemError) -> None:
+        """Ends every open choice with this error."""
+
+    def next_submit(self, *, alone: bool, started: Callable[[], None]) -> Any:
+        """The message for the next attempt: only open choices, each with the tokens it has. `started` is called when
+        the first token has come."""
+        self.starting, self._started = True, started
         self._submit.attempt += 1
+        self._submit.alone = alone
         del self._submit.choices[:]
         for handle, choice in self.open.items():
             self._submit.choices.append(
@@ -83,6 +96,9 @@ class Call(Generic[SubmitT]):
             raise StreamBroken(f"handle {handle}: token {len(known) // ITEM_BYTES} expected, {start_index} came")
         fresh = token_ids[skipped:]
         known += fresh
+        if fresh and self.starting:
+            self.starting, self.strikes = False, 0
+            self._started()
         return fresh
 
     def end(self, handle: int) -> None:

@@ -26,6 +26,7 @@ STATUS: dict[str, Status] = {
 
 MAX_MESSAGE_CHARACTERS = 1000  # both may quote what a client sent
 MAX_PARAM_CHARACTERS = 100
+RECONNECT_SECONDS = 2  # after which a peer that was gone may be there again
 
 
 def _shortened(text: str, limit: int) -> str:
@@ -33,25 +34,33 @@ def _shortened(text: str, limit: int) -> str:
 
 
 class TandemError(Exception):
-    """A request ends with this. `code` is a key of STATUS, `param` the request's field at fault."""
+    """A request ends with this. `code` is a key of STATUS, `param` the request's field at fault; the same request may
+    succeed elsewhere or later if it is `retryable`, most likely after `retry_after` whole seconds (0: nobody knows)."""
 
-    def __init__(self, code: str, message: str, param: str = "", retryable: bool = False) -> None:
+    def __init__(self, code: str, message: str, param: str = "", retryable: bool = False, retry_after: int = 0) -> None:
         super().__init__(message)
         self.code = code if code in STATUS else "INTERNAL"
         self.message = _shortened(message, MAX_MESSAGE_CHARACTERS)
         self.param = _shortened(param, MAX_PARAM_CHARACTERS)
         self.retryable = retryable
+        self.retry_after = retry_after
 
     @property
     def status(self) -> Status:
         return STATUS[self.code]
 
     def to_proto(self) -> pb.Error:
-        return pb.Error(code=self.code, message=self.message, param=self.param, retryable=self.retryable)
+        return pb.Error(
+            code=self.code,
+            message=self.message,
+            param=self.param,
+            retryable=self.retryable,
+            retry_after=self.retry_after,
+        )
 
     @classmethod
     def from_proto(cls, error: pb.Error) -> "TandemError":
-        return cls(error.code, error.message, error.param, error.retryable)
+        return cls(error.code, error.message, error.param, error.retryable, error.retry_after)
 
 
 def invalid(message: str, param: str = "") -> TandemError:
@@ -71,4 +80,9 @@ def too_long(num_tokens: int, max_model_len: int, *, at_least: bool = False) -> 
 
 def unavailable(message: str) -> TandemError:
     """Nobody is there to answer now (HTTP 503); the same request may succeed later."""
-    return TandemError("UNAVAILABLE", message, retryable=True)
+    return TandemError("UNAVAILABLE", message, retryable=True, retry_after=RECONNECT_SECONDS)
+
+
+def too_much(message: str, retry_after: int) -> TandemError:
+    """A limit on work under way is reached (HTTP 429); the message names it."""
+    return TandemError("RESOURCE_EXHAUSTED", message, retryable=True, retry_after=retry_after)

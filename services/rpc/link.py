@@ -1,18 +1,21 @@
-"""The caller's end of one long-lived stream: connects, says hello, reads and writes, and connects again.
+"""The caller's end of one long-lived stream: connects, says hello, reads and writes, and connects again. Beside it,
+unary calls to the same peer.
 
 It knows nothing of what the messages mean. When the stream ends, for whatever reason, its owner is told and
 resumes the calls that were on it.
 """
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, Generic, Protocol, TypeVar
 
 import grpc
 from google.protobuf.message import Message
 
 from services.rpc.call import StreamBroken
+from services.rpc.errors import unavailable
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.hello import HelloMismatch, check_hello
 from services.rpc.mailbox import EntryMailbox
@@ -23,24 +26,27 @@ UpT = TypeVar("UpT")
 MessageT = TypeVar("MessageT", contravariant=True)
 EntryT = TypeVar("EntryT", bound=Message)
 RECONNECT_SECONDS = (0.05, 2.0)
+ADMINISTRATION_SECONDS = 30.0  # an engine answers between two steps, and a step may take long
 
 
 class LinkOwner(Protocol[MessageT]):
     """Told of everything in the order in which it happens, on the event loop; must not block."""
 
     def link_up(self, link: Any) -> None: ...
-    def link_down(self, link: Any) -> None: ...
+    def link_down(self, link: Any, *, died: bool) -> None:
+        """`died`: the peer may have; it did not say goodbye, nor was it given up."""
+
     def receive(self, link: Any, message: MessageT) -> None:
         """Raises StreamBroken when the peer broke the contract."""
 
 
 class Link(Generic[EntryT, UpT]):
-    """`connect` opens the stream on a channel; `message` builds a downward message from hello or entries."""
+    """`stub` makes the service's stub on a channel; `message` builds a downward message from hello or entries."""
 
     def __init__(
         self,
         target: str,
-        connect: Callable[[grpc.aio.Channel], Any],
+        stub: Callable[[grpc.aio.Channel], Any],
         message: Callable[..., Any],
         hello: pb.Hello,
         peer_role: str,
@@ -49,10 +55,11 @@ class Link(Generic[EntryT, UpT]):
         self.target = target
         self.peer: pb.Hello | None = None
         self.num_received = 0  # messages since this process started, hellos left out
-        self._connect = connect
+        self._new_stub = stub
+        self._stub: Any = None  # while this runs
         self._message = message
         self._hello = hello
-        self._peer_role = peer_role
+        self.peer_role = peer_role
         self._owner = owner
         self._mailbox = self._new_mailbox()
 
@@ -67,30 +74,55 @@ class Link(Generic[EntryT, UpT]):
         """Keeps the stream up until cancelled. Raises HelloMismatch, which no retry would mend."""
         delay = RECONNECT_SECONDS[0]
         async with open_channel(self.target) as channel:
+            self._stub = self._new_stub(channel)
             while True:
+                died = False
                 try:
-                    await self._converse(channel)
+                    await self._converse()
                 except (grpc.aio.AioRpcError, StreamBroken, asyncio.InvalidStateError) as error:
                     self._raise_if_refused(error)
+                    died = not isinstance(error, StreamBroken)
                     # At the start the callee may not be there yet: that is no news.
                     level = logging.INFO if self.peer is not None else logging.DEBUG
                     log.log(level, "stream to %s lost: %s", self.target, _reason(error))
                 if self.peer is not None:
                     self.peer = None
                     delay = RECONNECT_SECONDS[0]
-                    self._owner.link_down(self)
+                    self._owner.link_down(self, died=died)
                 await asyncio.sleep(delay)
                 delay = min(2 * delay, RECONNECT_SECONDS[1])
 
-    async def _converse(self, channel: grpc.aio.Channel) -> None:
-        call = self._connect(channel)
+    async def ask(self, question: Callable[[Any], Awaitable[Any]]) -> Any:
+        """The answer to a unary call on the peer's stub. Raises TandemError (UNAVAILABLE) where there is none."""
+        try:
+            if self.peer is not None:
+                return await question(self._stub)
+        except grpc.aio.AioRpcError as error:
+            log.warning("%s did not do what it was asked to: %s", self.target, _reason(error))
+        raise unavailable(f"not every {self.peer_role} could be reached; try again")
+
+    @contextlib.asynccontextmanager
+    async def floor(self) -> AsyncIterator[None]:
+        """Inside, no request of another caller starts at the peer. Raises StreamBroken when the peer is gone."""
+        call = self._stub.HoldFloor(self._hello)
+        try:
+            if await call.read() is grpc.aio.EOF:
+                raise StreamBroken("the peer ends")
+            yield
+        except grpc.aio.AioRpcError as error:
+            raise StreamBroken(_reason(error)) from error
+        finally:
+            call.cancel()
+
+    async def _converse(self) -> None:
+        call = self._stub.Connect()
         writer: asyncio.Task[None] | None = None
         try:
             await call.write(self._message(hello=self._hello))
             first = await call.read()
             if first is grpc.aio.EOF:
                 raise StreamBroken(await call.details() or "closed before the hello")
-            check_hello(self._hello, first.hello, (self._peer_role,))
+            check_hello(self._hello, first.hello, (self.peer_role,))
             self.peer, self._mailbox = first.hello, self._new_mailbox()
             writer = asyncio.create_task(self._mailbox.pump(call.write))
             self._owner.link_up(self)
@@ -106,6 +138,14 @@ class Link(Generic[EntryT, UpT]):
     def _raise_if_refused(self, error: Exception) -> None:
         if isinstance(error, grpc.aio.AioRpcError) and error.code() == grpc.StatusCode.FAILED_PRECONDITION:
             raise HelloMismatch(f"{self.target} refused the hello: {error.details()}") from error
+
+
+async def ask_all(links: Iterable[Link[Any, Any]], question: Callable[[Any], Awaitable[Any]]) -> None:
+    """Asks every peer at once, and waits for all. Raises TandemError (UNAVAILABLE) unless each has answered."""
+    answers = await asyncio.gather(*(link.ask(question) for link in links), return_exceptions=True)
+    for error in answers:
+        if isinstance(error, BaseException):
+            raise error
 
 
 def _reason(error: Exception) -> str:

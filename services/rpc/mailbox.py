@@ -2,12 +2,12 @@
 
 Putting never blocks; one writer takes all that is pending as one message, so that the number of messages does not
 grow with the number of requests, and a slow reader gets fewer, larger ones. What is pending is bounded by the requests
-themselves: the entries of one request merge.
+themselves: the entries of one request merge. No message grows beyond what the other end takes.
 """
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Generic, TypeVar
 
 from google.protobuf.message import Message
@@ -15,6 +15,17 @@ from google.protobuf.message import Message
 MessageT = TypeVar("MessageT")
 EntryT = TypeVar("EntryT", bound=Message)
 MAX_MERGED_BYTES = 8 * 1024 * 1024  # a message that has reached this takes no further entry
+MERGED_TOKENS = 4096  # tokens of one choice that merge into one entry: at 20 logprobs each, some megabytes
+
+
+def num_fitting(sizes: Iterable[int]) -> int:
+    """How many of the entries with these sizes, in bytes, one message takes; at least one, if there is one."""
+    count = total = 0
+    for size in sizes:
+        if total >= MAX_MERGED_BYTES:
+            break
+        count, total = count + 1, total + size
+    return count
 
 
 class Mailbox(ABC, Generic[MessageT]):
@@ -48,10 +59,7 @@ class EntryMailbox(Mailbox[MessageT], Generic[EntryT, MessageT]):
         self._wake.set()
 
     def take(self) -> MessageT:
-        count, size = 0, 0
-        while count < len(self._pending) and (count == 0 or size < MAX_MERGED_BYTES):
-            size += self._pending[count].ByteSize()
-            count += 1
+        count = num_fitting(entry.ByteSize() for entry in self._pending)
         taken, self._pending = self._pending[:count], self._pending[count:]
         if self._pending:
             self._wake.set()

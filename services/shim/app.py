@@ -18,6 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from services.config import ShimOptions
 from services.logs import fields
 from services.rpc.errors import TandemError, invalid, too_long, unavailable
 from services.rpc.generated import common_pb2 as pb
@@ -25,6 +26,7 @@ from services.rpc.generated import text_pb2
 from services.rpc.mailbox import MAX_MERGED_BYTES
 from services.rpc.transport import MAX_MESSAGE_BYTES
 from services.shim.answer import Answer, ChatAnswer, CompletionAnswer
+from services.shim.concurrency import ConcurrencyMiddleware
 from services.shim.generation import Generation, TokenizerClient
 from services.shim.metrics import ShimMetrics
 from services.shim.record import RequestRecord
@@ -45,7 +47,8 @@ from services.version import VERSION
 log = logging.getLogger(__name__)
 MAX_BODY_BYTES = 32 * 1024 * 1024
 MAX_SUBMIT_BYTES = MAX_MESSAGE_BYTES - 2 * MAX_MERGED_BYTES  # others may stand before it in the same message
-PATHS = {"/v1/chat/completions", "/v1/completions", "/v1/models", "/health", "/version", "/metrics"}
+RESET = "/reset_prefix_cache"
+PATHS = {"/v1/chat/completions", "/v1/completions", "/v1/models", "/health", "/version", "/metrics", RESET}
 METHODS = {"GET", "HEAD", "POST"}
 RequestT = TypeVar("RequestT", bound=GenerationRequest)
 
@@ -96,6 +99,13 @@ class Endpoints:
     async def version(self, request: Request) -> Response:
         return json_response({"version": VERSION})
 
+    async def reset_prefix_cache(self, request: Request) -> Response:
+        """As in vLLM, but without its development mode: nothing is lost but time, and the key guards it."""
+        for name in request.query_params:
+            raise invalid(f"unsupported parameter: {name}", name)
+        await self._client.reset_prefix_cache()
+        return json_response({"success": True})
+
     async def _answer(
         self,
         request: Request,
@@ -105,6 +115,9 @@ class Endpoints:
         submits: list[text_pb2.TextSubmit],
         answer_type: type[Answer],
     ) -> Response:
+        num_choices, limit = sum(len(submit.choices) for submit in submits), self._facts().limits.max_num_queued_reqs
+        if num_choices > limit:
+            raise invalid(f"the request asks for {num_choices} choices, but max_num_queued_reqs is {limit}", "n")
         record = self._begin(request, answer_type, request_id, model)
         for submit in submits:
             submit.traceparent = record.span.traceparent
@@ -238,14 +251,14 @@ class CountMiddleware:
 
 
 class ApiKeyMiddleware:
-    """Only /v1 needs the key: health checks and version go without."""
+    """What costs work needs the key: /v1 and the reset. Health checks, version and metrics go without."""
 
     def __init__(self, app: ASGIApp, api_key: str) -> None:
         self._app = app
         self._expected = api_key.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"].startswith("/v1"):
+        if scope["type"] == "http" and scope["path"].startswith(("/v1", RESET)):
             scheme, _, given = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
             if not hmac.compare_digest(given, self._expected) or scheme.lower() != b"bearer":
                 error = TandemError("UNAUTHENTICATED", "the API key is missing or wrong")
@@ -276,8 +289,13 @@ async def _on_bug(request: Request, error: Exception) -> Response:
 
 
 def make_app(
-    client: TokenizerClient, api_key: str | None, metrics: ShimMetrics, scrape: Scrape, tracing: Tracing
+    client: TokenizerClient, options: ShimOptions, metrics: ShimMetrics, scrape: Scrape, tracing: Tracing
 ) -> ASGIApp:
+    middleware = [
+        Middleware(ConcurrencyMiddleware, max_concurrent_requests=options.max_concurrent_requests, metrics=metrics)
+    ]
+    if options.api_key:
+        middleware.insert(0, Middleware(ApiKeyMiddleware, api_key=options.api_key))
     endpoints = Endpoints(client, metrics, scrape, tracing)
     app = Starlette(
         routes=[
@@ -288,8 +306,9 @@ def make_app(
             Route("/health", endpoints.health),
             Route("/version", endpoints.version),
             Route("/metrics", endpoints.metrics),
+            Route(RESET, endpoints.reset_prefix_cache, methods=["POST"]),
         ],
-        middleware=[Middleware(ApiKeyMiddleware, api_key=api_key)] if api_key else [],
+        middleware=middleware,
         exception_handlers={
             TandemError: _on_tandem_error,
             ClientGone: _on_client_gone,

@@ -5,9 +5,6 @@ A slow client delays nobody: what comes for one choice merges until the client t
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import Any
-
-import grpc
 
 from services.rpc.call import Call, StreamBroken
 from services.rpc.columns import ITEM_BYTES
@@ -15,7 +12,7 @@ from services.rpc.dispatcher import Dispatcher
 from services.rpc.errors import TandemError
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2, text_pb2_grpc
-from services.rpc.link import Link
+from services.rpc.link import ADMINISTRATION_SECONDS, Link, ask_all
 from services.shim.record import RequestRecord
 
 TextUplink = Link[text_pb2.TextEntry, text_pb2.TextUp]
@@ -38,7 +35,7 @@ class Updates:
     def __init__(self) -> None:
         self._pending: dict[int, Update] = {}
         self._reader: asyncio.Future[None] | None = None  # while it waits; lighter than an Event, at each token
-        self.accepted = False  # the first choice runs, so the request is valid
+        self._accepted = False
 
     def touch(self, index: int) -> Update:
         """The pending update of a choice, to be added to."""
@@ -49,12 +46,13 @@ class Updates:
         return update
 
     def accept(self) -> None:
-        self.accepted = True
+        """A choice runs, so its prompt is valid."""
+        self._accepted = True
         self._wake()
 
     async def wait(self) -> None:
         """Until something is pending or the request is accepted."""
-        while not self._pending and not self.accepted:
+        while not self._pending and not self._accepted:
             await self._woken()
 
     async def take(self) -> list[Update]:
@@ -114,10 +112,15 @@ class TextCall(Call[text_pb2.TextSubmit]):
         update.logprobs.extend(event.logprobs)
         self._record.tokens(index, len(fresh) // ITEM_BYTES)
 
-    def fail(self, terminal: text_pb2.TextTerminal) -> None:
-        """As if it had come for each open choice; for the record they were given up."""
+    def fail(self, error: TandemError) -> None:
+        for handle in list(self.open):
+            self.end(handle)
+            self.on_terminal(_failed(error, handle))
+
+    def cut_off(self, error: TandemError) -> None:
+        """The client is told; for the record it has hung up."""
         for handle in self.open:
-            self._updates.touch(self._indices[handle]).terminal = terminal
+            self._updates.touch(self._indices[handle]).terminal = _failed(error, handle)
 
     def on_terminal(self, terminal: text_pb2.TextTerminal) -> None:
         index = self._indices[terminal.handle]
@@ -135,15 +138,21 @@ class TokenizerClient:
             lambda submit: text_pb2.TextEntry(submit=submit), lambda abort: text_pb2.TextEntry(abort=abort)
         )
         self.links: list[TextUplink] = [
-            Link(target, _connect, text_pb2.TextDown, hello, "tokenizer", self) for target in targets
+            Link(target, text_pb2_grpc.TextServiceStub, text_pb2.TextDown, hello, "tokenizer", self)
+            for target in targets
         ]
         self.generations: set[Generation] = set()  # those that are not closed yet
+
+    async def reset_prefix_cache(self) -> None:
+        """Of every engine behind every tokenizer. Raises TandemError (UNAVAILABLE) unless all have done it."""
+        request = pb.ResetPrefixCacheRequest()
+        await ask_all(self.links, lambda stub: stub.ResetPrefixCache(request, timeout=ADMINISTRATION_SECONDS))
 
     def link_up(self, link: TextUplink) -> None:
         self.dispatcher.link_up(link)
 
-    def link_down(self, link: TextUplink) -> None:
-        self.dispatcher.link_down(link)
+    def link_down(self, link: TextUplink, *, died: bool) -> None:
+        self.dispatcher.link_down(link, died=died)
 
     def receive(self, link: TextUplink, message: text_pb2.TextUp) -> None:
         batch = message.batch
@@ -191,14 +200,13 @@ class Generation:
         """Returns once the request runs. Raises its TandemError when it was refused instead."""
         await self._updates.wait()
         error = self._updates.error()
-        if error is not None and not self._updates.accepted:
+        if error is not None:
             raise error
 
     def fail(self, error: TandemError) -> None:
         """Ends every open choice with this error; the client is told."""
-        failed = text_pb2.TextTerminal(reason=pb.FINISH_REASON_ERROR, error=error.to_proto())
         for call in self.calls:
-            call.fail(failed)
+            call.cut_off(error)
 
     def close(self) -> None:
         """Aborts what still runs."""
@@ -208,5 +216,5 @@ class Generation:
         self._open_ones.discard(self)
 
 
-def _connect(channel: grpc.aio.Channel) -> Any:
-    return text_pb2_grpc.TextServiceStub(channel).Connect()
+def _failed(error: TandemError, handle: int) -> text_pb2.TextTerminal:
+    return text_pb2.TextTerminal(handle=handle, reason=pb.FINISH_REASON_ERROR, error=error.to_proto())

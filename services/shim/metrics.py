@@ -6,6 +6,7 @@ from services.monitor import ENGINE
 
 LABELS = ("model_name", "engine")
 REASONS = ("stop", "length", "abort", "error")
+REJECTIONS = ("max_concurrent_requests", "body_bytes")
 FIRST_TOKEN = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0,
     640.0, 2560.0,
@@ -77,6 +78,11 @@ class ShimMetrics:
         self.http_requests = Counter(
             "tandem:http_requests", "Answers over HTTP.", ("method", "path", "status"), registry=registry
         )
+        self.http_rejections = Counter(
+            "tandem:http_rejections", "Requests refused at this process's own limits.", ("reason",), registry=registry
+        )
+        for reason in REJECTIONS:
+            self.http_rejections.labels(reason)
 
     def of(self, model: str) -> ModelMetrics:
         """The first call makes all of the model's series appear, at 0."""

@@ -40,7 +40,8 @@ def error_body(error: TandemError) -> Json:
 
 
 def error_response(error: TandemError) -> Response:
-    return json_response(error_body(error), error.status.http)
+    headers = {"retry-after": str(error.retry_after)} if error.retry_after else None
+    return json_response(error_body(error), error.status.http, headers)
 
 
 async def until_disconnected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import resource
 import socket
 from collections.abc import Iterator
 
@@ -41,6 +42,7 @@ def main(options: ShimOptions) -> int:
 
 async def serve(options: ShimOptions) -> None:
     """Runs until cancelled. Raises Fatal when it cannot listen, HelloMismatch when a tokenizer does not fit."""
+    _allow_connections()
     if options.listen_fd is not None:
         front = socket.socket(fileno=options.listen_fd)
     else:
@@ -52,7 +54,7 @@ async def serve(options: ShimOptions) -> None:
     tracing = set_up_tracing("shim", options.otlp_traces_endpoint)
     scrape = Scrape(registry, options.metrics_peers)
     config = uvicorn.Config(
-        make_app(client, options.api_key, metrics, scrape, tracing),
+        make_app(client, options, metrics, scrape, tracing),
         lifespan="off",
         log_config=None,
         access_log=False,
@@ -68,6 +70,12 @@ async def serve(options: ShimOptions) -> None:
             generation.fail(unavailable("the server is stopping"))
         server.should_exit = True
         await to_the_end(_stop(serving, client, tracing))
+
+
+def _allow_connections() -> None:
+    """As many as the system lets this process have: one that cannot be accepted gets no answer at all."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 async def _stop(serving: asyncio.Task[None], client: TokenizerClient, tracing: Tracing) -> None:

@@ -1,15 +1,14 @@
 """The tokenizer's calls to the engines: sends submits, checks what comes back, and hands it to each call's listener."""
 
-from typing import Any, Protocol
-
-import grpc
+from typing import Protocol
 
 from services.rpc.call import Call
 from services.rpc.columns import ITEM_BYTES, unpack_f32, unpack_u32
 from services.rpc.dispatcher import Dispatcher
+from services.rpc.errors import TandemError
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2, engine_pb2_grpc
-from services.rpc.link import Link
+from services.rpc.link import ADMINISTRATION_SECONDS, Link, ask_all
 
 EngineUplink = Link[engine_pb2.EngineEntry, engine_pb2.EngineUp]
 
@@ -43,6 +42,13 @@ class EngineCall(Call[engine_pb2.Submit]):
         super().__init__(submit)
         self.listener = listener
 
+    def fail(self, error: TandemError) -> None:
+        for handle in list(self.open):
+            self.end(handle)
+            self.listener.ended(
+                handle, engine_pb2.Terminal(handle=handle, reason=pb.FINISH_REASON_ERROR, error=error.to_proto())
+            )
+
 
 class EngineClient:
     """One per tokenizer process; owns the links to all engines."""
@@ -52,14 +58,20 @@ class EngineClient:
             lambda submit: engine_pb2.EngineEntry(submit=submit), lambda abort: engine_pb2.EngineEntry(abort=abort)
         )
         self.links: list[EngineUplink] = [
-            Link(target, _connect, engine_pb2.EngineDown, hello, "engine", self) for target in targets
+            Link(target, engine_pb2_grpc.EngineServiceStub, engine_pb2.EngineDown, hello, "engine", self)
+            for target in targets
         ]
+
+    async def reset_prefix_cache(self) -> None:
+        """Of every engine. Raises TandemError (UNAVAILABLE) unless all have done it."""
+        request = pb.ResetPrefixCacheRequest()
+        await ask_all(self.links, lambda stub: stub.ResetPrefixCache(request, timeout=ADMINISTRATION_SECONDS))
 
     def link_up(self, link: EngineUplink) -> None:
         self.dispatcher.link_up(link)
 
-    def link_down(self, link: EngineUplink) -> None:
-        self.dispatcher.link_down(link)
+    def link_down(self, link: EngineUplink, *, died: bool) -> None:
+        self.dispatcher.link_down(link, died=died)
 
     def receive(self, link: EngineUplink, message: engine_pb2.EngineUp) -> None:
         step = message.step
@@ -101,7 +113,3 @@ class EngineClient:
                     span = slice(first_logprob + known * width, logprob_at)
                     found = TokenLogprobColumns(width, logprob_ids[span], logprobs[span])
                 call.listener.tokens(handle, start_index + known, token_ids[first + known : token_at], found)
-
-
-def _connect(channel: grpc.aio.Channel) -> Any:
-    return engine_pb2_grpc.EngineServiceStub(channel).Connect()

@@ -1,7 +1,7 @@
 """Upwards to one shim: text events of all its choices. Events of one choice merge until they are written."""
 
 from services.rpc.generated import text_pb2
-from services.rpc.mailbox import Mailbox
+from services.rpc.mailbox import MERGED_TOKENS, Mailbox, num_fitting
 
 
 class TextMailbox(Mailbox[text_pb2.TextUp]):
@@ -9,7 +9,7 @@ class TextMailbox(Mailbox[text_pb2.TextUp]):
         super().__init__()
         self._epoch = epoch
         self._accepted: list[text_pb2.TextAccepted] = []
-        self._events: dict[int, text_pb2.TextEvent] = {}
+        self._events: dict[tuple[int, int], text_pb2.TextEvent] = {}  # by handle and span of tokens
         self._terminals: list[text_pb2.TextTerminal] = []
 
     def put_accepted(self, accepted: text_pb2.TextAccepted) -> None:
@@ -17,9 +17,10 @@ class TextMailbox(Mailbox[text_pb2.TextUp]):
         self._wake.set()
 
     def put_event(self, event: text_pb2.TextEvent) -> None:
-        pending = self._events.get(event.handle)
+        key = (event.handle, event.start_index // MERGED_TOKENS)
+        pending = self._events.get(key)
         if pending is None:
-            self._events[event.handle] = event
+            self._events[key] = event
         else:
             pending.token_ids += event.token_ids
             pending.content += event.content
@@ -32,7 +33,13 @@ class TextMailbox(Mailbox[text_pb2.TextUp]):
 
     def take(self) -> text_pb2.TextUp:
         accepted, self._accepted = self._accepted, []
-        events, self._events = self._events, {}
-        terminals, self._terminals = self._terminals, []
-        batch = text_pb2.TextBatch(epoch=self._epoch, accepted=accepted, events=events.values(), terminals=terminals)
+        count = num_fitting(event.ByteSize() for event in self._events.values())
+        events = list(self._events.values())[:count]
+        self._events = dict(list(self._events.items())[count:])
+        terminals: list[text_pb2.TextTerminal] = []
+        if self._events:
+            self._wake.set()
+        else:  # the last of a choice: behind all its events
+            terminals, self._terminals = self._terminals, []
+        batch = text_pb2.TextBatch(epoch=self._epoch, accepted=accepted, events=events, terminals=terminals)
         return text_pb2.TextUp(batch=batch)

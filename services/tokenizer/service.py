@@ -18,7 +18,7 @@ from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2, text_pb2_grpc
 from services.rpc.hello import HelloMismatch, make_hello
 from services.rpc.observe import LinkMessages
-from services.rpc.session import Attempts, converse
+from services.rpc.session import Attempts, Callee
 from services.rpc.transport import RpcServer
 from services.tokenizer.engine_client import EngineClient
 from services.tokenizer.mailbox import TextMailbox
@@ -43,6 +43,7 @@ class TextServicer(text_pb2_grpc.TextServiceServicer):
         self._engines = engines
         self._hello = hello
         self._attempts = Attempts()
+        self.callee = Callee()
         self._sessions: set[_Session] = set()
 
     async def Connect(self, request_iterator: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
@@ -58,10 +59,26 @@ class TextServicer(text_pb2_grpc.TextServiceServicer):
         session = _Session(self, TextMailbox(hello.epoch))
         self._sessions.add(session)
         try:
-            await converse(context, hello, ("shim",), session.mailbox, session.opened, text_pb2.TextUp)
+            await self.callee.converse(context, hello, ("shim",), session.mailbox, session.opened, text_pb2.TextUp)
         finally:
             self._sessions.discard(session)
             session.close()
+
+    async def HoldFloor(self, request: pb.Hello, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        """Granted once every prompt that is here has been encoded."""
+
+        async def encoded() -> None:
+            tasks = [task for session in self._sessions for task in session.starting]
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+        await self.callee.hold_floor(request, context, encoded)
+
+    async def ResetPrefixCache(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+        try:
+            await self._engines.reset_prefix_cache()
+        except TandemError as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, error.message)
+        return pb.ResetPrefixCacheResponse()
 
     def stop(self) -> None:
         """This process stops: what still runs leaves its spans behind, whatever its stream's end does later."""
@@ -128,7 +145,7 @@ class _Session:
         self._caller = pb.Hello()
         self._open: dict[int, int] = {}  # handle -> attempt
         self._requests: dict[int, TextRequest] = {}
-        self._starting: set[asyncio.Task[None]] = set()
+        self.starting: set[asyncio.Task[None]] = set()
 
     def opened(self, caller: pb.Hello) -> Callable[[text_pb2.TextEntry], None]:
         self._caller = caller
@@ -149,8 +166,8 @@ class _Session:
                     continue
                 self._open[choice.handle] = submit.attempt
             task = asyncio.create_task(self._start(submit))
-            self._starting.add(task)
-            task.add_done_callback(self._starting.discard)
+            self.starting.add(task)
+            task.add_done_callback(self.starting.discard)
         elif entry.HasField("abort"):
             self._abort(entry.abort.handle)
 
@@ -225,6 +242,7 @@ async def serve(options: TokenizerOptions) -> None:
 
 
 async def _stop(server: RpcServer, servicer: TextServicer, tracing: Tracing) -> None:
+    await servicer.callee.say_goodbye()
     await server.stop()
     servicer.stop()
     await asyncio.to_thread(tracing.stop)

@@ -69,7 +69,7 @@ class TextRequest:
             self._span.end()
             return
         self._call = EngineCall(self._engine_submit(choices), self)
-        self._engines.dispatcher.start(self._call, resumed=self._submit.attempt > 1)
+        self._engines.dispatcher.start(self._call, resumed=self._submit.attempt > 1, alone=self._submit.alone)
 
     def abort(self, shim_handle: int) -> None:
         """The shim gave this choice up; it gets no terminal message, for nobody waits for it."""
@@ -145,6 +145,7 @@ class TextRequest:
         submit = self._submit
         return engine_pb2.Submit(
             request_id=submit.request_id,
+            attempt=max(0, submit.attempt - 1),  # the call counts its own on top: what is resumed here is so there
             prompt_token_ids=pack_u32(self._prompt),
             seed=submit.seed if submit.HasField("seed") else None,
             choices=choices,

@@ -31,7 +31,7 @@ def test_messages_per_step_do_not_grow_with_the_streams() -> None:
 
 def test_without_a_pace_it_goes_faster() -> None:
     (row,) = rows("--num-streams=4", "--num-tokens=200", "--step-ms=0")
-    assert row["tokens_per_s"] > 4 * 100, "more than a step of 10 ms would allow"
+    assert row["tokens_per_s"] > 4 * 20, "more than a step of 50 ms would allow"
     assert row["per_chunk"] >= 1
 
 

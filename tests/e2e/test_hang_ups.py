@@ -1,5 +1,6 @@
 """A client that hangs up or does not read costs nobody anything."""
 
+import io
 import json
 import socket
 from concurrent.futures import ThreadPoolExecutor
@@ -75,15 +76,16 @@ def send_without_reading(server: Server, body: Json) -> socket.socket:
     return client
 
 
-def read_chunked(client: socket.socket) -> list[Json]:
-    with client.makefile("rb") as reader:
-        assert reader.readline() == b"HTTP/1.1 200 OK\r\n"
-        while reader.readline() != b"\r\n":
-            pass
-        body = b""
-        while size := int(reader.readline(), 16):
-            body += reader.read(size)
-            reader.readline()
+def read_chunked(client: socket.socket, read_before: bytes = b"") -> list[Json]:
+    with client.makefile("rb") as rest:
+        reader = io.BytesIO(read_before + rest.read())
+    assert reader.readline() == b"HTTP/1.1 200 OK\r\n"
+    while reader.readline() != b"\r\n":
+        pass
+    body = b""
+    while size := int(reader.readline(), 16):
+        body += reader.read(size)
+        reader.readline()
     return events_of(iter(body.decode().split("\n")[:-1]))
 
 

@@ -21,7 +21,7 @@ import torch
 
 from services.config import _serve_settings
 from tests.checkpoints import make_qwen3
-from tests.e2e import test_hangs, test_hub, test_logs, test_traces
+from tests.e2e import test_admission, test_hangs, test_hub, test_logs, test_traces
 from tests.e2e.harness import TANDEM, Server, children_of, run_tandem, wait_for
 
 FLAG_KEY, ENVIRONMENT_KEY = "key-of-the-flag", "key-of-the-environment"
@@ -464,8 +464,11 @@ PROOFS: dict[str, Callable[..., None]] = {
     "log_format": test_logs.test_log_format,
     "log_level": test_logs.test_log_level,
     "long_prefill_token_threshold": test_long_prefill_token_threshold,
+    "max_concurrent_requests": test_admission.test_max_concurrent_requests,
     "max_model_len": test_max_model_len,
     "max_num_batched_tokens": test_max_num_batched_tokens,
+    "max_num_queued_reqs": test_admission.test_max_num_queued_reqs,
+    "max_num_queued_tokens": test_admission.test_max_num_queued_tokens,
     "max_num_seqs": test_max_num_seqs,
     "model": test_model,
     "otlp_traces_endpoint": test_traces.test_otlp_traces_endpoint,

@@ -1,4 +1,4 @@
-"""A stream goes on while processes die, and a request that kills is found. Kills at random are in tests/recovery."""
+"""Any process behind the shim is killed, and every answer goes on with exactly the tokens that it would have had."""
 
 import os
 import signal
@@ -7,13 +7,22 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
-from tests.e2e.api import TEXT
+from tests.e2e.api import CHAT, INPUT, TEXT, Json, error_of
 from tests.e2e.harness import Server, children_of, wait_for
 from tests.e2e.test_processes import WATCHING, argv_of
 
 LENGTH = {"max_tokens": 400, "ignore_eos": True, "return_token_ids": True}
+REQUESTS: list[tuple[str, Json]] = [
+    (CHAT, {**INPUT[CHAT], **LENGTH, "temperature": 0}),
+    (CHAT, {**INPUT[CHAT], **LENGTH, "temperature": 1, "seed": 1, "n": 2}),
+    (TEXT, {**INPUT[TEXT], **LENGTH, "temperature": 1, "seed": 2, "logprobs": 2}),
+    (TEXT, {**INPUT[TEXT], **LENGTH, "temperature": 0.7, "seed": 3, "stop": ["no such text", "nor this"]}),
+    (TEXT, {**INPUT[TEXT], **LENGTH, "temperature": 1, "seed": 4, "frequency_penalty": 0.5, "presence_penalty": 0.5}),
+    (TEXT, {**INPUT[TEXT], **LENGTH, "temperature": 1.2, "seed": 5, "skip_special_tokens": False}),
+]
 
 
 @pytest.fixture(scope="module")
@@ -21,6 +30,28 @@ def server() -> Iterator[Server]:
     with Server("--tokenizer-replicas=2") as running:
         wait_for(lambda: WATCHING in running.log, "the launcher knows that all are ready")
         yield running
+
+
+def ask(server: Server, path: str, body: Json) -> Json:
+    return seen(server.post(path, body))
+
+
+def seen(answer: httpx.Response) -> Json:
+    """What must not change: text, ids, logprobs, reasons, usage."""
+    assert answer.status_code == 200, answer.text
+    choices = answer.json()["choices"]
+    usage = {name: answer.json()["usage"][name] for name in ("prompt_tokens", "completion_tokens")}
+    return {"choices": choices, "usage": usage}
+
+
+def ask_until_answered(server: Server, path: str, body: Json) -> Json:
+    """As clients do: new work does not wait for a process that is down, it is told to come again."""
+    return seen(wait_for(lambda: (found := server.post(path, body)).status_code != 503 and found, "an answer", 60))
+
+
+def ask_all(server: Server) -> list[Json]:
+    with ThreadPoolExecutor(len(REQUESTS)) as pool:
+        return list(pool.map(lambda request: ask(server, *request), REQUESTS))
 
 
 def pid_of(server: Server, role: str) -> int:
@@ -41,21 +72,26 @@ def test_a_stream_goes_on_without_a_seam(server: Server) -> None:
             assert text == whole.choices[0].text
 
 
-def test_who_kills_its_worker_again_and_again_is_sent_away() -> None:
-    """Its neighbours only wait: two deaths make it run alone, the third one ends it with an error."""
+@pytest.mark.parametrize("role", ["worker", "engine", "tokenizer"])
+def test_who_kills_again_and_again_is_sent_away(role: str) -> None:
+    """Its neighbours, those that run and those that come with it, only wait: two deaths make it run alone, the third
+    one ends it with an error."""
     poison = 900
-    env = {"PYTHONPATH": _fault_folder(), "TANDEM_TEST_POISON": str(poison)}
-    with Server(env=env) as server, ThreadPoolExecutor(4) as pool:
+    env = {"PYTHONPATH": _fault_folder(), "TANDEM_TEST_POISON": f"{role}:{poison}"}
+    with Server("--tokenizer-replicas=2", env=env) as server, ThreadPoolExecutor(10) as pool:
         wait_for(lambda: WATCHING in server.log, "the launcher knows that all are ready")
-        body = {"prompt": "Which way?", "temperature": 0, **LENGTH}
-        expected = server.post(TEXT, body).json()["choices"]
-        neighbours = [pool.submit(server.post, TEXT, body) for _ in range(2)]
-        wait_for(lambda: server.stats().num_running == 2, "the neighbours run")
-        refused = server.post(TEXT, {"prompt": [poison] * 5, "max_tokens": 3})
-        assert refused.status_code == 500
-        assert refused.json()["error"]["message"] == "the worker died 3 times at this request"
-        for neighbour in neighbours:
-            assert neighbour.result().json()["choices"] == expected
+        expected = ask_all(server)
+        body = {"prompt": [poison] * 5, "max_tokens": 3}
+        running = [pool.submit(ask, server, *request) for request in REQUESTS[:3]]
+        wait_for(lambda: server.stats().num_running == 4, "the neighbours run")
+        refused = pool.submit(server.post, TEXT, body)
+        coming = [pool.submit(ask_until_answered, server, *request) for request in REQUESTS[3:]]
+        error = error_of(refused.result(), 500)
+        assert error["message"] == f"the {role} died at this request, which it had to itself"
+        assert [one.result() for one in (*running, *coming)] == expected
+        assert len([line for line in server.lines if f"the {role}" in line and "ended with status 9" in line]) == 3
+        assert ask(server, *REQUESTS[0]) == expected[0]
+        wait_for(lambda: server.stats().num_running + server.stats().num_waiting == 0, "nothing is left")
 
 
 def _fault_folder() -> str:

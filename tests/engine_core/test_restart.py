@@ -3,7 +3,9 @@
 from engine_core.events import Finished
 from engine_core.kv_cache_manager import KVCacheManager
 from engine_core.plan_builder import PlanBuilder
+from engine_core.request import SUSPECT_AT
 from engine_core.scheduler import Scheduler
+from engine_core.step_plan import unpack_i32
 from tests.engine_core.test_scheduler import add_all, make_scheduler, run
 from tests.fakes import FakeWorker, make_core_request, make_facts, oracle
 
@@ -51,6 +53,13 @@ def test_a_preempted_request_waits_for_no_result_that_is_lost() -> None:
     assert scheduler.schedule() is not None, "it may run at once"
 
 
+def run_steps(scheduler: Scheduler, worker: FakeWorker, count: int) -> None:
+    for _ in range(count):
+        plan = scheduler.schedule()
+        assert plan is not None
+        scheduler.update(worker.execute(plan))
+
+
 def die(scheduler: Scheduler) -> list[Finished]:
     """In the middle of the next step."""
     assert scheduler.schedule() is not None
@@ -63,7 +72,7 @@ def test_two_deaths_make_it_run_alone_and_the_third_one_ends_it() -> None:
     assert die(scheduler) == [] and die(scheduler) == []
     ended = die(scheduler)
     assert [(one.handle, one.stop.reason) for one in ended] == [(0, "error")]
-    assert ended[0].stop.message == "the worker died 3 times at this request"
+    assert ended[0].stop.message == "the worker died at this request, which it had to itself"
     plan = scheduler.schedule()
     assert plan is not None and [request.handle for request in scheduler.running] == [1], "the next suspect, alone"
 
@@ -82,6 +91,21 @@ def test_a_token_clears_a_suspect() -> None:
         told.append([tokens.handle for tokens in scheduler.update(worker.execute(plan)).new_tokens])
     assert told == [[0], [1], [0, 1]], "the first pauses while the second is looked at"
     assert die(scheduler) == []
+
+
+def test_one_that_comes_as_a_suspect_has_its_steps_to_itself() -> None:
+    """Somebody above has seen deaths under it: the running pause, and the next death is its own."""
+    scheduler, worker = make_scheduler()
+    add_all(scheduler, make_core_request(0, [1, 2, 3], 9))
+    run_steps(scheduler, worker, 2)
+    suspect = make_core_request(1, [4, 5], 9)
+    suspect.strikes = SUSPECT_AT
+    add_all(scheduler, suspect)
+    plan = scheduler.schedule()
+    assert plan is not None and len(unpack_i32(plan.slots)) == 1 and [new.handle for new in plan.new_requests] == [1]
+    assert scheduler.schedule() is None, "nothing goes ahead of it"
+    ended = next_worker(scheduler)[1]
+    assert [(one.handle, one.stop.reason) for one in ended] == [(1, "error")]
 
 
 def test_who_does_not_fit_the_next_worker_ends_with_the_reason() -> None:

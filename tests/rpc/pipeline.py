@@ -17,7 +17,7 @@ import httpx
 from prometheus_client import CollectorRegistry
 
 from engine_core.worker_messages import ModelFacts
-from services.config import EngineOptions, TokenizerOptions
+from services.config import EngineOptions, ShimOptions, TokenizerOptions
 from services.engine import service as engine_service
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
@@ -51,14 +51,18 @@ class Proxy:
         self._target = target
         self._server = grpc.aio.server(options=SERVER_OPTIONS)
         handler = grpc.stream_stream_rpc_method_handler(self._pass_on)
+        floor = grpc.unary_stream_rpc_method_handler(self._pass_floor_on)
         service, name = method.strip("/").split("/")
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {name: handler}),))
+        self._floor_method = f"/{service}/HoldFloor"
+        handlers = {name: handler, "HoldFloor": floor}
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
         self._server.add_insecure_port(listen)
         self.reset()
 
     def reset(self) -> None:
         self.num_up = 0
         self.num_streams = 0
+        self.num_floors = 0
         self.cut_after: int | None = None  # so many messages, once; at 0 the first one is lost
         self.cut_each: int | None = None  # every stream, after so many of its own
         self.alter: Callable[[int, bytes], list[bytes]] = lambda index, message: [message]
@@ -92,6 +96,18 @@ class Proxy:
                 await asyncio.gather(down, return_exceptions=True)
                 call.cancel()
 
+    async def _pass_floor_on(self, request: bytes, context: Any) -> None:
+        self.num_floors += 1
+        async with open_channel(self._target) as channel:
+            call = channel.unary_stream(self._floor_method)(request)
+            try:
+                while (message := await call.read()) is not grpc.aio.EOF:
+                    await context.write(message)
+            except asyncio.CancelledError:
+                pass
+            finally:
+                call.cancel()
+
     @staticmethod
     async def _pass_down(requests: AsyncIterator[bytes], call: Any) -> None:
         async for message in requests:
@@ -109,7 +125,9 @@ class Fold:
 
 
 class Pipeline:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **engine: Any) -> None:
+        """`engine` are options of the engine."""
+        self._engine = {"max_num_seqs": 8, **engine}
         at = f"unix:{folder}"
         self.engine_address, self.tokenizer_address = f"{at}/engine.sock", f"{at}/tokenizer.sock"
         self.engine_proxy = Proxy("/tandem.v1.EngineService/Connect", f"{at}/engine-proxy.sock", self.engine_address)
@@ -123,7 +141,7 @@ class Pipeline:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator["Pipeline"]:
         worker = threading.Thread(target=_run_worker, args=(self._worker_endpoint, self.facts), daemon=True)
-        engine = EngineOptions(listen=self.engine_address, worker=self._worker_endpoint, max_num_seqs=8)
+        engine = EngineOptions(listen=self.engine_address, worker=self._worker_endpoint, **self._engine)
         tokenizer = TokenizerOptions(
             model="demo", listen=self.tokenizer_address, engine=(f"{self._at}/engine-proxy.sock",)
         )
@@ -152,7 +170,9 @@ class Pipeline:
     async def http(self) -> AsyncIterator[httpx.AsyncClient]:
         """The shim's HTTP side on top of all, without a socket."""
         registry = CollectorRegistry()
-        app = make_app(self.client, None, ShimMetrics(registry), Scrape(registry, ()), set_up_tracing("shim", None))
+        app = make_app(
+            self.client, ShimOptions(), ShimMetrics(registry), Scrape(registry, ()), set_up_tracing("shim", None)
+        )
         async with httpx.AsyncClient(
             transport=httpx.ASGITransport(app), base_url="http://test", timeout=DEADLINE
         ) as http:

@@ -38,6 +38,37 @@ def test_text_of_one_choice_merges_into_one_event() -> None:
     assert (event.start_index, event.content, unpack_u32(event.token_ids)) == (0, "ab", [0, 1, 2])
 
 
+def test_what_one_message_cannot_carry_comes_in_order_and_the_end_comes_last() -> None:
+    """A reader that stood still for long, of answers with 20 logprobs a token."""
+    engine, tokenizer = StepMailbox(epoch=1), TextMailbox(epoch=1)
+    entry = text_pb2.TokenLogprob(token="word", token_bytes=b"word", logprob=-1.0)
+    logprobs = [text_pb2.TokenLogprobs(sampled=entry, top=[entry] * 20)]
+    num_tokens = 60_000
+    for index in range(num_tokens):
+        engine.put_tokens(1, NewTokens(1, index, [index], Logprobs(21, [7] * 21, [-0.5] * 21)))
+        tokenizer.put_event(text_pb2.TextEvent(handle=1, start_index=index, token_ids=bytes(4), logprobs=logprobs))
+    engine.put_terminal(engine_pb2.Terminal(handle=1))
+    tokenizer.put_terminal(text_pb2.TextTerminal(handle=1))
+    for mailbox, batch in ((engine, "step"), (tokenizer, "batch")):
+        messages = []
+        while not messages or not getattr(messages[-1], batch).terminals:
+            messages.append(mailbox.take())
+        assert 1 < len(messages) < 10
+        assert max(message.ByteSize() for message in messages) < 2 * MAX_MERGED_BYTES
+        if batch == "step":
+            found = [unpack_u32(message.step.token_ids) for message in messages]
+        else:
+            found = [
+                [
+                    event.start_index + offset
+                    for event in message.batch.events
+                    for offset in range(len(event.token_ids) // 4)
+                ]
+                for message in messages
+            ]
+        assert [token for tokens in found for token in tokens] == list(range(num_tokens))
+
+
 def abort(handle: int) -> text_pb2.TextEntry:
     return text_pb2.TextEntry(abort=pb.Abort(handle=handle))
 

@@ -287,9 +287,8 @@ async def test_a_hello_that_does_not_fit_is_refused_with_both_values(
 async def test_the_caller_refuses_a_hello_as_well(pipeline: Pipeline) -> None:
     """A tokenizer that is pointed at another tokenizer instead of an engine."""
     client = TokenizerClient((pipeline.tokenizer_address,), make_hello("shim"))
-    source = client.links[0]
     link: Link[text_pb2.TextEntry, text_pb2.TextUp] = Link(
-        pipeline.tokenizer_address, source._connect, text_pb2.TextDown, make_hello("shim"), "engine", client
+        pipeline.tokenizer_address, TextServiceStub, text_pb2.TextDown, make_hello("shim"), "engine", client
     )
     with pytest.raises(HelloMismatch, match="role engine expected, 'tokenizer' there"):
         await asyncio.wait_for(link.run(), 10)

@@ -10,8 +10,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp, Message
 
+from services.config import ShimOptions
 from services.rpc.errors import STATUS, TandemError
 from services.rpc.hello import make_hello
+from services.shim import concurrency
 from services.shim.app import MAX_BODY_BYTES, make_app
 from services.shim.generation import TokenizerClient
 from services.shim.metrics import ShimMetrics
@@ -26,7 +28,9 @@ KEY = "a key"
 def _app(api_key: str | None) -> ASGIApp:
     registry = CollectorRegistry()
     client = TokenizerClient((), make_hello("shim"))
-    return make_app(client, api_key, ShimMetrics(registry), Scrape(registry, ()), set_up_tracing("shim", None))
+    return make_app(
+        client, ShimOptions(api_key=api_key), ShimMetrics(registry), Scrape(registry, ()), set_up_tracing("shim", None)
+    )
 
 
 @pytest.fixture
@@ -115,7 +119,19 @@ async def test_without_a_model(http: httpx.AsyncClient) -> None:
     assert (await http.get("/health")).status_code == 503
     assert (await http.get("/version")).status_code == 200
     error_of(await http.get("/v1/models"), 503)
-    error_of(await http.post("/v1/completions", json={"prompt": "Hi"}), 503)
+    response = await http.post("/v1/completions", json={"prompt": "Hi"})
+    error_of(response, 503)
+    assert response.headers["retry-after"] == "2"
+
+
+async def test_bodies_together_are_bounded(http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one holds is free again once it has been answered."""
+    monkeypatch.setattr(concurrency, "MAX_HELD_BYTES", 1000)
+    for _ in range(2):
+        response = await http.post("/v1/completions", json={"prompt": "x" * 1000})
+        assert "hold 1000 bytes" in error_of(response, 429)["message"]
+        assert response.headers["retry-after"] == "1"
+        error_of(await http.post("/v1/completions", json={"prompt": "x" * 900}), 503)
 
 
 @pytest.mark.parametrize("given", [None, "", KEY, "Bearer", "Bearer other", f"Basic {KEY}"])

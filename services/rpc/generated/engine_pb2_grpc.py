@@ -3,6 +3,7 @@
 import grpc
 import warnings
 
+from services.rpc.generated import common_pb2 as tandem_dot_v1_dot_common__pb2
 from services.rpc.generated import engine_pb2 as tandem_dot_v1_dot_engine__pb2
 
 GRPC_GENERATED_VERSION = '1.76.0'
@@ -39,10 +40,20 @@ class EngineServiceStub(object):
                 request_serializer=tandem_dot_v1_dot_engine__pb2.EngineDown.SerializeToString,
                 response_deserializer=tandem_dot_v1_dot_engine__pb2.EngineUp.FromString,
                 _registered_method=True)
+        self.HoldFloor = channel.unary_stream(
+                '/tandem.v1.EngineService/HoldFloor',
+                request_serializer=tandem_dot_v1_dot_common__pb2.Hello.SerializeToString,
+                response_deserializer=tandem_dot_v1_dot_common__pb2.FloorGranted.FromString,
+                _registered_method=True)
         self.GetStats = channel.unary_unary(
                 '/tandem.v1.EngineService/GetStats',
                 request_serializer=tandem_dot_v1_dot_engine__pb2.GetStatsRequest.SerializeToString,
                 response_deserializer=tandem_dot_v1_dot_engine__pb2.EngineStats.FromString,
+                _registered_method=True)
+        self.ResetPrefixCache = channel.unary_unary(
+                '/tandem.v1.EngineService/ResetPrefixCache',
+                request_serializer=tandem_dot_v1_dot_common__pb2.ResetPrefixCacheRequest.SerializeToString,
+                response_deserializer=tandem_dot_v1_dot_common__pb2.ResetPrefixCacheResponse.FromString,
                 _registered_method=True)
 
 
@@ -56,7 +67,20 @@ class EngineServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def HoldFloor(self, request, context):
+        """/ One caller at a time is answered: until it hangs up, no request of another caller starts here.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetStats(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResetPrefixCache(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -70,10 +94,20 @@ def add_EngineServiceServicer_to_server(servicer, server):
                     request_deserializer=tandem_dot_v1_dot_engine__pb2.EngineDown.FromString,
                     response_serializer=tandem_dot_v1_dot_engine__pb2.EngineUp.SerializeToString,
             ),
+            'HoldFloor': grpc.unary_stream_rpc_method_handler(
+                    servicer.HoldFloor,
+                    request_deserializer=tandem_dot_v1_dot_common__pb2.Hello.FromString,
+                    response_serializer=tandem_dot_v1_dot_common__pb2.FloorGranted.SerializeToString,
+            ),
             'GetStats': grpc.unary_unary_rpc_method_handler(
                     servicer.GetStats,
                     request_deserializer=tandem_dot_v1_dot_engine__pb2.GetStatsRequest.FromString,
                     response_serializer=tandem_dot_v1_dot_engine__pb2.EngineStats.SerializeToString,
+            ),
+            'ResetPrefixCache': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResetPrefixCache,
+                    request_deserializer=tandem_dot_v1_dot_common__pb2.ResetPrefixCacheRequest.FromString,
+                    response_serializer=tandem_dot_v1_dot_common__pb2.ResetPrefixCacheResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -114,6 +148,33 @@ class EngineService(object):
             _registered_method=True)
 
     @staticmethod
+    def HoldFloor(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/tandem.v1.EngineService/HoldFloor',
+            tandem_dot_v1_dot_common__pb2.Hello.SerializeToString,
+            tandem_dot_v1_dot_common__pb2.FloorGranted.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def GetStats(request,
             target,
             options=(),
@@ -130,6 +191,33 @@ class EngineService(object):
             '/tandem.v1.EngineService/GetStats',
             tandem_dot_v1_dot_engine__pb2.GetStatsRequest.SerializeToString,
             tandem_dot_v1_dot_engine__pb2.EngineStats.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResetPrefixCache(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandem.v1.EngineService/ResetPrefixCache',
+            tandem_dot_v1_dot_common__pb2.ResetPrefixCacheRequest.SerializeToString,
+            tandem_dot_v1_dot_common__pb2.ResetPrefixCacheResponse.FromString,
             options,
             channel_credentials,
             insecure,

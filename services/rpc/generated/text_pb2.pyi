@@ -24,7 +24,7 @@ class TextEntry(_message.Message):
     def __init__(self, submit: _Optional[_Union[TextSubmit, _Mapping]] = ..., abort: _Optional[_Union[_common_pb2.Abort, _Mapping]] = ...) -> None: ...
 
 class TextSubmit(_message.Message):
-    __slots__ = ("request_id", "attempt", "chat", "text", "prompt_token_ids", "seed", "choices", "sampling", "cache_salt", "stop", "include_stop_str_in_output", "skip_special_tokens", "traceparent", "priority")
+    __slots__ = ("request_id", "attempt", "chat", "text", "prompt_token_ids", "seed", "choices", "sampling", "cache_salt", "stop", "include_stop_str_in_output", "skip_special_tokens", "traceparent", "priority", "alone")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     CHAT_FIELD_NUMBER: _ClassVar[int]
@@ -39,6 +39,7 @@ class TextSubmit(_message.Message):
     SKIP_SPECIAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    ALONE_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     attempt: int
     chat: ChatInput
@@ -53,7 +54,8 @@ class TextSubmit(_message.Message):
     skip_special_tokens: bool
     traceparent: str
     priority: int
-    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., chat: _Optional[_Union[ChatInput, _Mapping]] = ..., text: _Optional[_Union[TextInput, _Mapping]] = ..., prompt_token_ids: _Optional[bytes] = ..., seed: _Optional[int] = ..., choices: _Optional[_Iterable[_Union[_common_pb2.Choice, _Mapping]]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., cache_salt: _Optional[str] = ..., stop: _Optional[_Iterable[str]] = ..., include_stop_str_in_output: bool = ..., skip_special_tokens: bool = ..., traceparent: _Optional[str] = ..., priority: _Optional[int] = ...) -> None: ...
+    alone: bool
+    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., chat: _Optional[_Union[ChatInput, _Mapping]] = ..., text: _Optional[_Union[TextInput, _Mapping]] = ..., prompt_token_ids: _Optional[bytes] = ..., seed: _Optional[int] = ..., choices: _Optional[_Iterable[_Union[_common_pb2.Choice, _Mapping]]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., cache_salt: _Optional[str] = ..., stop: _Optional[_Iterable[str]] = ..., include_stop_str_in_output: bool = ..., skip_special_tokens: bool = ..., traceparent: _Optional[str] = ..., priority: _Optional[int] = ..., alone: bool = ...) -> None: ...
 
 class ChatInput(_message.Message):
     __slots__ = ("messages_json", "tools_json", "template_kwargs_json", "add_generation_prompt", "continue_final_message")

@@ -3,6 +3,7 @@
 import grpc
 import warnings
 
+from services.rpc.generated import common_pb2 as tandem_dot_v1_dot_common__pb2
 from services.rpc.generated import text_pb2 as tandem_dot_v1_dot_text__pb2
 
 GRPC_GENERATED_VERSION = '1.76.0'
@@ -39,6 +40,16 @@ class TextServiceStub(object):
                 request_serializer=tandem_dot_v1_dot_text__pb2.TextDown.SerializeToString,
                 response_deserializer=tandem_dot_v1_dot_text__pb2.TextUp.FromString,
                 _registered_method=True)
+        self.HoldFloor = channel.unary_stream(
+                '/tandem.v1.TextService/HoldFloor',
+                request_serializer=tandem_dot_v1_dot_common__pb2.Hello.SerializeToString,
+                response_deserializer=tandem_dot_v1_dot_common__pb2.FloorGranted.FromString,
+                _registered_method=True)
+        self.ResetPrefixCache = channel.unary_unary(
+                '/tandem.v1.TextService/ResetPrefixCache',
+                request_serializer=tandem_dot_v1_dot_common__pb2.ResetPrefixCacheRequest.SerializeToString,
+                response_deserializer=tandem_dot_v1_dot_common__pb2.ResetPrefixCacheResponse.FromString,
+                _registered_method=True)
 
 
 class TextServiceServicer(object):
@@ -51,6 +62,20 @@ class TextServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def HoldFloor(self, request, context):
+        """/ One caller at a time is answered: until it hangs up, no request of another caller starts here.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResetPrefixCache(self, request, context):
+        """/ Passed on to every engine.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_TextServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -58,6 +83,16 @@ def add_TextServiceServicer_to_server(servicer, server):
                     servicer.Connect,
                     request_deserializer=tandem_dot_v1_dot_text__pb2.TextDown.FromString,
                     response_serializer=tandem_dot_v1_dot_text__pb2.TextUp.SerializeToString,
+            ),
+            'HoldFloor': grpc.unary_stream_rpc_method_handler(
+                    servicer.HoldFloor,
+                    request_deserializer=tandem_dot_v1_dot_common__pb2.Hello.FromString,
+                    response_serializer=tandem_dot_v1_dot_common__pb2.FloorGranted.SerializeToString,
+            ),
+            'ResetPrefixCache': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResetPrefixCache,
+                    request_deserializer=tandem_dot_v1_dot_common__pb2.ResetPrefixCacheRequest.FromString,
+                    response_serializer=tandem_dot_v1_dot_common__pb2.ResetPrefixCacheResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -87,6 +122,60 @@ class TextService(object):
             '/tandem.v1.TextService/Connect',
             tandem_dot_v1_dot_text__pb2.TextDown.SerializeToString,
             tandem_dot_v1_dot_text__pb2.TextUp.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def HoldFloor(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/tandem.v1.TextService/HoldFloor',
+            tandem_dot_v1_dot_common__pb2.Hello.SerializeToString,
+            tandem_dot_v1_dot_common__pb2.FloorGranted.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResetPrefixCache(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandem.v1.TextService/ResetPrefixCache',
+            tandem_dot_v1_dot_common__pb2.ResetPrefixCacheRequest.SerializeToString,
+            tandem_dot_v1_dot_common__pb2.ResetPrefixCacheResponse.FromString,
             options,
             channel_credentials,
             insecure,

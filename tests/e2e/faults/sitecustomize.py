@@ -1,29 +1,57 @@
-"""On the path of a server under test: its worker ends at once at a prompt that begins with the poisonous token."""
+"""On the path of a server under test: processes of one role end at once at a prompt that begins with a poisonous token.
 
+TANDEM_TEST_POISON is ROLE:TOKEN_ID.
+"""
+
+import importlib
 import importlib.abc
 import os
 import sys
 
-POISON = os.environ.get("TANDEM_TEST_POISON")
+# Role -> a module of that process alone; module, class and method that meet a prompt; the prompt's first token.
+PLACES = {
+    "worker": (
+        "services.worker.model_runner",
+        "services.worker.input_batch",
+        "InputBatch",
+        "_add",
+        lambda batch, request: int.from_bytes(request.prompt_token_ids[:4], "little"),
+    ),
+    "engine": (
+        "services.engine.busy_loop",
+        "engine_core.kv_cache_manager",
+        "KVCacheManager",
+        "find_cached",
+        lambda manager, request: request.token_ids[0],
+    ),
+    "tokenizer": (
+        "services.tokenizer.service",
+        "services.tokenizer.text_request",
+        "TextRequest",
+        "start",
+        lambda request: request._prompt[0],
+    ),
+}
+ROLE, _, POISON = os.environ.get("TANDEM_TEST_POISON", "").partition(":")
 
 
 class _Finder(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):  # type: ignore[no-untyped-def]
-        if name != "services.worker.model_runner":
+        trigger, module, kind, method, first_token = PLACES[ROLE]
+        if name != trigger:
             return
         sys.meta_path.remove(self)
-        import services.worker.input_batch as batch
+        poisoned = getattr(importlib.import_module(module), kind)
+        healthy = getattr(poisoned, method)
 
-        add = batch.InputBatch._add
-
-        def poisoned(self, request):  # type: ignore[no-untyped-def]
-            if request.prompt_token_ids[:4] == int(POISON).to_bytes(4, "little"):
+        def fatal(*args):  # type: ignore[no-untyped-def]
+            if first_token(*args) == int(POISON):
                 os._exit(9)
-            add(self, request)
+            return healthy(*args)
 
-        batch.InputBatch._add = poisoned
+        setattr(poisoned, method, fatal)
         return
 
 
-if POISON:
+if ROLE:
     sys.meta_path.insert(0, _Finder())

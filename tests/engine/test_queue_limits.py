@@ -1,0 +1,90 @@
+"""Limits of an engine's queue: what is refused, in which words, and when it may come again."""
+
+import pytest
+
+from services.engine.queue_limits import MAX_RETRY_SECONDS, RECENT_SECONDS, QueueFull, QueueLimit, QueueLimits
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def full(limit: int, held: int, clock: Clock) -> QueueLimit:
+    found = QueueLimit("max_num_queued_reqs", limit, "requests run or wait", clock)
+    found.hold(held)
+    return found
+
+
+def refused(limit: QueueLimit, amount: int = 1) -> QueueFull:
+    with pytest.raises(QueueFull) as caught:
+        limit.check(amount)
+    return caught.value
+
+
+def test_a_refusal_names_the_limit_its_value_and_what_is_queued() -> None:
+    error = refused(full(10, 9, Clock()), 2)
+    assert str(error) == "9 requests run or wait, and 2 more would pass max_num_queued_reqs, 10"
+    assert (error.code, error.status.http, error.retryable, error.retry_after) == ("RESOURCE_EXHAUSTED", 429, True, 1)
+
+
+def test_what_fits_is_taken_and_room_comes_back() -> None:
+    limit = full(10, 9, Clock())
+    limit.check(1)
+    limit.hold(1)
+    refused(limit)
+    limit.release(1)
+    limit.check(1)
+
+
+def test_whoever_holds_nothing_takes_what_is_larger_than_the_limit() -> None:
+    full(10, 0, Clock()).check(11)
+
+
+def test_no_limit_refuses_nothing() -> None:
+    full(0, 10**6, Clock()).check(10**6)
+
+
+def test_each_of_those_refused_is_told_when_its_own_turn_comes() -> None:
+    """One place became free every two seconds of late, so it will for the next ones."""
+    clock = Clock()
+    limit = full(3, 8, clock)
+    for _ in range(5):
+        limit.release(1)
+        clock.now += 2
+    assert limit.held == 3
+    assert [refused(limit).retry_after for _ in range(3)] == [2, 4, 6]
+    assert refused(limit, 2).retry_after == 10
+    clock.now += 10
+    assert refused(limit).retry_after == 4, "what was promised has passed, and nothing has become free since"
+
+
+def test_nobody_is_sent_away_for_longer_than_a_minute() -> None:
+    clock = Clock()
+    limit = full(1, 2, clock)
+    limit.release(1)
+    clock.now += 20
+    assert [refused(limit).retry_after for _ in range(5)] == [20, 40, 60, MAX_RETRY_SECONDS, MAX_RETRY_SECONDS]
+
+
+def test_an_old_pace_says_nothing() -> None:
+    clock = Clock()
+    limit = full(1, 2, clock)
+    limit.release(1)
+    clock.now += RECENT_SECONDS + 1
+    assert refused(limit).retry_after == 1
+
+
+def test_both_limits_hold() -> None:
+    limits = QueueLimits(max_num_queued_reqs=2, max_num_queued_tokens=100)
+    limits.hold(90)
+    limits.check([10])
+    with pytest.raises(QueueFull, match="90 prompt tokens wait for their answer, and 11 more would pass") as caught:
+        limits.check([11])
+    assert caught.value.option == "max_num_queued_tokens"
+    with pytest.raises(QueueFull) as caught:
+        limits.check([1, 1])
+    assert caught.value.option == "max_num_queued_reqs"

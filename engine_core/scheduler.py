@@ -143,10 +143,14 @@ class Scheduler:
         admitted: list[Request] = []
         admitted_new: list[int] = []
         preempted = self.counters.preemptions > preemptions_before
-        while self.waiting and not preempted and not batch.is_full and budget > 0:
+        while self.waiting and not preempted and budget > 0:
             request = self.waiting.peek()
             if request.last_step_id > self._last_result or (alone is not None and request is not alone):
                 break
+            if batch.is_full:
+                if alone is None:
+                    break
+                self._preempt(self._victim(alone))
             cached = self.kv.find_cached(request)
             num_computed = len(cached[0]) * self.kv.block_size
             wanted = min(request.num_tokens - num_computed, self._cap or budget, budget)

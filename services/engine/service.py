@@ -115,10 +115,7 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
 
     async def HoldFloor(self, request: pb.Hello, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         """Granted at once: what runs pauses when the suspect comes (see Scheduler)."""
-
-        async def at_once() -> None: ...
-
-        await self.callee.hold_floor(request, context, at_once)
+        await self.callee.hold_floor(request, context)
 
     async def ResetPrefixCache(self, request: Any, context: Any) -> pb.ResetPrefixCacheResponse:
         done, here = asyncio.Event(), asyncio.get_running_loop()

@@ -99,7 +99,10 @@ class Callee:
             await asyncio.wait(self._talks, timeout=GOODBYE_SECONDS)
 
     async def hold_floor(
-        self, caller: pb.Hello, context: grpc.aio.ServicerContext[Any, Any], quiet: Callable[[], Awaitable[Any]]
+        self,
+        caller: pb.Hello,
+        context: grpc.aio.ServicerContext[Any, Any],
+        quiet: Callable[[], Awaitable[Any]] | None = None,
     ) -> None:
         """Grants the floor in order of asking, once it is `quiet`, until the caller hangs up."""
         with contextlib.suppress(asyncio.CancelledError):  # it has; grpc would print a traceback
@@ -107,7 +110,8 @@ class Callee:
                 self._holder = (caller.instance, caller.epoch)
                 self._floor_free.clear()
                 try:
-                    await quiet()
+                    if quiet is not None:
+                        await quiet()
                     await context.write(pb.FloorGranted())
                     await asyncio.Event().wait()
                 finally:

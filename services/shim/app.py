@@ -116,7 +116,7 @@ class Endpoints:
         answer_type: type[Answer],
     ) -> Response:
         num_choices, limit = sum(len(submit.choices) for submit in submits), self._facts().limits.max_num_queued_reqs
-        if num_choices > limit:
+        if 0 < limit < num_choices:
             raise invalid(f"the request asks for {num_choices} choices, but max_num_queued_reqs is {limit}", "n")
         record = self._begin(request, answer_type, request_id, model)
         for submit in submits:

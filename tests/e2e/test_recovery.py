@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import grpc
 import httpx
 import pytest
 
@@ -70,6 +71,30 @@ def test_a_stream_goes_on_without_a_seam(server: Server) -> None:
                     os.kill(pid_of(server, role), signal.SIGKILL)
                     role = ""
             assert text == whole.choices[0].text
+
+
+def most_wait(server: Server) -> bool:
+    try:
+        stats = server.stats()
+    except grpc.aio.AioRpcError:  # the engine is not there yet
+        return False
+    return bool(stats.num_running == 2 and stats.num_waiting > 5)
+
+
+def test_innocent_suspects_are_cleared() -> None:
+    """Two deaths while most requests wait for their turn: each of those is tried alone, and goes on."""
+    with Server("--dtype=float32", "--tokenizer-replicas=2", "--max-num-seqs=2") as server:
+        wait_for(lambda: WATCHING in server.log, "the launcher knows that all are ready")
+        body = {**LENGTH, "max_tokens": 100, "temperature": 1, "prompt": "Which way?"}
+        requests = [(TEXT, {**body, "seed": seed}) for seed in range(12)]
+        expected = [ask(server, *request) for request in requests]
+        with ThreadPoolExecutor(len(requests)) as pool:
+            answers = [pool.submit(ask, server, *request) for request in requests]
+            for _ in range(2):
+                wait_for(lambda: most_wait(server), "two run and most wait", 30)
+                os.kill(pid_of(server, "engine"), signal.SIGKILL)
+            assert_same([answer.result() for answer in answers], expected)
+        assert "so it starts alone" in server.log
 
 
 @pytest.mark.parametrize("role", ["worker", "engine", "tokenizer"])

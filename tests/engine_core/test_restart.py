@@ -108,6 +108,23 @@ def test_one_that_comes_as_a_suspect_has_its_steps_to_itself() -> None:
     assert [(one.handle, one.stop.reason) for one in ended] == [(1, "error")]
 
 
+def test_a_suspect_waits_for_nobody_to_end() -> None:
+    """All slots are taken, by whoever may run for long: the last of them gives its own up for now."""
+    scheduler, worker = make_scheduler(max_num_seqs=2)
+    add_all(scheduler, *(make_core_request(handle, [handle, 2, 3], 20) for handle in range(2)))
+    run_steps(scheduler, worker, 3)
+    suspect = make_core_request(2, [4, 5], 9)
+    suspect.strikes = SUSPECT_AT
+    add_all(scheduler, suspect)
+    plan = scheduler.schedule()
+    assert plan is not None and [new.handle for new in plan.new_requests] == [2]
+    scheduler.update(worker.execute(plan))
+    outputs, _ = run(scheduler, worker)
+    assert {handle: tokens[-5:] for handle, tokens in outputs.items()} == {
+        handle: oracle([handle, 2, 3], 20)[-5:] for handle in range(2)
+    } | {2: oracle([4, 5], 9)[-5:]}
+
+
 def test_who_does_not_fit_the_next_worker_ends_with_the_reason() -> None:
     scheduler, _ = make_scheduler(num_blocks=8)
     add_all(scheduler, make_core_request(0, [1] * 9, 8), make_core_request(1, [1] * 9, 9))

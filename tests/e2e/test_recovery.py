@@ -83,7 +83,7 @@ def most_wait(server: Server) -> bool:
 
 def test_innocent_suspects_are_cleared() -> None:
     """Two deaths while most requests wait for their turn: each of those is tried alone, and goes on."""
-    with Server("--dtype=float32", "--tokenizer-replicas=2", "--max-num-seqs=2") as server:
+    with Server("--tokenizer-replicas=2", "--max-num-seqs=2") as server:
         wait_for(lambda: WATCHING in server.log, "the launcher knows that all are ready")
         body = {**LENGTH, "max_tokens": 100, "temperature": 1, "prompt": "Which way?"}
         requests = [(TEXT, {**body, "seed": seed}) for seed in range(12)]
@@ -93,7 +93,7 @@ def test_innocent_suspects_are_cleared() -> None:
             for _ in range(2):
                 wait_for(lambda: most_wait(server), "two run and most wait", 30)
                 os.kill(pid_of(server, "engine"), signal.SIGKILL)
-            assert_same([answer.result() for answer in answers], expected)
+            assert [answer.result() for answer in answers] == expected
         assert "so it starts alone" in server.log
 
 

@@ -104,7 +104,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         handle = data.draw(st.sampled_from(sorted(self.finished)))
         said = [*self.prompts[handle], *self.outputs[handle]]
         prompt = [*said[: data.draw(st.integers(0, len(said)))], *tail][: self.facts.max_model_len - 1]
-        self.add(prompt, max_tokens, True, 0, 0)
+        self.add(prompt, max_tokens, True, 0, 0, 0)
 
     @precondition(lambda self: self.outputs.keys() - self.finished.keys())
     @rule(data=st.data())

@@ -15,7 +15,7 @@ CHUNKED = ("--max-num-batched-tokens=192", "--long-prefill-token-threshold=64")
 VARIANTS = {
     "one tokenizer": CHUNKED,
     "two tokenizers": (*CHUNKED, "--tokenizer-replicas=2"),
-    "small KV cache": (*CHUNKED, "--kv-cache-memory-bytes=6M", "--block-size=8"),
+    "small KV cache": (*CHUNKED, "--kv-cache-memory-bytes=3M", "--block-size=8"),
 }
 
 

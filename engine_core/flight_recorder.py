@@ -168,7 +168,8 @@ class RecordedScheduler(Scheduler):
         return plan
 
     def update(self, result: StepResult) -> StepEvents:
-        self._recorder.put(Resulted(result), 500 + 12 * len(result.handles))  # with the plan that it answers
+        num_bytes = 500 + 12 * len(result.handles) + len(result.logprob_token_ids) + len(result.logprobs)
+        self._recorder.put(Resulted(result), num_bytes)  # with the plan that it answers
         return super().update(result)
 
     def _record_worker(self) -> None:

@@ -132,7 +132,7 @@ class EngineOptions(MonitoredOptions):
     )
     async_scheduling: bool = setting(True, "plan the next step while the last one runs", parse=boolean)
     step_timeout: float = setting(
-        60.0, "seconds that every step may take before its worker counts as hung", parse=float, low=0.1
+        60.0, "seconds that every step may take before its worker counts as hung", parse=float, low=0.1, high=86400.0
     )
     enable_prefix_caching: bool = setting(True, "reuse the KV of prompts that begin alike", parse=boolean)
     flight_recorder_dir: str | None = setting(

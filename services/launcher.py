@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 STOP_SECONDS = 3.0
 READY_POLL_SECONDS = 0.25
 FIRST_DELAY_SECONDS, LAST_DELAY_SECONDS = 0.5, 10.0
+LOOK_SECONDS = 1.0
+STOPPED_SECONDS = 10.0  # a child that was stopped for so long counts as dead
 GROWN_UP_SECONDS = 60.0  # who lived so long starts again at once
 MAX_SOCKET_PATH = 107  # bytes, of a Unix socket
 LONGEST_SOCKET = "tokenizer-63.sock"
@@ -163,6 +165,7 @@ class Child:
     process: "subprocess.Popen[bytes]"
     started: float
     delay: float = 0.0  # seconds before the next start
+    stopped: float | None = None  # when it was first seen to be
 
 
 @dataclass
@@ -217,16 +220,29 @@ class Tree:
             log.info("all processes are ready; from now on a process that dies is started again")
             due: dict[str, float] = {}  # who starts again, and when
             while True:
-                timeout = max(0.0, min(due.values()) - time.monotonic()) if due else None
-                for key, _ in selector.select(timeout):
+                moment = min([time.monotonic() + LOOK_SECONDS, *due.values()])
+                for key, _ in selector.select(max(0.0, moment - time.monotonic())):
                     selector.unregister(key.fd)
                     os.close(key.fd)
                     due[key.data] = self._bury(key.data)
+                self._kill_stopped()
                 for name in [name for name, moment in due.items() if moment <= time.monotonic()]:
                     del due[name]
                     child = self.children[name]
                     child.process, child.started = _spawn(name, child.argv, child.env, child.fds), time.monotonic()
                     self._look_at(selector, name)
+
+    def _kill_stopped(self) -> None:
+        """A stopped process (SIGSTOP) takes no signal but SIGKILL, so its own watchdog cannot end it."""
+        for name, child in self.children.items():
+            if not _is_stopped(child.process.pid):
+                child.stopped = None
+            elif child.stopped is None:
+                child.stopped = time.monotonic()
+            elif time.monotonic() - child.stopped >= STOPPED_SECONDS:
+                log.error("the %s has been stopped for %.0f s: killed", name, STOPPED_SECONDS)
+                child.process.kill()
+                child.stopped = None
 
     def check(self) -> None:
         """Raises Fatal when a child was killed or just left, ChildFailed when it gave up."""
@@ -272,6 +288,14 @@ def _spawn(name: str, argv: list[str], env: dict[str, str], fds: list[int]) -> "
         return subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, pass_fds=fds, start_new_session=True)
     except (OSError, ValueError) as error:  # an option too long for a command line, or with a NUL in it
         raise Fatal(f"the {name} cannot be started: {error}") from error
+
+
+def _is_stopped(pid: int) -> bool:
+    """False where this system does not tell."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
+    except OSError:
+        return False
 
 
 def _how(returncode: int) -> str:

@@ -33,7 +33,6 @@ class QueueLimit:
         self._text = text
         self._clock = clock
         self._released: deque[tuple[float, int]] = deque(maxlen=RECENT)  # when, and how much
-        self._promised = 0.0  # until then, what becomes free belongs to those who were refused already
 
     def check(self, amount: int) -> None:
         """Raises QueueFull where so much more does not fit. Who holds nothing takes everything, or it never could."""
@@ -49,14 +48,13 @@ class QueueLimit:
         self._released.append((self._clock(), amount))
 
     def _retry_after(self, amount: int) -> int:
-        """Whole seconds until so much will be free, at the pace of late, after what was promised to others."""
+        """Whole seconds until so much will be free, at the pace of late; 1 where nothing became free of late."""
         now = self._clock()
         while self._released and self._released[0][0] < now - RECENT_SECONDS:
             self._released.popleft()
         free = sum(amount for _, amount in self._released)
         seconds = amount * (now - self._released[0][0]) / free if free else 1.0
-        self._promised = min(max(self._promised, now) + seconds, now + MAX_RETRY_SECONDS)
-        return max(1, math.ceil(self._promised - now))
+        return min(max(1, math.ceil(seconds)), MAX_RETRY_SECONDS)
 
 
 class QueueLimits:

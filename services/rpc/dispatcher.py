@@ -32,6 +32,8 @@ class Dispatcher(Generic[CallT]):
         self._handles = itertools.count(1)
         self._calls: dict[Link[Any, Any], dict[int, CallT]] = {}
         self._homeless: list[CallT] = []  # that no link takes now
+        self._epochs: dict[Link[Any, Any], int] = {}  # of the peer that each link had last
+        self._struck: dict[Link[Any, Any], list[CallT]] = {}  # when it went down: if that was a death, as it seems
         self._suspects: deque[CallT] = deque()
         self._trials: asyncio.Task[None] | None = None  # while there are suspects
         self._court: Link[Any, Any] | None = None  # the link that takes nobody else meanwhile
@@ -83,6 +85,11 @@ class Dispatcher(Generic[CallT]):
         self._changed.set()
 
     def link_up(self, link: Link[Any, Any]) -> None:
+        assert link.peer is not None
+        if self._epochs.get(link) == link.peer.epoch:  # the same process: its stream was cut, and nobody died
+            for call in self._struck.pop(link, []):
+                call.strikes = max(0, call.strikes - 1)
+        self._epochs[link] = link.peer.epoch
         self._calls[link] = {}
         self.peer = link.peer
         if not self.first_link.done():
@@ -94,12 +101,15 @@ class Dispatcher(Generic[CallT]):
 
     def link_down(self, link: Link[Any, Any], *, died: bool) -> None:
         """Resumes the link's calls elsewhere, or as soon as a peer is back. A death is a strike against those that had
-        brought no token yet."""
+        brought no token yet; it is taken back where the same peer returns."""
+        self._struck[link] = struck = []
         for call in dict.fromkeys(self._calls.pop(link).values()):
             if call is self._accused:
                 self._accused, self._died = None, died
                 continue
-            call.strikes += died and call.starting
+            if died and call.starting:
+                call.strikes += 1
+                struck.append(call)
             self._place(call)
         self._changed.set()
 
@@ -131,11 +141,13 @@ class Dispatcher(Generic[CallT]):
 
     async def _try_suspects(self) -> None:
         """One after the other, as long as there are any; then everybody may start everywhere again."""
-        while self._suspects:
-            link = await self._quiet_link()
-            if self._suspects and (call := self._suspects.popleft()).open:
-                await self._try(call, link)
-        self._trials = self._court = None
+        try:
+            while self._suspects:
+                link = await self._quiet_link()
+                if self._suspects and (call := self._suspects.popleft()).open:
+                    await self._try(call, link)
+        finally:
+            self._trials = self._court = None
         self._place_homeless()
 
     async def _quiet_link(self) -> Link[Any, Any]:

@@ -79,7 +79,8 @@ class Callee:
             down = first
             while down is not grpc.aio.EOF:
                 for entry in down.entries:
-                    await self._may_start(first.hello)
+                    if entry.HasField("submit"):
+                        await self._may_start(first.hello)
                     receive(entry)
                 down = await context.read()
         except asyncio.CancelledError:

@@ -73,6 +73,17 @@ def test_a_stream_goes_on_without_a_seam(server: Server) -> None:
             assert text == whole.choices[0].text
 
 
+def test_a_stopped_worker_is_replaced(server: Server) -> None:
+    """It takes no signal but the one that ends it, and answers nobody."""
+    expected = ask(server, *REQUESTS[0])
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(ask, server, *REQUESTS[0])
+        wait_for(lambda: server.stats().num_running == 1, "it runs")
+        os.kill(pid_of(server, "worker"), signal.SIGSTOP)
+        assert answer.result() == expected
+    assert "the worker has been stopped for 10 s: killed" in server.log
+
+
 def most_wait(server: Server) -> bool:
     try:
         stats = server.stats()
@@ -89,7 +100,7 @@ def test_innocent_suspects_are_cleared() -> None:
         requests = [(TEXT, {**body, "seed": seed}) for seed in range(12)]
         expected = [ask(server, *request) for request in requests]
         with ThreadPoolExecutor(len(requests)) as pool:
-            answers = [pool.submit(ask, server, *request) for request in requests]
+            answers = [pool.submit(ask_until_answered, server, *request) for request in requests]
             for _ in range(2):
                 wait_for(lambda: most_wait(server), "two run and most wait", 30)
                 os.kill(pid_of(server, "engine"), signal.SIGKILL)

@@ -187,6 +187,10 @@ def test_what_is_not_a_number_is_not_hidden(ops: CpuOps) -> None:
     case.keys[case.tables[0, 50 // 16], 50 % 16] = float("nan")
     found = torch.isnan(attend(ops, case)).all(dim=-1).all(dim=-1)
     assert found.tolist() == [position >= 50 for position in range(40, 70)]
+    case.values[case.tables[0, 60 // 16], 60 % 16] = float("inf")
+    case.keys[case.tables[0, 50 // 16], 50 % 16] = 1.0
+    finite = torch.isfinite(attend(ops, case)).all(dim=-1).all(dim=-1)
+    assert finite.tolist() == [position < 60 for position in range(40, 70)], "an earlier query sees a later value"
     assert torch.isnan(ops.silu_mul(torch.full((1, 4), float("nan")))).all()
 
 

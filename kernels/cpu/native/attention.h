@@ -178,33 +178,38 @@ private:
         for (int64_t key = 0; key < seen; ++key) values[key] = in_.cache.value(slot(begin + key), task_.kv_head);
         for (int64_t row = 0; row < rows_; row += TILE_ROWS) {
             const int64_t last = std::min<int64_t>(rows_, row + TILE_ROWS);
-            const int64_t count = std::min<int64_t>(TILE_KEYS, length(last - 1) - begin);
-            if (count <= 0) continue;
+            // The keys that all of these rows see; then those that only some do: a row never touches another's.
+            const int64_t shared = seen_by(row, begin);
             switch (last - row) {
-                case 1: mix_rows<1>(row, values, count); break;
-                case 2: mix_rows<2>(row, values, count); break;
-                case 3: mix_rows<3>(row, values, count); break;
-                default: mix_rows<TILE_ROWS>(row, values, count);
+                case 1: mix_rows<1>(row, values, 0, shared); break;
+                case 2: mix_rows<2>(row, values, 0, shared); break;
+                case 3: mix_rows<3>(row, values, 0, shared); break;
+                default: mix_rows<TILE_ROWS>(row, values, 0, shared);
             }
+            for (int64_t one = row; one < last; ++one) mix_rows<1>(one, values, shared, seen_by(one, begin));
         }
     }
 
+    // Keys of the tile that a row sees.
+    int64_t seen_by(int64_t row, int64_t begin) const { return std::clamp<int64_t>(length(row) - begin, 0, TILE_KEYS); }
+
     template <int ROWS>
-    void mix_rows(int64_t row, const T* const* values, int64_t count) {
+    void mix_rows(int64_t row, const T* const* values, int64_t from, int64_t to) {
+        if (from >= to) return;
         constexpr int vectors = TILE_VECTORS, lanes = simd::LANES;
         const int64_t dim = in_.cache.head_dim;
         int64_t at = 0;
-        for (; at + vectors * lanes <= dim; at += vectors * lanes) mix_part<ROWS, vectors>(row, values, count, at, lanes);
-        for (; at < dim; at += lanes) mix_part<ROWS, 1>(row, values, count, at, int(std::min<int64_t>(lanes, dim - at)));
+        for (; at + vectors * lanes <= dim; at += vectors * lanes) mix_part<ROWS, vectors>(row, values, from, to, at, lanes);
+        for (; at < dim; at += lanes) mix_part<ROWS, 1>(row, values, from, to, at, int(std::min<int64_t>(lanes, dim - at)));
     }
 
     // Dimensions [at, at + VECTORS * 16); of a last vector, `width` only.
     template <int ROWS, int VECTORS>
-    void mix_part(int64_t row, const T* const* values, int64_t count, int64_t at, int width) {
+    void mix_part(int64_t row, const T* const* values, int64_t from, int64_t to, int64_t at, int width) {
         simd::Floats sum[ROWS][VECTORS];
         for (int r = 0; r < ROWS; ++r)
             for (int v = 0; v < VECTORS; ++v) sum[r][v] = simd::load(mixed(row + r, at, v));
-        for (int64_t key = 0; key < count; ++key) {
+        for (int64_t key = from; key < to; ++key) {
             simd::Floats value[VECTORS];
             for (int v = 0; v < VECTORS; ++v)
                 value[v] = VECTORS > 1 ? simd::load(values[key] + at + v * simd::LANES)

@@ -38,7 +38,7 @@ public:
         count_ = count;
         next_.store(0, std::memory_order_relaxed);
         busy_.store(int(helpers_.size()), std::memory_order_relaxed);
-        round_.fetch_add(1, std::memory_order_release);
+        round_.fetch_add(1);  // before the look at who sleeps, in every thread's eyes
         if (asleep_.load() > 0) round_.notify_all();
         take(0);
         while (busy_.load(std::memory_order_acquire) > 0) simd::relax();

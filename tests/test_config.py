@@ -87,6 +87,8 @@ def test_what_is_no_size_is_refused(text: str) -> None:
         ("shim", "--port", "-1", "from 0 to 65535"),
         ("engine", "--max-num-seqs", "0", "from 1 to 65536"),
         ("engine", "--max-num-batched-tokens", "0", "at least 1"),
+        ("engine", "--step-timeout", "inf", "from 0.1 to 86400"),
+        ("engine", "--step-timeout", "nan", "from 0.1 to 86400"),
         ("engine", "--seed", "-1", "from 0 to"),
         ("engine", "--seed", str(2**63), "from 0 to"),
         ("worker", "--block-size", "1025", "from 1 to 1024"),

@@ -93,6 +93,16 @@ def test_the_ring_keeps_the_newest_and_a_replay_begins_where_a_worker_joined() -
     assert isinstance(recorder.recording().frames[-1], WorkerJoined)
 
 
+def test_logprobs_count_for_the_ring() -> None:
+    """20 for each token are many times what a token is."""
+    plain, wordy = FlightRecorder(), FlightRecorder()
+    for recorder, logprobs in ((plain, None), (wordy, 20)):
+        pipe = recorded(recorder)
+        add_all(pipe.scheduler, make_core_request(0, [1, 2, 3], 20, FACTS, logprobs=logprobs))
+        pipe.run()
+    assert wordy._num_bytes - plain._num_bytes == 20 * 21 * 8
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

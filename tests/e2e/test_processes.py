@@ -33,8 +33,8 @@ def argv_of(pid: int) -> list[str]:
 
 
 def role_of(pid: int) -> str:
-    """`python -m services.cli ROLE ...`"""
-    return argv_of(pid)[3]
+    """`python -m services.cli ROLE ...`; empty between fork and exec."""
+    return "".join(argv_of(pid)[3:4])
 
 
 def wait_until_ended(pids: list[int], deadline: float) -> None:

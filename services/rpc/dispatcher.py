@@ -36,8 +36,8 @@ class Dispatcher(Generic[CallT]):
         self._struck: dict[Link[Any, Any], list[CallT]] = {}  # when it went down: if that was a death, as it seems
         self._suspects: deque[CallT] = deque()
         self._trials: asyncio.Task[None] | None = None  # while there are suspects
-        self._court: Link[Any, Any] | None = None  # the link that takes nobody else meanwhile
-        self._accused: CallT | None = None  # the one call that starts there now
+        self._trial_link: Link[Any, Any] | None = None  # the link that takes nobody else meanwhile
+        self._on_trial: CallT | None = None  # the one call that starts there now
         self._died = False  # the link ended under it, and not in order
         self._changed = asyncio.Event()
         self.peer: pb.Hello | None = None  # the last one that connected: what it said of the model
@@ -94,8 +94,8 @@ class Dispatcher(Generic[CallT]):
         self.peer = link.peer
         if not self.first_link.done():
             self.first_link.set_result(None)
-        if self._trials is not None and self._accused is None:
-            self._court = link  # nobody is on it yet
+        if self._trials is not None and self._on_trial is None:
+            self._trial_link = link  # nobody is on it yet
         self._place_homeless()
         self._changed.set()
 
@@ -104,8 +104,8 @@ class Dispatcher(Generic[CallT]):
         brought no token yet; it is taken back where the same peer returns."""
         self._struck[link] = struck = []
         for call in dict.fromkeys(self._calls.pop(link).values()):
-            if call is self._accused:
-                self._accused, self._died = None, died
+            if call is self._on_trial:
+                self._on_trial, self._died = None, died
                 continue
             if died and call.starting:
                 call.strikes += 1
@@ -118,7 +118,7 @@ class Dispatcher(Generic[CallT]):
             self._suspects.append(call)
             self._trials = self._trials or asyncio.create_task(self._try_suspects())
             return
-        open_links = [link for link in self._calls if link is not self._court]
+        open_links = [link for link in self._calls if link is not self._trial_link]
         if open_links:
             self._put(min(open_links, key=lambda link: len(self._calls[link])), call)
         else:
@@ -147,32 +147,32 @@ class Dispatcher(Generic[CallT]):
                 if self._suspects and (call := self._suspects.popleft()).open:
                     await self._try(call, link)
         finally:
-            self._trials = self._court = None
+            self._trials = self._trial_link = None
         self._place_homeless()
 
     async def _quiet_link(self) -> Link[Any, Any]:
         """One that has no call which is just starting. From now on it gets none."""
         while True:
-            if self._court not in self._calls:
-                self._court = min(self._calls, key=self._num_starting, default=None)
-            if self._court is not None and not self._num_starting(self._court):
-                return self._court
+            if self._trial_link not in self._calls:
+                self._trial_link = min(self._calls, key=self._num_starting, default=None)
+            if self._trial_link is not None and not self._num_starting(self._trial_link):
+                return self._trial_link
             await self._change()
 
     async def _try(self, call: CallT, link: Link[Any, Any]) -> None:
         """Lets a suspect start with nobody beside it. If that kills the peer, it ends with an error."""
         log.warning("request %s: %s processes died at it, so it starts alone", call.request_id, call.strikes)
-        self._accused, self._died, epoch = call, False, 0
+        self._on_trial, self._died, epoch = call, False, 0
         try:
             async with link.floor():
                 if link in self._calls and call.open:
                     epoch = link.peer.epoch if link.peer is not None else 0
                     self._put(link, call, alone=True)
-                    while self._accused is call and call.starting and call.open:
+                    while self._on_trial is call and call.starting and call.open:
                         await self._change()
         except StreamBroken:
             await asyncio.sleep(FLOOR_RETRY_SECONDS)
-        lost, self._accused = self._accused is None or not epoch, None
+        lost, self._on_trial = self._on_trial is None or not epoch, None
         if self._died and call.starting and await self._is_another(link, epoch):
             why = f"the {link.peer_role} died at this request, which it had to itself"
             call.fail(TandemError("INTERNAL", why))

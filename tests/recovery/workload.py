@@ -1,5 +1,6 @@
 """Sixteen answers of every kind that are asked for at once, and what a client has of each of them at any moment."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -47,6 +48,7 @@ def requests(stops: list[str]) -> dict[str, tuple[str, Json]]:
     }
 
 
+PATIENCE_SECONDS = 60.0
 STOPPED = ("stop", "stop whole")
 LONG_PROMPT = [100 + place * 7919 % 900 for place in range(1800)]
 LONG = _text(LONG_PROMPT, seed=16, max_tokens=20, **STREAM)
@@ -54,8 +56,9 @@ LONG = _text(LONG_PROMPT, seed=16, max_tokens=20, **STREAM)
 
 async def patient_post(client: httpx.AsyncClient, path: str, body: Json) -> httpx.Response:
     """New work is refused while nobody is there to take it: a client asks again."""
-    while (response := await client.post(path, json=body)).status_code == 503:
-        pass
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while (response := await client.post(path, json=body)).status_code == 503:  # noqa: ASYNC110 - there is no event
+            await asyncio.sleep(0.01)  # a server in this very event loop never comes back unless it is let run
     assert response.status_code == 200, response.text
     return response
 

@@ -126,6 +126,19 @@ async def test_http_answers_of_every_kind_are_the_same_after_every_cut(pipeline:
     assert cuts > 10, "too few boundaries to say anything"
 
 
+async def test_clients_that_come_while_the_link_is_down_are_served_when_it_is_up(pipeline: Pipeline) -> None:
+    expected = await over_http(pipeline, {})
+    expected = await over_http(pipeline, {})  # with the prefixes in the cache
+    link = pipeline.client.links[0]
+    pipeline.text_proxy.cut_after = 0
+    ended = asyncio.create_task(pipeline.fold(pipeline.submit("x", max_tokens=1)))
+    async with asyncio.timeout(10):
+        while link.peer is not None:  # noqa: ASYNC110 - a link tells its owner alone
+            await asyncio.sleep(0)
+    assert await over_http(pipeline, {}) == expected
+    assert (await ended)[0].terminals
+
+
 @pytest.mark.parametrize("edge", ["engine_proxy", "text_proxy"])
 async def test_streams_that_are_cut_again_and_again_come_to_the_same_end(pipeline: Pipeline, edge: str) -> None:
     """Three messages each: the hello, what was accepted, and at least one token."""

@@ -63,16 +63,12 @@ def pick_device(options: WorkerOptions) -> torch.device:
     return torch.device(name)
 
 
-def num_cpu_threads() -> int:
-    """One core stays free for the other processes: on a full machine every small product waits for a stolen thread."""
-    return max(1, len(os.sched_getaffinity(0)) - 1)
-
-
-def pick_ops(device: torch.device, batch_invariant: bool) -> Ops:
+def pick_ops(device: torch.device, batch_invariant: bool, cpu_threads: int | None = None) -> Ops:
     """Raises ModelError where a batch-invariant answer cannot be given."""
-    torch.set_num_threads(num_cpu_threads())
+    num_threads = cpu_threads or len(os.sched_getaffinity(0))
+    torch.set_num_threads(1 if batch_invariant else num_threads)
     try:
-        return ops_for(device, batch_invariant, num_cpu_threads())
+        return ops_for(device, batch_invariant, num_threads)
     except KernelsMissing as error:
         raise ModelError(f"{error}: install it again, or start with --no-batch-invariant") from error
 
@@ -81,7 +77,7 @@ def load_model(path: Path, options: WorkerOptions, ops: Ops | None = None) -> Lo
     """Reads configuration and weights; `ops` replaces the device's kernels. Raises ModelError with one line."""
     started = time.monotonic()
     device = pick_device(options)
-    ops = ops or pick_ops(device, options.batch_invariant)
+    ops = ops or pick_ops(device, options.batch_invariant, options.cpu_threads)
     checkpoint = read_checkpoint(path, dict(options.hf_overrides or {}), options.generation_config)
     parameters, version = load_parameters(checkpoint, options, device)
     decoder = Decoder(parameters, ops)

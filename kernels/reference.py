@@ -13,6 +13,15 @@ def linear(x: Tensor, weight: Tensor) -> Tensor:
     return x.float() @ weight.float().T
 
 
+def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """weight [n, k] -> (whole numbers from -127 to 127 [n, k] int8, scales [n] float32), symmetric: weight is about
+    number * scale. A row with an element that is not finite becomes zeros with a scale that is not finite either."""
+    wide = weight.float()
+    scales = wide.abs().amax(dim=1) / 127
+    steps = (wide / scales[:, None]).clamp(-127, 127).round()
+    return torch.where((scales > 0) & scales.isfinite(), steps.T, 0).T.to(torch.int8), scales
+
+
 def silu_mul(gate_up: Tensor) -> Tensor:
     """silu(gate) * up of gate_up [rows, 2 * size] (arXiv 2002.05202): [rows, size], rounded once at the end."""
     gate, up = gate_up.float().chunk(2, dim=-1)

@@ -22,6 +22,14 @@ class Library(Protocol):
     def product(
         self, type_: str, out_type: str, x: int, x_stride: int, rows: int, packed: int, n: int, k: int, out: int
     ) -> None: ...
+    def quantise(self, type_: str, weight: int, n: int, k: int, packed: int, scales: int) -> None: ...
+    def dequantised_rows(
+        self, type_: str, packed: int, scales: int, k: int, ids: int, count: int, out: int
+    ) -> None: ...
+    def product_int8(
+        self, type_: str, out_type: str, x: int, x_stride: int, rows: int, packed: int, scales: int, n: int, k: int,
+        out: int,
+    ) -> None: ...  # fmt: skip
     def rms_norm(
         self, type_: str, x: int, x_stride: int, residual: int, weight: int, eps: float, rows: int, size: int,
         out: int, total: int,

@@ -42,19 +42,34 @@ void unpack_rows(const T* packed, int64_t k, const int64_t* ids, int64_t count, 
     }
 }
 
-// sums [ROWS][PANEL] += x [ROWS, k] times a part of a panel, `k` elements long.
-template <int ROWS, class T>
-void tile(const T* x, int64_t x_stride, const T* weight, int64_t k, float* sums) {
+// What sixteen columns are in a product with a T.
+template <class T>
+using Operand = decltype(simd::columns(static_cast<const T*>(nullptr)));
+
+// Walks along a panel: each call gives the operands of one step.
+template <class T>
+struct Packed {
+    const T* at;
+
+    void operator()(Operand<T>* column) {
+        constexpr int size = simd::LANES * simd::STEP<T>;
+        for (int v = 0; v < simd::TILE_VECTORS; ++v, at += size) {
+            simd::prefetch(reinterpret_cast<const char*>(at) + PREFETCH_BYTES);
+            column[v] = simd::columns(at);
+        }
+    }
+};
+
+// sums [ROWS][PANEL] += x [ROWS, k] times a part of a panel, `k` elements long; `weights` walks along it.
+template <int ROWS, class T, class Weights>
+void tile(const T* x, int64_t x_stride, Weights weights, int64_t k, float* sums) {
     constexpr int step = simd::STEP<T>, vectors = simd::TILE_VECTORS;
     simd::Floats sum[ROWS][vectors];
     for (int row = 0; row < ROWS; ++row)
         for (int v = 0; v < vectors; ++v) sum[row][v] = simd::load(sums + row * PANEL + v * simd::LANES);
-    for (int64_t at = 0; at < k; at += step, weight += PANEL * step) {
-        decltype(simd::columns(weight)) column[vectors];
-        for (int v = 0; v < vectors; ++v) {
-            simd::prefetch(reinterpret_cast<const char*>(weight + v * simd::LANES * step) + PREFETCH_BYTES);
-            column[v] = simd::columns(weight + v * simd::LANES * step);
-        }
+    for (int64_t at = 0; at < k; at += step) {
+        Operand<T> column[vectors];
+        weights(column);
         for (int row = 0; row < ROWS; ++row) {
             const auto element = simd::element(x + row * x_stride + at);
             for (int v = 0; v < vectors; ++v) sum[row][v] = simd::mac(sum[row][v], element, column[v]);
@@ -65,11 +80,11 @@ void tile(const T* x, int64_t x_stride, const T* weight, int64_t k, float* sums)
 }
 
 // The same for `rows` in [1, ROWS].
-template <int ROWS, class T>
-void tile_of(int64_t rows, const T* x, int64_t x_stride, const T* weight, int64_t k, float* sums) {
+template <int ROWS, class T, class Weights>
+void tile_of(int64_t rows, const T* x, int64_t x_stride, Weights weights, int64_t k, float* sums) {
     if constexpr (ROWS > 1)
-        if (rows < ROWS) return tile_of<ROWS - 1>(rows, x, x_stride, weight, k, sums);
-    tile<ROWS>(x, x_stride, weight, k, sums);
+        if (rows < ROWS) return tile_of<ROWS - 1>(rows, x, x_stride, weights, k, sums);
+    tile<ROWS>(x, x_stride, weights, k, sums);
 }
 
 template <class Out>
@@ -92,7 +107,7 @@ void product(const T* x, int64_t x_stride, int64_t rows, const T* packed, int64_
             const int64_t length = std::min(BLOCK_K, k - from);
             for (int64_t row = first; row < last; row += simd::TILE_ROWS)
                 tile_of<simd::TILE_ROWS>(std::min<int64_t>(simd::TILE_ROWS, last - row), x + row * x_stride + from,
-                                         x_stride, packed + (panel * k + from) * PANEL, length,
+                                         x_stride, Packed<T>{packed + (panel * k + from) * PANEL}, length,
                                          sums + (row - first) * PANEL);
         }
         for (int64_t row = first; row < last; ++row)

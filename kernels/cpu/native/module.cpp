@@ -4,7 +4,7 @@
 #include <stdexcept>
 
 #include "attention.h"
-#include "linear.h"
+#include "linear_int8.h"
 #include "pointwise.h"
 
 namespace {
@@ -55,6 +55,31 @@ void product(char type, char out_type, Address x, int64_t x_stride, int64_t rows
             linear::product(at<const T>(x), x_stride, rows, at<const T>(packed), n, k, at<float>(out), n);
         else
             linear::product(at<const T>(x), x_stride, rows, at<const T>(packed), n, k, at<T>(out), n);
+    });
+}
+
+void quantise(char type, Address weight, int64_t n, int64_t k, Address packed, Address scales) {
+    with_type(type, [=](auto t) {
+        linear::quantise(at<const decltype(t)>(weight), n, k, at<int8_t>(packed), at<float>(scales));
+    });
+}
+
+void dequantised_rows(char type, Address packed, Address scales, int64_t k, Address ids, int64_t count, Address out) {
+    with_type(type, [=](auto t) {
+        linear::dequantised_rows(at<const int8_t>(packed), at<const float>(scales), k, at<const int64_t>(ids), count,
+                                 at<decltype(t)>(out));
+    });
+}
+
+void product_int8(char type, char out_type, Address x, int64_t x_stride, int64_t rows, Address packed, Address scales,
+                  int64_t n, int64_t k, Address out) {
+    with_type(type, [=](auto t) {
+        using T = decltype(t);
+        const auto into = [=](auto* result) {
+            linear::product_int8(at<const T>(x), x_stride, rows, at<const int8_t>(packed), at<const float>(scales), n, k,
+                                 result, n);
+        };
+        out_type == 'f' ? into(at<float>(out)) : into(at<T>(out));
     });
 }
 
@@ -110,7 +135,9 @@ void paged_attention(char type, Address query, Address keys, Address values, int
 const char* best_variant() {
 #if defined(__x86_64__) && defined(__GNUC__)
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("x86-64-v4") && __builtin_cpu_supports("avx512bf16")) return "_avx512bf16";
+    if (__builtin_cpu_supports("x86-64-v4") && __builtin_cpu_supports("avx512bf16") &&
+        __builtin_cpu_supports("avx512vbmi"))
+        return "_avx512bf16";
     if (__builtin_cpu_supports("x86-64-v3")) return "_avx2";
 #endif
     return "_portable";
@@ -128,6 +155,9 @@ PYBIND11_MODULE(TANDEM_MODULE, m) {
     m.def("pack", pack, released);
     m.def("unpack_rows", unpack_rows, released);
     m.def("product", product, released);
+    m.def("quantise", quantise, released);
+    m.def("dequantised_rows", dequantised_rows, released);
+    m.def("product_int8", product_int8, released);
     m.def("rms_norm", rms_norm, released);
     m.def("silu_mul", silu_mul, released);
     m.def("rope_and_write", rope_and_write, released);

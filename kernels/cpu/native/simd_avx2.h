@@ -85,6 +85,21 @@ inline Pairs columns(const bfloat16* p) {
     return {{_mm256_castsi256_ps(_mm256_slli_epi32(low, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(high, 16))},
             {_mm256_castsi256_ps(_mm256_and_si256(low, upper)), _mm256_castsi256_ps(_mm256_and_si256(high, upper))}};
 }
+// Whole numbers of eight bits, as operands: place() says where element `part` of a column lies among its vector's bytes.
+template <class T>
+constexpr int WIDENED = 1;
+template <class T>
+constexpr int place(int, int column, int part) {
+    return part * 16 + column;
+}
+inline __m256 eight(const int8_t* p) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+}
+inline void widen_int8(const int8_t* p, Floats* out) { *out = {eight(p), eight(p + 8)}; }
+inline void widen_int8(const int8_t* p, Pairs* out) {
+    widen_int8(p, &out->even);
+    widen_int8(p + 16, &out->odd);
+}
 inline Floats element(const float* p) { return broadcast(*p); }
 inline Floats element(const float16* p) { return broadcast(_cvtsh_ss(p->bits)); }
 inline Pairs element(const bfloat16* p) { return {broadcast(widen(p[0])), broadcast(widen(p[1]))}; }

@@ -60,6 +60,47 @@ struct Pairs {
 inline Floats columns(const float* p) { return load(p); }
 inline Floats columns(const float16* p) { return load(p); }
 inline Pairs columns(const bfloat16* p) { return {_mm512_loadu_si512(p)}; }
+// Whole numbers of eight bits, as operands. Those of a pair's type are widened two vectors at a time: place() says where
+// element `part` of a column lies among the bytes of its vectors, so that the halves of what is looked up fall into place.
+template <class T>
+constexpr int WIDENED = 1;
+template <>
+inline constexpr int WIDENED<bfloat16> = 2;
+template <class T>
+constexpr int place(int, int column, int) {
+    return column;
+}
+template <>
+constexpr int place<bfloat16>(int vector, int column, int part) {
+    return column / 4 * 16 + vector * 8 + column % 4 * 2 + part;
+}
+inline void widen_int8(const int8_t* p, Floats* out) {
+    *out = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+}
+// The bytes of the numbers 0 to 127 as bfloat16.
+struct Bfloat16Bytes {
+    alignas(64) uint8_t low[128] = {}, high[128] = {};
+    constexpr Bfloat16Bytes() {
+        for (int number = 1; number < 128; ++number) {
+            int exponent = 0;
+            while (number >> (exponent + 1)) ++exponent;
+            const int bits = (127 + exponent) << 7 | ((number << (7 - exponent)) & 0x7f);
+            low[number] = uint8_t(bits);
+            high[number] = uint8_t(bits >> 8);
+        }
+    }
+};
+inline constexpr Bfloat16Bytes BFLOAT16_BYTES;
+inline void widen_int8(const int8_t* p, Pairs* out) {
+    const auto half = [](const uint8_t* table, int which) { return _mm512_load_si512(table + which * 64); };
+    const __m512i numbers = _mm512_loadu_si512(p), size = _mm512_abs_epi8(numbers);
+    const __m512i low = _mm512_permutex2var_epi8(half(BFLOAT16_BYTES.low, 0), size, half(BFLOAT16_BYTES.low, 1));
+    const __m512i high = _mm512_permutex2var_epi8(half(BFLOAT16_BYTES.high, 0), size, half(BFLOAT16_BYTES.high, 1));
+    const __m512i with_sign = _mm512_ternarylogic_epi32(high, numbers, _mm512_set1_epi8(-128), 0xf8);  // a | b & c
+    out[0] = {_mm512_unpacklo_epi8(low, with_sign)};
+    out[1] = {_mm512_unpackhi_epi8(low, with_sign)};
+}
+
 inline Floats element(const float* p) { return broadcast(*p); }
 inline Floats element(const float16* p) { return broadcast(_cvtsh_ss(p->bits)); }
 inline Pairs element(const bfloat16* p) {

@@ -79,6 +79,20 @@ inline Floats columns(const T* p) {
 inline Pairs columns(const bfloat16* p) {
     return {each([=](int i) { return widen(p[2 * i]); }), each([=](int i) { return widen(p[2 * i + 1]); })};
 }
+// Whole numbers of eight bits, as operands: place() says where element `part` of a column lies among its vector's bytes.
+template <class T>
+constexpr int WIDENED = 1;
+template <class T>
+constexpr int place(int, int column, int part) {
+    return part * 16 + column;
+}
+inline void widen_int8(const int8_t* p, Floats* out) {
+    *out = each([=](int i) { return float(p[i]); });
+}
+inline void widen_int8(const int8_t* p, Pairs* out) {
+    widen_int8(p, &out->even);
+    widen_int8(p + 16, &out->odd);
+}
 template <class T>
 inline Floats element(const T* p) {
     return broadcast(widen(*p));

@@ -1,0 +1,129 @@
+// Matrix products with weights of eight bits: symmetric, one scale for each output. A weight is widened to the type of
+// the activations, which loses nothing, and goes through the chain of linear.h; the sum is scaled once, at the end.
+#pragma once
+#include <cmath>
+
+#include "linear.h"
+
+namespace linear {
+
+constexpr float INT8_LARGEST = 127;
+constexpr int DIRECT_ROWS = 4;   // up to which weights are widened in registers, again for each tile of rows
+constexpr int64_t WIDE_K = 128;  // of a panel that is widened at once for more rows
+
+// Where element `at` of a column lies in a packed weight: [panels][k / STEP] of PANEL * STEP bytes, in simd::place's order.
+template <class T>
+int64_t place(int64_t column, int64_t at, int64_t k) {
+    constexpr int step = simd::STEP<T>, lanes = simd::LANES * simd::WIDENED<T>;
+    const int64_t inside = column % PANEL, first = column - inside, group = inside / lanes;
+    return first * k + at / step * (PANEL * step) + group * (lanes * step) +
+           simd::place<T>(int(inside % lanes / simd::LANES), int(inside % simd::LANES), int(at % step));
+}
+
+// The largest magnitude in a row; not a number, or infinite, where one of its elements is.
+template <class T>
+float magnitude(const T* row, int64_t k) {
+    simd::Floats largest = simd::zero(), wrong = simd::zero();
+    for (int64_t at = 0; at < k; at += simd::LANES) {
+        const simd::Floats x = simd::load_first(row + at, int(std::min<int64_t>(simd::LANES, k - at)));
+        wrong = simd::add(wrong, simd::sub(x, x));
+        largest = simd::max(largest, simd::max(x, simd::sub(simd::zero(), x)));
+    }
+    return simd::largest(largest) + simd::sum(wrong);
+}
+
+// weight [n, k] row-major -> packed, as place() says, and scales [panels(n) * PANEL]: weight = packed * scale to half a
+// scale. A row with an element that is not finite gets a scale that is not a number, and zeros.
+template <class T>
+void quantise(const T* weight, int64_t n, int64_t k, int8_t* packed, float* scales) {
+    Pool::instance().run(panels(n), [=](int64_t panel, int) {
+        std::memset(packed + panel * PANEL * k, 0, PANEL * k);
+        std::memset(scales + panel * PANEL, 0, PANEL * sizeof(float));
+        for (int64_t column = panel * PANEL; column < std::min(n, (panel + 1) * PANEL); ++column) {
+            const T* const row = weight + column * k;
+            const float scale = scales[column] = magnitude(row, k) / INT8_LARGEST;
+            if (!(scale > 0)) continue;
+            for (int64_t first = 0; first < k; first += simd::LANES) {
+                const int count = int(std::min<int64_t>(simd::LANES, k - first));
+                const simd::Floats steps = simd::div(simd::load_first(row + first, count), simd::broadcast(scale));
+                float rounded[simd::LANES];
+                simd::store(rounded, simd::round(simd::max(simd::broadcast(-INT8_LARGEST),
+                                                           simd::min(simd::broadcast(INT8_LARGEST), steps))));
+                for (int i = 0; i < count; ++i) packed[place<T>(column, first + i, k)] = int8_t(rounded[i]);
+            }
+        }
+    });
+}
+
+// Rows `ids` of a weight, as near as eight bits come to what it was: the embedding of tokens from a tied output head.
+template <class T>
+void dequantised_rows(const int8_t* packed, const float* scales, int64_t k, const int64_t* ids, int64_t count, T* out) {
+    for (int64_t index = 0; index < count; ++index)
+        for (int64_t at = 0; at < k; ++at)
+            narrow(packed[place<T>(ids[index], at, k)] * scales[ids[index]], out + index * k + at);
+}
+
+// Walks along a panel, widening as it goes.
+template <class T>
+struct PackedInt8 {
+    const int8_t* at;
+
+    void operator()(Operand<T>* column) {
+        constexpr int size = simd::LANES * simd::STEP<T> * simd::WIDENED<T>;
+        for (int v = 0; v < simd::TILE_VECTORS; v += simd::WIDENED<T>, at += size) {
+            simd::prefetch(at + PREFETCH_BYTES);
+            simd::widen_int8(at, column + v);
+        }
+    }
+};
+
+// Walks along operands that were widened before; meanwhile fetches from `ahead` what is to be widened next.
+template <class T>
+struct Widened {
+    const Operand<T>* at;
+    const int8_t* ahead;
+
+    void operator()(Operand<T>* column) {
+        constexpr int size = simd::LANES * simd::STEP<T> * simd::WIDENED<T>;
+        for (int v = 0; v < simd::TILE_VECTORS; v += simd::WIDENED<T>, ahead += size) simd::prefetch(ahead);
+        for (int v = 0; v < simd::TILE_VECTORS; ++v) column[v] = *at++;
+    }
+};
+
+// sums [rows][PANEL] += x [rows, k] times a panel.
+template <class T>
+void panel_sums(const T* x, int64_t x_stride, int64_t rows, const int8_t* panel, int64_t k, float* sums) {
+    if (rows <= DIRECT_ROWS) return tile_of<DIRECT_ROWS>(rows, x, x_stride, PackedInt8<T>{panel}, k, sums);
+    constexpr int step = simd::STEP<T>, vectors = simd::TILE_VECTORS;
+    Operand<T> wide[WIDE_K / step * vectors];
+    for (int64_t from = 0; from < k; from += WIDE_K) {
+        const int64_t length = std::min(WIDE_K, k - from);
+        PackedInt8<T> weights{panel + from * PANEL};
+        for (int64_t at = 0; at < length / step; ++at) weights(wide + at * vectors);
+        for (int64_t row = 0; row < rows; row += simd::TILE_ROWS)
+            tile_of<simd::TILE_ROWS>(std::min<int64_t>(simd::TILE_ROWS, rows - row), x + row * x_stride + from, x_stride,
+                                     Widened<T>{wide, weights.at}, length, sums + row * PANEL);
+    }
+}
+
+// As product() in linear.h; a sum becomes a result by its column's scale.
+template <class T, class Out>
+void product_int8(const T* x, int64_t x_stride, int64_t rows, const int8_t* packed, const float* scales, int64_t n,
+                  int64_t k, Out* out, int64_t out_stride) {
+    const int64_t blocks = (rows + BLOCK_ROWS - 1) / BLOCK_ROWS, count = panels(n);
+    Pool::instance().run(blocks * count, [=](int64_t task, int) {
+        const int64_t panel = task % count, first = task / count * BLOCK_ROWS;
+        const int64_t last = std::min(rows, first + BLOCK_ROWS);
+        alignas(64) float sums[BLOCK_ROWS * PANEL];
+        std::memset(sums, 0, (last - first) * PANEL * sizeof(float));
+        panel_sums(x + first * x_stride, x_stride, last - first, packed + panel * PANEL * k, k, sums);
+        for (int64_t row = first; row < last; ++row) {
+            float* const sum = sums + (row - first) * PANEL;
+            for (int64_t at = 0; at < PANEL; at += simd::LANES)
+                simd::store(sum + at, simd::mul(simd::load(sum + at), simd::load(scales + panel * PANEL + at)));
+            store_row(sum, std::min<int64_t>(PANEL, n - panel * PANEL), out + row * out_stride + panel * PANEL);
+        }
+    });
+}
+
+}  // namespace linear

@@ -8,10 +8,14 @@ from kernels.interface import Ops
 from kernels.torch_ops import TorchOps
 
 
-def ops_for(device: torch.device, batch_invariant: bool, num_threads: int) -> Ops:
-    """`num_threads`: of the compiled kernels. Raises KernelsMissing where they are needed and were not built."""
+def ops_for(device: torch.device, batch_invariant: bool, num_threads: int, int8: bool = False) -> Ops:
+    """`num_threads`: of the compiled kernels, which alone have weights of eight bits (`int8`).
+
+    Raises KernelsMissing where the compiled kernels are needed and were not built.
+    """
+    assert not int8 or (device.type == "cpu" and batch_invariant)
     if device.type == "cuda":
         from kernels.triton_ops import TritonOps  # a machine without a GPU need not have Triton
 
         return TritonOps(batch_invariant)
-    return CpuOps(load(), num_threads) if batch_invariant else TorchOps()
+    return CpuOps(load(), num_threads, int8) if batch_invariant else TorchOps()

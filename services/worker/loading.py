@@ -63,12 +63,16 @@ def pick_device(options: WorkerOptions) -> torch.device:
     return torch.device(name)
 
 
-def pick_ops(device: torch.device, batch_invariant: bool, cpu_threads: int | None = None) -> Ops:
-    """Raises ModelError where a batch-invariant answer cannot be given."""
-    num_threads = cpu_threads or len(os.sched_getaffinity(0))
-    torch.set_num_threads(1 if batch_invariant else num_threads)
+def pick_ops(device: torch.device, options: WorkerOptions) -> Ops:
+    """Raises ModelError where a batch-invariant answer cannot be given, or the weights' form has no kernels."""
+    int8 = options.quantization == "int8"
+    if int8 and (device.type != "cpu" or not options.batch_invariant):
+        where = "with --no-batch-invariant" if device.type == "cpu" else f"with --device {device.type}"
+        raise ModelError(f"--quantization int8 is for the compiled CPU kernels only: it does not go {where}")
+    num_threads = options.cpu_threads or len(os.sched_getaffinity(0))
+    torch.set_num_threads(1 if options.batch_invariant else num_threads)
     try:
-        return ops_for(device, batch_invariant, num_threads)
+        return ops_for(device, options.batch_invariant, num_threads, int8)
     except KernelsMissing as error:
         raise ModelError(f"{error}: install it again, or start with --no-batch-invariant") from error
 
@@ -77,7 +81,7 @@ def load_model(path: Path, options: WorkerOptions, ops: Ops | None = None) -> Lo
     """Reads configuration and weights; `ops` replaces the device's kernels. Raises ModelError with one line."""
     started = time.monotonic()
     device = pick_device(options)
-    ops = ops or pick_ops(device, options.batch_invariant, options.cpu_threads)
+    ops = ops or pick_ops(device, options)
     checkpoint = read_checkpoint(path, dict(options.hf_overrides or {}), options.generation_config)
     parameters, version = load_parameters(checkpoint, options, device)
     decoder = Decoder(parameters, ops)

@@ -8,8 +8,8 @@
 namespace linear {
 
 constexpr float INT8_LARGEST = 127;
-constexpr int DIRECT_ROWS = 4;   // up to which weights are widened in registers, again for each tile of rows
-constexpr int64_t WIDE_K = 128;  // of a panel that is widened at once for more rows
+constexpr int64_t DIRECT_ROWS = 12;  // up to which weights are widened in registers, again for each tile of rows
+constexpr int64_t WIDE_K = 512;      // of a panel that is widened at once for more rows
 
 // Where element `at` of a column lies in a packed weight: [panels][k / STEP] of PANEL * STEP bytes, in simd::place's order.
 template <class T>
@@ -90,19 +90,25 @@ struct Widened {
     }
 };
 
+// sums [rows][PANEL] += x [rows, length] times a part of a panel.
+template <class T, class Weights>
+void rows_of(const T* x, int64_t x_stride, int64_t rows, Weights weights, int64_t length, float* sums) {
+    for (int64_t row = 0; row < rows; row += simd::TILE_ROWS)
+        tile_of<simd::TILE_ROWS>(std::min<int64_t>(simd::TILE_ROWS, rows - row), x + row * x_stride, x_stride, weights,
+                                 length, sums + row * PANEL);
+}
+
 // sums [rows][PANEL] += x [rows, k] times a panel.
 template <class T>
 void panel_sums(const T* x, int64_t x_stride, int64_t rows, const int8_t* panel, int64_t k, float* sums) {
-    if (rows <= DIRECT_ROWS) return tile_of<DIRECT_ROWS>(rows, x, x_stride, PackedInt8<T>{panel}, k, sums);
+    PackedInt8<T> weights{panel};
+    if (rows <= DIRECT_ROWS) return rows_of(x, x_stride, rows, weights, k, sums);
     constexpr int step = simd::STEP<T>, vectors = simd::TILE_VECTORS;
     Operand<T> wide[WIDE_K / step * vectors];
     for (int64_t from = 0; from < k; from += WIDE_K) {
         const int64_t length = std::min(WIDE_K, k - from);
-        PackedInt8<T> weights{panel + from * PANEL};
         for (int64_t at = 0; at < length / step; ++at) weights(wide + at * vectors);
-        for (int64_t row = 0; row < rows; row += simd::TILE_ROWS)
-            tile_of<simd::TILE_ROWS>(std::min<int64_t>(simd::TILE_ROWS, rows - row), x + row * x_stride + from, x_stride,
-                                     Widened<T>{wide, weights.at}, length, sums + row * PANEL);
+        rows_of(x + from, x_stride, rows, Widened<T>{wide, weights.at}, length, sums);
     }
 }
 

@@ -311,6 +311,24 @@ def test_batch_invariant(request: pytest.FixtureRequest, name: str, kind: str, k
     assert f"{kernels}batch-invariant" in server.log
 
 
+def test_quantization(plain: Server) -> None:
+    """Nearly the same logprobs from other numerics, the same each time; refused where there are no such kernels."""
+    prompt = list(range(900, 930))
+    asked: dict[str, Any] = {"temperature": 0, "max_tokens": 1, "logprobs": 1}
+    with Server("--quantization=int8", "--no-enable-prefix-caching") as server:
+        first, again = (server.complete(prompt, **asked) for _ in range(2))
+        fingerprint = server.post("/v1/completions", {"prompt": [7], "max_tokens": 1}).json()["system_fingerprint"]
+        assert "+int8, batch-invariant" in server.log
+    assert first["logprobs"] == again["logprobs"]
+    (exact,), (near,) = (one["logprobs"]["token_logprobs"] for one in (plain.complete(prompt, **asked), first))
+    assert exact != near and exact == pytest.approx(near, abs=0.3)
+    answer = plain.post("/v1/completions", {"prompt": [7], "max_tokens": 1}).json()
+    assert fingerprint.startswith("invariant-") and fingerprint != answer["system_fingerprint"]
+    line = refusal("--quantization=int8", "--no-batch-invariant")
+    assert line.startswith("tandem worker: error: --quantization int8 is for the compiled CPU kernels only")
+    assert "'int4' is not one of int8" in refusal("--quantization=int4")
+
+
 def test_long_prefill_token_threshold(tight: Server) -> None:
     """64 tokens are 8 rows of 8 while another request shares the steps."""
     with ThreadPoolExecutor(1) as pool:
@@ -473,6 +491,7 @@ PROOFS: dict[str, Callable[..., None]] = {
     "model": test_model,
     "otlp_traces_endpoint": test_traces.test_otlp_traces_endpoint,
     "port": test_port,
+    "quantization": test_quantization,
     "revision": test_hub.test_revision_picks_the_other_weights,
     "runtime_dir": test_runtime_dir,
     "scheduling_policy": test_scheduling_policy,

@@ -25,13 +25,20 @@ NUM_TOKENS = 48
 SAMPLED = SamplingParams(max_tokens=NUM_TOKENS, temperature=0.9, top_p=0.98, frequency_penalty=0.3, logprobs=2)
 
 
+@pytest.fixture(params=[None, "int8"], ids=["plain", "int8"])
+def quantization(request: pytest.FixtureRequest) -> str | None:
+    return request.param  # type: ignore[no-any-return]
+
+
 @pytest.fixture(scope="module", params=list(SHAPES))
 def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_qwen3(tmp_path_factory.mktemp("model"), seed=2, **SHAPES[request.param])
 
 
-def start(path: Path, budget: int = 512, seqs: int = 8, caching: bool = False) -> InProcess:
-    options = WorkerOptions(model=str(path), device="cpu", dtype="bfloat16", max_model_len=256, block_size=8)
+def start(path: Path, quantization: str | None, budget: int = 512, seqs: int = 8, caching: bool = False) -> InProcess:
+    options = WorkerOptions(
+        model=str(path), device="cpu", dtype="bfloat16", max_model_len=256, block_size=8, quantization=quantization
+    )
     return InProcess(path, options, EngineLimits(1, seqs, budget), caching)
 
 
@@ -46,8 +53,8 @@ def resume(engine: InProcess, done: list[int]) -> Answer:
     return answer
 
 
-def test_a_request_resumed_at_every_token_goes_on_with_the_same_bits(path: Path) -> None:
-    engine = start(path)
+def test_a_request_resumed_at_every_token_goes_on_with_the_same_bits(path: Path, quantization: str | None) -> None:
+    engine = start(path, quantization)
     (whole,) = engine.complete([PROMPT], SAMPLED, [7])
     assert len(whole.token_ids) == NUM_TOKENS and len(set(whole.token_ids)) > 10
     for index in range(1, NUM_TOKENS):
@@ -57,11 +64,14 @@ def test_a_request_resumed_at_every_token_goes_on_with_the_same_bits(path: Path)
 
 
 @pytest.mark.parametrize("budget", [8, 13, 64])
-def test_chunks_and_neighbours_change_no_bit(path: Path, budget: int) -> None:
+def test_chunks_and_neighbours_change_no_bit(path: Path, quantization: str | None, budget: int) -> None:
     prompts = mixed_prompts(seed=budget, count=8, lengths=(1, 17, 40, 90))
     seeds = list(range(len(prompts)))
-    alone = [start(path).complete([prompt], SAMPLED, [seed])[0] for prompt, seed in zip(prompts, seeds, strict=True)]
-    engine = start(path, budget, caching=True)
+    alone = [
+        start(path, quantization).complete([prompt], SAMPLED, [seed])[0]
+        for prompt, seed in zip(prompts, seeds, strict=True)
+    ]
+    engine = start(path, quantization, budget, caching=True)
     together = engine.complete(prompts, SAMPLED, seeds)
     assert engine.stats.num_chunked_rows > 3
     assert together == alone

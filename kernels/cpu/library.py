@@ -1,7 +1,12 @@
 """Finds the compiled module for this machine."""
 
 import importlib
+import logging
 from typing import Protocol, cast
+
+from kernels.cpu.self_check import products_are_exact
+
+log = logging.getLogger(__name__)
 
 
 class KernelsMissing(ImportError):
@@ -45,20 +50,37 @@ class Library(Protocol):
     ) -> None: ...  # fmt: skip
 
 
-VARIANTS = ("_avx512bf16", "_avx2", "_portable")
+VARIANTS = ("_amx", "_avx512bf16", "_avx2", "_portable")
 
 
 def load(variant: str | None = None) -> Library:
     """The fastest variant that this machine runs, or the one named. Raises KernelsMissing."""
     try:
-        chosen = variant or cast(Library, importlib.import_module("kernels.cpu._portable")).best_variant()
-        return cast(Library, importlib.import_module(f"kernels.cpu.{chosen}"))
+        return _module(variant or _fastest())
     except ImportError as error:
         raise KernelsMissing(
             "tandem was installed without its compiled CPU kernels (is there a C++ compiler?)"
         ) from error
 
 
+def _module(variant: str) -> Library:
+    return cast(Library, importlib.import_module(f"kernels.cpu.{variant}"))
+
+
+def _fastest() -> str:
+    best = _module("_portable").best_variant()
+    if best != "_amx":
+        return best
+    # Not every compiler builds it, and it has not run on such a machine before: it has to prove itself.
+    try:
+        if products_are_exact(_module("_amx")):
+            return "_amx"
+        log.warning("this machine has AMX, but the kernels for it compute wrongly here: AVX-512 is used instead")
+    except ImportError:
+        log.warning("this machine has AMX, but the compiler did not build the kernels for it: AVX-512 is used instead")
+    return "_avx512bf16"
+
+
 def runnable_variants() -> list[str]:
     """All that this machine can run, the fastest first."""
-    return list(VARIANTS[VARIANTS.index(load("_portable").best_variant()) :])
+    return list(VARIANTS[VARIANTS.index(_fastest()) :])

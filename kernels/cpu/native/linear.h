@@ -5,6 +5,16 @@
 
 #include "pool.h"
 
+#if defined(__AMX_BF16__) || defined(TANDEM_EMULATE_TILES)
+#include "linear_amx.h"
+#else
+namespace amx {
+constexpr const char* NAME = simd::NAME;
+template <class T>
+constexpr bool MULTIPLIES = false;
+}  // namespace amx
+#endif
+
 namespace linear {
 
 constexpr int PANEL = simd::TILE_VECTORS * simd::LANES;  // columns that lie together in a packed weight
@@ -87,6 +97,19 @@ void tile_of(int64_t rows, const T* x, int64_t x_stride, Weights weights, int64_
     tile<ROWS>(x, x_stride, weights, k, sums);
 }
 
+// sums [rows][PANEL] += x [rows, length] times a part of a panel.
+template <class T, class Weights>
+void rows_of(const T* x, int64_t x_stride, int64_t rows, Weights weights, int64_t length, float* sums) {
+    if constexpr (amx::MULTIPLIES<T>) {
+        static_assert(PANEL == amx::COLUMNS);
+        amx::rows_of(x, x_stride, rows, reinterpret_cast<const T*>(weights.at), length, sums);
+    } else {
+        for (int64_t row = 0; row < rows; row += simd::TILE_ROWS)
+            tile_of<simd::TILE_ROWS>(std::min<int64_t>(simd::TILE_ROWS, rows - row), x + row * x_stride, x_stride,
+                                     weights, length, sums + row * PANEL);
+    }
+}
+
 template <class Out>
 void store_row(const float* sums, int64_t columns, Out* out) {
     for (int64_t at = 0; at < columns; at += simd::LANES)
@@ -105,10 +128,8 @@ void product(const T* x, int64_t x_stride, int64_t rows, const T* packed, int64_
         std::memset(sums, 0, (last - first) * PANEL * sizeof(float));
         for (int64_t from = 0; from < k; from += BLOCK_K) {
             const int64_t length = std::min(BLOCK_K, k - from);
-            for (int64_t row = first; row < last; row += simd::TILE_ROWS)
-                tile_of<simd::TILE_ROWS>(std::min<int64_t>(simd::TILE_ROWS, last - row), x + row * x_stride + from,
-                                         x_stride, Packed<T>{packed + (panel * k + from) * PANEL}, length,
-                                         sums + (row - first) * PANEL);
+            rows_of(x + first * x_stride + from, x_stride, last - first, Packed<T>{packed + (panel * k + from) * PANEL},
+                    length, sums);
         }
         for (int64_t row = first; row < last; ++row)
             store_row(sums + (row - first) * PANEL, std::min<int64_t>(PANEL, n - panel * PANEL),

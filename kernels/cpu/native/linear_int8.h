@@ -90,19 +90,12 @@ struct Widened {
     }
 };
 
-// sums [rows][PANEL] += x [rows, length] times a part of a panel.
-template <class T, class Weights>
-void rows_of(const T* x, int64_t x_stride, int64_t rows, Weights weights, int64_t length, float* sums) {
-    for (int64_t row = 0; row < rows; row += simd::TILE_ROWS)
-        tile_of<simd::TILE_ROWS>(std::min<int64_t>(simd::TILE_ROWS, rows - row), x + row * x_stride, x_stride, weights,
-                                 length, sums + row * PANEL);
-}
-
 // sums [rows][PANEL] += x [rows, k] times a panel.
 template <class T>
 void panel_sums(const T* x, int64_t x_stride, int64_t rows, const int8_t* panel, int64_t k, float* sums) {
     PackedInt8<T> weights{panel};
-    if (rows <= DIRECT_ROWS) return rows_of(x, x_stride, rows, weights, k, sums);
+    if constexpr (!amx::MULTIPLIES<T>)
+        if (rows <= DIRECT_ROWS) return rows_of(x, x_stride, rows, weights, k, sums);
     constexpr int step = simd::STEP<T>, vectors = simd::TILE_VECTORS;
     Operand<T> wide[WIDE_K / step * vectors];
     for (int64_t from = 0; from < k; from += WIDE_K) {

@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "attention.h"
+#include "has_amx.h"
 #include "linear_int8.h"
 #include "pointwise.h"
 
@@ -137,7 +138,7 @@ const char* best_variant() {
     __builtin_cpu_init();
     if (__builtin_cpu_supports("x86-64-v4") && __builtin_cpu_supports("avx512bf16") &&
         __builtin_cpu_supports("avx512vbmi"))
-        return "_avx512bf16";
+        return has_amx() ? "_amx" : "_avx512bf16";
     if (__builtin_cpu_supports("x86-64-v3")) return "_avx2";
 #endif
     return "_portable";
@@ -147,7 +148,7 @@ const char* best_variant() {
 
 PYBIND11_MODULE(TANDEM_MODULE, m) {
     const pybind11::call_guard<pybind11::gil_scoped_release> released;
-    m.attr("NAME") = simd::NAME;
+    m.attr("NAME") = amx::NAME;
     m.def("best_variant", best_variant);
     m.def("set_num_threads", [](int count) { Pool::instance().set_num_threads(count); }, released);
     m.def("num_threads", [] { return Pool::instance().num_threads(); });

@@ -1,0 +1,113 @@
+// Products of bfloat16 by AMX, for a panel of linear.h: its layout, [k / 2][64 columns][2], is what four tiles beside each
+// other read. An output's chain goes along K in steps of 32, whatever the number of rows: a tile's rows never meet.
+#pragma once
+#include <algorithm>
+#include <type_traits>
+
+#include "simd.h"
+#include "tiles.h"
+
+namespace amx {
+
+constexpr const char* NAME = tiles::NAME;
+template <class T>
+constexpr bool MULTIPLIES = std::is_same_v<T, bfloat16>;
+
+constexpr int COLUMNS = 64;  // of a panel
+constexpr int COLUMNS_OF_TILE = tiles::BYTES / int(sizeof(float));
+constexpr int64_t STEP = tiles::BYTES / int64_t(sizeof(bfloat16));  // elements along K in a tile
+constexpr int64_t PANEL_STRIDE = 2 * COLUMNS * sizeof(bfloat16);    // of pairs, in bytes
+constexpr int64_t SUMS_STRIDE = COLUMNS * sizeof(float);
+constexpr int64_t LINE = 64 / sizeof(bfloat16);  // of the cache
+constexpr int64_t AHEAD = 2 * STEP * COLUMNS;  // elements of the panel that are fetched before they are read
+
+// Tiles 0 to 3 hold sums: HEIGHT tiles of rows by 4 / HEIGHT of columns; 4 and 5 rows of x; 6 and 7 weights.
+template <int HEIGHT>
+tiles::Shapes shapes_for(int64_t rows) {
+    tiles::Shapes shapes;
+    for (int tile = 0; tile < 4; ++tile)
+        shapes.set(tile, std::min<int64_t>(tiles::ROWS, rows - tile / (4 / HEIGHT) * tiles::ROWS));
+    for (int tile = 0; tile < HEIGHT; ++tile)
+        shapes.set(4 + tile, std::min<int64_t>(tiles::ROWS, rows - tile * tiles::ROWS));
+    for (int tile : {6, 7}) shapes.set(tile, tiles::ROWS);
+    return shapes;
+}
+
+// One step along K. x_stride in bytes.
+template <int HEIGHT>
+inline void step(const bfloat16* x, int64_t x_stride, const bfloat16* panel) {
+    constexpr int next = 2 * COLUMNS_OF_TILE;  // elements of a pair of the panel's rows
+    tiles::load<4>(x, x_stride);
+    tiles::load<6>(panel, PANEL_STRIDE);
+    tiles::load<7>(panel + next, PANEL_STRIDE);
+    tiles::multiply_add<0, 4, 6>();
+    tiles::multiply_add<1, 4, 7>();
+    if constexpr (HEIGHT == 1) {
+        tiles::load<6>(panel + 2 * next, PANEL_STRIDE);
+        tiles::load<7>(panel + 3 * next, PANEL_STRIDE);
+        tiles::multiply_add<2, 4, 6>();
+        tiles::multiply_add<3, 4, 7>();
+    } else {
+        tiles::load<5>(reinterpret_cast<const char*>(x) + tiles::ROWS * x_stride, x_stride);
+        tiles::multiply_add<2, 5, 6>();
+        tiles::multiply_add<3, 5, 7>();
+    }
+}
+
+// What is left of K behind the last whole step, with zeros up to a whole one.
+struct Rest {
+    bfloat16 x[2 * tiles::ROWS * STEP] = {}, panel[STEP * COLUMNS] = {};
+};
+
+// The sums of a panel's columns from `column` on, which fill 4 / HEIGHT tiles, for up to 16 * HEIGHT rows.
+template <int HEIGHT>
+void strip(const bfloat16* x, int64_t x_stride, int64_t rows, const bfloat16* panel, int column, int64_t length,
+           float* sums) {
+    float* place[4];
+    for (int tile = 0; tile < 4; ++tile)
+        place[tile] = sums + tile / (4 / HEIGHT) * tiles::ROWS * COLUMNS + tile % (4 / HEIGHT) * COLUMNS_OF_TILE + column;
+    tiles::load<0>(place[0], SUMS_STRIDE);
+    tiles::load<1>(place[1], SUMS_STRIDE);
+    tiles::load<2>(place[2], SUMS_STRIDE);
+    tiles::load<3>(place[3], SUMS_STRIDE);
+    int64_t at = 0;
+    for (; at + STEP <= length; at += STEP) {
+        const bfloat16* const weights = panel + at * COLUMNS;
+        if constexpr (HEIGHT == 1)  // more rows find the panel in the cache
+            for (int64_t i = 0; i < STEP * COLUMNS; i += LINE) simd::prefetch(weights + AHEAD + i);
+        step<HEIGHT>(x + at, x_stride * sizeof(bfloat16), weights + 2 * column);
+    }
+    if (at < length) {
+        Rest rest;
+        for (int64_t row = 0; row < rows; ++row)
+            std::memcpy(rest.x + row * STEP, x + row * x_stride + at, (length - at) * sizeof(bfloat16));
+        std::memcpy(rest.panel, panel + at * COLUMNS, (length - at) * COLUMNS * sizeof(bfloat16));
+        step<HEIGHT>(rest.x, STEP * sizeof(bfloat16), rest.panel + 2 * column);
+    }
+    tiles::store<0>(place[0], SUMS_STRIDE);
+    tiles::store<1>(place[1], SUMS_STRIDE);
+    tiles::store<2>(place[2], SUMS_STRIDE);
+    tiles::store<3>(place[3], SUMS_STRIDE);
+}
+
+// sums [rows][64] += x [rows, length] times a part of a panel; x_stride in elements. Few rows fill tiles of so many rows.
+inline void rows_of(const bfloat16* x, int64_t x_stride, int64_t rows, const bfloat16* panel, int64_t length,
+                    float* sums) {
+    for (int64_t row = 0, shaped = 0; row < rows; row += 2 * tiles::ROWS) {
+        const int64_t count = std::min<int64_t>(2 * tiles::ROWS, rows - row);
+        const bool low = count <= tiles::ROWS;
+        if (count != shaped) tiles::configure(low ? shapes_for<1>(count) : shapes_for<2>(count));
+        shaped = count;
+        const bfloat16* const some = x + row * x_stride;
+        float* const out = sums + row * COLUMNS;
+        if (low) {
+            strip<1>(some, x_stride, count, panel, 0, length, out);
+        } else {
+            strip<2>(some, x_stride, count, panel, 0, length, out);
+            strip<2>(some, x_stride, count, panel, COLUMNS / 2, length, out);
+        }
+    }
+    tiles::release();
+}
+
+}  // namespace amx

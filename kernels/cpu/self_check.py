@@ -1,0 +1,46 @@
+"""Whether a compiled variant multiplies rightly: products of small whole numbers, which are exact in any order."""
+
+import struct
+from array import array
+from operator import mul
+from typing import Protocol
+
+SIZES = ((1, 3, 34), (17, 70, 70), (33, 130, 96))  # rows, n, k: one tile, several, and edges of each
+
+
+class Products(Protocol):
+    """A part of kernels/cpu/library.py's Library."""
+
+    def packed_size(self, type_: str, n: int, k: int) -> int: ...
+    def pack(self, type_: str, weight: int, n: int, k: int, packed: int) -> None: ...
+    def product(
+        self, type_: str, out_type: str, x: int, x_stride: int, rows: int, packed: int, n: int, k: int, out: int
+    ) -> None: ...
+
+
+def products_are_exact(library: Products) -> bool:
+    return all(_is_exact(library, *sizes) for sizes in SIZES)
+
+
+def _is_exact(library: Products, rows: int, n: int, k: int) -> bool:
+    x, weight = _numbers(rows, k, 7), _numbers(n, k, 5)
+    packed = array("B", bytes(library.packed_size("b", n, k)))
+    out = array("f", bytes(4 * rows * n))
+    given, kept = _bfloat16(x), _bfloat16(weight)
+    library.pack("b", _address(kept), n, k, _address(packed))
+    library.product("b", "f", _address(given), k, rows, _address(packed), n, k, _address(out))
+    return out.tolist() == [sum(map(mul, row, column)) for row in x for column in weight]
+
+
+def _numbers(rows: int, size: int, step: int) -> list[list[int]]:
+    """From -8 to 8, and no row like another beside it."""
+    return [[(row * step + at * (step + 6)) % 17 - 8 for at in range(size)] for row in range(rows)]
+
+
+def _bfloat16(rows: list[list[int]]) -> "array[int]":
+    """The upper halves of floats."""
+    return array("H", [struct.unpack("<I", struct.pack("<f", value))[0] >> 16 for row in rows for value in row])
+
+
+def _address(numbers: "array[int] | array[float]") -> int:
+    return numbers.buffer_info()[0]

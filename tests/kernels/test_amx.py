@@ -1,0 +1,162 @@
+"""The AMX variant with its tile instructions emulated (kernels/cpu/native/tiles_emulated.h): layout, tiling, edges, and
+a row's bits. The instructions themselves need a machine that has them: there test_cpu.py and test_int8.py run on them.
+"""
+
+import importlib.util
+import logging
+import shutil
+import subprocess
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pybind11
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernels import reference
+from kernels.cpu import library as library_module
+from kernels.cpu.library import Library, load, runnable_variants
+from kernels.cpu.ops import CpuOps
+from kernels.cpu.self_check import products_are_exact
+from tests.kernels.cases import randn, share_of
+from tests.kernels.test_cpu import CPU, allowed_for_products, few
+from tests.kernels.test_int8 import twin
+
+SOURCES = Path(__file__).parents[2] / "kernels" / "cpu" / "native"
+NAME = "_amx_emulated"
+DTYPE = torch.bfloat16
+needs_avx512 = pytest.mark.skipif("_avx512bf16" not in runnable_variants(), reason="the rest of it is AVX-512")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Library:
+    compiler = shutil.which("g++") or shutil.which("c++")
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    file = tmp_path_factory.mktemp("amx") / f"{NAME}.so"
+    flags = ["-std=c++20", "-O1", "-w", "-shared", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-pthread"]
+    variant = ["-march=x86-64-v4", "-mavx512bf16", "-mavx512vbmi", "-DTANDEM_EMULATE_TILES", f"-DTANDEM_MODULE={NAME}"]
+    include = [f"-I{path}" for path in (SOURCES, pybind11.get_include(), sysconfig.get_paths()["include"])]
+    subprocess.run([compiler, *flags, *variant, *include, SOURCES / "module.cpp", "-o", file], check=True)
+    spec = importlib.util.spec_from_file_location(NAME, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return cast(Library, module)
+
+
+@pytest.fixture
+def library(built: Library) -> Iterator[Library]:
+    yield built
+    built.set_num_threads(1)
+
+
+@needs_avx512
+@few
+@given(
+    rows=st.integers(1, 70),
+    n=st.integers(1, 200),
+    k=st.sampled_from([1, 2, 17, 30, 32, 34, 64, 136, 2050, 4100]),
+    wide=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_product(library: Library, rows: int, n: int, k: int, wide: bool, seed: int) -> None:
+    x = randn(CPU, DTYPE, rows, k + 3, seed=seed)[:, :k]
+    weight = randn(CPU, DTYPE, n, k, seed=seed + 1)
+    out = CpuOps(library).matrix(weight).product(x, torch.float32 if wide else None)
+    expected = reference.linear(x, weight).to(out.dtype)
+    share_of(out, expected, allowed_for_products(x, weight, expected))
+
+
+@needs_avx512
+@few
+@given(rows=st.integers(1, 70), n=st.integers(1, 140), k=st.sampled_from([1, 33, 64, 600]), seed=st.integers(0, 99))
+def test_int8_product(library: Library, rows: int, n: int, k: int, seed: int) -> None:
+    x, weight = randn(CPU, DTYPE, rows, k, seed=seed), randn(CPU, DTYPE, n, k, seed=seed + 1)
+    out = CpuOps(library, int8=True).matrix(weight).product(x, torch.float32)
+    expected = (x.double() @ twin(weight).T).float()
+    share_of(out, expected, allowed_for_products(x, weight, expected))
+
+
+@needs_avx512
+@pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize(("n", "k"), [(200, 136), (64, 1302)])
+def test_a_row_of_a_product_depends_on_that_row_alone(
+    library: Library, int8: bool, threads: int, n: int, k: int
+) -> None:
+    count = 200
+    x, matrix = randn(CPU, DTYPE, count, k), CpuOps(library, int8=int8).matrix(randn(CPU, DTYPE, n, k, seed=1))
+    alone = torch.cat([matrix.product(x[row : row + 1]) for row in range(count)])
+    library.set_num_threads(threads)
+    for rows in (*range(1, 66), 191, 192, 193, 200):
+        assert torch.equal(matrix.product(x[:rows]), alone[:rows]), f"{rows} rows"
+        mixed = torch.randperm(count, generator=torch.Generator().manual_seed(rows))[:rows]
+        assert torch.equal(matrix.product(x[mixed]), alone[mixed]), f"{rows} rows, mixed"
+
+
+@needs_avx512
+def test_what_is_not_a_number_stays_in_its_row(library: Library) -> None:
+    x, weight = randn(CPU, DTYPE, 20, 40), randn(CPU, DTYPE, 70, 40, seed=1)
+    x[3, 39] = float("nan")
+    out = CpuOps(library).matrix(weight).product(x)
+    assert out[3].isnan().all() and out.isfinite().all(dim=1).sum() == 19
+
+
+@needs_avx512
+def test_another_order_has_another_name(library: Library) -> None:
+    assert library.NAME != load("_avx512bf16").NAME
+
+
+@needs_avx512
+def test_the_emulated_variant_passes_the_self_check(library: Library) -> None:
+    assert products_are_exact(library)
+
+
+@pytest.mark.parametrize("variant", sorted({*runnable_variants(), load("_portable").best_variant()}))
+def test_every_variant_passes_the_self_check(variant: str) -> None:
+    assert products_are_exact(load(variant))
+
+
+class Wrong:
+    """A variant that takes the second row for the first."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._library, name)
+
+    def product(
+        self, type_: str, out_type: str, x: int, x_stride: int, rows: int, packed: int, n: int, k: int, out: int
+    ) -> None:
+        self._library.product(type_, out_type, x + 2 * k * (rows > 1), x_stride, rows - 1 or 1, packed, n, k, out)
+
+
+class Machine:
+    """The portable variant, which says that this machine has AMX."""
+
+    def best_variant(self) -> str:
+        return "_amx"
+
+
+@pytest.mark.parametrize("kind", ["right", "wrong", "missing"])
+def test_on_a_machine_with_amx(kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """The variant is used where it exists and computes rightly; else the log says why it is not."""
+    real = load("_portable")
+
+    def module(variant: str) -> Any:
+        if variant == "_amx" and kind == "missing":
+            raise ImportError(variant)
+        return {"_portable": Machine(), "_amx": real if kind == "right" else Wrong(real)}.get(variant, variant)
+
+    monkeypatch.setattr(library_module, "_module", module)
+    with caplog.at_level(logging.WARNING):
+        found = load()
+    assert found is real if kind == "right" else cast(Any, found) == "_avx512bf16"
+    assert bool(caplog.records) == (kind != "right")
+    assert {"right": "", "wrong": "compute wrongly", "missing": "did not build"}[kind] in caplog.text

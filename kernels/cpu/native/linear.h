@@ -12,6 +12,8 @@ namespace amx {
 constexpr const char* NAME = simd::NAME;
 template <class T>
 constexpr bool MULTIPLIES = false;
+template <class... Any>
+void rows_of(Any...) = delete;
 }  // namespace amx
 #endif
 
@@ -101,7 +103,6 @@ void tile_of(int64_t rows, const T* x, int64_t x_stride, Weights weights, int64_
 template <class T, class Weights>
 void rows_of(const T* x, int64_t x_stride, int64_t rows, Weights weights, int64_t length, float* sums) {
     if constexpr (amx::MULTIPLIES<T>) {
-        static_assert(PANEL == amx::COLUMNS);
         amx::rows_of(x, x_stride, rows, reinterpret_cast<const T*>(weights.at), length, sums);
     } else {
         for (int64_t row = 0; row < rows; row += simd::TILE_ROWS)

@@ -13,7 +13,8 @@ constexpr const char* NAME = tiles::NAME;
 template <class T>
 constexpr bool MULTIPLIES = std::is_same_v<T, bfloat16>;
 
-constexpr int COLUMNS = 64;  // of a panel
+constexpr int COLUMNS = simd::TILE_VECTORS * simd::LANES;  // of a panel
+static_assert(COLUMNS == 64);
 constexpr int COLUMNS_OF_TILE = tiles::BYTES / int(sizeof(float));
 constexpr int64_t STEP = tiles::BYTES / int64_t(sizeof(bfloat16));  // elements along K in a tile
 constexpr int64_t PANEL_STRIDE = 2 * COLUMNS * sizeof(bfloat16);    // of pairs, in bytes

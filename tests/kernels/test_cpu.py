@@ -13,7 +13,8 @@ from torch import Tensor
 
 from kernels import reference
 from kernels.cpu.library import Library, load, runnable_variants
-from kernels.cpu.ops import STEP, CpuOps
+from kernels.cpu.matrix import STEP
+from kernels.cpu.ops import CpuOps
 from kernels.interface import AttentionInputs, KvPair
 from tests.kernels import cases
 from tests.kernels.cases import EPS, AttentionCase, attention_case, randn, share_of, tolerance

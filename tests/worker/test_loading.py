@@ -13,7 +13,7 @@ from services.worker import weights
 from services.worker.checkpoint import read_checkpoint, weights_digest
 from services.worker.errors import ModelError
 from services.worker.kv_cache import shape_kv_cache
-from services.worker.loading import load_parameters
+from services.worker.loading import load_parameters, pick_ops
 from services.worker.models.config import decoder_config
 from tests.checkpoints import make_qwen3
 
@@ -198,3 +198,12 @@ def test_a_slow_load_shows_its_progress(
     told = [int(record.getMessage().split("%")[0].split()[-1]) for record in caplog.records if "% of" in record.message]
     assert len(told) > 5 and told == sorted(told)
     assert 90 <= told[-1] <= 100
+
+
+@pytest.mark.parametrize(
+    ("device", "changes", "where"),
+    [("cuda", {}, "--device cuda"), ("cpu", {"batch_invariant": False}, "--no-batch-invariant")],
+)
+def test_int8_is_refused_where_no_kernel_has_it(device: str, changes: dict[str, Any], where: str) -> None:
+    with pytest.raises(ModelError, match=f"--quantization int8 is for the compiled CPU kernels only.*{where}"):
+        pick_ops(torch.device(device), WorkerOptions(quantization="int8", **changes))

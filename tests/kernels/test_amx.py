@@ -2,8 +2,10 @@
 a row's bits. The instructions themselves need a machine that has them: there test_cpu.py and test_int8.py run on them.
 """
 
+import ctypes
 import importlib.util
 import logging
+import mmap
 import shutil
 import subprocess
 import sysconfig
@@ -105,6 +107,22 @@ def test_what_is_not_a_number_stays_in_its_row(library: Library) -> None:
     x[3, 39] = float("nan")
     out = CpuOps(library).matrix(weight).product(x)
     assert out[3].isnan().all() and out.isfinite().all(dim=1).sum() == 19
+
+
+@needs_avx512
+@pytest.mark.parametrize("rows", [1, 15, 16, 17, 31, 32, 33, 47, 49])
+def test_nothing_behind_the_last_row_is_read(library: Library, rows: int) -> None:
+    """The rows end where memory does: tiles with a row too many would end the process."""
+    k, page = 70, mmap.PAGESIZE
+    pages = -(-rows * k * 2 // page)
+    memory = mmap.mmap(-1, (pages + 1) * page)
+    x = torch.frombuffer(memory, dtype=DTYPE, offset=pages * page - rows * k * 2, count=rows * k).view(rows, k)
+    x.copy_(randn(CPU, DTYPE, rows, k))
+    end = ctypes.c_void_p(x.data_ptr() + rows * k * 2)
+    mprotect = ctypes.CDLL(None, use_errno=True).mprotect
+    assert mprotect(end, page, 0) == 0
+    matrix = CpuOps(library).matrix(randn(CPU, DTYPE, 70, k, seed=1))
+    assert torch.equal(matrix.product(x), matrix.product(x.clone()))
 
 
 @needs_avx512

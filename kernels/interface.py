@@ -3,9 +3,24 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+# How each row's token is drawn: [rows] of this, as the compiled kernel reads it (kernels/cpu/native/sample.h).
+DRAW = np.dtype(
+    [
+        ("temperature", "<f8"),  # 0: the likeliest token
+        ("top_p", "<f8"),
+        ("min_p", "<f8"),
+        ("top_k", "<i8"),  # 0 or less: all
+        ("seed", "<u8"),
+        ("choice", "<i8"),
+        ("index", "<i8"),  # of the token in the answer
+    ]
+)
+Draws = npt.NDArray[np.void]
 KvPair = tuple[Tensor, Tensor]  # keys and values of one layer; how they lie is the business of its ops
 
 
@@ -54,3 +69,5 @@ class Ops(Protocol):
     ) -> Tensor: ...
     def paged_attention(self, query: Tensor, cache: KvPair, inputs: AttentionInputs, scale: float) -> Tensor: ...
     def silu_mul(self, gate_up: Tensor) -> Tensor: ...
+    def draw(self, logits: Tensor, raw: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
+        """As in kernels/sampling.py."""

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernels import reference
+from kernels import reference, sampling
 from kernels.interface import AttentionInputs, KvPair
 
 
@@ -38,6 +38,7 @@ class TorchOps:
     add_rms_norm = staticmethod(reference.add_rms_norm)
     rope_and_write = staticmethod(reference.rope_and_write)
     silu_mul = staticmethod(reference.silu_mul)
+    draw = staticmethod(sampling.draw)
 
     def paged_attention(self, query: Tensor, cache: KvPair, inputs: AttentionInputs, scale: float) -> Tensor:
         return reference.paged_attention(

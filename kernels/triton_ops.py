@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from kernels import kv_write, linear, norm_rope, paged_attention, reference
+from kernels import kv_write, linear, norm_rope, paged_attention, reference, sampling
 from kernels.interface import AttentionInputs, KvPair, Matrix
 from kernels.torch_ops import TorchMatrix, plain_cache
 
@@ -12,6 +12,7 @@ class TritonOps:
     rms_norm = staticmethod(norm_rope.rms_norm)
     add_rms_norm = staticmethod(norm_rope.add_rms_norm)
     silu_mul = staticmethod(reference.silu_mul)  # element by element, so the same for every batch
+    draw = staticmethod(sampling.draw)
 
     def __init__(self, batch_invariant: bool = True) -> None:
         self.batch_invariant = batch_invariant

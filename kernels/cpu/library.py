@@ -29,11 +29,14 @@ class Library(Protocol):
     def silu_mul(self, type_: str, gate_up: int, rows: int, size: int, out: int) -> None: ...
     def rope_and_write(
         self, type_: str, qkv: int, tokens: int, heads: int, query_norm: int, key_norm: int, eps: float, cos_sin: int,
-        positions: int, slots: int, keys: int, values: int, kv_heads: int, head_dim: int, block_size: int, query: int,
+        positions: int, slots: int, cache: int, kv_heads: int, head_dim: int, block_size: int, query: int,
     ) -> None: ...  # fmt: skip
     def paged_attention(
-        self, type_: str, query: int, keys: int, values: int, kv_heads: int, head_dim: int, block_size: int,
+        self, type_: str, query: int, cache: int, kv_heads: int, head_dim: int, block_size: int,
         tables: int, table_stride: int, starts: int, lens: int, requests: int, heads: int, scale: float, out: int,
+    ) -> None: ...  # fmt: skip
+    def draw(
+        self, logits: int, raw: int, rows: int, vocab: int, draws: int, ids: int, healthy: int
     ) -> None: ...  # fmt: skip
 
 

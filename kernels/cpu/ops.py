@@ -5,7 +5,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernels.cpu.library import Library
-from kernels.interface import AttentionInputs, KvPair
+from kernels.cpu.memory import empty_bytes
+from kernels.interface import DRAW, AttentionInputs, Draws, KvPair
 
 TYPES = {torch.float32: "f", torch.bfloat16: "b", torch.float16: "h"}
 STEP = {torch.float32: 1, torch.bfloat16: 2, torch.float16: 1}  # elements along K that are multiplied together
@@ -22,7 +23,7 @@ class PackedMatrix:
         weight = F.pad(weight, (0, self._padding)).contiguous()
         self._k = self._num_columns + self._padding
         self._dtype = weight.dtype
-        self._packed = torch.empty(library.packed_size(self._type, self._n, self._k), dtype=torch.uint8)
+        self._packed = empty_bytes(library.packed_size(self._type, self._n, self._k))
         library.pack(self._type, weight.data_ptr(), self._n, self._k, self._packed.data_ptr())
 
     def product(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
@@ -63,10 +64,13 @@ class CpuOps:
     def empty_cache(
         self, num_blocks: int, block_size: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device
     ) -> KvPair:
-        """The layout of native/cache.h."""
+        """The layout of native/cache.h: both are views of what holds them together."""
         step = STEP[dtype]
-        keys = torch.zeros(num_blocks, kv_heads, head_dim // step, block_size, step, dtype=dtype)
-        return keys, torch.zeros(num_blocks, kv_heads, block_size, head_dim, dtype=dtype)
+        num_keys, num_values = block_size * head_dim, -(-block_size // step) * step * head_dim
+        size = num_blocks * kv_heads * (num_keys + num_values)
+        pieces = empty_bytes(size * dtype.itemsize).view(dtype).view(num_blocks, kv_heads, num_keys + num_values)
+        keys, values = pieces.split((num_keys, num_values), dim=-1)
+        return keys.unflatten(-1, (-1, block_size, step)), values.unflatten(-1, (-1, head_dim, step))
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         return self._norm(x, None, weight, eps)[0]
@@ -106,7 +110,7 @@ class CpuOps:
         slot_mapping: Tensor,
     ) -> Tensor:
         keys, values = cache
-        kv_heads, block_size, head_dim = values.shape[1:]
+        kv_heads, block_size, head_dim = values.shape[1], keys.shape[3], values.shape[3]
         tokens, heads = qkv.shape[0], qkv.shape[1] // head_dim - 2 * kv_heads
         assert qkv.is_contiguous() and qkv.dtype == keys.dtype and cos_sin.dtype == torch.float32
         assert positions.dtype == slot_mapping.dtype == torch.int64
@@ -114,24 +118,34 @@ class CpuOps:
         query_norm, key_norm = norms or (None, None)
         self._library.rope_and_write(
             TYPES[qkv.dtype], qkv.data_ptr(), tokens, heads, _address(query_norm), _address(key_norm), eps,
-            cos_sin.data_ptr(), positions.data_ptr(), slot_mapping.data_ptr(), keys.data_ptr(), values.data_ptr(),
-            kv_heads, head_dim, block_size, query.data_ptr(),
+            cos_sin.data_ptr(), positions.data_ptr(), slot_mapping.data_ptr(), keys.data_ptr(), kv_heads,
+            head_dim, block_size, query.data_ptr(),
         )  # fmt: skip
         return query
 
     def paged_attention(self, query: Tensor, cache: KvPair, inputs: AttentionInputs, scale: float) -> Tensor:
         keys, values = cache
-        kv_heads, block_size, head_dim = values.shape[1:]
+        kv_heads, block_size, head_dim = values.shape[1], keys.shape[3], values.shape[3]
         tables, starts, lens = inputs.block_tables, inputs.query_start_loc, inputs.seq_lens
         assert query.is_contiguous() and query.dtype == keys.dtype and tables.stride(1) == 1
         assert tables.dtype == starts.dtype == lens.dtype == torch.int32
         out = torch.empty_like(query)
         self._library.paged_attention(
-            TYPES[query.dtype], query.data_ptr(), keys.data_ptr(), values.data_ptr(), kv_heads, head_dim, block_size,
+            TYPES[query.dtype], query.data_ptr(), keys.data_ptr(), kv_heads, head_dim, block_size,
             tables.data_ptr(), tables.stride(0), starts.data_ptr(), lens.data_ptr(), lens.shape[0], query.shape[1],
             scale, out.data_ptr(),
         )  # fmt: skip
         return out
+
+    def draw(self, logits: Tensor, raw: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
+        rows, vocab = logits.shape
+        assert logits.is_contiguous() and raw.is_contiguous() and logits.dtype == raw.dtype == torch.float32
+        assert raw.shape == logits.shape and draws.shape == (rows,) and draws.dtype == DRAW and draws.flags.c_contiguous
+        ids, healthy = torch.empty(rows, dtype=torch.int64), torch.empty(rows, dtype=torch.bool)
+        self._library.draw(
+            logits.data_ptr(), raw.data_ptr(), rows, vocab, draws.ctypes.data, ids.data_ptr(), healthy.data_ptr()
+        )
+        return ids, healthy
 
 
 def _address(tensor: Tensor | None) -> int:

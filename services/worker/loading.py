@@ -34,7 +34,7 @@ from services.worker.models.parameters import Parameters
 from services.worker.weights import fill_dummy, load_safetensors
 
 log = logging.getLogger(__name__)
-NUMERICS_VERSION = 2  # counts up when kernels or sampler change any bit of an answer
+NUMERICS_VERSION = 3  # counts up when kernels or sampler change any bit of an answer
 MAX_LOGPROBS = 20
 DTYPES = {
     "float32": torch.float32,

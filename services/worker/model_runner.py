@@ -46,7 +46,7 @@ class ModelRunner:
         inputs = self._batch.apply(plan)
         hidden = self._decoder.forward(inputs.input_ids, inputs.positions, self._cache, inputs.attention)
         logits = self._decoder.logits(hidden[inputs.logit_indices])
-        sampled = sample(logits, self._rows(inputs))
+        sampled = sample(logits, self._rows(inputs), self._decoder.ops)
         handles = [self._batch.slot(index).handle for index in inputs.sampled_slots]
         self._batch.append(inputs.sampled_slots, sampled.token_ids)
         on_host, done = sampled.to_host(), None

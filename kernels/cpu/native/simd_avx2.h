@@ -88,6 +88,8 @@ inline Pairs columns(const bfloat16* p) {
 inline Floats element(const float* p) { return broadcast(*p); }
 inline Floats element(const float16* p) { return broadcast(_cvtsh_ss(p->bits)); }
 inline Pairs element(const bfloat16* p) { return {broadcast(widen(p[0])), broadcast(widen(p[1]))}; }
+// Zeros in place of the odd elements.
+inline Pairs even(Pairs a) { return {a.even, zero()}; }
 inline Floats mac(Floats sum, Floats a, Floats b) { return fma(a, b, sum); }
 inline Floats mac(Floats sum, Pairs a, Pairs b) { return fma(a.odd, b.odd, fma(a.even, b.even, sum)); }
 

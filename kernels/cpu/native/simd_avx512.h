@@ -67,6 +67,8 @@ inline Pairs element(const bfloat16* p) {
     std::memcpy(&pair, p, sizeof pair);
     return {_mm512_set1_epi32(pair)};
 }
+// Zeros in place of the odd elements.
+inline Pairs even(Pairs a) { return {_mm512_and_si512(a.bits, _mm512_set1_epi32(0xffff))}; }
 inline Floats mac(Floats sum, Floats a, Floats b) { return _mm512_fmadd_ps(a, b, sum); }
 inline Floats mac(Floats sum, Pairs a, Pairs b) {
     return _mm512_dpbf16_ps(sum, (__m512bh)a.bits, (__m512bh)b.bits);

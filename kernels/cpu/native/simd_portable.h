@@ -84,6 +84,8 @@ inline Floats element(const T* p) {
     return broadcast(widen(*p));
 }
 inline Pairs element(const bfloat16* p) { return {broadcast(widen(p[0])), broadcast(widen(p[1]))}; }
+// Zeros in place of the odd elements.
+inline Pairs even(const Pairs& a) { return {a.even, zero()}; }
 inline Floats mac(const Floats& sum, const Floats& a, const Floats& b) { return fma(a, b, sum); }
 inline Floats mac(const Floats& sum, const Pairs& a, const Pairs& b) {
     return fma(a.odd, b.odd, fma(a.even, b.even, sum));

@@ -11,7 +11,15 @@ from setuptools import Extension, setup
 
 SOURCES = Path("kernels/cpu/native")
 # An instruction family is what decides the bits of a result: only what is named here may be used.
-FLAGS = ["-std=c++20", "-O3", "-g0", "-fvisibility=hidden", "-ffp-contract=off", "-Wno-maybe-uninitialized", "-Wno-uninitialized"]
+FLAGS = [
+    "-std=c++20",
+    "-O3",
+    "-g0",
+    "-fvisibility=hidden",
+    "-ffp-contract=off",
+    "-Wno-maybe-uninitialized",
+    "-Wno-uninitialized",
+]
 X86 = {
     "_avx512bf16": ["-march=x86-64-v4", "-mavx512bf16"],
     "_avx2": ["-march=x86-64-v3"],

@@ -1,4 +1,4 @@
-"""Large buffers for the kernels: zeros that take no memory until they are touched, on huge pages where there are any."""
+"""Large buffers for the kernels: zeros that take no memory until touched, on huge pages where there are any."""
 
 import mmap
 

@@ -69,8 +69,9 @@ class CpuOps:
         num_keys, num_values = block_size * head_dim, -(-block_size // step) * step * head_dim
         size = num_blocks * kv_heads * (num_keys + num_values)
         pieces = empty_bytes(size * dtype.itemsize).view(dtype).view(num_blocks, kv_heads, num_keys + num_values)
-        keys, values = pieces.split((num_keys, num_values), dim=-1)
-        return keys.unflatten(-1, (-1, block_size, step)), values.unflatten(-1, (-1, head_dim, step))
+        keys, values = torch.split(pieces, [num_keys, num_values], dim=-1)
+        head = (num_blocks, kv_heads)
+        return keys.view(*head, -1, block_size, step), values.view(*head, -1, head_dim, step)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         return self._norm(x, None, weight, eps)[0]

@@ -198,7 +198,9 @@ def test_what_is_not_a_number_is_not_hidden(ops: CpuOps, dtype: torch.dtype) -> 
     for place in (61, 60):
         case.values[case.tables[0, place // 16], place % 16] = float("inf")
         finite = torch.isfinite(attend(ops, case)).all(dim=-1).all(dim=-1)
-        assert finite.tolist() == [position < place for position in range(40, 70)], "an earlier query sees a later value"
+        assert finite.tolist() == [position < place for position in range(40, 70)], (
+            "an earlier query sees a later value"
+        )
     assert torch.isnan(ops.silu_mul(torch.full((1, 4), float("nan")))).all()
 
 

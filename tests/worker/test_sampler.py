@@ -135,7 +135,15 @@ def test_samples_follow_the_distribution(ops: Ops) -> None:
     seed=st.integers(0, 2**64 - 1),
 )
 def test_every_instruction_set_draws_what_the_twin_draws(
-    ops: Ops, vocab: int, temperature: float, top_k: int, top_p: float, min_p: float, levels: int, masked: bool, seed: int
+    ops: Ops,
+    vocab: int,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    min_p: float,
+    levels: int,
+    masked: bool,
+    seed: int,
 ) -> None:
     """With many ties, and with tokens that may not come."""
     source = torch.Generator().manual_seed(seed % 2**63)

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine
@@ -41,11 +42,16 @@ def number(kind: Callable[[str], float], low: float, high: float = inf, *, above
             raise argparse.ArgumentTypeError(f"{text!r} is not {'a whole' if kind is int else 'a'} number") from error
         # Asked this way round, for no comparison with NaN is true.
         if not (low <= value <= high) or (above and value == low):
-            limits = f"more than {low:g}" if above else f"at least {low:g}"
-            raise argparse.ArgumentTypeError(f"{text} must be {limits if high == inf else f'from {low:g} to {high:g}'}")
+            raise argparse.ArgumentTypeError(f"{text} must be {_limits(low, high, above)}")
         return value
 
     return read
+
+
+def _limits(low: float, high: float, above: bool) -> str:
+    if above:
+        return f"more than {low:g}" if high == inf else f"more than {low:g} and at most {high:g}"
+    return f"at least {low:g}" if high == inf else f"from {low:g} to {high:g}"
 
 
 COUNT = number(int, 1)
@@ -70,12 +76,26 @@ def checked_url(url: str) -> str:
     return url.rstrip("/").removesuffix("/v1")
 
 
+def checked_key(given: str | None) -> str | None:
+    """The key of the flag, or of the environment. Raises UsageError for what no header can hold."""
+    key = (given or os.environ.get("OPENAI_API_KEY") or "").strip() or None
+    if key is not None and not key.isprintable():
+        raise UsageError("--api-key: must be one line of printable characters")
+    return key
+
+
 def make_folder(flag: str, path: Path) -> None:
     """Before the run: after it, what cannot be written is lost. Raises Fatal."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise Fatal(f"{flag} {path}: {error.strerror}") from error
+
+
+def make_folder_of(flag: str, path: Path | None) -> None:
+    """Of the file that will be written; None: none will."""
+    if path is not None:
+        make_folder(flag, path.parent)
 
 
 def write(path: Path, text: str) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from loadtest import report
 from loadtest.cases import CASES
 from loadtest.report import Numbers
 from loadtest.server import Command
@@ -43,15 +44,9 @@ class Summary:
 
 
 def faults(row: Numbers) -> list[str]:
-    """Why the numbers of this run mean nothing; none: they do."""
-    found = [f"{times} failed: {reason}" for reason, times in row["failures"].items()]
-    if row["other_output_len"]:
-        found.append(f"{row['other_output_len']} answers have another length than was asked for")
-    if row["without_usage"]:
-        found.append(f"{row['without_usage']} answers without usage")
-    if row["server_ended"]:
-        found.append(f"the server ended {row['server_ended']}")
-    return found
+    """Why this run does not count; none: it does."""
+    ended = [f"the server ended {row['server_ended']}"] if row["server_ended"] else []
+    return report.faults(row) + ended
 
 
 def disturbed(row: Numbers) -> bool:

@@ -4,13 +4,12 @@ Each flag is declared once; what flags mean together is checked here too, so tha
 """
 
 import argparse
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from loadtest.command import COUNT, TOKENS, Parser, UsageError, checked_url, number, several
+from loadtest.command import COUNT, TOKENS, Parser, UsageError, checked_key, checked_url, number, several
 from loadtest.report import METRICS
 from loadtest.workloads import RAGGED_COUNT, RAGGED_OUTPUT_LENS
 
@@ -189,9 +188,7 @@ def parse(argv: Sequence[str]) -> Options:
     """Raises UsageError with one line that names the flag."""
     values = vars(build_parser().parse_args(argv))
     values["base_url"] = _base_url(values.pop("base_url"), values.pop("host"), values.pop("port"))
-    values["api_key"] = (values["api_key"] or os.environ.get("OPENAI_API_KEY") or "").strip() or None
-    if values["api_key"] is not None and not values["api_key"].isprintable():
-        raise UsageError("--api-key: must be one line of printable characters")
+    values["api_key"] = checked_key(values["api_key"])
     if not values["endpoint"].startswith("/") or not values["endpoint"].endswith("/completions"):
         raise UsageError(f"--endpoint: {values['endpoint']!r} is neither /v1/completions nor /v1/chat/completions")
     if not values["save_result"] and (values["result_dir"] or values["result_filename"]):

@@ -1,6 +1,7 @@
 """Pictures of results, by matplotlib, which only the extra `bench` brings: loaded when something is drawn."""
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,12 +37,12 @@ def draw_comparison(path: Path, summaries: Sequence[Summary]) -> None:
     _save(figure, path)
 
 
-def draw_sweep(path: Path, axis: str, points: Mapping[float, Numbers]) -> None:
+def draw_sweep(path: Path, axis: str, points: Sequence[tuple[float, Numbers]]) -> None:
     """Throughput and the two latencies over what was swept. Raises Fatal."""
     figure, panels = _figure(3)
     names = ("output_throughput", "mean_ttft_ms", "mean_tpot_ms")
     for panel, name, title in zip(panels, names, ("output tok/s", "mean TTFT, ms", "mean TPOT, ms"), strict=True):
-        there = [(point, numbers[name]) for point, numbers in points.items() if numbers[name] is not None]
+        there = [(point, numbers[name]) for point, numbers in points if numbers[name] is not None]
         panel.plot([point for point, _ in there], [value for _, value in there], marker="o")
         panel.set_title(title)
         panel.set_xlabel(axis)
@@ -66,3 +67,4 @@ def _save(figure: "Figure", path: Path) -> None:
         figure.savefig(path)
     except OSError as error:
         raise Fatal(f"{path}: {error.strerror}") from error
+    sys.stderr.write(f"saved in {path}\n")

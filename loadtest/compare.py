@@ -7,6 +7,7 @@ far is written down whatever happens next.
 import json
 import os
 import re
+import shlex
 import sys
 from argparse import ArgumentTypeError
 from collections.abc import Sequence
@@ -88,9 +89,17 @@ def parse(argv: Sequence[str]) -> Options:
 
 def _command(text: str) -> Command:
     label, _, line = text.partition("=")
-    if not _LABEL.fullmatch(label) or PORT not in line:
+    if not _LABEL.fullmatch(label) or PORT not in line or not _splits(line):
         raise ArgumentTypeError(f"{text!r} is not LABEL=COMMAND with {PORT} in the command")
     return Command(label, line)
+
+
+def _splits(line: str) -> bool:
+    """False where a quote is not closed."""
+    try:
+        return bool(shlex.split(line))
+    except ValueError:
+        return False
 
 
 def _workload(text: str) -> str:
@@ -123,8 +132,8 @@ async def _turn(command: Command, turn: int, options: Options, rows: list[Number
             model = await reach(session, f"{server.url}/v1/models", None)
             target = Target(f"{server.url}/v1/completions", model, chat=False, temperature=0.0, ignore_eos=True)
             warm, _ = await run(session, target, WARM_UP.requests(warm_up_seed(turn)), max_concurrency=WARM_UP.at_once)
-            if all(result.error is not None for result in warm):
-                raise Fatal(f"{command.label}: the warm-up failed: {warm[0].error}")
+            if failures := [result.error for result in warm if result.error is not None]:
+                raise Fatal(f"{command.label}: the warm-up failed: {failures[0]}")
             for name in options.workloads:
                 numbers = await _measure(session, target, CASES[name], seed_of(name, turn))
                 row = {"round": turn, "server": command.label, "workload": name}

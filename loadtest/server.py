@@ -22,6 +22,7 @@ from services.errors import Fatal
 
 PORT = "{port}"  # in a command line: where the port goes
 _STOP_SECONDS = 30.0  # between SIGTERM and SIGKILL
+_ORPHAN_SECONDS = 3.0  # the same for what outlives the process that was started
 _KILL_SECONDS = 10.0
 _POLL_SECONDS = 0.05
 
@@ -58,7 +59,9 @@ class Server:
     def __exit__(self, *exception: object) -> None:
         try:
             self._signal_group(signal.SIGTERM)
-            _wait_for_nobody(_STOP_SECONDS)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_STOP_SECONDS)
+            _wait_for_nobody(_ORPHAN_SECONDS)
         finally:  # whatever interrupts the wait
             deadline = time.monotonic() + _KILL_SECONDS
             while (left := _living()) and time.monotonic() < deadline:

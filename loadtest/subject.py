@@ -60,6 +60,8 @@ def parse(parser: Parser, argv: Sequence[str]) -> tuple[argparse.Namespace, Subj
     values = parser.parse_args(own[:at])
     if values.base_url is not None and (values.served is not None or own[at + 1 :]):
         raise UsageError("--base-url names a server that runs: MODEL and options after -- are for one to be started")
+    if values.base_url is None and values.model is not None:
+        raise UsageError("--model is for a server at --base-url: what is to be served is named without a flag")
     served = [] if values.served is None else [values.served]
     line = shlex.join([sys.executable, "-m", "services.cli", "serve", *served, *own[at + 1 :], f"--port={PORT}"])
     url = None if values.base_url is None else checked_url(values.base_url)

@@ -1,4 +1,4 @@
-"""`tandem bench serve`, from its command line to its report: the only place that prints and writes files.
+"""`tandem bench serve`, from its command line to its report.
 
 The table goes to stdout, the progress bar and errors to stderr.
 """

@@ -1,4 +1,4 @@
-"""The options of `tandem bench serve`, named as those of `vllm bench serve`. The only reader of flags and environment.
+"""The options of `tandem bench serve`, named as those of `vllm bench serve`. The only reader of its flags.
 
 Each flag is declared once; what flags mean together is checked here too, so that the rest can trust an Options.
 """

@@ -158,7 +158,7 @@ def _tell(row: Numbers) -> None:
 
 def _report(options: Options, date: str, rows: Sequence[Numbers]) -> None:
     machine = {"cpu": cpu_model(), "cores": os.cpu_count()}
-    line = f"{machine['cpu']}, {machine['cores']} cores; {options.rounds} rounds, one server at a time, in turn"
+    line = f"{machine['cpu']}, {machine['cores']} cores; rounds: {options.rounds}, one server at a time, in turn"
     text = markdown(rows, options.servers, line, date)
     sys.stdout.write(text)
     found = {

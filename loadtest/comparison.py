@@ -16,7 +16,7 @@ from loadtest.server import Command
 MAX_FOREIGN_CPU = 0.05
 _LATENCIES = ("mean_ttft_ms", "mean_tpot_ms")
 _HEAD = ("workload", "server", "tok/s", "ratio", "TTFT ms", "ratio", "TPOT ms", "ratio", "runs", "foreign CPU")
-_MARK = "†"
+MARK = "†"
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def markdown(rows: Sequence[Numbers], servers: Sequence[Command], machine: str, 
         "Medians over the runs that count (lowest to highest)."
         + (f" Ratios are to {baseline}." if baseline else "")
         + f" A run in which others used more than {MAX_FOREIGN_CPU:.0%} of the machine's CPU time counts only where no "
-        f"other is there, and has a {_MARK}. Workloads, in tokens:",
+        f"other is there, and has a {MARK}. Workloads, in tokens:",
         "",
         *(f"- {name}: {CASES[name].about}{_what(name)}" for name in dict.fromkeys(one.workload for one in found)),
     ]
@@ -115,7 +115,7 @@ def _cells(one: Summary, base: Summary | None) -> list[str]:
         spread, other = getattr(one, name), getattr(base, name, None)
         cells.append(_shown(spread))
         cells.append(f"{spread.median / other.median:.2f}" if spread and other and other.median else "-")
-    mark = _MARK if one.disturbed else ""
+    mark = MARK if one.disturbed else ""
     return [*cells, f"{one.counted} of {one.runs}{mark}", f"{one.foreign_cpu:.1%}"]
 
 

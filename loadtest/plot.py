@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loadtest.comparison import Summary
+from loadtest.comparison import MARK, Summary
 from loadtest.report import Numbers
 from services.errors import Fatal
 
@@ -23,11 +23,18 @@ def can_draw() -> None:
 
 
 def draw_comparison(path: Path, summaries: Sequence[Summary]) -> None:
-    """A panel for each workload: a bar for each server's median speed, with its spread. Raises Fatal."""
+    """A panel for each workload: a bar for each server's median speed, with its spread. Raises Fatal.
+
+    A server's name has the table's mark where others used the CPU.
+    """
     workloads = list(dict.fromkeys(one.workload for one in summaries))
     figure, panels = _figure(len(workloads))
     for panel, workload in zip(panels, workloads, strict=True):
-        shown = [(one.server, one.speed) for one in summaries if one.workload == workload and one.speed is not None]
+        shown = [
+            (one.server + MARK * one.disturbed, one.speed)
+            for one in summaries
+            if one.workload == workload and one.speed is not None
+        ]
         names, speeds = [name for name, _ in shown], [speed for _, speed in shown]
         middles = [speed.median for speed in speeds]
         below, above = [speed.median - speed.low for speed in speeds], [speed.high - speed.median for speed in speeds]

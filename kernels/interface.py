@@ -71,3 +71,6 @@ class Ops(Protocol):
     def silu_mul(self, gate_up: Tensor) -> Tensor: ...
     def draw(self, logits: Tensor, raw: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
         """As in kernels/sampling.py."""
+
+    def kernel_nanoseconds(self) -> int:
+        """Time in which kernels ran since the process began; 0 where nobody counts it."""

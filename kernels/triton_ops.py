@@ -47,3 +47,6 @@ class TritonOps:
             inputs.max_query_len,
             scale,
         )
+
+    def kernel_nanoseconds(self) -> int:
+        return 0

@@ -148,6 +148,9 @@ class CpuOps:
         )
         return ids, healthy
 
+    def kernel_nanoseconds(self) -> int:
+        return self._library.nanoseconds()
+
 
 def _address(tensor: Tensor | None) -> int:
     return 0 if tensor is None else tensor.data_ptr()

@@ -84,7 +84,7 @@ def _follow(
             ended = now()
             watchdog.watch(launched[0][0].plan.deadline_ms if launched else 0)
             link.done(result)
-            metrics.step(ended - began)
+            metrics.step(step.plan, began, ended, step.in_kernels)
             spans.step(step.plan, began, ended)
             continue
         plan = link.poll_plan() if launched else link.next_plan()

@@ -129,6 +129,7 @@ PYBIND11_MODULE(TANDEM_MODULE, m) {
     m.def("best_variant", best_variant);
     m.def("set_num_threads", [](int count) { Pool::instance().set_num_threads(count); }, released);
     m.def("num_threads", [] { return Pool::instance().num_threads(); });
+    m.def("nanoseconds", [] { return Pool::instance().nanoseconds(); });
     m.def("packed_size", packed_size);
     m.def("pack", pack, released);
     m.def("unpack_rows", unpack_rows, released);

@@ -27,9 +27,23 @@ public:
             helpers_.emplace_back([this, index, round = round_.load()] { help(index, round); });
     }
 
+    // Time spent in run() by its caller.
+    int64_t nanoseconds() const { return nanoseconds_; }
+
     // Calls work(task, thread) for each task in [0, count); returns when all are done.
     template <class F>
     void run(int64_t count, F&& work) {
+        const auto began = std::chrono::steady_clock::now();
+        share(count, work);
+        nanoseconds_ += std::chrono::nanoseconds(std::chrono::steady_clock::now() - began).count();
+    }
+
+private:
+    static constexpr std::chrono::microseconds SPIN{100};
+    static constexpr int OPEN = 1 << 30;
+
+    template <class F>
+    void share(int64_t count, F& work) {
         if (helpers_.empty() || count <= 1) {
             for (int64_t task = 0; task < count; ++task) work(task, 0);
             return;
@@ -48,10 +62,6 @@ public:
         for (int left; (left = inside_.load()) > 0;) inside_.wait(left);
         waits_.store(false);
     }
-
-private:
-    static constexpr std::chrono::microseconds SPIN{100};
-    static constexpr int OPEN = 1 << 30;
 
     // Until `done` or until the moment is over; whether it is done.
     template <class F>
@@ -102,6 +112,7 @@ private:
     std::vector<std::thread> helpers_;
     const std::function<void(int64_t, int)>* work_ = nullptr;
     int64_t count_ = 0;
+    int64_t nanoseconds_ = 0;
     bool stopping_ = false;
     std::atomic<int64_t> next_{0};
     std::atomic<int> inside_{0};  // helpers that work on the kernel, and whether more may come in

@@ -36,7 +36,12 @@ class Ops(Protocol):
     name: str
     batch_invariant: bool
 
-    def matrix(self, weight: Tensor) -> Matrix: ...
+    def matrix(self, *parts: Tensor, dtype: torch.dtype | None = None, device: torch.device | None = None) -> Matrix:
+        """The weight whose rows are those of `parts` [rows, k], one part beneath the other, in a copy of its own.
+
+        The parts may be mapped files; type and device are those of the first unless given.
+        """
+
     def empty_cache(
         self, num_blocks: int, block_size: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device
     ) -> KvPair: ...

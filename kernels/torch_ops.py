@@ -1,10 +1,12 @@
 """Products by torch, and the operations made of the plain twins: the path of `--no-batch-invariant`."""
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernels import reference
+from kernels import pages, reference
 from kernels.interface import AttentionInputs, KvPair
 
 
@@ -21,23 +23,41 @@ class TorchMatrix:
         return F.embedding(ids, self._weight)
 
 
+def joined(parts: Sequence[Tensor], dtype: torch.dtype | None = None, device: torch.device | None = None) -> Tensor:
+    """A copy of the parts [rows, k], one beneath the other: Ops.matrix says more."""
+    dtype, device = dtype or parts[0].dtype, device or parts[0].device
+    shape = (sum(map(len, parts)), parts[0].shape[1])
+    whole = pages.zeros(shape, dtype) if device.type == "cpu" else torch.empty(shape, dtype=dtype, device=device)
+    first = 0
+    for part in parts:
+        whole[first : first + len(part)].copy_(part)
+        first += len(part)
+    return whole
+
+
 def plain_cache(
     num_blocks: int, block_size: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device
 ) -> KvPair:
     """Both [blocks, block_size, kv_heads, head_dim]."""
     size = (num_blocks, block_size, kv_heads, head_dim)
+    if device.type == "cpu":
+        return pages.zeros(size, dtype), pages.zeros(size, dtype)
     return torch.zeros(size, dtype=dtype, device=device), torch.zeros(size, dtype=dtype, device=device)
 
 
 class TorchOps:
     name = "torch"
     batch_invariant = False
-    matrix = staticmethod(TorchMatrix)
     empty_cache = staticmethod(plain_cache)
     rms_norm = staticmethod(reference.rms_norm)
     add_rms_norm = staticmethod(reference.add_rms_norm)
     rope_and_write = staticmethod(reference.rope_and_write)
     silu_mul = staticmethod(reference.silu_mul)
+
+    def matrix(
+        self, *parts: Tensor, dtype: torch.dtype | None = None, device: torch.device | None = None
+    ) -> TorchMatrix:
+        return TorchMatrix(joined(parts, dtype, device))
 
     def paged_attention(self, query: Tensor, cache: KvPair, inputs: AttentionInputs, scale: float) -> Tensor:
         return reference.paged_attention(

@@ -1,10 +1,11 @@
 """The Triton kernels as the operations that a model calls. Imported only where there is a GPU to run them."""
 
+import torch
 from torch import Tensor
 
 from kernels import kv_write, linear, norm_rope, paged_attention, reference
 from kernels.interface import AttentionInputs, KvPair, Matrix
-from kernels.torch_ops import TorchMatrix, plain_cache
+from kernels.torch_ops import TorchMatrix, joined, plain_cache
 
 
 class TritonOps:
@@ -17,7 +18,8 @@ class TritonOps:
         self.batch_invariant = batch_invariant
         self.name = "triton" if batch_invariant else "triton+torch"
 
-    def matrix(self, weight: Tensor) -> Matrix:
+    def matrix(self, *parts: Tensor, dtype: torch.dtype | None = None, device: torch.device | None = None) -> Matrix:
+        weight = joined(parts, dtype, device)
         return linear.TritonMatrix(weight) if self.batch_invariant else TorchMatrix(weight)
 
     def rope_and_write(

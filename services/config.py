@@ -162,7 +162,10 @@ class WorkerOptions(MonitoredOptions):
         True, "give a request the same answer, to the bit, whatever else is computed with it", parse=boolean
     )
     cpu_threads: int | None = setting(
-        None, "threads of the compiled kernels, CPU only; default: as many as this process may use cores", parse=int, low=1
+        None,
+        "threads of the compiled kernels, CPU only; default: as many as this process may use cores",
+        parse=int,
+        low=1,
     )
     load_format: str = setting(
         "auto", "dummy: random weights, from config.json alone", choices=("auto", "safetensors", "dummy")

@@ -1,29 +1,43 @@
 """The compiled kernels on torch tensors: checks what the C++ side takes on trust, and allocates results."""
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kernels import pages
 from kernels.cpu.library import Library
 from kernels.interface import AttentionInputs, KvPair
 
 TYPES = {torch.float32: "f", torch.bfloat16: "b", torch.float16: "h"}
 STEP = {torch.float32: 1, torch.bfloat16: 2, torch.float16: 1}  # elements along K that are multiplied together
+ALIGNMENT = 64  # bytes, of a packed weight
+CONVERTED_ROWS = 4096  # of a weight of another type, at once
 
 
 class PackedMatrix:
     """A weight [n, k], kept only in the layout that products read from end to end."""
 
-    def __init__(self, library: Library, weight: Tensor) -> None:
+    def __init__(self, library: Library, parts: Sequence[Tensor], dtype: torch.dtype) -> None:
+        """`parts` [rows, k] stand beneath each other; they may be mapped files, and of any type."""
         self._library = library
-        self._type = TYPES[weight.dtype]
-        self._n, self._num_columns = weight.shape
-        self._padding = self._num_columns % STEP[weight.dtype]  # a column of zeros where columns come in pairs
-        weight = F.pad(weight, (0, self._padding)).contiguous()
+        self._type = TYPES[dtype]
+        self._dtype = dtype
+        self._n, self._num_columns = sum(map(len, parts)), parts[0].shape[1]
+        self._padding = self._num_columns % STEP[dtype]  # a column of zeros where columns come in pairs
         self._k = self._num_columns + self._padding
-        self._dtype = weight.dtype
-        self._packed = torch.empty(library.packed_size(self._type, self._n, self._k), dtype=torch.uint8)
-        library.pack(self._type, weight.data_ptr(), self._n, self._k, self._packed.data_ptr())
+        self._packed = pages.zeros((library.packed_size(self._type, self._n, self._k),), torch.uint8)
+        assert self._packed.data_ptr() % ALIGNMENT == 0
+        first = 0
+        for part in parts:
+            assert part.shape[1] == self._num_columns
+            for at in range(0, len(part), CONVERTED_ROWS):
+                rows = part[at : at + CONVERTED_ROWS].to(dtype).contiguous()
+                library.pack(
+                    self._type, rows.data_ptr(), first, len(rows), self._n, self._num_columns, self._packed.data_ptr()
+                )
+                first += len(rows)
 
     def product(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """x [rows, k] -> [rows, n], in x's dtype or in float32."""
@@ -57,16 +71,18 @@ class CpuOps:
         self._library = library
         self.name = library.NAME
 
-    def matrix(self, weight: Tensor) -> PackedMatrix:
-        return PackedMatrix(self._library, weight)
+    def matrix(
+        self, *parts: Tensor, dtype: torch.dtype | None = None, device: torch.device | None = None
+    ) -> PackedMatrix:
+        return PackedMatrix(self._library, parts, dtype or parts[0].dtype)
 
     def empty_cache(
         self, num_blocks: int, block_size: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device
     ) -> KvPair:
         """The layout of native/cache.h."""
         step = STEP[dtype]
-        keys = torch.zeros(num_blocks, kv_heads, head_dim // step, block_size, step, dtype=dtype)
-        return keys, torch.zeros(num_blocks, kv_heads, block_size, head_dim, dtype=dtype)
+        keys = pages.zeros((num_blocks, kv_heads, head_dim // step, block_size, step), dtype)
+        return keys, pages.zeros((num_blocks, kv_heads, block_size, head_dim), dtype)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         return self._norm(x, None, weight, eps)[0]

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
+from torch import Tensor
 
 from engine_core.worker_messages import EngineLimits, ModelFacts
 from kernels.cpu.library import KernelsMissing
@@ -28,10 +29,10 @@ from services.worker.kv_cache import (
     shape_kv_cache,
 )
 from services.worker.model_runner import ModelRunner
-from services.worker.models.config import decoder_config
+from services.worker.models.config import DecoderConfig, decoder_config
 from services.worker.models.decoder import Decoder
-from services.worker.models.parameters import Parameters
-from services.worker.weights import fill_dummy, load_safetensors
+from services.worker.models.parameters import parameter_shapes
+from services.worker.weights import Weights, dummy_weights, map_safetensors
 
 log = logging.getLogger(__name__)
 NUMERICS_VERSION = 2  # counts up when kernels or sampler change any bit of an answer
@@ -79,30 +80,36 @@ def load_model(path: Path, options: WorkerOptions, ops: Ops | None = None) -> Lo
     device = pick_device(options)
     ops = ops or pick_ops(device, options.batch_invariant, options.cpu_threads)
     checkpoint = read_checkpoint(path, dict(options.hf_overrides or {}), options.generation_config)
-    parameters, version = load_parameters(checkpoint, options, device)
-    decoder = Decoder(parameters, ops)
+    config = decoder_config(checkpoint.config)
+    dtype = pick_dtype(config, options)
+    log.info("loading weights on %s as %s", device, str(dtype).removeprefix("torch."))
+    tensors, version = open_weights(checkpoint, options, config, dtype)
+    decoder = Decoder(config, dtype, device, Weights(tensors), ops)
     invariant = "batch-invariant" if ops.batch_invariant else "not batch-invariant"
     seconds = time.monotonic() - started
     log.info("weights loaded in %.1f s; kernels on %s: %s, %s", seconds, device, ops.name, invariant)
     return LoadedModel(checkpoint, decoder, version)
 
 
-def load_parameters(checkpoint: Checkpoint, options: WorkerOptions, device: torch.device) -> tuple[Parameters, str]:
-    """The weights, and what names them. Raises ModelError."""
-    config = decoder_config(checkpoint.config)
+def pick_dtype(config: DecoderConfig, options: WorkerOptions) -> torch.dtype:
+    """Raises ModelError for a checkpoint of another type than these."""
     wanted = config.dtype if options.dtype == "auto" else options.dtype
     if wanted not in DTYPES:
         raise ModelError(f"config.json: dtype {wanted!r} is not supported, only {sorted(DTYPES)}")
-    files = [] if options.load_format == "dummy" else checkpoint.weight_files()
-    log.info("loading weights on %s as %s", device, wanted)
-    parameters = Parameters(config, DTYPES[wanted], device)
+    return DTYPES[wanted]
+
+
+def open_weights(
+    checkpoint: Checkpoint, options: WorkerOptions, config: DecoderConfig, dtype: torch.dtype
+) -> tuple[dict[str, Tensor], str]:
+    """The weights by name, and what names them all. Raises ModelError."""
+    shapes = parameter_shapes(config)
     if options.load_format == "dummy":
         seed = options.seed or 0
-        fill_dummy(parameters.named(), seed)
-        return parameters, f"dummy-{seed}"
+        return dummy_weights(shapes, dtype, seed), f"dummy-{seed}"
+    files = checkpoint.weight_files()
     try:
-        load_safetensors(parameters.named(), files, config.tie_word_embeddings)
-        return parameters, weights_digest(files)
+        return map_safetensors(files, shapes, config.tie_word_embeddings), weights_digest(files)
     except (SafetensorError, OSError) as error:
         raise ModelError(f"cannot read the weights in {checkpoint.path}: {error}") from error
 

@@ -10,40 +10,45 @@ import torch
 from torch import Tensor
 
 from kernels.interface import AttentionInputs, KvPair, Matrix, Ops
-from kernels.torch_ops import TorchMatrix
+from kernels.torch_ops import TorchMatrix, joined
 from services.worker.models.config import DecoderConfig
-from services.worker.models.parameters import LayerParameters, Parameters
+from services.worker.models.parameters import EMBEDDING, FINAL_NORM, HEAD, layer_name
+from services.worker.weights import Weights
 
 KvCache = list[KvPair]  # per layer
 
 
 @dataclass(frozen=True)
 class Layer:
-    """As in LayerParameters."""
+    """Projections that read the same input are one matrix: qkv and gate_up."""
 
-    input_norm: Tensor
-    qkv: Matrix
-    head_norms: tuple[Tensor, Tensor] | None
-    out: Matrix
-    post_norm: Tensor
-    gate_up: Matrix
-    down: Matrix
+    input_norm: Tensor  # [hidden]
+    qkv: Matrix  # [(heads + 2 * kv_heads) * head_dim, hidden]
+    head_norms: tuple[Tensor, Tensor] | None  # of queries and of keys, [head_dim] each
+    out: Matrix  # [hidden, heads * head_dim]
+    post_norm: Tensor  # [hidden]
+    gate_up: Matrix  # [2 * intermediate, hidden]
+    down: Matrix  # [hidden, intermediate]
 
 
 class Decoder:
-    def __init__(self, parameters: Parameters, ops: Ops) -> None:
-        """Takes the parameters over, layer by layer, so that no more than one layer is held twice."""
-        self.config = parameters.config
-        self.dtype = parameters.dtype
-        self.device = parameters.device
+    def __init__(
+        self, config: DecoderConfig, dtype: torch.dtype, device: torch.device, weights: Weights, ops: Ops
+    ) -> None:
+        """Takes the weights (parameter_shapes) and copies them into matrices of the given type, one after the other."""
+        self.config = config
+        self.dtype = dtype
+        self.device = device
         self.ops = ops
-        self._head = ops.matrix(parameters.embedding if parameters.head is None else parameters.head)
-        # Of an embedding of its own only rows are taken: it stays as it is.
-        self._embedding = self._head if parameters.head is None else TorchMatrix(parameters.embedding)
-        self._final_norm = parameters.final_norm
-        self._layers: list[Layer] = []
-        while parameters.layers:
-            self._layers.append(self._layer(parameters.layers.pop(0)))
+        self._weights = weights
+        if config.tie_word_embeddings:
+            self._embedding = self._head = self._matrix(EMBEDDING)
+        else:
+            # Of an embedding of its own only rows are taken: it stays as it is.
+            self._embedding = TorchMatrix(joined([weights.take(EMBEDDING)], dtype, device))
+            self._head = self._matrix(HEAD)
+        self._layers = [self._layer(index) for index in range(config.num_layers)]
+        self._final_norm = self._vector(FINAL_NORM)
         self._cos_sin = rope_table(self.config, self.device)
 
     def forward(self, input_ids: Tensor, positions: Tensor, cache: KvCache, inputs: AttentionInputs) -> Tensor:
@@ -78,17 +83,26 @@ class Decoder:
             for _ in range(config.num_layers)
         ]  # fmt: skip
 
-    def _layer(self, layer: LayerParameters) -> Layer:
-        matrix = self.ops.matrix
+    def _layer(self, index: int) -> Layer:
+        def name(part: str) -> str:
+            return layer_name(index, part)
+
+        norms = [self._vector(name(f"self_attn.{one}_norm")) for one in "qk"] if self.config.qk_norm else None
         return Layer(
-            input_norm=layer.input_norm,
-            qkv=matrix(layer.qkv),
-            head_norms=layer.head_norms,
-            out=matrix(layer.out),
-            post_norm=layer.post_norm,
-            gate_up=matrix(layer.gate_up),
-            down=matrix(layer.down),
+            input_norm=self._vector(name("input_layernorm")),
+            qkv=self._matrix(*(name(f"self_attn.{one}_proj") for one in "qkv")),
+            head_norms=(norms[0], norms[1]) if norms else None,
+            out=self._matrix(name("self_attn.o_proj")),
+            post_norm=self._vector(name("post_attention_layernorm")),
+            gate_up=self._matrix(name("mlp.gate_proj"), name("mlp.up_proj")),
+            down=self._matrix(name("mlp.down_proj")),
         )
+
+    def _matrix(self, *names: str) -> Matrix:
+        return self.ops.matrix(*map(self._weights.take, names), dtype=self.dtype, device=self.device)
+
+    def _vector(self, name: str) -> Tensor:
+        return self._weights.take(name).to(self.device, self.dtype, copy=True)
 
 
 def rope_table(config: DecoderConfig, device: torch.device) -> Tensor:

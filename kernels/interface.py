@@ -59,3 +59,10 @@ class Ops(Protocol):
     ) -> Tensor: ...
     def paged_attention(self, query: Tensor, cache: KvPair, inputs: AttentionInputs, scale: float) -> Tensor: ...
     def silu_mul(self, gate_up: Tensor) -> Tensor: ...
+    def scratch_bytes(
+        self, tokens: int, width: int, heads: int, kv_heads: int, head_dim: int, length: int, dtype: torch.dtype
+    ) -> int:
+        """The most that any of these takes beside its operands and its result.
+
+        For `tokens` rows of at most `width` elements; in attention, of requests of up to `length` tokens.
+        """

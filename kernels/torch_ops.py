@@ -9,6 +9,10 @@ from torch import Tensor
 from kernels import pages, reference
 from kernels.interface import AttentionInputs, KvPair
 
+SCORES = 2**24  # of attention, at once
+SCORE_BYTES = 12  # in float32, twice, and their masks
+POINTWISE_BYTES = 20  # of an element of the reference's wider operands: five copies in float32
+
 
 class TorchMatrix:
     """oneDNN or cuBLAS: the bits of a row may depend on how many rows there are."""
@@ -60,6 +64,23 @@ class TorchOps:
         return TorchMatrix(joined(parts, dtype, device))
 
     def paged_attention(self, query: Tensor, cache: KvPair, inputs: AttentionInputs, scale: float) -> Tensor:
-        return reference.paged_attention(
-            query, *cache, inputs.block_tables, inputs.query_start_loc, inputs.seq_lens, scale
-        )
+        """A request's queries in pieces, so that no more than SCORES scores are held at once, or those of one query."""
+        out = torch.empty_like(query)
+        starts, lens = inputs.query_start_loc.tolist(), inputs.seq_lens.tolist()
+        for row, length in enumerate(lens):
+            end = starts[row + 1]
+            most = max(1, SCORES // (query.shape[1] * length))
+            for first in range(starts[row], end, most):
+                last = min(end, first + most)
+                span, seen = torch.tensor([0, last - first]), torch.tensor([length - (end - last)])
+                table = inputs.block_tables[row : row + 1]
+                out[first:last] = reference.paged_attention(query[first:last], *cache, table, span, seen, scale)
+        return out
+
+    def scratch_bytes(
+        self, tokens: int, width: int, heads: int, kv_heads: int, head_dim: int, length: int, dtype: torch.dtype
+    ) -> int:
+        """Copies in float32: of a pointwise operand and what becomes of it, or of a request's keys and values."""
+        scores = min(max(SCORES, heads * length), heads * length * tokens)
+        attention = scores * SCORE_BYTES + length * kv_heads * head_dim * (2 * dtype.itemsize + 16)
+        return max(tokens * width * POINTWISE_BYTES, attention)

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from kernels import kv_write, linear, norm_rope, paged_attention, reference
 from kernels.interface import AttentionInputs, KvPair, Matrix
-from kernels.torch_ops import TorchMatrix, joined, plain_cache
+from kernels.torch_ops import POINTWISE_BYTES, TorchMatrix, joined, plain_cache
 
 
 class TritonOps:
@@ -48,3 +48,9 @@ class TritonOps:
             inputs.max_query_len,
             scale,
         )
+
+    def scratch_bytes(
+        self, tokens: int, width: int, heads: int, kv_heads: int, head_dim: int, length: int, dtype: torch.dtype
+    ) -> int:
+        """Copies in float32, in silu_mul."""
+        return tokens * width * POINTWISE_BYTES

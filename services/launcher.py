@@ -212,13 +212,15 @@ class Tree:
 
     def watch(self, ready: Callable[[], bool]) -> None:
         """Returns never. Until `ready`, raises what `check` does as soon as a child ends; then starts it again."""
+        started = min(child.started for child in self.children.values())
         with selectors.DefaultSelector() as selector:
             for name in self.children:
                 self._look_at(selector, name)
             while not ready():
                 selector.select(READY_POLL_SECONDS)
                 self.check()
-            log.info("all processes are ready; from now on a process that dies is started again")
+            seconds = time.monotonic() - started
+            log.info("all processes are ready after %.1f s; from now on a process that dies is started again", seconds)
             due: dict[str, float] = {}  # who starts again, and when
             while True:
                 moment = min([time.monotonic() + LOOK_SECONDS, *due.values()])

@@ -13,6 +13,7 @@ from kernels.interface import AttentionInputs, KvPair
 TYPES = {torch.float32: "f", torch.bfloat16: "b", torch.float16: "h"}
 STEP = {torch.float32: 1, torch.bfloat16: 2, torch.float16: 1}  # elements along K that are multiplied together
 ALIGNMENT = 64  # bytes, of a packed weight
+THREAD_BYTES = 4 * 1024**2  # a thread's tiles stay below this
 CONVERTED_ROWS = 4096  # of a weight of another type, at once
 
 
@@ -148,6 +149,12 @@ class CpuOps:
             scale, out.data_ptr(),
         )  # fmt: skip
         return out
+
+    def scratch_bytes(
+        self, tokens: int, width: int, heads: int, kv_heads: int, head_dim: int, length: int, dtype: torch.dtype
+    ) -> int:
+        """Each thread's tiles."""
+        return self._library.num_threads() * THREAD_BYTES
 
 
 def _address(tensor: Tensor | None) -> int:

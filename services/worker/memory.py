@@ -24,8 +24,9 @@ GPU_DEFAULT_UTILIZATION = 0.9
 INPUT_BYTES = 128  # of a token of the step: its id, position, slot and row, and what they are computed from
 SAMPLER_BYTES = 60  # of a logit: the logits themselves, their penalised copy, and noise in float64
 SAMPLER_ROW_BYTES = 128  # of a logit of the one row that is filtered or ranked: sort, softmax and masks
-MARGIN = 1.15  # what allocators lose between blocks
-BASE_BYTES = 64 * 1024**2  # stacks, messages, and what libraries allocate at their first call
+MARGIN = 1.15  # what allocators lose between large blocks
+# What libraries allocate at their first call, stacks and messages, and what malloc keeps of freed blocks below 32 MiB.
+BASE_BYTES = 192 * 1024**2
 CGROUPS = Path("/sys/fs/cgroup")
 
 

@@ -58,7 +58,7 @@ def test_a_step_takes_no_more_than_was_computed(tmp_path: Path, name: str) -> No
     assert done.returncode == 0, done.stderr
     measured, computed = map(int, done.stdout.split())
     assert measured <= computed, "a busy server could run out of memory"
-    assert computed <= 3 * measured + 2 * BASE_BYTES, "much more is set aside than a step takes"
+    assert computed - BASE_BYTES <= 3 * measured, "much more is set aside than a step takes"
 
 
 def test_the_cache_gets_a_share_of_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +70,7 @@ def test_the_cache_gets_a_share_of_what_is_left(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_step_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "available_cpu_bytes", lambda: GB // 2)
-    planned()
+    assert planned().budget > 0
     with pytest.raises(
         ModelError, match=r"--max-num-batched-tokens 4096 and --max-num-seqs 1024 .* 500000000 are free"
     ):

@@ -22,11 +22,12 @@ log = logging.getLogger(__name__)
 CPU_SHARE = 0.5  # of what is free beside a step: the KV cache's, where nothing is said
 GPU_DEFAULT_UTILIZATION = 0.9
 INPUT_BYTES = 128  # of a token of the step: its id, position, slot and row, and what they are computed from
-SAMPLER_BYTES = 60  # of a logit: the logits themselves, their penalised copy, and noise in float64
+# Of a logit: the logits themselves, their penalised copy and noise in float64 are 60 at once; the rest is what malloc
+# keeps of their temporaries as long as one is below 32 MiB.
+SAMPLER_BYTES = 100
 SAMPLER_ROW_BYTES = 128  # of a logit of the one row that is filtered or ranked: sort, softmax and masks
 MARGIN = 1.15  # what allocators lose between large blocks
-# What libraries allocate at their first call, stacks and messages, and what malloc keeps of freed blocks below 32 MiB.
-BASE_BYTES = 192 * 1024**2
+BASE_BYTES = 96 * 1024**2  # what libraries allocate at their first call, stacks, messages, small blocks
 CGROUPS = Path("/sys/fs/cgroup")
 
 

@@ -31,7 +31,7 @@ LIMITS = EngineLimits(1, max_num_seqs=8, max_num_batched_tokens=256)
 OPTIONS = WorkerOptions(device="cpu", max_model_len=512)
 # What is largest in a step: (configuration, requests, tokens, length, options).
 STEPS: dict[str, tuple[dict[str, Any], int, int, int, list[str]]] = {
-    "noise": ({"vocab_size": 100_000}, 24, 128, 256, []),
+    "noise": ({"vocab_size": 100_000}, 100, 128, 256, []),
     "gate-and-up": ({"hidden_size": 512, "intermediate_size": 12_288}, 4, 1024, 1100, []),
     "wide-heads": ({"num_attention_heads": 64, "head_dim": 128, "dtype": "float32"}, 4, 1024, 1100, []),
     "batch-state": ({}, 512, 512, 100_000, []),

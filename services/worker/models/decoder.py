@@ -40,15 +40,14 @@ class Decoder:
         self.dtype = dtype
         self.device = device
         self.ops = ops
-        self._weights = weights
         if config.tie_word_embeddings:
-            self._embedding = self._head = self._matrix(EMBEDDING)
+            self._embedding = self._head = self._matrix(weights, EMBEDDING)
         else:
             # Of an embedding of its own only rows are taken: it stays as it is.
             self._embedding = TorchMatrix(joined([weights.take(EMBEDDING)], dtype, device))
-            self._head = self._matrix(HEAD)
-        self._layers = [self._layer(index) for index in range(config.num_layers)]
-        self._final_norm = self._vector(FINAL_NORM)
+            self._head = self._matrix(weights, HEAD)
+        self._layers = [self._layer(weights, index) for index in range(config.num_layers)]
+        self._final_norm = self._vector(weights, FINAL_NORM)
         self._cos_sin = rope_table(self.config, self.device)
 
     def forward(self, input_ids: Tensor, positions: Tensor, cache: KvCache, inputs: AttentionInputs) -> Tensor:
@@ -83,26 +82,28 @@ class Decoder:
             for _ in range(config.num_layers)
         ]  # fmt: skip
 
-    def _layer(self, index: int) -> Layer:
-        def name(part: str) -> str:
-            return layer_name(index, part)
+    def _layer(self, weights: Weights, index: int) -> Layer:
+        def matrix(*parts: str) -> Matrix:
+            return self._matrix(weights, *(layer_name(index, part) for part in parts))
 
-        norms = [self._vector(name(f"self_attn.{one}_norm")) for one in "qk"] if self.config.qk_norm else None
+        def vector(part: str) -> Tensor:
+            return self._vector(weights, layer_name(index, part))
+
         return Layer(
-            input_norm=self._vector(name("input_layernorm")),
-            qkv=self._matrix(*(name(f"self_attn.{one}_proj") for one in "qkv")),
-            head_norms=(norms[0], norms[1]) if norms else None,
-            out=self._matrix(name("self_attn.o_proj")),
-            post_norm=self._vector(name("post_attention_layernorm")),
-            gate_up=self._matrix(name("mlp.gate_proj"), name("mlp.up_proj")),
-            down=self._matrix(name("mlp.down_proj")),
+            input_norm=vector("input_layernorm"),
+            qkv=matrix("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+            head_norms=(vector("self_attn.q_norm"), vector("self_attn.k_norm")) if self.config.qk_norm else None,
+            out=matrix("self_attn.o_proj"),
+            post_norm=vector("post_attention_layernorm"),
+            gate_up=matrix("mlp.gate_proj", "mlp.up_proj"),
+            down=matrix("mlp.down_proj"),
         )
 
-    def _matrix(self, *names: str) -> Matrix:
-        return self.ops.matrix(*map(self._weights.take, names), dtype=self.dtype, device=self.device)
+    def _matrix(self, weights: Weights, *names: str) -> Matrix:
+        return self.ops.matrix(*map(weights.take, names), dtype=self.dtype, device=self.device)
 
-    def _vector(self, name: str) -> Tensor:
-        return self._weights.take(name).to(self.device, self.dtype, copy=True)
+    def _vector(self, weights: Weights, name: str) -> Tensor:
+        return weights.take(name).to(self.device, self.dtype, copy=True)
 
 
 def rope_table(config: DecoderConfig, device: torch.device) -> Tensor:

@@ -51,7 +51,12 @@ class Ops(Protocol):
     name: str
     batch_invariant: bool
 
-    def matrix(self, weight: Tensor) -> Matrix: ...
+    def matrix(self, *parts: Tensor, dtype: torch.dtype | None = None, device: torch.device | None = None) -> Matrix:
+        """The weight whose rows are those of `parts` [rows, k], one part beneath the other, in a copy of its own.
+
+        The parts may be mapped files; type and device are those of the first unless given.
+        """
+
     def empty_cache(
         self, num_blocks: int, block_size: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device
     ) -> KvPair: ...
@@ -74,3 +79,14 @@ class Ops(Protocol):
 
     def kernel_nanoseconds(self) -> int:
         """Time in which kernels ran since the process began; 0 where nobody counts it."""
+
+    def scratch_bytes(
+        self, tokens: int, width: int, heads: int, kv_heads: int, head_dim: int, length: int, dtype: torch.dtype
+    ) -> int:
+        """The most that any of these takes beside its operands and its result.
+
+        For `tokens` rows of at most `width` elements; in attention, of requests of up to `length` tokens.
+        """
+
+    def draw_scratch_bytes(self, rows: int, vocab: int) -> int:
+        """The most that `draw` takes beside its operands and its result."""

@@ -12,6 +12,15 @@ from kernels.interface import Draws
 from kernels.philox import gumbel_noise
 from kernels.transfer import to_device
 
+# Of a logit: scores and noise in float64 are 52 at once; the rest is what malloc keeps of their temporaries as long as
+# one is below 32 MiB.
+SCRATCH_BYTES = 92
+
+
+def draw_scratch_bytes(rows: int, vocab: int) -> int:
+    """The most that `draw` takes beside its operands and its result."""
+    return rows * vocab * SCRATCH_BYTES
+
 
 def draw(logits: Tensor, raw: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
     """logits, raw [rows, vocab] float32, draws [rows] -> token ids [rows] int64, healthy [rows] bool.

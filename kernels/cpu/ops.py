@@ -1,30 +1,45 @@
 """The compiled kernels on torch tensors: checks what the C++ side takes on trust, and allocates results."""
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kernels import pages
 from kernels.cpu.library import Library
-from kernels.cpu.memory import empty_bytes
 from kernels.interface import DRAW, AttentionInputs, Draws, KvPair
 
 TYPES = {torch.float32: "f", torch.bfloat16: "b", torch.float16: "h"}
 STEP = {torch.float32: 1, torch.bfloat16: 2, torch.float16: 1}  # elements along K that are multiplied together
+ALIGNMENT = 64  # bytes, of a packed weight
+THREAD_BYTES = 4 * 1024**2  # a thread's tiles stay below this
+CANDIDATE_BYTES = 32  # of 16, in a vector that grows by doubling
+CONVERTED_ROWS = 4096  # of a weight of another type, at once
 
 
 class PackedMatrix:
     """A weight [n, k], kept only in the layout that products read from end to end."""
 
-    def __init__(self, library: Library, weight: Tensor) -> None:
+    def __init__(self, library: Library, parts: Sequence[Tensor], dtype: torch.dtype) -> None:
+        """`parts` [rows, k] stand beneath each other; they may be mapped files, and of any type."""
         self._library = library
-        self._type = TYPES[weight.dtype]
-        self._n, self._num_columns = weight.shape
-        self._padding = self._num_columns % STEP[weight.dtype]  # a column of zeros where columns come in pairs
-        weight = F.pad(weight, (0, self._padding)).contiguous()
+        self._type = TYPES[dtype]
+        self._dtype = dtype
+        self._n, self._num_columns = sum(map(len, parts)), parts[0].shape[1]
+        self._padding = self._num_columns % STEP[dtype]  # a column of zeros where columns come in pairs
         self._k = self._num_columns + self._padding
-        self._dtype = weight.dtype
-        self._packed = empty_bytes(library.packed_size(self._type, self._n, self._k))
-        library.pack(self._type, weight.data_ptr(), self._n, self._k, self._packed.data_ptr())
+        self._packed = pages.zeros((library.packed_size(self._type, self._n, self._k),), torch.uint8)
+        assert self._packed.data_ptr() % ALIGNMENT == 0
+        first = 0
+        for part in parts:
+            assert part.shape[1] == self._num_columns
+            for at in range(0, len(part), CONVERTED_ROWS):
+                rows = part[at : at + CONVERTED_ROWS].to(dtype).contiguous()
+                library.pack(
+                    self._type, rows.data_ptr(), first, len(rows), self._n, self._num_columns, self._packed.data_ptr()
+                )
+                first += len(rows)
 
     def product(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """x [rows, k] -> [rows, n], in x's dtype or in float32."""
@@ -58,8 +73,10 @@ class CpuOps:
         self._library = library
         self.name = library.NAME
 
-    def matrix(self, weight: Tensor) -> PackedMatrix:
-        return PackedMatrix(self._library, weight)
+    def matrix(
+        self, *parts: Tensor, dtype: torch.dtype | None = None, device: torch.device | None = None
+    ) -> PackedMatrix:
+        return PackedMatrix(self._library, parts, dtype or parts[0].dtype)
 
     def empty_cache(
         self, num_blocks: int, block_size: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device
@@ -67,8 +84,7 @@ class CpuOps:
         """The layout of native/cache.h: both are views of what holds them together."""
         step = STEP[dtype]
         num_keys, num_values = block_size * head_dim, -(-block_size // step) * step * head_dim
-        size = num_blocks * kv_heads * (num_keys + num_values)
-        pieces = empty_bytes(size * dtype.itemsize).view(dtype).view(num_blocks, kv_heads, num_keys + num_values)
+        pieces = pages.zeros((num_blocks, kv_heads, num_keys + num_values), dtype)
         keys, values = torch.split(pieces, [num_keys, num_values], dim=-1)
         head = (num_blocks, kv_heads)
         return keys.view(*head, -1, block_size, step), values.view(*head, -1, head_dim, step)
@@ -150,6 +166,16 @@ class CpuOps:
 
     def kernel_nanoseconds(self) -> int:
         return self._library.nanoseconds()
+
+    def scratch_bytes(
+        self, tokens: int, width: int, heads: int, kv_heads: int, head_dim: int, length: int, dtype: torch.dtype
+    ) -> int:
+        """Each thread's tiles."""
+        return self._library.num_threads() * THREAD_BYTES
+
+    def draw_scratch_bytes(self, rows: int, vocab: int) -> int:
+        """The candidates that each thread holds (native/sample.h)."""
+        return self._library.num_threads() * vocab * CANDIDATE_BYTES
 
 
 def _address(tensor: Tensor | None) -> int:

@@ -91,6 +91,31 @@ def test_rows_of_a_packed_weight_come_back(ops: CpuOps, dtype: torch.dtype) -> N
     assert torch.equal(ops.matrix(weight).rows(ids), weight[ids])
 
 
+def packed_by_hand(weight: Tensor, panel: int) -> Tensor:
+    """[panels][k / STEP][PANEL][STEP], zeros beyond the weight: the layout that kernels/cpu/native/pack.h promises."""
+    step = STEP[weight.dtype]
+    n, k = weight.shape
+    padded = F.pad(weight, (0, -k % step, 0, -n % panel))
+    return padded.unflatten(0, (-1, panel)).unflatten(2, (-1, step)).transpose(1, 2).contiguous()
+
+
+@every_dtype
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("k", [1, 31, 32, 33, 136, 1024])
+@pytest.mark.parametrize("rows", [[1], [64], [200], [16, 8, 8], [5, 70, 1, 60]], ids=str)
+def test_a_weight_is_packed_from_its_parts(
+    library: Library, dtype: torch.dtype, threads: int, rows: list[int], k: int
+) -> None:
+    weight = randn(CPU, dtype, sum(rows), k + 1)[:, 1:]  # strided, so that rows begin anywhere
+    parts = [part.contiguous() for part in weight.split(rows)]
+    ops = CpuOps(library, threads)
+    packed = ops.matrix(*parts)._packed
+    panel = library.packed_size("f", 1, 1) // 4
+    assert packed.tolist() == packed_by_hand(weight, panel).view(torch.uint8).flatten().tolist()
+    again = ops.matrix(*(part.float() for part in parts), dtype=dtype)._packed
+    assert torch.equal(again, packed), "from another type"
+
+
 @every_dtype
 @few
 @given(tokens=st.integers(1, 20), size=st.sampled_from([1, 15, 16, 17, 192, 1000]), seed=st.integers(0, 99))

@@ -34,10 +34,10 @@ int64_t packed_size(char type, int64_t n, int64_t k) {
     return size;
 }
 
-void pack(char type, Address weight, int64_t n, int64_t k, Address packed) {
+void pack(char type, Address rows, int64_t first, int64_t count, int64_t n, int64_t k, Address packed) {
     with_type(type, [=](auto t) {
         using T = decltype(t);
-        linear::pack(at<const T>(weight), n, k, at<T>(packed));
+        linear::pack(at<const T>(rows), first, count, n, k, at<T>(packed));
     });
 }
 

@@ -11,7 +11,15 @@ from setuptools import Extension, setup
 
 SOURCES = Path("kernels/cpu/native")
 # An instruction family is what decides the bits of a result: only what is named here may be used.
-FLAGS = ["-std=c++20", "-O3", "-g0", "-fvisibility=hidden", "-ffp-contract=off", "-Wno-maybe-uninitialized"]
+FLAGS = [
+    "-std=c++20",
+    "-O3",
+    "-g0",
+    "-fvisibility=hidden",
+    "-ffp-contract=off",
+    "-Wno-maybe-uninitialized",
+    "-Wno-uninitialized",
+]
 AVX512 = ["-march=x86-64-v4", "-mavx512bf16", "-mavx512vbmi"]
 X86 = {
     "_amx": [*AVX512, "-mamx-tile", "-mamx-bf16"],

@@ -69,6 +69,7 @@ class StepPlan(msgspec.Struct, array_like=True):
     block_offsets: list[bytes]  # per KV group: [rows + 1], where each row's new blocks begin in block_ids
     block_ids: list[bytes]  # per KV group: blocks appended to the rows' block tables
     deadline_ms: int = 0  # what it may take, from its start; a worker that overruns it ends. 0: no deadline
+    continues: bool = False  # some request could have run ever since the step before: what lies between is waste
 
 
 class StepResult(msgspec.Struct, array_like=True):

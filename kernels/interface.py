@@ -3,9 +3,24 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+# How each row's token is drawn: [rows] of this, as the compiled kernel reads it (kernels/cpu/native/sample.h).
+DRAW = np.dtype(
+    [
+        ("temperature", "<f8"),  # 0: the likeliest token
+        ("top_p", "<f8"),
+        ("min_p", "<f8"),
+        ("top_k", "<i8"),  # 0 or less: all
+        ("seed", "<u8"),
+        ("choice", "<i8"),
+        ("index", "<i8"),  # of the token in the answer
+    ]
+)
+Draws = npt.NDArray[np.void]
 KvPair = tuple[Tensor, Tensor]  # keys and values of one layer; how they lie is the business of its ops
 
 
@@ -36,7 +51,12 @@ class Ops(Protocol):
     name: str
     batch_invariant: bool
 
-    def matrix(self, weight: Tensor) -> Matrix: ...
+    def matrix(self, *parts: Tensor, dtype: torch.dtype | None = None, device: torch.device | None = None) -> Matrix:
+        """The weight whose rows are those of `parts` [rows, k], one part beneath the other, in a copy of its own.
+
+        The parts may be mapped files; type and device are those of the first unless given.
+        """
+
     def empty_cache(
         self, num_blocks: int, block_size: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device
     ) -> KvPair: ...
@@ -54,3 +74,19 @@ class Ops(Protocol):
     ) -> Tensor: ...
     def paged_attention(self, query: Tensor, cache: KvPair, inputs: AttentionInputs, scale: float) -> Tensor: ...
     def silu_mul(self, gate_up: Tensor) -> Tensor: ...
+    def draw(self, logits: Tensor, raw: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
+        """As in kernels/sampling.py."""
+
+    def kernel_nanoseconds(self) -> int:
+        """Time in which kernels ran since the process began; 0 where nobody counts it."""
+
+    def scratch_bytes(
+        self, tokens: int, width: int, heads: int, kv_heads: int, head_dim: int, length: int, dtype: torch.dtype
+    ) -> int:
+        """The most that any of these takes beside its operands and its result.
+
+        For `tokens` rows of at most `width` elements; in attention, of requests of up to `length` tokens.
+        """
+
+    def draw_scratch_bytes(self, rows: int, vocab: int) -> int:
+        """The most that `draw` takes beside its operands and its result."""

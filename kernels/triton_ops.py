@@ -1,10 +1,11 @@
 """The Triton kernels as the operations that a model calls. Imported only where there is a GPU to run them."""
 
+import torch
 from torch import Tensor
 
-from kernels import kv_write, linear, norm_rope, paged_attention, reference
+from kernels import kv_write, linear, norm_rope, paged_attention, reference, sampling
 from kernels.interface import AttentionInputs, KvPair, Matrix
-from kernels.torch_ops import TorchMatrix, plain_cache
+from kernels.torch_ops import POINTWISE_BYTES, TorchMatrix, joined, plain_cache
 
 
 class TritonOps:
@@ -12,12 +13,15 @@ class TritonOps:
     rms_norm = staticmethod(norm_rope.rms_norm)
     add_rms_norm = staticmethod(norm_rope.add_rms_norm)
     silu_mul = staticmethod(reference.silu_mul)  # element by element, so the same for every batch
+    draw = staticmethod(sampling.draw)
+    draw_scratch_bytes = staticmethod(sampling.draw_scratch_bytes)
 
     def __init__(self, batch_invariant: bool = True) -> None:
         self.batch_invariant = batch_invariant
         self.name = "triton" if batch_invariant else "triton+torch"
 
-    def matrix(self, weight: Tensor) -> Matrix:
+    def matrix(self, *parts: Tensor, dtype: torch.dtype | None = None, device: torch.device | None = None) -> Matrix:
+        weight = joined(parts, dtype, device)
         return linear.TritonMatrix(weight) if self.batch_invariant else TorchMatrix(weight)
 
     def rope_and_write(
@@ -46,3 +50,12 @@ class TritonOps:
             inputs.max_query_len,
             scale,
         )
+
+    def kernel_nanoseconds(self) -> int:
+        return 0
+
+    def scratch_bytes(
+        self, tokens: int, width: int, heads: int, kv_heads: int, head_dim: int, length: int, dtype: torch.dtype
+    ) -> int:
+        """Copies in float32, in silu_mul."""
+        return tokens * width * POINTWISE_BYTES

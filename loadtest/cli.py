@@ -1,4 +1,4 @@
-"""`tandem bench serve`, from its command line to its report: the only place that prints and writes files.
+"""`tandem bench serve`, from its command line to its report.
 
 The table goes to stdout, the progress bar and errors to stderr.
 """
@@ -12,41 +12,30 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-import uvloop
 from aiohttp import ClientSession
 from tokenizers import Tokenizer
 from tqdm import tqdm
 
 from loadtest import options as command_line
 from loadtest.client import Target, open_session, reach, run
+from loadtest.command import make_folder, run_command, write
 from loadtest.options import RAGGED, Options
 from loadtest.report import Numbers, remarks, summarize, table
 from loadtest.workloads import IdPrompts, Request, TextPrompts, arrival_times, ragged_requests, random_requests
 from services.errors import Fatal
 from services.model_files import resolve
 
-_STOPPED = 130  # what a shell reports for a command that Ctrl-C ended
-
 
 def main(argv: Sequence[str]) -> int:
     """Returns the exit status: 0, 1 when nothing completed or nothing could begin, 2 for a wrong command line."""
-    try:
-        return uvloop.run(_bench(command_line.parse(argv)))
-    except command_line.UsageError as error:
-        sys.stderr.write(f"tandem bench serve: error: {error}\n")
-        return 2
-    except Fatal as error:
-        sys.stderr.write(f"tandem bench serve: error: {' '.join(str(error).split())}\n")
-        return 1
-    except KeyboardInterrupt:
-        sys.stderr.write("tandem bench serve: stopped before the end\n")
-        return _STOPPED
+    return run_command("tandem bench serve", partial(_bench, argv))
 
 
-async def _bench(options: Options) -> int:
+async def _bench(argv: Sequence[str]) -> int:
+    options = command_line.parse(argv)
     started = datetime.now()
     if options.save_result:
-        _make_folder(Path(options.result_dir, options.result_filename or "result.json").parent)
+        make_folder("--result-dir", Path(options.result_dir, options.result_filename or "result.json").parent)
     async with open_session(options.api_key) as session:
         model = await reach(session, options.models_url, options.model)
         requests = _requests(options)
@@ -132,14 +121,6 @@ def _prompts(options: Options) -> Any:
         raise Fatal(f"{path} cannot be used: {error}") from error
 
 
-def _make_folder(path: Path) -> None:
-    # Before the run: after it, what cannot be written is lost.
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise Fatal(f"--result-dir {path}: {error.strerror}") from error
-
-
 def _save(options: Options, model: str, started: datetime, numbers: Numbers) -> None:
     backend = "openai-chat" if options.chat else "openai"
     date = started.strftime("%Y%m%d-%H%M%S")
@@ -156,9 +137,4 @@ def _save(options: Options, model: str, started: datetime, numbers: Numbers) -> 
         "request_rate": rate,
         "max_concurrency": options.max_concurrency,
     }
-    path = Path(options.result_dir) / name
-    try:
-        path.write_text(json.dumps(head | numbers, indent=2) + "\n")
-    except OSError as error:
-        raise Fatal(f"{path}: {error.strerror}") from error
-    sys.stderr.write(f"saved in {path}\n")
+    write(Path(options.result_dir) / name, json.dumps(head | numbers, indent=2) + "\n")

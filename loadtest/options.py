@@ -1,16 +1,15 @@
-"""The options of `tandem bench serve`, named as those of `vllm bench serve`. The only reader of flags and environment.
+"""The options of `tandem bench serve`, named as those of `vllm bench serve`. The only reader of its flags.
 
 Each flag is declared once; what flags mean together is checked here too, so that the rest can trust an Options.
 """
 
 import argparse
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any, NoReturn
-from urllib.parse import urlsplit
+from typing import Any
 
+from loadtest.command import COUNT, TOKENS, Parser, UsageError, checked_key, checked_url, number, several
 from loadtest.report import METRICS
 from loadtest.workloads import RAGGED_COUNT, RAGGED_OUTPUT_LENS
 
@@ -35,10 +34,6 @@ _RAGGED_FIXED: dict[str, Any] = {
 }
 # Low enough for any vocabulary, above the special tokens that many begin with.
 _ID_DEFAULTS = {"random_first_id": 100, "random_last_id": 1000}
-
-
-class UsageError(Exception):
-    """The command line is wrong; the message is one line."""
 
 
 @dataclass(frozen=True)
@@ -80,30 +75,6 @@ class Options:
         return self.base_url + self.endpoint.removesuffix("/completions").removesuffix("/chat") + "/models"
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(message)
-
-
-def _number(
-    kind: Callable[[str], float], low: float, high: float = inf, *, above: bool = False
-) -> Callable[[str], Any]:
-    """A reader of one flag's value. `above`: `low` itself is too low."""
-
-    def read(text: str) -> float:
-        try:
-            value = kind(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(f"{text!r} is not {'a whole' if kind is int else 'a'} number") from error
-        # Asked this way round, for no comparison with NaN is true.
-        if not (low <= value <= high) or (above and value == low):
-            limits = f"more than {low:g}" if above else f"at least {low:g}"
-            raise argparse.ArgumentTypeError(f"{text} must be {limits if high == inf else f'from {low:g} to {high:g}'}")
-        return value
-
-    return read
-
-
 def _metrics(text: str) -> tuple[str, ...]:
     names = tuple(part.strip() for part in text.split(","))
     for name in names:
@@ -112,29 +83,18 @@ def _metrics(text: str) -> tuple[str, ...]:
     return names
 
 
-def _percentiles(text: str) -> tuple[float, ...]:
-    read = _number(float, 0, 100)
-    return tuple(read(part.strip()) for part in text.split(","))
-
-
 def build_parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="tandem bench", description="Measure an OpenAI-compatible server.", allow_abbrev=False)
-    serve = parser.add_subparsers(dest="command", required=True, metavar="COMMAND").add_parser(
-        "serve",
-        help="send a workload to a server and report latencies and throughput",
-        description="Send a workload to any OpenAI-compatible server and report latencies and throughput.",
-        allow_abbrev=False,
-    )
-    _add_server(serve.add_argument_group("the server"))
-    _add_workload(serve.add_argument_group("the workload"))
-    _add_report(serve.add_argument_group("the report"))
+    parser = Parser("tandem bench serve", "Send a workload to an OpenAI-compatible server and report what it measured.")
+    _add_server(parser.add_argument_group("the server"))
+    _add_workload(parser.add_argument_group("the workload"))
+    _add_report(parser.add_argument_group("the report"))
     return parser
 
 
 def _add_server(group: "argparse._ArgumentGroup") -> None:
     group.add_argument("--base-url", metavar="URL", help="the server, instead of --host and --port")
     group.add_argument("--host", help="the server's address (default: 127.0.0.1)")
-    group.add_argument("--port", type=_number(int, 1, 65535), help="the server's port (default: 8000)")
+    group.add_argument("--port", type=number(int, 1, 65535), help="the server's port (default: 8000)")
     group.add_argument(
         "--endpoint", default="/v1/completions", metavar="PATH", help="or /v1/chat/completions (default: %(default)s)"
     )
@@ -143,7 +103,6 @@ def _add_server(group: "argparse._ArgumentGroup") -> None:
 
 
 def _add_workload(group: "argparse._ArgumentGroup") -> None:
-    count, length = _number(int, 1), _number(int, 1, 2**31 - 1)
     group.add_argument(
         "--workload",
         choices=[RANDOM, RAGGED],
@@ -151,28 +110,28 @@ def _add_workload(group: "argparse._ArgumentGroup") -> None:
         help="random, or ragged-50: 50 requests with 10 to 150 output tokens, one by one and then all at once "
         "(default: %(default)s)",
     )
-    group.add_argument("--num-prompts", type=count, metavar="N", help="requests (default: 1000)")
+    group.add_argument("--num-prompts", type=COUNT, metavar="N", help="requests (default: 1000)")
     group.add_argument(
         "--request-rate",
-        type=_number(float, 0, above=True),
+        type=number(float, 0, above=True),
         metavar="R",
         help="requests per second, as a Poisson process (default: inf, all at once)",
     )
-    group.add_argument("--max-concurrency", type=count, metavar="N", help="requests under way at once, at most")
+    group.add_argument("--max-concurrency", type=COUNT, metavar="N", help="requests under way at once, at most")
     group.add_argument(
-        "--random-input-len", type=length, metavar="N", help="tokens of a prompt (default: 1024; ragged-50: 32)"
+        "--random-input-len", type=TOKENS, metavar="N", help="tokens of a prompt (default: 1024; ragged-50: 32)"
     )
-    group.add_argument("--random-output-len", type=length, metavar="N", help="tokens of an answer (default: 128)")
+    group.add_argument("--random-output-len", type=TOKENS, metavar="N", help="tokens of an answer (default: 128)")
     group.add_argument(
         "--random-prefix-len",
-        type=_number(int, 0),
+        type=number(int, 0),
         default=0,
         metavar="N",
         help="tokens that all prompts begin with, on top of their own (default: 0)",
     )
     group.add_argument(
         "--random-range-ratio",
-        type=_number(float, 0, 1),
+        type=number(float, 0, 1),
         metavar="R",
         help="lengths vary by this share of themselves, up and down (default: 0)",
     )
@@ -180,10 +139,10 @@ def _add_workload(group: "argparse._ArgumentGroup") -> None:
         "--tokenizer", metavar="NAME", help="hub repository or directory: prompts are text (default: token ids)"
     )
     group.add_argument(
-        "--random-first-id", type=_number(int, 0), metavar="ID", help="lowest token id in a prompt (default: 100)"
+        "--random-first-id", type=number(int, 0), metavar="ID", help="lowest token id in a prompt (default: 100)"
     )
     group.add_argument(
-        "--random-last-id", type=_number(int, 1), metavar="ID", help="one above the highest token id (default: 1000)"
+        "--random-last-id", type=number(int, 1), metavar="ID", help="one above the highest token id (default: 1000)"
     )
     group.add_argument(
         "--ignore-eos",
@@ -191,14 +150,14 @@ def _add_workload(group: "argparse._ArgumentGroup") -> None:
         help="go on to the asked length; needs a server that knows it (default: only for ragged-50)",
     )
     group.add_argument(
-        "--temperature", type=_number(float, 0), metavar="T", help="sampling temperature (default: the server's)"
+        "--temperature", type=number(float, 0), metavar="T", help="sampling temperature (default: the server's)"
     )
     group.add_argument(
-        "--seed", type=_number(int, 0), default=0, help="of prompts, lengths and arrival times (default: 0)"
+        "--seed", type=number(int, 0), default=0, help="of prompts, lengths and arrival times (default: 0)"
     )
     group.add_argument(
         "--num-warmups",
-        type=_number(int, 0),
+        type=number(int, 0),
         default=0,
         metavar="N",
         help="further requests of this workload that go ahead and don't count (default: 0)",
@@ -218,7 +177,7 @@ def _add_report(group: "argparse._ArgumentGroup") -> None:
     )
     group.add_argument(
         "--metric-percentiles",
-        type=_percentiles,
+        type=several(number(float, 0, 100)),
         default=(99.0,),
         metavar="POINTS",
         help="percentiles to report, such as 50,90,99.9 (default: 99)",
@@ -228,11 +187,8 @@ def _add_report(group: "argparse._ArgumentGroup") -> None:
 def parse(argv: Sequence[str]) -> Options:
     """Raises UsageError with one line that names the flag."""
     values = vars(build_parser().parse_args(argv))
-    del values["command"]
     values["base_url"] = _base_url(values.pop("base_url"), values.pop("host"), values.pop("port"))
-    values["api_key"] = (values["api_key"] or os.environ.get("OPENAI_API_KEY") or "").strip() or None
-    if values["api_key"] is not None and not values["api_key"].isprintable():
-        raise UsageError("--api-key: must be one line of printable characters")
+    values["api_key"] = checked_key(values["api_key"])
     if not values["endpoint"].startswith("/") or not values["endpoint"].endswith("/completions"):
         raise UsageError(f"--endpoint: {values['endpoint']!r} is neither /v1/completions nor /v1/chat/completions")
     if not values["save_result"] and (values["result_dir"] or values["result_filename"]):
@@ -251,15 +207,7 @@ def _base_url(url: str | None, host: str | None, port: int | None) -> str:
         return f"http://{f'[{host}]' if ':' in host else host}:{port or 8000}"
     if host is not None or port is not None:
         raise UsageError("--base-url already says what --host and --port would")
-    try:
-        parts = urlsplit(url)
-        known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:  # a port that is no number
-        known = False
-    if not known:
-        raise UsageError(f"--base-url: {url!r} is not a URL such as http://127.0.0.1:8000")
-    # OpenAI's own client takes it with /v1, vLLM's benchmark without.
-    return url.rstrip("/").removesuffix("/v1")
+    return checked_url(url)
 
 
 def _fill_in(values: dict[str, Any]) -> None:

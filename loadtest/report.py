@@ -129,3 +129,13 @@ def remarks(numbers: Numbers, *, exact_length: bool) -> list[str]:
     if exact_length and numbers["other_output_len"]:
         lines.append(f"{numbers['other_output_len']} answers have another length than was asked for")
     return lines
+
+
+def faults(numbers: Numbers) -> list[str]:
+    """Why numbers mean nothing where every answer must have the length that was asked for; none: they do."""
+    found = [f"{times} failed: {reason}" for reason, times in numbers["failures"].items()]
+    if numbers["other_output_len"]:
+        found.append(f"{numbers['other_output_len']} answers have another length than was asked for")
+    if numbers["without_usage"]:
+        found.append(f"{numbers['without_usage']} answers without usage")
+    return found

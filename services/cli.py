@@ -1,7 +1,9 @@
 """The one entry point: `tandem serve`, the four roles, `bench` and `replay`. Imports only what is asked for."""
 
+import gc
 import importlib
 import sys
+from types import ModuleType
 
 from services.config import ROLES, parse
 from services.settings import UsageError
@@ -15,6 +17,9 @@ USAGE = """usage: tandem COMMAND [OPTIONS]
   engine             scheduler and KV cache
   worker [MODEL]     the model on its accelerator
   bench serve        measure any OpenAI-compatible server
+  bench latency      measure how long one batch takes
+  bench throughput   measure how many tokens a second come of many requests at once
+  bench sweep        measure a server at several concurrencies or request rates
   bench engine       measure what a step costs the scheduler
   bench transport    measure what a token costs from worker to client
   replay FILE        go through an engine's flight recorder again
@@ -22,7 +27,14 @@ USAGE = """usage: tandem COMMAND [OPTIONS]
 `tandem COMMAND --help` lists the options of one command; `tandem --version` prints the version.
 """
 MODULES = {"serve": "services.launcher"} | {role: f"services.{role}.service" for role in ROLES}
-BENCHMARKS = {"engine": "services.bench.engine", "transport": "services.bench.transport"}
+BENCHMARKS = {
+    "serve": "loadtest.cli",
+    "latency": "loadtest.latency",
+    "throughput": "loadtest.throughput",
+    "sweep": "loadtest.sweep",
+    "engine": "services.bench.engine",
+    "transport": "services.bench.transport",
+}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -36,9 +48,7 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.write(f"tandem {VERSION}\n")
         return 0
     if command == "bench":  # not a process of the server: it reads its own command line
-        if rest and rest[0] in BENCHMARKS:
-            return int(importlib.import_module(BENCHMARKS[rest[0]]).main(rest[1:]))
-        return int(importlib.import_module("loadtest.cli").main(rest))
+        return _bench(*rest)
     if command == "replay":
         return int(importlib.import_module("services.engine.replay").main(rest))
     if command not in MODULES:
@@ -50,7 +60,27 @@ def main(argv: list[str] | None = None) -> int:
     except UsageError as error:
         sys.stderr.write(f"tandem {command}: error: {error}\n")
         return 2
-    return int(importlib.import_module(MODULES[command]).main(options))
+    return int(_import(MODULES[command]).main(options))
+
+
+def _import(name: str) -> ModuleType:
+    """What a module makes at its import stays: to look through it for garbage costs time, now and at any later time."""
+    gc.disable()
+    module = importlib.import_module(name)
+    gc.freeze()
+    gc.enable()
+    return module
+
+
+def _bench(command: str = "", *rest: str) -> int:
+    if command in ("-h", "--help"):
+        sys.stdout.write(USAGE)
+        return 0
+    if command not in BENCHMARKS:
+        commands = ", ".join(BENCHMARKS)
+        sys.stderr.write(f"tandem bench: error: unknown command {command!r}; the commands are {commands}\n")
+        return 2
+    return int(importlib.import_module(BENCHMARKS[command]).main(rest))
 
 
 if __name__ == "__main__":

@@ -33,7 +33,8 @@ from services.process import fail
 
 log = logging.getLogger(__name__)
 STOP_SECONDS = 3.0
-READY_POLL_SECONDS = 0.25
+READY_POLL_SECONDS = 0.05
+ANSWER_SECONDS = 0.25
 FIRST_DELAY_SECONDS, LAST_DELAY_SECONDS = 0.5, 10.0
 LOOK_SECONDS = 1.0
 STOPPED_SECONDS = 10.0  # a child that was stopped for so long counts as dead
@@ -120,7 +121,7 @@ def _start_roles(tree: "Tree", values: dict[str, Any], folder: Path, replicas: i
 def answers(front: socket.socket) -> bool:
     """The whole tree is ready, as its front says."""
     host, port = front.getsockname()[:2]
-    connection = http.client.HTTPConnection(host, port, timeout=READY_POLL_SECONDS)
+    connection = http.client.HTTPConnection(host, port, timeout=ANSWER_SECONDS)
     try:
         connection.request("GET", "/health")
         return connection.getresponse().status == 200
@@ -211,13 +212,15 @@ class Tree:
 
     def watch(self, ready: Callable[[], bool]) -> None:
         """Returns never. Until `ready`, raises what `check` does as soon as a child ends; then starts it again."""
+        started = min(child.started for child in self.children.values())
         with selectors.DefaultSelector() as selector:
             for name in self.children:
                 self._look_at(selector, name)
             while not ready():
                 selector.select(READY_POLL_SECONDS)
                 self.check()
-            log.info("all processes are ready; from now on a process that dies is started again")
+            seconds = time.monotonic() - started
+            log.info("all processes are ready after %.1f s; from now on a process that dies is started again", seconds)
             due: dict[str, float] = {}  # who starts again, and when
             while True:
                 moment = min([time.monotonic() + LOOK_SECONDS, *due.values()])

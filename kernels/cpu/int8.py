@@ -1,29 +1,34 @@
 """A weight as eight bits each and one scale for each output, for the compiled products. Twin: reference.quantise."""
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kernels import pages
 from kernels.cpu.library import Library
-from kernels.cpu.matrix import STEP, TYPES
+from kernels.cpu.matrix import STEP, TYPES, rows_of
 
 
 class Int8Matrix:
     """A weight [n, k]; what it is multiplied with keeps the type that the weight came in."""
 
-    def __init__(self, library: Library, weight: Tensor) -> None:
+    def __init__(self, library: Library, parts: Sequence[Tensor], dtype: torch.dtype) -> None:
+        """`parts` [rows, k] stand beneath each other; they may be mapped files, and of any type."""
         self._library = library
-        self._type, self._dtype = TYPES[weight.dtype], weight.dtype
-        self._n, self._num_columns = weight.shape
-        self._padding = self._num_columns % STEP[weight.dtype]
-        weight = F.pad(weight, (0, self._padding)).contiguous()
+        self._type, self._dtype = TYPES[dtype], dtype
+        self._n, self._num_columns = sum(map(len, parts)), parts[0].shape[1]
+        self._padding = self._num_columns % STEP[dtype]
         self._k = self._num_columns + self._padding
-        size = library.packed_size(self._type, self._n, self._k) // weight.itemsize
-        self._packed = torch.empty(size, dtype=torch.int8)
-        self._scales = torch.empty(size // self._k, dtype=torch.float32)  # of each column, those of the padding too
-        library.quantise(
-            self._type, weight.data_ptr(), self._n, self._k, self._packed.data_ptr(), self._scales.data_ptr()
-        )
+        size = library.packed_size(self._type, self._n, self._k) // dtype.itemsize
+        self._packed = pages.zeros((size,), torch.int8)
+        self._scales = torch.zeros(size // self._k, dtype=torch.float32)  # of each column, those of the padding too
+        for first, rows in rows_of(parts, dtype):
+            library.quantise(
+                self._type, rows.data_ptr(), first, len(rows), self._num_columns, self._packed.data_ptr(),
+                self._scales.data_ptr(),
+            )  # fmt: skip
 
     def product(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """x [rows, k] -> [rows, n], in x's dtype or in float32."""

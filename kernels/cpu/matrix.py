@@ -1,28 +1,48 @@
-"""A weight in the layout of the compiled products, in the type that it came in."""
+"""A weight in the layout of the compiled products, in the type of what it is multiplied with."""
+
+from collections.abc import Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kernels import pages
 from kernels.cpu.library import Library
 
 TYPES = {torch.float32: "f", torch.bfloat16: "b", torch.float16: "h"}
 STEP = {torch.float32: 1, torch.bfloat16: 2, torch.float16: 1}  # elements along K that are multiplied together
+ALIGNMENT = 64  # bytes, of a packed weight
+CONVERTED_ROWS = 4096  # of a weight of another type, at once
+
+
+def rows_of(parts: Sequence[Tensor], dtype: torch.dtype) -> Iterator[tuple[int, Tensor]]:
+    """(place, rows) of the weight that `parts` [rows, k] make beneath each other, some at a time, as `dtype`."""
+    first = 0
+    for part in parts:
+        assert part.shape[1] == parts[0].shape[1]
+        for at in range(0, len(part), CONVERTED_ROWS):
+            rows = part[at : at + CONVERTED_ROWS].to(dtype).contiguous()
+            yield first, rows
+            first += len(rows)
 
 
 class PackedMatrix:
     """A weight [n, k], kept only in the layout that products read from end to end."""
 
-    def __init__(self, library: Library, weight: Tensor) -> None:
+    def __init__(self, library: Library, parts: Sequence[Tensor], dtype: torch.dtype) -> None:
+        """`parts` [rows, k] stand beneath each other; they may be mapped files, and of any type."""
         self._library = library
-        self._type = TYPES[weight.dtype]
-        self._n, self._num_columns = weight.shape
-        self._padding = self._num_columns % STEP[weight.dtype]  # a column of zeros where columns come in pairs
-        weight = F.pad(weight, (0, self._padding)).contiguous()
+        self._type = TYPES[dtype]
+        self._dtype = dtype
+        self._n, self._num_columns = sum(map(len, parts)), parts[0].shape[1]
+        self._padding = self._num_columns % STEP[dtype]  # a column of zeros where columns come in pairs
         self._k = self._num_columns + self._padding
-        self._dtype = weight.dtype
-        self._packed = torch.empty(library.packed_size(self._type, self._n, self._k), dtype=torch.uint8)
-        library.pack(self._type, weight.data_ptr(), self._n, self._k, self._packed.data_ptr())
+        self._packed = pages.zeros((library.packed_size(self._type, self._n, self._k),), torch.uint8)
+        assert self._packed.data_ptr() % ALIGNMENT == 0
+        for first, rows in rows_of(parts, dtype):
+            library.pack(
+                self._type, rows.data_ptr(), first, len(rows), self._n, self._num_columns, self._packed.data_ptr()
+            )
 
     def product(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """x [rows, k] -> [rows, n], in x's dtype or in float32."""

@@ -3,10 +3,14 @@
 import torch
 from torch import Tensor
 
+from kernels import pages
 from kernels.cpu.int8 import Int8Matrix
 from kernels.cpu.library import Library
 from kernels.cpu.matrix import STEP, TYPES, PackedMatrix
-from kernels.interface import AttentionInputs, KvPair, Matrix
+from kernels.interface import DRAW, AttentionInputs, Draws, KvPair, Matrix
+
+THREAD_BYTES = 4 * 1024**2  # a thread's tiles stay below this
+CANDIDATE_BYTES = 32  # of 16, in a vector that grows by doubling
 
 
 class CpuOps:
@@ -20,16 +24,19 @@ class CpuOps:
         self._matrix = Int8Matrix if int8 else PackedMatrix
         self.name = f"{library.NAME}+int8" if int8 else library.NAME
 
-    def matrix(self, weight: Tensor) -> Matrix:
-        return self._matrix(self._library, weight)
+    def matrix(self, *parts: Tensor, dtype: torch.dtype | None = None, device: torch.device | None = None) -> Matrix:
+        return self._matrix(self._library, parts, dtype or parts[0].dtype)
 
     def empty_cache(
         self, num_blocks: int, block_size: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device
     ) -> KvPair:
-        """The layout of native/cache.h."""
+        """The layout of native/cache.h: both are views of what holds them together."""
         step = STEP[dtype]
-        keys = torch.zeros(num_blocks, kv_heads, head_dim // step, block_size, step, dtype=dtype)
-        return keys, torch.zeros(num_blocks, kv_heads, block_size, head_dim, dtype=dtype)
+        num_keys, num_values = block_size * head_dim, -(-block_size // step) * step * head_dim
+        pieces = pages.zeros((num_blocks, kv_heads, num_keys + num_values), dtype)
+        keys, values = torch.split(pieces, [num_keys, num_values], dim=-1)
+        head = (num_blocks, kv_heads)
+        return keys.view(*head, -1, block_size, step), values.view(*head, -1, head_dim, step)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         return self._norm(x, None, weight, eps)[0]
@@ -69,7 +76,7 @@ class CpuOps:
         slot_mapping: Tensor,
     ) -> Tensor:
         keys, values = cache
-        kv_heads, block_size, head_dim = values.shape[1:]
+        kv_heads, block_size, head_dim = values.shape[1], keys.shape[3], values.shape[3]
         tokens, heads = qkv.shape[0], qkv.shape[1] // head_dim - 2 * kv_heads
         assert qkv.is_contiguous() and qkv.dtype == keys.dtype and cos_sin.dtype == torch.float32
         assert positions.dtype == slot_mapping.dtype == torch.int64
@@ -77,24 +84,47 @@ class CpuOps:
         query_norm, key_norm = norms or (None, None)
         self._library.rope_and_write(
             TYPES[qkv.dtype], qkv.data_ptr(), tokens, heads, _address(query_norm), _address(key_norm), eps,
-            cos_sin.data_ptr(), positions.data_ptr(), slot_mapping.data_ptr(), keys.data_ptr(), values.data_ptr(),
-            kv_heads, head_dim, block_size, query.data_ptr(),
+            cos_sin.data_ptr(), positions.data_ptr(), slot_mapping.data_ptr(), keys.data_ptr(), kv_heads,
+            head_dim, block_size, query.data_ptr(),
         )  # fmt: skip
         return query
 
     def paged_attention(self, query: Tensor, cache: KvPair, inputs: AttentionInputs, scale: float) -> Tensor:
         keys, values = cache
-        kv_heads, block_size, head_dim = values.shape[1:]
+        kv_heads, block_size, head_dim = values.shape[1], keys.shape[3], values.shape[3]
         tables, starts, lens = inputs.block_tables, inputs.query_start_loc, inputs.seq_lens
         assert query.is_contiguous() and query.dtype == keys.dtype and tables.stride(1) == 1
         assert tables.dtype == starts.dtype == lens.dtype == torch.int32
         out = torch.empty_like(query)
         self._library.paged_attention(
-            TYPES[query.dtype], query.data_ptr(), keys.data_ptr(), values.data_ptr(), kv_heads, head_dim, block_size,
+            TYPES[query.dtype], query.data_ptr(), keys.data_ptr(), kv_heads, head_dim, block_size,
             tables.data_ptr(), tables.stride(0), starts.data_ptr(), lens.data_ptr(), lens.shape[0], query.shape[1],
             scale, out.data_ptr(),
         )  # fmt: skip
         return out
+
+    def draw(self, logits: Tensor, raw: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
+        rows, vocab = logits.shape
+        assert logits.is_contiguous() and raw.is_contiguous() and logits.dtype == raw.dtype == torch.float32
+        assert raw.shape == logits.shape and draws.shape == (rows,) and draws.dtype == DRAW and draws.flags.c_contiguous
+        ids, healthy = torch.empty(rows, dtype=torch.int64), torch.empty(rows, dtype=torch.bool)
+        self._library.draw(
+            logits.data_ptr(), raw.data_ptr(), rows, vocab, draws.ctypes.data, ids.data_ptr(), healthy.data_ptr()
+        )
+        return ids, healthy
+
+    def kernel_nanoseconds(self) -> int:
+        return self._library.nanoseconds()
+
+    def scratch_bytes(
+        self, tokens: int, width: int, heads: int, kv_heads: int, head_dim: int, length: int, dtype: torch.dtype
+    ) -> int:
+        """Each thread's tiles."""
+        return self._library.num_threads() * THREAD_BYTES
+
+    def draw_scratch_bytes(self, rows: int, vocab: int) -> int:
+        """The candidates that each thread holds (native/sample.h)."""
+        return self._library.num_threads() * vocab * CANDIDATE_BYTES
 
 
 def _address(tensor: Tensor | None) -> int:

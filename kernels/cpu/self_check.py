@@ -5,6 +5,7 @@ from array import array
 from operator import mul
 from typing import Protocol
 
+ALIGNMENT = 64  # bytes, of a packed weight
 SIZES = ((1, 3, 34), (17, 70, 70), (33, 130, 96))  # rows, n, k: one tile, several, and edges of each
 
 
@@ -12,7 +13,7 @@ class Products(Protocol):
     """A part of kernels/cpu/library.py's Library."""
 
     def packed_size(self, type_: str, n: int, k: int) -> int: ...
-    def pack(self, type_: str, weight: int, n: int, k: int, packed: int) -> None: ...
+    def pack(self, type_: str, rows: int, first: int, count: int, n: int, k: int, packed: int) -> None: ...
     def product(
         self, type_: str, out_type: str, x: int, x_stride: int, rows: int, packed: int, n: int, k: int, out: int
     ) -> None: ...
@@ -24,11 +25,12 @@ def products_are_exact(library: Products) -> bool:
 
 def _is_exact(library: Products, rows: int, n: int, k: int) -> bool:
     x, weight = _numbers(rows, k, 7), _numbers(n, k, 5)
-    packed = array("B", bytes(library.packed_size("b", n, k)))
+    memory = array("B", bytes(library.packed_size("b", n, k) + ALIGNMENT))
+    packed = _address(memory) + -_address(memory) % ALIGNMENT
     out = array("f", bytes(4 * rows * n))
     given, kept = _bfloat16(x), _bfloat16(weight)
-    library.pack("b", _address(kept), n, k, _address(packed))
-    library.product("b", "f", _address(given), k, rows, _address(packed), n, k, _address(out))
+    library.pack("b", _address(kept), 0, n, n, k, packed)
+    library.product("b", "f", _address(given), k, rows, packed, n, k, _address(out))
     return out.tolist() == [sum(map(mul, row, column)) for row in x for column in weight]
 
 

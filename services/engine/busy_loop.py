@@ -84,6 +84,7 @@ class BusyLoop:
         self._callbacks = callbacks
         self._recorder = recorder
         self._in_flight: deque[_Step] = deque()
+        self._idle = True  # no request could run when the last plan was asked for
         self._began = 0.0  # when the worker began the oldest of them, on the monotonic clock
         self._deadlines = StepDeadlines(rules.step_timeout)
         self._link = WorkerLink(endpoint, limits)
@@ -134,7 +135,9 @@ class BusyLoop:
         planned = now()
         plan = scheduler.schedule()
         if plan is not None:
+            plan.continues = not self._idle
             self._send(plan, planned)
+        self._idle = plan is None and not self._in_flight
         if len(self._in_flight) >= self._rules.steps_in_flight or (self._in_flight and plan is None):
             self._take_result(scheduler)
         elif plan is None and self._link.poll_result() is not None:
@@ -213,6 +216,7 @@ class BusyLoop:
         kv = KVCacheManager(facts.num_blocks, facts.block_size, facts.kv_groups, self._rules.prefix_caching)
         builder = PlanBuilder(registration.epoch, len(facts.kv_groups))
         self._deadlines.new_worker()
+        self._idle = True
         self._callbacks.registered(facts)
         events = StepEvents()
         if scheduler is None:

@@ -1,15 +1,11 @@
-"""How much memory the KV cache gets, how many blocks that is, and the cache itself."""
+"""How many blocks of KV fit into some memory, and how long a request may become then."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
 from services.worker.errors import ModelError
 from services.worker.models.config import DecoderConfig
-
-CPU_DEFAULT_BYTES = 4 * 1024**3
-CPU_SHARE = 0.25  # of the memory that is free, where nothing is said
 
 
 @dataclass(frozen=True)
@@ -17,16 +13,6 @@ class KvCacheShape:
     num_blocks: int
     block_size: int
     max_model_len: int
-
-
-def available_cpu_bytes() -> int:
-    """Memory that is free for a new process: of the machine, or of the container if that is less."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
-    if limit.exists() and used.exists() and limit.read_text().strip() != "max":
-        free = min(free, int(limit.read_text()) - int(used.read_text()))
-    return free
 
 
 def block_bytes(config: DecoderConfig, block_size: int, dtype: torch.dtype) -> int:

@@ -1,18 +1,15 @@
-"""From options and a checkpoint to a model that runs: device, dtype, weights, KV cache, and the facts about them."""
+"""From options and a checkpoint to a model that runs: device, dtype, weights, KV cache."""
 
-import hashlib
 import logging
 import os
-import platform
-import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
+from torch import Tensor
 
-from engine_core.worker_messages import EngineLimits, ModelFacts
+from engine_core.worker_messages import EngineLimits
 from kernels.cpu.library import KernelsMissing
 from kernels.interface import Ops
 from kernels.ops import ops_for
@@ -20,22 +17,15 @@ from services.config import WorkerOptions
 from services.worker.checkpoint import Checkpoint, read_checkpoint, weights_digest
 from services.worker.errors import ModelError
 from services.worker.input_batch import InputBatch
-from services.worker.kv_cache import (
-    CPU_DEFAULT_BYTES,
-    CPU_SHARE,
-    KvCacheShape,
-    available_cpu_bytes,
-    shape_kv_cache,
-)
+from services.worker.kv_cache import KvCacheShape, block_bytes, shape_kv_cache
+from services.worker.memory import check_fits, plan_memory
 from services.worker.model_runner import ModelRunner
-from services.worker.models.config import decoder_config
+from services.worker.models.config import DecoderConfig, decoder_config
 from services.worker.models.decoder import Decoder
-from services.worker.models.parameters import Parameters
-from services.worker.weights import fill_dummy, load_safetensors
+from services.worker.models.parameters import parameter_shapes
+from services.worker.weights import Weights, dummy_weights, map_safetensors
 
 log = logging.getLogger(__name__)
-NUMERICS_VERSION = 2  # counts up when kernels or sampler change any bit of an answer
-MAX_LOGPROBS = 20
 DTYPES = {
     "float32": torch.float32,
     "float": torch.float32,
@@ -43,7 +33,6 @@ DTYPES = {
     "float16": torch.float16,
     "half": torch.float16,
 }
-GPU_DEFAULT_UTILIZATION = 0.9
 
 
 @dataclass(frozen=True)
@@ -79,34 +68,38 @@ def pick_ops(device: torch.device, options: WorkerOptions) -> Ops:
 
 def load_model(path: Path, options: WorkerOptions, ops: Ops | None = None) -> LoadedModel:
     """Reads configuration and weights; `ops` replaces the device's kernels. Raises ModelError with one line."""
-    started = time.monotonic()
     device = pick_device(options)
     ops = ops or pick_ops(device, options)
     checkpoint = read_checkpoint(path, dict(options.hf_overrides or {}), options.generation_config)
-    parameters, version = load_parameters(checkpoint, options, device)
-    decoder = Decoder(parameters, ops)
+    config = decoder_config(checkpoint.config)
+    dtype = pick_dtype(config, options)
+    log.info("loading weights on %s as %s", device, str(dtype).removeprefix("torch."))
+    tensors, version = open_weights(checkpoint, options, config, dtype)
+    decoder = Decoder(config, dtype, device, Weights(tensors), ops)
     invariant = "batch-invariant" if ops.batch_invariant else "not batch-invariant"
-    seconds = time.monotonic() - started
-    log.info("weights loaded in %.1f s; kernels on %s: %s, %s", seconds, device, ops.name, invariant)
+    log.info("weights loaded; kernels on %s: %s, %s", device, ops.name, invariant)
     return LoadedModel(checkpoint, decoder, version)
 
 
-def load_parameters(checkpoint: Checkpoint, options: WorkerOptions, device: torch.device) -> tuple[Parameters, str]:
-    """The weights, and what names them. Raises ModelError."""
-    config = decoder_config(checkpoint.config)
+def pick_dtype(config: DecoderConfig, options: WorkerOptions) -> torch.dtype:
+    """Raises ModelError for a checkpoint of another type than these."""
     wanted = config.dtype if options.dtype == "auto" else options.dtype
     if wanted not in DTYPES:
         raise ModelError(f"config.json: dtype {wanted!r} is not supported, only {sorted(DTYPES)}")
-    files = [] if options.load_format == "dummy" else checkpoint.weight_files()
-    log.info("loading weights on %s as %s", device, wanted)
-    parameters = Parameters(config, DTYPES[wanted], device)
+    return DTYPES[wanted]
+
+
+def open_weights(
+    checkpoint: Checkpoint, options: WorkerOptions, config: DecoderConfig, dtype: torch.dtype
+) -> tuple[dict[str, Tensor], str]:
+    """The weights by name, and what names them all. Raises ModelError."""
+    shapes = parameter_shapes(config)
     if options.load_format == "dummy":
         seed = options.seed or 0
-        fill_dummy(parameters.named(), seed)
-        return parameters, f"dummy-{seed}"
+        return dummy_weights(shapes, dtype, seed), f"dummy-{seed}"
+    files = checkpoint.weight_files()
     try:
-        load_safetensors(parameters.named(), files, config.tie_word_embeddings)
-        return parameters, weights_digest(files)
+        return map_safetensors(files, shapes, config.tie_word_embeddings), weights_digest(files)
     except (SafetensorError, OSError) as error:
         raise ModelError(f"cannot read the weights in {checkpoint.path}: {error}") from error
 
@@ -114,59 +107,15 @@ def load_parameters(checkpoint: Checkpoint, options: WorkerOptions, device: torc
 def build_runner(model: LoadedModel, options: WorkerOptions, limits: EngineLimits) -> tuple[ModelRunner, KvCacheShape]:
     """Sizes and allocates the KV cache and the batch. Raises ModelError when they do not fit."""
     decoder = model.decoder
-    memory = options.kv_cache_memory_bytes or _default_memory(decoder, options)
-    shape = shape_kv_cache(
-        decoder.config, decoder.dtype, options.block_size, memory, options.max_model_len, limits.max_num_seqs
-    )
-    cache = decoder.empty_cache(shape.num_blocks, shape.block_size)
-    batch = InputBatch(limits.max_num_seqs, shape.max_model_len, shape.block_size, decoder.device)
+    config, dtype, device = decoder.config, decoder.dtype, decoder.device
+    memory = plan_memory(config, dtype, device, decoder.ops, options, limits)
+    shape = shape_kv_cache(config, dtype, options.block_size, memory.budget, options.max_model_len, limits.max_num_seqs)
+    kv_bytes = shape.num_blocks * block_bytes(config, shape.block_size, dtype)
+    check_fits(memory, kv_bytes)
+    try:
+        cache = decoder.empty_cache(shape.num_blocks, shape.block_size)
+    except (OSError, torch.OutOfMemoryError) as error:
+        raise ModelError(f"a KV cache of {kv_bytes} bytes cannot be had: lower --kv-cache-memory-bytes") from error
+    memory.tell(kv_bytes)
+    batch = InputBatch(limits.max_num_seqs, shape.max_model_len, shape.block_size, device)
     return ModelRunner(decoder, cache, batch), shape
-
-
-def _default_memory(decoder: Decoder, options: WorkerOptions) -> int:
-    if decoder.device.type == "cpu":
-        return min(CPU_DEFAULT_BYTES, int(available_cpu_bytes() * CPU_SHARE))
-    free, total = torch.cuda.mem_get_info(decoder.device)
-    utilization = options.gpu_memory_utilization or GPU_DEFAULT_UTILIZATION
-    budget = int(total * utilization) - (total - free)
-    if budget <= 0:
-        raise ModelError(f"--gpu-memory-utilization {utilization}: the weights alone take {total - free} bytes")
-    return budget
-
-
-def model_facts(model: LoadedModel, options: WorkerOptions, shape: KvCacheShape) -> ModelFacts:
-    """What the processes above need to know."""
-    config = model.decoder.config
-    return ModelFacts(
-        served_model_names=options.served_model_name or (options.model,),
-        max_model_len=shape.max_model_len,
-        vocab_size=config.vocab_size,
-        eos_token_ids=model.checkpoint.eos_token_ids(config.vocab_size),
-        block_size=shape.block_size,
-        num_blocks=shape.num_blocks,
-        kv_groups=("full",),
-        max_logprobs=min(MAX_LOGPROBS, config.vocab_size),
-        sampling_defaults=model.checkpoint.sampling_defaults,
-        tokenizer_digest=model.checkpoint.tokenizer_digest(),
-        numerics_id=_numerics_id(model),
-        weights_version=model.weights_version,
-    )
-
-
-def _numerics_id(model: LoadedModel) -> str:
-    """Equal ids give equal tokens: a hash of everything that may change a bit of an answer."""
-    decoder = model.decoder
-    device, ops = decoder.device, decoder.ops
-    parts: list[Any] = [
-        NUMERICS_VERSION,
-        torch.__version__,
-        model.weights_version,
-        sorted(model.checkpoint.config.items(), key=lambda item: item[0]),
-        str(decoder.dtype),
-        torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
-        torch.backends.cpu.get_cpu_capability() if device.type == "cpu" else "",  # what torch's own operations use
-        ops.name,
-        0 if ops.batch_invariant else torch.get_num_threads(),
-    ]
-    digest = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
-    return f"{'invariant' if ops.batch_invariant else 'fast'}-{digest}"

@@ -24,6 +24,7 @@ class Launched:
     output_indices: list[int]
     sampled: Sampled
     done: torch.Event | None
+    in_kernels: int  # nanoseconds, as far as the kernels count them
 
     @property
     def is_done(self) -> bool:
@@ -43,17 +44,19 @@ class ModelRunner:
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> Launched:
         """Does not wait for the device. Raises PlanError when the plan does not follow from the one before it."""
+        before = self._decoder.ops.kernel_nanoseconds()
         inputs = self._batch.apply(plan)
         hidden = self._decoder.forward(inputs.input_ids, inputs.positions, self._cache, inputs.attention)
         logits = self._decoder.logits(hidden[inputs.logit_indices])
-        sampled = sample(logits, self._rows(inputs))
+        sampled = sample(logits, self._rows(inputs), self._decoder.ops)
         handles = [self._batch.slot(index).handle for index in inputs.sampled_slots]
         self._batch.append(inputs.sampled_slots, sampled.token_ids)
         on_host, done = sampled.to_host(), None
         if self._decoder.device.type == "cuda":
             done = torch.Event(self._decoder.device)
             done.record()
-        return Launched(plan, handles, inputs.output_indices, on_host, done)
+        in_kernels = self._decoder.ops.kernel_nanoseconds() - before
+        return Launched(plan, handles, inputs.output_indices, on_host, done, in_kernels)
 
     def collect(self, launched: Launched) -> StepResult:
         """Waits for the plan. A row whose logits are not numbers ends its own request; the others never notice."""

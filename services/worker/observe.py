@@ -14,14 +14,29 @@ NANO = 1e-9
 
 
 class WorkerMetrics:
+    """The accelerator's wait share is 1 - worker_kernel_seconds / worker_runnable_seconds, of any stretch of time."""
+
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registered = threading.Event()  # the engine knows this worker: it can be given plans
         self._steps = Counter("tandem:worker_steps", "Plans that were run.", registry=registry)
         self._seconds = Counter("tandem:worker_step_seconds", "Time from a plan to its result.", registry=registry)
+        self._runnable = Counter(
+            "tandem:worker_runnable_seconds", "Time in which at least one request could run.", registry=registry
+        )
+        self._kernels = Counter(
+            "tandem:worker_kernel_seconds",
+            "The part of it in which a kernel ran (compiled CPU kernels).",
+            registry=registry,
+        )
+        self._last_ended = 0
 
-    def step(self, nanoseconds: int) -> None:
+    def step(self, plan: StepPlan, began: int, ended: int, in_kernels: int) -> None:
+        """Moments and a duration in nanoseconds."""
         self._steps.inc()
-        self._seconds.inc(nanoseconds * NANO)
+        self._seconds.inc((ended - began) * NANO)
+        self._runnable.inc((ended - (self._last_ended if plan.continues else began)) * NANO)
+        self._kernels.inc(in_kernels * NANO)
+        self._last_ended = ended
 
 
 class StepSpans:

@@ -1,4 +1,4 @@
-"""From logits to token ids: penalties, masks, temperature, min-p, top-k, top-p, noise, logprobs.
+"""From logits to token ids: penalties and masks, the draw (kernels/sampling.py), logprobs.
 
 A row's result is a function of that row alone: its logits, its parameters, its tokens, and noise keyed by (seed,
 choice, token index). Ties go to the lowest token id everywhere. Everything stays on the device of the logits, and
@@ -7,11 +7,12 @@ nothing here waits for it.
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from engine_core.step_plan import SamplingParams
-from kernels.philox import gumbel_noise
+from kernels.interface import DRAW, Ops
 from kernels.transfer import to_device, to_host
 
 GREEDY_BELOW = 1e-5  # temperatures under this are greedy
@@ -62,7 +63,7 @@ class Sampled:
         return found
 
 
-def sample(logits: Tensor, rows: list[SampleRow]) -> Sampled:
+def sample(logits: Tensor, rows: list[SampleRow], ops: Ops) -> Sampled:
     """logits [rows, vocab] float32 -> one token id per row, and logprobs where the request wants them.
 
     What is drawn for a row with a logit that is no number has no meaning.
@@ -74,14 +75,17 @@ def sample(logits: Tensor, rows: list[SampleRow]) -> Sampled:
         for index in touched:
             _penalise(shaped[index], rows[index])
             _mask_stops(shaped[index], rows[index])
-    token_ids = torch.argmax(shaped, dim=-1)  # the first of equal maxima, so the lowest id
-    drawn = [index for index, row in enumerate(rows) if row.sampling.temperature >= GREEDY_BELOW]
-    if drawn:
-        places = to_device(drawn, torch.int64, logits.device)
-        token_ids[places] = _draw(shaped[places], [rows[index] for index in drawn])
+    token_ids, healthy = ops.draw(shaped, logits, np.array([_draw_of(row) for row in rows], dtype=DRAW))
     num_top = {index: row.sampling.logprobs for index, row in enumerate(rows) if row.sampling.logprobs is not None}
     logprob_ids, logprobs = _logprobs(logits, token_ids, num_top)
-    return Sampled(token_ids, torch.isfinite(logits).all(dim=-1), num_top, logprob_ids, logprobs)
+    return Sampled(token_ids, healthy, num_top, logprob_ids, logprobs)
+
+
+def _draw_of(row: SampleRow) -> tuple[float, float, float, int, int, int, int]:
+    """In the order of DRAW."""
+    sampling = row.sampling
+    temperature = sampling.temperature if sampling.temperature >= GREEDY_BELOW else 0.0
+    return temperature, sampling.top_p, sampling.min_p, sampling.top_k, row.seed, row.choice, row.output_index
 
 
 def _changes_logits(row: SampleRow) -> bool:
@@ -121,42 +125,6 @@ def _mask_stops(logits: Tensor, row: SampleRow) -> None:
     if row.output_index < sampling.min_tokens:
         stops = [*sampling.eos_token_ids, *sampling.stop_token_ids]
         logits.index_fill_(0, to_device(stops, torch.int64, logits.device), float("-inf"))
-
-
-def _draw(logits: Tensor, rows: list[SampleRow]) -> Tensor:
-    """[rows, vocab] -> [rows]: the argmax of the filtered logits plus Gumbel noise, in float64."""
-    temperatures = to_device([row.sampling.temperature for row in rows], torch.float64, logits.device)
-    scaled = logits.double() / temperatures.unsqueeze(1)
-    for index, row in enumerate(rows):
-        _filter(scaled[index], row.sampling)
-    noise = gumbel_noise(
-        [row.seed for row in rows],
-        [row.choice for row in rows],
-        [row.output_index for row in rows],
-        logits.shape[1],
-        logits.device,
-    )
-    return torch.argmax(scaled + noise, dim=-1)
-
-
-def _filter(logits: Tensor, sampling: SamplingParams) -> None:
-    """Min-p (arXiv 2407.01082), then top-k, then top-p (arXiv 1904.09751), in place on [vocab]."""
-    if sampling.min_p > 0.0:
-        probabilities = torch.softmax(logits, dim=-1)
-        logits.masked_fill_(probabilities < sampling.min_p * probabilities.max(), float("-inf"))
-    top_k = sampling.top_k if 0 < sampling.top_k < logits.shape[0] else 0
-    if not top_k and sampling.top_p >= 1.0:
-        return
-    order = torch.argsort(logits, descending=True, stable=True)  # stable: equal logits stay in order of their ids
-    kept = order[:top_k] if top_k else order
-    keep = torch.zeros_like(logits, dtype=torch.bool)
-    if sampling.top_p < 1.0:
-        probabilities = torch.softmax(logits[kept], dim=-1)
-        before = torch.cumsum(probabilities, dim=-1) - probabilities
-        keep.scatter_(0, kept, before < sampling.top_p)
-    else:
-        keep.index_fill_(0, kept, True)
-    logits.masked_fill_(~keep, float("-inf"))
 
 
 def _logprobs(logits: Tensor, token_ids: Tensor, num_top: dict[int, int]) -> tuple[Tensor, Tensor]:

@@ -14,10 +14,12 @@ from services.process import begin, fail
 from services.tracing import now, set_up_tracing
 from services.worker.engine_link import EngineGone, EngineLink
 from services.worker.errors import ModelError
+from services.worker.facts import model_facts
 from services.worker.input_batch import PlanError
-from services.worker.loading import LoadedModel, build_runner, load_model, model_facts
-from services.worker.model_runner import Launched
+from services.worker.loading import LoadedModel, build_runner, load_model
+from services.worker.model_runner import Launched, ModelRunner
 from services.worker.observe import StepSpans, WorkerMetrics
+from services.worker.phases import Phases, process_age
 from services.worker.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
@@ -49,17 +51,27 @@ def _serve(options: WorkerOptions) -> None:
 def _run(options: WorkerOptions, metrics: WorkerMetrics, spans: StepSpans) -> None:
     """One engine after the other: weights stay when an engine goes, everything else begins anew with the next one."""
     model: LoadedModel | None = None
+    phases = Phases(process_age())
     while True:
         link = EngineLink(options.engine)
         try:
             link.hello()
-            model = model or _load(options)
-            _follow(link, model, options, metrics, spans)
+            if model is None:
+                model = _load(options)
+                phases.done("weights")
+            limits = link.limits()
+            phases.done("waiting for the engine")
+            runner, shape = build_runner(model, options, limits)
+            phases.done("KV cache")
+            link.register(model_facts(model, options, shape))
+            log.info("ready after %s", phases)
+            _follow(link, runner, metrics, spans)
         except EngineGone as gone:
             log.warning("%s: waiting for the next one", gone)
         finally:
             metrics.registered.clear()
             link.close()
+            phases = Phases()
 
 
 def _load(options: WorkerOptions) -> LoadedModel:
@@ -67,12 +79,8 @@ def _load(options: WorkerOptions) -> LoadedModel:
     return load_model(path, options)
 
 
-def _follow(
-    link: EngineLink, model: LoadedModel, options: WorkerOptions, metrics: WorkerMetrics, spans: StepSpans
-) -> None:
-    """Registers, then runs plans. Raises EngineGone."""
-    runner, shape = build_runner(model, options, link.limits())
-    link.register(model_facts(model, options, shape))
+def _follow(link: EngineLink, runner: ModelRunner, metrics: WorkerMetrics, spans: StepSpans) -> None:
+    """Runs plans. Raises EngineGone."""
     metrics.registered.set()
     watchdog = Watchdog()
     launched: deque[tuple[Launched, int]] = deque()  # with the moment at which each began
@@ -84,7 +92,7 @@ def _follow(
             ended = now()
             watchdog.watch(launched[0][0].plan.deadline_ms if launched else 0)
             link.done(result)
-            metrics.step(ended - began)
+            metrics.step(step.plan, began, ended, step.in_kernels)
             spans.step(step.plan, began, ended)
             continue
         plan = link.poll_plan() if launched else link.next_plan()

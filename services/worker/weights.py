@@ -1,4 +1,8 @@
-"""Fills a decoder's memory: from safetensors files, or with random numbers."""
+"""A model's weights on their way into a decoder: mapped from safetensors files, or made up.
+
+Mapping reads nothing yet. The decoder takes one tensor after the other and makes its own matrix of it, so the page
+cache is read once, by the threads that pack, and nothing lies in memory twice.
+"""
 
 import logging
 import time
@@ -14,52 +18,57 @@ log = logging.getLogger(__name__)
 PROGRESS_SECONDS = 2.0
 DUMMY_STD = 0.02
 IGNORED_SUFFIXES = ("rotary_emb.inv_freq",)
+Shapes = dict[str, tuple[int, ...]]  # by name in the checkpoint
 
 
-def load_safetensors(parameters: dict[str, Tensor], files: list[Path], tied: bool) -> None:
-    """Raises ModelError when a tensor is missing, has another shape, or is one that the model does not know."""
-    wanted = dict(parameters)
-    progress = _Progress(sum(file.stat().st_size for file in files))
+class Weights:
+    """Hands out each tensor once and keeps none that was taken; a log line now and then tells how far it is."""
+
+    def __init__(self, tensors: dict[str, Tensor]) -> None:
+        self._tensors = tensors
+        self._total = max(1, sum(tensor.nbytes for tensor in tensors.values()))
+        self._taken = 0
+        self._told = time.monotonic()
+
+    def take(self, name: str) -> Tensor:
+        tensor = self._tensors.pop(name)
+        self._taken += tensor.nbytes
+        if time.monotonic() - self._told >= PROGRESS_SECONDS:
+            self._told = time.monotonic()
+            log.info("loading weights: %d%% of %.1f GB", 100 * self._taken // self._total, self._total / 1e9)
+        return tensor
+
+
+def map_safetensors(files: list[Path], shapes: Shapes, tied: bool) -> dict[str, Tensor]:
+    """The files' tensors, mapped, in the checkpoint's types.
+
+    Raises ModelError when a tensor is missing, has another shape, or is one that the model does not know.
+    """
+    found: dict[str, Tensor] = {}
     for file in files:
         with safe_open(file, framework="pt") as tensors:
             for name in tensors.keys():  # noqa: SIM118 (not a dict)
                 if name.endswith(IGNORED_SUFFIXES) or (tied and name == "lm_head.weight"):
                     continue
-                if name not in wanted:
+                if name not in shapes or name in found:
                     raise ModelError(f"{file.name}: unexpected tensor {name}")
-                source, target = tensors.get_tensor(name), wanted.pop(name)
-                if source.shape != target.shape:
+                tensor = tensors.get_tensor(name)
+                if tuple(tensor.shape) != shapes[name]:
                     raise ModelError(
-                        f"{file.name}: {name} has shape {list(source.shape)}, config.json says {list(target.shape)}"
+                        f"{file.name}: {name} has shape {list(tensor.shape)}, config.json says {list(shapes[name])}"
                     )
-                target.copy_(source)
-                progress.add(source.nbytes)
-    if wanted:
-        some = ", ".join(sorted(wanted)[:3])
-        raise ModelError(f"{len(wanted)} tensors are missing from the checkpoint, among them {some}")
+                found[name] = tensor
+    if missing := sorted(shapes.keys() - found.keys()):
+        raise ModelError(f"{len(missing)} tensors are missing from the checkpoint, among them {', '.join(missing[:3])}")
+    return found
 
 
-class _Progress:
-    """A log line now and then while a large checkpoint is read."""
-
-    def __init__(self, total: int) -> None:
-        self._total = total
-        self._done = 0
-        self._told = time.monotonic()
-
-    def add(self, num_bytes: int) -> None:
-        self._done += num_bytes
-        if time.monotonic() - self._told >= PROGRESS_SECONDS:
-            self._told = time.monotonic()
-            log.info("loading weights: %d%% of %.1f GB", 100 * self._done // self._total, self._total / 1e9)
-
-
-def fill_dummy(parameters: dict[str, Tensor], seed: int) -> None:
+def dummy_weights(shapes: Shapes, dtype: torch.dtype, seed: int) -> dict[str, Tensor]:
     """Random weights, the same for the same seed on any device; norms are 1."""
     generator = torch.Generator().manual_seed(seed)
-    for name in sorted(parameters):
-        target = parameters[name]
-        if target.dim() == 1:
-            target.fill_(1.0)
-        else:
-            target.copy_(torch.randn(target.shape, generator=generator) * DUMMY_STD)
+    return {
+        name: torch.ones(shape, dtype=dtype)
+        if len(shape) == 1
+        else (torch.randn(shape, generator=generator) * DUMMY_STD).to(dtype)
+        for name, shape in sorted(shapes.items())
+    }

@@ -32,8 +32,9 @@ class PlainHead(CpuOps):
         super().__init__(library, num_threads, int8=True)
         self._plain, self._vocab_size = CpuOps(library, num_threads), vocab_size
 
-    def matrix(self, weight: Tensor) -> Matrix:
-        return (self._plain.matrix if weight.shape[0] == self._vocab_size else super().matrix)(weight)
+    def matrix(self, *parts: Tensor, dtype: torch.dtype | None = None, device: torch.device | None = None) -> Matrix:
+        plain = parts[0].shape[0] == self._vocab_size
+        return (self._plain.matrix if plain else super().matrix)(*parts, dtype=dtype, device=device)
 
 
 class Texts:

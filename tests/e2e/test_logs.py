@@ -5,6 +5,8 @@ import re
 from datetime import datetime
 from pathlib import Path
 
+import pytest
+
 from tests.checkpoints import make_qwen3
 from tests.e2e.api import CHAT, TEXT
 from tests.e2e.harness import Server, run_tandem
@@ -44,8 +46,13 @@ def test_text_is_the_default_and_tells_the_phases_of_the_start() -> None:
     assert [line for line in server.lines if not PLAIN_LINE.fullmatch(line.rstrip())] == []
     ready = next(line for line in server.lines if "ready on" in line)
     assert "serving demo; KV cache of 262144 tokens, 128.0 requests of full length (2048)" in ready
-    for phase in ("loading weights on cpu as bfloat16", "weights loaded in", "tokenizer loaded"):
+    for phase in ("loading weights on cpu as bfloat16", "weights loaded", "tokenizer loaded", "memory: weights 0.0"):
         assert server.log.index(phase) < server.log.index("ready on")
+    spent = r"ready after (.*) s: imports (.*), weights (.*), waiting for the engine (.*), KV cache (.*)\n"
+    found = re.search(spent, server.log)
+    assert found is not None
+    total, *phases = map(float, found.groups())
+    assert sum(phases) == pytest.approx(total, abs=0.3) and phases[0] > 0.2 and total < server.start_seconds + 0.3
     assert f"request_id={first} finish_reason=length" in server.log
     assert f"request_id={second} finish_reason=length" in server.log
     assert SECRET not in server.log

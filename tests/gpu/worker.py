@@ -13,8 +13,11 @@ from services.config import WorkerOptions
 from services.worker.errors import ModelError
 from services.worker.kv_cache import block_bytes
 from services.worker.loading import build_runner, load_model
+from services.worker.memory import step_bytes
 from tests.gpu import parity
 from tests.gpu.table import Check
+from tests.worker.in_process import InProcess
+from tests.worker.peak import EVERYTHING
 
 # Of a logprob under random weights this wide, against float32: measured on a CPU, times four.
 SHORT_TYPES = {"bfloat16": 0.2, "float16": 0.02}
@@ -29,6 +32,7 @@ def checks(device: torch.device) -> list[Check]:
     return [
         *short,
         Check("worker: --gpu-memory-utilization sizes the cache", functools.partial(sized_by_utilization, device)),
+        Check("worker: a step takes what was computed", functools.partial(step_as_computed, device)),
         Check("worker: --gpu-memory-utilization too small", functools.partial(too_small_a_share, device)),
     ]
 
@@ -57,7 +61,7 @@ def options_for(device: torch.device) -> WorkerOptions:
 
 
 def sized_by_utilization(device: torch.device) -> str:
-    """The share that leaves 256 MiB beside what is in use gives a cache of 256 MiB."""
+    """The share that leaves 256 MiB beside what is in use and what a step takes gives a cache of 256 MiB."""
     case = parity.first_case(device)
     options = options_for(device)
     model = load_model(case.path, options)
@@ -65,14 +69,31 @@ def sized_by_utilization(device: torch.device) -> str:
     gc.collect()
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
-    options = replace(options, gpu_memory_utilization=(total - free + MEMORY) / total)
-    runner, shape = build_runner(model, options, EngineLimits(1, 4096, 4096))
+    limits = EngineLimits(1, 4096, 4096)
+    step = step_bytes(model.decoder.config, model.decoder.dtype, model.decoder.ops, options, limits)
+    options = replace(options, gpu_memory_utilization=(total - free + step + MEMORY) / total)
+    runner, shape = build_runner(model, options, limits)
     size = shape.num_blocks * block_bytes(model.decoder.config, shape.block_size, torch.float32)
     after, _ = torch.cuda.mem_get_info(device)
     assert abs(size - MEMORY) <= SLACK, f"a cache of {size >> 20} MiB"
     assert abs(free - after - MEMORY) <= SLACK, f"{(free - after) >> 20} MiB were taken"
     del runner
     return f"{shape.num_blocks} blocks, {size >> 20} MiB; {(free - after) >> 20} MiB taken of the GPU"
+
+
+def step_as_computed(device: torch.device) -> str:
+    """What the allocator holds at its peak, in steps that use everything, is no more than was set aside."""
+    case, limits = parity.first_case(device), EngineLimits(1, 64, 512)
+    options = options_for(device)
+    worker = InProcess(case.path, options, limits)
+    decoder = worker.model.decoder
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    worker.complete([[7] * 8] * 64, EVERYTHING)
+    taken = torch.cuda.max_memory_allocated(device) - before
+    computed = step_bytes(decoder.config, decoder.dtype, decoder.ops, options, limits)
+    assert taken <= computed, f"{taken} bytes were taken, {computed} set aside"
+    return f"{taken >> 20} MiB taken, {computed >> 20} MiB set aside"
 
 
 def too_small_a_share(device: torch.device) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -46,8 +47,13 @@ def ops(library: Library) -> CpuOps:
 
 def in_cpu_layout(keys: Tensor, values: Tensor) -> KvPair:
     """From [blocks, block_size, heads, head_dim] to the layout of kernels/cpu/native/cache.h."""
+    blocks, block_size, heads, head_dim = keys.shape
+    laid = CpuOps(load()).empty_cache(blocks, block_size, heads, head_dim, keys.dtype, CPU)
     step = STEP[keys.dtype]
-    return keys.unflatten(3, (-1, step)).permute(0, 2, 3, 1, 4).contiguous(), values.transpose(1, 2).contiguous()
+    laid[0].copy_(keys.unflatten(3, (-1, step)).permute(0, 2, 3, 1, 4))
+    paired = F.pad(values, (0, 0, 0, 0, 0, -block_size % step), value=1).unflatten(1, (-1, step))
+    laid[1].copy_(paired.permute(0, 3, 1, 4, 2))
+    return laid
 
 
 def attend(ops: CpuOps, case: AttentionCase) -> Tensor:
@@ -86,6 +92,31 @@ def test_rows_of_a_packed_weight_come_back(ops: CpuOps, dtype: torch.dtype) -> N
     assert torch.equal(ops.matrix(weight).rows(ids), weight[ids])
 
 
+def packed_by_hand(weight: Tensor, panel: int) -> Tensor:
+    """[panels][k / STEP][PANEL][STEP], zeros beyond the weight: the layout that kernels/cpu/native/pack.h promises."""
+    step = STEP[weight.dtype]
+    n, k = weight.shape
+    padded = F.pad(weight, (0, -k % step, 0, -n % panel))
+    return padded.unflatten(0, (-1, panel)).unflatten(2, (-1, step)).transpose(1, 2).contiguous()
+
+
+@every_dtype
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("k", [1, 31, 32, 33, 136, 1024])
+@pytest.mark.parametrize("rows", [[1], [64], [200], [16, 8, 8], [5, 70, 1, 60]], ids=str)
+def test_a_weight_is_packed_from_its_parts(
+    library: Library, dtype: torch.dtype, threads: int, rows: list[int], k: int
+) -> None:
+    weight = randn(CPU, dtype, sum(rows), k + 1)[:, 1:]  # strided, so that rows begin anywhere
+    parts = [part.contiguous() for part in weight.split(rows)]
+    ops = CpuOps(library, threads)
+    packed = ops.matrix(*parts)._packed
+    panel = library.packed_size("f", 1, 1) // 4
+    assert packed.tolist() == packed_by_hand(weight, panel).view(torch.uint8).flatten().tolist()
+    again = ops.matrix(*(part.float() for part in parts), dtype=dtype)._packed
+    assert torch.equal(again, packed), "from another type"
+
+
 @every_dtype
 @few
 @given(tokens=st.integers(1, 20), size=st.sampled_from([1, 15, 16, 17, 192, 1000]), seed=st.integers(0, 99))
@@ -119,7 +150,7 @@ def test_silu_mul(ops: CpuOps, dtype: torch.dtype, rows: int, size: int, scale: 
     kv_heads=st.integers(1, 4),
     group=st.integers(1, 4),
     head_dim=st.sampled_from([2, 16, 24, 64]),
-    block_size=st.sampled_from([1, 4, 16]),
+    block_size=st.sampled_from([1, 3, 4, 16]),
     with_norm=st.booleans(),
     seed=st.integers(0, 99),
 )
@@ -164,7 +195,7 @@ def test_rope_and_write(
     kv_heads=st.integers(1, 3),
     group=st.sampled_from([1, 2, 3, 5]),
     head_dim=st.sampled_from([16, 24, 64, 80, 128]),
-    block_size=st.sampled_from([1, 4, 16, 32]),
+    block_size=st.sampled_from([1, 3, 4, 16, 32]),
     seed=st.integers(0, 99),
 )
 def test_paged_attention(
@@ -182,16 +213,20 @@ def test_paged_attention(
     share_of(attend(ops, case), expected, tolerance(expected, floor=0.25))
 
 
-def test_what_is_not_a_number_is_not_hidden(ops: CpuOps) -> None:
+@every_dtype
+def test_what_is_not_a_number_is_not_hidden(ops: CpuOps, dtype: torch.dtype) -> None:
     """A key of the request itself that is not a number shows in the result of every query that sees it."""
-    case = attention_case(CPU, torch.float32, [(30, 40)], 1, 2, 16, 16)
+    case = attention_case(CPU, dtype, [(30, 40)], 1, 2, 16, 16)
     case.keys[case.tables[0, 50 // 16], 50 % 16] = float("nan")
     found = torch.isnan(attend(ops, case)).all(dim=-1).all(dim=-1)
     assert found.tolist() == [position >= 50 for position in range(40, 70)]
-    case.values[case.tables[0, 60 // 16], 60 % 16] = float("inf")
     case.keys[case.tables[0, 50 // 16], 50 % 16] = 1.0
-    finite = torch.isfinite(attend(ops, case)).all(dim=-1).all(dim=-1)
-    assert finite.tolist() == [position < 60 for position in range(40, 70)], "an earlier query sees a later value"
+    for place in (61, 60):
+        case.values[case.tables[0, place // 16], place % 16] = float("inf")
+        finite = torch.isfinite(attend(ops, case)).all(dim=-1).all(dim=-1)
+        assert finite.tolist() == [position < place for position in range(40, 70)], (
+            "an earlier query sees a later value"
+        )
     assert torch.isnan(ops.silu_mul(torch.full((1, 4), float("nan")))).all()
 
 
@@ -212,7 +247,7 @@ def test_a_row_of_a_product_depends_on_that_row_alone(
 
 @every_dtype
 @pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("block_size", [4, 16])
+@pytest.mark.parametrize("block_size", [3, 4, 16])
 def test_attention_gives_the_same_bits_however_a_prompt_is_cut(
     library: Library, dtype: torch.dtype, threads: int, block_size: int
 ) -> None:

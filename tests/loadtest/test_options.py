@@ -5,16 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.options import UsageError, build_parser, parse
+from loadtest.command import UsageError
+from loadtest.options import build_parser, parse
 
 
 def read(*flags: str) -> object:
-    return parse(["serve", *flags])
+    return parse(flags)
 
 
 def test_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    options = parse(["serve"])
+    options = parse([])
     assert (options.base_url, options.endpoint, options.model) == ("http://127.0.0.1:8000", "/v1/completions", None)
     assert (options.num_prompts, options.random_input_len, options.random_output_len) == (1000, 1024, 128)
     assert (options.request_rate, options.max_concurrency, options.api_key) == (inf, None, None)
@@ -22,9 +23,9 @@ def test_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_ragged_50_has_defaults_of_its_own() -> None:
-    options = parse(["serve", "--workload=ragged-50"])
+    options = parse(["--workload=ragged-50"])
     assert (options.num_prompts, options.random_input_len, options.ignore_eos) == (50, 32, True)
-    assert parse(["serve", "--workload=ragged-50", "--random-input-len=7"]).random_input_len == 7
+    assert parse(["--workload=ragged-50", "--random-input-len=7"]).random_input_len == 7
 
 
 @pytest.mark.parametrize(
@@ -37,14 +38,14 @@ def test_ragged_50_has_defaults_of_its_own() -> None:
     ],
 )
 def test_addresses(url: str, models: str) -> None:
-    assert parse(["serve", url]).models_url == models
-    assert parse(["serve", url, "--endpoint=/v1/chat/completions", "--tokenizer=demo"]).models_url == models
+    assert parse([url]).models_url == models
+    assert parse([url, "--endpoint=/v1/chat/completions", "--tokenizer=demo"]).models_url == models
 
 
 def test_the_key_comes_from_flag_or_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "theirs")
-    assert parse(["serve"]).api_key == "theirs"
-    assert parse(["serve", "--api-key=mine"]).api_key == "mine"
+    assert parse([]).api_key == "theirs"
+    assert parse(["--api-key=mine"]).api_key == "mine"
 
 
 @pytest.mark.parametrize(
@@ -88,9 +89,8 @@ def test_each_flag_is_named_by_a_test() -> None:
     sources = "".join(
         path.read_text() for path in Path(__file__).parent.glob("*.py") if path.name != Path(__file__).name
     )
-    (commands,) = (action for action in build_parser()._actions if action.dest == "command")
-    assert commands.choices is not None
-    serve = dict(commands.choices)["serve"]
-    flags = [flag for action in serve._actions for flag in action.option_strings if flag not in ("-h", "--help")]
+    flags = [
+        flag for action in build_parser()._actions for flag in action.option_strings if flag not in ("-h", "--help")
+    ]
     assert len(flags) > 20
     assert [flag for flag in flags if flag + "=" not in sources and f'"{flag}"' not in sources] == []

@@ -14,7 +14,8 @@ from engine_core.step_plan import SamplingParams
 from engine_core.worker_messages import EngineLimits
 from kernels.interface import Ops
 from services.config import WorkerOptions
-from services.worker.loading import build_runner, load_model, model_facts
+from services.worker.facts import model_facts
+from services.worker.loading import LoadedModel, build_runner, load_model
 
 
 @dataclass
@@ -25,7 +26,7 @@ class Answer:
 
 
 class InProcess:
-    """`ops` replaces the kernels that the device would get."""
+    """`ops` replaces the kernels that the device would get, `model` is one that is loaded already."""
 
     def __init__(
         self,
@@ -34,8 +35,9 @@ class InProcess:
         limits: EngineLimits,
         prefix_caching: bool = True,
         ops: Ops | None = None,
+        model: LoadedModel | None = None,
     ) -> None:
-        self.model = load_model(path, options, ops)
+        self.model = model or load_model(path, options, ops)
         self.runner, self.shape = build_runner(self.model, options, limits)
         self.facts = model_facts(self.model, options, self.shape)
         kv = KVCacheManager(self.shape.num_blocks, self.shape.block_size, self.facts.kv_groups, prefix_caching)

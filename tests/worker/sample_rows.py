@@ -3,6 +3,8 @@
 import torch
 
 from engine_core.step_plan import SamplingParams
+from kernels.interface import Ops
+from kernels.torch_ops import TorchOps
 from services.worker import sampler
 from services.worker.sampler import RowLogprobs, SampleRow
 
@@ -16,9 +18,11 @@ def row(
     return SampleRow(params, seed, choice, len(output), *tokens)
 
 
-def sample(logits: torch.Tensor, rows: list[SampleRow]) -> tuple[list[int], list[RowLogprobs | None]]:
-    """Tokens and logprobs, on the host."""
-    sampled = sampler.sample(logits, rows).to_host()
+def sample(
+    logits: torch.Tensor, rows: list[SampleRow], ops: Ops | None = None
+) -> tuple[list[int], list[RowLogprobs | None]]:
+    """Tokens and logprobs, on the host; by the plain twin unless told otherwise."""
+    sampled = sampler.sample(logits, rows, ops or TorchOps()).to_host()
     if logits.device.type == "cuda":
         torch.cuda.synchronize()
     return sampled.token_ids.tolist(), sampled.rows()

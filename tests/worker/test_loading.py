@@ -8,12 +8,17 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from kernels import reference
+from kernels.cpu.library import load as load_library
+from kernels.cpu.ops import CpuOps
+from kernels.interface import Ops
+from kernels.torch_ops import TorchOps
 from services.config import WorkerOptions
 from services.worker import weights
 from services.worker.checkpoint import read_checkpoint, weights_digest
 from services.worker.errors import ModelError
 from services.worker.kv_cache import shape_kv_cache
-from services.worker.loading import load_parameters, pick_ops
+from services.worker.loading import load_model, open_weights, pick_dtype, pick_ops
 from services.worker.models.config import decoder_config
 from tests.checkpoints import make_qwen3
 
@@ -24,8 +29,9 @@ def path(tmp_path: Path) -> Path:
 
 
 def load(path: Path, **options: Any) -> dict[str, torch.Tensor]:
-    checkpoint = read_checkpoint(path, {}, "auto")
-    return load_parameters(checkpoint, WorkerOptions(model=str(path), **options), torch.device("cpu"))[0].named()
+    checkpoint, chosen = read_checkpoint(path, {}, "auto"), WorkerOptions(model=str(path), **options)
+    config = decoder_config(checkpoint.config)
+    return open_weights(checkpoint, chosen, config, pick_dtype(config, chosen))[0]
 
 
 def change_config(path: Path, **changes: Any) -> None:
@@ -189,12 +195,43 @@ def test_the_kv_cache_is_shaped_by_memory_and_length(path: Path) -> None:
         shape(0, None)
 
 
+@pytest.mark.parametrize("ops", [CpuOps(load_library()), TorchOps()], ids=lambda ops: str(ops.name))
+@pytest.mark.parametrize("dtype", ["auto", "bfloat16", "float16"])
+def test_a_decoder_computes_with_the_checkpoints_weights(path: Path, ops: Ops, dtype: str) -> None:
+    """Its matrices, made of parts of mapped files in another type, give what the plain tensors give."""
+    decoder = load_model(path, WorkerOptions(model=str(path), device="cpu", dtype=dtype), ops).decoder
+    named = {name: tensor.to(decoder.dtype) for name, tensor in load_file(path / "model.safetensors").items()}
+    x = torch.randn(3, 64, generator=torch.Generator().manual_seed(0)).to(decoder.dtype)
+    for index, layer in enumerate(decoder._layers):
+        for matrix, parts in ((layer.qkv, ("q", "k", "v")), (layer.gate_up, ("gate", "up"))):
+            block = "self_attn" if len(parts) == 3 else "mlp"
+            weight = torch.cat([named[f"model.layers.{index}.{block}.{part}_proj.weight"] for part in parts])
+            tight = 1e-5 if decoder.dtype == torch.float32 else 3e-2
+            assert torch.allclose(matrix.product(x), reference.linear(x, weight).to(x.dtype), tight, tight)
+        assert torch.equal(layer.input_norm, named[f"model.layers.{index}.input_layernorm.weight"])
+    embedding = named["model.embed_tokens.weight"]
+    assert torch.equal(decoder._embedding.rows(torch.arange(len(embedding))), embedding)
+
+
+def test_a_loaded_decoder_does_not_need_its_files(path: Path) -> None:
+    """Neither mapped any more nor read again: a checkpoint may be replaced under a server that runs."""
+    decoder = load_model(path, WorkerOptions(model=str(path), device="cpu")).decoder
+    plain = load_model(path, WorkerOptions(model=str(path), device="cpu"), TorchOps()).decoder
+    assert str(path) not in Path("/proc/self/maps").read_text()
+    before = [one._embedding.rows(torch.arange(8)).clone() for one in (decoder, plain)]
+    (path / "model.safetensors").write_bytes(b"")
+    assert all(
+        torch.equal(one._embedding.rows(torch.arange(8)), rows)
+        for one, rows in zip((decoder, plain), before, strict=True)
+    )
+
+
 def test_a_slow_load_shows_its_progress(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(weights, "PROGRESS_SECONDS", 0.0)
     with caplog.at_level("INFO"):
-        load(path)
+        load_model(path, WorkerOptions(model=str(path)))
     told = [int(record.getMessage().split("%")[0].split()[-1]) for record in caplog.records if "% of" in record.message]
     assert len(told) > 5 and told == sorted(told)
     assert 90 <= told[-1] <= 100

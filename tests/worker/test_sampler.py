@@ -1,13 +1,19 @@
 """The sampler against transformers' own logits processors, its ties, its noise, and that rows do not see each other."""
 
+import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers.generation import logits_process as hf
 
-from engine_core.step_plan import SamplingParams
-from services.worker.sampler import _filter, _penalise
+from kernels import sampling
+from kernels.cpu.library import load, runnable_variants
+from kernels.cpu.ops import CpuOps
+from kernels.interface import DRAW, Ops
+from kernels.sampling import keep_likely
+from kernels.torch_ops import TorchOps
+from services.worker.sampler import _draw_of, _penalise
 from tests.worker.sample_rows import row, sample
 
 VOCAB = 97
@@ -15,6 +21,16 @@ VOCAB = 97
 
 def logits_of(seed: int, rows: int = 1) -> torch.Tensor:
     return torch.randn(rows, VOCAB, generator=torch.Generator().manual_seed(seed)) * 3
+
+
+def draw_of(**sampling: object) -> np.void:
+    drawn: np.void = np.array([_draw_of(row(**sampling))], dtype=DRAW)[0]
+    return drawn
+
+
+@pytest.fixture(params=["torch", *runnable_variants()])
+def ops(request: pytest.FixtureRequest) -> Ops:
+    return TorchOps() if request.param == "torch" else CpuOps(load(request.param), 2)
 
 
 @settings(deadline=None, max_examples=40)
@@ -29,7 +45,7 @@ def test_filters_keep_what_transformers_keeps(seed: int, top_k: int, top_p: floa
     if top_p < 1:
         expected = hf.TopPLogitsWarper(top_p)(ids, expected)
     actual = scores[0].clone()
-    _filter(actual, SamplingParams(max_tokens=1, top_k=top_k, top_p=top_p, min_p=min_p))
+    keep_likely(actual, draw_of(top_k=top_k, top_p=top_p, min_p=min_p))
     assert torch.equal(torch.isfinite(actual), torch.isfinite(expected[0]))
 
 
@@ -47,25 +63,25 @@ def test_presence_and_frequency_count_the_output_alone() -> None:
     assert scores[[5, 7, 8]].tolist() == [0.0, -1.0, -0.75]
 
 
-def test_ties_go_to_the_lowest_token_id() -> None:
+def test_ties_go_to_the_lowest_token_id(ops: Ops) -> None:
     flat = torch.zeros(1, VOCAB)
-    ids, logprobs = sample(flat, [row(temperature=0.0, logprobs=4)])
+    ids, logprobs = sample(flat, [row(temperature=0.0, logprobs=4)], ops)
     assert ids == [0]
     assert logprobs[0] is not None and logprobs[0].token_ids == [0, 0, 1, 2, 3]
     kept = flat[0].double()
-    _filter(kept, SamplingParams(max_tokens=1, top_k=3))
+    keep_likely(kept, draw_of(top_k=3))
     assert torch.nonzero(torch.isfinite(kept)).flatten().tolist() == [0, 1, 2]
     kept = flat[0].double()
-    _filter(kept, SamplingParams(max_tokens=1, top_p=0.5))
+    keep_likely(kept, draw_of(top_p=0.5))
     assert torch.nonzero(torch.isfinite(kept)).flatten().tolist() == list(range(49))
 
 
-def test_no_token_that_ends_the_answer_before_min_tokens() -> None:
+def test_no_token_that_ends_the_answer_before_min_tokens(ops: Ops) -> None:
     scores = torch.zeros(1, VOCAB)
     scores[0, [10, 20]] = torch.tensor([9.0, 8.0])
     stops = {"eos_token_ids": (10,), "stop_token_ids": (20,), "min_tokens": 2, "temperature": 0.0}
-    assert sample(scores, [row(output=[5], **stops)])[0] == [0]
-    assert sample(scores, [row(output=[5, 6], **stops)])[0] == [10]
+    assert sample(scores, [row(output=[5], **stops)], ops)[0] == [0]
+    assert sample(scores, [row(output=[5, 6], **stops)], ops)[0] == [10]
 
 
 def test_logprobs_are_those_of_the_unmodified_distribution() -> None:
@@ -78,9 +94,9 @@ def test_logprobs_are_those_of_the_unmodified_distribution() -> None:
     assert found[0].values == pytest.approx(expected[found[0].token_ids].tolist(), abs=1e-6)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(order=st.permutations(range(6)))
-def test_a_row_does_not_depend_on_the_others(order: list[int]) -> None:
+def test_a_row_does_not_depend_on_the_others(ops: Ops, order: list[int]) -> None:
     scores = logits_of(9, rows=6)
     rows = [
         row(temperature=0.0, logprobs=2),
@@ -90,18 +106,54 @@ def test_a_row_does_not_depend_on_the_others(order: list[int]) -> None:
         row(temperature=1.0, repetition_penalty=1.4, frequency_penalty=1.0, prompt=[2, 3], output=[3], seed=3),
         row(temperature=0.0, presence_penalty=2.0, output=[int(scores[5].argmax())]),
     ]
-    together, logprobs = sample(scores[order], [rows[index] for index in order])
+    together, logprobs = sample(scores[order], [rows[index] for index in order], ops)
     for place, index in enumerate(order):
-        alone, alone_logprobs = sample(scores[index : index + 1], [rows[index]])
+        alone, alone_logprobs = sample(scores[index : index + 1], [rows[index]], ops)
         assert (together[place], logprobs[place]) == (alone[0], alone_logprobs[0])
 
 
-def test_samples_follow_the_distribution() -> None:
+def test_samples_follow_the_distribution(ops: Ops) -> None:
     """Chi-squared over 20,000 seeds; the bound is the 0.999 quantile with 7 degrees of freedom."""
     scores = torch.tensor([2.0, 1.5, 1.0, 0.5, 0.0, -0.5, -1.0, -3.0])
     count, temperature = 20_000, 0.8
     rows = [row(temperature=temperature, seed=seed) for seed in range(count)]
-    ids, _ = sample(scores.expand(count, -1), rows)
+    ids, _ = sample(scores.expand(count, -1).contiguous(), rows, ops)
     expected = torch.softmax(scores / temperature, dim=-1) * count
     found = torch.bincount(torch.tensor(ids), minlength=8)
     assert ((found - expected).square() / expected).sum().item() < 24.32
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    vocab=st.integers(1, 300),
+    temperature=st.sampled_from([0.0, 0.05, 0.7, 1.0, 5.0]),
+    top_k=st.sampled_from([-1, 0, 1, 2, 20, 299]),
+    top_p=st.sampled_from([1e-9, 0.3, 0.9, 0.9999999, 1.0]),
+    min_p=st.sampled_from([0.0, 0.02, 1.0]),
+    levels=st.sampled_from([1, 3, 1000]),
+    masked=st.booleans(),
+    seed=st.integers(0, 2**64 - 1),
+)
+def test_every_instruction_set_draws_what_the_twin_draws(
+    ops: Ops,
+    vocab: int,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    min_p: float,
+    levels: int,
+    masked: bool,
+    seed: int,
+) -> None:
+    """With many ties, and with tokens that may not come."""
+    source = torch.Generator().manual_seed(seed % 2**63)
+    raw = torch.randint(-levels, levels, (4, vocab), generator=source) * (3 / levels)
+    logits = raw.clone()
+    if masked:
+        logits[:, torch.randperm(vocab, generator=source)[: vocab // 2]] = float("-inf")
+    if vocab > 2:
+        raw[1, vocab // 2], raw[2, -1], raw[3, 0] = float("nan"), float("inf"), float("-inf")
+    draws = np.array([(temperature, top_p, min_p, top_k, seed, 3, index) for index in range(4)], dtype=DRAW)
+    expected, actual = sampling.draw(logits, raw, draws), ops.draw(logits, raw, draws)
+    assert actual[1].tolist() == expected[1].tolist() == [True, *[vocab <= 2] * 3]
+    assert torch.equal(actual[0][actual[1]], expected[0][expected[1]])

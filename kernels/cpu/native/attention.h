@@ -5,15 +5,14 @@
 #include <algorithm>
 #include <limits>
 
-#include "cache.h"
 #include "pool.h"
+#include "tile.h"
 
 namespace attention {
 
-constexpr int TILE_KEYS = 64;
-constexpr int TILE_VECTORS = TILE_KEYS / simd::LANES;
 constexpr int TILE_ROWS = simd::TILE_VECTORS > 1 ? 4 : 2;  // queries that share what is loaded of keys and values
 constexpr int64_t TASK_ROWS = 32;
+constexpr int64_t TASKS_PER_THREAD = 4;
 
 // R requests, T tokens; every pointer but the caches' as in kernels/reference.py.
 template <class T>
@@ -29,127 +28,119 @@ struct Inputs {
     T* out;
 };
 
-// Some queries of one request, for the heads that share one KV head. Rows are (query, head) pairs.
+// Some queries of one request, for the heads that share one KV head, or several of those. Rows are (query, head) pairs.
 struct Task {
-    int64_t request, kv_head, first_query, num_queries;
+    int64_t request, first_head, num_heads, first_query, num_queries;
 };
 
-// Where sixteen keys lie: [head_dim / STEP] operands, `stride` elements apart.
+// What weights are kept as, to be multiplied with values.
 template <class T>
-struct Keys {
-    const T* first;
-    int64_t stride;
+struct WeightOf {
+    using type = float;
+};
+template <>
+struct WeightOf<bfloat16> {
+    using type = bfloat16;
 };
 
 // What a task works in, kept by its thread for the next one.
 template <class T>
 struct Scratch {
-    std::vector<float> mixed;          // [rows, width]: values mixed so far, unscaled
-    std::vector<float> weights;        // [rows, TILE_KEYS]: scores of this tile, then weights
-    std::vector<float> best;           // [rows]: largest score so far
-    std::vector<float> totals;         // [rows, 16]: sums of weights, lane by lane
-    std::vector<T> gathered;
+    std::vector<float> mixed;   // [rows, width]: values mixed so far, unscaled
+    std::vector<float> scores;  // [rows, TILE_KEYS]
+    std::vector<typename WeightOf<T>::type> weights;  // the same, after the exponential
+    std::vector<float> best;    // [rows]: largest score so far
+    std::vector<float> totals;  // [rows, 16]: sums of weights, lane by lane
+    std::vector<T> gathered;    // keys and values of a tile
 };
 
+// One KV head of a task, tile by tile.
 template <class T>
 class Run {
 public:
-    Run(const Inputs<T>& in, const Task& task, Scratch<T>& scratch)
-        : in_(in), task_(task), scratch_(scratch), group_(in.heads / in.cache.kv_heads), rows_(task.num_queries * group_),
-          width_((in.cache.head_dim + simd::LANES - 1) / simd::LANES * simd::LANES),
-          table_(in.tables + task.request * in.table_stride) {
+    Run(const Inputs<T>& in, const Task& task, int64_t kv_head, Scratch<T>& scratch)
+        : in_(in), scratch_(scratch), kv_head_(kv_head), group_(in.heads / in.cache.kv_heads),
+          rows_(task.num_queries * group_), width_((in.cache.head_dim + simd::LANES - 1) / simd::LANES * simd::LANES),
+          tiles_(in.cache, in.tables + task.request * in.table_stride, kv_head, scratch.gathered) {
         const int64_t first = in.starts[task.request], count = in.starts[task.request + 1] - first;
         token_ = first + task.first_query;
         length_ = in.lens[task.request] - count + task.first_query + 1;
-    }
-
-    void operator()() {
-        const int64_t end = length(rows_ - 1);
         scratch_.mixed.assign(rows_ * width_, 0.0f);
+        scratch_.scores.resize(rows_ * TILE_KEYS);
         scratch_.weights.resize(rows_ * TILE_KEYS);
         scratch_.best.assign(rows_, -std::numeric_limits<float>::infinity());
         scratch_.totals.assign(rows_ * simd::LANES, 0.0f);
-        for (int64_t begin = 0; begin < end; begin += TILE_KEYS) {
-            score(begin, int(std::min<int64_t>(TILE_KEYS, end - begin)));
-            for (int64_t row = 0; row < rows_; ++row) weigh(row, begin);
-            mix(begin);
-        }
+    }
+
+    // Keys that any row sees.
+    int64_t num_keys() const { return length(rows_ - 1); }
+
+    // Keys [begin, begin + 64).
+    void step(int64_t begin) {
+        const Tile<T> tile = tiles_.at(begin, num_keys());
+        score(tile);
+        for (int64_t row = 0; row < rows_; ++row) weigh(row, begin);
+        mix(tile, begin);
+    }
+
+    void finish() {
         for (int64_t row = 0; row < rows_; ++row) finish(row);
     }
 
 private:
+    static constexpr int STEP = simd::STEP<T>;
+    using Weight = typename WeightOf<T>::type;
+
     // Keys that a row may see: those up to its own position.
     int64_t length(int64_t row) const { return length_ + row / group_; }
     int64_t place(int64_t row) const {
-        return ((token_ + row / group_) * in_.heads + task_.kv_head * group_ + row % group_) * in_.cache.head_dim;
-    }
-    int64_t slot(int64_t key) const {
-        return table_[key / in_.cache.block_size] * in_.cache.block_size + key % in_.cache.block_size;
+        return ((token_ + row / group_) * in_.heads + kv_head_ * group_ + row % group_) * in_.cache.head_dim;
     }
 
     // The dot products of all rows with the tile's keys; what lies behind the last key has no meaning.
-    void score(int64_t begin, int count) {
-        Keys<T> keys[TILE_VECTORS];
-        for (int v = 0; v < TILE_VECTORS; ++v)
-            keys[v] = v * simd::LANES < count ? sixteen(begin + v * simd::LANES, begin + count, v) : keys[0];
+    void score(const Tile<T>& tile) {
         for (int64_t row = 0; row < rows_; row += TILE_ROWS) {
             switch (std::min<int64_t>(TILE_ROWS, rows_ - row)) {
-                case 1: score_rows<1>(row, keys); break;
-                case 2: score_rows<2>(row, keys); break;
-                case 3: score_rows<3>(row, keys); break;
-                default: score_rows<TILE_ROWS>(row, keys);
+                case 1: score_rows<1>(row, tile); break;
+                case 2: score_rows<2>(row, tile); break;
+                case 3: score_rows<3>(row, tile); break;
+                default: score_rows<TILE_ROWS>(row, tile);
             }
         }
     }
 
-    // Sixteen keys as they lie, or gathered where a block does not hold sixteen in a row.
-    Keys<T> sixteen(int64_t first, int64_t end, int vector) {
-        constexpr int step = simd::STEP<T>;
-        const Cache<T>& cache = in_.cache;
-        if (cache.block_size % simd::LANES == 0) return {cache.key(slot(first), task_.kv_head, 0), cache.block_size * step};
-        scratch_.gathered.resize(TILE_KEYS * cache.head_dim);
-        T* const out = scratch_.gathered.data() + vector * simd::LANES * cache.head_dim;
-        for (int64_t key = first; key < std::min(end, first + simd::LANES); ++key)
-            for (int64_t i = 0; i < cache.head_dim; ++i)
-                out[(i / step * simd::LANES + key - first) * step + i % step] = *cache.key(slot(key), task_.kv_head, i);
-        return {out, simd::LANES * step};
-    }
-
     template <int ROWS>
-    void score_rows(int64_t row, const Keys<T>* keys) {
-        constexpr int step = simd::STEP<T>;
+    void score_rows(int64_t row, const Tile<T>& tile) {
         const T* query[ROWS];
         simd::Floats sum[ROWS][TILE_VECTORS];
         for (int r = 0; r < ROWS; ++r) {
             query[r] = in_.query + place(row + r);
             for (int v = 0; v < TILE_VECTORS; ++v) sum[r][v] = simd::zero();
         }
-        for (int64_t at = 0; at < in_.cache.head_dim / step; ++at) {
-            decltype(simd::columns(keys->first)) column[TILE_VECTORS];
-            for (int v = 0; v < TILE_VECTORS; ++v) column[v] = simd::columns(keys[v].first + at * keys[v].stride);
+        for (int64_t at = 0; at < in_.cache.head_dim / STEP; ++at) {
+            decltype(simd::columns(*tile.keys)) column[TILE_VECTORS];
+            for (int v = 0; v < TILE_VECTORS; ++v) column[v] = simd::columns(tile.keys[v] + at * tile.key_stride);
             for (int r = 0; r < ROWS; ++r) {
-                const auto element = simd::element(query[r] + at * step);
+                const auto element = simd::element(query[r] + at * STEP);
                 for (int v = 0; v < TILE_VECTORS; ++v) sum[r][v] = simd::mac(sum[r][v], element, column[v]);
             }
         }
         for (int r = 0; r < ROWS; ++r)
             for (int v = 0; v < TILE_VECTORS; ++v)
-                simd::store(scratch_.weights.data() + (row + r) * TILE_KEYS + v * simd::LANES, sum[r][v]);
+                simd::store(scratch_.scores.data() + (row + r) * TILE_KEYS + v * simd::LANES, sum[r][v]);
     }
 
     // From scores to weights relative to the largest score so far; what was mixed before is scaled to it.
     void weigh(int64_t row, int64_t begin) {
-        float* const weights = scratch_.weights.data() + row * TILE_KEYS;
+        const float* const products = scratch_.scores.data() + row * TILE_KEYS;
+        Weight* const weights = scratch_.weights.data() + row * TILE_KEYS;
         const int64_t count = length(row) - begin;
-        if (count <= 0) {
-            std::fill(weights, weights + TILE_KEYS, 0.0f);
-            return;
-        }
+        if (count <= 0) return;
         constexpr float none = -std::numeric_limits<float>::infinity();
         simd::Floats scores[TILE_VECTORS], top = simd::broadcast(none);
         for (int v = 0; v < TILE_VECTORS; ++v) {
             const int seen = int(std::clamp<int64_t>(count - v * simd::LANES, 0, simd::LANES));
-            const simd::Floats scaled = simd::mul(simd::load(weights + v * simd::LANES), simd::broadcast(in_.scale));
+            const simd::Floats scaled = simd::mul(simd::load(products + v * simd::LANES), simd::broadcast(in_.scale));
             scores[v] = seen == simd::LANES ? scaled : simd::first(scaled, seen, none);
             top = simd::max(top, scores[v]);
         }
@@ -172,55 +163,70 @@ private:
     }
 
     // Adds the tile's values, weighted, to what is mixed of each row.
-    void mix(int64_t begin) {
-        const T* values[TILE_KEYS];
-        const int64_t seen = std::min<int64_t>(TILE_KEYS, length(rows_ - 1) - begin);
-        for (int64_t key = 0; key < seen; ++key) values[key] = in_.cache.value(slot(begin + key), task_.kv_head);
+    void mix(const Tile<T>& tile, int64_t begin) {
         for (int64_t row = 0; row < rows_; row += TILE_ROWS) {
             const int64_t last = std::min<int64_t>(rows_, row + TILE_ROWS);
             // The keys that all of these rows see; then those that only some do: a row never touches another's.
-            const int64_t shared = seen_by(row, begin);
+            const int64_t shared = seen_by(row, begin) / STEP * STEP;
             switch (last - row) {
-                case 1: mix_rows<1>(row, values, 0, shared); break;
-                case 2: mix_rows<2>(row, values, 0, shared); break;
-                case 3: mix_rows<3>(row, values, 0, shared); break;
-                default: mix_rows<TILE_ROWS>(row, values, 0, shared);
+                case 1: mix_rows<1>(row, tile, 0, shared); break;
+                case 2: mix_rows<2>(row, tile, 0, shared); break;
+                case 3: mix_rows<3>(row, tile, 0, shared); break;
+                default: mix_rows<TILE_ROWS>(row, tile, 0, shared);
             }
-            for (int64_t one = row; one < last; ++one) mix_rows<1>(one, values, shared, seen_by(one, begin));
+            for (int64_t one = row; one < last; ++one) mix_rows<1>(one, tile, shared, seen_by(one, begin));
         }
     }
 
     // Keys of the tile that a row sees.
     int64_t seen_by(int64_t row, int64_t begin) const { return std::clamp<int64_t>(length(row) - begin, 0, TILE_KEYS); }
 
+    // Keys [from, to) of the tile; `to` is a whole number of steps unless there is one row.
     template <int ROWS>
-    void mix_rows(int64_t row, const T* const* values, int64_t from, int64_t to) {
+    void mix_rows(int64_t row, const Tile<T>& tile, int64_t from, int64_t to) {
         if (from >= to) return;
         constexpr int vectors = TILE_VECTORS, lanes = simd::LANES;
         const int64_t dim = in_.cache.head_dim;
         int64_t at = 0;
-        for (; at + vectors * lanes <= dim; at += vectors * lanes) mix_part<ROWS, vectors>(row, values, from, to, at, lanes);
-        for (; at < dim; at += lanes) mix_part<ROWS, 1>(row, values, from, to, at, int(std::min<int64_t>(lanes, dim - at)));
+        for (; at + vectors * lanes <= dim; at += vectors * lanes) mix_part<ROWS, vectors>(row, tile, from, to, at, lanes);
+        for (; at < dim; at += lanes) mix_part<ROWS, 1>(row, tile, from, to, at, int(std::min<int64_t>(lanes, dim - at)));
     }
 
     // Dimensions [at, at + VECTORS * 16); of a last vector, `width` only.
     template <int ROWS, int VECTORS>
-    void mix_part(int64_t row, const T* const* values, int64_t from, int64_t to, int64_t at, int width) {
+    void mix_part(int64_t row, const Tile<T>& tile, int64_t from, int64_t to, int64_t at, int width) {
         simd::Floats sum[ROWS][VECTORS];
+        const Weight* const weights = scratch_.weights.data() + row * TILE_KEYS;
         for (int r = 0; r < ROWS; ++r)
             for (int v = 0; v < VECTORS; ++v) sum[r][v] = simd::load(mixed(row + r, at, v));
-        for (int64_t key = from; key < to; ++key) {
-            simd::Floats value[VECTORS];
-            for (int v = 0; v < VECTORS; ++v)
-                value[v] = VECTORS > 1 ? simd::load(values[key] + at + v * simd::LANES)
-                                       : simd::load_first(values[key] + at, width);
+        int64_t key = from;
+        for (; key + STEP <= to; key += STEP) {
+            decltype(simd::columns(*tile.values)) value[VECTORS];
+            for (int v = 0; v < VECTORS; ++v) {
+                const int64_t place = (at + v * simd::LANES) * STEP;
+                value[v] = VECTORS > 1 ? simd::columns(tile.values[key / STEP] + place)
+                                       : first_columns(tile.values[key / STEP] + place, width);
+            }
             for (int r = 0; r < ROWS; ++r) {
-                const simd::Floats weight = simd::broadcast(scratch_.weights[(row + r) * TILE_KEYS + key]);
-                for (int v = 0; v < VECTORS; ++v) sum[r][v] = simd::fma(weight, value[v], sum[r][v]);
+                const auto weight = simd::element(weights + r * TILE_KEYS + key);
+                for (int v = 0; v < VECTORS; ++v) sum[r][v] = simd::mac(sum[r][v], weight, value[v]);
             }
         }
+        if constexpr (ROWS == 1 && STEP == 2)
+            if (key < to)  // the last key that the row sees; what stands in for the one behind it must not count
+                for (int v = 0; v < VECTORS; ++v) {
+                    const auto value = first_columns(tile.values[key / STEP] + (at + v * simd::LANES) * STEP, width);
+                    sum[0][v] = simd::mac(sum[0][v], simd::element(weights + key), simd::even(value));
+                }
         for (int r = 0; r < ROWS; ++r)
             for (int v = 0; v < VECTORS; ++v) simd::store(mixed(row + r, at, v), sum[r][v]);
+    }
+
+    static auto first_columns(const T* p, int width) {
+        if (width == simd::LANES) return simd::columns(p);
+        T padded[simd::LANES * STEP] = {};
+        std::memcpy(static_cast<void*>(padded), p, width * STEP * sizeof(T));
+        return simd::columns(padded);
     }
 
     float* mixed(int64_t row, int64_t at, int vector) { return scratch_.mixed.data() + row * width_ + at + vector * simd::LANES; }
@@ -235,27 +241,44 @@ private:
     }
 
     const Inputs<T>& in_;
-    const Task& task_;
     Scratch<T>& scratch_;
-    const int64_t group_, rows_, width_;
-    const int32_t* const table_;
+    const int64_t kv_head_, group_, rows_, width_;
+    const Tiles<T> tiles_;
     int64_t token_;   // the first query's
     int64_t length_;  // keys that it sees
 };
 
+// A single query takes all KV heads in one task, if there are tasks enough: what a block holds of them lies together.
 template <class T>
-void paged_attention(const Inputs<T>& in) {
-    const int64_t group = in.heads / in.cache.kv_heads, queries = std::max<int64_t>(1, TASK_ROWS / group);
+std::vector<Task> tasks_of(const Inputs<T>& in, int num_threads) {
+    const int64_t kv_heads = in.cache.kv_heads, group = in.heads / kv_heads;
+    const int64_t queries = std::max<int64_t>(1, TASK_ROWS / group);
     std::vector<Task> tasks;
     for (int64_t request = 0; request < in.requests; ++request) {
         const int64_t count = in.starts[request + 1] - in.starts[request];
-        for (int64_t kv_head = 0; kv_head < in.cache.kv_heads; ++kv_head)
+        const int64_t wanted = count > 1 ? kv_heads : (TASKS_PER_THREAD * num_threads + in.requests - 1) / in.requests;
+        const int64_t heads = std::max<int64_t>(1, kv_heads / wanted);
+        for (int64_t head = 0; head < kv_heads; head += heads)
             for (int64_t first = 0; first < count; first += queries)
-                tasks.push_back({request, kv_head, first, std::min(queries, count - first)});
+                tasks.push_back({request, head, std::min(heads, kv_heads - head), first, std::min(queries, count - first)});
     }
+    return tasks;
+}
+
+template <class T>
+void paged_attention(const Inputs<T>& in) {
+    const std::vector<Task> tasks = tasks_of(in, Pool::instance().num_threads());
     Pool::instance().run(int64_t(tasks.size()), [&](int64_t index, int) {
-        thread_local Scratch<T> scratch;
-        Run<T>(in, tasks[index], scratch)();
+        thread_local std::vector<Scratch<T>> scratch;
+        const Task& task = tasks[index];
+        if (int64_t(scratch.size()) < task.num_heads) scratch.resize(task.num_heads);
+        std::vector<Run<T>> runs;
+        runs.reserve(task.num_heads);
+        for (int64_t head = 0; head < task.num_heads; ++head)
+            runs.emplace_back(in, task, task.first_head + head, scratch[head]);
+        for (int64_t begin = 0; begin < runs[0].num_keys(); begin += TILE_KEYS)
+            for (Run<T>& run : runs) run.step(begin);
+        for (Run<T>& run : runs) run.finish();
     });
 }
 

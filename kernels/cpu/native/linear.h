@@ -3,6 +3,7 @@
 #pragma once
 #include <algorithm>
 
+#include "pack.h"
 #include "pool.h"
 
 #if defined(__AMX_BF16__) || defined(TANDEM_EMULATE_TILES)
@@ -19,29 +20,9 @@ void rows_of(Any...) = delete;
 
 namespace linear {
 
-constexpr int PANEL = simd::TILE_VECTORS * simd::LANES;  // columns that lie together in a packed weight
-constexpr int64_t BLOCK_K = 2048;                        // of a panel that is used again while it is in the cache
+constexpr int64_t BLOCK_K = 2048;  // of a panel that is used again while it is in the cache
 constexpr int64_t BLOCK_ROWS = 192;
 constexpr int64_t PREFETCH_BYTES = 2048;
-
-inline int64_t panels(int64_t columns) { return (columns + PANEL - 1) / PANEL; }
-
-// weight [n, k] row-major -> [panels][k / STEP][PANEL][STEP]; columns beyond n are zeros. k is a multiple of STEP.
-template <class T>
-void pack(const T* weight, int64_t n, int64_t k, T* packed) {
-    constexpr int step = simd::STEP<T>, stretch = 32;  // elements of a column that are read at once
-    Pool::instance().run(panels(n), [=](int64_t panel, int) {
-        T* const out = packed + panel * PANEL * k;
-        const int64_t columns = std::min<int64_t>(PANEL, n - panel * PANEL);
-        if (columns < PANEL) std::memset(static_cast<void*>(out), 0, PANEL * k * sizeof(T));
-        for (int64_t from = 0; from < k; from += stretch)
-            for (int64_t column = 0; column < columns; ++column) {
-                const T* const row = weight + (panel * PANEL + column) * k;
-                for (int64_t at = from; at < std::min<int64_t>(k, from + stretch); at += step)
-                    std::memcpy(static_cast<void*>(out + at * PANEL + column * step), row + at, step * sizeof(T));
-            }
-    });
-}
 
 // Rows `ids` of a packed weight, as they were before: the embedding of tokens from a tied output head.
 template <class T>

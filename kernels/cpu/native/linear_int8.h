@@ -32,24 +32,26 @@ float magnitude(const T* row, int64_t k) {
     return simd::largest(largest) + simd::sum(wrong);
 }
 
-// weight [n, k] row-major -> packed, as place() says, and scales [panels(n) * PANEL]: weight = packed * scale to half a
-// scale. A row with an element that is not finite gets a scale that is not a number, and zeros.
+// Rows [first, first + count) of a weight, at `rows` [count, k], into the whole of it, which was zeros: packed as place()
+// says, and scales [panels * PANEL], so that weight = packed * scale to half a scale. A row with an element that is not
+// finite gets a scale that is not a number, and zeros.
 template <class T>
-void quantise(const T* weight, int64_t n, int64_t k, int8_t* packed, float* scales) {
-    Pool::instance().run(panels(n), [=](int64_t panel, int) {
-        std::memset(packed + panel * PANEL * k, 0, PANEL * k);
-        std::memset(scales + panel * PANEL, 0, PANEL * sizeof(float));
-        for (int64_t column = panel * PANEL; column < std::min(n, (panel + 1) * PANEL); ++column) {
-            const T* const row = weight + column * k;
+void quantise(const T* rows, int64_t first, int64_t count, int64_t k, int8_t* packed, float* scales) {
+    constexpr int step = simd::STEP<T>;
+    const int64_t depth = (k + step - 1) / step * step, begin = first / PANEL, end = first + count;
+    Pool::instance().run(panels(end) - begin, [=](int64_t task, int) {
+        const int64_t panel = begin + task;
+        for (int64_t column = std::max(first, panel * PANEL); column < std::min(end, (panel + 1) * PANEL); ++column) {
+            const T* const row = rows + (column - first) * k;
             const float scale = scales[column] = magnitude(row, k) / INT8_LARGEST;
             if (!(scale > 0)) continue;
-            for (int64_t first = 0; first < k; first += simd::LANES) {
-                const int count = int(std::min<int64_t>(simd::LANES, k - first));
-                const simd::Floats steps = simd::div(simd::load_first(row + first, count), simd::broadcast(scale));
+            for (int64_t from = 0; from < k; from += simd::LANES) {
+                const int some = int(std::min<int64_t>(simd::LANES, k - from));
+                const simd::Floats steps = simd::div(simd::load_first(row + from, some), simd::broadcast(scale));
                 float rounded[simd::LANES];
                 simd::store(rounded, simd::round(simd::max(simd::broadcast(-INT8_LARGEST),
                                                            simd::min(simd::broadcast(INT8_LARGEST), steps))));
-                for (int i = 0; i < count; ++i) packed[place<T>(column, first + i, k)] = int8_t(rounded[i]);
+                for (int i = 0; i < some; ++i) packed[place<T>(column, from + i, depth)] = int8_t(rounded[i]);
             }
         }
     });

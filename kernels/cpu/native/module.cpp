@@ -7,6 +7,7 @@
 #include "has_amx.h"
 #include "linear_int8.h"
 #include "pointwise.h"
+#include "sample.h"
 
 namespace {
 
@@ -34,10 +35,10 @@ int64_t packed_size(char type, int64_t n, int64_t k) {
     return size;
 }
 
-void pack(char type, Address weight, int64_t n, int64_t k, Address packed) {
+void pack(char type, Address rows, int64_t first, int64_t count, int64_t n, int64_t k, Address packed) {
     with_type(type, [=](auto t) {
         using T = decltype(t);
-        linear::pack(at<const T>(weight), n, k, at<T>(packed));
+        linear::pack(at<const T>(rows), first, count, n, k, at<T>(packed));
     });
 }
 
@@ -59,9 +60,9 @@ void product(char type, char out_type, Address x, int64_t x_stride, int64_t rows
     });
 }
 
-void quantise(char type, Address weight, int64_t n, int64_t k, Address packed, Address scales) {
+void quantise(char type, Address rows, int64_t first, int64_t count, int64_t k, Address packed, Address scales) {
     with_type(type, [=](auto t) {
-        linear::quantise(at<const decltype(t)>(weight), n, k, at<int8_t>(packed), at<float>(scales));
+        linear::quantise(at<const decltype(t)>(rows), first, count, k, at<int8_t>(packed), at<float>(scales));
     });
 }
 
@@ -101,25 +102,24 @@ void silu_mul(char type, Address gate_up, int64_t rows, int64_t size, Address ou
 }
 
 void rope_and_write(char type, Address qkv, int64_t tokens, int64_t heads, Address query_norm, Address key_norm,
-                    float eps, Address cos_sin, Address positions, Address slots, Address keys, Address values,
-                    int64_t kv_heads, int64_t head_dim, int64_t block_size, Address query) {
+                    float eps, Address cos_sin, Address positions, Address slots, Address cache, int64_t kv_heads,
+                    int64_t head_dim, int64_t block_size, Address query) {
     with_type(type, [=](auto t) {
         using T = decltype(t);
-        const Cache<T> cache{at<T>(keys), at<T>(values), kv_heads, head_dim, block_size};
         pointwise::rope_and_write(at<const T>(qkv), tokens, heads, at<const T>(query_norm), at<const T>(key_norm), eps,
                                   at<const float>(cos_sin), at<const int64_t>(positions), at<const int64_t>(slots),
-                                  cache, at<T>(query));
+                                  Cache<T>{at<T>(cache), kv_heads, head_dim, block_size}, at<T>(query));
     });
 }
 
-void paged_attention(char type, Address query, Address keys, Address values, int64_t kv_heads, int64_t head_dim,
-                     int64_t block_size, Address tables, int64_t table_stride, Address starts, Address lens,
+void paged_attention(char type, Address query, Address cache, int64_t kv_heads, int64_t head_dim, int64_t block_size,
+                     Address tables, int64_t table_stride, Address starts, Address lens,
                      int64_t requests, int64_t heads, float scale, Address out) {
     with_type(type, [=](auto t) {
         using T = decltype(t);
         attention::paged_attention(attention::Inputs<T>{
             at<const T>(query),
-            {at<T>(keys), at<T>(values), kv_heads, head_dim, block_size},
+            {at<T>(cache), kv_heads, head_dim, block_size},
             at<const int32_t>(tables),
             table_stride,
             at<const int32_t>(starts),
@@ -130,6 +130,11 @@ void paged_attention(char type, Address query, Address keys, Address values, int
             at<T>(out),
         });
     });
+}
+
+void draw(Address logits, Address raw, int64_t rows, int64_t vocab, Address draws, Address ids, Address healthy) {
+    sample::draw(at<const float>(logits), at<const float>(raw), rows, vocab, at<const sample::Draw>(draws),
+                 at<int64_t>(ids), at<bool>(healthy));
 }
 
 // The fastest variant that this machine can run.
@@ -152,6 +157,7 @@ PYBIND11_MODULE(TANDEM_MODULE, m) {
     m.def("best_variant", best_variant);
     m.def("set_num_threads", [](int count) { Pool::instance().set_num_threads(count); }, released);
     m.def("num_threads", [] { return Pool::instance().num_threads(); });
+    m.def("nanoseconds", [] { return Pool::instance().nanoseconds(); });
     m.def("packed_size", packed_size);
     m.def("pack", pack, released);
     m.def("unpack_rows", unpack_rows, released);
@@ -163,4 +169,5 @@ PYBIND11_MODULE(TANDEM_MODULE, m) {
     m.def("silu_mul", silu_mul, released);
     m.def("rope_and_write", rope_and_write, released);
     m.def("paged_attention", paged_attention, released);
+    m.def("draw", draw, released);
 }

@@ -16,14 +16,30 @@ void each_row(int64_t rows, F&& work) {
     });
 }
 
+// work(at, count) for each vector of `size` elements: `count` of them, from `at` on.
+template <class F>
+void each_vector(int64_t size, F&& work) {
+    for (int64_t at = 0; at < size; at += simd::LANES) work(at, int(std::min<int64_t>(simd::LANES, size - at)));
+}
+
 // 1 / root of the mean square of `size` floats.
 inline float inverse_rms(const float* x, int64_t size, float eps) {
     simd::Floats squares = simd::zero();
-    for (int64_t at = 0; at < size; at += simd::LANES) {
-        const simd::Floats part = simd::load_first(x + at, int(std::min<int64_t>(simd::LANES, size - at)));
+    each_vector(size, [&](int64_t at, int count) {
+        const simd::Floats part = simd::load_first(x + at, count);
         squares = simd::fma(part, part, squares);
-    }
+    });
     return 1.0f / std::sqrt(simd::sum(squares) / float(size) + eps);
+}
+
+// x * scale * weight, of `size` floats.
+template <class T, class Out>
+void scale_by(const float* x, float scale, const T* weight, int64_t size, Out* out) {
+    const simd::Floats factor = simd::broadcast(scale);
+    each_vector(size, [&](int64_t at, int count) {
+        const simd::Floats scaled = simd::mul(simd::load_first(x + at, count), factor);
+        simd::store_first(out + at, simd::mul(scaled, simd::load_first(weight + at, count)), count);
+    });
 }
 
 // out = norm of x, or of x + residual, which goes to `total` (rounded first) where there is one. All [rows, size].
@@ -33,14 +49,16 @@ void rms_norm(const T* x, int64_t x_stride, const T* residual, const T* weight, 
     each_row(rows, [=](int64_t row) {
         thread_local std::vector<float> wide;
         wide.resize(size);
-        for (int64_t i = 0; i < size; ++i) wide[i] = widen(x[row * x_stride + i]);
-        if (residual != nullptr)
-            for (int64_t i = 0; i < size; ++i) {
-                narrow(wide[i] + widen(residual[row * size + i]), total + row * size + i);
-                wide[i] = widen(total[row * size + i]);
+        each_vector(size, [&](int64_t at, int count) {
+            simd::Floats value = simd::load_first(x + row * x_stride + at, count);
+            if (residual != nullptr) {
+                T* const sum = total + row * size + at;
+                simd::store_first(sum, simd::add(value, simd::load_first(residual + row * size + at, count)), count);
+                value = simd::load_first(sum, count);
             }
-        const float scale = inverse_rms(wide.data(), size, eps);
-        for (int64_t i = 0; i < size; ++i) narrow(wide[i] * scale * widen(weight[i]), out + row * size + i);
+            simd::store_first(wide.data() + at, value, count);
+        });
+        scale_by(wide.data(), inverse_rms(wide.data(), size, eps), weight, size, out + row * size);
     });
 }
 
@@ -50,30 +68,34 @@ void silu_mul(const T* gate_up, int64_t rows, int64_t size, T* out) {
     each_row(rows, [=](int64_t row) {
         const T *gate = gate_up + row * 2 * size, *up = gate + size;
         const simd::Floats one = simd::broadcast(1.0f);
-        for (int64_t at = 0; at < size; at += simd::LANES) {
-            const int count = int(std::min<int64_t>(simd::LANES, size - at));
+        each_vector(size, [&](int64_t at, int count) {
             const simd::Floats g = simd::load_first(gate + at, count), u = simd::load_first(up + at, count);
             const simd::Floats sigmoid = simd::div(one, simd::add(one, simd::exp(simd::sub(simd::zero(), g))));
             simd::store_first(out + row * size + at, simd::mul(simd::mul(g, sigmoid), u), count);
-        }
+        });
     });
+}
+
+template <class T>
+void narrow_all(const float* x, int64_t size, T* out) {
+    each_vector(size, [=](int64_t at, int count) { simd::store_first(out + at, simd::load_first(x + at, count), count); });
 }
 
 // One head of one token: norm (where `weight` is given), then rotary embedding in the half-split form; in float.
 template <class T>
 void norm_rope(const T* x, const T* weight, float eps, const float* cos_sin, int64_t head_dim, float* out) {
     const int64_t half = head_dim / 2;
-    for (int64_t i = 0; i < head_dim; ++i) out[i] = widen(x[i]);
-    if (weight != nullptr) {
-        const float scale = inverse_rms(out, head_dim, eps);
-        for (int64_t i = 0; i < head_dim; ++i) out[i] = out[i] * scale * widen(weight[i]);
-    }
+    each_vector(head_dim, [=](int64_t at, int count) {
+        simd::store_first(out + at, simd::load_first(x + at, count), count);
+    });
+    if (weight != nullptr) scale_by(out, inverse_rms(out, head_dim, eps), weight, head_dim, out);
     const float *cos = cos_sin, *sin = cos_sin + half;
-    for (int64_t i = 0; i < half; ++i) {
-        const float first = out[i], second = out[i + half];
-        out[i] = first * cos[i] - second * sin[i];
-        out[i + half] = second * cos[i] + first * sin[i];
-    }
+    each_vector(half, [=](int64_t at, int count) {
+        const simd::Floats first = simd::load_first(out + at, count), second = simd::load_first(out + half + at, count);
+        const simd::Floats c = simd::load_first(cos + at, count), s = simd::load_first(sin + at, count);
+        simd::store_first(out + at, simd::sub(simd::mul(first, c), simd::mul(second, s)), count);
+        simd::store_first(out + half + at, simd::add(simd::mul(second, c), simd::mul(first, s)), count);
+    });
 }
 
 // qkv [tokens, heads + 2 * kv_heads, head_dim]: queries go to `query` [tokens, heads, head_dim], keys and values to
@@ -81,23 +103,30 @@ void norm_rope(const T* x, const T* weight, float eps, const float* cos_sin, int
 template <class T>
 void rope_and_write(const T* qkv, int64_t tokens, int64_t heads, const T* query_norm, const T* key_norm, float eps,
                     const float* cos_sin, const int64_t* positions, const int64_t* slots, Cache<T> cache, T* query) {
+    constexpr int step = simd::STEP<T>;
     const int64_t dim = cache.head_dim;
     each_row(tokens, [=](int64_t token) {
         thread_local std::vector<float> head;
+        thread_local std::vector<T> stored;
         head.resize(dim);
+        stored.resize(dim);
         const T* from = qkv + token * (heads + 2 * cache.kv_heads) * dim;
         const float* angles = cos_sin + positions[token] * dim;
         for (int64_t index = 0; index < heads; ++index, from += dim) {
             norm_rope(from, query_norm, eps, angles, dim, head.data());
-            T* out = query + (token * heads + index) * dim;
-            for (int64_t i = 0; i < dim; ++i) narrow(head[i], out + i);
+            narrow_all(head.data(), dim, query + (token * heads + index) * dim);
         }
         for (int64_t index = 0; index < cache.kv_heads; ++index, from += dim) {
             norm_rope(from, key_norm, eps, angles, dim, head.data());
-            for (int64_t i = 0; i < dim; ++i) narrow(head[i], cache.key(slots[token], index, i));
+            T* const key = cache.key(slots[token], index, 0);
+            narrow_all(head.data(), dim, stored.data());
+            for (int64_t i = 0; i < dim; i += step)
+                std::memcpy(static_cast<void*>(key + i * cache.block_size), stored.data() + i, step * sizeof(T));
         }
-        for (int64_t index = 0; index < cache.kv_heads; ++index, from += dim)
-            std::memcpy(cache.value(slots[token], index), from, dim * sizeof(T));
+        for (int64_t index = 0; index < cache.kv_heads; ++index, from += dim) {
+            T* const value = cache.value(slots[token], index, 0);
+            for (int64_t i = 0; i < dim; ++i) value[i * step] = from[i];
+        }
     });
 }
 

@@ -1,5 +1,6 @@
 // The threads that share the kernels' work. A kernel hands out numbered tasks; which thread takes which never shows in a
-// result. Helpers spin for a moment after a kernel, because the next one follows within microseconds, then they sleep.
+// result. Who has nothing to do spins for a moment, because what it waits for is mostly microseconds away, and then
+// sleeps: a core that falls idle takes over a thread that another process has pushed off its own.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -26,9 +27,23 @@ public:
             helpers_.emplace_back([this, index, round = round_.load()] { help(index, round); });
     }
 
+    // Time spent in run() by its caller.
+    int64_t nanoseconds() const { return nanoseconds_; }
+
     // Calls work(task, thread) for each task in [0, count); returns when all are done.
     template <class F>
     void run(int64_t count, F&& work) {
+        const auto began = std::chrono::steady_clock::now();
+        share(count, work);
+        nanoseconds_ += std::chrono::nanoseconds(std::chrono::steady_clock::now() - began).count();
+    }
+
+private:
+    static constexpr std::chrono::microseconds SPIN{100};
+    static constexpr int OPEN = 1 << 30;
+
+    template <class F>
+    void share(int64_t count, F& work) {
         if (helpers_.empty() || count <= 1) {
             for (int64_t task = 0; task < count; ++task) work(task, 0);
             return;
@@ -37,15 +52,27 @@ public:
         work_ = &shared;
         count_ = count;
         next_.store(0, std::memory_order_relaxed);
-        busy_.store(int(helpers_.size()), std::memory_order_relaxed);
+        inside_.store(OPEN);
         round_.fetch_add(1);  // before the look at who sleeps, in every thread's eyes
         if (asleep_.load() > 0) round_.notify_all();
         take(0);
-        while (busy_.load(std::memory_order_acquire) > 0) simd::relax();
+        inside_.fetch_and(~OPEN);  // who has not come in by now need not: nothing is left
+        if (spin([&] { return inside_.load() == 0; })) return;
+        waits_.store(true);
+        for (int left; (left = inside_.load()) > 0;) inside_.wait(left);
+        waits_.store(false);
     }
 
-private:
-    static constexpr std::chrono::microseconds SPIN{100};
+    // Until `done` or until the moment is over; whether it is done.
+    template <class F>
+    static bool spin(F&& done) {
+        const auto until = std::chrono::steady_clock::now() + SPIN;
+        for (int tries = 1; !done(); ++tries) {
+            simd::relax();
+            if (tries % 64 == 0 && std::chrono::steady_clock::now() > until) return false;
+        }
+        return true;
+    }
 
     void take(int thread) {
         for (int64_t task; (task = next_.fetch_add(1, std::memory_order_relaxed)) < count_;) (*work_)(task, thread);
@@ -54,22 +81,22 @@ private:
     void help(int thread, uint32_t seen) {
         for (;;) {
             wait_for_round(seen);
-            ++seen;
+            seen = round_.load();
             if (stopping_) return;
+            int inside = inside_.load();
+            while ((inside & OPEN) != 0 && !inside_.compare_exchange_weak(inside, inside + 1)) {
+            }
+            if ((inside & OPEN) == 0) continue;
             take(thread);
-            busy_.fetch_sub(1, std::memory_order_release);
+            if ((inside_.fetch_sub(1) & ~OPEN) == 1 && waits_.load()) inside_.notify_one();
         }
     }
 
     void wait_for_round(uint32_t seen) {
-        const auto until = std::chrono::steady_clock::now() + SPIN;
-        for (int tries = 0; round_.load(std::memory_order_acquire) == seen; ++tries) {
-            simd::relax();
-            if (tries % 64 != 63 || std::chrono::steady_clock::now() < until) continue;
-            asleep_.fetch_add(1);
-            round_.wait(seen);
-            asleep_.fetch_sub(1);
-        }
+        if (spin([&] { return round_.load(std::memory_order_acquire) != seen; })) return;
+        asleep_.fetch_add(1);
+        round_.wait(seen);
+        asleep_.fetch_sub(1);
     }
 
     void stop_helpers() {
@@ -85,9 +112,11 @@ private:
     std::vector<std::thread> helpers_;
     const std::function<void(int64_t, int)>* work_ = nullptr;
     int64_t count_ = 0;
+    int64_t nanoseconds_ = 0;
     bool stopping_ = false;
     std::atomic<int64_t> next_{0};
-    std::atomic<int> busy_{0};
+    std::atomic<int> inside_{0};  // helpers that work on the kernel, and whether more may come in
     std::atomic<int> asleep_{0};
+    std::atomic<bool> waits_{false};  // the caller of run(), asleep until `busy_` is 0
     std::atomic<uint32_t> round_{0};
 };

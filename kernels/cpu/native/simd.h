@@ -1,5 +1,7 @@
 // One vector of sixteen floats, whatever the machine; and what is made of it the same way everywhere.
 #pragma once
+#include <algorithm>
+
 #if defined(__AVX512BF16__)
 #include "simd_avx512.h"
 #elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
@@ -44,12 +46,15 @@ inline float sum(const Floats& a) {
     return lanes[0];
 }
 
+// Of numbers; with others among them it may be any.
 inline float largest(const Floats& a) {
+#if defined(__AVX512F__)
+    return _mm512_reduce_max_ps(a);
+#else
     float lanes[LANES];
     store(lanes, a);
-    for (int width = LANES / 2; width > 0; width /= 2)
-        for (int i = 0; i < width; ++i) lanes[i] = lanes[i] > lanes[i + width] ? lanes[i] : lanes[i + width];
-    return lanes[0];
+    return *std::max_element(lanes, lanes + LANES);
+#endif
 }
 
 // e^x to about one unit in the last place; 0 below -87 (and for -inf), e^88 above 88; what is not a number

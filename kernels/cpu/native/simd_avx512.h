@@ -108,10 +108,32 @@ inline Pairs element(const bfloat16* p) {
     std::memcpy(&pair, p, sizeof pair);
     return {_mm512_set1_epi32(pair)};
 }
+// Zeros in place of the odd elements.
+inline Pairs even(Pairs a) { return {_mm512_and_si512(a.bits, _mm512_set1_epi32(0xffff))}; }
 inline Floats mac(Floats sum, Floats a, Floats b) { return _mm512_fmadd_ps(a, b, sum); }
 inline Floats mac(Floats sum, Pairs a, Pairs b) {
     return _mm512_dpbf16_ps(sum, (__m512bh)a.bits, (__m512bh)b.bits);
 }
+
+// Sixteen rows of 64 bytes -> sixteen rows of what stood beneath each other, 4 bytes each. Strides in elements; `out` is
+// aligned to 64 bytes. The stores go past the caches: `drain` comes before another thread may read them.
+template <class T>
+inline void transpose(const T* in, int64_t in_stride, T* out, int64_t out_stride) {
+    const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    const __m512i high = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+    __m512i row[16], mixed[16];
+    for (int i = 0; i < 16; ++i) row[i] = _mm512_loadu_si512(in + i * in_stride);
+    for (int round = 0; round < 4; ++round) {
+        for (int i = 0; i < 8; ++i) {
+            mixed[2 * i] = _mm512_permutex2var_epi32(row[i], low, row[i + 8]);
+            mixed[2 * i + 1] = _mm512_permutex2var_epi32(row[i], high, row[i + 8]);
+        }
+        for (int i = 0; i < 16; ++i) row[i] = mixed[i];
+    }
+    for (int i = 0; i < 16; ++i) _mm512_stream_si512(reinterpret_cast<__m512i*>(out + i * out_stride), row[i]);
+}
+
+inline void drain() { _mm_sfence(); }
 
 inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
 inline void relax() { _mm_pause(); }

@@ -98,10 +98,23 @@ inline Floats element(const T* p) {
     return broadcast(widen(*p));
 }
 inline Pairs element(const bfloat16* p) { return {broadcast(widen(p[0])), broadcast(widen(p[1]))}; }
+// Zeros in place of the odd elements.
+inline Pairs even(const Pairs& a) { return {a.even, zero()}; }
 inline Floats mac(const Floats& sum, const Floats& a, const Floats& b) { return fma(a, b, sum); }
 inline Floats mac(const Floats& sum, const Pairs& a, const Pairs& b) {
     return fma(a.odd, b.odd, fma(a.even, b.even, sum));
 }
+
+// As in simd_avx512.h.
+template <class T>
+inline void transpose(const T* in, int64_t in_stride, T* out, int64_t out_stride) {
+    constexpr int size = 4 / sizeof(T);
+    for (int i = 0; i < 16; ++i)
+        for (int j = 0; j < 16; ++j)
+            std::memcpy(static_cast<void*>(out + i * out_stride + j * size), in + j * in_stride + i * size, 4);
+}
+
+inline void drain() {}
 
 inline void prefetch(const void*) {}
 inline void relax() {}

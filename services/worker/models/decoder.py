@@ -10,40 +10,44 @@ import torch
 from torch import Tensor
 
 from kernels.interface import AttentionInputs, KvPair, Matrix, Ops
-from kernels.torch_ops import TorchMatrix
+from kernels.torch_ops import TorchMatrix, joined
 from services.worker.models.config import DecoderConfig
-from services.worker.models.parameters import LayerParameters, Parameters
+from services.worker.models.parameters import EMBEDDING, FINAL_NORM, HEAD, layer_name
+from services.worker.weights import Weights
 
 KvCache = list[KvPair]  # per layer
 
 
 @dataclass(frozen=True)
 class Layer:
-    """As in LayerParameters."""
+    """Projections that read the same input are one matrix: qkv and gate_up."""
 
-    input_norm: Tensor
-    qkv: Matrix
-    head_norms: tuple[Tensor, Tensor] | None
-    out: Matrix
-    post_norm: Tensor
-    gate_up: Matrix
-    down: Matrix
+    input_norm: Tensor  # [hidden]
+    qkv: Matrix  # [(heads + 2 * kv_heads) * head_dim, hidden]
+    head_norms: tuple[Tensor, Tensor] | None  # of queries and of keys, [head_dim] each
+    out: Matrix  # [hidden, heads * head_dim]
+    post_norm: Tensor  # [hidden]
+    gate_up: Matrix  # [2 * intermediate, hidden]
+    down: Matrix  # [hidden, intermediate]
 
 
 class Decoder:
-    def __init__(self, parameters: Parameters, ops: Ops) -> None:
-        """Takes the parameters over, layer by layer, so that no more than one layer is held twice."""
-        self.config = parameters.config
-        self.dtype = parameters.dtype
-        self.device = parameters.device
+    def __init__(
+        self, config: DecoderConfig, dtype: torch.dtype, device: torch.device, weights: Weights, ops: Ops
+    ) -> None:
+        """Takes the weights (parameter_shapes) and copies them into matrices of the given type, one after the other."""
+        self.config = config
+        self.dtype = dtype
+        self.device = device
         self.ops = ops
-        self._head = ops.matrix(parameters.embedding if parameters.head is None else parameters.head)
-        # Of an embedding of its own only rows are taken: it stays as it is.
-        self._embedding = self._head if parameters.head is None else TorchMatrix(parameters.embedding)
-        self._final_norm = parameters.final_norm
-        self._layers: list[Layer] = []
-        while parameters.layers:
-            self._layers.append(self._layer(parameters.layers.pop(0)))
+        if config.tie_word_embeddings:
+            self._embedding = self._head = self._matrix(weights, EMBEDDING)
+        else:
+            # Of an embedding of its own only rows are taken: it stays as it is.
+            self._embedding = TorchMatrix(joined([weights.take(EMBEDDING)], dtype, device))
+            self._head = self._matrix(weights, HEAD)
+        self._layers = [self._layer(weights, index) for index in range(config.num_layers)]
+        self._final_norm = self._vector(weights, FINAL_NORM)
         self._cos_sin = rope_table(self.config, self.device)
 
     def forward(self, input_ids: Tensor, positions: Tensor, cache: KvCache, inputs: AttentionInputs) -> Tensor:
@@ -78,17 +82,28 @@ class Decoder:
             for _ in range(config.num_layers)
         ]  # fmt: skip
 
-    def _layer(self, layer: LayerParameters) -> Layer:
-        matrix = self.ops.matrix
+    def _layer(self, weights: Weights, index: int) -> Layer:
+        def matrix(*parts: str) -> Matrix:
+            return self._matrix(weights, *(layer_name(index, part) for part in parts))
+
+        def vector(part: str) -> Tensor:
+            return self._vector(weights, layer_name(index, part))
+
         return Layer(
-            input_norm=layer.input_norm,
-            qkv=matrix(layer.qkv),
-            head_norms=layer.head_norms,
-            out=matrix(layer.out),
-            post_norm=layer.post_norm,
-            gate_up=matrix(layer.gate_up),
-            down=matrix(layer.down),
+            input_norm=vector("input_layernorm"),
+            qkv=matrix("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+            head_norms=(vector("self_attn.q_norm"), vector("self_attn.k_norm")) if self.config.qk_norm else None,
+            out=matrix("self_attn.o_proj"),
+            post_norm=vector("post_attention_layernorm"),
+            gate_up=matrix("mlp.gate_proj", "mlp.up_proj"),
+            down=matrix("mlp.down_proj"),
         )
+
+    def _matrix(self, weights: Weights, *names: str) -> Matrix:
+        return self.ops.matrix(*map(weights.take, names), dtype=self.dtype, device=self.device)
+
+    def _vector(self, weights: Weights, name: str) -> Tensor:
+        return weights.take(name).to(self.device, self.dtype, copy=True)
 
 
 def rope_table(config: DecoderConfig, device: torch.device) -> Tensor:

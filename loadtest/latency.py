@@ -1,0 +1,73 @@
+"""`tandem bench latency`: how long one batch takes, over and over. Options and fields as in `vllm bench latency`."""
+
+import json
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import numpy as np
+
+from loadtest.client import Target, run
+from loadtest.command import COUNT, TOKENS, Parser, make_folder_of, number, run_command, write
+from loadtest.report import faults, summarize
+from loadtest.subject import Subject, fresh_requests, parse, reached
+from services.errors import Fatal
+
+_PERCENTILES = (10, 25, 50, 75, 90, 99)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Returns the exit status: 0, 1 when a batch is not whole or nothing could begin, 2 for a wrong command line."""
+    return run_command("tandem bench latency", partial(_bench, argv))
+
+
+def read_options(argv: Sequence[str]) -> tuple[Namespace, Subject]:
+    """Raises UsageError."""
+    parser = Parser("tandem bench latency", "Measure how long one batch of requests takes, from first to last token.")
+    parser.add_argument("--input-len", type=TOKENS, default=32, metavar="N", help="tokens of a prompt (default: 32)")
+    parser.add_argument(
+        "--output-len", type=TOKENS, default=128, metavar="N", help="tokens of an answer (default: 128)"
+    )
+    parser.add_argument("--batch-size", type=COUNT, default=8, metavar="N", help="requests at once (default: 8)")
+    parser.add_argument("--num-iters", type=COUNT, default=30, metavar="N", help="batches that count (default: 30)")
+    parser.add_argument(
+        "--num-iters-warmup",
+        type=number(int, 0),
+        default=10,
+        metavar="N",
+        help="batches that go ahead and don't count (default: 10)",
+    )
+    parser.add_argument("--output-json", type=Path, metavar="FILE", help="write the result there, too")
+    return parse(parser, argv)
+
+
+async def _bench(argv: Sequence[str]) -> int:
+    options, subject = read_options(argv)
+    make_folder_of("--output-json", options.output_json)
+    async with reached(subject) as (session, target):
+        seconds = [await _batch(session, target, options) for _ in range(options.num_iters_warmup + options.num_iters)]
+    found = statistics(seconds[options.num_iters_warmup :])
+    sys.stdout.write(f"Avg latency: {found['avg_latency']:.4f} seconds\n")
+    for point, value in found["percentiles"].items():
+        sys.stdout.write(f"{point}% percentile latency: {value:.4f} seconds\n")
+    if options.output_json is not None:
+        write(options.output_json, json.dumps(found, indent=2) + "\n")
+    return 0
+
+
+async def _batch(session: aiohttp.ClientSession, target: Target, options: Namespace) -> float:
+    """Seconds from sending the first to the end of the last. Raises Fatal unless every answer is whole."""
+    requests = fresh_requests(options.batch_size, options.input_len, options.output_len)
+    results, duration = await run(session, target, requests)
+    if wrong := faults(summarize(results, duration)):
+        raise Fatal(f"a batch of {options.batch_size}: {'; '.join(wrong)}")
+    return duration
+
+
+def statistics(seconds: Sequence[float]) -> dict[str, Any]:
+    percentiles = dict(zip(map(str, _PERCENTILES), map(float, np.percentile(seconds, _PERCENTILES)), strict=True))
+    return {"avg_latency": float(np.mean(seconds)), "latencies": list(seconds), "percentiles": percentiles}

@@ -1,0 +1,122 @@
+"""`tandem bench sweep`: the same workload at several concurrencies or request rates, as one table."""
+
+import json
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from functools import partial
+from math import inf
+from pathlib import Path
+
+import aiohttp
+
+from loadtest.client import Target, run
+from loadtest.command import COUNT, TOKENS, Parser, UsageError, make_folder_of, number, run_command, several, write
+from loadtest.plot import can_draw, draw_sweep
+from loadtest.report import Numbers, faults, summarize
+from loadtest.subject import Subject, fresh_requests, parse, reached
+from loadtest.workloads import Request, arrival_times
+
+COLUMNS = {
+    "req/s": "request_throughput",
+    "output tok/s": "output_throughput",
+    "total tok/s": "total_token_throughput",
+    "TTFT ms": "mean_ttft_ms",
+    "p99 TTFT": "p99_ttft_ms",
+    "TPOT ms": "mean_tpot_ms",
+    "p99 TPOT": "p99_tpot_ms",
+}
+_MAX_RATE = 1e6
+_PICTURES = (".svg", ".png")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Returns the exit status: 0, 1 when an answer is not whole or nothing could begin, 2 for a wrong command line."""
+    return run_command("tandem bench sweep", partial(_bench, argv))
+
+
+def read_options(argv: Sequence[str]) -> tuple[Namespace, Subject]:
+    """Raises UsageError."""
+    parser = Parser("tandem bench sweep", "Send the same workload at several concurrencies or request rates.")
+    swept = parser.add_mutually_exclusive_group(required=True)
+    swept.add_argument(
+        "--max-concurrency", type=several(COUNT), metavar="N,N", help="requests under way at once, at most"
+    )
+    swept.add_argument(
+        "--request-rate",
+        type=several(number(float, 0, _MAX_RATE, above=True)),
+        metavar="R,R",
+        help="requests per second, as a Poisson process",
+    )
+    parser.add_argument("--num-prompts", type=COUNT, default=100, metavar="N", help="requests of each (default: 100)")
+    parser.add_argument(
+        "--random-input-len", type=TOKENS, default=1024, metavar="N", help="tokens of a prompt (default: 1024)"
+    )
+    parser.add_argument(
+        "--random-output-len", type=TOKENS, default=128, metavar="N", help="tokens of an answer (default: 128)"
+    )
+    parser.add_argument(
+        "--num-warmups",
+        type=number(int, 0),
+        default=1,
+        metavar="N",
+        help="requests that go ahead of all and don't count (default: 1)",
+    )
+    parser.add_argument("--output-json", type=Path, metavar="FILE", help="write the result there, too")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw it, as .svg or .png; needs the extra bench")
+    options, subject = parse(parser, argv)
+    if options.plot is not None and options.plot.suffix not in _PICTURES:
+        raise UsageError(f"--plot: {options.plot} must end in {' or '.join(_PICTURES)}")
+    return options, subject
+
+
+async def _bench(argv: Sequence[str]) -> int:
+    options, subject = read_options(argv)
+    make_folder_of("--output-json", options.output_json)
+    if options.plot is not None:
+        can_draw()
+        make_folder_of("--plot", options.plot)
+    by_rate = options.request_rate is not None
+    axis = "request rate" if by_rate else "concurrency"
+    found: list[tuple[float, Numbers]] = []
+    async with reached(subject) as (session, target):
+        await run(session, target, _requests(options, options.num_warmups), max_concurrency=1)
+        sys.stdout.write(_line([axis, *COLUMNS]))
+        for point in options.request_rate or options.max_concurrency:
+            numbers = await _measure(session, target, options, point, by_rate)
+            found.append((point, numbers))
+            sys.stdout.write(_line([f"{point:g}", *(_shown(numbers[name]) for name in COLUMNS.values())]))
+            sys.stdout.write("".join(f"{why}\n" for why in faults(numbers)))
+            sys.stdout.flush()
+    _save(options, axis, found)
+    return 1 if any(faults(numbers) for _, numbers in found) else 0
+
+
+async def _measure(
+    session: aiohttp.ClientSession, target: Target, options: Namespace, point: float, by_rate: bool
+) -> Numbers:
+    requests = _requests(options, options.num_prompts)
+    arrivals = arrival_times(len(requests), point if by_rate else inf)
+    limit = None if by_rate else int(point)
+    return summarize(*await run(session, target, requests, arrivals=arrivals, max_concurrency=limit))
+
+
+def _requests(options: Namespace, count: int) -> list[Request]:
+    return fresh_requests(count, options.random_input_len, options.random_output_len)
+
+
+def _save(options: Namespace, axis: str, found: list[tuple[float, Numbers]]) -> None:
+    if options.output_json is not None:
+        name = axis.replace(" ", "_")
+        rows = [{name: point} | numbers for point, numbers in found]
+        write(options.output_json, json.dumps(rows, indent=2) + "\n")
+    if options.plot is not None:
+        draw_sweep(options.plot, axis, found)
+
+
+def _shown(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return " ".join(f"{cell:>12}" for cell in cells) + "\n"

@@ -1,0 +1,70 @@
+"""`tandem bench throughput`: what a server makes of many requests at once. As `vllm bench throughput`."""
+
+import json
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from loadtest.client import run
+from loadtest.command import COUNT, TOKENS, Parser, make_folder_of, number, run_command, write
+from loadtest.report import faults, summarize
+from loadtest.subject import Subject, fresh_requests, parse, reached
+
+
+def main(argv: Sequence[str]) -> int:
+    """Returns the exit status: 0, 1 when an answer is not whole or nothing could begin, 2 for a wrong command line."""
+    return run_command("tandem bench throughput", partial(_bench, argv))
+
+
+def read_options(argv: Sequence[str]) -> tuple[Namespace, Subject]:
+    """Raises UsageError."""
+    parser = Parser("tandem bench throughput", "Measure requests and tokens per second of many requests at once.")
+    parser.add_argument("--num-prompts", type=COUNT, default=1000, metavar="N", help="requests (default: 1000)")
+    parser.add_argument(
+        "--input-len", type=TOKENS, default=1024, metavar="N", help="tokens of a prompt (default: 1024)"
+    )
+    parser.add_argument(
+        "--output-len", type=TOKENS, default=128, metavar="N", help="tokens of an answer (default: 128)"
+    )
+    parser.add_argument("--max-concurrency", type=COUNT, metavar="N", help="requests under way at once, at most")
+    parser.add_argument(
+        "--num-warmups",
+        type=number(int, 0),
+        default=1,
+        metavar="N",
+        help="further requests that go ahead and don't count (default: 1)",
+    )
+    parser.add_argument("--output-json", type=Path, metavar="FILE", help="write the result there, too")
+    return parse(parser, argv)
+
+
+async def _bench(argv: Sequence[str]) -> int:
+    options, subject = read_options(argv)
+    make_folder_of("--output-json", options.output_json)
+    requests = fresh_requests(options.num_warmups + options.num_prompts, options.input_len, options.output_len)
+    limit = options.max_concurrency
+    async with reached(subject) as (session, target):
+        await run(session, target, requests[: options.num_warmups], max_concurrency=limit)
+        results, duration = await run(session, target, requests[options.num_warmups :], max_concurrency=limit)
+    numbers = summarize(results, duration)
+    wrong = faults(numbers)
+    sys.stdout.write(
+        f"Throughput: {numbers['request_throughput']:.2f} requests/s, "
+        f"{numbers['total_token_throughput']:.2f} total tokens/s, "
+        f"{numbers['output_throughput']:.2f} output tokens/s\n"
+    )
+    sys.stdout.write("".join(f"{why}\n" for why in wrong))
+    if options.output_json is not None:
+        found = {
+            "elapsed_time": duration,
+            "num_requests": numbers["completed"],
+            "total_num_tokens": numbers["total_input_tokens"] + numbers["total_output_tokens"],
+            "requests_per_second": numbers["request_throughput"],
+            "tokens_per_second": numbers["total_token_throughput"],
+            "output_tokens_per_second": numbers["output_throughput"],
+            "faults": wrong,
+        }
+        write(options.output_json, json.dumps(found, indent=2) + "\n")
+    return 1 if wrong else 0

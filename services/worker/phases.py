@@ -1,0 +1,32 @@
+"""Where the time goes until a worker is ready, for one line of the log."""
+
+import os
+import time
+from pathlib import Path
+
+
+def process_age() -> float:
+    """Seconds since this process was started, imports and all; 0 where the system does not tell."""
+    try:
+        ticks = int(Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()[19])
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, AttributeError):
+        return 0.0
+
+
+class Phases:
+    """`imports` seconds have passed already; each `done` ends the phase of that name."""
+
+    def __init__(self, imports: float = 0.0) -> None:
+        self._seconds = {"imports": imports} if imports else {}
+        self._last = time.monotonic()
+
+    def done(self, name: str) -> None:
+        moment = time.monotonic()
+        self._seconds[name] = self._seconds.get(name, 0.0) + moment - self._last
+        self._last = moment
+
+    def __str__(self) -> str:
+        """As in "2.6 s: imports 1.9, weights 0.5, KV cache 0.2"."""
+        parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in self._seconds.items())
+        return f"{sum(self._seconds.values()):.1f} s: {parts}"

@@ -1,0 +1,61 @@
+"""How much memory the largest step of a model takes, in a process of its own: prints what was measured and computed.
+
+    python -m tests.worker.peak CHECKPOINT MAX_NUM_SEQS MAX_NUM_BATCHED_TOKENS MAX_MODEL_LEN [--no-batch-invariant]
+
+Only config.json of the checkpoint is read. In bytes, above what was there when the weights were loaded.
+"""
+
+import ctypes
+import gc
+import random
+import sys
+from pathlib import Path
+
+from engine_core.step_plan import SamplingParams
+from engine_core.worker_messages import EngineLimits
+from services.config import WorkerOptions
+from services.worker.loading import load_model
+from services.worker.memory import step_bytes
+from tests.worker.in_process import InProcess
+
+EVERYTHING = SamplingParams(
+    max_tokens=3, temperature=1.0, top_p=0.9, top_k=50, min_p=0.001, repetition_penalty=1.1, presence_penalty=0.1,
+    frequency_penalty=0.1, min_tokens=1, logprobs=20,
+)  # fmt: skip
+
+
+def status_bytes(name: str) -> int:
+    """VmRSS, or its peak VmHWM."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
+
+
+def main(argv: list[str]) -> None:
+    path, limits = Path(argv[0]), EngineLimits(1, int(argv[1]), int(argv[2]))
+    length, invariant = int(argv[3]), argv[4:] != ["--no-batch-invariant"]
+    options = WorkerOptions(
+        model=str(path), device="cpu", load_format="dummy", max_model_len=length, batch_invariant=invariant,
+        kv_cache_memory_bytes=2**28,
+    )  # fmt: skip
+    model = load_model(path, options)
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # what loading has freed would hide what a step takes
+    before = status_bytes("VmRSS")
+    worker = InProcess(path, options, limits, model=model)
+    kv_bytes = 0
+    for tensor in (tensor for pair in worker.runner._cache for tensor in pair):
+        tensor.fill_(0)  # takes its pages, which a step must not be charged for
+        kv_bytes += tensor.nbytes
+    Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins anew
+    source, vocab = random.Random(0), worker.facts.vocab_size
+    # As many rows as there may be; and one that is as long as a request, or a step, may be.
+    for count in (limits.max_num_seqs, 1):
+        size = min(limits.max_num_batched_tokens // count, length - EVERYTHING.max_tokens)
+        worker.complete([[source.randrange(vocab) for _ in range(size)] for _ in range(count)], EVERYTHING)
+    config = model.decoder.config
+    computed = step_bytes(config, model.decoder.dtype, model.decoder.ops, options, limits)
+    sys.stdout.write(f"{status_bytes('VmHWM') - before - kv_bytes} {computed}\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,121 @@
+"""What a step takes is never more than what was set aside for it; what is free is what the container has; errors."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engine_core.worker_messages import EngineLimits
+from kernels.torch_ops import TorchOps
+from services.config import WorkerOptions
+from services.worker import memory
+from services.worker.errors import ModelError
+from services.worker.loading import build_runner, load_model
+from services.worker.memory import BASE_BYTES, Memory, available_cpu_bytes, check_fits, plan_memory
+from services.worker.models.config import DecoderConfig, decoder_config
+from tests.checkpoints import SMALL, make_qwen3
+
+GB = 10**9
+MODEL: dict[str, Any] = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "dtype": "bfloat16",
+    **SMALL,
+    "max_position_embeddings": 100_000,
+}
+LIMITS = EngineLimits(1, max_num_seqs=8, max_num_batched_tokens=256)
+OPTIONS = WorkerOptions(device="cpu", max_model_len=512)
+# What is largest in a step: (configuration, requests, tokens, length, options).
+STEPS: dict[str, tuple[dict[str, Any], int, int, int, list[str]]] = {
+    "noise": ({"vocab_size": 100_000}, 100, 128, 256, []),
+    "gate-and-up": ({"hidden_size": 512, "intermediate_size": 12_288}, 4, 1024, 1100, []),
+    "wide-heads": ({"num_attention_heads": 64, "head_dim": 128, "dtype": "float32"}, 4, 1024, 1100, []),
+    "batch-state": ({}, 512, 512, 100_000, []),
+    "noise, torch": ({"vocab_size": 100_000}, 24, 128, 256, ["--no-batch-invariant"]),
+    "scores, torch": ({"num_attention_heads": 64}, 4, 512, 4096, ["--no-batch-invariant"]),
+    "gate-and-up, torch": ({"intermediate_size": 12_288}, 4, 1024, 1100, ["--no-batch-invariant"]),
+}  # fmt: skip
+
+
+def config_of(**changes: Any) -> DecoderConfig:
+    return decoder_config({**MODEL, **changes})
+
+
+def planned(options: WorkerOptions = OPTIONS, limits: EngineLimits = LIMITS, **changes: Any) -> Memory:
+    return plan_memory(config_of(**changes), torch.bfloat16, torch.device("cpu"), TorchOps(), options, limits)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_step_takes_no_more_than_was_computed(tmp_path: Path, name: str) -> None:
+    changes, seqs, tokens, length, options = STEPS[name]
+    (tmp_path / "config.json").write_text(json.dumps({**MODEL, **changes}))
+    command = [sys.executable, "-m", "tests.worker.peak", str(tmp_path), str(seqs), str(tokens), str(length), *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    measured, computed = map(int, done.stdout.split())
+    assert measured <= computed, "a busy server could run out of memory"
+    assert computed - BASE_BYTES <= 3 * measured, "much more is set aside than a step takes"
+
+
+def test_the_cache_gets_a_share_of_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "available_cpu_bytes", lambda: 8 * GB)
+    found = planned()
+    assert found.free == 8 * GB and found.budget == (8 * GB - found.step) // 2
+    assert planned(replace(OPTIONS, kv_cache_memory_bytes=7 * GB)).budget == 7 * GB
+
+
+def test_a_step_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "available_cpu_bytes", lambda: GB // 2)
+    assert planned().budget > 0
+    with pytest.raises(
+        ModelError, match=r"--max-num-batched-tokens 4096 and --max-num-seqs 1024 .* 500000000 are free"
+    ):
+        planned(limits=EngineLimits(1, 1024, 4096), vocab_size=150_000)
+
+
+def test_a_cache_that_does_not_fit_beside_a_step_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    check_fits(Memory(weights=1, step=2 * GB, free=8 * GB, budget=0), 6 * GB)
+    with pytest.raises(ModelError, match="--kv-cache-memory-bytes: the cache would take 6000000001 bytes and a step"):
+        check_fits(Memory(weights=1, step=2 * GB, free=8 * GB, budget=0), 6 * GB + 1)
+    path = make_qwen3(tmp_path / "model")
+    model = load_model(path, WorkerOptions(model=str(path), device="cpu"))
+    step = planned().step
+    monkeypatch.setattr(memory, "available_cpu_bytes", lambda: step + 10**7)
+    options = WorkerOptions(model=str(path), device="cpu", max_model_len=512, kv_cache_memory_bytes=10**8)
+    build_runner(model, options, LIMITS)  # eight requests of 512 tokens need no more than 2 MB
+    with pytest.raises(ModelError, match="--kv-cache-memory-bytes"):
+        build_runner(model, options, EngineLimits(1, max_num_seqs=64, max_num_batched_tokens=64))
+
+
+def test_the_log_says_what_the_memory_is_made_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        Memory(weights=GB, step=2 * GB, free=8 * GB, budget=0).tell(3 * GB)
+    said = "memory: weights 1.00 GB, the largest step 2.00 GB, KV cache 3.00 GB; 3.00 GB are kept free"
+    assert [record.getMessage() for record in caplog.records] == [said]
+
+
+def group(folder: Path, limit: str, used: int, cached: int) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "memory.max").write_text(f"{limit}\n")
+    (folder / "memory.current").write_text(f"{used}\n")
+    (folder / "memory.stat").write_text(f"anon 5\nactive_file {cached}\ninactive_file 0\n")
+
+
+def test_a_containers_limit_counts_without_its_page_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checkpoint that was just read lies in it."""
+    own = Path("outer/inner")
+    monkeypatch.setattr(memory, "own_group", lambda: own)
+    monkeypatch.setattr(memory, "CGROUPS", tmp_path / "nothing")
+    of_the_machine = available_cpu_bytes()
+    assert of_the_machine > 0
+    monkeypatch.setattr(memory, "CGROUPS", tmp_path)
+    group(tmp_path / own, "max", 10**6, 0)
+    assert abs(available_cpu_bytes() - of_the_machine) < GB
+    group(tmp_path / own, str(10**7), 9 * 10**6, 4 * 10**6)
+    assert available_cpu_bytes() == 5 * 10**6
+    group(tmp_path / "outer", str(10**6), 10**6, 1000)
+    assert available_cpu_bytes() == 1000, "a limit further up holds as well"

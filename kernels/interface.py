@@ -1,5 +1,6 @@
 """The operations that a model calls, and what they are given. Meaning and shapes: kernels/reference.py."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -45,6 +46,29 @@ class Matrix(Protocol):
         """The weight's rows `ids` [count] int64 -> [count, k]: an embedding."""
 
 
+@dataclass(frozen=True)
+class Layer:
+    """Weights of a decoder's layer. Projections that read the same input are one matrix: qkv and gate_up."""
+
+    input_norm: Tensor  # [hidden]
+    qkv: Matrix  # [(heads + 2 * kv_heads) * head_dim, hidden]
+    head_norms: tuple[Tensor, Tensor] | None  # of queries and of keys, [head_dim] each
+    out: Matrix  # [hidden, heads * head_dim]
+    post_norm: Tensor  # [hidden]
+    gate_up: Matrix  # [2 * intermediate, hidden]
+    down: Matrix  # [hidden, intermediate]
+
+
+class Stack(Protocol):
+    """The layers of a decoder."""
+
+    def __call__(
+        self, hidden: Tensor, positions: Tensor, caches: Sequence[KvPair], inputs: AttentionInputs, wanted: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """hidden [T, hidden], which is used up, and the S ascending tokens `wanted` [S] int64 -> two of [S, hidden]:
+        what the last layer adds, and what it is to be added to. Writes keys and values of all T into the caches."""
+
+
 class Ops(Protocol):
     """`name` goes into the numerics id; `batch_invariant`: a row's bits depend on that row alone."""
 
@@ -74,6 +98,9 @@ class Ops(Protocol):
     ) -> Tensor: ...
     def paged_attention(self, query: Tensor, cache: KvPair, inputs: AttentionInputs, scale: float) -> Tensor: ...
     def silu_mul(self, gate_up: Tensor) -> Tensor: ...
+    def stack(self, layers: Sequence[Layer], eps: float, scale: float, cos_sin: Tensor) -> Stack:
+        """`scale`: of attention's scores; cos_sin as in rope_and_write."""
+
     def draw(self, logits: Tensor, raw: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
         """As in kernels/sampling.py."""
 

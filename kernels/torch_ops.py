@@ -7,7 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernels import pages, reference, sampling
-from kernels.interface import AttentionInputs, KvPair
+from kernels.interface import AttentionInputs, KvPair, Layer, Stack
+from kernels.stack import OneByOne
 
 SCORES = 2**24  # of attention, at once
 SCORE_BYTES = 12  # in float32, twice, and their masks
@@ -86,6 +87,9 @@ class TorchOps:
         scores = min(max(SCORES, heads * length), heads * length * tokens)
         attention = scores * SCORE_BYTES + length * kv_heads * head_dim * (2 * dtype.itemsize + 16)
         return max(tokens * width * POINTWISE_BYTES, attention)
+
+    def stack(self, layers: Sequence[Layer], eps: float, scale: float, cos_sin: Tensor) -> Stack:
+        return OneByOne(self, layers, eps, scale, cos_sin)
 
     def kernel_nanoseconds(self) -> int:
         return 0

@@ -1,10 +1,13 @@
 """The Triton kernels as the operations that a model calls. Imported only where there is a GPU to run them."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from kernels import kv_write, linear, norm_rope, paged_attention, reference, sampling
-from kernels.interface import AttentionInputs, KvPair, Matrix
+from kernels.interface import AttentionInputs, KvPair, Layer, Matrix, Stack
+from kernels.stack import OneByOne
 from kernels.torch_ops import POINTWISE_BYTES, TorchMatrix, joined, plain_cache
 
 
@@ -50,6 +53,9 @@ class TritonOps:
             inputs.max_query_len,
             scale,
         )
+
+    def stack(self, layers: Sequence[Layer], eps: float, scale: float, cos_sin: Tensor) -> Stack:
+        return OneByOne(self, layers, eps, scale, cos_sin)
 
     def kernel_nanoseconds(self) -> int:
         return 0

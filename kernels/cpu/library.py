@@ -24,16 +24,12 @@ class Library(Protocol):
     def nanoseconds(self) -> int: ...
     def packed_size(self, type_: str, n: int, k: int) -> int: ...
     def pack(self, type_: str, rows: int, first: int, count: int, n: int, k: int, packed: int) -> None: ...
-    def unpack_rows(self, type_: str, packed: int, k: int, ids: int, count: int, out: int) -> None: ...
-    def product(
-        self, type_: str, out_type: str, x: int, x_stride: int, rows: int, packed: int, n: int, k: int, out: int
-    ) -> None: ...
     def quantise(self, type_: str, rows: int, first: int, count: int, k: int, packed: int, scales: int) -> None: ...
-    def dequantised_rows(
-        self, type_: str, packed: int, scales: int, k: int, ids: int, count: int, out: int
-    ) -> None: ...
-    def product_int8(
-        self, type_: str, out_type: str, x: int, x_stride: int, rows: int, packed: int, scales: int, n: int, k: int,
+    def unpack_rows(
+        self, type_: str, n: int, k: int, packed: int, scales: int, ids: int, count: int, out: int
+    ) -> None: ...  # fmt: skip
+    def product(
+        self, type_: str, out_type: str, x: int, x_stride: int, rows: int, n: int, k: int, packed: int, scales: int,
         out: int,
     ) -> None: ...  # fmt: skip
     def rms_norm(
@@ -48,6 +44,12 @@ class Library(Protocol):
     def paged_attention(
         self, type_: str, query: int, cache: int, kv_heads: int, head_dim: int, block_size: int,
         tables: int, table_stride: int, starts: int, lens: int, requests: int, heads: int, scale: float, out: int,
+    ) -> None: ...  # fmt: skip
+    def stack(
+        self, type_: str, layers: int, num_layers: int, tokens: int, heads: int, kv_heads: int, head_dim: int,
+        block_size: int, eps: float, scale: float, cos_sin: int, positions: int, slots: int, tables: int,
+        table_stride: int, starts: int, lens: int, requests: int, wanted: int, num_wanted: int, hidden: int,
+        residual: int,
     ) -> None: ...  # fmt: skip
     def draw(
         self, logits: int, raw: int, rows: int, vocab: int, draws: int, ids: int, healthy: int

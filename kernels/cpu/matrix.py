@@ -26,41 +26,70 @@ def rows_of(parts: Sequence[Tensor], dtype: torch.dtype) -> Iterator[tuple[int, 
             first += len(rows)
 
 
-class PackedMatrix:
-    """A weight [n, k], kept only in the layout that products read from end to end."""
+class CpuMatrix:
+    """A weight [n, k] in a layout that products read from end to end."""
 
     def __init__(self, library: Library, parts: Sequence[Tensor], dtype: torch.dtype) -> None:
-        """`parts` [rows, k] stand beneath each other; they may be mapped files, and of any type."""
+        """`parts` [rows, k] stand beneath each other; they may be mapped files, and of any type.
+
+        `dtype`: of what the weight is multiplied with.
+        """
         self._library = library
         self._type = TYPES[dtype]
         self._dtype = dtype
         self._n, self._num_columns = sum(map(len, parts)), parts[0].shape[1]
-        self._padding = self._num_columns % STEP[dtype]  # a column of zeros where columns come in pairs
-        self._k = self._num_columns + self._padding
-        self._packed = pages.zeros((library.packed_size(self._type, self._n, self._k),), torch.uint8)
+        self.padding = self._num_columns % STEP[dtype]  # a column of zeros where columns come in pairs
+        self._k = self._num_columns + self.padding
+        self._packed, self._scales = self._pack(parts)
         assert self._packed.data_ptr() % ALIGNMENT == 0
-        for first, rows in rows_of(parts, dtype):
-            library.pack(
-                self._type, rows.data_ptr(), first, len(rows), self._n, self._num_columns, self._packed.data_ptr()
-            )
+
+    def _pack(self, parts: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
+        """The weight, and a scale for each output if it needs one."""
+        raise NotImplementedError
+
+    def operand(self) -> tuple[int, int, int, int]:
+        """n, k, and the addresses of weight and scales (0: none), as native/operand.h has them."""
+        return self._n, self._k, self._packed.data_ptr(), 0 if self._scales is None else self._scales.data_ptr()
 
     def product(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """x [rows, k] -> [rows, n], in x's dtype or in float32."""
         assert x.dtype == self._dtype and x.shape[1] == self._num_columns and x.stride(1) == 1
-        if self._padding:
-            x = F.pad(x, (0, self._padding))
+        if self.padding:
+            x = F.pad(x, (0, self.padding))
         out = torch.empty(x.shape[0], self._n, dtype=dtype or x.dtype)
         self._library.product(
-            self._type, TYPES[out.dtype], x.data_ptr(), x.stride(0), x.shape[0], self._packed.data_ptr(), self._n,
-            self._k, out.data_ptr(),
-        )  # fmt: skip
+            self._type, TYPES[out.dtype], x.data_ptr(), x.stride(0), x.shape[0], *self.operand(), out.data_ptr()
+        )
         return out
 
     def rows(self, ids: Tensor) -> Tensor:
-        """The weight's rows `ids` [count] int64 -> [count, k]."""
+        """The weight's rows `ids` [count] int64 -> [count, k]; of fewer bits, as near as they come."""
         assert ids.dtype == torch.int64 and ids.is_contiguous()
         out = torch.empty(ids.shape[0], self._k, dtype=self._dtype)
-        self._library.unpack_rows(
-            self._type, self._packed.data_ptr(), self._k, ids.data_ptr(), ids.shape[0], out.data_ptr()
-        )
+        self._library.unpack_rows(self._type, *self.operand(), ids.data_ptr(), ids.shape[0], out.data_ptr())
         return out[:, : self._num_columns].contiguous()
+
+
+class PackedMatrix(CpuMatrix):
+    """Kept in the type of what it is multiplied with."""
+
+    def _pack(self, parts: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
+        library, size = self._library, self._library.packed_size(self._type, self._n, self._k)
+        packed = pages.zeros((size,), torch.uint8)
+        for first, rows in rows_of(parts, self._dtype):
+            library.pack(self._type, rows.data_ptr(), first, len(rows), self._n, self._num_columns, packed.data_ptr())
+        return packed, None
+
+
+class Int8Matrix(CpuMatrix):
+    """Eight bits each and one scale for each output. Twin: reference.quantise."""
+
+    def _pack(self, parts: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
+        library, size = self._library, self._library.packed_size(self._type, self._n, self._k) // self._dtype.itemsize
+        packed = pages.zeros((size,), torch.int8)
+        scales = torch.zeros(size // self._k, dtype=torch.float32)  # of each column, those of the padding too
+        for first, rows in rows_of(parts, self._dtype):
+            library.quantise(
+                self._type, rows.data_ptr(), first, len(rows), self._num_columns, packed.data_ptr(), scales.data_ptr()
+            )
+        return packed, scales

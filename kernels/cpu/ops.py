@@ -1,13 +1,16 @@
 """The compiled kernels on torch tensors: checks what the C++ side takes on trust, and allocates results."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from kernels import pages
-from kernels.cpu.int8 import Int8Matrix
 from kernels.cpu.library import Library
-from kernels.cpu.matrix import STEP, TYPES, PackedMatrix
-from kernels.interface import DRAW, AttentionInputs, Draws, KvPair, Matrix
+from kernels.cpu.matrix import STEP, TYPES, Int8Matrix, PackedMatrix
+from kernels.cpu.stack import CompiledStack, can_run
+from kernels.interface import DRAW, AttentionInputs, Draws, KvPair, Layer, Matrix, Stack
+from kernels.stack import OneByOne
 
 THREAD_BYTES = 4 * 1024**2  # a thread's tiles stay below this
 CANDIDATE_BYTES = 32  # of 16, in a vector that grows by doubling
@@ -102,6 +105,11 @@ class CpuOps:
             scale, out.data_ptr(),
         )  # fmt: skip
         return out
+
+    def stack(self, layers: Sequence[Layer], eps: float, scale: float, cos_sin: Tensor) -> Stack:
+        if can_run(layers):
+            return CompiledStack(self._library, layers, eps, scale, cos_sin)
+        return OneByOne(self, layers, eps, scale, cos_sin)
 
     def draw(self, logits: Tensor, raw: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
         rows, vocab = logits.shape

@@ -15,7 +15,17 @@ class Products(Protocol):
     def packed_size(self, type_: str, n: int, k: int) -> int: ...
     def pack(self, type_: str, rows: int, first: int, count: int, n: int, k: int, packed: int) -> None: ...
     def product(
-        self, type_: str, out_type: str, x: int, x_stride: int, rows: int, packed: int, n: int, k: int, out: int
+        self,
+        type_: str,
+        out_type: str,
+        x: int,
+        x_stride: int,
+        rows: int,
+        n: int,
+        k: int,
+        packed: int,
+        scales: int,
+        out: int,
     ) -> None: ...
 
 
@@ -30,7 +40,7 @@ def _is_exact(library: Products, rows: int, n: int, k: int) -> bool:
     out = array("f", bytes(4 * rows * n))
     given, kept = _bfloat16(x), _bfloat16(weight)
     library.pack("b", _address(kept), 0, n, n, k, packed)
-    library.product("b", "f", _address(given), k, rows, packed, n, k, _address(out))
+    library.product("b", "f", _address(given), k, rows, n, k, packed, 0, _address(out))
     return out.tolist() == [sum(map(mul, row, column)) for row in x for column in weight]
 
 

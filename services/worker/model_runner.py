@@ -46,8 +46,9 @@ class ModelRunner:
         """Does not wait for the device. Raises PlanError when the plan does not follow from the one before it."""
         before = self._decoder.ops.kernel_nanoseconds()
         inputs = self._batch.apply(plan)
-        hidden = self._decoder.forward(inputs.input_ids, inputs.positions, self._cache, inputs.attention)
-        logits = self._decoder.logits(hidden[inputs.logit_indices])
+        logits = self._decoder.forward(
+            inputs.input_ids, inputs.positions, self._cache, inputs.attention, inputs.logit_indices
+        )
         sampled = sample(logits, self._rows(inputs), self._decoder.ops)
         handles = [self._batch.slot(index).handle for index in inputs.sampled_slots]
         self._batch.append(inputs.sampled_slots, sampled.token_ids)

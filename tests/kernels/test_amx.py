@@ -149,10 +149,8 @@ class Wrong:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._library, name)
 
-    def product(
-        self, type_: str, out_type: str, x: int, x_stride: int, rows: int, packed: int, n: int, k: int, out: int
-    ) -> None:
-        self._library.product(type_, out_type, x + 2 * k * (rows > 1), x_stride, rows - 1 or 1, packed, n, k, out)
+    def product(self, type_: str, out_type: str, x: int, x_stride: int, rows: int, *others: int) -> None:
+        self._library.product(type_, out_type, x + 2 * x_stride * (rows > 1), x_stride, rows - 1 or 1, *others)
 
 
 class Machine:

@@ -3,11 +3,9 @@
 
 #include <stdexcept>
 
-#include "attention.h"
 #include "has_amx.h"
-#include "linear_int8.h"
-#include "pointwise.h"
 #include "sample.h"
+#include "stack.h"
 
 namespace {
 
@@ -42,46 +40,27 @@ void pack(char type, Address rows, int64_t first, int64_t count, int64_t n, int6
     });
 }
 
-void unpack_rows(char type, Address packed, int64_t k, Address ids, int64_t count, Address out) {
+void unpack_rows(char type, int64_t n, int64_t k, Address packed, Address scales, Address ids, int64_t count,
+                 Address out) {
     with_type(type, [=](auto t) {
-        using T = decltype(t);
-        linear::unpack_rows(at<const T>(packed), k, at<const int64_t>(ids), count, at<T>(out));
+        const linear::Matrix matrix{n, k, int64_t(packed), int64_t(scales)};
+        linear::rows_of(matrix, at<const int64_t>(ids), count, at<decltype(t)>(out));
     });
 }
 
-void product(char type, char out_type, Address x, int64_t x_stride, int64_t rows, Address packed, int64_t n, int64_t k,
-             Address out) {
+void product(char type, char out_type, Address x, int64_t x_stride, int64_t rows, int64_t n, int64_t k, Address packed,
+             Address scales, Address out) {
     with_type(type, [=](auto t) {
         using T = decltype(t);
-        if (out_type == 'f')
-            linear::product(at<const T>(x), x_stride, rows, at<const T>(packed), n, k, at<float>(out), n);
-        else
-            linear::product(at<const T>(x), x_stride, rows, at<const T>(packed), n, k, at<T>(out), n);
+        const linear::Matrix matrix{n, k, int64_t(packed), int64_t(scales)};
+        const auto into = [=](auto* result) { linear::multiply(at<const T>(x), x_stride, rows, matrix, result); };
+        out_type == 'f' ? into(at<float>(out)) : into(at<T>(out));
     });
 }
 
 void quantise(char type, Address rows, int64_t first, int64_t count, int64_t k, Address packed, Address scales) {
     with_type(type, [=](auto t) {
         linear::quantise(at<const decltype(t)>(rows), first, count, k, at<int8_t>(packed), at<float>(scales));
-    });
-}
-
-void dequantised_rows(char type, Address packed, Address scales, int64_t k, Address ids, int64_t count, Address out) {
-    with_type(type, [=](auto t) {
-        linear::dequantised_rows(at<const int8_t>(packed), at<const float>(scales), k, at<const int64_t>(ids), count,
-                                 at<decltype(t)>(out));
-    });
-}
-
-void product_int8(char type, char out_type, Address x, int64_t x_stride, int64_t rows, Address packed, Address scales,
-                  int64_t n, int64_t k, Address out) {
-    with_type(type, [=](auto t) {
-        using T = decltype(t);
-        const auto into = [=](auto* result) {
-            linear::product_int8(at<const T>(x), x_stride, rows, at<const int8_t>(packed), at<const float>(scales), n, k,
-                                 result, n);
-        };
-        out_type == 'f' ? into(at<float>(out)) : into(at<T>(out));
     });
 }
 
@@ -132,6 +111,13 @@ void paged_attention(char type, Address query, Address cache, int64_t kv_heads, 
     });
 }
 
+void run_stack(char type, Address layers, int64_t num_layers, const stack::Step& step, Address hidden, Address residual) {
+    with_type(type, [&](auto t) {
+        using T = decltype(t);
+        stack::run(at<const stack::Layer>(layers), num_layers, step, at<T>(hidden), at<T>(residual));
+    });
+}
+
 void draw(Address logits, Address raw, int64_t rows, int64_t vocab, Address draws, Address ids, Address healthy) {
     sample::draw(at<const float>(logits), at<const float>(raw), rows, vocab, at<const sample::Draw>(draws),
                  at<int64_t>(ids), at<bool>(healthy));
@@ -163,11 +149,20 @@ PYBIND11_MODULE(TANDEM_MODULE, m) {
     m.def("unpack_rows", unpack_rows, released);
     m.def("product", product, released);
     m.def("quantise", quantise, released);
-    m.def("dequantised_rows", dequantised_rows, released);
-    m.def("product_int8", product_int8, released);
     m.def("rms_norm", rms_norm, released);
     m.def("silu_mul", silu_mul, released);
     m.def("rope_and_write", rope_and_write, released);
     m.def("paged_attention", paged_attention, released);
     m.def("draw", draw, released);
+    m.def("stack",
+          [](char type, Address layers, int64_t num_layers, int64_t tokens, int64_t heads, int64_t kv_heads,
+             int64_t head_dim, int64_t block_size, double eps, double scale, Address cos_sin, Address positions,
+             Address slots, Address tables, int64_t table_stride, Address starts, Address lens, int64_t requests,
+             Address wanted, int64_t num_wanted, Address hidden, Address residual) {
+              run_stack(type, layers, num_layers,
+                        {tokens, heads, kv_heads, head_dim, block_size, eps, scale, cos_sin, positions, slots, tables,
+                         table_stride, starts, lens, requests, wanted, num_wanted},
+                        hidden, residual);
+          },
+          released);
 }

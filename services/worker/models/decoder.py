@@ -4,31 +4,16 @@ Owns the weights in the form that its kernels want. Knows nothing of requests: i
 where their KV belongs.
 """
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-from kernels.interface import AttentionInputs, KvPair, Matrix, Ops
+from kernels.interface import AttentionInputs, KvPair, Layer, Matrix, Ops
 from kernels.torch_ops import TorchMatrix, joined
 from services.worker.models.config import DecoderConfig
 from services.worker.models.parameters import EMBEDDING, FINAL_NORM, HEAD, layer_name
 from services.worker.weights import Weights
 
 KvCache = list[KvPair]  # per layer
-
-
-@dataclass(frozen=True)
-class Layer:
-    """Projections that read the same input are one matrix: qkv and gate_up."""
-
-    input_norm: Tensor  # [hidden]
-    qkv: Matrix  # [(heads + 2 * kv_heads) * head_dim, hidden]
-    head_norms: tuple[Tensor, Tensor] | None  # of queries and of keys, [head_dim] each
-    out: Matrix  # [hidden, heads * head_dim]
-    post_norm: Tensor  # [hidden]
-    gate_up: Matrix  # [2 * intermediate, hidden]
-    down: Matrix  # [hidden, intermediate]
 
 
 class Decoder:
@@ -46,31 +31,20 @@ class Decoder:
             # Of an embedding of its own only rows are taken: it stays as it is.
             self._embedding = TorchMatrix(joined([weights.take(EMBEDDING)], dtype, device))
             self._head = self._matrix(weights, HEAD)
-        self._layers = [self._layer(weights, index) for index in range(config.num_layers)]
+        layers = [self._layer(weights, index) for index in range(config.num_layers)]
+        self._stack = ops.stack(layers, config.rms_norm_eps, config.head_dim**-0.5, rope_table(config, device))
         self._final_norm = self._vector(weights, FINAL_NORM)
-        self._cos_sin = rope_table(self.config, self.device)
 
-    def forward(self, input_ids: Tensor, positions: Tensor, cache: KvCache, inputs: AttentionInputs) -> Tensor:
-        """Hidden states [T, hidden] of input_ids [T] at positions [T]; writes their KV into the cache on the way."""
-        ops, eps = self.ops, self.config.rms_norm_eps
-        hidden = residual = self._embedding.rows(input_ids)
-        normed = ops.rms_norm(hidden, self._layers[0].input_norm, eps)
-        for index, layer in enumerate(self._layers):
-            if index > 0:
-                normed, residual = ops.add_rms_norm(hidden, residual, layer.input_norm, eps)
-            qkv = layer.qkv.product(normed)
-            query = ops.rope_and_write(
-                qkv, layer.head_norms, eps, self._cos_sin, positions, cache[index], inputs.slot_mapping
-            )
-            mixed = ops.paged_attention(query, cache[index], inputs, self.config.head_dim**-0.5)
-            hidden = layer.out.product(mixed.flatten(1))
-            normed, residual = ops.add_rms_norm(hidden, residual, layer.post_norm, eps)
-            hidden = layer.down.product(ops.silu_mul(layer.gate_up.product(normed)))
-        return ops.add_rms_norm(hidden, residual, self._final_norm, eps)[0]
+    def forward(
+        self, input_ids: Tensor, positions: Tensor, caches: KvCache, inputs: AttentionInputs, wanted: Tensor
+    ) -> Tensor:
+        """Logits [S, vocab] float32 of the S ascending tokens `wanted` [S] int64, of input_ids [T] at positions [T].
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """[rows, hidden] -> [rows, vocab] float32."""
-        return self._head.product(hidden, torch.float32)
+        Writes the KV of all T into the caches on the way.
+        """
+        hidden, residual = self._stack(self._embedding.rows(input_ids), positions, caches, inputs, wanted)
+        normed, _ = self.ops.add_rms_norm(hidden, residual, self._final_norm, self.config.rms_norm_eps)
+        return self._head.product(normed, torch.float32)
 
     def empty_cache(self, num_blocks: int, block_size: int) -> KvCache:
         """What a block held before is never read, for attention stops at a request's length."""

@@ -1,0 +1,37 @@
+// A weight as Python hands it over (kernels/cpu/matrix.py), in whichever layout.
+#pragma once
+#include "linear_int8.h"
+
+namespace linear {
+
+struct Matrix {
+    int64_t n, k;
+    int64_t packed, scales;  // addresses; scales: 0 for weights as they are
+
+    bool is_int8() const { return scales != 0; }
+    const float* scale() const { return reinterpret_cast<const float*>(scales); }
+    template <class T>
+    const T* weights() const {
+        return reinterpret_cast<const T*>(packed);
+    }
+};
+
+// out [rows, n] = x [rows, k], whose rows are `x_stride` elements apart, times the transpose of the weight [n, k].
+template <class T, class Out>
+void multiply(const T* x, int64_t x_stride, int64_t rows, const Matrix& matrix, Out* out) {
+    if (matrix.is_int8())
+        product_int8(x, x_stride, rows, matrix.weights<int8_t>(), matrix.scale(), matrix.n, matrix.k, out, matrix.n);
+    else
+        product(x, x_stride, rows, matrix.weights<T>(), matrix.n, matrix.k, out, matrix.n);
+}
+
+// Rows `ids` of the weight: the embedding of tokens from a tied output head.
+template <class T>
+void rows_of(const Matrix& matrix, const int64_t* ids, int64_t count, T* out) {
+    if (matrix.is_int8())
+        dequantised_rows(matrix.weights<int8_t>(), matrix.scale(), matrix.k, ids, count, out);
+    else
+        unpack_rows(matrix.weights<T>(), matrix.k, ids, count, out);
+}
+
+}  // namespace linear

@@ -121,7 +121,7 @@ def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
 
 @pytest.fixture(scope="module")
 def keyed() -> Iterator[Server]:
-    with Server("--kv-cache-memory-bytes=1M", env={"TANDEM_API_KEY": ENVIRONMENT_KEY}) as server:
+    with Server("--kv-cache-memory-bytes=1M", "--cpu-threads=3", env={"TANDEM_API_KEY": ENVIRONMENT_KEY}) as server:
         yield server
 
 
@@ -407,6 +407,16 @@ def test_kv_cache_memory_bytes(keyed: Server) -> None:
     assert keyed.stats().num_blocks == 2**20 // DEMO_BLOCK_BYTES
 
 
+def test_cpu_threads(keyed: Server, plain: Server) -> None:
+    """The worker's own thread works as well."""
+    assert (num_helpers(keyed), num_helpers(plain)) == (2, len(os.sched_getaffinity(0)) - 1)
+
+
+def num_helpers(server: Server) -> int:
+    threads = Path(f"/proc/{role_pid(server, 'worker')}/task").glob("*/comm")
+    return [thread.read_text().strip() for thread in threads].count("kernels")
+
+
 def test_gpu_memory_utilization() -> None:
     line = refusal("--device=cpu", "--gpu-memory-utilization=0.5")
     assert line.startswith("tandem worker: error: --gpu-memory-utilization is for CUDA only")
@@ -466,6 +476,7 @@ PROOFS: dict[str, Callable[..., None]] = {
     "api_key": test_api_key,
     "async_scheduling": test_async_scheduling,
     "batch_invariant": test_batch_invariant,
+    "cpu_threads": test_cpu_threads,
     "block_size": test_block_size,
     "chat_template": test_chat_template,
     "config": test_config,

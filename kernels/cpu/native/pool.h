@@ -8,6 +8,9 @@
 #include <memory>
 #include <thread>
 #include <vector>
+#if defined(__linux__)
+#include <pthread.h>
+#endif
 
 #include "simd.h"
 
@@ -79,6 +82,9 @@ private:
     }
 
     void help(int thread, uint32_t seen) {
+#if defined(__linux__)
+        pthread_setname_np(pthread_self(), "kernels");  // as top and /proc show it
+#endif
         for (;;) {
             wait_for_round(seen);
             seen = round_.load();

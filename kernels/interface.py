@@ -62,6 +62,8 @@ class Layer:
 class Stack(Protocol):
     """The layers of a decoder."""
 
+    layers: Sequence[Layer]
+
     def __call__(
         self, hidden: Tensor, positions: Tensor, caches: Sequence[KvPair], inputs: AttentionInputs, wanted: Tensor
     ) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,7 @@ class OneByOne:
 
     def __init__(self, ops: Ops, layers: Sequence[Layer], eps: float, scale: float, cos_sin: Tensor) -> None:
         self._ops = ops
-        self._layers = layers
+        self.layers = layers
         self._eps = eps
         self._scale = scale
         self._cos_sin = cos_sin
@@ -21,14 +21,14 @@ class OneByOne:
         self, hidden: Tensor, positions: Tensor, caches: Sequence[KvPair], inputs: AttentionInputs, wanted: Tensor
     ) -> tuple[Tensor, Tensor]:
         ops, eps = self._ops, self._eps
-        residual, normed = hidden, ops.rms_norm(hidden, self._layers[0].input_norm, eps)
-        for index, (layer, cache) in enumerate(zip(self._layers, caches, strict=True)):
+        residual, normed = hidden, ops.rms_norm(hidden, self.layers[0].input_norm, eps)
+        for index, (layer, cache) in enumerate(zip(self.layers, caches, strict=True)):
             if index > 0:
                 normed, residual = ops.add_rms_norm(hidden, residual, layer.input_norm, eps)
             qkv = layer.qkv.product(normed)
             query = ops.rope_and_write(qkv, layer.head_norms, eps, self._cos_sin, positions, cache, inputs.slot_mapping)
             mixed = ops.paged_attention(query, cache, inputs, self._scale).flatten(1)
-            if index + 1 == len(self._layers):
+            if index + 1 == len(self.layers):
                 mixed, residual = mixed[wanted], residual[wanted]
             hidden = layer.out.product(mixed)
             normed, residual = ops.add_rms_norm(hidden, residual, layer.post_norm, eps)

@@ -31,7 +31,7 @@ class CompiledStack:
 
     def __init__(self, library: Library, layers: Sequence[Layer], eps: float, scale: float, cos_sin: Tensor) -> None:
         self._library = library
-        self._layers = list(layers)  # alive as long as their addresses
+        self.layers: Sequence[Layer] = list(layers)  # alive as long as their addresses
         self._eps = eps
         self._scale = scale
         self._cos_sin = cos_sin

@@ -202,7 +202,7 @@ def test_a_decoder_computes_with_the_checkpoints_weights(path: Path, ops: Ops, d
     decoder = load_model(path, WorkerOptions(model=str(path), device="cpu", dtype=dtype), ops).decoder
     named = {name: tensor.to(decoder.dtype) for name, tensor in load_file(path / "model.safetensors").items()}
     x = torch.randn(3, 64, generator=torch.Generator().manual_seed(0)).to(decoder.dtype)
-    for index, layer in enumerate(decoder._layers):
+    for index, layer in enumerate(decoder._stack.layers):
         for matrix, parts in ((layer.qkv, ("q", "k", "v")), (layer.gate_up, ("gate", "up"))):
             block = "self_attn" if len(parts) == 3 else "mlp"
             weight = torch.cat([named[f"model.layers.{index}.{block}.{part}_proj.weight"] for part in parts])

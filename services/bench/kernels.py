@@ -23,7 +23,7 @@ from kernels.cpu.ops import CpuOps
 from kernels.torch_ops import TorchOps
 from services.bench.engine import count
 from services.bench.kernel_cases import Case, Run, Shape, cases
-from services.bench.limits import Limits, Work, cpu_model, last_cache_bytes, probe
+from services.bench.limits import Limits, Work, cpu_model, last_cache_bytes, others_seconds, probe
 from services.errors import Fatal
 from services.model_files import resolve
 from services.worker.checkpoint import read_json
@@ -87,10 +87,11 @@ def measure(ops: CpuOps, all_cases: Iterable[Case], repeats: int) -> Iterator[Ti
         yield Timed(case.kernel, case.shape, case.work, seconds, median_seconds(case.make(twin), repeats))
 
 
-def report(model: str, variant: str, threads: int, limits: Limits, rows: Sequence[Timed]) -> str:
-    """Markdown."""
+def report(model: str, variant: str, threads: int, limits: Limits, others: float, rows: Sequence[Timed]) -> str:
+    """Markdown. `others`: cores that other processes kept busy, on average."""
     head = [
-        f"Kernels {variant} in bfloat16, shapes of {model}; {cpu_model()}, {threads} threads, {date.today()}.",
+        f"Kernels {variant} in bfloat16, shapes of {model}; {cpu_model()}, {threads} of {os.cpu_count()} threads, "
+        f"{date.today()}. Other processes kept {others:.1f} cores busy meanwhile.",
         f"Limit: {limits.memory_bytes / 1e9:.1f} GB/s from memory, {limits.cache_bytes / 1e9:.1f} GB/s within caches, "
         f"{limits.operations / 1e9:.1f} Gop/s. Memory and operations are the best of a probe (a large read; torch's "
         "square products) and of all rows below: there may be a higher limit that neither reached.",
@@ -129,7 +130,9 @@ def _shape_of(model: str) -> Shape:
 def _bench(library: Library, shape: Shape, model: str, threads: int, repeats: int) -> str:
     ops = CpuOps(library, threads)
     torch.manual_seed(0)
+    began, others = time.perf_counter(), others_seconds()
     probed = probe(threads)
     rows = list(measure(ops, cases(shape, 2 * last_cache_bytes()), repeats))
     limits = reduce(lambda found, row: found.raised(row.work, row.seconds), rows, probed)
-    return report(model, library.NAME, threads, limits, rows)
+    busy = (others_seconds() - others) / (time.perf_counter() - began)
+    return report(model, library.NAME, threads, limits, max(0.0, busy), rows)

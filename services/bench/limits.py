@@ -3,6 +3,7 @@
 Each rate is the best of several tries, since whatever disturbs a probe only makes it slower.
 """
 
+import os
 import platform
 import time
 from collections.abc import Callable
@@ -18,6 +19,7 @@ MIN_TRIES = 10
 PROBE_SECONDS = 0.3
 DEFAULT_LAST_CACHE_BYTES = 32 * 1024**2
 _FIRST_CPU = Path("/sys/devices/system/cpu/cpu0/cache")
+_CPU_TIMES = Path("/proc/stat")
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,14 @@ def last_cache_bytes() -> int:
     """Of the largest cache that the first core uses, shared or not."""
     sizes = [file.read_text().strip() for file in _FIRST_CPU.glob("index*/size")]
     return max((1024 * int(size.removesuffix("K")) for size in sizes), default=DEFAULT_LAST_CACHE_BYTES)
+
+
+def others_seconds() -> float:
+    """CPU time, since some moment, of all processes but this one, and of other machines on these cores; 0: unknown."""
+    if not _CPU_TIMES.exists():
+        return 0.0
+    user, nice, system, _, _, _, _, steal = map(int, _CPU_TIMES.read_text().split()[1:9])
+    return (user + nice + system + steal) / os.sysconf("SC_CLK_TCK") - time.process_time()
 
 
 def cpu_model() -> str:

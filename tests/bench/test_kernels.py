@@ -31,7 +31,7 @@ def test_every_row_has_positive_numbers(tmp_path: Path) -> None:
     ended = run_tandem("bench", "kernels", f"--model={tmp_path}", "--cpu-threads=1", "--repeats=1")
     assert ended.returncode == 0 and ended.stderr == "", ended.stderr
     lines = ended.stdout.splitlines()
-    assert "1 threads" in lines[0] and "GB/s from memory" in lines[1]
+    assert "1 of " in lines[0] and "cores busy" in lines[0] and "GB/s from memory" in lines[1]
     head, _, *rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("|")]
     assert tuple(head) == COLUMNS
     assert [row[:2] for row in rows] == [[case.kernel, case.shape] for case in cases(Shape(64, 96, 4, 2, 16, 300), 1)]

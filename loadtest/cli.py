@@ -21,6 +21,7 @@ from loadtest.client import Target, open_session, reach, run
 from loadtest.command import make_folder, run_command, write
 from loadtest.options import RAGGED, Options
 from loadtest.report import Numbers, remarks, summarize, table
+from loadtest.wait_share import read_counters, wait_share
 from loadtest.workloads import IdPrompts, Request, TextPrompts, arrival_times, ragged_requests, random_requests
 from services.errors import Fatal
 from services.model_files import resolve
@@ -54,9 +55,10 @@ class _Bench:
     def __init__(self, session: ClientSession, options: Options, model: str) -> None:
         self._options = options
         target = Target(
-            options.base_url + options.endpoint, model, options.chat, options.temperature, options.ignore_eos
+            options.base_url, options.endpoint, model, options.chat, options.temperature, options.ignore_eos
         )
         self._run = partial(run, session, target)
+        self._counters = partial(read_counters, session, target.metrics_url)
 
     async def warm_up(self, requests: Sequence[Request]) -> None:
         """Raises Fatal if all of them fail: what comes after them would, too."""
@@ -85,10 +87,12 @@ class _Bench:
 
     async def _measure(self, requests: Sequence[Request], label: str, **how: Any) -> Numbers:
         # disable=None: no bar where stderr is a file, which would get a line for each step.
+        before = await self._counters()
         with tqdm(total=len(requests), desc=label, unit="req", disable=None, file=sys.stderr) as bar:
             results, duration = await self._run(requests, on_done=bar.update, **how)
-        options = self._options
-        return summarize(results, duration, metrics=options.percentile_metrics, percentiles=options.metric_percentiles)
+        share = wait_share(before, await self._counters())
+        metrics, points = self._options.percentile_metrics, self._options.metric_percentiles
+        return summarize(results, duration, metrics=metrics, percentiles=points, wait_share=share)
 
     def _print(self, numbers: Numbers, **how: Any) -> None:
         lines = [table(numbers, **how), *remarks(numbers, exact_length=self._options.ignore_eos)]

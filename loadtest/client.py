@@ -31,11 +31,20 @@ class _Failed(Exception):
 
 @dataclass(frozen=True)
 class Target:
-    url: str
+    base_url: str
+    endpoint: str
     model: str
     chat: bool
     temperature: float | None = None  # None: the server's default
     ignore_eos: bool = False
+
+    @property
+    def url(self) -> str:
+        return self.base_url + self.endpoint
+
+    @property
+    def metrics_url(self) -> str:
+        return f"{self.base_url}/metrics"
 
     def body(self, request: Request) -> dict[str, Any]:
         """Names only what was asked for: other servers refuse what they don't know."""

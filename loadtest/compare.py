@@ -130,7 +130,7 @@ async def _turn(command: Command, turn: int, options: Options, rows: list[Number
         async with open_session(None) as session:
             await server.healthy(session, options.start_timeout)
             model = await reach(session, f"{server.url}/v1/models", None)
-            target = Target(f"{server.url}/v1/completions", model, chat=False, temperature=0.0, ignore_eos=True)
+            target = Target(server.url, "/v1/completions", model, chat=False, temperature=0.0, ignore_eos=True)
             warm, _ = await run(session, target, WARM_UP.requests(warm_up_seed(turn)), max_concurrency=WARM_UP.at_once)
             if failures := [result.error for result in warm if result.error is not None]:
                 raise Fatal(f"{command.label}: the warm-up failed: {failures[0]}")

@@ -13,8 +13,9 @@ import numpy as np
 
 from loadtest.client import Target, run
 from loadtest.command import COUNT, TOKENS, Parser, make_folder_of, number, run_command, write
-from loadtest.report import faults, summarize
+from loadtest.report import WAIT_SHARE, faults, summarize
 from loadtest.subject import Subject, fresh_requests, parse, reached
+from loadtest.wait_share import read_counters, wait_share
 from services.errors import Fatal
 
 _PERCENTILES = (10, 25, 50, 75, 90, 99)
@@ -49,11 +50,18 @@ async def _bench(argv: Sequence[str]) -> int:
     options, subject = read_options(argv)
     make_folder_of("--output-json", options.output_json)
     async with reached(subject) as (session, target):
-        seconds = [await _batch(session, target, options) for _ in range(options.num_iters_warmup + options.num_iters)]
-    found = statistics(seconds[options.num_iters_warmup :])
+        for _ in range(options.num_iters_warmup):
+            await _batch(session, target, options)
+        before = await read_counters(session, target.metrics_url)
+        seconds = [await _batch(session, target, options) for _ in range(options.num_iters)]
+        share = wait_share(before, await read_counters(session, target.metrics_url))
+    found = statistics(seconds)
     sys.stdout.write(f"Avg latency: {found['avg_latency']:.4f} seconds\n")
     for point, value in found["percentiles"].items():
         sys.stdout.write(f"{point}% percentile latency: {value:.4f} seconds\n")
+    if share is not None:
+        found[WAIT_SHARE] = share
+        sys.stdout.write(f"Accelerator wait share (%): {100 * share:.2f}\n")
     if options.output_json is not None:
         write(options.output_json, json.dumps(found, indent=2) + "\n")
     return 0

@@ -20,6 +20,7 @@ METRICS = {
     "itl": ("ITL", "Inter-token Latency"),
     "e2el": ("E2EL", "End-to-end Latency"),
 }
+WAIT_SHARE = "accelerator_wait_share"
 _WIDTH = 50
 _MAX_REASONS = 5
 
@@ -30,10 +31,12 @@ def summarize(
     *,
     metrics: Sequence[str] = tuple(METRICS),
     percentiles: Sequence[float] = (99.0,),
+    wait_share: float | None = None,
 ) -> Numbers:
     """The numbers of one run of `duration` seconds. Failed requests count in `failed` and in the peak, nowhere else.
 
-    A latency that no request has (TPOT where every answer is one token) is None.
+    A latency that no request has (TPOT where every answer is one token) is None. The accelerator's wait share, from 0
+    to 1, is among them only where there is one.
     """
     done = [result for result in results if result.error is None]
     failures = Counter(result.error for result in results if result.error is not None)
@@ -53,6 +56,7 @@ def summarize(
         "without_usage": sum(result.completion_tokens is None for result in done),
         "other_output_len": sum(result.output_tokens != result.asked_output_len for result in done),
         "failures": dict(failures.most_common(_MAX_REASONS)),
+        **({} if wait_share is None else {WAIT_SHARE: wait_share}),
     }
     values: dict[str, Sequence[float | None]] = {
         "ttft": [result.ttft for result in done],
@@ -101,6 +105,7 @@ def table(
         _row("Output token throughput (tok/s):", numbers["output_throughput"]),
         _row("Peak concurrent requests:", numbers["max_concurrent_requests"]),
         _row("Total token throughput (tok/s):", numbers["total_token_throughput"]),
+        *([_row("Accelerator wait share (%):", 100 * numbers[WAIT_SHARE])] if WAIT_SHARE in numbers else []),
     ]
     for name, (short, headline) in METRICS.items():
         keys = [key for key in numbers if key.endswith(f"_{name}_ms") and not key.startswith("std_")]

@@ -81,7 +81,7 @@ async def reached(subject: Subject) -> AsyncIterator[tuple[aiohttp.ClientSession
             await server.healthy(session, subject.start_timeout)
             url = server.url
         model = await reach(session, f"{url}/v1/models", subject.model)
-        yield session, Target(f"{url}/v1/completions", model, chat=False, temperature=0.0, ignore_eos=True)
+        yield session, Target(url, "/v1/completions", model, chat=False, temperature=0.0, ignore_eos=True)
 
 
 def fresh_requests(count: int, input_len: int, output_len: int) -> list[Request]:

@@ -13,8 +13,9 @@ import aiohttp
 from loadtest.client import Target, run
 from loadtest.command import COUNT, TOKENS, Parser, UsageError, make_folder_of, number, run_command, several, write
 from loadtest.plot import can_draw, draw_sweep
-from loadtest.report import Numbers, faults, summarize
+from loadtest.report import WAIT_SHARE, Numbers, faults, summarize
 from loadtest.subject import Subject, fresh_requests, parse, reached
+from loadtest.wait_share import read_counters, wait_share
 from loadtest.workloads import Request, arrival_times
 
 COLUMNS = {
@@ -81,11 +82,12 @@ async def _bench(argv: Sequence[str]) -> int:
     found: list[tuple[float, Numbers]] = []
     async with reached(subject) as (session, target):
         await run(session, target, _requests(options, options.num_warmups), max_concurrency=1)
-        sys.stdout.write(_line([axis, *COLUMNS]))
+        sys.stdout.write(_line([axis, *COLUMNS, "wait %"]))
         for point in options.request_rate or options.max_concurrency:
             numbers = await _measure(session, target, options, point, by_rate)
             found.append((point, numbers))
-            sys.stdout.write(_line([f"{point:g}", *(_shown(numbers[name]) for name in COLUMNS.values())]))
+            cells = [*(_shown(numbers[name]) for name in COLUMNS.values()), _percent(numbers.get(WAIT_SHARE))]
+            sys.stdout.write(_line([f"{point:g}", *cells]))
             sys.stdout.write("".join(f"{why}\n" for why in faults(numbers)))
             sys.stdout.flush()
     _save(options, axis, found)
@@ -98,7 +100,10 @@ async def _measure(
     requests = _requests(options, options.num_prompts)
     arrivals = arrival_times(len(requests), point if by_rate else inf)
     limit = None if by_rate else int(point)
-    return summarize(*await run(session, target, requests, arrivals=arrivals, max_concurrency=limit))
+    before = await read_counters(session, target.metrics_url)
+    results, duration = await run(session, target, requests, arrivals=arrivals, max_concurrency=limit)
+    share = wait_share(before, await read_counters(session, target.metrics_url))
+    return summarize(results, duration, wait_share=share)
 
 
 def _requests(options: Namespace, count: int) -> list[Request]:
@@ -116,6 +121,10 @@ def _save(options: Namespace, axis: str, found: list[tuple[float, Numbers]]) -> 
 
 def _shown(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.2f}"
 
 
 def _line(cells: Sequence[str]) -> str:

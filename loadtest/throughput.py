@@ -9,8 +9,9 @@ from pathlib import Path
 
 from loadtest.client import run
 from loadtest.command import COUNT, TOKENS, Parser, make_folder_of, number, run_command, write
-from loadtest.report import faults, summarize
+from loadtest.report import WAIT_SHARE, faults, summarize
 from loadtest.subject import Subject, fresh_requests, parse, reached
+from loadtest.wait_share import read_counters, wait_share
 
 
 def main(argv: Sequence[str]) -> int:
@@ -47,7 +48,9 @@ async def _bench(argv: Sequence[str]) -> int:
     limit = options.max_concurrency
     async with reached(subject) as (session, target):
         await run(session, target, requests[: options.num_warmups], max_concurrency=limit)
+        before = await read_counters(session, target.metrics_url)
         results, duration = await run(session, target, requests[options.num_warmups :], max_concurrency=limit)
+        share = wait_share(before, await read_counters(session, target.metrics_url))
     numbers = summarize(results, duration)
     wrong = faults(numbers)
     sys.stdout.write(
@@ -55,6 +58,8 @@ async def _bench(argv: Sequence[str]) -> int:
         f"{numbers['total_token_throughput']:.2f} total tokens/s, "
         f"{numbers['output_throughput']:.2f} output tokens/s\n"
     )
+    if share is not None:
+        sys.stdout.write(f"Accelerator wait share (%): {100 * share:.2f}\n")
     sys.stdout.write("".join(f"{why}\n" for why in wrong))
     if options.output_json is not None:
         found = {
@@ -65,6 +70,7 @@ async def _bench(argv: Sequence[str]) -> int:
             "tokens_per_second": numbers["total_token_throughput"],
             "output_tokens_per_second": numbers["output_throughput"],
             "faults": wrong,
+            **({} if share is None else {WAIT_SHARE: share}),
         }
         write(options.output_json, json.dumps(found, indent=2) + "\n")
     return 1 if wrong else 0

@@ -22,6 +22,7 @@ USAGE = """usage: tandem COMMAND [OPTIONS]
   bench sweep        measure a server at several concurrencies or request rates
   bench engine       measure what a step costs the scheduler
   bench transport    measure what a token costs from worker to client
+  bench kernels      measure the compiled CPU kernels against plain torch and the machine's limit
   replay FILE        go through an engine's flight recorder again
 
 `tandem COMMAND --help` lists the options of one command; `tandem --version` prints the version.
@@ -34,6 +35,7 @@ BENCHMARKS = {
     "sweep": "loadtest.sweep",
     "engine": "services.bench.engine",
     "transport": "services.bench.transport",
+    "kernels": "services.bench.kernels",
 }
 
 

@@ -1,1 +1,1 @@
-"""`tandem bench engine` and `tandem bench transport`: parts of this server measured by themselves."""
+"""`tandem bench engine`, `transport` and `kernels`: parts of this server measured by themselves."""

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,11 @@ def server() -> Iterator[Server]:
         yield server
 
 
+def wait_share_line(found: dict[str, Any]) -> str:
+    assert 0 < found["accelerator_wait_share"] < 1
+    return f"Accelerator wait share (%): {100 * found['accelerator_wait_share']:.2f}"
+
+
 def test_latency(server: Server, tmp_path: Path) -> None:
     done = run_tandem(
         "bench", *LATENCY, f"--base-url={server.url}", f"--output-json={tmp_path / 'new' / 'latency.json'}"
@@ -32,7 +38,8 @@ def test_latency(server: Server, tmp_path: Path) -> None:
     assert min(found["latencies"]) <= found["percentiles"]["50"] <= max(found["latencies"])
     lines = done.stdout.splitlines()
     assert lines[0] == f"Avg latency: {found['avg_latency']:.4f} seconds"
-    assert [line.split("%")[0] for line in lines[1:]] == ["10", "25", "50", "75", "90", "99"]
+    assert [line.split("%")[0] for line in lines[1:-1]] == ["10", "25", "50", "75", "90", "99"]
+    assert lines[-1] == wait_share_line(found)
 
 
 def test_a_batch_is_sent_at_once_and_never_again() -> None:
@@ -56,7 +63,10 @@ def test_throughput(server: Server, tmp_path: Path) -> None:
     requests, total, output = (
         f"{found[name]:.2f}" for name in ("requests_per_second", "tokens_per_second", "output_tokens_per_second")
     )
-    assert done.stdout == f"Throughput: {requests} requests/s, {total} total tokens/s, {output} output tokens/s\n"
+    assert done.stdout.splitlines() == [
+        f"Throughput: {requests} requests/s, {total} total tokens/s, {output} output tokens/s",
+        wait_share_line(found),
+    ]
 
 
 def test_throughput_keeps_its_concurrency() -> None:
@@ -93,6 +103,8 @@ def test_sweep_over_concurrencies(server: Server, tmp_path: Path) -> None:
             round(row["output_throughput"], 2),
         ]
         assert shown[4] == round(row["mean_ttft_ms"], 2)
+        assert 0 < row["accelerator_wait_share"] < 1
+        assert shown[-1] == round(100 * row["accelerator_wait_share"], 2)
     assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
 
 

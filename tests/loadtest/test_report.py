@@ -129,6 +129,11 @@ def test_peak_concurrency(spans: list[tuple[float, float]], peak: int) -> None:
     assert peak_concurrency([failure(start, end) for start, end in spans]) == peak
 
 
+def test_the_wait_share_has_a_line_only_where_there_is_one() -> None:
+    assert "Accelerator wait share (%):              12.50" in table(summarize(TWO, 4.0, wait_share=0.125)).splitlines()
+    assert "Accelerator" not in table(summarize(TWO, 4.0))
+
+
 def test_the_table() -> None:
     numbers = summarize(TWO, 4.0, metrics=("ttft",), percentiles=(50, 99))
     assert table(numbers, title="Two", rate=2.5, limit=8).splitlines() == [

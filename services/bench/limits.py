@@ -1,0 +1,113 @@
+"""What this machine can do at best, by small probes: the yardstick of `tandem bench kernels`.
+
+Each rate is the best of several tries, since whatever disturbs a probe only makes it slower.
+"""
+
+import os
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+CACHE_BYTES = 128 * 1024  # of each of the two operands of a copy that stays in a core's own caches
+MATRIX_SIZE = 1024
+MATRIX_TYPES = (torch.bfloat16, torch.float32)  # without instructions for bfloat16, float32 is the faster one
+MIN_TRIES = 10
+PROBE_SECONDS = 0.3
+DEFAULT_LAST_CACHE_BYTES = 32 * 1024**2
+_FIRST_CPU = Path("/sys/devices/system/cpu/cpu0/cache")
+_CPU_TIMES = Path("/proc/stat")
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a kernel must at least do, once."""
+
+    cold_bytes: int = 0  # that come from memory
+    warm_bytes: int = 0  # read or written where the step before left them: in a cache
+    operations: int = 0  # multiplications and additions of matrix products
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Rates per second, of all threads together."""
+
+    memory_bytes: float
+    cache_bytes: float
+    operations: float
+
+    def seconds(self, work: Work) -> float:
+        """No kernel can be faster."""
+        return max(
+            work.cold_bytes / self.memory_bytes,
+            work.warm_bytes / self.cache_bytes,
+            work.operations / self.operations,
+        )
+
+    def raised(self, work: Work, seconds: float) -> "Limits":
+        """No lower than what was done: a probe does not always find the machine's best."""
+        return Limits(
+            max(self.memory_bytes, work.cold_bytes / seconds),
+            self.cache_bytes,
+            max(self.operations, work.operations / seconds),
+        )
+
+
+def probe(threads: int) -> Limits:
+    """A large read, a small copy, and square products. Leaves torch with so many threads."""
+    torch.set_num_threads(1)
+    cache_rate = threads * _cache_rate()  # each core has caches of its own
+    torch.set_num_threads(threads)
+    return Limits(_memory_rate(2 * last_cache_bytes()), cache_rate, max(map(_matrix_rate, MATRIX_TYPES)))
+
+
+def _memory_rate(num_bytes: int) -> float:
+    """Of the product of two vectors of so many bytes each."""
+    one, other = (torch.ones(num_bytes // 4) for _ in range(2))
+    return 2 * num_bytes / _best_seconds(lambda: torch.dot(one, other))
+
+
+def _cache_rate() -> float:
+    one, other = (torch.ones(CACHE_BYTES // 4) for _ in range(2))
+    return 2 * CACHE_BYTES / _best_seconds(lambda: one.copy_(other))
+
+
+def _matrix_rate(dtype: torch.dtype) -> float:
+    one, other = (torch.ones(MATRIX_SIZE, MATRIX_SIZE, dtype=dtype) for _ in range(2))
+    return 2 * MATRIX_SIZE**3 / _best_seconds(lambda: torch.mm(one, other))
+
+
+def _best_seconds(run: Callable[[], object]) -> float:
+    times: list[float] = []
+    deadline = time.perf_counter() + PROBE_SECONDS
+    while len(times) < MIN_TRIES or time.perf_counter() < deadline:
+        began = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - began)
+    return min(times)
+
+
+def last_cache_bytes() -> int:
+    """Of the largest cache that the first core uses, shared or not."""
+    sizes = [file.read_text().strip() for file in _FIRST_CPU.glob("index*/size")]
+    return max((1024 * int(size.removesuffix("K")) for size in sizes), default=DEFAULT_LAST_CACHE_BYTES)
+
+
+def others_seconds() -> float:
+    """CPU time, since some moment, of all processes but this one, and of other machines on these cores; 0: unknown."""
+    if not _CPU_TIMES.exists():
+        return 0.0
+    user, nice, system, _, _, _, _, steal = map(int, _CPU_TIMES.read_text().split()[1:9])
+    return (user + nice + system + steal) / os.sysconf("SC_CLK_TCK") - time.process_time()
+
+
+def cpu_model() -> str:
+    file = Path("/proc/cpuinfo")
+    for line in file.read_text().splitlines() if file.exists() else ():
+        name, _, value = line.partition(":")
+        if name.strip() == "model name":
+            return value.strip()
+    return platform.machine()

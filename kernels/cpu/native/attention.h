@@ -145,9 +145,9 @@ private:
             top = simd::max(top, scores[v]);
         }
         const float best = std::max(scratch_.best[row], simd::largest(top));
-        const simd::Floats rescale = simd::exp(simd::broadcast(scratch_.best[row] - best));
         simd::Floats total = simd::load(scratch_.totals.data() + row * simd::LANES);
         if (best > scratch_.best[row]) {
+            const simd::Floats rescale = simd::exp(simd::broadcast(scratch_.best[row] - best));
             float* const mixed = scratch_.mixed.data() + row * width_;
             for (int64_t at = 0; at < width_; at += simd::LANES)
                 simd::store(mixed + at, simd::mul(simd::load(mixed + at), rescale));

@@ -39,11 +39,15 @@ inline void store_first(T* p, const Floats& a, int count) {
 
 // Sum of all lanes, always in the same order.
 inline float sum(const Floats& a) {
+#if defined(__AVX512F__)
+    return _mm512_reduce_add_ps(a);  // in the order that stands below
+#else
     float lanes[LANES];
     store(lanes, a);
     for (int width = LANES / 2; width > 0; width /= 2)
         for (int i = 0; i < width; ++i) lanes[i] += lanes[i + width];
     return lanes[0];
+#endif
 }
 
 // Of numbers; with others among them it may be any.

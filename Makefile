@@ -14,15 +14,22 @@ BIN := .venv/bin
 install: .venv/installed
 install-test: .venv/installed-test
 
-.venv/installed: pyproject.toml setup.py Makefile $(wildcard kernels/cpu/native/*)
-	$(PYTHON) -m venv .venv
-	$(BIN)/pip install $(TORCH) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
-	$(BIN)/pip install -e .
+SOURCES := pyproject.toml setup.py Makefile $(wildcard kernels/cpu/native/*)
+
+.venv/installed: $(SOURCES)
+	$(call install,.)
 	touch $@
 
-.venv/installed-test: .venv/installed
-	$(BIN)/pip install -e '.[test]'
-	touch $@
+# What tests need comes with the package in one go: it compiles once.
+.venv/installed-test: $(SOURCES)
+	$(call install,.[test])
+	touch .venv/installed $@
+
+define install
+$(PYTHON) -m venv .venv
+$(BIN)/pip install $(TORCH) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
+$(BIN)/pip install -e '$(1)'
+endef
 
 serve: install
 	$(BIN)/tandem serve $(MODEL) $(ARGS)

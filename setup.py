@@ -3,6 +3,7 @@
 Everything else about the package stands in pyproject.toml.
 """
 
+import os
 import platform
 from pathlib import Path
 
@@ -42,4 +43,7 @@ def extension(name: str, flags: list[str]) -> Extension:
 
 
 variants = {"_portable": [], **(X86 if platform.machine() in ("x86_64", "AMD64") else {})}
-setup(ext_modules=[extension(name, flags) for name, flags in variants.items()])
+setup(
+    ext_modules=[extension(name, flags) for name, flags in variants.items()],
+    options={"build_ext": {"parallel": os.cpu_count()}},
+)

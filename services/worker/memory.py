@@ -16,7 +16,7 @@ from kernels.interface import Ops
 from services.config import WorkerOptions
 from services.worker.errors import ModelError
 from services.worker.models.config import DecoderConfig
-from services.worker.models.parameters import parameter_shapes
+from services.worker.models.parameters import num_weight_bytes
 
 log = logging.getLogger(__name__)
 CPU_SHARE = 0.5  # of what is free beside a step: the KV cache's, where nothing is said
@@ -53,7 +53,7 @@ def plan_memory(
     limits: EngineLimits,
 ) -> Memory:
     """Once the weights are loaded. Raises ModelError when not even a step fits beside them."""
-    weights = sum(map(math.prod, parameter_shapes(config).values())) * dtype.itemsize
+    weights = num_weight_bytes(config, dtype.itemsize, 1 if options.quantization == "int8" else dtype.itemsize)
     step = step_bytes(config, dtype, ops, options, limits)
     free = available_cpu_bytes() if device.type == "cpu" else _free_gpu_bytes(device, options)
     if step >= free:

@@ -9,15 +9,18 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from engine_core.worker_messages import EngineLimits
 from kernels.torch_ops import TorchOps
 from services.config import WorkerOptions
 from services.worker import memory
+from services.worker.checkpoint import read_checkpoint
 from services.worker.errors import ModelError
 from services.worker.loading import build_runner, load_model
 from services.worker.memory import BASE_BYTES, Memory, available_cpu_bytes, check_fits, plan_memory
 from services.worker.models.config import DecoderConfig, decoder_config
+from services.worker.models.parameters import num_weight_bytes
 from tests.checkpoints import SMALL, make_qwen3
 
 GB = 10**9
@@ -119,3 +122,17 @@ def test_a_containers_limit_counts_without_its_page_cache(tmp_path: Path, monkey
     assert available_cpu_bytes() == 5 * 10**6
     group(tmp_path / "outer", str(10**6), 10**6, 1000)
     assert available_cpu_bytes() == 1000, "a limit further up holds as well"
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("int8", [False, True])
+def test_weights_are_counted_as_they_are_held(tmp_path: Path, tied: bool, int8: bool) -> None:
+    """Without what panels are filled up with, and the scales of eight bits."""
+    path = make_qwen3(tmp_path / "model", tie_word_embeddings=tied)
+    config = decoder_config(read_checkpoint(path, {}, "auto").config)
+    told = num_weight_bytes(config, 2, 1 if int8 else 2)
+    sizes = {name: tensor.numel() for name, tensor in load_file(path / "model.safetensors").items()}
+    matrices = sum(size for name, size in sizes.items() if "proj" in name or "head" in name)
+    embedding, norms = sizes["model.embed_tokens.weight"], sum(sizes[name] for name in sizes if "norm" in name)
+    matrices += embedding * tied
+    assert told == matrices * (1 if int8 else 2) + 2 * norms + 2 * embedding * (not tied)

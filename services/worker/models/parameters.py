@@ -1,5 +1,7 @@
 """The names and shapes of a decoder's weights in a checkpoint."""
 
+import math
+
 from services.worker.models.config import DecoderConfig
 
 EMBEDDING, FINAL_NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
@@ -21,6 +23,15 @@ def parameter_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
     for index in range(config.num_layers):
         shapes |= {layer_name(index, part): shape for part, shape in parts.items()}
     return shapes
+
+
+def num_weight_bytes(config: DecoderConfig, itemsize: int, matrix_itemsize: int) -> int:
+    """What a decoder holds; an embedding that is not the head as well, and the norms, keep the model's type."""
+    plain = FINAL_NORM if config.tie_word_embeddings else EMBEDDING
+    return sum(
+        math.prod(shape) * (itemsize if len(shape) == 1 or name == plain else matrix_itemsize)
+        for name, shape in parameter_shapes(config).items()
+    )
 
 
 def _layer_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:

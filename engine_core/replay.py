@@ -87,11 +87,11 @@ def _request(recorded: RecordedRequest) -> Request:
 
 
 def _compare(recorded: StepPlan | None, replayed: StepPlan | None) -> None:
-    """The deadline is not the scheduler's: it follows from measured times."""
-    one, other = (msgspec.msgpack.encode(_without_deadline(plan)) for plan in (recorded, replayed))
+    one, other = (msgspec.msgpack.encode(_as_scheduled(plan)) for plan in (recorded, replayed))
     if one != other:
         raise ReplayDiffers(f"step {(recorded or replayed).step_id}: recorded {recorded}, replayed {replayed}")  # type: ignore[union-attr]
 
 
-def _without_deadline(plan: StepPlan | None) -> StepPlan | None:
-    return None if plan is None else msgspec.structs.replace(plan, deadline_ms=0)
+def _as_scheduled(plan: StepPlan | None) -> StepPlan | None:
+    """Without what the loop that sends it adds, which follows from measured times."""
+    return None if plan is None else msgspec.structs.replace(plan, deadline_ms=0, continues=False)

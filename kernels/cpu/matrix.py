@@ -1,5 +1,6 @@
 """A weight in the layout of the compiled products, in the type of what it is multiplied with."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -26,7 +27,7 @@ def rows_of(parts: Sequence[Tensor], dtype: torch.dtype) -> Iterator[tuple[int, 
             first += len(rows)
 
 
-class CpuMatrix:
+class CpuMatrix(ABC):
     """A weight [n, k] in a layout that products read from end to end."""
 
     def __init__(self, library: Library, parts: Sequence[Tensor], dtype: torch.dtype) -> None:
@@ -43,9 +44,9 @@ class CpuMatrix:
         self._packed, self._scales = self._pack(parts)
         assert self._packed.data_ptr() % ALIGNMENT == 0
 
+    @abstractmethod
     def _pack(self, parts: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
         """The weight, and a scale for each output if it needs one."""
-        raise NotImplementedError
 
     def operand(self) -> tuple[int, int, int, int]:
         """n, k, and the addresses of weight and scales (0: none), as native/operand.h has them."""

@@ -166,6 +166,7 @@ class WorkerOptions(MonitoredOptions):
         "threads of the compiled kernels, CPU only; default: as many as this process may use cores",
         parse=int,
         low=1,
+        high=1024,
     )
     quantization: str | None = setting(
         None,

@@ -16,8 +16,9 @@ class KvCacheShape:
 
 
 def block_bytes(config: DecoderConfig, block_size: int, dtype: torch.dtype) -> int:
-    """Keys and values of one block in all layers."""
-    return 2 * config.num_layers * block_size * config.num_kv_heads * config.head_dim * dtype.itemsize
+    """Keys and values of one block in all layers. In bf16 the compiled kernels keep values in pairs of tokens."""
+    num_values = block_size + block_size % 2 if dtype == torch.bfloat16 else block_size
+    return (block_size + num_values) * config.num_layers * config.num_kv_heads * config.head_dim * dtype.itemsize
 
 
 def shape_kv_cache(

@@ -49,6 +49,8 @@ def pick_device(options: WorkerOptions) -> torch.device:
         raise ModelError("--device cuda: this machine has no CUDA device that torch can use")
     if name == "cpu" and options.gpu_memory_utilization is not None:
         raise ModelError("--gpu-memory-utilization is for CUDA only; on a CPU, --kv-cache-memory-bytes sets the size")
+    if name == "cuda" and options.cpu_threads is not None:
+        raise ModelError("--cpu-threads is for the compiled CPU kernels only: it does not go with --device cuda")
     return torch.device(name)
 
 

@@ -100,7 +100,8 @@ def step_bytes(
     # Beside the hidden states of all tokens.
     sampling = 2 * tokens * hidden * dtype.itemsize + rows * vocab * LOGIT_BYTES + vocab * SAMPLER_ROW_BYTES
     sampling += ops.draw_scratch_bytes(rows, vocab)
-    return state + int(MARGIN * (inputs + max(forward, sampling))) + BASE_BYTES
+    # Added up, for the compiled layers keep their room while a token is drawn.
+    return state + int(MARGIN * (inputs + forward + sampling)) + BASE_BYTES
 
 
 def available_cpu_bytes() -> int:

@@ -130,14 +130,15 @@ def _mask_stops(logits: Tensor, row: SampleRow) -> None:
 def _logprobs(logits: Tensor, token_ids: Tensor, num_top: dict[int, int]) -> tuple[Tensor, Tensor]:
     """Ids and logprobs of the rows in `num_top`, as Sampled has them; row by row, so that none sees the others."""
     width = min(max(num_top.values(), default=0), logits.shape[1])
-    ids, values = [], []
-    for row in num_top:
+    # Results get their place first: between a row's large temporaries they would keep memory from being used again.
+    ids = torch.empty(len(num_top), 1 + width, dtype=torch.int64, device=logits.device)
+    values = torch.empty(len(num_top), 1 + width, device=logits.device)
+    for place, row in enumerate(num_top):
         logprobs = torch.log_softmax(logits[row], dim=-1)
-        ids.append(torch.cat((token_ids[row : row + 1], _ranked(logprobs, width))))
-        values.append(logprobs[ids[-1]])
-    if not ids:
-        return torch.empty(0, 1, dtype=torch.int64), torch.empty(0, 1)
-    return torch.stack(ids), torch.stack(values)
+        ids[place, 0] = token_ids[row]
+        ids[place, 1:] = _ranked(logprobs, width)
+        values[place] = logprobs[ids[place]]
+    return ids, values
 
 
 def _ranked(values: Tensor, count: int) -> Tensor:

@@ -188,6 +188,8 @@ def test_the_engine_is_idle_again(load: Load, metrics: Metrics, server: Server) 
     assert metrics.vllm("iteration_tokens_total_count") == stats.num_steps
     assert metrics.vllm("iteration_tokens_total_sum") == stats.num_scheduled_tokens
     assert metrics("tandem:worker_steps_total") == stats.num_steps
+    kernels, runnable = (metrics(f"tandem:worker_{name}_seconds_total") for name in ("kernel", "runnable"))
+    assert 0 < kernels < runnable, "the accelerator's wait share"
     assert metrics("vllm:cache_config_info", num_gpu_blocks=str(stats.num_blocks), block_size="16") == 1
     for stage in ("queue", "prefill", "decode", "inference"):
         assert metrics.vllm(f"request_{stage}_time_seconds_count") == metrics.vllm("e2e_request_latency_seconds_count")

@@ -96,7 +96,7 @@ def test_innocent_suspects_are_cleared() -> None:
     """Two deaths while most requests wait for their turn: each of those is tried alone, and goes on."""
     with Server("--tokenizer-replicas=2", "--max-num-seqs=2") as server:
         wait_for(lambda: WATCHING in server.log, "the launcher knows that all are ready")
-        body = {**LENGTH, "max_tokens": 200, "temperature": 1, "prompt": "Which way?"}
+        body = {**LENGTH, "max_tokens": 800, "temperature": 1, "prompt": "Which way?"}
         requests = [(TEXT, {**body, "seed": seed}) for seed in range(12)]
         expected = [ask(server, *request) for request in requests]
         with ThreadPoolExecutor(len(requests)) as pool:

@@ -93,3 +93,18 @@ def test_the_time_before_a_step_is_not_its_own(engine: Engine) -> None:
         wait_for(lambda handle=handle: engine.outputs.get(handle) or engine.lost, "the token")
         assert not engine.lost and not engine.failed
     link.close()
+
+
+def test_a_plan_says_whether_a_request_could_have_run_ever_since_the_last_one(engine: Engine) -> None:
+    """What lies before the first plan after a pause is no waiting of the accelerator."""
+    link, worker = engine.worker(), FakeWorker(FACTS)
+    for handle in range(2):
+        engine.loop.add(make_core_request(handle, [1, 2, 3], 4))
+        said = []
+        for _ in range(4):
+            plan = link.next_plan()
+            said.append(plan.continues)
+            link.done(worker.execute(plan))
+        assert said == [False, True, True, True]
+        wait_for(lambda handle=handle: len(engine.outputs.get(handle, [])) == 4, "the answer")
+    link.close()

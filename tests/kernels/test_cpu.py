@@ -45,10 +45,10 @@ def ops(library: Library) -> CpuOps:
     return CpuOps(library)
 
 
-def in_cpu_layout(keys: Tensor, values: Tensor) -> KvPair:
+def in_cpu_layout(ops: CpuOps, keys: Tensor, values: Tensor) -> KvPair:
     """From [blocks, block_size, heads, head_dim] to the layout of kernels/cpu/native/cache.h."""
     blocks, block_size, heads, head_dim = keys.shape
-    laid = CpuOps(load()).empty_cache(blocks, block_size, heads, head_dim, keys.dtype, CPU)
+    laid = ops.empty_cache(blocks, block_size, heads, head_dim, keys.dtype, CPU)
     step = STEP[keys.dtype]
     laid[0].copy_(keys.unflatten(3, (-1, step)).permute(0, 2, 3, 1, 4))
     paired = F.pad(values, (0, 0, 0, 0, 0, -block_size % step), value=1).unflatten(1, (-1, step))
@@ -59,7 +59,7 @@ def in_cpu_layout(keys: Tensor, values: Tensor) -> KvPair:
 def attend(ops: CpuOps, case: AttentionCase) -> Tensor:
     starts, lens = case.places()
     inputs = AttentionInputs(torch.empty(0), case.tables, starts, lens, max(case.query_lens))
-    return ops.paged_attention(case.query, in_cpu_layout(case.keys, case.values), inputs, case.scale)
+    return ops.paged_attention(case.query, in_cpu_layout(ops, case.keys, case.values), inputs, case.scale)
 
 
 def allowed_for_products(x: Tensor, weight: Tensor, expected: Tensor) -> Tensor:
@@ -175,11 +175,11 @@ def test_rope_and_write(
     slots = torch.randperm(num_blocks * block_size, generator=source)[:tokens]
     twin = (torch.ones(num_blocks, block_size, kv_heads, head_dim, dtype=dtype), torch.ones(0))
     twin = (twin[0], twin[0].clone())
-    ours = in_cpu_layout(*twin)
+    ours = in_cpu_layout(ops, *twin)
     expected = reference.rope_and_write(qkv, norms, EPS, cos_sin, positions, twin, slots)
     actual = ops.rope_and_write(qkv, norms, EPS, cos_sin, positions, ours, slots)
     share_of(actual, expected, tolerance(expected, floor=0.1))
-    keys, values = in_cpu_layout(*twin)
+    keys, values = in_cpu_layout(ops, *twin)
     assert torch.equal(ours[1], values)
     share_of(ours[0], keys, tolerance(keys, floor=0.1))
     untouched = torch.ones(num_blocks * block_size, dtype=torch.bool)

@@ -36,6 +36,9 @@ OPTIONS = WorkerOptions(device="cpu", max_model_len=512)
 STEPS: dict[str, tuple[dict[str, Any], int, int, int, list[str]]] = {
     "noise": ({"vocab_size": 100_000}, 100, 128, 256, []),
     "gate-and-up": ({"hidden_size": 512, "intermediate_size": 12_288}, 4, 1024, 1100, []),
+    "gate-and-up, then noise": (
+        {"hidden_size": 512, "intermediate_size": 12_288, "vocab_size": 100_000}, 128, 2048, 2100, [],
+    ),
     "wide-heads": ({"num_attention_heads": 64, "head_dim": 128, "dtype": "float32"}, 4, 1024, 1100, []),
     "batch-state": ({}, 512, 512, 100_000, []),
     "noise, torch": ({"vocab_size": 100_000}, 24, 128, 256, ["--no-batch-invariant"]),

@@ -28,11 +28,12 @@ constexpr int64_t PREFETCH_BYTES = 2048;
 template <class T>
 void unpack_rows(const T* packed, int64_t k, const int64_t* ids, int64_t count, T* out) {
     constexpr int step = simd::STEP<T>;
-    for (int64_t index = 0; index < count; ++index, out += k) {
+    Pool::instance().run(count, [=](int64_t index, int) {
         const T* from = packed + ids[index] / PANEL * PANEL * k + ids[index] % PANEL * step;
+        T* const to = out + index * k;
         for (int64_t at = 0; at < k; at += step)
-            for (int part = 0; part < step; ++part) out[at + part] = from[at * PANEL + part];
-    }
+            for (int part = 0; part < step; ++part) to[at + part] = from[at * PANEL + part];
+    });
 }
 
 // What sixteen columns are in a product with a T.

@@ -60,9 +60,10 @@ void quantise(const T* rows, int64_t first, int64_t count, int64_t k, int8_t* pa
 // Rows `ids` of a weight, as near as eight bits come to what it was: the embedding of tokens from a tied output head.
 template <class T>
 void dequantised_rows(const int8_t* packed, const float* scales, int64_t k, const int64_t* ids, int64_t count, T* out) {
-    for (int64_t index = 0; index < count; ++index)
+    Pool::instance().run(count, [=](int64_t index, int) {
         for (int64_t at = 0; at < k; ++at)
             narrow(packed[place<T>(ids[index], at, k)] * scales[ids[index]], out + index * k + at);
+    });
 }
 
 // Walks along a panel, widening as it goes.

@@ -119,7 +119,7 @@ private:
     const std::function<void(int64_t, int)>* work_ = nullptr;
     int64_t count_ = 0;
     int64_t nanoseconds_ = 0;
-    bool stopping_ = false;
+    std::atomic<bool> stopping_{false};
     std::atomic<int64_t> next_{0};
     std::atomic<int> inside_{0};  // helpers that work on the kernel, and whether more may come in
     std::atomic<int> asleep_{0};

@@ -92,7 +92,8 @@ inline int64_t largest(const float* logits, int64_t vocab) {
     for (; at + simd::LANES <= vocab; at += simd::LANES) top = simd::max(simd::load(logits + at), top);
     float best = simd::largest(top);
     for (; at < vocab; ++at) best = std::max(best, logits[at]);
-    return std::find(logits, logits + vocab, best) - logits;
+    const int64_t found = std::find(logits, logits + vocab, best) - logits;
+    return found < vocab ? found : 0;  // nothing is largest among what is no number
 }
 
 // The largest of score plus noise, of all of the vocabulary.

@@ -59,19 +59,25 @@ def _run(options: WorkerOptions, metrics: WorkerMetrics, spans: StepSpans) -> No
             if model is None:
                 model = _load(options)
                 phases.done("weights")
-            limits = link.limits()
-            phases.done("waiting for the engine")
-            runner, shape = build_runner(model, options, limits)
-            phases.done("KV cache")
-            link.register(model_facts(model, options, shape))
-            log.info("ready after %s", phases)
-            _follow(link, runner, metrics, spans)
+            # Nobody here keeps the runner: the next engine's KV cache takes the memory of this one's.
+            _follow(link, _register(link, model, options, phases), metrics, spans)
         except EngineGone as gone:
             log.warning("%s: waiting for the next one", gone)
         finally:
             metrics.registered.clear()
             link.close()
             phases = Phases()
+
+
+def _register(link: EngineLink, model: LoadedModel, options: WorkerOptions, phases: Phases) -> ModelRunner:
+    """Makes what belongs to one engine, and tells it so."""
+    limits = link.limits()
+    phases.done("waiting for the engine")
+    runner, shape = build_runner(model, options, limits)
+    phases.done("KV cache")
+    link.register(model_facts(model, options, shape))
+    log.info("ready after %s", phases)
+    return runner
 
 
 def _load(options: WorkerOptions) -> LoadedModel:

@@ -1,4 +1,4 @@
-"""A weight in the layout of the compiled products, in the type of what it is multiplied with."""
+"""Weights in the layouts that the compiled products read."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence

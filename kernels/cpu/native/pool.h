@@ -33,7 +33,7 @@ public:
     // Time spent in run() by its caller.
     int64_t nanoseconds() const { return nanoseconds_; }
 
-    // Calls work(task, thread) for each task in [0, count); returns when all are done.
+    // Calls work(task, thread) for each task in [0, count); returns when all are done. For one caller at a time.
     template <class F>
     void run(int64_t count, F&& work) {
         const auto began = std::chrono::steady_clock::now();

@@ -36,7 +36,7 @@ T* at(Address address) {
     return reinterpret_cast<T*>(address);
 }
 
-// What lives between two kernels, for as many tokens as there ever were.
+// What lives between two kernels, for as many tokens as there ever were. Kept from step to step: one caller at a time.
 template <class T>
 struct Buffers {
     std::vector<T> normed, qkv, query, mixed, gate_up, activated;

@@ -10,7 +10,7 @@ import httpx
 
 from tests.e2e.api import CHAT, TEXT, Json, choices_of, fold
 
-LENGTH = 220
+LENGTH = 500
 WARM_PREFIX = "The town hall of Köln stands by the old market. " * 6
 SEEDED: Json = {"temperature": 1, "max_tokens": LENGTH, "ignore_eos": True, "return_token_ids": True}
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}

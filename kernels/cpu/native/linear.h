@@ -22,7 +22,6 @@ namespace linear {
 
 constexpr int64_t BLOCK_K = 2048;  // of a panel that is used again while it is in the cache
 constexpr int64_t BLOCK_ROWS = 192;
-constexpr int64_t PREFETCH_BYTES = 2048;
 
 // Rows `ids` of a packed weight, as they were before: the embedding of tokens from a tied output head.
 template <class T>
@@ -47,10 +46,7 @@ struct Packed {
 
     void operator()(Operand<T>* column) {
         constexpr int size = simd::LANES * simd::STEP<T>;
-        for (int v = 0; v < simd::TILE_VECTORS; ++v, at += size) {
-            simd::prefetch(reinterpret_cast<const char*>(at) + PREFETCH_BYTES);
-            column[v] = simd::columns(at);
-        }
+        for (int v = 0; v < simd::TILE_VECTORS; ++v, at += size) column[v] = simd::columns(at);
     }
 };
 

@@ -73,10 +73,7 @@ struct PackedInt8 {
 
     void operator()(Operand<T>* column) {
         constexpr int size = simd::LANES * simd::STEP<T> * simd::WIDENED<T>;
-        for (int v = 0; v < simd::TILE_VECTORS; v += simd::WIDENED<T>, at += size) {
-            simd::prefetch(at + PREFETCH_BYTES);
-            simd::widen_int8(at, column + v);
-        }
+        for (int v = 0; v < simd::TILE_VECTORS; v += simd::WIDENED<T>, at += size) simd::widen_int8(at, column + v);
     }
 };
 

@@ -9,10 +9,18 @@ namespace pointwise {
 
 constexpr int64_t ROWS_PER_TASK = 8;
 
+// work(first, last) for some rows at a time.
+template <class F>
+void each_rows(int64_t rows, F&& work) {
+    Pool::instance().run((rows + ROWS_PER_TASK - 1) / ROWS_PER_TASK, [&](int64_t task, int) {
+        work(task * ROWS_PER_TASK, std::min(rows, (task + 1) * ROWS_PER_TASK));
+    });
+}
+
 template <class F>
 void each_row(int64_t rows, F&& work) {
-    Pool::instance().run((rows + ROWS_PER_TASK - 1) / ROWS_PER_TASK, [&](int64_t task, int) {
-        for (int64_t row = task * ROWS_PER_TASK; row < std::min(rows, (task + 1) * ROWS_PER_TASK); ++row) work(row);
+    each_rows(rows, [&](int64_t first, int64_t last) {
+        for (int64_t row = first; row < last; ++row) work(row);
     });
 }
 
@@ -99,34 +107,37 @@ void norm_rope(const T* x, const T* weight, float eps, const float* cos_sin, int
 }
 
 // qkv [tokens, heads + 2 * kv_heads, head_dim]: queries go to `query` [tokens, heads, head_dim], keys and values to
-// their places in the cache.
+// their places in the cache: head by head, for tokens that follow each other share the lines of their block.
 template <class T>
 void rope_and_write(const T* qkv, int64_t tokens, int64_t heads, const T* query_norm, const T* key_norm, float eps,
                     const float* cos_sin, const int64_t* positions, const int64_t* slots, Cache<T> cache, T* query) {
     constexpr int step = simd::STEP<T>;
-    const int64_t dim = cache.head_dim;
-    each_row(tokens, [=](int64_t token) {
+    const int64_t dim = cache.head_dim, stride = (heads + 2 * cache.kv_heads) * dim;
+    each_rows(tokens, [=](int64_t first, int64_t last) {
         thread_local std::vector<float> head;
         thread_local std::vector<T> stored;
         head.resize(dim);
         stored.resize(dim);
-        const T* from = qkv + token * (heads + 2 * cache.kv_heads) * dim;
-        const float* angles = cos_sin + positions[token] * dim;
-        for (int64_t index = 0; index < heads; ++index, from += dim) {
-            norm_rope(from, query_norm, eps, angles, dim, head.data());
-            narrow_all(head.data(), dim, query + (token * heads + index) * dim);
-        }
-        for (int64_t index = 0; index < cache.kv_heads; ++index, from += dim) {
-            norm_rope(from, key_norm, eps, angles, dim, head.data());
-            T* const key = cache.key(slots[token], index, 0);
-            narrow_all(head.data(), dim, stored.data());
-            for (int64_t i = 0; i < dim; i += step)
-                std::memcpy(static_cast<void*>(key + i * cache.block_size), stored.data() + i, step * sizeof(T));
-        }
-        for (int64_t index = 0; index < cache.kv_heads; ++index, from += dim) {
-            T* const value = cache.value(slots[token], index, 0);
-            for (int64_t i = 0; i < dim; ++i) value[i * step] = from[i];
-        }
+        const auto turned = [&](int64_t token, int64_t index, const T* norm, T* out) {
+            norm_rope(qkv + token * stride + index * dim, norm, eps, cos_sin + positions[token] * dim, dim, head.data());
+            narrow_all(head.data(), dim, out);
+        };
+        for (int64_t token = first; token < last; ++token)
+            for (int64_t index = 0; index < heads; ++index)
+                turned(token, index, query_norm, query + (token * heads + index) * dim);
+        for (int64_t index = 0; index < cache.kv_heads; ++index)
+            for (int64_t token = first; token < last; ++token) {
+                turned(token, heads + index, key_norm, stored.data());
+                T* const key = cache.key(slots[token], index, 0);
+                for (int64_t i = 0; i < dim; i += step)
+                    std::memcpy(static_cast<void*>(key + i * cache.block_size), stored.data() + i, step * sizeof(T));
+            }
+        for (int64_t index = 0; index < cache.kv_heads; ++index)
+            for (int64_t token = first; token < last; ++token) {
+                const T* const from = qkv + token * stride + (heads + cache.kv_heads + index) * dim;
+                T* const value = cache.value(slots[token], index, 0);
+                for (int64_t i = 0; i < dim; ++i) value[i * step] = from[i];
+            }
     });
 }
 

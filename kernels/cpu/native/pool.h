@@ -13,6 +13,7 @@
 #endif
 
 #include "simd.h"
+#include "tasks.h"
 
 class Pool {
 public:
@@ -26,6 +27,7 @@ public:
     // Not while a kernel runs.
     void set_num_threads(int count) {
         stop_helpers();
+        tasks_.set_num_threads(count);
         for (int index = 1; index < count; ++index)
             helpers_.emplace_back([this, index, round = round_.load()] { help(index, round); });
     }
@@ -53,8 +55,7 @@ private:
         }
         const std::function<void(int64_t, int)> shared = std::ref(work);
         work_ = &shared;
-        count_ = count;
-        next_.store(0, std::memory_order_relaxed);
+        tasks_.deal(count);
         inside_.store(OPEN);
         round_.fetch_add(1);  // before the look at who sleeps, in every thread's eyes
         if (asleep_.load() > 0) round_.notify_all();
@@ -78,7 +79,7 @@ private:
     }
 
     void take(int thread) {
-        for (int64_t task; (task = next_.fetch_add(1, std::memory_order_relaxed)) < count_;) (*work_)(task, thread);
+        for (int64_t task; (task = tasks_.take(thread)) != Tasks::NONE;) (*work_)(task, thread);
     }
 
     void help(int thread, uint32_t seen) {
@@ -117,10 +118,9 @@ private:
 
     std::vector<std::thread> helpers_;
     const std::function<void(int64_t, int)>* work_ = nullptr;
-    int64_t count_ = 0;
+    Tasks tasks_;
     int64_t nanoseconds_ = 0;
     std::atomic<bool> stopping_{false};
-    std::atomic<int64_t> next_{0};
     std::atomic<int> inside_{0};  // helpers that work on the kernel, and whether more may come in
     std::atomic<int> asleep_{0};
     std::atomic<bool> waits_{false};  // the caller of run(), asleep until `busy_` is 0

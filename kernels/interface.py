@@ -29,11 +29,12 @@ KvPair = tuple[Tensor, Tensor]  # keys and values of one layer; how they lie is 
 class AttentionInputs:
     """Where this step's tokens stand. R requests, T tokens."""
 
-    slot_mapping: Tensor  # [T] int64: block * block_size + offset
+    slot_mapping: Tensor  # [T] int64: block * block_size + offset; -1, on a GPU: nothing is written
     block_tables: Tensor  # [R, blocks] int32
     query_start_loc: Tensor  # [R + 1] int32
-    seq_lens: Tensor  # [R] int32
+    seq_lens: Tensor  # [R] int32; 0: no request, and its queries' results have no meaning
     max_query_len: int
+    max_seq_len: int  # a bound: no request is longer
 
 
 class Matrix(Protocol):

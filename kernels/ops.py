@@ -8,14 +8,15 @@ from kernels.interface import Ops
 from kernels.torch_ops import TorchOps
 
 
-def ops_for(device: torch.device, batch_invariant: bool, num_threads: int, int8: bool = False) -> Ops:
-    """`num_threads`: of the compiled kernels, which alone have weights of eight bits (`int8`).
+def ops_for(device: torch.device, batch_invariant: bool, num_threads: int, quantization: str | None = None) -> Ops:
+    """`num_threads`: of the compiled kernels. `quantization`: int8, or on CUDA fp8, of batch-invariant kernels only.
 
     Raises KernelsMissing where the compiled kernels are needed and were not built.
     """
-    assert not int8 or (device.type == "cpu" and batch_invariant)
+    assert quantization is None or batch_invariant
     if device.type == "cuda":
-        from kernels.triton_ops import TritonOps  # a machine without a GPU need not have Triton
+        from kernels.gpu.ops import TritonOps  # a machine without a GPU need not have Triton
 
-        return TritonOps(batch_invariant)
-    return CpuOps(load(), num_threads, int8) if batch_invariant else TorchOps()
+        return TritonOps(batch_invariant, quantization)
+    assert quantization in (None, "int8")
+    return CpuOps(load(), num_threads, quantization == "int8") if batch_invariant else TorchOps()

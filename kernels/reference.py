@@ -16,10 +16,22 @@ def linear(x: Tensor, weight: Tensor) -> Tensor:
 def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
     """weight [n, k] -> (whole numbers from -127 to 127 [n, k] int8, scales [n] float32), symmetric: weight is about
     number * scale. A row with an element that is not finite becomes zeros with a scale that is not finite either."""
+    steps, scales = _divided(weight, 127)
+    return steps.round().to(torch.int8), scales
+
+
+def quantise_fp8(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """As quantise, in numbers from -448 to 448 of four significant bits: [n, k] float8_e4m3fn (arXiv 2209.05433)."""
+    steps, scales = _divided(weight, 448)
+    return steps.to(torch.float8_e4m3fn), scales
+
+
+def _divided(weight: Tensor, largest: int) -> tuple[Tensor, Tensor]:
+    """Each row so that its largest magnitude becomes `largest`, and what it was divided by."""
     wide = weight.float()
-    scales = wide.abs().amax(dim=1) / 127
-    steps = (wide / scales[:, None]).clamp(-127, 127).round()
-    return torch.where((scales > 0) & scales.isfinite(), steps.T, 0).T.to(torch.int8), scales
+    scales = wide.abs().amax(dim=1) / largest
+    steps = (wide / scales[:, None]).clamp(-largest, largest)
+    return torch.where((scales > 0) & scales.isfinite(), steps.T, 0).T, scales
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:
@@ -56,11 +68,13 @@ def norm_rope(x: Tensor, weight: Tensor | None, eps: float, cos_sin: Tensor, pos
 
 
 def write_kv(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slot_mapping: Tensor) -> None:
-    """Puts key and value [T, G, D] of each token at its place: slot_mapping [T] int64 = block * B + offset."""
-    block_size = key_cache.shape[1]
-    blocks, offsets = slot_mapping // block_size, slot_mapping % block_size
-    key_cache[blocks, offsets] = key
-    value_cache[blocks, offsets] = value
+    """Puts key and value [T, G, D] of each token at its place: slot_mapping [T] int64 = block * B + offset, or -1 for a
+    token that has none."""
+    placed = slot_mapping >= 0
+    block_size, slots = key_cache.shape[1], slot_mapping[placed]
+    blocks, offsets = slots // block_size, slots % block_size
+    key_cache[blocks, offsets] = key[placed]
+    value_cache[blocks, offsets] = value[placed]
 
 
 def split_heads(qkv: Tensor, cache: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
@@ -94,14 +108,17 @@ def paged_attention(
     query_start_loc: Tensor,
     seq_lens: Tensor,
     scale: float,
+    window: int = 0,
 ) -> Tensor:
     """Causal attention of each request's new tokens over all its tokens, through its block table.
 
     query [T, H, D]; block_tables [R, blocks] int32; query_start_loc [R + 1] and seq_lens [R] int32. Request r owns the
-    queries [query_start_loc[r], query_start_loc[r + 1]), the last of which stands at position seq_lens[r] - 1.
-    Returns [T, H, D] in query's dtype.
+    queries [query_start_loc[r], query_start_loc[r + 1]), the last of which stands at position seq_lens[r] - 1; a
+    request of length 0 is padding, and nothing is read for it. With a `window` a query at position p sees the keys
+    p - window + 1 to p alone, without one (0) all up to p. Returns [T, H, D] in query's dtype, zeros where there is no
+    key.
     """
-    out = torch.empty_like(query)
+    out = torch.zeros_like(query)
     starts, lens = query_start_loc.tolist(), seq_lens.tolist()
     block_size = key_cache.shape[1]
     for row, seq_len in enumerate(lens):
@@ -109,11 +126,12 @@ def paged_attention(
         keys = key_cache[table].flatten(0, 1)[:seq_len]
         values = value_cache[table].flatten(0, 1)[:seq_len]
         span = slice(starts[row], starts[row + 1])
-        out[span] = _attend(query[span], keys, values, scale)
+        if seq_len > 0:
+            out[span] = _attend(query[span], keys, values, scale, window)
     return out
 
 
-def _attend(query: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
+def _attend(query: Tensor, keys: Tensor, values: Tensor, scale: float, window: int) -> Tensor:
     """One request: query [Q, H, D], keys and values [S, G, D]; the queries are the last Q of S positions."""
     num_queries, num_heads, head_dim = query.shape
     seq_len, num_kv_heads, _ = keys.shape
@@ -121,10 +139,12 @@ def _attend(query: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor
     # [G, group * Q, D]: the query heads that share a KV head become rows of one product.
     rows = query.float().view(num_queries, num_kv_heads, group, head_dim).permute(1, 2, 0, 3).flatten(1, 2)
     scores = torch.matmul(rows, keys.float().permute(1, 2, 0)) * scale
-    if num_queries > 1:
+    if num_queries > 1 or window > 0:
         allowed = torch.ones(num_queries, seq_len, dtype=torch.bool, device=query.device)
-        allowed = allowed.tril(diagonal=seq_len - num_queries).repeat(group, 1)
-        scores = scores.masked_fill(~allowed, float("-inf"))
+        allowed = allowed.tril(diagonal=seq_len - num_queries)
+        if window > 0:
+            allowed = allowed.triu(diagonal=seq_len - num_queries - window + 1)
+        scores = scores.masked_fill(~allowed.repeat(group, 1), float("-inf"))
     mixed = torch.matmul(torch.softmax(scores, dim=-1), values.float().permute(1, 0, 2))
     back = mixed.view(num_kv_heads, group, num_queries, head_dim).permute(2, 0, 1, 3)
     return back.reshape(num_queries, num_heads, head_dim).to(query.dtype)

@@ -1,17 +1,19 @@
 """Products by torch, and the operations made of the plain twins: the path of `--no-batch-invariant`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from kernels import pages, reference, sampling
+from kernels.gpu import upload
 from kernels.interface import AttentionInputs, KvPair, Layer, Stack
 from kernels.stack import OneByOne
 
 SCORES = 2**24  # of attention, at once
 SCORE_BYTES = 12  # in float32, twice, and their masks
+CONVERTED_ROWS = 4096  # of a weight of another type, at once
 POINTWISE_BYTES = 20  # of an element of the reference's wider operands: five copies in float32
 
 
@@ -32,12 +34,26 @@ def joined(parts: Sequence[Tensor], dtype: torch.dtype | None = None, device: to
     """A copy of the parts [rows, k], one beneath the other: Ops.matrix says more."""
     dtype, device = dtype or parts[0].dtype, device or parts[0].device
     shape = (sum(map(len, parts)), parts[0].shape[1])
-    whole = pages.zeros(shape, dtype) if device.type == "cpu" else torch.empty(shape, dtype=dtype, device=device)
-    first = 0
+    if device.type != "cpu":
+        whole = torch.empty(shape, dtype=dtype, device=device)
+        upload.fill(whole, parts)
+        return whole
+    whole, first = pages.zeros(shape, dtype), 0
     for part in parts:
         whole[first : first + len(part)].copy_(part)
         first += len(part)
     return whole
+
+
+def rows_of(parts: Sequence[Tensor], dtype: torch.dtype) -> Iterator[tuple[int, Tensor]]:
+    """(place, rows) of the weight that `parts` [rows, k] make beneath each other, some at a time, as `dtype`."""
+    first = 0
+    for part in parts:
+        assert part.shape[1] == parts[0].shape[1]
+        for at in range(0, len(part), CONVERTED_ROWS):
+            rows = part[at : at + CONVERTED_ROWS].to(dtype).contiguous()
+            yield first, rows
+            first += len(rows)
 
 
 def plain_cache(

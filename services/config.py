@@ -170,8 +170,8 @@ class WorkerOptions(MonitoredOptions):
     )
     quantization: str | None = setting(
         None,
-        "int8: keep the weights in eight bits each, CPU only; default: as the checkpoint has them",
-        choices=("int8",),
+        "keep the weights in eight bits each: int8, or on CUDA fp8 (e4m3); default: as the checkpoint has them",
+        choices=("int8", "fp8"),
     )
     load_format: str = setting(
         "auto", "dummy: random weights, from config.json alone", choices=("auto", "safetensors", "dummy")

@@ -1,7 +1,7 @@
 """Weights in the layouts that the compiled products read."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -9,22 +9,11 @@ from torch import Tensor
 
 from kernels import pages
 from kernels.cpu.library import Library
+from kernels.torch_ops import rows_of
 
 TYPES = {torch.float32: "f", torch.bfloat16: "b", torch.float16: "h"}
 STEP = {torch.float32: 1, torch.bfloat16: 2, torch.float16: 1}  # elements along K that are multiplied together
 ALIGNMENT = 64  # bytes, of a packed weight
-CONVERTED_ROWS = 4096  # of a weight of another type, at once
-
-
-def rows_of(parts: Sequence[Tensor], dtype: torch.dtype) -> Iterator[tuple[int, Tensor]]:
-    """(place, rows) of the weight that `parts` [rows, k] make beneath each other, some at a time, as `dtype`."""
-    first = 0
-    for part in parts:
-        assert part.shape[1] == parts[0].shape[1]
-        for at in range(0, len(part), CONVERTED_ROWS):
-            rows = part[at : at + CONVERTED_ROWS].to(dtype).contiguous()
-            yield first, rows
-            first += len(rows)
 
 
 class CpuMatrix(ABC):

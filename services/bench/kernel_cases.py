@@ -154,7 +154,7 @@ def _attention(shape: Shape, requests: int, queries: int, length: int, copies: i
     starts = torch.arange(0, requests * queries + 1, queries, dtype=torch.int32)
     lens = torch.full((requests,), length, dtype=torch.int32)
     tables = torch.randperm(copies * requests * blocks, dtype=torch.int32).view(copies, requests, blocks)
-    places = [AttentionInputs(torch.empty(0), table, starts, lens, queries) for table in tables]
+    places = [AttentionInputs(torch.empty(0), table, starts, lens, queries, length) for table in tables]
     return [partial(ops.paged_attention, query, cache, place, shape.head_dim**-0.5) for place in places]
 
 

@@ -4,10 +4,13 @@
 that see no data for long (a long prefill) must not take pings for abuse.
 """
 
+import asyncio
 import logging
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from services.process import to_the_end
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 _SHARED = [
@@ -57,7 +60,16 @@ class RpcServer:
         """Raises RuntimeError when the address cannot be bound."""
         await self.not_ready()
         self.grpc.add_insecure_port(self._address)
-        await self.grpc.start()
+        starting = asyncio.create_task(self.grpc.start())
+        try:
+            await asyncio.shield(starting)
+        except asyncio.CancelledError:  # grpcio complains of a server that runs and that nobody stops
+            await to_the_end(self._give_up(starting))
+            raise
+
+    async def _give_up(self, starting: asyncio.Task[None]) -> None:
+        await starting
+        await self.grpc.stop(grace=None)
 
     async def ready(self) -> None:
         await self._health.set("", health_pb2.HealthCheckResponse.SERVING)

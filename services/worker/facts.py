@@ -2,6 +2,7 @@
 
 import hashlib
 import platform
+from importlib.metadata import version
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from services.config import WorkerOptions
 from services.worker.kv_cache import KvCacheShape
 from services.worker.loading import LoadedModel
 
-NUMERICS_VERSION = 3  # counts up when kernels or sampler change any bit of an answer
+NUMERICS_VERSION = 4  # counts up when kernels or sampler change any bit of an answer
 MAX_LOGPROBS = 20
 
 
@@ -47,6 +48,7 @@ def _numerics_id(model: LoadedModel) -> str:
         torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
         torch.backends.cpu.get_cpu_capability() if device.type == "cpu" else "",  # what torch's own operations use
         ops.name,
+        version("triton") if ops.name.startswith("triton") else "",  # it decides the order of sums
         0 if ops.batch_invariant else torch.get_num_threads(),
     ]
     digest = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""The worker's own state between steps: the requests in their slots, and the tensors of a step made from a plan.
+"""The worker's own state between steps: the requests in their slots, and what a plan makes of them.
 
 Slots are the engine's; a plan says of running requests only what changed, so the tokens that this worker sampled
 itself are never sent back to it. Tokens live on the device, and what is sampled there need never come to the host: how
@@ -6,6 +6,7 @@ many there are is known without them.
 """
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,10 +14,14 @@ import torch
 from torch import Tensor
 
 from engine_core.step_plan import NewRequest, SamplingParams, StepPlan, unpack_i32
-from kernels.interface import AttentionInputs
 from kernels.transfer import to_device
+from services.worker.block_tables import BlockTables
+from services.worker.device import Device
 
 Ints = npt.NDArray[np.int32]
+Longs = npt.NDArray[np.int64]
+Number = TypeVar("Number", np.int32, np.int64)
+NOWHERE = -1  # the slot of a token whose KV is written nowhere
 
 
 class PlanError(Exception):
@@ -30,30 +35,82 @@ class Slot:
     seed: int
     choice: int
     num_prompt_tokens: int
-    num_tokens: int  # known: prompt plus output
-    num_blocks: int
 
 
 @dataclass(frozen=True)
 class StepInputs:
-    """R rows, T tokens, S rows that sample."""
+    """R requests, T tokens, S rows that sample; on the host."""
 
-    input_ids: Tensor  # [T] int64
-    positions: Tensor  # [T] int64
-    attention: AttentionInputs
-    sampled_slots: list[int]  # S
-    output_indices: list[int]  # S
-    logit_indices: Tensor  # [S] int64: which of the T tokens give logits
+    token_slots: Longs  # [T]: whose token it is
+    positions: Longs  # [T]
+    slot_mapping: Longs  # [T]: block * block_size + offset
+    request_slots: Ints  # [R]
+    query_start_loc: Ints  # [R + 1]
+    seq_lens: Ints  # [R]
+    wanted: Longs  # [S]: which of the T tokens give logits
+    sampled_slots: Longs  # [S]
+    sampled_places: Longs  # [S]: where in the slot the new token goes
+    output_indices: Longs  # [S]
+
+    @property
+    def is_decode(self) -> bool:
+        """Whether every request computes one token and samples the next."""
+        return len(self.positions) == len(self.request_slots) == len(self.wanted)
+
+    def padded(self, count: int) -> "StepInputs":
+        """As many requests of one token each, with ones that read and write nothing behind these; `is_decode` holds."""
+        more = count - len(self.request_slots)
+
+        def fill(array: npt.NDArray[Number], value: int) -> npt.NDArray[Number]:
+            return np.concatenate((array, np.full(more, value, dtype=array.dtype)))
+
+        return StepInputs(
+            fill(self.token_slots, 0),
+            fill(self.positions, 0),
+            fill(self.slot_mapping, NOWHERE),
+            fill(self.request_slots, 0),
+            np.arange(count + 1, dtype=np.int32),
+            fill(self.seq_lens, 0),
+            np.arange(count),
+            self.sampled_slots,
+            self.sampled_places,
+            self.output_indices,
+        )
+
+
+def trial_inputs(count: int, block_size: int) -> StepInputs:
+    """One request of `count` tokens in slot 0, whose KV goes to block 0: to try kernels before there are requests."""
+    positions, first = np.arange(count), np.zeros(1, dtype=np.int64)
+    ends = np.array([0, count], dtype=np.int32)
+    return StepInputs(
+        token_slots=np.zeros_like(positions),
+        positions=positions,
+        slot_mapping=positions % block_size,
+        request_slots=ends[:1],
+        query_start_loc=ends,
+        seq_lens=ends[1:],
+        wanted=first,
+        sampled_slots=first,
+        sampled_places=first,
+        output_indices=first,
+    )
+
+
+def no_inputs() -> StepInputs:
+    """Of no requests: what a batch of padding is made of."""
+    none, few = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32)
+    return StepInputs(none, none, none, few, np.zeros(1, dtype=np.int32), few, none, none, none, none)
 
 
 class InputBatch:
-    def __init__(self, max_num_seqs: int, max_model_len: int, block_size: int, device: torch.device) -> None:
+    def __init__(self, max_num_seqs: int, max_model_len: int, block_size: int, device: Device) -> None:
         self.slots: list[Slot | None] = [None] * max_num_seqs
         # [slots, tokens] int32; one place more than a request has, for a token that is drawn beyond its end
-        self.token_ids = torch.zeros(max_num_seqs, max_model_len + 1, dtype=torch.int32, device=device)
-        self._block_tables = np.zeros((max_num_seqs, -(-max_model_len // block_size)), dtype=np.int32)
+        self.token_ids = torch.zeros(max_num_seqs, max_model_len + 1, dtype=torch.int32, device=device.place)
+        self.num_tokens = np.zeros(max_num_seqs, dtype=np.int64)  # known: prompt plus output
+        self.tables = BlockTables(max_num_seqs, -(-max_model_len // block_size), device)
         self._block_size = block_size
-        self._device = device
+        self._place = device.place
         self._last_step_id: int | None = None
 
     def slot(self, index: int) -> Slot:
@@ -62,16 +119,13 @@ class InputBatch:
             raise PlanError(f"slot {index} is empty")
         return slot
 
-    def append(self, indices: list[int], token_ids: Tensor) -> None:
-        """One sampled token [slots] for each of the slots becomes known."""
-        places = [self.slot(index).num_tokens for index in indices]
-        where = (to_device(values, torch.int64, self._device) for values in (indices, places))
-        self.token_ids.index_put_(tuple(where), token_ids.int())
-        for index in indices:
-            self.slot(index).num_tokens += 1
+    def append(self, inputs: StepInputs, slots: Tensor, places: Tensor, token_ids: Tensor) -> None:
+        """One sampled token [S] becomes known; `slots` and `places` [S] int64 are those of `inputs`, on the device."""
+        self.token_ids.index_put_((slots, places), token_ids.int())
+        self.num_tokens[inputs.sampled_slots] += 1
 
     def apply(self, plan: StepPlan) -> StepInputs:
-        """Takes the plan's changes and makes the step's tensors. Raises PlanError on a gap."""
+        """Takes the plan's changes and says what the step computes. Raises PlanError on a gap."""
         if plan.base_step_id is None:
             self.slots = [None] * len(self.slots)
         elif plan.base_step_id != self._last_step_id:
@@ -84,7 +138,9 @@ class InputBatch:
         for request in plan.new_requests:
             self._add(request)
         slots = unpack_i32(plan.slots)
-        self._append_blocks(slots, unpack_i32(plan.block_offsets[0]), unpack_i32(plan.block_ids[0]))
+        for index in slots.tolist():
+            self.slot(index)
+        self.tables.append_rows(slots, plan.block_offsets[0], plan.block_ids[0])
         return self._inputs(plan, slots)
 
     def _add(self, request: NewRequest) -> None:
@@ -92,48 +148,32 @@ class InputBatch:
             raise PlanError(f"slot {request.slot} is taken")
         prompt, output = unpack_i32(request.prompt_token_ids), unpack_i32(request.output_token_ids)
         num_tokens = len(prompt) + len(output)
-        known = to_device(np.concatenate((prompt, output)), torch.int32, self._device)
+        known = to_device(np.concatenate((prompt, output)), torch.int32, self._place)
         self.token_ids[request.slot, :num_tokens] = known
-        block_ids = unpack_i32(request.block_ids[0])
-        self._block_tables[request.slot, : len(block_ids)] = block_ids
-        self.slots[request.slot] = Slot(
-            request.handle, request.sampling, request.seed, request.choice, len(prompt), num_tokens, len(block_ids)
-        )
-
-    def _append_blocks(self, slots: Ints, offsets: Ints, block_ids: Ints) -> None:
-        for row in np.flatnonzero(np.diff(offsets)).tolist():
-            index, fresh = int(slots[row]), block_ids[offsets[row] : offsets[row + 1]]
-            slot = self.slot(index)
-            self._block_tables[index, slot.num_blocks : slot.num_blocks + len(fresh)] = fresh
-            slot.num_blocks += len(fresh)
+        self.tables.clear(request.slot)
+        self.tables.append(request.slot, unpack_i32(request.block_ids[0]))
+        self.num_tokens[request.slot] = num_tokens
+        self.slots[request.slot] = Slot(request.handle, request.sampling, request.seed, request.choice, len(prompt))
 
     def _inputs(self, plan: StepPlan, slots: Ints) -> StepInputs:
         num_new, computed = unpack_i32(plan.num_new_tokens), unpack_i32(plan.num_computed_tokens)
-        starts = np.concatenate(([0], np.cumsum(num_new)))  # [R + 1]
+        starts = np.zeros(len(slots) + 1, dtype=np.int32)
+        np.cumsum(num_new, out=starts[1:])
         row_of = np.repeat(np.arange(len(slots)), num_new)  # [T]
         positions = np.arange(starts[-1]) - starts[row_of] + computed[row_of]
-        token_slots = slots[row_of]
-        blocks = self._block_tables[token_slots, positions // self._block_size]
-        seq_lens = computed + num_new
-        width = -(-int(seq_lens.max()) // self._block_size)
+        token_slots = slots[row_of].astype(np.int64)
+        blocks = self.tables.blocks(token_slots, positions // self._block_size).astype(np.int64)
         sampled = np.flatnonzero(unpack_i32(plan.sampled))
-        places = self._tensor(positions, torch.int64)
+        sampled_slots = slots[sampled].astype(np.int64)
         return StepInputs(
-            input_ids=self.token_ids[self._tensor(token_slots, torch.int64), places].long(),
-            positions=places,
-            attention=AttentionInputs(
-                slot_mapping=self._tensor(
-                    blocks.astype(np.int64) * self._block_size + positions % self._block_size, torch.int64
-                ),
-                block_tables=self._tensor(self._block_tables[slots, :width], torch.int32),
-                query_start_loc=self._tensor(starts, torch.int32),
-                seq_lens=self._tensor(seq_lens, torch.int32),
-                max_query_len=int(num_new.max()),
-            ),
-            sampled_slots=slots[sampled].tolist(),
-            output_indices=unpack_i32(plan.output_indices)[sampled].tolist(),
-            logit_indices=self._tensor(starts[1:][sampled] - 1, torch.int64),
+            token_slots=token_slots,
+            positions=positions,
+            slot_mapping=blocks * self._block_size + positions % self._block_size,
+            request_slots=slots,
+            query_start_loc=starts,
+            seq_lens=computed + num_new,
+            wanted=starts[1:][sampled].astype(np.int64) - 1,
+            sampled_slots=sampled_slots,
+            sampled_places=self.num_tokens[sampled_slots],
+            output_indices=unpack_i32(plan.output_indices)[sampled].astype(np.int64),
         )
-
-    def _tensor(self, array: npt.NDArray[np.integer], dtype: torch.dtype) -> Tensor:
-        return to_device(array, dtype, self._device)

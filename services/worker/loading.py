@@ -1,7 +1,6 @@
 """From options and a checkpoint to a model that runs: device, dtype, weights, KV cache."""
 
 import logging
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +14,10 @@ from kernels.interface import Ops
 from kernels.ops import ops_for
 from services.config import WorkerOptions
 from services.worker.checkpoint import Checkpoint, read_checkpoint, weights_digest
+from services.worker.control_groups import available_cores
+from services.worker.device import Cuda, Device, Host
 from services.worker.errors import ModelError
+from services.worker.forward import Forward
 from services.worker.input_batch import InputBatch
 from services.worker.kv_cache import KvCacheShape, block_bytes, shape_kv_cache
 from services.worker.memory import check_fits, plan_memory
@@ -26,6 +28,7 @@ from services.worker.models.parameters import parameter_shapes
 from services.worker.weights import Weights, dummy_weights, map_safetensors
 
 log = logging.getLogger(__name__)
+FP8_CAPABILITY = (8, 9)  # what converts e4m3 in hardware
 DTYPES = {
     "float32": torch.float32,
     "float": torch.float32,
@@ -56,16 +59,25 @@ def pick_device(options: WorkerOptions) -> torch.device:
 
 def pick_ops(device: torch.device, options: WorkerOptions) -> Ops:
     """Raises ModelError where a batch-invariant answer cannot be given, or the weights' form has no kernels."""
-    int8 = options.quantization == "int8"
-    if int8 and (device.type != "cpu" or not options.batch_invariant):
-        where = "with --no-batch-invariant" if device.type == "cpu" else f"with --device {device.type}"
-        raise ModelError(f"--quantization int8 is for the compiled CPU kernels only: it does not go {where}")
-    num_threads = options.cpu_threads or len(os.sched_getaffinity(0))
+    check_quantization(device, options)
+    num_threads = options.cpu_threads or available_cores()
     torch.set_num_threads(1 if options.batch_invariant else num_threads)
     try:
-        return ops_for(device, options.batch_invariant, num_threads, int8)
+        return ops_for(device, options.batch_invariant, num_threads, options.quantization)
     except KernelsMissing as error:
         raise ModelError(f"{error}: install it again, or start with --no-batch-invariant") from error
+
+
+def check_quantization(device: torch.device, options: WorkerOptions) -> None:
+    """Raises ModelError for a form of the weights that no kernel here has."""
+    name = options.quantization
+    if name is not None and not options.batch_invariant:
+        raise ModelError(f"--quantization {name} does not go with --no-batch-invariant: torch has no such products")
+    if name == "fp8" and device.type != "cuda":
+        raise ModelError(f"--quantization fp8 is for CUDA only: with --device {device.type} there is int8")
+    if name == "fp8" and (capability := torch.cuda.get_device_capability(device)) < FP8_CAPABILITY:
+        has, needs = (".".join(map(str, pair)) for pair in (capability, FP8_CAPABILITY))
+        raise ModelError(f"--quantization fp8 needs a GPU of compute capability {needs}, and this one has {has}")
 
 
 def load_model(path: Path, options: WorkerOptions, ops: Ops | None = None) -> LoadedModel:
@@ -106,11 +118,16 @@ def open_weights(
         raise ModelError(f"cannot read the weights in {checkpoint.path}: {error}") from error
 
 
-def build_runner(model: LoadedModel, options: WorkerOptions, limits: EngineLimits) -> tuple[ModelRunner, KvCacheShape]:
-    """Sizes and allocates the KV cache and the batch. Raises ModelError when they do not fit."""
+def build_runner(
+    model: LoadedModel, options: WorkerOptions, limits: EngineLimits, device: Device | None = None
+) -> tuple[ModelRunner, KvCacheShape]:
+    """Sizes and allocates the KV cache and the batch; `device` replaces that of the weights.
+
+    Raises ModelError when they do not fit.
+    """
     decoder = model.decoder
-    config, dtype, device = decoder.config, decoder.dtype, decoder.device
-    memory = plan_memory(config, dtype, device, decoder.ops, options, limits)
+    config, dtype, place = decoder.config, decoder.dtype, decoder.device
+    memory = plan_memory(config, dtype, place, decoder.ops, options, limits)
     shape = shape_kv_cache(config, dtype, options.block_size, memory.budget, options.max_model_len, limits.max_num_seqs)
     kv_bytes = shape.num_blocks * block_bytes(config, shape.block_size, dtype)
     check_fits(memory, kv_bytes)
@@ -119,5 +136,10 @@ def build_runner(model: LoadedModel, options: WorkerOptions, limits: EngineLimit
     except (OSError, torch.OutOfMemoryError) as error:
         raise ModelError(f"a KV cache of {kv_bytes} bytes cannot be had: lower --kv-cache-memory-bytes") from error
     memory.tell(kv_bytes)
+    if device is None:
+        device = Cuda(place) if place.type == "cuda" else Host(decoder.ops.kernel_nanoseconds)
     batch = InputBatch(limits.max_num_seqs, shape.max_model_len, shape.block_size, device)
-    return ModelRunner(decoder, cache, batch), shape
+    forward = Forward(
+        decoder, cache, batch, device, limits.max_num_batched_tokens, shape.max_model_len, shape.block_size
+    )
+    return ModelRunner(decoder, batch, forward, device), shape

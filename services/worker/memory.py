@@ -4,29 +4,29 @@ The largest step is computed from shapes, not run: on a CPU that step takes seco
 compare. docs/decisions/0016-memory.md says what the figures stand on.
 """
 
+import gc
 import logging
-import math
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
 from engine_core.worker_messages import EngineLimits
 from kernels.interface import Ops
 from services.config import WorkerOptions
+from services.worker.control_groups import available_bytes
+from services.worker.device import GRAPH_SIZES
 from services.worker.errors import ModelError
 from services.worker.models.config import DecoderConfig
 from services.worker.models.parameters import num_weight_bytes
+from services.worker.sampler import GROUP_BYTES, group_size
 
 log = logging.getLogger(__name__)
 CPU_SHARE = 0.5  # of what is free beside a step: the KV cache's, where nothing is said
 GPU_DEFAULT_UTILIZATION = 0.9
 INPUT_BYTES = 128  # of a token of the step: its id, position, slot and row, and what they are computed from
 LOGIT_BYTES = 8  # itself and its penalised copy, in float32
-SAMPLER_ROW_BYTES = 128  # of a logit of the one row that is filtered or ranked: sort, softmax and masks
 MARGIN = 1.15  # what allocators lose between large blocks
 BASE_BYTES = 96 * 1024**2  # what libraries allocate at their first call, stacks, messages, small blocks
-CGROUPS = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,9 @@ def plan_memory(
     limits: EngineLimits,
 ) -> Memory:
     """Once the weights are loaded. Raises ModelError when not even a step fits beside them."""
-    weights = num_weight_bytes(config, dtype.itemsize, 1 if options.quantization == "int8" else dtype.itemsize)
-    step = step_bytes(config, dtype, ops, options, limits)
-    free = available_cpu_bytes() if device.type == "cpu" else _free_gpu_bytes(device, options)
+    weights = num_weight_bytes(config, dtype.itemsize, dtype.itemsize if options.quantization is None else 1)
+    step = step_bytes(config, dtype, ops, options, limits, graphs=device.type == "cuda")
+    free = available_bytes() if device.type == "cpu" else _free_gpu_bytes(device, options)
     if step >= free:
         raise ModelError(
             f"a step with --max-num-batched-tokens {limits.max_num_batched_tokens} and --max-num-seqs"
@@ -77,7 +77,12 @@ def check_fits(memory: Memory, kv_cache: int) -> None:
 
 
 def step_bytes(
-    config: DecoderConfig, dtype: torch.dtype, ops: Ops, options: WorkerOptions, limits: EngineLimits
+    config: DecoderConfig,
+    dtype: torch.dtype,
+    ops: Ops,
+    options: WorkerOptions,
+    limits: EngineLimits,
+    graphs: bool = False,
 ) -> int:
     """The most that any step takes beside weights and KV cache, with the batch's own state.
 
@@ -88,55 +93,34 @@ def step_bytes(
     blocks = -(-length // options.block_size)
     state = limits.max_num_seqs * (4 * (length + 1) + 4 * blocks)
     inputs = tokens * INPUT_BYTES + 3 * rows * 4 * blocks
-    hidden, query, vocab = config.hidden_size, config.num_heads * config.head_dim, config.vocab_size
-    qkv = query + 2 * config.num_kv_heads * config.head_dim
-    # Through a layer: hidden, residual and their norm, qkv, the queries and their mixed values; and the largest of what
-    # comes beside them, which is a norm's result, the next layer's qkv, or gate and up with their product.
-    largest = max(2 * hidden, qkv, 3 * config.intermediate_size)
-    forward = tokens * dtype.itemsize * (3 * hidden + qkv + 2 * query + largest)
-    widest = max(2 * config.intermediate_size, qkv, hidden)
-    heads, kv_heads, head_dim = config.num_heads, config.num_kv_heads, config.head_dim
-    forward += ops.scratch_bytes(tokens, widest, heads, kv_heads, head_dim, length, dtype)
+    hidden, vocab = config.hidden_size, config.vocab_size
+    forward = _forward_bytes(config, dtype, ops, tokens, length)
+    if graphs:  # they keep what they work in, which is the same for all of them
+        forward += _forward_bytes(config, dtype, ops, min(rows, GRAPH_SIZES[-1]), length)
     # Beside the hidden states of all tokens.
-    sampling = 2 * tokens * hidden * dtype.itemsize + rows * vocab * LOGIT_BYTES + vocab * SAMPLER_ROW_BYTES
-    sampling += ops.draw_scratch_bytes(rows, vocab)
+    width = max(vocab, length)
+    sampling = 2 * tokens * hidden * dtype.itemsize + rows * vocab * LOGIT_BYTES
+    sampling += max(ops.draw_scratch_bytes(rows, vocab), min(rows, group_size(width)) * width * GROUP_BYTES)
     # Added up, for the compiled layers keep their room while a token is drawn.
     return state + int(MARGIN * (inputs + forward + sampling)) + BASE_BYTES
 
 
-def available_cpu_bytes() -> int:
-    """Memory that is free for a process: of the machine, or of the control groups around it if that is less."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    own = own_group()
-    folders = [CGROUPS / own, *(CGROUPS / outer for outer in own.parents)]
-    return int(min([free, *map(_left_in_group, folders)]))
-
-
-def own_group() -> Path:
-    """This process's control group (version 2), relative to the mount; that itself where there is none."""
-    try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        lines = []
-    return Path(next((line.removeprefix("0::").lstrip("/") for line in lines if line.startswith("0::")), ""))
-
-
-def _left_in_group(folder: Path) -> float:
-    """Infinity without a limit. The page cache counts as free, for it goes when memory is needed."""
-    try:
-        limit = (folder / "memory.max").read_text().strip()
-        if limit == "max":
-            return math.inf
-        used = int((folder / "memory.current").read_text())
-        stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-    except OSError:  # the root has none, and version 1 other files
-        return math.inf
-    return max(0, int(limit) - used + int(stat["active_file"]) + int(stat["inactive_file"]))
+def _forward_bytes(config: DecoderConfig, dtype: torch.dtype, ops: Ops, tokens: int, length: int) -> int:
+    """Of so many tokens through a layer: hidden, residual and their norm, qkv, queries and their mixed values; and the
+    largest of what comes beside them: a norm's result, the next layer's qkv, or gate and up with their product."""
+    heads, kv_heads, head_dim = config.num_heads, config.num_kv_heads, config.head_dim
+    hidden, query = config.hidden_size, heads * head_dim
+    qkv = query + 2 * kv_heads * head_dim
+    largest = max(2 * hidden, qkv, 3 * config.intermediate_size)
+    widest = max(2 * config.intermediate_size, qkv, hidden)
+    scratch = ops.scratch_bytes(tokens, widest, heads, kv_heads, head_dim, length, dtype)
+    return tokens * dtype.itemsize * (3 * hidden + qkv + 2 * query + largest) + scratch
 
 
 def _free_gpu_bytes(device: torch.device, options: WorkerOptions) -> int:
     """What --gpu-memory-utilization leaves beside all that is in use. Raises ModelError when that is nothing."""
+    gc.collect()
+    torch.cuda.empty_cache()  # of an engine before this one, and of loading: what torch keeps looks taken
     free, total = torch.cuda.mem_get_info(device)
     if options.kv_cache_memory_bytes is not None:
         return free

@@ -2,9 +2,10 @@
 
 A row's result is a function of that row alone: its logits, its parameters, its tokens, and noise keyed by (seed,
 choice, token index). Ties go to the lowest token id everywhere. Everything stays on the device of the logits, and
-nothing here waits for it.
+nothing here waits for it. Rows that want the same are worked on together, as many as group_size allows.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,8 @@ from kernels.interface import DRAW, Ops
 from kernels.transfer import to_device, to_host
 
 GREEDY_BELOW = 1e-5  # temperatures under this are greedy
+GROUP_ELEMENTS = 2**21  # of a group: logits, or its rows' tokens if those are more
+GROUP_BYTES = 40  # of an element, beside the logits
 
 
 @dataclass(frozen=True)
@@ -26,8 +29,8 @@ class SampleRow:
     seed: int
     choice: int
     output_index: int
-    prompt_token_ids: Tensor  # [prompt] int32
-    output_token_ids: Tensor  # [output] int32
+    prompt_token_ids: Tensor  # [prompt] int32; empty for a row without penalties
+    output_token_ids: Tensor  # [output] int32; the same
 
 
 @dataclass(frozen=True)
@@ -68,17 +71,16 @@ def sample(logits: Tensor, rows: list[SampleRow], ops: Ops) -> Sampled:
 
     What is drawn for a row with a logit that is no number has no meaning.
     """
-    shaped = logits
-    touched = [index for index, row in enumerate(rows) if _changes_logits(row)]
-    if touched:
-        shaped = logits.clone()
-        for index in touched:
-            _penalise(shaped[index], rows[index])
-            _mask_stops(shaped[index], rows[index])
+    shaped = _shape(logits, rows)
     token_ids, healthy = ops.draw(shaped, logits, np.array([_draw_of(row) for row in rows], dtype=DRAW))
     num_top = {index: row.sampling.logprobs for index, row in enumerate(rows) if row.sampling.logprobs is not None}
     logprob_ids, logprobs = _logprobs(logits, token_ids, num_top)
     return Sampled(token_ids, healthy, num_top, logprob_ids, logprobs)
+
+
+def group_size(width: int) -> int:
+    """How many rows of `width` logits or tokens are worked on together."""
+    return max(1, GROUP_ELEMENTS // width)
 
 
 def _draw_of(row: SampleRow) -> tuple[float, float, float, int, int, int, int]:
@@ -88,66 +90,113 @@ def _draw_of(row: SampleRow) -> tuple[float, float, float, int, int, int, int]:
     return temperature, sampling.top_p, sampling.min_p, sampling.top_k, row.seed, row.choice, row.output_index
 
 
-def _changes_logits(row: SampleRow) -> bool:
-    sampling = row.sampling
-    return (
-        sampling.repetition_penalty != 1.0
-        or sampling.presence_penalty != 0.0
-        or sampling.frequency_penalty != 0.0
-        or row.output_index < sampling.min_tokens
-    )
+def _shape(logits: Tensor, rows: list[SampleRow]) -> Tensor:
+    """Penalties, then masks; a copy where any row has one."""
+    penalised = [index for index, row in enumerate(rows) if has_penalty(row.sampling)]
+    masked = [(index, row) for index, row in enumerate(rows) if row.output_index < row.sampling.min_tokens]
+    if not penalised and not masked:
+        return logits
+    shaped = logits.clone()
+    longest = max((len(rows[i].prompt_token_ids) + len(rows[i].output_token_ids) for i in penalised), default=0)
+    for indices in _groups(penalised, max(longest, logits.shape[1])):
+        places = to_device(indices, torch.int64, logits.device)
+        own = shaped[places]
+        _penalise(own, [rows[index] for index in indices])
+        shaped.index_copy_(0, places, own)
+    if masked:
+        _mask_stops(shaped, masked)
+    return shaped
 
 
-def _penalise(logits: Tensor, row: SampleRow) -> None:
-    """In place on [vocab]. Repetition counts prompt and output (arXiv 1909.05858), the other two only the output
-    (https://platform.openai.com/docs/api-reference/chat/create)."""
-    sampling = row.sampling
-    counts = _count(row.output_token_ids, logits)
-    if sampling.repetition_penalty != 1.0:
-        seen = (counts > 0) | (_count(row.prompt_token_ids, logits) > 0)
-        weakened = torch.where(logits > 0, logits / sampling.repetition_penalty, logits * sampling.repetition_penalty)
+def _groups(indices: list[int], width: int) -> Iterator[list[int]]:
+    size = group_size(width)
+    return (indices[begin : begin + size] for begin in range(0, len(indices), size))
+
+
+def has_penalty(sampling: SamplingParams) -> bool:
+    return sampling.repetition_penalty != 1.0 or sampling.presence_penalty != 0.0 or sampling.frequency_penalty != 0.0
+
+
+def _penalise(logits: Tensor, rows: list[SampleRow]) -> None:
+    """In place on [rows, vocab]. Repetition counts prompt and output (arXiv 1909.05858), the other two only the output
+    (https://platform.openai.com/docs/api-reference/chat/create). What a row has not asked for leaves its bits alone."""
+
+    def column(values: list[float]) -> Tensor:
+        return to_device(values, torch.float32, logits.device).unsqueeze(1)
+
+    counts = _count([row.output_token_ids for row in rows], logits)
+    repetition = [row.sampling.repetition_penalty for row in rows]
+    if any(penalty != 1.0 for penalty in repetition):
+        seen = _count([row.prompt_token_ids for row in rows], logits) > 0
+        seen |= counts > 0
+        penalty = column(repetition)
+        weakened = torch.where(logits > 0, logits / penalty, logits * penalty)
         logits.copy_(torch.where(seen, weakened, logits))
-    logits -= sampling.frequency_penalty * counts
-    logits -= sampling.presence_penalty * (counts > 0)
+    logits -= column([row.sampling.frequency_penalty for row in rows]) * counts
+    logits -= column([row.sampling.presence_penalty for row in rows]) * (counts > 0)
 
 
-def _count(token_ids: Tensor, logits: Tensor) -> Tensor:
-    """How often each token of the vocabulary occurs, [vocab] int64."""
-    places = token_ids.to(logits.device, torch.int64)
-    return torch.zeros(logits.shape, dtype=torch.int64, device=logits.device).scatter_add_(
-        0, places, torch.ones_like(places)
+def _count(token_ids: list[Tensor], logits: Tensor) -> Tensor:
+    """How often each token of the vocabulary occurs in each row's [length], as [rows, vocab] int32."""
+    lengths = [len(ids) for ids in token_ids]
+    places = torch.cat(token_ids).to(logits.device, torch.int64)
+    places += logits.shape[1] * torch.repeat_interleave(
+        to_device(lengths, torch.int64, logits.device), output_size=sum(lengths)
     )
+    counts = torch.zeros(logits.shape, dtype=torch.int32, device=logits.device)
+    counts.view(-1).scatter_add_(0, places, torch.ones_like(places, dtype=torch.int32))
+    return counts
 
 
-def _mask_stops(logits: Tensor, row: SampleRow) -> None:
-    """No token that ends the answer before min_tokens."""
-    sampling = row.sampling
-    if row.output_index < sampling.min_tokens:
-        stops = [*sampling.eos_token_ids, *sampling.stop_token_ids]
-        logits.index_fill_(0, to_device(stops, torch.int64, logits.device), float("-inf"))
+def _mask_stops(logits: Tensor, rows: list[tuple[int, SampleRow]]) -> None:
+    """In place on [rows, vocab]: in the given ones no token that ends the answer, for min_tokens are not reached."""
+    places = [
+        index * logits.shape[1] + token_id
+        for index, row in rows
+        for token_id in (*row.sampling.eos_token_ids, *row.sampling.stop_token_ids)
+    ]
+    logits.view(-1).index_fill_(0, to_device(places, torch.int64, logits.device), float("-inf"))
 
 
 def _logprobs(logits: Tensor, token_ids: Tensor, num_top: dict[int, int]) -> tuple[Tensor, Tensor]:
-    """Ids and logprobs of the rows in `num_top`, as Sampled has them; row by row, so that none sees the others."""
+    """Ids and logprobs of the rows in `num_top`, as Sampled has them."""
     width = min(max(num_top.values(), default=0), logits.shape[1])
-    # Results get their place first: between a row's large temporaries they would keep memory from being used again.
+    # Results get their place first: between large temporaries they would keep memory from being used again.
     ids = torch.empty(len(num_top), 1 + width, dtype=torch.int64, device=logits.device)
     values = torch.empty(len(num_top), 1 + width, device=logits.device)
-    for place, row in enumerate(num_top):
-        logprobs = torch.log_softmax(logits[row], dim=-1)
-        ids[place, 0] = token_ids[row]
-        ids[place, 1:] = _ranked(logprobs, width)
-        values[place] = logprobs[ids[place]]
+    begin = 0
+    for indices in _groups(list(num_top), logits.shape[1]):
+        places = to_device(indices, torch.int64, logits.device)
+        own = slice(begin, begin + len(indices))
+        logprobs = _log_softmax(logits[places])
+        ids[own, 0] = token_ids[places]
+        ids[own, 1:] = _ranked(logprobs, width)
+        values[own] = logprobs.gather(1, ids[own])
+        begin += len(indices)
     return ids, values
 
 
+def _log_softmax(logits: Tensor) -> Tensor:
+    """Of each row of [rows, vocab], with bits that come from that row alone."""
+    if logits.device.type == "cpu":
+        # torch takes another logarithm for the last rows of a group: row by row, it is the same.
+        return torch.stack([torch.log_softmax(row, dim=-1) for row in logits])
+    # CUDA adds up in another order where a row does not begin at an address of 16 bytes.
+    vocab = logits.shape[1]
+    padded = torch.nn.functional.pad(logits, (0, -vocab % 4), value=float("-inf"))
+    return torch.log_softmax(padded, dim=-1)[:, :vocab]
+
+
 def _ranked(values: Tensor, count: int) -> Tensor:
-    """The ids of the `count` largest of [vocab] float32; of equal ones, the lowest ids come first.
+    """The ids of the `count` largest of each row of [rows, vocab] float32; of equal ones, the lowest ids come first.
 
     topk does not say which of equal values it takes, so each value is made an integer of its own: the float's bits,
     whose order as integers is that of the floats once negative ones are turned round, then the id, downwards.
     """
-    bits = (values + 0.0).view(torch.int32).long()  # + 0.0: minus zero is zero
-    order = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
-    ids = torch.arange(len(values) - 1, -1, -1, device=values.device)
-    return torch.topk(order * 2**32 + ids, count).indices
+    if count == 0:
+        return values.new_empty(len(values), 0, dtype=torch.int64)
+    bits = (values + 0.0).view(torch.int32)  # + 0.0: minus zero is zero
+    order = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).long()
+    order *= 2**32
+    order += torch.arange(values.shape[1] - 1, -1, -1, device=values.device)
+    return torch.topk(order, count).indices

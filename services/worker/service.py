@@ -75,6 +75,8 @@ def _register(link: EngineLink, model: LoadedModel, options: WorkerOptions, phas
     phases.done("waiting for the engine")
     runner, shape = build_runner(model, options, limits)
     phases.done("KV cache")
+    if runner.try_out():
+        phases.done("first step")
     link.register(model_facts(model, options, shape))
     log.info("ready after %s", phases)
     return runner
@@ -92,16 +94,18 @@ def _follow(link: EngineLink, runner: ModelRunner, metrics: WorkerMetrics, spans
     launched: deque[tuple[Launched, int]] = deque()  # with the moment at which each began
     while True:
         # A result goes up as soon as it is there; meanwhile the next plan is queued behind the one that runs.
-        if launched and launched[0][0].is_done:
+        if launched and launched[0][0].done.passed():
             step, began = launched.popleft()
             result = runner.collect(step)
             ended = now()
             watchdog.watch(launched[0][0].plan.deadline_ms if launched else 0)
             link.done(result)
-            metrics.step(step.plan, began, ended, step.in_kernels)
+            metrics.step(step.plan, began, ended, runner.kernel_nanoseconds(step))
             spans.step(step.plan, began, ended)
             continue
-        plan = link.poll_plan() if launched else link.next_plan()
+        plan = link.poll_plan()
+        if plan is None and not launched and not runner.record_one():
+            plan = link.next_plan()
         if plan is not None:
             began = now()
             if not launched:

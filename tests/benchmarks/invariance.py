@@ -63,6 +63,7 @@ def attention(ops: CpuOps, requests: int, queries: int, length: int) -> dict[str
         torch.arange(0, requests * queries + 1, queries, dtype=torch.int32),
         torch.full((requests,), length, dtype=torch.int32),
         queries,
+        length,
     )
     q = query.view(requests, queries, HEADS, HEAD_DIM).transpose(1, 2).contiguous()
     k, v = (torch.randn(requests, KV_HEADS, length, HEAD_DIM).bfloat16() for _ in range(2))

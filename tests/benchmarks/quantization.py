@@ -57,9 +57,12 @@ class Texts:
             torch.arange(0, count * tokens + 1, tokens, dtype=torch.int32),
             torch.full((count,), self._length + tokens, dtype=torch.int32),
             tokens,
+            self._length + tokens,
         )
         self._length += tokens if keep else 0
-        return self._decoder.forward(ids.flatten(), positions.repeat(count), self._cache, inputs)
+        return self._decoder.forward(
+            ids.flatten(), positions.repeat(count), self._cache, inputs, torch.arange(count * tokens)
+        )
 
 
 def written_by(decoder: Decoder) -> Tensor:

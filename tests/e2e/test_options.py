@@ -325,8 +325,10 @@ def test_quantization(plain: Server) -> None:
     answer = plain.post("/v1/completions", {"prompt": [7], "max_tokens": 1}).json()
     assert fingerprint.startswith("invariant-") and fingerprint != answer["system_fingerprint"]
     line = refusal("--quantization=int8", "--no-batch-invariant")
-    assert line.startswith("tandem worker: error: --quantization int8 is for the compiled CPU kernels only")
-    assert "'int4' is not one of int8" in refusal("--quantization=int4")
+    assert line.startswith("tandem worker: error: --quantization int8 does not go with --no-batch-invariant")
+    line = refusal("--quantization=fp8", "--device=cpu")
+    assert line.startswith("tandem worker: error: --quantization fp8 is for CUDA only")
+    assert "'int4' is not one of int8, fp8" in refusal("--quantization=int4")
 
 
 def test_long_prefill_token_threshold(tight: Server) -> None:

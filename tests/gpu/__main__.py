@@ -1,8 +1,8 @@
 """`make gpu-check`, or `python -m tests.gpu` in the repository's root: all that needs a GPU, as one table.
 
-Returns 1 when a check fails, and 0 with one line where there is no GPU. `--device cpu` runs a small part through
-Triton's interpreter, which proves these scripts. Needs torch, triton, numpy, msgspec, safetensors and transformers;
-tandem itself need not be installed.
+Returns 1 when a check fails. Where there is no GPU, every row says so, and it returns 0. `--device cpu` runs a small
+part through Triton's interpreter, which proves these scripts. Needs torch, triton, numpy, msgspec, safetensors and
+transformers; tandem itself need not be installed.
 
 The checks run in a process of their own. A wrong kernel can take the device away from its process for good: then that
 check fails, and a new process goes on with the next.
@@ -32,10 +32,12 @@ def main(argv: Sequence[str] | None = None, child: Sequence[str] = CHILD) -> int
     args = parser.parse_args(argv)
     if args.first is not None:
         return run_child(args.device, args.only, args.first)
-    if args.device == "cuda" and not has_gpu():
-        print("gpu-check: no GPU here that torch can use; nothing was checked")
-        return 0
     print(table.HEADER, flush=True)
+    if args.device == "cuda" and not has_gpu():
+        for name in names(args.only):
+            print(Row(name, "not run", ""))
+        print("no GPU here that torch can use: nothing was checked")
+        return 0
     with tempfile.TemporaryDirectory() as scratch:
         rows = run_children([*child, "--device", args.device, "--only", args.only], scratch)
     failed = sum(row.result == "FAIL" for row in rows)
@@ -47,6 +49,15 @@ def has_gpu() -> bool:
     import torch  # only a process that needs it waits for it
 
     return torch.cuda.is_available()
+
+
+def names(only: str) -> list[str]:
+    """Of the checks that a GPU would be put to."""
+    import torch
+
+    from tests.gpu.checks import all_checks
+
+    return [check.name for check in all_checks(torch.device("cuda")) if only in check.name]
 
 
 def run_children(command: list[str], scratch: str) -> list[Row]:

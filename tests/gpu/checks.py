@@ -5,14 +5,21 @@ from importlib.metadata import version
 
 import torch
 
-from tests.gpu import kernels, parity, sampling, timings, worker
+from tests.gpu import attention, determinism, kernels, parity, pointwise, products, sampling, steps, worker
 from tests.gpu.table import Check
 
 
 def all_checks(device: torch.device) -> list[Check]:
     checks = [Check("machine", lambda: machine(device)), *kernels.checks(device), *sampling.checks(device)]
-    checks += [*parity.checks(device), *worker.checks(device)]
-    return checks + (timings.checks(device) if device.type == "cuda" else [])
+    checks += [*parity.checks(device), *worker.checks(device), *determinism.checks(device)]
+    if device.type == "cuda":
+        checks += [
+            *products.checks(device),
+            *pointwise.checks(device),
+            *attention.checks(device),
+            *steps.checks(device),
+        ]
+    return checks
 
 
 def machine(device: torch.device) -> str:

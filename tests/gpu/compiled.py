@@ -1,9 +1,11 @@
 """`python -m tests.gpu.compiled`: every kernel compiles for NVIDIA GPUs, on a machine without one.
 
 Triton is told of a GPU that is not there, and stops each launch before it starts. So types, constants and shared memory
-are those of a GPU, which the interpreter on a CPU knows nothing of. Needs the ptxas that comes with Triton.
+are those of a GPU, which the interpreter on a CPU knows nothing of; and so are the instructions that the products take,
+which must be the same for any number of rows. Needs the ptxas that comes with Triton.
 """
 
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -13,14 +15,21 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from kernels import kv_write, linear, norm_rope
+from kernels.gpu import activation, norm, sample
+from kernels.gpu.matrix import matrix_of
 from tests.gpu import table
 from tests.gpu.table import Check
-from tests.kernels.cases import attention_case, randn
+from tests.kernels.cases import attention_case, randn, rope_case
+from tests.kernels.draw_cases import draws_of
 
 CPU = torch.device("cpu")
-CAPABILITIES = (80, 90)
-SHARED_BYTES = 99 * 1024  # what one program may use on the least of the GPUs from sm_80 on
+# And the shared memory that one program may use: for sm_80 on the least of the GPUs up to sm_89.
+CAPABILITIES = {80: 99 * 1024, 90: 227 * 1024}
+FP8_CAPABILITY = 89
+PRODUCTS = 5  # kernels that products with one weight launch: of few rows, of some, of many
+OTHERS = 12  # kernels that launch_all launches
+# What multiplies in the short types, without the part that says how many rows there are.
+INSTRUCTIONS = {80: {"mma.sync.aligned.m16n8k16"}, 90: {"wgmma.mma_async.sync.aligned.m64k16"}}
 
 
 class AbsentGpu:
@@ -37,56 +46,106 @@ class AbsentGpu:
         return 0
 
 
-def compile_only(used: list[int]) -> None:
-    """From here on, launching a kernel compiles it and notes its shared memory in `used`."""
+def compile_only(compiled: list[Any]) -> None:
+    """From here on, launching a kernel compiles it and notes it in `compiled`."""
 
     def getitem(self: Any, grid: Any) -> Callable[..., None]:
         def launch(*args: Any, **kwargs: Any) -> None:
-            used.append(self.run(*args, grid=grid, warmup=True, **kwargs).metadata.shared)
+            compiled.append(self.run(*args, grid=grid, warmup=True, **kwargs))
 
         return launch
 
     JITFunction.__getitem__ = getitem
 
 
+def launch_products(dtype: torch.dtype, quantization: str | None) -> None:
+    """Of few rows and of some, in segments that are added up afterwards; and of many."""
+    matrix = matrix_of([randn(CPU, dtype, 1024, 1024)], quantization)
+    for rows in (3, 33, 1024):
+        matrix.product(randn(CPU, dtype, rows, 1024))
+
+
+def instructions(kernel: Any) -> set[str]:
+    found = re.findall(r"\b(?:wgmma\.mma_async|mma)\.sync\.aligned\.m\d+n\d+k\d+", kernel.asm["ptx"])
+    return {re.sub(r"n\d+", "", name) if name.startswith("wgmma") else name for name in found}
+
+
 def launch_all(dtype: torch.dtype, head_dim: int) -> None:
     x = randn(CPU, dtype, 3, 1024)
-    norm_rope.rms_norm(x, x[0], 1e-6)
-    norm_rope.add_rms_norm(x, x, x[0], 1e-6)
-    linear.TritonMatrix(x).product(x)
-    linear.TritonMatrix(x[:, :17]).product(x[:, :17], torch.float32)
-    heads = randn(CPU, dtype, 3, 8, head_dim)
-    positions = torch.arange(3)
-    norm_rope.norm_rope(heads, heads[0, 0], 1e-6, torch.zeros(9, head_dim), positions)
-    norm_rope.norm_rope(heads, None, 1e-6, torch.zeros(9, head_dim), positions)
-    caches = [torch.zeros(4, 16, 8, head_dim, dtype=dtype) for _ in range(2)]
-    kv_write.write_kv(heads, heads, caches[0], caches[1], positions)
-    for kv_heads, group, block_size, context in ((8, 2, 16, 100), (1, 3, 1, 0)):
-        attention_case(CPU, dtype, [(4, context), (1, 3)], kv_heads, group, head_dim, block_size).triton()
+    norm.rms_norm(x, x[0], 1e-6)
+    norm.add_rms_norm(x, x, x[0], 1e-6)
+    activation.silu_mul(x)
+    matrix_of([x[:, :17]]).product(x[:, :17], torch.float32)
+    for with_norm in (True, False):
+        case = rope_case(CPU, dtype, 3, 16, 8, head_dim, 16, with_norm)
+        case.triton(case.caches)
+    # Decode in parts, a chunk, single tokens by one program each; pages that divide a tile, neither, and that a tile
+    # divides.
+    for lens, kv_heads, group, block_size, window in (
+        ([(1, 300), (1, 3)], 1, 3, 24, 9),
+        ([(40, 300), (1, 3)], 8, 2, 16, 0),
+        ([(1, 3)], 8, 2, 16, 0),
+        ([(1, 300)], 8, 2, 128, 0),
+    ):
+        attention_case(CPU, dtype, lens, kv_heads, group, head_dim, block_size, window=window).triton()
 
 
-def checks(used: list[int]) -> list[Check]:
+def products_and_shuffles(kernel: Any) -> list[str]:
+    """The instructions that a row's bits hang on, where there are tensor cores."""
+    return sorted(re.findall(r"(?:wgmma\.mma_async|mma|shfl)\.sync\.[\w.]+", kernel.asm["ptx"]))
+
+
+def checks(compiled: list[Any]) -> list[Check]:
     def check(capability: int, name: str, dtype: torch.dtype, head_dim: int) -> Check:
         def run() -> str:
-            used.clear()
+            compiled.clear()
             driver.set_active(AbsentGpu(capability))
+            forms = [None, "int8"] + ["fp8"] * (capability >= FP8_CAPABILITY)
+            for quantization in forms:
+                launch_products(dtype, quantization)
+            taken = {"".join(instructions(kernel)) for kernel in compiled if "linear" in kernel.name}
+            assert taken == ({""} if dtype == torch.float32 else INSTRUCTIONS[capability]), f"products by {taken}"
             launch_all(dtype, head_dim)
-            assert len(used) == 9, f"{len(used)} kernels were compiled, not 9"
-            assert max(used) <= SHARED_BYTES, f"{max(used)} bytes of shared memory"
-            return f"{len(used)} kernels, at most {max(used)} bytes of shared memory"
+            expected = OTHERS + PRODUCTS * len(forms)
+            assert len(compiled) == expected, f"{len(compiled)} kernels were compiled, not {expected}"
+            shared = max(kernel.metadata.shared for kernel in compiled)
+            assert shared <= CAPABILITIES[capability], f"{shared} bytes of shared memory"
+            attention = [products_and_shuffles(kernel) for kernel in compiled if kernel.name == "_attention_kernel"]
+            assert len(attention) == 4 and all(each == attention[0] for each in attention), "attention's bits differ"
+            return f"{len(compiled)} kernels, at most {shared} bytes of shared memory"
 
         return Check(f"compiled for sm_{capability}, {name}, head size {head_dim}", run)
 
-    kinds = [("bf16", torch.bfloat16, 128), ("float16", torch.float16, 64), ("float32", torch.float32, 24)]
-    return [check(capability, *kind) for capability in CAPABILITIES for kind in kinds]
+    kinds = [
+        ("bf16", torch.bfloat16, 128), ("bf16", torch.bfloat16, 256), ("float16", torch.float16, 64),
+        ("float32", torch.float32, 24), ("float32", torch.float32, 256),
+    ]  # fmt: skip
+
+    def check_draw(capability: int, vocab: int) -> Check:
+        def run() -> str:
+            compiled.clear()
+            driver.set_active(AbsentGpu(capability))
+            logits = randn(CPU, torch.float32, 3, vocab)
+            sample.draw(logits, logits, draws_of([(0.6, 0.95, 0.1, 20)] * 3))
+            assert len(compiled) == 4, f"{len(compiled)} kernels were compiled, not 4"
+            shared = max(kernel.metadata.shared for kernel in compiled)
+            assert shared <= CAPABILITIES[capability], f"{shared} bytes of shared memory"
+            return f"{len(compiled)} kernels, at most {shared} bytes of shared memory"
+
+        return Check(f"compiled for sm_{capability}, draw from {vocab}", run)
+
+    return [
+        *(check(capability, *kind) for capability in CAPABILITIES for kind in kinds),
+        *(check_draw(capability, vocab) for capability in CAPABILITIES for vocab in (151_936, 1)),
+    ]
 
 
 def main() -> int:
-    used: list[int] = []
-    compile_only(used)
+    compiled: list[Any] = []
+    compile_only(compiled)
     print(table.HEADER, flush=True)
     failed = 0
-    for check in checks(used):
+    for check in checks(compiled):
         row = table.run_check(check)
         print(row, flush=True)
         failed += row.result == "FAIL"

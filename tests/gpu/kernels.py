@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from kernels import kv_write, paged_attention, reference
+from kernels.gpu import attention, rope
 from tests.gpu.table import Check, Note
 from tests.kernels import cases
 
@@ -31,23 +31,49 @@ def checks(device: torch.device) -> list[Check]:
     rows = []
     for name, dtype in DTYPES.items():
         rows += [
-            check_of(f"kernel linear {name}", cases.check_linear, device, dtype, products(device)),
-            check_of(
-                f"kernel linear {name}, any number of rows: same bits",
-                cases.check_rows_of_linear, device, dtype, rows_of_products(device),
-            ),
+            *(row for form in forms(device) for row in product_checks(device, name, dtype, form)),
             check_of(f"kernel rms_norm {name}", cases.check_rms_norm, device, dtype, norm_shapes(device)),
-            check_of(f"kernel norm_rope {name}", cases.check_norm_rope, device, dtype, rope_shapes(device)),
-            check_of(f"kernel write_kv {name}", cases.check_write_kv, device, dtype, write_shapes(device)),
-            check_of(f"kernel paged_attention {name}", cases.check_paged_attention, device, dtype, attention(device)),
+            check_of(f"kernel rope_and_write {name}", cases.check_rope_and_write, device, dtype, rope_shapes(device)),
+            check_of(f"kernel silu_mul {name}", cases.check_silu_mul, device, dtype, activation_shapes(device)),
+            check_of(
+                f"kernels of one token {name}, any number: same bits",
+                cases.check_rows_of_pointwise, device, dtype, rows_of_pointwise(device),
+            ),
+            check_of(
+                f"kernel paged_attention {name}",
+                cases.check_paged_attention, device, dtype, attention_shapes(device),
+            ),
             check_of(
                 f"kernel paged_attention {name}, any cut: same bits",
                 cases.check_cuts_of_attention, device, dtype, cuts(device),
             ),
+            check_of(
+                f"kernel paged_attention {name}, any split: same bits",
+                cases.check_splits_of_attention, device, dtype, splits(device),
+            ),
         ]  # fmt: skip
     if device.type == "cuda":
-        rows.append(Check("kernel write_kv and attention above 2**31 elements", lambda: beyond_int32(device)))
+        rows.append(Check("kernel rope_and_write and attention above 2**31 elements", lambda: beyond_int32(device)))
     return rows
+
+
+def forms(device: torch.device) -> list[str | None]:
+    """Of weights. Before Ada and Hopper, no GPU converts e4m3. A GPU that is not there converts it."""
+    fp8 = device.type != "cuda" or not torch.cuda.is_available() or torch.cuda.get_device_capability(device) >= (8, 9)
+    return [None, "int8"] + ["fp8"] * fp8
+
+
+def product_checks(device: torch.device, name: str, dtype: torch.dtype, form: str | None) -> list[Check]:
+    kernel = f"kernel linear {name}" + (f", {form}" if form else "")
+    kinds: list[tuple[str, Callable[..., float], list[Shape]]] = [
+        ("", cases.check_linear, products(device)),
+        (", any rows: same bits", cases.check_rows_of_linear, rows_of_products(device)),
+        (", any path: same bits", cases.check_paths_of_linear, paths_of_products(device)),
+    ]
+    return [
+        check_of(kernel + what, compare, device, dtype, [{**shape, "quantization": form} for shape in shapes])
+        for what, compare, shapes in kinds
+    ]
 
 
 def check_of(
@@ -90,8 +116,17 @@ def products(device: torch.device) -> list[Shape]:
 
 def rows_of_products(device: torch.device) -> list[Shape]:
     if device.type != "cuda":
-        return [{"rows": [1, 2, 17], "n": 70, "k": 200}]
+        return [{"rows": [1, 2, 17], "n": 70, "k": 600}]
     return [{"rows": ROWS, "n": n, "k": k} for n, k in LINEAR]
+
+
+def paths_of_products(device: torch.device) -> list[Shape]:
+    """Every tile, with segments beside each other and one after the other, for several lengths of a segment."""
+    if device.type != "cuda":
+        return [{"rows": 17, "n": 70, "k": 200}]
+    return [
+        {"rows": rows, "n": n, "k": k} for n, k in ((1024, 2048), (70, 1031), (1, 1)) for rows in (1, 16, 33, 129, 300)
+    ]
 
 
 def norm_shapes(device: torch.device) -> list[Shape]:
@@ -102,25 +137,36 @@ def norm_shapes(device: torch.device) -> list[Shape]:
 
 def rope_shapes(device: torch.device) -> list[Shape]:
     many = device.type == "cuda"
-    places = [(1, 16), (5, 1), (257, 8)] if many else [(1, 2), (3, 1)]
+    by_heads = [
+        (kv_heads * group, kv_heads, head_dim, block_size)
+        for kv_heads, group, head_dim, block_size in (HEADS if many else FEW_HEADS)
+    ]
+    by_size = [(16, 8, head_dim, 16) for head_dim in (2, 16, 24, 80, 96, 256)] if many else [(3, 1, 2, 4)]
+    names = ("heads", "kv_heads", "head_dim", "block_size")
     return [
-        {"tokens": tokens, "heads": heads, "head_dim": head_dim, "with_norm": with_norm}
-        for head_dim in ([2, 16, 24, 64, 80, 96, 128, 256] if many else [2, 24])
-        for tokens, heads in places
+        {"tokens": tokens, **dict(zip(names, heads, strict=True)), "with_norm": with_norm}
+        for heads in (*by_heads, *by_size)
+        for tokens in ((1, 33, 500) if many else (1, 6))
         for with_norm in (True, False)
     ]
 
 
-def write_shapes(device: torch.device) -> list[Shape]:
+def activation_shapes(device: torch.device) -> list[Shape]:
     many = device.type == "cuda"
+    sizes = [1, 17, 192, 1000, 3072, 12288] if many else [1, 17, 1100]
+    return [{"rows": rows, "size": size} for size in sizes for rows in ((1, 7, 333) if many else (1, 3))]
+
+
+def rows_of_pointwise(device: torch.device) -> list[Shape]:
+    if device.type != "cuda":
+        return [{"rows": [1, 3, 5], "size": 17, "head_dim": 6}]
     return [
-        {"tokens": tokens, "kv_heads": kv_heads, "head_dim": head_dim, "block_size": block_size}
-        for kv_heads, _, head_dim, block_size in (HEADS if many else FEW_HEADS)
-        for tokens in ((1, 33, 500) if many else (1, 7))
+        {"rows": [1, 2, 17, 64, 333], "size": size, "head_dim": head_dim}
+        for size, head_dim in ((1024, 128), (4096, 64), (1000, 80))
     ]
 
 
-def attention(device: torch.device) -> list[Shape]:
+def attention_shapes(device: torch.device) -> list[Shape]:
     many = device.type == "cuda"
     names = ("kv_heads", "group", "head_dim", "block_size")
     shapes = [
@@ -128,14 +174,35 @@ def attention(device: torch.device) -> list[Shape]:
         for heads in (HEADS if many else FEW_HEADS)
         for lens in (LENS if many else FEW_LENS)
     ]
-    long = [{"lens": [(257, 1024), (1, 4096)], "kv_heads": 8, "group": 2, "head_dim": 128, "block_size": 16}]
-    return shapes + (long if many else [])
+    if not many:
+        return [*shapes, {**shapes[-1], "window": 9, "tile": 16, "segment": 32}]
+    shapes += [{**shape, "window": window} for shape in shapes[:12] for window in (1, 64, 100)]
+    long = {"lens": [(257, 1024), (1, -1), (1, 40000)], "kv_heads": 8, "group": 2, "head_dim": 128}
+    return shapes + [
+        {**long, "block_size": block_size, "window": window}
+        for block_size in (1, 16, 48, 64, 256)
+        for window in (0, 1000)
+    ]
 
 
 def cuts(device: torch.device) -> list[Shape]:
-    names = ("length", "kv_heads", "group", "head_dim", "block_size")
-    many = [(150, 8, 2, 128, 16), (150, 2, 5, 64, 16), (70, 1, 1, 24, 4)]
-    return [dict(zip(names, values, strict=True)) for values in (many if device.type == "cuda" else [(5, 1, 2, 16, 4)])]
+    names = ("length", "kv_heads", "group", "head_dim", "block_size", "window")
+    many = [(150, 2, 5, 64, 16, 0), (70, 1, 1, 24, 4, 0), (600, 8, 2, 128, 16, 0), (600, 8, 4, 128, 16, 130)]
+    few = [(5, 1, 2, 16, 4, 0)]
+    return [dict(zip(names, values, strict=True)) for values in (many if device.type == "cuda" else few)]
+
+
+def splits(device: torch.device) -> list[Shape]:
+    names = ("kv_heads", "group", "head_dim", "block_size")
+    if device.type != "cuda":
+        lens, few = [(7, 0), (1, -1), (5, 70)], {"tile": 16, "segment": 32}
+        return [{"lens": lens, **dict(zip(names, heads, strict=True)), **few} for heads in FEW_HEADS]
+    lens = [(40, 1000), (1, -1), (300, 5000), (1, 255), (1, 256), (7, 20000)]
+    return [
+        {"lens": lens, **dict(zip(names, heads, strict=True)), "window": window}
+        for heads in HEADS
+        for window in (0, 1000)
+    ]
 
 
 def beyond_int32(device: torch.device) -> str:
@@ -151,16 +218,22 @@ def beyond_int32(device: torch.device) -> str:
     caches = [torch.empty(num_blocks, block_size, kv_heads, head_dim, dtype=dtype, device=device) for _ in range(2)]
     lens, own = [(30, 0)], torch.tensor([num_blocks - 1, num_blocks - 2], device=device)
     small = cases.attention_case(device, dtype, lens, kv_heads, group, head_dim, block_size)
-    key, value = (cases.randn(device, dtype, 30, kv_heads, head_dim, seed=seed) for seed in (8, 9))
+    qkv = cases.randn(device, dtype, 30, (group + 2) * kv_heads * head_dim, seed=8)
     positions = torch.arange(30, device=device)
-    kv_write.write_kv(key, value, caches[0], caches[1], own[positions // block_size] * block_size + positions % 16)
-    found = [cache[own].flatten(0, 1)[:30] for cache in caches]
-    assert torch.equal(found[0], key) and torch.equal(found[1], value), "write_kv wrote somewhere else"
+    cos_sin = torch.ones(30, head_dim, device=device)
+    slots = own[positions // block_size] * block_size + positions % block_size
+    rope.rope_and_write(qkv, None, cases.EPS, cos_sin, positions, (caches[0], caches[1]), slots)
     few = [torch.zeros(2, block_size, kv_heads, head_dim, dtype=dtype, device=device) for _ in range(2)]
-    reference.write_kv(key, value, few[0], few[1], positions)
+    rope.rope_and_write(qkv, None, cases.EPS, cos_sin, positions, (few[0], few[1]), positions)
+    value = qkv[:, -kv_heads * head_dim :].view(30, kv_heads, head_dim)
+    assert torch.equal(few[1].flatten(0, 1)[:30], value), "the values of a small cache differ"
+    for cache, small_cache in zip(caches, few, strict=True):
+        found, expected = cache[own].flatten(0, 1)[:30], small_cache.flatten(0, 1)[:30]
+        assert torch.equal(found, expected), "rope_and_write wrote somewhere else"
     starts, length = (torch.tensor(values, dtype=torch.int32, device=device) for values in ([0, 30], [30]))
+    bounds = 30, 30
     outs = [
-        paged_attention.paged_attention(small.query, *pair, table[None].int(), starts, length, 30, head_dim**-0.5)
+        attention.paged_attention(small.query, *pair, table[None].int(), starts, length, *bounds, head_dim**-0.5)
         for pair, table in ((caches, own), (few, torch.arange(2, device=device)))
     ]
     assert torch.equal(*outs), "attention differs from that over a small cache"

@@ -15,8 +15,8 @@ import torch
 
 from engine_core.step_plan import SamplingParams
 from engine_core.worker_messages import EngineLimits
+from kernels.gpu.ops import TritonOps
 from kernels.interface import Ops
-from kernels.triton_ops import TritonOps
 from services.config import WorkerOptions
 from services.worker.checkpoint import read_checkpoint
 from services.worker.kv_cache import block_bytes
@@ -60,9 +60,9 @@ def size_for(device: torch.device) -> Size:
     return LARGE if device.type == "cuda" else SMALL
 
 
-def triton_ops(device: torch.device) -> Ops | None:
+def triton_ops(device: torch.device, quantization: str | None = None) -> Ops | None:
     """None where the decoder takes the Triton kernels by itself."""
-    return None if device.type == "cuda" else TritonOps()
+    return None if device.type == "cuda" else TritonOps(quantization=quantization)
 
 
 @functools.cache
@@ -86,7 +86,8 @@ def start(
 ) -> InProcess:
     options = {"dtype": "float32", "block_size": size_for(device).block_size, **changes}
     worker = WorkerOptions(model=str(path), device=device.type, **options)
-    return InProcess(path, worker, EngineLimits(1, max_num_seqs, budget), caching, triton_ops(device))
+    ops = triton_ops(device, worker.quantization)
+    return InProcess(path, worker, EngineLimits(1, max_num_seqs, budget), caching, ops)
 
 
 def compare(engine: InProcess, case: Case) -> str:

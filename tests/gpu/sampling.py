@@ -6,11 +6,14 @@ import torch
 
 from engine_core.step_plan import SamplingParams
 from engine_core.worker_messages import EngineLimits
+from kernels.gpu.ops import TritonOps
+from kernels.gpu.sample import draw, draw_scratch_bytes
 from kernels.philox import gumbel_noise, philox4x32
 from services.config import WorkerOptions
 from services.worker.sampler import SampleRow
 from tests.gpu import parity
 from tests.gpu.table import Check, Note
+from tests.kernels import draw_cases
 from tests.worker.in_process import InProcess
 from tests.worker.sample_rows import row, sample
 
@@ -23,6 +26,9 @@ def checks(device: torch.device) -> list[Check]:
     return [
         Check("philox words: bits of the CPU", functools.partial(words, device)),
         Check("gumbel noise: numbers of the CPU", functools.partial(noise, device)),
+        Check("kernel draw: the twin's tokens, with every filter", functools.partial(kernel_draws, device)),
+        Check("kernel draw: a row alone, and in a batch", functools.partial(alone, device)),
+        Check("kernel draw: takes what was computed, waits for nothing", functools.partial(scratch, device)),
         Check("sampler: tokens and logprobs of the CPU", functools.partial(draws, device)),
         Check("sampler: same answer again, and alone", functools.partial(repeats, device)),
         Check("seeded answers of the worker against the CPU's", functools.partial(answers, device)),
@@ -57,6 +63,60 @@ def noise(device: torch.device) -> str:
     return Note(f"not bit for bit: {share:.1%} of the numbers differ, by at most {worst:.1f} units in the last place")
 
 
+def kernel_draws(device: torch.device) -> str:
+    sizes = [1, 97, 5003, 151_936] if device.type == "cuda" else [97]
+    values = [(None, False), (2, True), (None, True), (300, False)][: 4 if device.type == "cuda" else 1]
+    count = 0
+    for vocab in sizes:
+        for levels, masked in values:
+            logits, raw = draw_cases.logits_of(len(draw_cases.FILTERS), vocab, levels, masked and vocab > 1, seed=vocab)
+            draw_cases.check_draw(device, logits, raw, draw_cases.draws_of(draw_cases.FILTERS, seed=vocab))
+            count += len(logits)
+    if device.type == "cuda":
+        for kind in draw_cases.HOT:
+            logits, raw = draw_cases.logits_of(1, 151_936, None, False, seed=9)
+            logits, raw = logits.expand(64, -1).contiguous(), raw.expand(64, -1).contiguous()
+            draw_cases.check_draw(device, logits, raw, draw_cases.draws_of([kind] * 64))
+            count += 64
+    return f"{count} rows, tokens equal"
+
+
+def alone(device: torch.device) -> str:
+    """Vocabularies whose rows begin at any address."""
+    kinds = draw_cases.FILTERS if device.type == "cuda" else draw_cases.FILTERS[5:20:5]
+    for vocab in (151_936, 5003) if device.type == "cuda" else (97,):
+        logits = draw_cases.logits_of(len(kinds), vocab, None, False, seed=4)[0].to(device)
+        draws = draw_cases.draws_of(kinds)
+        together = draw(logits, logits, draws)[0].tolist()
+        for _ in range(3):
+            assert draw(logits, logits, draws)[0].tolist() == together, "another answer at another time"
+        for index in range(len(kinds)):
+            own = slice(index, index + 1)
+            assert draw(logits[own], logits[own], draws[own])[0].tolist() == together[own], f"row {index} differs alone"
+    return f"{len(kinds)} kinds of rows, the same tokens"
+
+
+def scratch(device: torch.device) -> str:
+    rows, vocab = (256, 151_936) if device.type == "cuda" else (2, 97)
+    logits = random_logits(rows, vocab).to(device)
+    draws = draw_cases.draws_of([(1.0, 0.9, 0.0, 0)] * rows)
+    computed = draw_scratch_bytes(rows, vocab)
+    draw(logits, logits, draws)
+    if device.type != "cuda":
+        return f"{computed >> 10} KiB set aside"
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        draw(logits, logits, draws)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    taken = torch.cuda.max_memory_allocated(device) - before
+    assert taken <= computed + 2**20, f"{taken} bytes were taken, {computed} set aside"
+    return f"{taken >> 20} MiB taken, {computed >> 20} MiB set aside"
+
+
 def sampled_rows(count: int) -> list[SampleRow]:
     """Every parameter, mixed."""
     kinds: list[dict[str, object]] = [
@@ -85,7 +145,7 @@ def draws(device: torch.device) -> str:
     count = 512 if device.type == "cuda" else 64
     logits, rows = random_logits(count, 5003), sampled_rows(count)
     ids, logprobs = sample(logits, rows)
-    there_ids, there_logprobs = sample(logits.to(device), rows)
+    there_ids, there_logprobs = sample(logits.to(device), rows, TritonOps())
     different = [index for index in range(count) if ids[index] != there_ids[index]]
     assert not different, f"{len(different)} of {count} tokens differ, the first in row {different[0]}"
     worst = 0.0
@@ -96,23 +156,20 @@ def draws(device: torch.device) -> str:
             worst = max([worst, *(abs(a - b) for a, b in zip(ours.values, theirs.values, strict=True))])
     assert worst <= 1e-5, f"logprobs {worst:.1e} apart"
     flat = torch.zeros(1, 97, device=device)
-    assert sample(flat, [row(temperature=0.0, logprobs=2)])[1][0].token_ids == [0, 0, 1], "a tie goes to another id"  # type: ignore[union-attr]
+    assert sample(flat, [row(temperature=0.0, logprobs=2)], TritonOps())[1][0].token_ids == [0, 0, 1], (
+        "a tie goes to another id"
+    )  # type: ignore[union-attr]
     return f"{count} tokens equal, logprobs within {worst:.1e}; ties to the lowest id"
 
 
 def repeats(device: torch.device) -> str:
-    """top_p sums probabilities up; CUDA does not promise the order in which it adds."""
     count, vocab_size = (24, 151_936) if device.type == "cuda" else (8, 997)
-    logits, rows = random_logits(count, vocab_size).to(device), sampled_rows(count)
-    first = sample(logits, rows)
-    assert all(sample(logits, rows) == first for _ in range(20)), "another answer at another time"
+    logits, rows, ops = random_logits(count, vocab_size).to(device), sampled_rows(count), TritonOps()
+    first = sample(logits, rows, ops)
+    assert all(sample(logits, rows, ops) == first for _ in range(20 if device.type == "cuda" else 2)), "another answer"
     for index in range(count):
-        ids, logprobs = sample(logits[index : index + 1], rows[index : index + 1])
+        ids, logprobs = sample(logits[index : index + 1], rows[index : index + 1], ops)
         assert (ids[0], logprobs[0]) == (first[0][index], first[1][index]), f"row {index} differs when it is alone"
-    probabilities = torch.softmax(logits[0].double(), dim=-1)
-    sums = [torch.cumsum(probabilities, dim=-1) for _ in range(20)]
-    if not all(torch.equal(sums[0], other) for other in sums):
-        return Note("tokens equal, but torch.cumsum (top_p) changes its last bits from call to call")
     return f"{count} rows of {vocab_size}: tokens and logprobs bit for bit"
 
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 
 CHECK_SECONDS = 300  # a check that takes longer hangs: its process ends
 MARK = "\x1e"  # begins the lines on stdout that are messages; libraries print there too
-NAME_WIDTH, RESULT_WIDTH = 52, 6
+NAME_WIDTH, RESULT_WIDTH = 60, 7
 
 
 class Note(str):
@@ -29,7 +29,7 @@ class Check:
 @dataclass(frozen=True)
 class Row:
     name: str
-    result: str  # "ok", "note" or "FAIL"
+    result: str  # "ok", "note", "FAIL" or "not run"
     detail: str
 
     def __str__(self) -> str:

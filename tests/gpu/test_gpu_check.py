@@ -16,16 +16,16 @@ RUN = "\nfrom tests.gpu.__main__ import main\nmain()\n"
 WRONG_NORM = """
 import os
 os.environ["TRITON_INTERPRET"] = "1"
-from kernels import norm_rope
-right = norm_rope.rms_norm
-norm_rope.rms_norm = lambda x, weight, eps: right(x, weight, eps) * 1.01
+from kernels.gpu import norm
+right = norm.rms_norm
+norm.rms_norm = lambda x, weight, eps: right(x, weight, eps) * 1.01
 """
 DIES = """
 from tests.gpu import kernels
 import os
 right = kernels.check_of
 def check_of(name, *rest):
-    return kernels.Check(name, lambda: os._exit(3)) if "write_kv" in name else right(name, *rest)
+    return kernels.Check(name, lambda: os._exit(3)) if "silu_mul" in name else right(name, *rest)
 kernels.check_of = check_of
 """
 
@@ -51,20 +51,22 @@ def test_a_wrong_kernel_is_a_failed_row_and_the_others_go_on(capsys: pytest.Capt
     assert main(["--device", "cpu", "--only", "float32"], child(WRONG_NORM + RUN)) == 1
     found = rows(capsys.readouterr().out)
     assert found.pop("kernel rms_norm float32") == "FAIL"
-    assert len(found) == 6 and set(found.values()) == {"ok"}
+    assert len(found) == 18 and set(found.values()) == {"ok"}
 
 
 def test_a_check_that_takes_its_process_along_is_a_failed_row(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--device", "cpu", "--only", "bf16"], child(DIES + RUN)) == 1
     found = rows(capsys.readouterr().out)
-    assert found.pop("kernel write_kv bf16") == "FAIL"
-    assert len(found) == 6 and set(found.values()) == {"ok"}
+    assert found.pop("kernel silu_mul bf16") == "FAIL"
+    assert len(found) == 15 and set(found.values()) == {"ok"}
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
-    assert capsys.readouterr().out == "gpu-check: no GPU here that torch can use; nothing was checked\n"
+    out = capsys.readouterr().out
+    assert out.endswith("no GPU here that torch can use: nothing was checked\n")
+    assert len(rows(out)) > 50 and set(rows(out).values()) == {"not run"}
 
 
 def test_every_kernel_compiles_for_gpus() -> None:

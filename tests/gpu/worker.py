@@ -15,18 +15,26 @@ from services.worker.kv_cache import block_bytes
 from services.worker.loading import build_runner, load_model
 from services.worker.memory import step_bytes
 from tests.gpu import parity
+from tests.gpu.kernels import forms
 from tests.gpu.table import Check
 from tests.worker.in_process import InProcess
 from tests.worker.peak import EVERYTHING
 
 # Of a logprob under random weights this wide, against float32: measured on a CPU, times four.
-SHORT_TYPES = {"bfloat16": 0.2, "float16": 0.02}
+SHORT_TYPES = {("bfloat16", None): 0.2, ("float16", None): 0.02, ("bfloat16", "int8"): 0.4, ("bfloat16", "fp8"): 1.4}
 MEMORY = 256 * 2**20
 SLACK = 32 * 2**20
 
 
 def checks(device: torch.device) -> list[Check]:
-    short = [Check(f"worker in {dtype}", functools.partial(in_short_type, device, dtype)) for dtype in SHORT_TYPES]
+    short = [
+        Check(
+            f"worker in {dtype}" + (f", weights in {form}" if form else ""),
+            functools.partial(in_short_type, device, dtype, form),
+        )
+        for dtype, form in SHORT_TYPES
+        if form in forms(device)
+    ]
     if device.type != "cuda":
         return short
     return [
@@ -37,11 +45,12 @@ def checks(device: torch.device) -> list[Check]:
     ]
 
 
-def in_short_type(device: torch.device, dtype: str) -> str:
+def in_short_type(device: torch.device, dtype: str, form: str | None) -> str:
     """The first token's logprob is near that of transformers in float32; model and KV have the type."""
     case = parity.first_case(device)
-    engine = parity.start(case.path, device, caching=False, dtype=dtype)
-    tensors = [tensor for pair in engine.runner._cache for tensor in pair]
+    engine = parity.start(case.path, device, caching=False, dtype=dtype, quantization=form)
+    assert engine.model.decoder.ops.name == (f"triton+{form}" if form else "triton")
+    tensors = [tensor for pair in engine.runner._forward._cache for tensor in pair]
     assert {tensor.dtype for tensor in tensors} == {getattr(torch, dtype)} == {engine.model.decoder.dtype}
     assert {tensor.device.type for tensor in tensors} == {device.type}
     given = engine.complete(case.prompts, SamplingParams(max_tokens=1, temperature=0.0, logprobs=0))
@@ -51,7 +60,7 @@ def in_short_type(device: torch.device, dtype: str) -> str:
         with torch.inference_mode():
             logits = model(torch.tensor([prompt])).logits[0, -1]
         worst = max(worst, abs(torch.log_softmax(logits, dim=-1)[answer.token_ids[0]].item() - answer.logprobs[0]))
-    assert worst <= SHORT_TYPES[dtype], f"logprobs {worst:.2f} from float32's"
+    assert worst <= SHORT_TYPES[dtype, form], f"logprobs {worst:.2f} from float32's"
     return f"{len(given)} prompts, first logprobs within {worst:.3f} of float32's"
 
 
@@ -70,7 +79,7 @@ def sized_by_utilization(device: torch.device) -> str:
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
     limits = EngineLimits(1, 4096, 4096)
-    step = step_bytes(model.decoder.config, model.decoder.dtype, model.decoder.ops, options, limits)
+    step = step_bytes(model.decoder.config, model.decoder.dtype, model.decoder.ops, options, limits, graphs=True)
     options = replace(options, gpu_memory_utilization=(total - free + step + MEMORY) / total)
     runner, shape = build_runner(model, options, limits)
     size = shape.num_blocks * block_bytes(model.decoder.config, shape.block_size, torch.float32)
@@ -91,7 +100,7 @@ def step_as_computed(device: torch.device) -> str:
     before = torch.cuda.memory_allocated(device)
     worker.complete([[7] * 8] * 64, EVERYTHING)
     taken = torch.cuda.max_memory_allocated(device) - before
-    computed = step_bytes(decoder.config, decoder.dtype, decoder.ops, options, limits)
+    computed = step_bytes(decoder.config, decoder.dtype, decoder.ops, options, limits, graphs=True)
     assert taken <= computed, f"{taken} bytes were taken, {computed} set aside"
     return f"{taken >> 20} MiB taken, {computed >> 20} MiB set aside"
 

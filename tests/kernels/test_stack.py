@@ -61,7 +61,9 @@ def test_one_call_gives_the_bits_of_many(variant: str, dtype: torch.dtype, int8:
         positions = torch.cat([torch.arange(*span) for span in zip(computed, lens, strict=True)])
         rows = torch.repeat_interleave(torch.arange(len(lens)), torch.tensor(starts).diff())
         slots = tables[rows, positions // BLOCK_SIZE].long() * BLOCK_SIZE + positions % BLOCK_SIZE
-        inputs = AttentionInputs(slots, tables, torch.tensor(starts).int(), torch.tensor(lens).int(), max(lens))
+        inputs = AttentionInputs(
+            slots, tables, torch.tensor(starts).int(), torch.tensor(lens).int(), max(lens), max(lens)
+        )
         hidden = randn(CPU, dtype, starts[-1], HIDDEN, seed=step)
         results = [
             stack(hidden.clone(), positions, cache, inputs, torch.tensor(wanted, dtype=torch.int64))

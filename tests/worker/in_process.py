@@ -10,10 +10,11 @@ from engine_core.events import SchedulerStats
 from engine_core.kv_cache_manager import KVCacheManager
 from engine_core.plan_builder import PlanBuilder
 from engine_core.scheduler import Limits, Scheduler
-from engine_core.step_plan import SamplingParams
+from engine_core.step_plan import SamplingParams, StepResult
 from engine_core.worker_messages import EngineLimits
 from kernels.interface import Ops
 from services.config import WorkerOptions
+from services.worker.device import Device
 from services.worker.facts import model_facts
 from services.worker.loading import LoadedModel, build_runner, load_model
 
@@ -26,7 +27,7 @@ class Answer:
 
 
 class InProcess:
-    """`ops` replaces the kernels that the device would get, `model` is one that is loaded already."""
+    """`ops` and `device` replace what the worker would pick, `model` is one that is loaded already."""
 
     def __init__(
         self,
@@ -36,9 +37,10 @@ class InProcess:
         prefix_caching: bool = True,
         ops: Ops | None = None,
         model: LoadedModel | None = None,
+        device: Device | None = None,
     ) -> None:
         self.model = model or load_model(path, options, ops)
-        self.runner, self.shape = build_runner(self.model, options, limits)
+        self.runner, self.shape = build_runner(self.model, options, limits, device)
         self.facts = model_facts(self.model, options, self.shape)
         kv = KVCacheManager(self.shape.num_blocks, self.shape.block_size, self.facts.kv_groups, prefix_caching)
         self.scheduler = Scheduler(kv, PlanBuilder(1, 1), Limits(limits.max_num_seqs, limits.max_num_batched_tokens))
@@ -63,7 +65,12 @@ class InProcess:
         plan = self.scheduler.schedule()
         if plan is None:
             return False
-        events = self.scheduler.update(self.runner.execute(plan))
+        self.take(self.runner.execute(plan))
+        return True
+
+    def take(self, result: StepResult) -> None:
+        """What a step sampled goes to the answers."""
+        events = self.scheduler.update(result)
         for new in events.new_tokens:
             answer = self.answers[new.handle]
             answer.token_ids += new.token_ids
@@ -71,7 +78,6 @@ class InProcess:
                 answer.logprobs += np.reshape(new.logprobs.values, (-1, new.logprobs.width))[:, 0].tolist()
         for finished in events.finished:
             self.answers[finished.handle].error = finished.stop.message
-        return True
 
     def complete(
         self, prompts: list[list[int]], sampling: SamplingParams, seeds: list[int] | None = None

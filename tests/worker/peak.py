@@ -43,7 +43,7 @@ def main(argv: list[str]) -> None:
     before = status_bytes("VmRSS")
     worker = InProcess(path, options, limits, model=model)
     kv_bytes = 0
-    for tensor in (tensor for pair in worker.runner._cache for tensor in pair):
+    for tensor in (tensor for pair in worker.runner._forward._cache for tensor in pair):
         tensor.fill_(0)  # takes its pages, which a step must not be charged for
         kv_bytes += tensor.nbytes
     Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins anew

@@ -38,7 +38,7 @@ class ShortEngine:
     def register(self, facts: Any) -> None:
         pass
 
-    def next_plan(self) -> None:
+    def poll_plan(self) -> None:
         raise EngineGone("the engine is gone")
 
     def close(self) -> None:

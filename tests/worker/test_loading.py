@@ -238,9 +238,24 @@ def test_a_slow_load_shows_its_progress(
 
 
 @pytest.mark.parametrize(
-    ("device", "changes", "where"),
-    [("cuda", {}, "--device cuda"), ("cpu", {"batch_invariant": False}, "--no-batch-invariant")],
+    ("device", "options", "said"),
+    [
+        ("cpu", {"quantization": "int8", "batch_invariant": False}, "int8 does not go with --no-batch-invariant"),
+        ("cuda", {"quantization": "fp8", "batch_invariant": False}, "fp8 does not go with --no-batch-invariant"),
+        ("cpu", {"quantization": "fp8"}, "fp8 is for CUDA only: with --device cpu there is int8"),
+        ("cuda", {"quantization": "fp8"}, "fp8 needs a GPU of compute capability 8.9, and this one has 8.6"),
+    ],
 )
-def test_int8_is_refused_where_no_kernel_has_it(device: str, changes: dict[str, Any], where: str) -> None:
-    with pytest.raises(ModelError, match=f"--quantization int8 is for the compiled CPU kernels only.*{where}"):
-        pick_ops(torch.device(device), WorkerOptions(quantization="int8", **changes))
+def test_weights_of_eight_bits_are_refused_where_no_kernel_has_them(
+    device: str, options: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 6))
+    with pytest.raises(ModelError, match=f"--quantization {said}"):
+        pick_ops(torch.device(device), WorkerOptions(**options))
+
+
+@pytest.mark.parametrize(("quantization", "name"), [(None, "triton"), ("int8", "triton+int8"), ("fp8", "triton+fp8")])
+def test_on_cuda_there_are_all_of_them(quantization: str | None, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name goes into the numerics id."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    assert pick_ops(torch.device("cuda"), WorkerOptions(quantization=quantization)).name == name

@@ -18,7 +18,7 @@ from services.worker import memory
 from services.worker.checkpoint import read_checkpoint
 from services.worker.errors import ModelError
 from services.worker.loading import build_runner, load_model
-from services.worker.memory import BASE_BYTES, Memory, available_cpu_bytes, check_fits, plan_memory
+from services.worker.memory import BASE_BYTES, Memory, check_fits, plan_memory
 from services.worker.models.config import DecoderConfig, decoder_config
 from services.worker.models.parameters import num_weight_bytes
 from tests.checkpoints import SMALL, make_qwen3
@@ -68,14 +68,14 @@ def test_a_step_takes_no_more_than_was_computed(tmp_path: Path, name: str) -> No
 
 
 def test_the_cache_gets_a_share_of_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "available_cpu_bytes", lambda: 8 * GB)
+    monkeypatch.setattr(memory, "available_bytes", lambda: 8 * GB)
     found = planned()
     assert found.free == 8 * GB and found.budget == (8 * GB - found.step) // 2
     assert planned(replace(OPTIONS, kv_cache_memory_bytes=7 * GB)).budget == 7 * GB
 
 
 def test_a_step_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "available_cpu_bytes", lambda: GB // 2)
+    monkeypatch.setattr(memory, "available_bytes", lambda: GB // 2)
     assert planned().budget > 0
     with pytest.raises(
         ModelError, match=r"--max-num-batched-tokens 4096 and --max-num-seqs 1024 .* 500000000 are free"
@@ -90,7 +90,7 @@ def test_a_cache_that_does_not_fit_beside_a_step_is_refused(monkeypatch: pytest.
     path = make_qwen3(tmp_path / "model")
     model = load_model(path, WorkerOptions(model=str(path), device="cpu"))
     step = planned().step
-    monkeypatch.setattr(memory, "available_cpu_bytes", lambda: step + 10**7)
+    monkeypatch.setattr(memory, "available_bytes", lambda: step + 10**7)
     options = WorkerOptions(model=str(path), device="cpu", max_model_len=512, kv_cache_memory_bytes=10**8)
     build_runner(model, options, LIMITS)  # eight requests of 512 tokens need no more than 2 MB
     with pytest.raises(ModelError, match="--kv-cache-memory-bytes"):
@@ -102,29 +102,6 @@ def test_the_log_says_what_the_memory_is_made_of(tmp_path: Path, caplog: pytest.
         Memory(weights=GB, step=2 * GB, free=8 * GB, budget=0).tell(3 * GB)
     said = "memory: weights 1.00 GB, the largest step 2.00 GB, KV cache 3.00 GB; 3.00 GB are kept free"
     assert [record.getMessage() for record in caplog.records] == [said]
-
-
-def group(folder: Path, limit: str, used: int, cached: int) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "memory.max").write_text(f"{limit}\n")
-    (folder / "memory.current").write_text(f"{used}\n")
-    (folder / "memory.stat").write_text(f"anon 5\nactive_file {cached}\ninactive_file 0\n")
-
-
-def test_a_containers_limit_counts_without_its_page_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The checkpoint that was just read lies in it."""
-    own = Path("outer/inner")
-    monkeypatch.setattr(memory, "own_group", lambda: own)
-    monkeypatch.setattr(memory, "CGROUPS", tmp_path / "nothing")
-    of_the_machine = available_cpu_bytes()
-    assert of_the_machine > 0
-    monkeypatch.setattr(memory, "CGROUPS", tmp_path)
-    group(tmp_path / own, "max", 10**6, 0)
-    assert abs(available_cpu_bytes() - of_the_machine) < GB
-    group(tmp_path / own, str(10**7), 9 * 10**6, 4 * 10**6)
-    assert available_cpu_bytes() == 5 * 10**6
-    group(tmp_path / "outer", str(10**6), 10**6, 1000)
-    assert available_cpu_bytes() == 1000, "a limit further up holds as well"
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -134,7 +134,7 @@ def test_a_row_that_is_not_a_number_ends_alone(path: Path) -> None:
     first, second = plans.new(0, [1, 2], 1), plans.new(1, [5, 6, 7], 1)
     runner.execute(plans.plan([(0, 1, 0, False)], [first], [[]], [0]))
     poisoned = int(unpack_i32(first.block_ids[0])[0])
-    runner._cache[0][0][poisoned] = float("nan")
+    runner._forward._cache[0][0][poisoned] = float("nan")
     result = runner.execute(plans.plan([(0, 1, 1, True), (1, 3, 0, True)], [second], [[], []], [0, 0]))
     assert [handle for handle, _ in result.errors] == [100]
     assert unpack_i32(result.handles).tolist() == [101]

@@ -13,7 +13,8 @@ from kernels.cpu.ops import CpuOps
 from kernels.interface import DRAW, Ops
 from kernels.sampling import keep_likely
 from kernels.torch_ops import TorchOps
-from services.worker.sampler import _draw_of, _penalise
+from services.worker import sampler
+from services.worker.sampler import SampleRow, _draw_of, _penalise, _shape
 from tests.worker.sample_rows import row, sample
 
 VOCAB = 97
@@ -52,15 +53,69 @@ def test_filters_keep_what_transformers_keeps(seed: int, top_k: int, top_p: floa
 def test_repetition_penalty_is_that_of_transformers() -> None:
     scores, prompt, output = logits_of(1), [3, 4, 4, 90], [7, 7]
     expected = hf.RepetitionPenaltyLogitsProcessor(1.3)(torch.tensor([prompt + output]), scores.clone())
-    _penalise(scores[0], row(prompt, output, repetition_penalty=1.3))
+    _penalise(scores, [row(prompt, output, repetition_penalty=1.3)])
     torch.testing.assert_close(scores, expected)
 
 
 def test_presence_and_frequency_count_the_output_alone() -> None:
     """https://platform.openai.com/docs/guides/text-generation: mu - c * frequency - (c > 0) * presence."""
-    scores = torch.zeros(VOCAB)
-    _penalise(scores, row([5, 5], [7, 7, 8], presence_penalty=0.5, frequency_penalty=0.25))
-    assert scores[[5, 7, 8]].tolist() == [0.0, -1.0, -0.75]
+    scores = torch.zeros(2, VOCAB)
+    asked = {"presence_penalty": 0.5, "frequency_penalty": 0.25}
+    _penalise(scores, [row([5, 5], [7, 7, 8], **asked), row([7], [5], **asked)])
+    assert scores[:, [5, 7, 8]].tolist() == [[0.0, -1.0, -0.75], [-0.75, 0.0, 0.0]]
+
+
+def penalised_alone(logits: torch.Tensor, one: SampleRow) -> torch.Tensor:
+    """What one row [vocab] becomes, in the order of operations that its bits come from."""
+    sampling = one.sampling
+    counts, before = (torch.bincount(ids, minlength=VOCAB) for ids in (one.output_token_ids, one.prompt_token_ids))
+    seen = (counts > 0) | (before > 0)
+    weakened = torch.where(logits > 0, logits / sampling.repetition_penalty, logits * sampling.repetition_penalty)
+    logits = torch.where(seen, weakened, logits) - sampling.frequency_penalty * counts
+    return logits - sampling.presence_penalty * (counts > 0)
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    asked=st.lists(
+        st.tuples(st.sampled_from([1.0, 1.3, 0.7]), st.sampled_from([0.0, 0.3, -1.1]), st.sampled_from([0.0, 0.7])),
+        min_size=1, max_size=7,
+    ),
+    size=st.sampled_from([1, 2, 100]),
+    seed=st.integers(0, 99),
+)  # fmt: skip
+def test_penalties_of_many_rows_have_the_bits_of_each_alone(
+    asked: list[tuple[float, float, float]], size: int, seed: int
+) -> None:
+    """In groups of any size, with prompts and outputs of any length."""
+    source = torch.Generator().manual_seed(seed)
+    rows = []
+    for repetition, presence, frequency in asked:
+        prompt, output = (
+            torch.randint(0, VOCAB, (length,), generator=source).tolist()
+            for length in torch.randint(0, 200, (2,), generator=source).tolist()
+        )
+        penalties = {"presence_penalty": presence, "frequency_penalty": frequency, "repetition_penalty": repetition}
+        rows.append(row(prompt or [0], output, **penalties))
+    scores = logits_of(seed, len(rows))
+    expected = torch.stack([penalised_alone(*pair) for pair in zip(scores, rows, strict=True)])
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sampler, "group_size", lambda width: size)
+        assert torch.equal(_shape(scores, rows), expected)
+
+
+def test_logprobs_of_many_rows_have_the_bits_of_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    scores, count = logits_of(5, rows=11), 11
+    scores[3, :50] = 1.5
+    ids, together = sample(scores, [row(temperature=0.0, logprobs=index % 4) for index in range(count)])
+    for size in (1, 4):
+        monkeypatch.setattr(sampler, "group_size", lambda width, size=size: size)
+        assert sample(scores, [row(temperature=0.0, logprobs=index % 4) for index in range(count)]) == (ids, together)
+    for index, entry in enumerate(together):
+        logprobs = torch.log_softmax(scores[index], dim=-1)
+        best = sorted(range(VOCAB), key=lambda token_id: (-scores[index, token_id].item(), token_id))
+        assert entry is not None and entry.token_ids == [ids[index], *best[: index % 4]]
+        assert entry.values == logprobs[entry.token_ids].tolist()
 
 
 def test_ties_go_to_the_lowest_token_id(ops: Ops) -> None:

@@ -123,6 +123,6 @@ private:
     std::atomic<bool> stopping_{false};
     std::atomic<int> inside_{0};  // helpers that work on the kernel, and whether more may come in
     std::atomic<int> asleep_{0};
-    std::atomic<bool> waits_{false};  // the caller of run(), asleep until `busy_` is 0
+    std::atomic<bool> waits_{false};  // the caller of run(), asleep until `inside_` is 0
     std::atomic<uint32_t> round_{0};
 };

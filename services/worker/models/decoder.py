@@ -38,13 +38,17 @@ class Decoder:
     def forward(
         self, input_ids: Tensor, positions: Tensor, caches: KvCache, inputs: AttentionInputs, wanted: Tensor
     ) -> Tensor:
-        """Logits [S, vocab] float32 of the S ascending tokens `wanted` [S] int64, of input_ids [T] at positions [T].
+        """Hidden states [S, hidden] of the S ascending tokens `wanted` [S] int64, of input_ids [T] at positions [T].
 
         Writes the KV of all T into the caches on the way.
         """
         hidden, residual = self._stack(self._embedding.rows(input_ids), positions, caches, inputs, wanted)
         normed, _ = self.ops.add_rms_norm(hidden, residual, self._final_norm, self.config.rms_norm_eps)
-        return self._head.product(normed, torch.float32)
+        return normed
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[S, hidden] -> [S, vocab] float32."""
+        return self._head.product(hidden, torch.float32)
 
     def empty_cache(self, num_blocks: int, block_size: int) -> KvCache:
         """What a block held before is never read, for attention stops at a request's length."""

@@ -1,0 +1,1 @@
+"""The Triton kernels. Twins: kernels/reference.py and kernels/sampling.py."""

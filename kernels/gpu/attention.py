@@ -1,0 +1,340 @@
+"""Triton: causal attention over the paged cache, prefill chunks and single tokens in one launch. Twin: reference.
+
+One program computes a tile of queries of one request for one KV head; the query heads that share the KV head are rows
+of the same tile. Keys are cut at fixed absolute positions into segments. Within one, an online softmax (arXiv
+2205.14135) walks tiles of keys from the segment's start; segments are merged in ascending order, by the program that
+walked them or, where several programs share a request's segments, by a second kernel (arXiv 2311.01282 splits so). So a
+token's bits depend neither on how its prompt was cut nor on how a launch is split. docs/decisions/0021-gpu-attention.md
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+SEGMENT = 256
+PROGRAMS = 512  # a decode launch with half as many or fewer is split up to this: some four for each SM of an H200
+MERGED_AT_ONCE = 8  # segments whose loads are under way together
+NO_WINDOW = 2**30  # tokens: longer than any request
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """What decides a row's bits, and therefore depends on dtype, head size and group size alone; `stages` does not.
+
+    `rows` (queries times the heads that share a KV head) and `warps` choose the instruction, `keys` and `segment` the
+    order of sums. `stages` is how many tiles of keys are in flight.
+    """
+
+    rows: int
+    keys: int
+    segment: int
+    warps: int
+    stages: int
+
+
+def tiling_of(dtype: torch.dtype, head_dim: int, group: int) -> Tiling:
+    """64 rows and 4 warps are one warp group, so wgmma on sm_90 for a single query as for a chunk. Float32 has no such
+    instruction here, and fewer rows fit the registers. `stages` 3 is two tiles of keys on sm_90, one ahead on sm_80."""
+    wide = head_dim > 128
+    rows = 16 if dtype == torch.float32 else 64
+    keys = 32 if wide else 64
+    return Tiling(max(rows, triton.next_power_of_2(group)), keys, SEGMENT, 8 if wide else 4, 3)
+
+
+@triton.jit
+def _request_of(tile, query_start_loc_ptr, num_requests, QUERIES: tl.constexpr):
+    """(request, tile within it) of a tile of the launch. A request begins at tile start // QUERIES + its index, which
+    leaves each at least as many tiles as it needs, and is found by bisection."""
+    low = 0
+    high = num_requests - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        first = tl.load(query_start_loc_ptr + middle) // QUERIES + middle
+        if first <= tile:
+            low = middle
+        else:
+            high = middle - 1
+    return low, tile - (tl.load(query_start_loc_ptr + low) // QUERIES + low)
+
+
+@triton.jit
+def _places(
+    table_ptr, first_key, inside, block_stride, token_stride, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr
+):  # fmt: skip
+    """Offsets of a tile's keys in the cache [BLOCK_N] int64."""
+    lanes = tl.arange(0, BLOCK_N)
+    if BLOCK_SIZE % BLOCK_N == 0:
+        block = tl.load(table_ptr + first_key // BLOCK_SIZE)
+        offsets = first_key % BLOCK_SIZE + lanes
+    elif BLOCK_N % BLOCK_SIZE == 0:
+        block = tl.load(table_ptr + first_key // BLOCK_SIZE + lanes // BLOCK_SIZE, mask=inside, other=0)
+        offsets = lanes % BLOCK_SIZE
+    else:
+        keys = first_key + lanes
+        block = tl.load(table_ptr + keys // BLOCK_SIZE, mask=inside, other=0)
+        offsets = keys % BLOCK_SIZE
+    return block.to(tl.int64) * block_stride + offsets * token_stride
+
+
+@triton.jit
+def _merge(best, weight_sum, acc, part_best, part_sum, part_acc, scale):
+    """Adds a segment. fma is spelled out, or a compiler could contract it in one kernel and not in the other. Without
+    any key `best` is -inf, the rest zero: adding such a segment changes nothing but the sign of a zero."""
+    new_best = tl.maximum(best, part_best)
+    # Infinity minus itself would be NaN.
+    shift = tl.where(new_best == float("-inf"), 0.0, new_best)
+    rescale = tl.exp2((best - shift) * scale)
+    part_rescale = tl.exp2((part_best - shift) * scale)
+    new_sum = tl.fma(part_sum, part_rescale, weight_sum * rescale)
+    new_acc = tl.fma(part_acc, part_rescale[:, None], acc * rescale[:, None])
+    return new_best, new_sum, new_acc
+
+
+@triton.jit
+def _mean(weight_sum, acc):
+    """Zeros where there was no key. Adding zero makes -0 a plain one, so that empty segments leave no trace."""
+    return acc / tl.where(weight_sum == 0.0, 1.0, weight_sum)[:, None] + 0.0
+
+
+@triton.jit(do_not_specialize=["window", "table_stride", "num_requests", "num_segments"])
+def _attention_kernel(
+    query_ptr, key_cache_ptr, value_cache_ptr, block_tables_ptr, query_start_loc_ptr, seq_lens_ptr, out_ptr,
+    part_best_ptr, part_sum_ptr, part_acc_ptr,
+    scale, window, table_stride, query_stride, block_stride, token_stride, num_kv_heads, num_requests, num_segments,
+    GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SEGMENT: tl.constexpr,
+    SEARCH: tl.constexpr, SPLIT: tl.constexpr, WINDOWED: tl.constexpr, UPCAST: tl.constexpr,
+):  # fmt: skip
+    """`scale` includes log2(e). SEARCH: requests may have several tiles. SPLIT: the programs of axis 1 share a tile's
+    segments, and leave each segment's result in the workspace [tokens, heads, num_segments]."""
+    QUERIES: tl.constexpr = BLOCK_M // GROUP
+    TILES: tl.constexpr = SEGMENT // BLOCK_N
+    program, part, parts = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
+    kv_head = program % num_kv_heads
+    # The last tiles of a chunk see the most keys: they begin first.
+    place = tl.num_programs(0) // num_kv_heads - 1 - program // num_kv_heads
+    if SEARCH:
+        request, tile = _request_of(place, query_start_loc_ptr, num_requests, QUERIES)
+    else:
+        request, tile = place, 0
+    start = tl.load(query_start_loc_ptr + request)
+    num_queries = tl.load(query_start_loc_ptr + request + 1) - start
+    if tile * QUERIES >= num_queries:
+        return
+    seq_len = tl.load(seq_lens_ptr + request)
+    first_position = seq_len - num_queries + tile * QUERIES
+    end = tl.minimum(seq_len, first_position + QUERIES)  # behind the last key that any row sees
+    first_tile = tl.maximum(first_position - window + 1, 0) // BLOCK_N
+    first_segment = first_tile // TILES
+    own_segments = tl.cdiv(tl.cdiv(end, SEGMENT) - first_segment - part, parts)
+    if SPLIT:  # noqa: SIM102
+        if own_segments <= 0:
+            return
+    last_segment = first_segment + part + (own_segments - 1) * parts
+    # Tiles of this program's segments, counted through: to the end of the last one or of the keys.
+    num_tiles = (own_segments - 1) * TILES + tl.minimum(TILES, tl.cdiv(end, BLOCK_N) - last_segment * TILES)
+    skipped = tl.where(part == 0, first_tile % TILES, 0)
+
+    rows = tl.arange(0, BLOCK_M)
+    dims = tl.arange(0, BLOCK_D)
+    query_index = tile * QUERIES + rows // GROUP
+    row_inside = (rows < QUERIES * GROUP) & (query_index < num_queries)
+    dim_inside = dims < HEAD_DIM
+    head = kv_head * GROUP + rows % GROUP
+    num_heads = num_kv_heads * GROUP
+    token = (start + query_index).to(tl.int64)
+    mask_q = row_inside[:, None] & dim_inside[None, :]
+    query = tl.load(
+        query_ptr + token[:, None] * query_stride + head[:, None] * HEAD_DIM + dims[None, :], mask=mask_q, other=0.0
+    )
+    if UPCAST:
+        query = query.to(tl.float32)
+    last_key = tl.where(row_inside, first_position + rows // GROUP, -1)
+    table_ptr = block_tables_ptr + request * table_stride.to(tl.int64)
+    key_cache_ptr += kv_head * HEAD_DIM
+    value_cache_ptr += kv_head * HEAD_DIM
+
+    total_best = tl.full([BLOCK_M], float("-inf"), dtype=tl.float32)
+    total_sum = tl.zeros([BLOCK_M], dtype=tl.float32)
+    total_acc = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
+    best = tl.full([BLOCK_M], float("-inf"), dtype=tl.float32)
+    weight_sum = tl.zeros([BLOCK_M], dtype=tl.float32)
+    acc = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
+    # One loop over all tiles, not one for each segment: the loads of the next segment begin before this one is done.
+    for index in range(skipped, num_tiles):
+        segment = first_segment + part + index // TILES * parts
+        first_key = segment * SEGMENT + index % TILES * BLOCK_N
+        keys = first_key + tl.arange(0, BLOCK_N)
+        key_inside = keys < end
+        places = _places(table_ptr, first_key, key_inside, block_stride, token_stride, BLOCK_SIZE, BLOCK_N)
+        mask_kv = key_inside[:, None]
+        if HEAD_DIM < BLOCK_D:
+            mask_kv = mask_kv & dim_inside[None, :]
+        key = tl.load(key_cache_ptr + places[:, None] + dims[None, :], mask=mask_kv, other=0.0)
+        value = tl.load(value_cache_ptr + places[:, None] + dims[None, :], mask=mask_kv, other=0.0)
+        if UPCAST:
+            key = key.to(tl.float32)
+            value = value.to(tl.float32)
+        scores = tl.dot(query, tl.trans(key), input_precision="ieee")
+        seen = keys[None, :] <= last_key[:, None]
+        if WINDOWED:
+            seen = seen & (keys[None, :] > last_key[:, None] - window)
+        scores = tl.where(seen, scores, float("-inf"))
+        new_best = tl.maximum(best, tl.max(scores, axis=1))
+        shift = tl.where(new_best == float("-inf"), 0.0, new_best)
+        weights = tl.exp2(tl.fma(scores, scale, (-shift * scale)[:, None]))
+        rescale = tl.exp2((best - shift) * scale)
+        weight_sum = tl.fma(weight_sum, rescale, tl.sum(weights, axis=1))
+        acc = tl.dot(weights.to(value.dtype), value, acc * rescale[:, None], input_precision="ieee")
+        best = new_best
+        if (index % TILES == TILES - 1) | (index == num_tiles - 1):
+            if SPLIT:
+                part_place = (token * num_heads + head) * num_segments + segment
+                tl.store(part_best_ptr + part_place, best, mask=row_inside)
+                tl.store(part_sum_ptr + part_place, weight_sum, mask=row_inside)
+                tl.store(part_acc_ptr + part_place[:, None] * HEAD_DIM + dims[None, :], acc, mask=mask_q)
+            else:
+                total_best, total_sum, total_acc = _merge(
+                    total_best, total_sum, total_acc, best, weight_sum, acc, scale
+                )
+            best = tl.full([BLOCK_M], float("-inf"), dtype=tl.float32)
+            weight_sum = tl.zeros([BLOCK_M], dtype=tl.float32)
+            acc = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
+    if not SPLIT:
+        out = _mean(total_sum, total_acc)
+        place_out = (token[:, None] * num_heads + head[:, None]) * HEAD_DIM + dims[None, :]
+        tl.store(out_ptr + place_out, out.to(out_ptr.dtype.element_ty), mask=mask_q)
+
+
+@triton.jit(do_not_specialize=["window", "num_segments"])
+def _merge_kernel(
+    part_best_ptr, part_sum_ptr, part_acc_ptr, query_start_loc_ptr, seq_lens_ptr, out_ptr,
+    scale, window, num_segments,
+    HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, SEGMENT: tl.constexpr, AT_ONCE: tl.constexpr,
+):  # fmt: skip
+    """One head of a request's only query."""
+    request, head, num_heads = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
+    token = tl.load(query_start_loc_ptr + request)
+    if tl.load(query_start_loc_ptr + request + 1) == token:
+        return
+    seq_len = tl.load(seq_lens_ptr + request)
+    behind = tl.cdiv(seq_len, SEGMENT)
+    row = token.to(tl.int64) * num_heads + head
+    dims = tl.arange(0, BLOCK_D)[None, :]
+    dim_inside = dims < HEAD_DIM
+    best = tl.full([1], float("-inf"), dtype=tl.float32)
+    weight_sum = tl.zeros([1], dtype=tl.float32)
+    acc = tl.zeros([1, BLOCK_D], dtype=tl.float32)
+    for first in range(tl.maximum(seq_len - window, 0) // SEGMENT, behind, AT_ONCE):
+        for offset in tl.static_range(AT_ONCE):
+            segment = first + offset + tl.arange(0, 1)
+            inside = segment < behind
+            place = row * num_segments + segment
+            part_best = tl.load(part_best_ptr + place, mask=inside, other=float("-inf"))
+            part_sum = tl.load(part_sum_ptr + place, mask=inside, other=0.0)
+            part_acc = tl.load(
+                part_acc_ptr + place[:, None] * HEAD_DIM + dims, mask=inside[:, None] & dim_inside, other=0.0
+            )
+            best, weight_sum, acc = _merge(best, weight_sum, acc, part_best, part_sum, part_acc, scale)
+    out = _mean(weight_sum, acc)
+    tl.store(out_ptr + row * HEAD_DIM + dims, out.to(out_ptr.dtype.element_ty), mask=dim_inside)
+
+
+def num_parts(requests: int, kv_heads: int) -> int:
+    """How many programs share a decoding request's segments of one KV head."""
+    return max(1, PROGRAMS // (requests * kv_heads))
+
+
+def scratch_bytes(tokens: int, heads: int, kv_heads: int, head_dim: int, length: int) -> int:
+    """The most that the workspace takes: a float32 accumulator, maximum and sum of each head and segment.
+
+    It grows with the requests of a launch only until they fill the GPU by themselves: no more than
+    PROGRAMS // (2 * kv_heads) are split, whatever the batch.
+    """
+    requests = min(tokens, PROGRAMS // (2 * kv_heads))
+    return requests * heads * -(-length // SEGMENT) * (head_dim + 2) * 4
+
+
+def paged_attention(
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    block_tables: Tensor,
+    query_start_loc: Tensor,
+    seq_lens: Tensor,
+    max_query_len: int,
+    max_seq_len: int,
+    scale: float,
+    window: int = 0,
+) -> Tensor:
+    """As reference.paged_attention; no chunk is longer than `max_query_len`, no request than `max_seq_len`.
+
+    Both are known on the host, and bounds: they decide how a launch is divided, never a bit. The queries' heads lie
+    together, tokens may be strided; caches are contiguous.
+    """
+    num_heads, head_dim = query.shape[1:]
+    kv_heads = key_cache.shape[2]
+    tiling = tiling_of(query.dtype, head_dim, num_heads // kv_heads)
+    parts = num_parts(seq_lens.shape[0], kv_heads) if max_query_len == 1 else 1
+    return attend(
+        query, key_cache, value_cache, block_tables, query_start_loc, seq_lens, max_query_len, max_seq_len, scale,
+        window, tiling, parts,
+    )  # fmt: skip
+
+
+def attend(
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    block_tables: Tensor,
+    query_start_loc: Tensor,
+    seq_lens: Tensor,
+    max_query_len: int,
+    max_seq_len: int,
+    scale: float,
+    window: int,
+    tiling: Tiling,
+    parts: int,
+) -> Tensor:
+    """paged_attention by a tiling and in so many parts, of which more than one are for single queries only."""
+    num_tokens, num_heads, head_dim = query.shape
+    block_size, kv_heads = key_cache.shape[1:3]
+    group, num_requests = num_heads // kv_heads, seq_lens.shape[0]
+    assert query.stride()[1:] == (head_dim, 1)
+    assert tiling.segment % tiling.keys == 0
+    num_segments = triton.cdiv(max_seq_len, tiling.segment)
+    parts = max(1, min(parts, num_segments))
+    split = parts > 1
+    assert max_query_len == 1 or not split
+    queries = tiling.rows // group
+    search = max_query_len > queries
+    tiles = num_tokens // queries + num_requests if search else num_requests
+    out = torch.empty((num_tokens, num_heads, head_dim), dtype=query.dtype, device=query.device)
+    shape = (num_tokens, num_heads, num_segments) if split else (0,)
+    part_best, part_sum, part_acc = (
+        torch.empty(size, dtype=torch.float32, device=query.device) for size in (shape, shape, (*shape, head_dim))
+    )
+    block_d = max(16, triton.next_power_of_2(head_dim))
+    scale, windowed, window = scale * math.log2(math.e), window > 0, window or NO_WINDOW
+    _attention_kernel[(tiles * kv_heads, parts)](
+        query, key_cache, value_cache, block_tables, query_start_loc, seq_lens, out,
+        part_best, part_sum, part_acc,
+        scale, window, block_tables.stride(0), query.stride(0), key_cache.stride(0), key_cache.stride(1), kv_heads,
+        num_requests, num_segments,
+        GROUP=group, HEAD_DIM=head_dim, BLOCK_D=block_d, BLOCK_SIZE=block_size,
+        BLOCK_M=tiling.rows, BLOCK_N=tiling.keys, SEGMENT=tiling.segment,
+        SEARCH=search, SPLIT=split, WINDOWED=windowed,
+        # Triton's interpreter computes bf16 tl.dot wrongly without a word (3.7.1): float32 there.
+        UPCAST=triton.knobs.runtime.interpret,
+        num_warps=tiling.warps, num_stages=tiling.stages,
+    )  # fmt: skip
+    if split:
+        _merge_kernel[(num_requests, num_heads)](
+            part_best, part_sum, part_acc, query_start_loc, seq_lens, out, scale, window, num_segments,
+            HEAD_DIM=head_dim, BLOCK_D=block_d, SEGMENT=tiling.segment, AT_ONCE=MERGED_AT_ONCE, num_warps=1,
+        )  # fmt: skip
+    return out

@@ -1,0 +1,61 @@
+"""The Triton kernels as the operations that a model calls. Imported only where there is a GPU to run them."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from kernels.gpu import activation, attention, linear, norm, rope, sample
+from kernels.gpu.matrix import matrix_of
+from kernels.interface import AttentionInputs, KvPair, Layer, Matrix, Stack
+from kernels.stack import OneByOne
+from kernels.torch_ops import TorchMatrix, joined, plain_cache
+
+
+class TritonOps:
+    empty_cache = staticmethod(plain_cache)
+    rms_norm = staticmethod(norm.rms_norm)
+    add_rms_norm = staticmethod(norm.add_rms_norm)
+    rope_and_write = staticmethod(rope.rope_and_write)
+    silu_mul = staticmethod(activation.silu_mul)
+    draw = staticmethod(sample.draw)
+    draw_scratch_bytes = staticmethod(sample.draw_scratch_bytes)
+
+    def __init__(self, batch_invariant: bool = True, quantization: str | None = None) -> None:
+        """`quantization`: how matrices are kept (matrix.EIGHT_BITS), where products are Triton's."""
+        assert quantization is None or batch_invariant
+        self.batch_invariant = batch_invariant
+        self._quantization = quantization
+        self.name = "triton" if batch_invariant else "triton+torch"
+        if quantization is not None:
+            self.name += f"+{quantization}"
+
+    def matrix(self, *parts: Tensor, dtype: torch.dtype | None = None, device: torch.device | None = None) -> Matrix:
+        if not self.batch_invariant:
+            return TorchMatrix(joined(parts, dtype, device))
+        return matrix_of(parts, self._quantization, dtype, device)
+
+    def paged_attention(self, query: Tensor, cache: KvPair, inputs: AttentionInputs, scale: float) -> Tensor:
+        return attention.paged_attention(
+            query,
+            *cache,
+            inputs.block_tables,
+            inputs.query_start_loc,
+            inputs.seq_lens,
+            inputs.max_query_len,
+            inputs.max_seq_len,
+            scale,
+        )
+
+    def stack(self, layers: Sequence[Layer], eps: float, scale: float, cos_sin: Tensor) -> Stack:
+        return OneByOne(self, layers, eps, scale, cos_sin)
+
+    def kernel_nanoseconds(self) -> int:
+        return 0
+
+    def scratch_bytes(
+        self, tokens: int, width: int, heads: int, kv_heads: int, head_dim: int, length: int, dtype: torch.dtype
+    ) -> int:
+        """What attention keeps of each segment of keys, or a product of each along K."""
+        split = attention.scratch_bytes(tokens, heads, kv_heads, head_dim, length)
+        return max(split, linear.workspace_bytes(tokens))

@@ -1,0 +1,344 @@
+"""Triton: one token for each row of logits, without a sort and without waiting. Twin: kernels/sampling.py.
+
+Two launches: every chunk of every row finds its best score, then every row finds the best chunk. Where a row has a
+filter, two more: its candidates are gathered, and what the filters keep of them is found by bisection.
+
+Logits of one row over their temperature stand in the order of the logits themselves, and every filter keeps a front
+piece of that order, equal ones by their ids. So what is kept is a key, which is a float32's bits made an integer of the
+same order, and how many of the logits that have just this key.
+
+All that is summed over candidates is whole numbers (top-p's masses too, in units of 2**-(61 - bits of the vocabulary)),
+and all else is a largest or a smallest: the result is the same in any order, and no row sees another. So what is kept
+differs from the twin's only where a probability lies at the very edge of min_p, or a cumulative sum at that of top_p.
+docs/decisions/0022-gpu-draw.md.
+"""
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.interface import DRAW, Draws
+from kernels.transfer import to_device
+
+CHUNK = 2048  # logits of one program
+SEGMENT = 64  # of which the largest is kept: a first idea of the top-k
+BLOCK = 1024  # candidates that a program looks at together
+CHUNK_BYTES = 8 + 4 + 8 + 1 + 4 * CHUNK // SEGMENT
+CANDIDATE_BYTES = 4 + 4
+ROW_BYTES = 4 * DRAW.itemsize  # its draw, and what the launches tell each other of it
+
+FIELDS = tl.constexpr(len(DRAW.names or ()))
+TEMPERATURE, TOP_P, MIN_P, TOP_K, SEED, CHOICE, INDEX = (tl.constexpr(place) for place in range(len(DRAW.names or ())))
+LOWEST = tl.constexpr(-2139095041)  # the key of minus infinity
+LARGEST = tl.constexpr(3.4028234663852886e38)
+UNIT = tl.constexpr(2.0**-32)
+SLACK = tl.constexpr(1e-6)  # of a bound that may let in too many, and must not leave one out
+
+
+def draw_scratch_bytes(rows: int, vocab: int) -> int:
+    """The most that `draw` takes beside its operands and its result."""
+    return rows * (-(-vocab // CHUNK) * CHUNK_BYTES + vocab * CANDIDATE_BYTES + ROW_BYTES)
+
+
+@triton.jit
+def _number(draws_ptr, row, FIELD: tl.constexpr):
+    return tl.load(draws_ptr + row * FIELDS + FIELD).to(tl.float64, bitcast=True)
+
+
+@triton.jit
+def _filters(draws_ptr, row, vocab):
+    """(temperature, top_p, min_p, top_k or 0, whether any of them leaves tokens out)."""
+    temperature = _number(draws_ptr, row, TEMPERATURE)
+    top_p = _number(draws_ptr, row, TOP_P)
+    min_p = _number(draws_ptr, row, MIN_P)
+    top_k = tl.load(draws_ptr + row * FIELDS + TOP_K)
+    top_k = tl.where((top_k > 0) & (top_k < vocab), top_k, 0)
+    filtered = (temperature > 0.0) & ((top_p < 1.0) | (min_p > 0.0) | (top_k > 0))
+    return temperature, top_p, min_p, top_k, filtered
+
+
+@triton.jit
+def _load_logits(logits_ptr, inside):
+    """No number, and all that lies outside, as minus infinity; plus infinity as the largest float32."""
+    logits = tl.load(logits_ptr, mask=inside, other=float("-inf"))
+    return tl.minimum(tl.where(logits == logits, logits, float("-inf")), LARGEST)
+
+
+@triton.jit
+def _key(logits):
+    bits = tl.where(logits == 0.0, 0.0, logits).to(tl.int32, bitcast=True)  # minus zero is zero
+    return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.int64)
+
+
+@triton.jit
+def _logit_of(key):
+    bits = key.to(tl.int32)
+    return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _top_of(score):
+    """What is taken off scores before they become powers; without any score, nothing."""
+    return tl.where(score == float("-inf"), 0.0, score)
+
+
+@triton.jit
+def _mass(logits, temperature, top, SCALE: tl.constexpr):
+    """e^(score - top) as a whole number."""
+    return (tl.exp(logits.to(tl.float64) / temperature - top) * SCALE + 0.5).to(tl.int64)
+
+
+@triton.jit
+def _words(draws_ptr, row, groups):
+    """The four words of each group of four ids: kernels/philox.py."""
+    seed = tl.load(draws_ptr + row * FIELDS + SEED)
+    zero = groups * 0
+    index = zero + tl.load(draws_ptr + row * FIELDS + INDEX).to(tl.int32)
+    choice = zero + tl.load(draws_ptr + row * FIELDS + CHOICE).to(tl.int32)
+    return tl.philox(seed, groups, index, choice, zero)
+
+
+@triton.jit
+def _gumbel(words):
+    return -tl.log(-tl.log((words.to(tl.float64) + 0.5) * UNIT))
+
+
+@triton.jit
+def _scan_kernel(
+    logits_ptr, raw_ptr, draws_ptr, best_ptr, first_ptr, mass_ptr, finite_ptr, segments_ptr, vocab, chunks,
+    SCALE: tl.constexpr, CHUNK: tl.constexpr, SEGMENT: tl.constexpr,
+):  # fmt: skip
+    """Of one chunk of one row: the best score and its lowest id, and whether all is finite. Of a row with filters the
+    best logit, the sum of e^(score - that), and the largest logit of each segment."""
+    row, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    ids = chunk * CHUNK + tl.arange(0, CHUNK)
+    inside = ids < vocab
+    logits = _load_logits(logits_ptr + row * vocab + ids, inside)
+    raw = tl.load(raw_ptr + row * vocab + ids, mask=inside, other=0.0)
+    finite = (raw.to(tl.int32, bitcast=True) & 0x7F800000) != 0x7F800000
+    here = row * chunks + chunk
+    tl.store(finite_ptr + here, tl.min(finite.to(tl.int32), axis=0).to(tl.uint8))
+
+    temperature, _, _, _, filtered = _filters(draws_ptr, row, vocab)
+    scores = logits.to(tl.float64)
+    if temperature > 0.0:
+        if filtered:
+            top = _top_of(tl.max(scores, axis=0) / temperature)
+            tl.store(mass_ptr + here, tl.sum(_mass(logits, temperature, top, SCALE), axis=0))
+            segments = tl.max(tl.reshape(logits, [CHUNK // SEGMENT, SEGMENT]), axis=1)
+            tl.store(segments_ptr + here * (CHUNK // SEGMENT) + tl.arange(0, CHUNK // SEGMENT), segments)
+        else:
+            w0, w1, w2, w3 = _words(draws_ptr, row, chunk * (CHUNK // 4) + tl.arange(0, CHUNK // 4))
+            words = tl.interleave(tl.interleave(w0, w2), tl.interleave(w1, w3))
+            scores = scores / temperature + _gumbel(words)
+    best = tl.max(scores, axis=0)
+    tl.store(best_ptr + here, best)
+    tl.store(first_ptr + here, tl.min(tl.where(scores == best, ids, vocab - 1), axis=0))
+
+
+@triton.jit
+def _reduce_kernel(
+    draws_ptr, best_ptr, first_ptr, mass_ptr, finite_ptr, segments_ptr, tokens_ptr, healthy_ptr, bounds_ptr, keys_ptr,
+    counts_ptr, vocab, chunks, SCALE: tl.constexpr, CHUNKS: tl.constexpr, SEGMENTS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Of one row: the token and whether it is healthy. With filters, what its candidates are: those with a key of at
+    least keys[row, 0] and a score that is at most bounds[row, 1] below the best."""
+    row = tl.program_id(0).to(tl.int64)
+    chunk = tl.arange(0, CHUNKS)
+    here, inside = row * chunks + chunk, chunk < chunks
+    best = tl.load(best_ptr + here, mask=inside, other=float("-inf"))
+    first = tl.load(first_ptr + here, mask=inside, other=vocab - 1)
+    finite = tl.load(finite_ptr + here, mask=inside, other=1)
+    winner = tl.max(best, axis=0)
+    tl.store(tokens_ptr + row, tl.min(tl.where(best == winner, first, vocab - 1), axis=0).to(tl.int64))
+    tl.store(healthy_ptr + row, tl.min(finite.to(tl.int32), axis=0).to(tl.uint8))
+
+    temperature, top_p, min_p, top_k, filtered = _filters(draws_ptr, row, vocab)
+    if filtered:
+        top = _top_of(winner / temperature)
+        masses = tl.load(mass_ptr + here, mask=inside, other=0).to(tl.float64)
+        total = tl.maximum(tl.sum(masses * tl.exp(best / temperature - top), axis=0), 1.0)
+        least = tl.full([], float("-inf"), tl.float64)
+        if min_p > 0.0:
+            least = tl.log(min_p)
+        if (min_p <= 0.0) & (top_k == 0):
+            # Whoever has less than an equal share of what top-p leaves out comes after all that it keeps.
+            least = tl.log((1.0 - top_p) * (total / SCALE) / vocab) - SLACK
+        above = _key(winner.to(tl.float32)) + 1
+        floor = tl.full([], LOWEST, tl.int64)
+        if top_k > 0:
+            # As many segments have a logit at or above it: so have at least as many logits.
+            segments = segments_ptr + row * chunks * SEGMENTS
+            floor = _cut(segments, chunks * SEGMENTS, top_k, floor, above, temperature, top, SCALE, False, BLOCK)
+        tl.store(bounds_ptr + row * 3, top)
+        tl.store(bounds_ptr + row * 3 + 1, least)
+        tl.store(bounds_ptr + row * 3 + 2, total)
+        tl.store(keys_ptr + row * 2, floor)
+        tl.store(keys_ptr + row * 2 + 1, above)
+        tl.store(counts_ptr + row, 0)
+
+
+@triton.jit
+def _gather_kernel(
+    logits_ptr, draws_ptr, bounds_ptr, keys_ptr, counts_ptr, candidates_ptr, ids_ptr, vocab, CHUNK: tl.constexpr
+):
+    """The candidates of one chunk of one row, behind those of whichever chunks came before it."""
+    row, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    temperature, _, _, _, filtered = _filters(draws_ptr, row, vocab)
+    if filtered:
+        ids = chunk * CHUNK + tl.arange(0, CHUNK)
+        inside = ids < vocab
+        logits = _load_logits(logits_ptr + row * vocab + ids, inside)
+        top, least = tl.load(bounds_ptr + row * 3), tl.load(bounds_ptr + row * 3 + 1)
+        near = logits.to(tl.float64) / temperature - top >= least
+        chosen = (inside & near & (_key(logits) >= tl.load(keys_ptr + row * 2))).to(tl.int32)
+        number = tl.sum(chosen, axis=0)
+        if number > 0:
+            begin = tl.atomic_add(counts_ptr + row, number)
+            place = row * vocab + begin + tl.cumsum(chosen, axis=0) - chosen
+            tl.store(candidates_ptr + place, logits, mask=chosen > 0)
+            tl.store(ids_ptr + place, ids, mask=chosen > 0)
+
+
+@triton.jit
+def _amount(
+    logits_ptr, count, least, temperature, top, SCALE: tl.constexpr, BY_MASS: tl.constexpr, BLOCK: tl.constexpr
+):
+    """Of those of `count` logits whose key is at least `least`: their mass, or how many they are."""
+    found = tl.zeros([BLOCK], dtype=tl.int64)
+    for start in range(0, count, BLOCK):
+        place = start + tl.arange(0, BLOCK)
+        logits = _load_logits(logits_ptr + place, place < count)
+        chosen = (place < count) & (_key(logits) >= least)
+        if BY_MASS:
+            found += tl.where(chosen, _mass(logits, temperature, top, SCALE), 0)
+        else:
+            found += chosen.to(tl.int64)
+    return tl.sum(found, axis=0)
+
+
+@triton.jit
+def _cut(
+    logits_ptr, count, goal, low, high, temperature, top,
+    SCALE: tl.constexpr, BY_MASS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The largest key below `high` from which on there is an amount of at least `goal`; `low` if there is none."""
+    while high - low > 1:
+        middle = (low + high) >> 1
+        enough = _amount(logits_ptr, count, middle, temperature, top, SCALE, BY_MASS, BLOCK) >= goal
+        low = tl.where(enough, middle, low)
+        high = tl.where(enough, high, middle)
+    return low
+
+
+@triton.jit
+def _num_equal(logits_ptr, ids_ptr, count, key, last, BLOCK: tl.constexpr):
+    """How many candidates with just this key have an id of at most `last`."""
+    found = tl.zeros([BLOCK], dtype=tl.int32)
+    for start in range(0, count, BLOCK):
+        place = start + tl.arange(0, BLOCK)
+        logits = _load_logits(logits_ptr + place, place < count)
+        ids = tl.load(ids_ptr + place, mask=place < count, other=0)
+        found += ((place < count) & (_key(logits) == key) & (ids <= last)).to(tl.int32)
+    return tl.sum(found, axis=0)
+
+
+@triton.jit
+def _pick_kernel(
+    draws_ptr, bounds_ptr, keys_ptr, counts_ptr, candidates_ptr, ids_ptr, tokens_ptr, vocab,
+    SCALE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Of one row with filters: top-k and then top-p among its candidates, and the best of what they keep."""
+    row = tl.program_id(0).to(tl.int64)
+    temperature, top_p, min_p, top_k, filtered = _filters(draws_ptr, row, vocab)
+    if filtered:
+        logits_ptr, own_ids_ptr = candidates_ptr + row * vocab, ids_ptr + row * vocab
+        count = tl.load(counts_ptr + row)
+        top, total = tl.load(bounds_ptr + row * 3), tl.load(bounds_ptr + row * 3 + 2)
+        cut, above = tl.load(keys_ptr + row * 2), tl.load(keys_ptr + row * 2 + 1)
+        equal = tl.full([], vocab, tl.int64)  # how many of those with the key `cut` are kept
+        if top_k > 0:
+            goal = tl.minimum(top_k, count.to(tl.int64))
+            cut = _cut(logits_ptr, count, goal, cut, above, temperature, top, SCALE, False, BLOCK)
+            equal = goal - _amount(logits_ptr, count, cut + 1, temperature, top, SCALE, False, BLOCK)
+        if top_p < 1.0:
+            if (top_k > 0) | (min_p > 0.0):
+                more = _amount(logits_ptr, count, cut + 1, temperature, top, SCALE, True, BLOCK)
+                total = (more + equal * _mass(_logit_of(cut), temperature, top, SCALE)).to(tl.float64)
+            goal = tl.maximum(tl.ceil(top_p * total), 1.0).to(tl.int64)
+            cut = _cut(logits_ptr, count, goal, cut, above, temperature, top, SCALE, True, BLOCK)
+            missing = goal - _amount(logits_ptr, count, cut + 1, temperature, top, SCALE, True, BLOCK)
+            each = tl.maximum(_mass(_logit_of(cut), temperature, top, SCALE), 1)
+            equal = (missing + each - 1) // each
+
+        # The id up to which those with the key `cut` are kept.
+        last, before = tl.full([], vocab - 1, tl.int32), tl.full([], -1, tl.int32)
+        if equal < _num_equal(logits_ptr, own_ids_ptr, count, cut, last, BLOCK):
+            while last - before > 1:
+                middle = (before + last) >> 1
+                enough = _num_equal(logits_ptr, own_ids_ptr, count, cut, middle, BLOCK) >= equal
+                last = tl.where(enough, middle, last)
+                before = tl.where(enough, before, middle)
+
+        best, token = tl.full([], float("-inf"), tl.float64), tl.full([], vocab, tl.int32)
+        for start in range(0, count, BLOCK):
+            place = start + tl.arange(0, BLOCK)
+            inside = place < count
+            logits = _load_logits(logits_ptr + place, inside)
+            ids = tl.load(own_ids_ptr + place, mask=inside, other=0)
+            key = _key(logits)
+            kept = inside & ((key > cut) | ((key == cut) & (ids <= last)))
+            w0, w1, w2, w3 = _words(draws_ptr, row, ids // 4)
+            lane = ids % 4
+            words = tl.where(lane < 2, tl.where(lane == 0, w0, w1), tl.where(lane == 2, w2, w3))
+            scores = tl.where(kept, logits.to(tl.float64) / temperature + _gumbel(words), float("-inf"))
+            found = tl.max(scores, axis=0)
+            first = tl.min(tl.where(kept & (scores == found), ids, vocab), axis=0)
+            better = (found > best) | ((found == best) & (first < token))
+            token = tl.where(better, first, token)
+            best = tl.where(better, found, best)
+        tl.store(tokens_ptr + row, tl.where(token < vocab, token, 0).to(tl.int64))
+
+
+def draw(logits: Tensor, raw: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
+    """As sampling.draw; both contiguous. What it says of the host it holds: the draws go over in one copy."""
+    (rows, vocab), device = logits.shape, logits.device
+    assert logits.is_contiguous() and raw.is_contiguous() and logits.shape == raw.shape
+    assert logits.dtype == raw.dtype == torch.float32 and draws.shape == (rows,) and draws.dtype == DRAW
+    chunks = triton.cdiv(vocab, CHUNK)
+    records = to_device(np.ascontiguousarray(draws).view(np.int64), torch.int64, device)
+    scale = 2.0 ** (61 - (vocab - 1).bit_length())
+
+    def empty(dtype: torch.dtype, *shape: int) -> Tensor:
+        return torch.empty(rows, *shape, dtype=dtype, device=device)
+
+    tokens, healthy = empty(torch.int64), empty(torch.uint8)
+    best, first = empty(torch.float64, chunks), empty(torch.int32, chunks)
+    mass, finite = empty(torch.int64, chunks), empty(torch.uint8, chunks)
+    segments = empty(torch.float32, chunks * CHUNK // SEGMENT)
+    bounds, keys, counts = empty(torch.float64, 3), empty(torch.int64, 2), empty(torch.int32)
+    _scan_kernel[rows, chunks](
+        logits, raw, records, best, first, mass, finite, segments, vocab, chunks,
+        SCALE=scale, CHUNK=CHUNK, SEGMENT=SEGMENT,
+    )  # fmt: skip
+    _reduce_kernel[(rows,)](
+        records, best, first, mass, finite, segments, tokens, healthy, bounds, keys, counts, vocab, chunks,
+        SCALE=scale, CHUNKS=triton.next_power_of_2(chunks), SEGMENTS=CHUNK // SEGMENT, BLOCK=BLOCK,
+    )  # fmt: skip
+    if _any_filter(draws, vocab):
+        candidates, ids = empty(torch.float32, vocab), empty(torch.int32, vocab)
+        _gather_kernel[rows, chunks](
+            logits, records, bounds, keys, counts, candidates, ids, vocab, CHUNK=CHUNK
+        )  # fmt: skip
+        _pick_kernel[(rows,)](
+            records, bounds, keys, counts, candidates, ids, tokens, vocab, SCALE=scale, BLOCK=BLOCK
+        )  # fmt: skip
+    return tokens, healthy.view(torch.bool)
+
+
+def _any_filter(draws: Draws, vocab: int) -> bool:
+    top_k = draws["top_k"]
+    limits = (draws["top_p"] < 1.0) | (draws["min_p"] > 0.0) | ((top_k > 0) & (top_k < vocab))
+    return bool((limits & (draws["temperature"] > 0.0)).any())

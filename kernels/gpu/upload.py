@@ -1,0 +1,74 @@
+"""Weights on their way from mapped files to a device: some threads copy pieces into pinned memory, one reading the page
+cache while the device fetches what another has read. A copy straight from a mapped file waits for each page in turn.
+"""
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+
+import torch
+from torch import Tensor
+
+PIECE_BYTES = 16 * 1024**2
+THREADS = 4
+
+
+def fill(target: Tensor, parts: Sequence[Tensor]) -> None:
+    """target [rows, k] becomes `parts` [.., k] beneath each other, in its own type. What is queued later finds it so.
+
+    The parts lie on the host.
+    """
+    lanes = _Lanes(target.device)
+    with ThreadPoolExecutor(THREADS) as threads:
+        rows = max(1, PIECE_BYTES // (target.shape[1] * target.element_size()))
+        first, pieces = 0, []
+        for part in parts:
+            for at in range(0, len(part), rows):
+                piece = part[at : at + rows]
+                pieces.append(threads.submit(lanes.copy, target[first : first + len(piece)], piece))
+                first += len(piece)
+        for done in pieces:
+            done.result()
+    lanes.join()
+
+
+class _Lanes:
+    """Of each thread: a stream, and pinned memory that is free again once the device has fetched the last piece."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._own = threading.local()
+        self._all: list[torch.cuda.Stream] = []
+        if device.type == "cuda":
+            self._before = torch.cuda.current_stream(device).record_event()
+
+    def copy(self, target: Tensor, piece: Tensor) -> None:
+        stream = self._stream()
+        if stream is not None:
+            stream.synchronize()
+        room = self._room(target)
+        room.copy_(piece)
+        with torch.cuda.stream(stream) if stream is not None else nullcontext():
+            target.copy_(room, non_blocking=True)
+
+    def join(self) -> None:
+        for stream in self._all:
+            torch.cuda.current_stream(self._device).wait_stream(stream)
+            stream.synchronize()  # the pinned memory goes
+
+    def _stream(self) -> torch.cuda.Stream | None:
+        if self._device.type != "cuda":
+            return None
+        if not hasattr(self._own, "stream"):
+            self._own.stream = torch.cuda.Stream(self._device)
+            self._own.stream.wait_event(self._before)  # the target is there
+            self._all.append(self._own.stream)
+        return self._own.stream  # type: ignore[no-any-return]
+
+    def _room(self, target: Tensor) -> Tensor:
+        """As large as `target`, on the host."""
+        size = target.numel() * target.element_size()
+        if not hasattr(self._own, "memory") or self._own.memory.numel() < size:
+            self._own.memory = torch.empty(size, dtype=torch.uint8, pin_memory=self._device.type == "cuda")
+        return self._own.memory[:size].view(target.dtype).view(target.shape)  # type: ignore[no-any-return]

@@ -1,0 +1,123 @@
+"""What a model runner needs of a device beside its kernels: memory to send from, moments in its queue, graphs.
+
+A graph is a sequence of kernels that was recorded once, with the addresses that it reads and writes, and starts as one.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+NANO_PER_MILLI = 1e6
+# Beyond these a decoding batch is so large that launching its kernels one by one takes less time than they run.
+GRAPH_SIZES = (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))
+
+
+class Moment(Protocol):
+    """A place in the device's queue: it has passed when all that was queued before it is done."""
+
+    def passed(self) -> bool: ...
+    def wait(self) -> None: ...
+
+
+class Device(Protocol):
+    place: torch.device
+    shares_memory: bool  # with the host: what this writes, kernels see
+    graph_sizes: Sequence[int]  # of batches that are worth a graph, ascending; none: this device has no graphs
+
+    def staging(self, num_bytes: int) -> Tensor:
+        """[num_bytes] uint8 on the host, from where copies to the device are asynchronous."""
+
+    def mark(self) -> Moment: ...
+
+    def kernel_nanoseconds(self, begin: Moment, end: Moment) -> int:
+        """Of the time between two moments that have passed, that in which the device had work."""
+
+    def record(self, work: Callable[[], None]) -> Callable[[], None]:
+        """A graph of `work`, which is run once before, so that whatever is compiled or loaded at first use is."""
+
+
+class HostMoment:
+    """On a CPU a launched kernel is done."""
+
+    def __init__(self, kernel_nanoseconds: int) -> None:
+        self.kernel_nanoseconds = kernel_nanoseconds
+
+    def passed(self) -> bool:
+        return True
+
+    def wait(self) -> None:
+        pass
+
+
+class Host:
+    place = torch.device("cpu")
+    shares_memory = True
+    graph_sizes: Sequence[int] = ()
+
+    def __init__(self, kernel_nanoseconds: Callable[[], int]) -> None:
+        """`kernel_nanoseconds`: the time that the kernels have counted so far (Ops)."""
+        self._kernel_nanoseconds = kernel_nanoseconds
+
+    def staging(self, num_bytes: int) -> Tensor:
+        return torch.empty(num_bytes, dtype=torch.uint8)
+
+    def mark(self) -> HostMoment:
+        return HostMoment(self._kernel_nanoseconds())
+
+    def kernel_nanoseconds(self, begin: Moment, end: Moment) -> int:
+        assert isinstance(begin, HostMoment) and isinstance(end, HostMoment)
+        return end.kernel_nanoseconds - begin.kernel_nanoseconds
+
+    def record(self, work: Callable[[], None]) -> Callable[[], None]:
+        raise AssertionError("a CPU has no graphs")
+
+
+class CudaMoment:
+    def __init__(self) -> None:
+        self.event = torch.cuda.Event(enable_timing=True)
+        self.event.record()
+
+    def passed(self) -> bool:
+        return bool(self.event.query())
+
+    def wait(self) -> None:
+        self.event.synchronize()
+
+
+class Cuda:
+    """All work goes to the current stream; graphs share one pool of memory, for they never run at the same time."""
+
+    shares_memory = False
+    graph_sizes: Sequence[int] = GRAPH_SIZES
+
+    def __init__(self, place: torch.device) -> None:
+        self.place = place
+        self._pool = torch.cuda.graph_pool_handle()
+        self._recording = torch.cuda.Stream(place)  # the default stream cannot be recorded
+
+    def staging(self, num_bytes: int) -> Tensor:
+        return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
+
+    def mark(self) -> CudaMoment:
+        return CudaMoment()
+
+    def kernel_nanoseconds(self, begin: Moment, end: Moment) -> int:
+        """By the device's clock, from when it came to `begin`: what lies between two steps is not in it."""
+        assert isinstance(begin, CudaMoment) and isinstance(end, CudaMoment)
+        return int(begin.event.elapsed_time(end.event) * NANO_PER_MILLI)
+
+    def record(self, work: Callable[[], None]) -> Callable[[], None]:
+        work()  # on the current stream, whose memory is used again
+        current = torch.cuda.current_stream(self.place)
+        self._recording.wait_stream(current)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.stream(self._recording):
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                work()
+            finally:
+                graph.capture_end()
+        current.wait_stream(self._recording)
+        return graph.replay

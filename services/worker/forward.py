@@ -1,0 +1,146 @@
+"""A step's forward pass: its numbers go to the device, and hidden states come back, kernel by kernel or as one graph.
+
+A batch in which every request computes one token runs as a graph, on a device that has them, padded to the next size
+that was recorded. What a row computes does not depend on the others, so padding changes nothing.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from kernels.interface import AttentionInputs
+from services.worker.device import Device
+from services.worker.input_batch import InputBatch, StepInputs, no_inputs, trial_inputs
+from services.worker.models.decoder import Decoder, KvCache
+from services.worker.step_buffers import StepBuffers
+
+BYTES_OF_TOKEN, BYTES_OF_ROW = 3 * 8, 3 * 8 + 3 * 4  # among a step's numbers
+ROOM = 4096  # bytes, for what is rounded up
+TRIALS = (8, 40, 2**31)  # tokens of a prompt: few, some, and as many as a step takes
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A step's numbers on the device; shapes as in StepInputs."""
+
+    token_slots: Tensor
+    positions: Tensor
+    slot_mapping: Tensor
+    wanted: Tensor
+    sampled_slots: Tensor
+    sampled_places: Tensor
+    request_slots: Tensor
+    query_start_loc: Tensor
+    seq_lens: Tensor
+    max_query_len: int
+    max_seq_len: int
+
+
+class Forward:
+    def __init__(
+        self,
+        decoder: Decoder,
+        cache: KvCache,
+        batch: InputBatch,
+        device: Device,
+        max_num_batched_tokens: int,
+        max_model_len: int,
+        block_size: int,
+    ) -> None:
+        self._decoder = decoder
+        self._cache = cache
+        self._batch = batch
+        self._device = device
+        self._max_num_batched_tokens = max_num_batched_tokens
+        self._max_model_len = max_model_len
+        self._block_size = block_size
+        rows = min(len(batch.slots), max_num_batched_tokens)
+        self._buffers = StepBuffers(device, BYTES_OF_TOKEN * max_num_batched_tokens + BYTES_OF_ROW * rows + ROOM)
+        self._sizes = sorted({min(size, rows) for size in device.graph_sizes})
+        self._graphs: dict[int, Callable[[], None]] = {}
+        most = self._sizes[-1] if self._sizes else 0
+        self._hidden = torch.empty(most, decoder.config.hidden_size, dtype=decoder.dtype, device=device.place)
+
+    def run(self, inputs: StepInputs) -> tuple[Tensor, Sent]:
+        """Hidden states [S, hidden] of the wanted tokens, until the next run; and where the step's numbers are."""
+        count = len(inputs.request_slots)
+        if not inputs.is_decode or not self._sizes or count > self._sizes[-1]:
+            sent = self._send(inputs, int(inputs.seq_lens.max()))
+            return self._compute(sent), sent
+        size = self._sizes[bisect_left(self._sizes, count)]
+        if size not in self._graphs:
+            self._record(size)
+        sent = self._send(inputs.padded(size), self._max_model_len)
+        self._graphs[size]()
+        return self._hidden[:count], sent
+
+    def try_out(self) -> Tensor:
+        """Hidden states [1, hidden] of some token, before there are requests: compiles what steps need.
+
+        The largest graph comes first, for the others find room in its memory.
+        """
+        for size in dict.fromkeys((self._sizes[-1], self._sizes[0])):
+            self._record(size)
+        most = min(self._max_num_batched_tokens, self._max_model_len)
+        hidden = [self._compute(self._send(trial_inputs(min(count, most), self._block_size), most)) for count in TRIALS]
+        return hidden[0]
+
+    def record_one(self) -> bool:
+        """Records a graph that is not there yet; whether there was one. The largest come first: they need the most."""
+        missing = next((size for size in reversed(self._sizes) if size not in self._graphs), None)
+        if missing is not None:
+            self._record(missing)
+        return missing is not None
+
+    def _record(self, size: int) -> None:
+        sent = self._send(no_inputs().padded(size), self._max_model_len)
+        self._graphs[size] = self._device.record(lambda: self._compute_into(self._hidden[:size], sent))
+
+    def _send(self, inputs: StepInputs, max_seq_len: int) -> Sent:
+        """`max_seq_len` decides the width of the block tables: a graph's is always the same."""
+        self._batch.tables.tell_device()
+        # What a graph reads comes first, for its place depends on the shapes of what comes before. Each begins at a
+        # multiple of 16 bytes: of pointers that do in some steps alone, Triton would compile two kernels.
+        arrays: list[npt.NDArray[np.integer]] = [
+            inputs.token_slots, inputs.positions, inputs.slot_mapping, inputs.wanted, inputs.request_slots,
+            inputs.query_start_loc, inputs.seq_lens, inputs.sampled_slots, inputs.sampled_places,
+        ]  # fmt: skip
+        (
+            token_slots, positions, slot_mapping, wanted, request_slots, query_start_loc, seq_lens, sampled_slots,
+            sampled_places,
+        ) = self._buffers.send(arrays)  # fmt: skip
+        longest = int(np.diff(inputs.query_start_loc).max(initial=0))
+        return Sent(
+            token_slots=token_slots,
+            positions=positions,
+            slot_mapping=slot_mapping,
+            wanted=wanted,
+            sampled_slots=sampled_slots,
+            sampled_places=sampled_places,
+            request_slots=request_slots,
+            query_start_loc=query_start_loc,
+            seq_lens=seq_lens,
+            max_query_len=longest,
+            max_seq_len=max_seq_len,
+        )
+
+    def _compute_into(self, hidden: Tensor, sent: Sent) -> None:
+        hidden.copy_(self._compute(sent))
+
+    def _compute(self, sent: Sent) -> Tensor:
+        width = -(-sent.max_seq_len // self._block_size)
+        attention = AttentionInputs(
+            slot_mapping=sent.slot_mapping,
+            block_tables=self._batch.tables.on_device[:, :width].index_select(0, sent.request_slots),
+            query_start_loc=sent.query_start_loc,
+            seq_lens=sent.seq_lens,
+            max_query_len=sent.max_query_len,
+            max_seq_len=sent.max_seq_len,
+        )
+        input_ids = self._batch.token_ids[sent.token_slots, sent.positions].long()
+        return self._decoder.forward(input_ids, sent.positions, self._cache, attention, sent.wanted)

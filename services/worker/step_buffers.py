@@ -1,0 +1,54 @@
+"""A step's numbers on their way to the device: one copy for all of them, to where a graph finds them again."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from services.worker.device import Device, Moment
+
+ALIGNMENT = 16  # bytes, of each array
+IN_FLIGHT = 4  # steps whose numbers the host may have written before the device has fetched them
+
+
+@dataclass
+class _Staging:
+    memory: Tensor
+    fetched: Moment | None = None  # by the device: it may be written again
+
+
+class StepBuffers:
+    """Arrays of equal shapes come to equal addresses, one behind the other. What one step sent, the next overwrites."""
+
+    def __init__(self, device: Device, num_bytes: int) -> None:
+        self._device = device
+        count = 1 if device.shares_memory else IN_FLIGHT
+        self._staging = [_Staging(device.staging(num_bytes)) for _ in range(count)]
+        self._memory = self._staging[0].memory
+        if not device.shares_memory:
+            self._memory = torch.empty(num_bytes, dtype=torch.uint8, device=device.place)
+        self._next = 0
+
+    def send(self, arrays: list[npt.NDArray[np.integer]]) -> list[Tensor]:
+        """The arrays as tensors on the device. Waits only when the host is IN_FLIGHT steps ahead."""
+        staging = self._staging[self._next]
+        self._next = (self._next + 1) % len(self._staging)
+        if staging.fetched is not None:
+            staging.fetched.wait()
+        on_host, places, end = staging.memory.numpy(), [], 0
+        for array in arrays:
+            places.append((end, end + array.nbytes))
+            on_host[end : end + array.nbytes] = array.reshape(-1).view(np.uint8)
+            end += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
+        if not self._device.shares_memory:
+            self._memory[:end].copy_(staging.memory[:end], non_blocking=True)
+            staging.fetched = self._device.mark()
+        return [
+            self._memory[first:last].view(_TYPES[array.dtype]).view(array.shape)
+            for array, (first, last) in zip(arrays, places, strict=True)
+        ]
+
+
+_TYPES = {np.dtype(np.int32): torch.int32, np.dtype(np.int64): torch.int64}

@@ -1,0 +1,89 @@
+"""How long the small kernels and the draw take, at the shape of Qwen3-0.6B in bf16. CUDA only; nothing can be wrong.
+
+A share is that of the bandwidth measured first, by copying what no cache holds. Few tokens are the launch's own time.
+"""
+
+import functools
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from kernels.gpu import activation, norm, rope, sample
+from kernels.interface import Draws
+from tests.gpu.table import Check
+from tests.gpu.timings import BLOCK_SIZE, DTYPE, HEAD_DIM, HEADS, HIDDEN, KV_HEADS, median_us
+from tests.kernels.draw_cases import draws_of
+
+INTERMEDIATE, VOCAB = 3072, 151_936
+COPY_BYTES = 2**30
+TOKENS = (1, 32, 256, 2048)
+ROWS = (1, 32, 256)
+KINDS = {"greedy": (0.0, 1.0, 0.0, 0), "sampled": (1.0, 1.0, 0.0, 0), "top-k 50, top-p 0.9": (1.0, 0.9, 0.0, 50)}
+Kernel = tuple[Callable[[], object], int]  # a call, and the bytes that it cannot but move
+
+
+def checks(device: torch.device) -> list[Check]:
+    kernels = [
+        Check(f"time {name}, {tokens} tokens", functools.partial(one, device, case, tokens))
+        for name, case in (("add_rms_norm", norms), ("rope_and_write", ropes), ("silu_mul", gates))
+        for tokens in TOKENS
+    ]
+    draws = [
+        Check(
+            f"time draw {name}, {rows} x {VOCAB}", functools.partial(one, device, functools.partial(drawn, kind), rows)
+        )
+        for name, kind in KINDS.items()
+        for rows in ROWS
+    ]
+    return [Check("bandwidth of a copy", functools.partial(copy, device)), *kernels, *draws]
+
+
+@functools.cache
+def bandwidth(device: torch.device) -> float:
+    """Bytes in a microsecond, read and written."""
+    source = torch.zeros(COPY_BYTES, dtype=torch.int8, device=device)
+    target = torch.empty_like(source)
+    return 2 * COPY_BYTES / median_us(device, lambda: target.copy_(source))
+
+
+def copy(device: torch.device) -> str:
+    return f"{bandwidth(device) / 1000:.0f} GB/s"
+
+
+def one(device: torch.device, case: Callable[[torch.device, int], Kernel], count: int) -> str:
+    call, size = case(device, count)
+    us = median_us(device, call)
+    return f"{us:.1f} us, {size / us / bandwidth(device):.0%} of the bandwidth"
+
+
+def randn(device: torch.device, *shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=DTYPE, device=device)
+
+
+def norms(device: torch.device, tokens: int) -> Kernel:
+    hidden, residual, weight = randn(device, tokens, HIDDEN), randn(device, tokens, HIDDEN), randn(device, HIDDEN)
+    return lambda: norm.add_rms_norm(hidden, residual, weight, 1e-6), 4 * hidden.nbytes
+
+
+def ropes(device: torch.device, tokens: int) -> Kernel:
+    qkv = randn(device, tokens, (HEADS + 2 * KV_HEADS) * HEAD_DIM)
+    head_norms = randn(device, HEAD_DIM), randn(device, HEAD_DIM)
+    size = (256, BLOCK_SIZE, KV_HEADS, HEAD_DIM)
+    cache = randn(device, *size), randn(device, *size)
+    slots = torch.randperm(256 * BLOCK_SIZE, device=device)[:tokens]
+    cos_sin, positions = torch.randn(tokens, HEAD_DIM, device=device), torch.arange(tokens, device=device)
+    call = functools.partial(rope.rope_and_write, qkv, head_norms, 1e-6, cos_sin, positions, cache, slots)
+    return call, 2 * qkv.nbytes + cos_sin.nbytes
+
+
+def gates(device: torch.device, tokens: int) -> Kernel:
+    gate_up = randn(device, tokens, 2 * INTERMEDIATE)
+    return lambda: activation.silu_mul(gate_up), gate_up.nbytes * 3 // 2
+
+
+def drawn(kind: tuple[float, float, float, int], device: torch.device, rows: int) -> Kernel:
+    """The logits are read once for the draw and for whether they are numbers, for nothing was masked."""
+    logits = 3 * torch.randn(rows, VOCAB, device=device)
+    draws: Draws = draws_of([kind] * rows)
+    return lambda: sample.draw(logits, logits, draws), logits.nbytes

@@ -1,0 +1,23 @@
+"""A server that is told to stop while it starts."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from services.rpc.transport import RpcServer
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_start_that_is_cancelled_leaves_no_running_server(tmp_path: Path, turns: int) -> None:
+    """`turns` of the event loop come before the cancellation: some of them meet a server that runs already."""
+    server = RpcServer(f"unix:{tmp_path}/socket")
+    starting = asyncio.create_task(server.start())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    if not starting.cancel():
+        await server.stop()
+        return
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert not server.grpc._server.is_running()

@@ -1,0 +1,24 @@
+"""A device with graphs and memory of its own, on a CPU: a graph is what was recorded, run again."""
+
+from collections.abc import Callable, Sequence
+
+from services.worker.device import Host
+
+
+class Replays(Host):
+    shares_memory = False
+
+    def __init__(self, graph_sizes: Sequence[int]) -> None:
+        super().__init__(lambda: 0)
+        self.graph_sizes = graph_sizes
+        self.num_records = self.num_replays = 0
+
+    def record(self, work: Callable[[], None]) -> Callable[[], None]:
+        work()
+        self.num_records += 1
+
+        def replay() -> None:
+            self.num_replays += 1
+            work()
+
+        return replay

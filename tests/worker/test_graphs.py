@@ -1,0 +1,92 @@
+"""Decoding by graphs gives the tokens and logprobs, bit for bit, of decoding kernel by kernel. A CPU stands in for the
+device; the kernels are the GPU's, interpreted."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine_core.step_plan import SamplingParams
+from engine_core.worker_messages import EngineLimits
+from kernels.gpu.ops import TritonOps
+from services.config import WorkerOptions
+from services.worker.device import GRAPH_SIZES, Device
+from services.worker.loading import LoadedModel, load_model
+from tests.checkpoints import make_qwen3
+from tests.worker.in_process import Answer, InProcess
+from tests.worker.replays import Replays
+
+SHAPE = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "num_hidden_layers": 2}
+PROMPTS = [[5, 6, 7], [9] * 6, [11, 12], [3, 1, 4, 1, 5]]
+LENGTHS = [3, 9, 6, 7]  # of the answers: requests leave one by one
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    path = make_qwen3(tmp_path_factory.mktemp("graphs"), seed=3, **SHAPE)
+    return load_model(path, options(path), TritonOps())
+
+
+def options(path: Path) -> WorkerOptions:
+    return WorkerOptions(model=str(path), device="cpu", dtype="float32", block_size=4, max_model_len=24)
+
+
+def start(model: LoadedModel, device: Device | None, max_num_seqs: int = 4) -> InProcess:
+    path = model.checkpoint.path
+    return InProcess(path, options(path), EngineLimits(1, max_num_seqs, 8), model=model, device=device)
+
+
+def ask(engine: InProcess) -> list[Answer]:
+    """All at once; the longest prompt comes in two chunks."""
+    answers = [
+        engine.add(prompt, SamplingParams(max_tokens=length, temperature=0.8, logprobs=0), seed=index)
+        for index, (prompt, length) in enumerate(zip(PROMPTS, LENGTHS, strict=True))
+    ]
+    while engine.step():
+        pass
+    return answers
+
+
+def test_graphs_change_nothing(model: LoadedModel) -> None:
+    device = Replays(graph_sizes=(1, 3, 8))
+    plain, engine = start(model, None), start(model, device)
+    expected = ask(plain)
+    for _ in range(2):  # at first graphs are recorded where they are needed, then all are there
+        assert ask(engine) == expected
+    assert device.num_records == 3  # 1, 3, and 4: as many as there are slots
+    assert device.num_replays > 2 * max(LENGTHS) - 6
+
+
+def test_graphs_are_recorded_in_idle_moments_from_the_largest_on(model: LoadedModel) -> None:
+    """Between two steps, too: what running requests have computed stays."""
+    device = Replays(graph_sizes=(1, 2, 8))
+    engine, expected = start(model, device), ask(start(model, None))
+    recorded = []
+    for prompt, length in zip(PROMPTS, LENGTHS, strict=True):
+        engine.add(prompt, SamplingParams(max_tokens=length, temperature=0.8, logprobs=0), seed=len(recorded))
+        recorded.append(engine.runner.record_one())
+        engine.step()
+    while engine.step():
+        pass
+    assert recorded == [True, True, True, False] and device.num_records == 3
+    assert [answer.token_ids for answer in engine.answers.values()] == [answer.token_ids for answer in expected]
+
+
+def test_a_step_before_there_are_requests_changes_nothing(model: LoadedModel) -> None:
+    engine = start(model, Replays(graph_sizes=(1, 8)))
+    assert engine.runner.try_out() and not start(model, None).runner.try_out()
+    assert ask(engine) == ask(start(model, None))
+
+
+def test_a_batch_beyond_the_largest_graph_runs_kernel_by_kernel(model: LoadedModel) -> None:
+    device = Replays(graph_sizes=(2,))
+    engine = start(model, device)
+    assert ask(engine) == ask(start(model, None))
+    assert device.num_records == 1
+
+
+def test_sizes_ascend_and_small_batches_are_padded_by_few() -> None:
+    assert list(GRAPH_SIZES) == sorted(set(GRAPH_SIZES))
+    assert all(after - before <= max(4, before) for before, after in pairwise(GRAPH_SIZES))
+    assert torch.tensor(GRAPH_SIZES).max() >= 256

@@ -119,7 +119,7 @@ def test_who_kills_again_and_again_is_sent_away(role: str) -> None:
         expected = ask_all(server)
         body = {"prompt": [poison] * 5, "max_tokens": 3}
         running = [pool.submit(ask, server, *request) for request in REQUESTS[:3]]
-        wait_for(lambda: server.stats().num_running == 4, "the neighbours run")
+        wait_for(lambda: server.stats().num_running > 0, "neighbours run")
         refused = pool.submit(server.post, TEXT, body)
         coming = [pool.submit(ask_until_answered, server, *request) for request in REQUESTS[3:]]
         error = error_of(refused.result(), 500)

@@ -47,10 +47,10 @@ check: install-test
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# All that needs a GPU, as one table; says so and passes without one. Runs straight from the tree, with .venv's Python
+# All that needs a GPU, as one table; without one, every row says "not run". Runs straight from the tree, with .venv's Python
 # or any that has torch, triton, numpy, msgspec, safetensors and transformers: make gpu-check PYTHON_GPU=python3
 PYTHON_GPU ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,python3)
-gpu-check:
+gpu-check: $(if $(filter $(BIN)/python,$(PYTHON_GPU)),install-test)
 	PYTHONPATH=. $(PYTHON_GPU) -m tests.gpu $(ARGS)
 
 # Thirty kills at random under live answers (a few minutes); ARGS="--seed N" repeats a run that failed.

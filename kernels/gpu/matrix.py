@@ -8,8 +8,9 @@ from torch import Tensor
 
 from kernels import reference
 from kernels.gpu.linear import product, schedule_for
-from kernels.torch_ops import joined, rows_of
+from kernels.torch_ops import joined
 
+QUANTISED_ROWS = 4096  # at once: what they are computed through is float32
 EIGHT_BITS = {
     "int8": (torch.int8, reference.quantise),
     "fp8": (torch.float8_e4m3fn, reference.quantise_fp8),
@@ -61,12 +62,11 @@ def matrix_of(
     """The weight that `parts` [rows, k] make beneath each other (Ops.matrix), in one of EIGHT_BITS or as it is."""
     if quantization is None:
         return TritonMatrix(joined(parts, dtype, device))
-    dtype, device = dtype or parts[0].dtype, device or parts[0].device
+    whole = joined(parts, dtype, device)  # until it is quantised, beside the numbers
     kind, quantise = EIGHT_BITS[quantization]
-    n, k = sum(map(len, parts)), parts[0].shape[1]
-    numbers = torch.empty(n, k, dtype=kind, device=device)
-    scales = torch.empty(n, dtype=torch.float32, device=device)
-    for first, rows in rows_of(parts, dtype):
-        span = slice(first, first + len(rows))
-        numbers[span], scales[span] = quantise(rows.to(device))
-    return EightBitMatrix(numbers, scales, dtype)
+    numbers = torch.empty(whole.shape, dtype=kind, device=whole.device)
+    scales = torch.empty(len(whole), dtype=torch.float32, device=whole.device)
+    for first in range(0, len(whole), QUANTISED_ROWS):
+        span = slice(first, first + QUANTISED_ROWS)
+        numbers[span], scales[span] = quantise(whole[span])
+    return EightBitMatrix(numbers, scales, whole.dtype)

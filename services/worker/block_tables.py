@@ -5,7 +5,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from engine_core.step_plan import unpack_i32
 from kernels.transfer import to_device
 from services.worker.device import Device
 
@@ -27,20 +26,18 @@ class BlockTables:
     def clear(self, slot: int) -> None:
         self._lengths[slot] = 0
 
-    def append(self, slot: int, block_ids: Ints) -> None:
-        first = int(self._lengths[slot])
-        last = first + len(block_ids)
-        self._host[slot, first:last] = block_ids
-        self._lengths[slot] = last
-        if not self._shared and len(block_ids):
-            places = np.arange(first, last)
-            self._news.append(np.stack((np.full(len(block_ids), slot), places, block_ids)))
-
-    def append_rows(self, slots: Ints, offsets: bytes, block_ids: bytes) -> None:
-        """As a plan has them: of each row, the blocks between its offset and the next one's."""
-        starts, ids = unpack_i32(offsets), unpack_i32(block_ids)
-        for row in np.flatnonzero(np.diff(starts)).tolist():
-            self.append(int(slots[row]), ids[starts[row] : starts[row + 1]])
+    def append(self, slots: Ints, offsets: Ints, block_ids: Ints) -> None:
+        """As a plan has them: to each of the slots, which are different ones, the blocks between its offset and the
+        next one's."""
+        if not len(block_ids):
+            return
+        counts = np.diff(offsets)
+        owners = np.repeat(slots, counts)
+        places = np.arange(len(block_ids)) + np.repeat(self._lengths[slots] - offsets[:-1], counts)
+        self._host[owners, places] = block_ids
+        self._lengths[slots] += counts
+        if not self._shared:
+            self._news.append(np.stack((owners, places, block_ids)))
 
     def tell_device(self) -> None:
         """Before the kernels that look. Does not wait."""

@@ -1,9 +1,12 @@
-"""What a model runner needs of a device beside its kernels: memory to send from, moments in its queue, graphs.
+"""What a model runner needs of a device beside its kernels: memory to send from, moments in its queue, graphs, and how
+much of its memory is taken.
 
 A graph is a sequence of kernels that was recorded once, with the addresses that it reads and writes, and starts as one.
 """
 
+import gc
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 import torch
@@ -24,7 +27,8 @@ class Moment(Protocol):
 class Device(Protocol):
     place: torch.device
     shares_memory: bool  # with the host: what this writes, kernels see
-    graph_sizes: Sequence[int]  # of batches that are worth a graph, ascending; none: this device has no graphs
+    graph_sizes: Sequence[int]  # of batches that are worth a graph, ascending
+    compiles: bool  # kernels at first use, so that the largest steps are tried before there are requests
 
     def staging(self, num_bytes: int) -> Tensor:
         """[num_bytes] uint8 on the host, from where copies to the device are asynchronous."""
@@ -35,7 +39,16 @@ class Device(Protocol):
         """Of the time between two moments that have passed, that in which the device had work."""
 
     def record(self, work: Callable[[], None]) -> Callable[[], None]:
-        """A graph of `work`, which is run once before, so that whatever is compiled or loaded at first use is."""
+        """A graph of `work`, which is run once before, so that whatever is compiled or loaded at first use is.
+
+        Raises torch.OutOfMemoryError.
+        """
+
+    def taken_bytes(self) -> int:
+        """Of its memory, by whomever: what an allocator holds for later is taken."""
+
+    def release(self) -> None:
+        """What an allocator holds for later is taken no more."""
 
 
 class HostMoment:
@@ -55,6 +68,7 @@ class Host:
     place = torch.device("cpu")
     shares_memory = True
     graph_sizes: Sequence[int] = ()
+    compiles = False
 
     def __init__(self, kernel_nanoseconds: Callable[[], int]) -> None:
         """`kernel_nanoseconds`: the time that the kernels have counted so far (Ops)."""
@@ -72,6 +86,12 @@ class Host:
 
     def record(self, work: Callable[[], None]) -> Callable[[], None]:
         raise AssertionError("a CPU has no graphs")
+
+    def taken_bytes(self) -> int:
+        raise AssertionError("on a CPU nothing is tried: what a step takes is computed")
+
+    def release(self) -> None:
+        pass
 
 
 class CudaMoment:
@@ -91,6 +111,7 @@ class Cuda:
 
     shares_memory = False
     graph_sizes: Sequence[int] = GRAPH_SIZES
+    compiles = True
 
     def __init__(self, place: torch.device) -> None:
         self.place = place
@@ -117,7 +138,18 @@ class Cuda:
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
                 work()
-            finally:
-                graph.capture_end()
+            except BaseException:
+                with suppress(RuntimeError):  # the first error says more
+                    graph.capture_end()
+                raise
+            graph.capture_end()
         current.wait_stream(self._recording)
         return graph.replay
+
+    def taken_bytes(self) -> int:
+        free, total = torch.cuda.mem_get_info(self.place)
+        return total - free
+
+    def release(self) -> None:
+        gc.collect()
+        torch.cuda.empty_cache()

@@ -1,5 +1,9 @@
-"""What ends a worker before it serves: one line for people."""
+"""What a worker cannot go on with."""
 
 
 class ModelError(Exception):
-    """The checkpoint or an option cannot be served as it is; the message says what and why."""
+    """The checkpoint or an option cannot be served as it is; the message says what and why, in one line for people."""
+
+
+class PlanError(Exception):
+    """The plan does not follow from the one before it."""

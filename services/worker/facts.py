@@ -11,9 +11,9 @@ from engine_core.worker_messages import ModelFacts
 from services.config import WorkerOptions
 from services.worker.kv_cache import KvCacheShape
 from services.worker.loading import LoadedModel
+from services.worker.sampler import MAX_LOGPROBS
 
 NUMERICS_VERSION = 4  # counts up when kernels or sampler change any bit of an answer
-MAX_LOGPROBS = 20
 
 
 def model_facts(model: LoadedModel, options: WorkerOptions, shape: KvCacheShape) -> ModelFacts:

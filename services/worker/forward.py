@@ -4,6 +4,7 @@ A batch in which every request computes one token runs as a graph, on a device t
 that was recorded. What a row computes does not depend on the others, so padding changes nothing.
 """
 
+import logging
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from services.worker.input_batch import InputBatch, StepInputs, no_inputs, trial
 from services.worker.models.decoder import Decoder, KvCache
 from services.worker.step_buffers import StepBuffers
 
+log = logging.getLogger(__name__)
 BYTES_OF_TOKEN, BYTES_OF_ROW = 3 * 8, 3 * 8 + 3 * 4  # among a step's numbers
 ROOM = 4096  # bytes, for what is rounded up
 TRIALS = (8, 40, 2**31)  # tokens of a prompt: few, some, and as many as a step takes
@@ -62,44 +64,54 @@ class Forward:
         rows = min(len(batch.slots), max_num_batched_tokens)
         self._buffers = StepBuffers(device, BYTES_OF_TOKEN * max_num_batched_tokens + BYTES_OF_ROW * rows + ROOM)
         self._sizes = sorted({min(size, rows) for size in device.graph_sizes})
-        self._graphs: dict[int, Callable[[], None]] = {}
+        self._graphs: dict[int, Callable[[], None] | None] = {}  # None: batches of that size run kernel by kernel
         most = self._sizes[-1] if self._sizes else 0
         self._hidden = torch.empty(most, decoder.config.hidden_size, dtype=decoder.dtype, device=device.place)
 
     def run(self, inputs: StepInputs) -> tuple[Tensor, Sent]:
         """Hidden states [S, hidden] of the wanted tokens, until the next run; and where the step's numbers are."""
         count = len(inputs.request_slots)
-        if not inputs.is_decode or not self._sizes or count > self._sizes[-1]:
+        place = bisect_left(self._sizes, count)
+        size = self._sizes[place] if inputs.is_decode and place < len(self._sizes) else None
+        if size is not None and size not in self._graphs:
+            self._record(size)
+        replay = None if size is None else self._graphs[size]
+        if size is None or replay is None:
             sent = self._send(inputs, int(inputs.seq_lens.max()))
             return self._compute(sent), sent
-        size = self._sizes[bisect_left(self._sizes, count)]
-        if size not in self._graphs:
-            self._record(size)
         sent = self._send(inputs.padded(size), self._max_model_len)
-        self._graphs[size]()
+        replay()
         return self._hidden[:count], sent
 
     def try_out(self) -> Tensor:
-        """Hidden states [1, hidden] of some token, before there are requests: compiles what steps need.
-
-        The largest graph comes first, for the others find room in its memory.
-        """
-        for size in dict.fromkeys((self._sizes[-1], self._sizes[0])):
-            self._record(size)
+        """Hidden states [1, hidden] of some token, before there are requests: prompts of few and of many tokens."""
         most = min(self._max_num_batched_tokens, self._max_model_len)
-        hidden = [self._compute(self._send(trial_inputs(min(count, most), self._block_size), most)) for count in TRIALS]
+        counts = sorted({min(count, most) for count in TRIALS})
+        hidden = [self._compute(self._send(trial_inputs(count, self._block_size), most)) for count in counts]
         return hidden[0]
 
-    def record_one(self) -> bool:
-        """Records a graph that is not there yet; whether there was one. The largest come first: they need the most."""
-        missing = next((size for size in reversed(self._sizes) if size not in self._graphs), None)
-        if missing is not None:
-            self._record(missing)
-        return missing is not None
+    @property
+    def missing(self) -> list[int]:
+        """Sizes of graphs that are not there yet. The largest come first: the others find room in their memory."""
+        return [size for size in reversed(self._sizes) if size not in self._graphs]
+
+    def record(self) -> bool:
+        """Records the next graph that is missing; False when none is."""
+        missing = self.missing
+        if missing:
+            self._record(missing[0])
+        return bool(missing)
 
     def _record(self, size: int) -> None:
+        """When memory does not suffice, there are no more graphs than there are by then."""
         sent = self._send(no_inputs().padded(size), self._max_model_len)
-        self._graphs[size] = self._device.record(lambda: self._compute_into(self._hidden[:size], sent))
+        try:
+            self._graphs[size] = self._device.record(lambda: self._compute_into(self._hidden[:size], sent))
+        except torch.OutOfMemoryError:
+            missing = self.missing
+            log.warning("no memory for a graph of %d requests: batches of sizes %s run kernel by kernel", size, missing)
+            self._graphs.update(dict.fromkeys(missing))
+            self._device.release()
 
     def _send(self, inputs: StepInputs, max_seq_len: int) -> Sent:
         """`max_seq_len` decides the width of the block tables: a graph's is always the same."""

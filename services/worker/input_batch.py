@@ -13,28 +13,17 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from engine_core.step_plan import NewRequest, SamplingParams, StepPlan, unpack_i32
+from engine_core.step_plan import NewRequest, StepPlan, unpack_i32
 from kernels.transfer import to_device
 from services.worker.block_tables import BlockTables
 from services.worker.device import Device
+from services.worker.errors import PlanError
+from services.worker.slots import SlotTable
 
 Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
 Number = TypeVar("Number", np.int32, np.int64)
 NOWHERE = -1  # the slot of a token whose KV is written nowhere
-
-
-class PlanError(Exception):
-    """The plan does not follow from the one before it."""
-
-
-@dataclass
-class Slot:
-    handle: int
-    sampling: SamplingParams
-    seed: int
-    choice: int
-    num_prompt_tokens: int
 
 
 @dataclass(frozen=True)
@@ -104,7 +93,7 @@ def no_inputs() -> StepInputs:
 
 class InputBatch:
     def __init__(self, max_num_seqs: int, max_model_len: int, block_size: int, device: Device) -> None:
-        self.slots: list[Slot | None] = [None] * max_num_seqs
+        self.slots = SlotTable(max_num_seqs)
         # [slots, tokens] int32; one place more than a request has, for a token that is drawn beyond its end
         self.token_ids = torch.zeros(max_num_seqs, max_model_len + 1, dtype=torch.int32, device=device.place)
         self.num_tokens = np.zeros(max_num_seqs, dtype=np.int64)  # known: prompt plus output
@@ -112,12 +101,6 @@ class InputBatch:
         self._block_size = block_size
         self._place = device.place
         self._last_step_id: int | None = None
-
-    def slot(self, index: int) -> Slot:
-        slot = self.slots[index]
-        if slot is None:
-            raise PlanError(f"slot {index} is empty")
-        return slot
 
     def append(self, inputs: StepInputs, slots: Tensor, places: Tensor, token_ids: Tensor) -> None:
         """One sampled token [S] becomes known; `slots` and `places` [S] int64 are those of `inputs`, on the device."""
@@ -127,33 +110,30 @@ class InputBatch:
     def apply(self, plan: StepPlan) -> StepInputs:
         """Takes the plan's changes and says what the step computes. Raises PlanError on a gap."""
         if plan.base_step_id is None:
-            self.slots = [None] * len(self.slots)
+            self.slots.release_all()
         elif plan.base_step_id != self._last_step_id:
             raise PlanError(
                 f"plan {plan.step_id} builds on step {plan.base_step_id}, the last was {self._last_step_id}"
             )
         self._last_step_id = plan.step_id
-        for index in plan.released_slots:
-            self.slots[index] = None
+        self.slots.release(plan.released_slots)
         for request in plan.new_requests:
             self._add(request)
         slots = unpack_i32(plan.slots)
-        for index in slots.tolist():
-            self.slot(index)
-        self.tables.append_rows(slots, plan.block_offsets[0], plan.block_ids[0])
+        self.slots.check(slots)
+        self.tables.append(slots, unpack_i32(plan.block_offsets[0]), unpack_i32(plan.block_ids[0]))
         return self._inputs(plan, slots)
 
     def _add(self, request: NewRequest) -> None:
-        if self.slots[request.slot] is not None:
-            raise PlanError(f"slot {request.slot} is taken")
         prompt, output = unpack_i32(request.prompt_token_ids), unpack_i32(request.output_token_ids)
+        self.slots.add(request, len(prompt))
         num_tokens = len(prompt) + len(output)
         known = to_device(np.concatenate((prompt, output)), torch.int32, self._place)
         self.token_ids[request.slot, :num_tokens] = known
         self.tables.clear(request.slot)
-        self.tables.append(request.slot, unpack_i32(request.block_ids[0]))
+        block_ids = unpack_i32(request.block_ids[0])
+        self.tables.append(np.array([request.slot]), np.array([0, len(block_ids)]), block_ids)
         self.num_tokens[request.slot] = num_tokens
-        self.slots[request.slot] = Slot(request.handle, request.sampling, request.seed, request.choice, len(prompt))
 
     def _inputs(self, plan: StepPlan, slots: Ints) -> StepInputs:
         num_new, computed = unpack_i32(plan.num_new_tokens), unpack_i32(plan.num_computed_tokens)

@@ -1,4 +1,4 @@
-"""From options and a checkpoint to a model that runs: device, dtype, weights, KV cache."""
+"""From options and a checkpoint to a loaded model: device, dtype, kernels, weights."""
 
 import logging
 from dataclasses import dataclass
@@ -8,20 +8,13 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from engine_core.worker_messages import EngineLimits
 from kernels.cpu.library import KernelsMissing
 from kernels.interface import Ops
 from kernels.ops import ops_for
 from services.config import WorkerOptions
 from services.worker.checkpoint import Checkpoint, read_checkpoint, weights_digest
 from services.worker.control_groups import available_cores
-from services.worker.device import Cuda, Device, Host
 from services.worker.errors import ModelError
-from services.worker.forward import Forward
-from services.worker.input_batch import InputBatch
-from services.worker.kv_cache import KvCacheShape, block_bytes, shape_kv_cache
-from services.worker.memory import check_fits, plan_memory
-from services.worker.model_runner import ModelRunner
 from services.worker.models.config import DecoderConfig, decoder_config
 from services.worker.models.decoder import Decoder
 from services.worker.models.parameters import parameter_shapes
@@ -116,30 +109,3 @@ def open_weights(
         return map_safetensors(files, shapes, config.tie_word_embeddings), weights_digest(files)
     except (SafetensorError, OSError) as error:
         raise ModelError(f"cannot read the weights in {checkpoint.path}: {error}") from error
-
-
-def build_runner(
-    model: LoadedModel, options: WorkerOptions, limits: EngineLimits, device: Device | None = None
-) -> tuple[ModelRunner, KvCacheShape]:
-    """Sizes and allocates the KV cache and the batch; `device` replaces that of the weights.
-
-    Raises ModelError when they do not fit.
-    """
-    decoder = model.decoder
-    config, dtype, place = decoder.config, decoder.dtype, decoder.device
-    memory = plan_memory(config, dtype, place, decoder.ops, options, limits)
-    shape = shape_kv_cache(config, dtype, options.block_size, memory.budget, options.max_model_len, limits.max_num_seqs)
-    kv_bytes = shape.num_blocks * block_bytes(config, shape.block_size, dtype)
-    check_fits(memory, kv_bytes)
-    try:
-        cache = decoder.empty_cache(shape.num_blocks, shape.block_size)
-    except (OSError, torch.OutOfMemoryError) as error:
-        raise ModelError(f"a KV cache of {kv_bytes} bytes cannot be had: lower --kv-cache-memory-bytes") from error
-    memory.tell(kv_bytes)
-    if device is None:
-        device = Cuda(place) if place.type == "cuda" else Host(decoder.ops.kernel_nanoseconds)
-    batch = InputBatch(limits.max_num_seqs, shape.max_model_len, shape.block_size, device)
-    forward = Forward(
-        decoder, cache, batch, device, limits.max_num_batched_tokens, shape.max_model_len, shape.block_size
-    )
-    return ModelRunner(decoder, batch, forward, device), shape

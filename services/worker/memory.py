@@ -1,7 +1,7 @@
 """What a worker's memory is made of: weights, what its largest step takes, the KV cache, and what stays free.
 
-The largest step is computed from shapes, not run: on a CPU that step takes seconds. Tests run it for several shapes and
-compare. docs/decisions/0016-memory.md says what the figures stand on.
+What the largest step takes is computed from shapes; on a device where it takes no seconds it is run as well
+(building.py). Tests run it for several shapes and compare. docs/decisions/0016-memory.md says what the figures are.
 """
 
 import gc
@@ -48,13 +48,15 @@ def plan_memory(
     config: DecoderConfig,
     dtype: torch.dtype,
     device: torch.device,
-    ops: Ops,
     options: WorkerOptions,
     limits: EngineLimits,
+    step: int,
 ) -> Memory:
-    """Once the weights are loaded. Raises ModelError when not even a step fits beside them."""
+    """Once the weights are loaded; `step` is what the largest one takes, in bytes.
+
+    Raises ModelError when not even that fits beside them.
+    """
     weights = num_weight_bytes(config, dtype.itemsize, dtype.itemsize if options.quantization is None else 1)
-    step = step_bytes(config, dtype, ops, options, limits, graphs=device.type == "cuda")
     free = available_bytes() if device.type == "cpu" else _free_gpu_bytes(device, options)
     if step >= free:
         raise ModelError(

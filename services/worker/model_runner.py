@@ -7,16 +7,33 @@ tokens that it samples stay on the device and are found there. On a CPU a launch
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from engine_core.step_plan import SamplingParams, StepPlan, StepResult, pack_i32
+from kernels.interface import DRAW
 from services.worker.device import Device, Moment
 from services.worker.forward import Forward
 from services.worker.input_batch import InputBatch, StepInputs
 from services.worker.models.decoder import Decoder
-from services.worker.sampler import Sampled, SampleRow, has_penalty, sample
+from services.worker.sampler import (
+    MAX_LOGPROBS,
+    NO_LOGPROBS,
+    Sampled,
+    SampleRows,
+    ShapedRow,
+    draw_of,
+    has_penalty,
+    sample,
+)
 
+Ints = npt.NDArray[np.integer]
 TRIAL_ROWS = (1, 17, 65, 2**31)  # sampled at once: products of few rows, of some, of many, of all
+GREEDY = SamplingParams(max_tokens=1, temperature=0.0)
+EVERYTHING = SamplingParams(
+    max_tokens=1, temperature=1.0, top_p=0.9, top_k=50, min_p=0.001, repetition_penalty=1.1, presence_penalty=0.1,
+    frequency_penalty=0.1, min_tokens=1, eos_token_ids=(0,), logprobs=MAX_LOGPROBS,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -24,8 +41,8 @@ class Launched:
     """A plan on its way. `sampled` is complete once `done` has passed."""
 
     plan: StepPlan
-    handles: list[int]  # of the rows that sample
-    output_indices: list[int]
+    handles: Ints  # [S]: of the rows that sample
+    output_indices: Ints  # [S]
     sampled: Sampled
     began: Moment
     done: Moment
@@ -37,7 +54,6 @@ class ModelRunner:
         self._batch = batch
         self._forward = forward
         self._device = device
-        self._no_tokens = batch.token_ids[0, :0]
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Launches a plan and waits for it. Raises PlanError."""
@@ -50,31 +66,30 @@ class ModelRunner:
         began = self._device.mark()
         hidden, sent = self._forward.run(inputs)
         sampled = sample(self._decoder.logits(hidden), self._rows(inputs), self._decoder.ops)
-        handles = [self._batch.slot(index).handle for index in inputs.sampled_slots.tolist()]
+        handles = self._batch.slots.handles[inputs.sampled_slots]
         self._batch.append(inputs, sent.sampled_slots, sent.sampled_places, sampled.token_ids)
         on_host = sampled.to_host()
-        return Launched(plan, handles, inputs.output_indices.tolist(), on_host, began, self._device.mark())
+        return Launched(plan, handles, inputs.output_indices, on_host, began, self._device.mark())
 
     @torch.inference_mode()
-    def try_out(self) -> bool:
-        """Runs what a device with graphs compiles at first use, before there are requests: a step's deadline does not
-        allow for that. False where nothing is to be compiled."""
-        if not self._device.graph_sizes:
-            return False
+    def try_out(self) -> None:
+        """Runs the largest steps, and smaller ones that other kernels compute, before there are requests."""
         hidden = self._forward.try_out()
-        for rows in TRIAL_ROWS:
-            logits = self._decoder.logits(hidden.expand(min(rows, len(self._batch.slots)), -1).contiguous())[:1]
-        for temperature in (0.0, 1.0):
-            sampling = SamplingParams(max_tokens=1, temperature=temperature, top_k=2, top_p=0.9, min_p=0.1)
-            row = SampleRow(sampling, 0, 0, 0, self._no_tokens, self._no_tokens)
-            sample(logits, [row], self._decoder.ops)
+        for count in sorted({min(rows, len(self._batch.slots)) for rows in TRIAL_ROWS}):
+            logits = self._decoder.logits(hidden.expand(count, -1).contiguous())
+            for sampling in (GREEDY, EVERYTHING):
+                sample(logits, self._trial_rows(sampling, count), self._decoder.ops).to_host()
         self._device.mark().wait()
-        return True
+
+    @property
+    def num_missing(self) -> int:
+        """Of sizes of batches that the device is not ready for."""
+        return len(self._forward.missing)
 
     @torch.inference_mode()
-    def record_one(self) -> bool:
+    def record(self) -> bool:
         """Readies the device for one more size of batches; False when it is ready for all. For idle moments."""
-        return self._forward.record_one()
+        return self._forward.record()
 
     def kernel_nanoseconds(self, launched: Launched) -> int:
         """The time that a plan which is done kept the device busy."""
@@ -84,33 +99,42 @@ class ModelRunner:
         """Waits for the plan. A row whose logits are not numbers ends its own request; the others never notice."""
         launched.done.wait()
         sampled, handles = launched.sampled, launched.handles
-        healthy = sampled.healthy.tolist()
-        good = [row for row, fine in enumerate(healthy) if fine]
-        token_ids, logprobs = sampled.token_ids.tolist(), sampled.rows()
-        found = [logprobs[row] for row in good]
+        healthy = sampled.healthy.numpy()
+        good = slice(None) if healthy.all() else healthy
+        widths, logprob_ids, logprobs = sampled.columns(healthy)
         return StepResult(
             epoch=launched.plan.epoch,
             step_id=launched.plan.step_id,
-            handles=pack_i32([handles[row] for row in good]),
-            start_indices=pack_i32([launched.output_indices[row] for row in good]),
-            counts=pack_i32([1] * len(good)),
-            token_ids=pack_i32([token_ids[row] for row in good]),
-            logprob_widths=pack_i32([len(entry.token_ids) if entry else 0 for entry in found]),
-            logprob_token_ids=pack_i32([token_id for entry in found if entry for token_id in entry.token_ids]),
-            logprobs=np.array([value for entry in found if entry for value in entry.values], dtype="<f4").tobytes(),
-            errors=[
-                (handles[row], "the model's output is not a number") for row, fine in enumerate(healthy) if not fine
-            ],
+            handles=pack_i32(handles[good]),
+            start_indices=pack_i32(launched.output_indices[good]),
+            counts=pack_i32(np.ones(healthy.sum())),
+            token_ids=pack_i32(sampled.token_ids.numpy()[good]),
+            logprob_widths=pack_i32(widths[good]),
+            logprob_token_ids=pack_i32(logprob_ids),
+            logprobs=logprobs.astype("<f4").tobytes(),
+            errors=[(handle, "the model's output is not a number") for handle in handles[~healthy].tolist()],
         )
 
-    def _rows(self, inputs: StepInputs) -> list[SampleRow]:
-        rows = []
-        places = (array.tolist() for array in (inputs.sampled_slots, inputs.sampled_places, inputs.output_indices))
-        for index, num_tokens, output_index in zip(*places, strict=True):
-            slot = self._batch.slot(index)
-            prompt = output = self._no_tokens
-            if has_penalty(slot.sampling):
-                tokens = self._batch.token_ids[index, :num_tokens]
-                prompt, output = tokens[: slot.num_prompt_tokens], tokens[slot.num_prompt_tokens :]
-            rows.append(SampleRow(slot.sampling, slot.seed, slot.choice, output_index, prompt, output))
-        return rows
+    def _trial_rows(self, sampling: SamplingParams, count: int) -> SampleRows:
+        """As if each were a request of full length."""
+        draws = np.array([draw_of(sampling, 0, 0, 0)] * count, dtype=DRAW)
+        num_top = NO_LOGPROBS if sampling.logprobs is None else sampling.logprobs
+        rows = range(count) if has_penalty(sampling) else ()
+        shaped = {row: ShapedRow(sampling, 0, *self._batch.token_ids[row, 1:].tensor_split(2)) for row in rows}
+        return SampleRows(draws, np.full(count, num_top, dtype=np.int32), shaped)
+
+    def _rows(self, inputs: StepInputs) -> SampleRows:
+        slots, indices = inputs.sampled_slots, inputs.output_indices
+        draws = self._batch.slots.draws[slots]
+        draws["index"] = indices
+        shaped = {
+            row: self._shaped_row(int(slots[row]), int(inputs.sampled_places[row]), int(indices[row]))
+            for row in self._batch.slots.shaped(slots, indices)
+        }
+        return SampleRows(draws, self._batch.slots.num_top[slots], shaped)
+
+    def _shaped_row(self, slot: int, num_tokens: int, output_index: int) -> ShapedRow:
+        sampling = self._batch.slots.sampling(slot)
+        tokens = self._batch.token_ids[slot, : num_tokens if has_penalty(sampling) else 0]
+        prompt = int(self._batch.slots.num_prompt_tokens[slot])
+        return ShapedRow(sampling, output_index, tokens[:prompt], tokens[prompt:])

@@ -7,47 +7,53 @@ nothing here waits for it. Rows that want the same are worked on together, as ma
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from engine_core.step_plan import SamplingParams
-from kernels.interface import DRAW, Ops
+from kernels.interface import Draws, Ops
 from kernels.transfer import to_device, to_host
 
 GREEDY_BELOW = 1e-5  # temperatures under this are greedy
+MAX_LOGPROBS = 20  # top ones of a row
+NO_LOGPROBS = -1  # top logprobs of a row that wants not even the sampled token's
 GROUP_ELEMENTS = 2**21  # of a group: logits, or its rows' tokens if those are more
 GROUP_BYTES = 40  # of an element, beside the logits
 
 
 @dataclass(frozen=True)
-class SampleRow:
-    """What the sampler needs to know of one row's request."""
+class ShapedRow:
+    """What changes a row's logits before its draw."""
 
     sampling: SamplingParams
-    seed: int
-    choice: int
     output_index: int
     prompt_token_ids: Tensor  # [prompt] int32; empty for a row without penalties
     output_token_ids: Tensor  # [output] int32; the same
 
 
 @dataclass(frozen=True)
-class RowLogprobs:
-    """The sampled token first, then the top ones; natural logarithm of the unmodified distribution."""
+class SampleRows:
+    """What the sampler needs to know of S rows."""
 
-    token_ids: list[int]
-    values: list[float]
+    draws: Draws  # [S]
+    num_top: npt.NDArray[np.int32]  # [S]: logprobs of so many tokens beside the sampled one, or NO_LOGPROBS
+    shaped: dict[int, ShapedRow]  # by row, ascending; the others keep their logits
 
 
 @dataclass(frozen=True)
 class Sampled:
-    """S rows. Of the first `num_top` columns of the logprobs, each row wanted its own number."""
+    """S rows. Logprobs are natural logarithms of the unmodified distribution: the sampled token's, then the top ones.
+
+    Of their columns each row wanted the first 1 + its num_top.
+    """
 
     token_ids: Tensor  # [S] int64
     healthy: Tensor  # [S] bool: every logit is a number
-    num_top: dict[int, int]  # row -> top logprobs beside the sampled token's; only rows that want logprobs
+    num_top: npt.NDArray[np.int32]  # [S], as in SampleRows
     logprob_ids: Tensor  # [rows with logprobs, 1 + the largest num_top] int64
     logprobs: Tensor  # the same, float32
 
@@ -57,25 +63,27 @@ class Sampled:
         token_ids, healthy, logprob_ids, logprobs = tensors
         return Sampled(token_ids, healthy, self.num_top, logprob_ids, logprobs)
 
-    def rows(self) -> list[RowLogprobs | None]:
-        """On the host."""
-        found: list[RowLogprobs | None] = [None] * len(self.token_ids)
-        ids, values = self.logprob_ids.tolist(), self.logprobs.tolist()
-        for place, (row, count) in enumerate(self.num_top.items()):
-            found[row] = RowLogprobs(ids[place][: 1 + count], values[place][: 1 + count])
-        return found
+    def columns(self, rows: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
+        """On the host: how many logprobs each row [S] has; the ids and values of those of `rows`, behind each other."""
+        widths = np.zeros(len(rows), dtype=np.int32)
+        wanting = self.num_top != NO_LOGPROBS
+        if not wanting.any():
+            return widths, widths[:0], widths[:0]
+        inside = np.arange(self.logprobs.shape[1]) <= self.num_top[wanting, None]
+        widths[wanting] = inside.sum(axis=1)
+        inside &= rows[wanting, None]
+        return widths, self.logprob_ids.numpy()[inside], self.logprobs.numpy()[inside]
 
 
-def sample(logits: Tensor, rows: list[SampleRow], ops: Ops) -> Sampled:
-    """logits [rows, vocab] float32 -> one token id per row, and logprobs where the request wants them.
+def sample(logits: Tensor, rows: SampleRows, ops: Ops) -> Sampled:
+    """logits [S, vocab] float32 -> one token id per row, and logprobs where the request wants them.
 
     What is drawn for a row with a logit that is no number has no meaning.
     """
-    shaped = _shape(logits, rows)
-    token_ids, healthy = ops.draw(shaped, logits, np.array([_draw_of(row) for row in rows], dtype=DRAW))
-    num_top = {index: row.sampling.logprobs for index, row in enumerate(rows) if row.sampling.logprobs is not None}
-    logprob_ids, logprobs = _logprobs(logits, token_ids, num_top)
-    return Sampled(token_ids, healthy, num_top, logprob_ids, logprobs)
+    shaped = _shape(logits, rows.shaped) if rows.shaped else logits
+    token_ids, healthy = ops.draw(shaped, logits, rows.draws)
+    logprob_ids, logprobs = _logprobs(logits, token_ids, rows.num_top)
+    return Sampled(token_ids, healthy, rows.num_top, logprob_ids, logprobs)
 
 
 def group_size(width: int) -> int:
@@ -83,19 +91,16 @@ def group_size(width: int) -> int:
     return max(1, GROUP_ELEMENTS // width)
 
 
-def _draw_of(row: SampleRow) -> tuple[float, float, float, int, int, int, int]:
-    """In the order of DRAW."""
-    sampling = row.sampling
+def draw_of(sampling: SamplingParams, seed: int, choice: int, index: int) -> tuple[float, ...]:
+    """Of the token of that index in the answer; in the order of DRAW."""
     temperature = sampling.temperature if sampling.temperature >= GREEDY_BELOW else 0.0
-    return temperature, sampling.top_p, sampling.min_p, sampling.top_k, row.seed, row.choice, row.output_index
+    return temperature, sampling.top_p, sampling.min_p, sampling.top_k, seed, choice, index
 
 
-def _shape(logits: Tensor, rows: list[SampleRow]) -> Tensor:
-    """Penalties, then masks; a copy where any row has one."""
-    penalised = [index for index, row in enumerate(rows) if has_penalty(row.sampling)]
-    masked = [(index, row) for index, row in enumerate(rows) if row.output_index < row.sampling.min_tokens]
-    if not penalised and not masked:
-        return logits
+def _shape(logits: Tensor, rows: dict[int, ShapedRow]) -> Tensor:
+    """Penalties, then masks, in a copy."""
+    penalised = [index for index, row in rows.items() if has_penalty(row.sampling)]
+    masked = [(index, row) for index, row in rows.items() if row.output_index < row.sampling.min_tokens]
     shaped = logits.clone()
     longest = max((len(rows[i].prompt_token_ids) + len(rows[i].output_token_ids) for i in penalised), default=0)
     for indices in _groups(penalised, max(longest, logits.shape[1])):
@@ -117,7 +122,7 @@ def has_penalty(sampling: SamplingParams) -> bool:
     return sampling.repetition_penalty != 1.0 or sampling.presence_penalty != 0.0 or sampling.frequency_penalty != 0.0
 
 
-def _penalise(logits: Tensor, rows: list[SampleRow]) -> None:
+def _penalise(logits: Tensor, rows: list[ShapedRow]) -> None:
     """In place on [rows, vocab]. Repetition counts prompt and output (arXiv 1909.05858), the other two only the output
     (https://platform.openai.com/docs/api-reference/chat/create). What a row has not asked for leaves its bits alone."""
 
@@ -148,7 +153,7 @@ def _count(token_ids: list[Tensor], logits: Tensor) -> Tensor:
     return counts
 
 
-def _mask_stops(logits: Tensor, rows: list[tuple[int, SampleRow]]) -> None:
+def _mask_stops(logits: Tensor, rows: list[tuple[int, ShapedRow]]) -> None:
     """In place on [rows, vocab]: in the given ones no token that ends the answer, for min_tokens are not reached."""
     places = [
         index * logits.shape[1] + token_id
@@ -158,14 +163,15 @@ def _mask_stops(logits: Tensor, rows: list[tuple[int, SampleRow]]) -> None:
     logits.view(-1).index_fill_(0, to_device(places, torch.int64, logits.device), float("-inf"))
 
 
-def _logprobs(logits: Tensor, token_ids: Tensor, num_top: dict[int, int]) -> tuple[Tensor, Tensor]:
-    """Ids and logprobs of the rows in `num_top`, as Sampled has them."""
-    width = min(max(num_top.values(), default=0), logits.shape[1])
+def _logprobs(logits: Tensor, token_ids: Tensor, num_top: npt.NDArray[np.int32]) -> tuple[Tensor, Tensor]:
+    """Ids and logprobs of the rows that want them, as Sampled has them."""
+    wanted = (num_top != NO_LOGPROBS).nonzero()[0].tolist()
+    width = min(max(num_top.max(initial=0), 0), logits.shape[1])
     # Results get their place first: between large temporaries they would keep memory from being used again.
-    ids = torch.empty(len(num_top), 1 + width, dtype=torch.int64, device=logits.device)
-    values = torch.empty(len(num_top), 1 + width, device=logits.device)
+    ids = torch.empty(len(wanted), 1 + width, dtype=torch.int64, device=logits.device)
+    values = torch.empty(len(wanted), 1 + width, device=logits.device)
     begin = 0
-    for indices in _groups(list(num_top), logits.shape[1]):
+    for indices in _groups(wanted, logits.shape[1]):
         places = to_device(indices, torch.int64, logits.device)
         own = slice(begin, begin + len(indices))
         logprobs = _log_softmax(logits[places])

@@ -12,11 +12,11 @@ from services.errors import Fatal
 from services.monitor import Monitor, new_registry, open_port
 from services.process import begin, fail
 from services.tracing import now, set_up_tracing
+from services.worker.building import build_runner
 from services.worker.engine_link import EngineGone, EngineLink
-from services.worker.errors import ModelError
+from services.worker.errors import ModelError, PlanError
 from services.worker.facts import model_facts
-from services.worker.input_batch import PlanError
-from services.worker.loading import LoadedModel, build_runner, load_model
+from services.worker.loading import LoadedModel, load_model
 from services.worker.model_runner import Launched, ModelRunner
 from services.worker.observe import StepSpans, WorkerMetrics
 from services.worker.phases import Phases, process_age
@@ -73,10 +73,7 @@ def _register(link: EngineLink, model: LoadedModel, options: WorkerOptions, phas
     """Makes what belongs to one engine, and tells it so."""
     limits = link.limits()
     phases.done("waiting for the engine")
-    runner, shape = build_runner(model, options, limits)
-    phases.done("KV cache")
-    if runner.try_out():
-        phases.done("first step")
+    runner, shape = build_runner(model, options, limits, phases)
     link.register(model_facts(model, options, shape))
     log.info("ready after %s", phases)
     return runner
@@ -104,7 +101,7 @@ def _follow(link: EngineLink, runner: ModelRunner, metrics: WorkerMetrics, spans
             spans.step(step.plan, began, ended)
             continue
         plan = link.poll_plan()
-        if plan is None and not launched and not runner.record_one():
+        if plan is None and not launched and not runner.record():
             plan = link.next_plan()
         if plan is not None:
             began = now()

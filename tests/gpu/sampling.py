@@ -10,12 +10,11 @@ from kernels.gpu.ops import TritonOps
 from kernels.gpu.sample import draw, draw_scratch_bytes
 from kernels.philox import gumbel_noise, philox4x32
 from services.config import WorkerOptions
-from services.worker.sampler import SampleRow
 from tests.gpu import parity
 from tests.gpu.table import Check, Note
 from tests.kernels import draw_cases
 from tests.worker.in_process import InProcess
-from tests.worker.sample_rows import row, sample
+from tests.worker.sample_rows import Row, row, sample
 
 CPU = torch.device("cpu")
 # The logarithm is each machine's own: CUDA and the CPU promise 1 unit in the last place each, and take two of them.
@@ -117,7 +116,7 @@ def scratch(device: torch.device) -> str:
     return f"{taken >> 20} MiB taken, {computed >> 20} MiB set aside"
 
 
-def sampled_rows(count: int) -> list[SampleRow]:
+def sampled_rows(count: int) -> list[Row]:
     """Every parameter, mixed."""
     kinds: list[dict[str, object]] = [
         {"temperature": 0.0, "logprobs": 3},

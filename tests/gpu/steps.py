@@ -78,7 +78,7 @@ def engine_for(device: torch.device, shape: str, invariant: bool) -> InProcess:
         engine = InProcess(path, options, EngineLimits(1, MAX_NUM_SEQS, BUDGET), prefix_caching=False)
     finally:
         loading.dummy_weights = made
-    while engine.runner.record_one():
+    while engine.runner.record():
         pass
     return engine
 

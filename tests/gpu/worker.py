@@ -10,10 +10,13 @@ from transformers import AutoModelForCausalLM
 from engine_core.step_plan import SamplingParams
 from engine_core.worker_messages import EngineLimits
 from services.config import WorkerOptions
+from services.worker.building import build_runner, tried_bytes
+from services.worker.device import Cuda
 from services.worker.errors import ModelError
 from services.worker.kv_cache import block_bytes
-from services.worker.loading import build_runner, load_model
+from services.worker.loading import load_model
 from services.worker.memory import step_bytes
+from services.worker.phases import Phases
 from tests.gpu import parity
 from tests.gpu.kernels import forms
 from tests.gpu.table import Check
@@ -23,7 +26,6 @@ from tests.worker.peak import EVERYTHING
 # Of a logprob under random weights this wide, against float32: measured on a CPU, times four.
 SHORT_TYPES = {("bfloat16", None): 0.2, ("float16", None): 0.02, ("bfloat16", "int8"): 0.4, ("bfloat16", "fp8"): 1.4}
 MEMORY = 256 * 2**20
-SLACK = 32 * 2**20
 
 
 def checks(device: torch.device) -> list[Check]:
@@ -40,7 +42,7 @@ def checks(device: torch.device) -> list[Check]:
     return [
         *short,
         Check("worker: --gpu-memory-utilization sizes the cache", functools.partial(sized_by_utilization, device)),
-        Check("worker: a step takes what was computed", functools.partial(step_as_computed, device)),
+        Check("worker: a step takes what was set aside", functools.partial(step_as_planned, device)),
         Check("worker: --gpu-memory-utilization too small", functools.partial(too_small_a_share, device)),
     ]
 
@@ -70,7 +72,8 @@ def options_for(device: torch.device) -> WorkerOptions:
 
 
 def sized_by_utilization(device: torch.device) -> str:
-    """The share that leaves 256 MiB beside what is in use and what a step takes gives a cache of 256 MiB."""
+    """The share that leaves 256 MiB beside what is in use and what a step is computed to take gives a cache of as much,
+    less what trying a step shows; and no more than the share is taken."""
     case = parity.first_case(device)
     options = options_for(device)
     model = load_model(case.path, options)
@@ -81,28 +84,31 @@ def sized_by_utilization(device: torch.device) -> str:
     limits = EngineLimits(1, 4096, 4096)
     step = step_bytes(model.decoder.config, model.decoder.dtype, model.decoder.ops, options, limits, graphs=True)
     options = replace(options, gpu_memory_utilization=(total - free + step + MEMORY) / total)
-    runner, shape = build_runner(model, options, limits)
+    runner, shape = build_runner(model, options, limits, Phases())
     size = shape.num_blocks * block_bytes(model.decoder.config, shape.block_size, torch.float32)
     after, _ = torch.cuda.mem_get_info(device)
-    assert abs(size - MEMORY) <= SLACK, f"a cache of {size >> 20} MiB"
-    assert abs(free - after - MEMORY) <= SLACK, f"{(free - after) >> 20} MiB were taken"
+    assert MEMORY // 2 <= size <= MEMORY, f"a cache of {size >> 20} MiB"
+    assert size <= free - after <= step + MEMORY, f"{(free - after) >> 20} MiB were taken"
     del runner
     return f"{shape.num_blocks} blocks, {size >> 20} MiB; {(free - after) >> 20} MiB taken of the GPU"
 
 
-def step_as_computed(device: torch.device) -> str:
+def step_as_planned(device: torch.device) -> str:
     """What the allocator holds at its peak, in steps that use everything, is no more than was set aside."""
     case, limits = parity.first_case(device), EngineLimits(1, 64, 512)
     options = options_for(device)
-    worker = InProcess(case.path, options, limits)
-    decoder = worker.model.decoder
+    model = load_model(case.path, options)
+    decoder = model.decoder
+    tried = tried_bytes(decoder, options, limits, Cuda(device))
+    worker = InProcess(case.path, options, limits, model=model)
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
     worker.complete([[7] * 8] * 64, EVERYTHING)
     taken = torch.cuda.max_memory_allocated(device) - before
     computed = step_bytes(decoder.config, decoder.dtype, decoder.ops, options, limits, graphs=True)
-    assert taken <= computed, f"{taken} bytes were taken, {computed} set aside"
-    return f"{taken >> 20} MiB taken, {computed >> 20} MiB set aside"
+    told = f"{taken >> 20} MiB taken, {computed >> 20} MiB computed, {tried >> 20} MiB when tried"
+    assert taken <= max(computed, tried), told
+    return told
 
 
 def too_small_a_share(device: torch.device) -> str:
@@ -111,7 +117,7 @@ def too_small_a_share(device: torch.device) -> str:
     options = options_for(device)
     model = load_model(case.path, options)
     try:
-        build_runner(model, replace(options, gpu_memory_utilization=1e-6), EngineLimits(1, 8, 256))
+        build_runner(model, replace(options, gpu_memory_utilization=1e-6), EngineLimits(1, 8, 256), Phases())
     except ModelError as error:
         assert "--gpu-memory-utilization" in str(error), str(error)
         return str(error)

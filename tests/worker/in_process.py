@@ -14,9 +14,11 @@ from engine_core.step_plan import SamplingParams, StepResult
 from engine_core.worker_messages import EngineLimits
 from kernels.interface import Ops
 from services.config import WorkerOptions
+from services.worker.building import build_runner
 from services.worker.device import Device
 from services.worker.facts import model_facts
-from services.worker.loading import LoadedModel, build_runner, load_model
+from services.worker.loading import LoadedModel, load_model
+from services.worker.phases import Phases
 
 
 @dataclass
@@ -40,7 +42,7 @@ class InProcess:
         device: Device | None = None,
     ) -> None:
         self.model = model or load_model(path, options, ops)
-        self.runner, self.shape = build_runner(self.model, options, limits, device)
+        self.runner, self.shape = build_runner(self.model, options, limits, Phases(), device)
         self.facts = model_facts(self.model, options, self.shape)
         kv = KVCacheManager(self.shape.num_blocks, self.shape.block_size, self.facts.kv_groups, prefix_caching)
         self.scheduler = Scheduler(kv, PlanBuilder(1, 1), Limits(limits.max_num_seqs, limits.max_num_batched_tokens))

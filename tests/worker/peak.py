@@ -1,6 +1,7 @@
-"""How much memory the largest step of a model takes, in a process of its own: prints what was measured and computed.
+"""How much memory the largest step of a model takes, in a process of its own: prints what was measured under load and
+what is computed. Options: --no-batch-invariant; --tried prints what trying it before there are requests finds.
 
-    python -m tests.worker.peak CHECKPOINT MAX_NUM_SEQS MAX_NUM_BATCHED_TOKENS MAX_MODEL_LEN [--no-batch-invariant]
+    python -m tests.worker.peak CHECKPOINT MAX_NUM_SEQS MAX_NUM_BATCHED_TOKENS MAX_MODEL_LEN [OPTION ...]
 
 Only config.json of the checkpoint is read. In bytes, above what was there when the weights were loaded.
 """
@@ -14,9 +15,11 @@ from pathlib import Path
 from engine_core.step_plan import SamplingParams
 from engine_core.worker_messages import EngineLimits
 from services.config import WorkerOptions
+from services.worker.building import tried_bytes
 from services.worker.loading import load_model
 from services.worker.memory import step_bytes
 from tests.worker.in_process import InProcess
+from tests.worker.replays import Replays
 
 EVERYTHING = SamplingParams(
     max_tokens=3, temperature=1.0, top_p=0.9, top_k=50, min_p=0.001, repetition_penalty=1.1, presence_penalty=0.1,
@@ -30,23 +33,45 @@ def status_bytes(name: str) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
 
 
+def release() -> None:
+    """What was freed would hide what a step takes."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins anew
+
+
+class Measured(Replays):
+    """A device whose allocator keeps what it had at its peak."""
+
+    def __init__(self) -> None:
+        super().__init__(())
+
+    def taken_bytes(self) -> int:
+        return status_bytes("VmHWM")
+
+    def release(self) -> None:
+        release()
+
+
 def main(argv: list[str]) -> None:
     path, limits = Path(argv[0]), EngineLimits(1, int(argv[1]), int(argv[2]))
-    length, invariant = int(argv[3]), argv[4:] != ["--no-batch-invariant"]
+    length, invariant = int(argv[3]), "--no-batch-invariant" not in argv
     options = WorkerOptions(
         model=str(path), device="cpu", load_format="dummy", max_model_len=length, batch_invariant=invariant,
         kv_cache_memory_bytes=2**28,
     )  # fmt: skip
     model = load_model(path, options)
-    gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)  # what loading has freed would hide what a step takes
+    if "--tried" in argv:
+        sys.stdout.write(f"{tried_bytes(model.decoder, options, limits, Measured())}\n")
+        return
+    release()
     before = status_bytes("VmRSS")
     worker = InProcess(path, options, limits, model=model)
     kv_bytes = 0
     for tensor in (tensor for pair in worker.runner._forward._cache for tensor in pair):
         tensor.fill_(0)  # takes its pages, which a step must not be charged for
         kv_bytes += tensor.nbytes
-    Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins anew
+    release()
     source, vocab = random.Random(0), worker.facts.vocab_size
     # As many rows as there may be; and one that is as long as a request, or a step, may be.
     for count in (limits.max_num_seqs, 1):

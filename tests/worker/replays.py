@@ -2,19 +2,26 @@
 
 from collections.abc import Callable, Sequence
 
+import torch
+
 from services.worker.device import Host
 
 
 class Replays(Host):
+    """`room`: how many graphs there is memory for."""
+
     shares_memory = False
 
-    def __init__(self, graph_sizes: Sequence[int]) -> None:
+    def __init__(self, graph_sizes: Sequence[int], room: int = 2**31) -> None:
         super().__init__(lambda: 0)
         self.graph_sizes = graph_sizes
         self.num_records = self.num_replays = 0
+        self._room = room
 
     def record(self, work: Callable[[], None]) -> Callable[[], None]:
         work()
+        if self.num_records == self._room:
+            raise torch.OutOfMemoryError("no room for another graph")
         self.num_records += 1
 
         def replay() -> None:

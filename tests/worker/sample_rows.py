@@ -1,28 +1,67 @@
 """Rows for the sampler, with what a test does not care about left out."""
 
+from dataclasses import dataclass
+
+import numpy as np
 import torch
 
 from engine_core.step_plan import SamplingParams
-from kernels.interface import Ops
+from kernels.interface import DRAW, Ops
 from kernels.torch_ops import TorchOps
 from services.worker import sampler
-from services.worker.sampler import RowLogprobs, SampleRow
+from services.worker.sampler import NO_LOGPROBS, SampleRows, ShapedRow, draw_of, has_penalty
+
+
+@dataclass(frozen=True)
+class Row:
+    """One request's."""
+
+    seed: int
+    choice: int
+    shaped: ShapedRow
+
+    @property
+    def draw(self) -> tuple[float, ...]:
+        return draw_of(self.shaped.sampling, self.seed, self.choice, self.shaped.output_index)
+
+
+@dataclass(frozen=True)
+class RowLogprobs:
+    """The sampled token first, then the top ones."""
+
+    token_ids: list[int]
+    values: list[float]
 
 
 def row(
     prompt: list[int] | None = None, output: list[int] | None = None, seed: int = 0, choice: int = 0, **sampling: object
-) -> SampleRow:
+) -> Row:
     params = SamplingParams(max_tokens=100, **sampling)  # type: ignore[arg-type]
     output = output or []
     tokens = (torch.tensor(part, dtype=torch.int32) for part in (prompt or [1], output))
-    return SampleRow(params, seed, choice, len(output), *tokens)
+    return Row(seed, choice, ShapedRow(params, len(output), *tokens))
 
 
-def sample(
-    logits: torch.Tensor, rows: list[SampleRow], ops: Ops | None = None
-) -> tuple[list[int], list[RowLogprobs | None]]:
+def rows_of(rows: list[Row]) -> SampleRows:
+    wishes = [one.shaped.sampling for one in rows]
+    num_top = [NO_LOGPROBS if wish.logprobs is None else wish.logprobs for wish in wishes]
+    shaped = {
+        index: one.shaped
+        for index, one in enumerate(rows)
+        if has_penalty(one.shaped.sampling) or one.shaped.output_index < one.shaped.sampling.min_tokens
+    }
+    return SampleRows(np.array([one.draw for one in rows], DRAW), np.array(num_top, dtype=np.int32), shaped)
+
+
+def sample(logits: torch.Tensor, rows: list[Row], ops: Ops | None = None) -> tuple[list[int], list[RowLogprobs | None]]:
     """Tokens and logprobs, on the host; by the plain twin unless told otherwise."""
-    sampled = sampler.sample(logits, rows, ops or TorchOps()).to_host()
+    sampled = sampler.sample(logits, rows_of(rows), ops or TorchOps()).to_host()
     if logits.device.type == "cuda":
         torch.cuda.synchronize()
-    return sampled.token_ids.tolist(), sampled.rows()
+    found: list[RowLogprobs | None] = []
+    entries = zip(sampled.logprob_ids.tolist(), sampled.logprobs.tolist(), strict=True)
+    for count in sampled.num_top.tolist():
+        wanted = slice(1 + count)
+        found.append(None if count == NO_LOGPROBS else RowLogprobs(*(part[wanted] for part in next(entries))))
+    assert not list(entries)
+    return sampled.token_ids.tolist(), found

@@ -11,8 +11,8 @@ from engine_core.worker_messages import EngineLimits
 from services.config import WorkerOptions
 from services.tracing import set_up_tracing
 from services.worker import service
+from services.worker.building import build_runner
 from services.worker.engine_link import EngineGone
-from services.worker.loading import build_runner
 from services.worker.observe import StepSpans, WorkerMetrics
 from tests.checkpoints import make_qwen3
 

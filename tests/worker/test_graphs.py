@@ -65,18 +65,30 @@ def test_graphs_are_recorded_in_idle_moments_from_the_largest_on(model: LoadedMo
     recorded = []
     for prompt, length in zip(PROMPTS, LENGTHS, strict=True):
         engine.add(prompt, SamplingParams(max_tokens=length, temperature=0.8, logprobs=0), seed=len(recorded))
-        recorded.append(engine.runner.record_one())
+        recorded.append(engine.runner.record())
         engine.step()
     while engine.step():
         pass
-    assert recorded == [True, True, True, False] and device.num_records == 3
+    assert recorded == [True, True, False, False] and device.num_records == 3  # the first was there at the start
     assert [answer.token_ids for answer in engine.answers.values()] == [answer.token_ids for answer in expected]
 
 
 def test_a_step_before_there_are_requests_changes_nothing(model: LoadedModel) -> None:
     engine = start(model, Replays(graph_sizes=(1, 8)))
-    assert engine.runner.try_out() and not start(model, None).runner.try_out()
+    engine.runner.try_out()
     assert ask(engine) == ask(start(model, None))
+
+
+def test_without_memory_for_graphs_batches_run_kernel_by_kernel(
+    model: LoadedModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also those that a larger graph could take: it would compute many rows for few."""
+    device = Replays(graph_sizes=(1, 2, 8), room=1)
+    engine = start(model, device)
+    assert ask(engine) == ask(start(model, None))
+    assert device.num_records == 1 and not engine.runner.record()
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert told == ["no memory for a graph of 2 requests: batches of sizes [2, 1] run kernel by kernel"]
 
 
 def test_a_batch_beyond_the_largest_graph_runs_kernel_by_kernel(model: LoadedModel) -> None:

@@ -15,12 +15,14 @@ from engine_core.worker_messages import EngineLimits
 from kernels.torch_ops import TorchOps
 from services.config import WorkerOptions
 from services.worker import memory
+from services.worker.building import build_runner
 from services.worker.checkpoint import read_checkpoint
 from services.worker.errors import ModelError
-from services.worker.loading import build_runner, load_model
-from services.worker.memory import BASE_BYTES, Memory, check_fits, plan_memory
+from services.worker.loading import load_model
+from services.worker.memory import BASE_BYTES, Memory, check_fits, plan_memory, step_bytes
 from services.worker.models.config import DecoderConfig, decoder_config
 from services.worker.models.parameters import num_weight_bytes
+from services.worker.phases import Phases
 from tests.checkpoints import SMALL, make_qwen3
 
 GB = 10**9
@@ -46,25 +48,36 @@ STEPS: dict[str, tuple[dict[str, Any], int, int, int, list[str]]] = {
     "gate-and-up, torch": ({"intermediate_size": 12_288}, 4, 1024, 1100, ["--no-batch-invariant"]),
 }  # fmt: skip
 
+TRIED = ("noise", "gate-and-up", "gate-and-up, then noise", "batch-state")
+
 
 def config_of(**changes: Any) -> DecoderConfig:
     return decoder_config({**MODEL, **changes})
 
 
 def planned(options: WorkerOptions = OPTIONS, limits: EngineLimits = LIMITS, **changes: Any) -> Memory:
-    return plan_memory(config_of(**changes), torch.bfloat16, torch.device("cpu"), TorchOps(), options, limits)
+    config, dtype = config_of(**changes), torch.bfloat16
+    step = step_bytes(config, dtype, TorchOps(), options, limits)
+    return plan_memory(config, dtype, torch.device("cpu"), options, limits, step)
+
+
+def peak(path: Path, name: str, *more: str) -> list[int]:
+    changes, seqs, tokens, length, options = STEPS[name]
+    (path / "config.json").write_text(json.dumps({**MODEL, **changes}))
+    command = [sys.executable, "-m", "tests.worker.peak", str(path), str(seqs), str(tokens), str(length), *options]
+    done = subprocess.run([*command, *more], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return [int(size) for size in done.stdout.split()]
 
 
 @pytest.mark.parametrize("name", STEPS)
 def test_a_step_takes_no_more_than_was_computed(tmp_path: Path, name: str) -> None:
-    changes, seqs, tokens, length, options = STEPS[name]
-    (tmp_path / "config.json").write_text(json.dumps({**MODEL, **changes}))
-    command = [sys.executable, "-m", "tests.worker.peak", str(tmp_path), str(seqs), str(tokens), str(length), *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    measured, computed = map(int, done.stdout.split())
+    measured, computed = peak(tmp_path, name)
     assert measured <= computed, "a busy server could run out of memory"
     assert computed - BASE_BYTES <= 3 * measured, "much more is set aside than a step takes"
+    if name in TRIED:
+        (tried,) = peak(tmp_path, name, "--tried")
+        assert 0.6 * measured <= tried <= 1.6 * measured, "what is tried at the start is not a busy server's step"
 
 
 def test_the_cache_gets_a_share_of_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,9 +105,9 @@ def test_a_cache_that_does_not_fit_beside_a_step_is_refused(monkeypatch: pytest.
     step = planned().step
     monkeypatch.setattr(memory, "available_bytes", lambda: step + 10**7)
     options = WorkerOptions(model=str(path), device="cpu", max_model_len=512, kv_cache_memory_bytes=10**8)
-    build_runner(model, options, LIMITS)  # eight requests of 512 tokens need no more than 2 MB
+    build_runner(model, options, LIMITS, Phases())  # eight requests of 512 tokens need no more than 2 MB
     with pytest.raises(ModelError, match="--kv-cache-memory-bytes"):
-        build_runner(model, options, EngineLimits(1, max_num_seqs=64, max_num_batched_tokens=64))
+        build_runner(model, options, EngineLimits(1, max_num_seqs=64, max_num_batched_tokens=64), Phases())
 
 
 def test_the_log_says_what_the_memory_is_made_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

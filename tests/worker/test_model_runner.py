@@ -11,9 +11,11 @@ from transformers import AutoModelForCausalLM
 from engine_core.step_plan import NewRequest, SamplingParams, StepPlan, StepResult, pack_i32, unpack_i32
 from engine_core.worker_messages import EngineLimits
 from services.config import WorkerOptions
-from services.worker.input_batch import PlanError
-from services.worker.loading import build_runner, load_model
+from services.worker.building import build_runner
+from services.worker.errors import PlanError
+from services.worker.loading import load_model
 from services.worker.model_runner import ModelRunner
+from services.worker.phases import Phases
 from tests.checkpoints import DEMO_VOCAB_SIZE, make_qwen3
 
 BLOCK_SIZE = 4
@@ -32,7 +34,7 @@ def make_runner(path: Path) -> ModelRunner:
         model=str(path), device="cpu", dtype="float32", block_size=BLOCK_SIZE, max_model_len=128,
         kv_cache_memory_bytes=NUM_BLOCKS * per_block,
     )  # fmt: skip
-    return build_runner(load_model(path, options), options, LIMITS)[0]
+    return build_runner(load_model(path, options), options, LIMITS, Phases())[0]
 
 
 class HandMadePlans:

@@ -1,4 +1,5 @@
-"""services.config: what flags, environment and files become, what is refused in one line, and the way to the roles."""
+"""services.command_line over services.config: what flags, environment and files become, what is refused in one line,
+and the way to the roles."""
 
 import dataclasses
 import json
@@ -9,17 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.config import (
-    ROLE_OPTIONS,
-    ROLES,
-    ServeOptions,
-    Setting,
-    parse,
-    role_argv,
-    role_environment,
-    settings_of,
-)
-from services.settings import UsageError
+from services.command_line import parse, role_argv, role_environment
+from services.config import ROLE_OPTIONS, ROLES, ServeOptions, settings_of
+from services.settings import Setting, UsageError
 
 
 def refusal(command: str, *argv: str) -> str:

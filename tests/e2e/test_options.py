@@ -19,7 +19,7 @@ import httpx
 import pytest
 import torch
 
-from services.config import _serve_settings
+from services.command_line import serve_settings
 from tests.checkpoints import make_qwen3
 from tests.e2e import test_admission, test_hangs, test_hub, test_logs, test_traces
 from tests.e2e.harness import TANDEM, Server, children_of, run_tandem, wait_for
@@ -516,5 +516,5 @@ PROOFS: dict[str, Callable[..., None]] = {
 
 
 def test_every_option_has_its_proof() -> None:
-    assert PROOFS.keys() == {*_serve_settings(), "config"}
+    assert PROOFS.keys() == {*serve_settings(), "config"}
     assert [name for name, proof in PROOFS.items() if not proof.__name__.startswith(f"test_{name}")] == []

@@ -10,7 +10,7 @@ from services.rpc.generated import engine_pb2, text_pb2
 from services.rpc.hello import make_hello
 from services.rpc.transport import open_channel
 from tests.rpc.pipeline import Fold, Pipeline, Proxy
-from tests.rpc.test_resume import _open_stream
+from tests.rpc.streams import open_stream
 
 REQS, TOKENS = "max_num_queued_reqs", "max_num_queued_tokens"
 
@@ -73,7 +73,7 @@ async def test_what_is_resumed_is_never_refused(tmp_path: Path, edge: str) -> No
         proxy: Proxy = getattr(pipeline, edge)
         cuts = 0
         for boundary in range(1, 5):
-            other = await _open_stream(channel, make_hello("tokenizer"))
+            other = await open_stream(channel, make_hello("tokenizer"))
             cut = asyncio.Event()
 
             def tell(index: int, message: bytes, boundary: int = boundary, cut: asyncio.Event = cut) -> list[bytes]:
@@ -97,7 +97,7 @@ async def test_what_is_resumed_is_never_refused(tmp_path: Path, edge: str) -> No
 async def test_what_is_given_up_makes_room(tmp_path: Path) -> None:
     full = Pipeline(tmp_path, max_num_queued_reqs=1)
     async with full.running() as pipeline, open_channel(pipeline.engine_address) as channel, asyncio.timeout(20):
-        stream = await _open_stream(channel, make_hello("tokenizer"))
+        stream = await open_stream(channel, make_hello("tokenizer"))
         await stream.write(long_work(1))
         while not (await stream.read()).step.accepted:
             pass

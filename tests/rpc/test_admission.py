@@ -7,6 +7,7 @@ import pytest
 
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2, text_pb2
+from services.rpc.generated.engine_pb2_grpc import EngineServiceStub
 from services.rpc.hello import make_hello
 from services.rpc.transport import open_channel
 from tests.rpc.pipeline import Fold, Pipeline, Proxy
@@ -28,6 +29,14 @@ def long_work(num_choices: int) -> engine_pb2.EngineDown:
         sampling=pb.SamplingParams(max_tokens=200, ignore_eos=True),
     )
     return engine_pb2.EngineDown(entries=[engine_pb2.EngineEntry(submit=submit)])
+
+
+async def until_idle(channel: object) -> None:
+    """What was given up has left the engine, and its places are free."""
+    engine = EngineServiceStub(channel)
+    async with asyncio.timeout(20):
+        while (stats := await engine.GetStats(engine_pb2.GetStatsRequest())).num_running or stats.num_waiting:
+            pass
 
 
 async def test_a_burst_does_not_pass(tmp_path: Path) -> None:
@@ -91,6 +100,7 @@ async def test_what_is_resumed_is_never_refused(tmp_path: Path, edge: str) -> No
             await other.write(long_work(4))
             assert await folds == expected, f"cut after message {boundary}"
             other.cancel()
+            await until_idle(channel)
         assert cuts > 0, "the hello is always a message"
 
 

@@ -23,10 +23,11 @@ from loadtest.client import Target, open_session, reach, run
 from loadtest.command import COUNT, Parser, UsageError, make_folder, number, run_command, several, write
 from loadtest.comparison import disturbed, faults, markdown, summaries
 from loadtest.plot import can_draw, draw_comparison
-from loadtest.processes import cpu_model, foreign_share, usage
+from loadtest.processes import foreign_share, usage
 from loadtest.report import Numbers, summarize
 from loadtest.server import PORT, Command, Server
 from services.errors import Fatal
+from services.machine import cpu_model
 
 _LABEL = re.compile(r"[\w.-]+")
 

@@ -5,14 +5,14 @@ import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 import numpy as np
 
 from loadtest.client import Target, run
-from loadtest.command import COUNT, TOKENS, Parser, make_folder_of, number, run_command, write
+from loadtest.command import COUNT, Parser, make_folder_of, run_command, write
+from loadtest.flags import add_lengths, add_output_json, add_warmups
 from loadtest.report import WAIT_SHARE, faults, summarize
 from loadtest.subject import Subject, fresh_requests, parse, reached
 from loadtest.wait_share import read_counters, wait_share
@@ -29,20 +29,11 @@ def main(argv: Sequence[str]) -> int:
 def read_options(argv: Sequence[str]) -> tuple[Namespace, Subject]:
     """Raises UsageError."""
     parser = Parser("tandem bench latency", "Measure how long one batch of requests takes, from first to last token.")
-    parser.add_argument("--input-len", type=TOKENS, default=32, metavar="N", help="tokens of a prompt (default: 32)")
-    parser.add_argument(
-        "--output-len", type=TOKENS, default=128, metavar="N", help="tokens of an answer (default: 128)"
-    )
+    add_lengths(parser, 32, 128)
     parser.add_argument("--batch-size", type=COUNT, default=8, metavar="N", help="requests at once (default: 8)")
     parser.add_argument("--num-iters", type=COUNT, default=30, metavar="N", help="batches that count (default: 30)")
-    parser.add_argument(
-        "--num-iters-warmup",
-        type=number(int, 0),
-        default=10,
-        metavar="N",
-        help="batches that go ahead and don't count (default: 10)",
-    )
-    parser.add_argument("--output-json", type=Path, metavar="FILE", help="write the result there, too")
+    add_warmups(parser, "--num-iters-warmup", 10, "batches that go ahead")
+    add_output_json(parser)
     return parse(parser, argv)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from services.errors import Fatal
+from services.machine import busy_seconds
 
 _PROC = Path("/proc")
 _PR_SET_CHILD_SUBREAPER = 36
@@ -51,23 +52,13 @@ def reap(pids: list[int]) -> None:
 def usage() -> Usage:
     found, own = _processes(), os.getpid()
     ours = sum(found[pid].cpu for pid in [own, *_beneath(own, found)])
-    user, nice, system, _, _, _, _, steal, *_ = _PROC.joinpath("stat").read_text().split("\n", 1)[0].split()[1:]
-    # Without interrupts: those of our own messages belong to no process.
-    return Usage(time.monotonic(), sum(map(int, (user, nice, system, steal))) / _TICKS, ours)
+    return Usage(time.monotonic(), busy_seconds(), ours)
 
 
 def foreign_share(before: Usage, after: Usage, cores: int) -> float:
     """Share of the machine's CPU time in between that others used: 1.0 is all of its cores."""
     others = (after.machine - before.machine) - (after.ours - before.ours)
     return max(0.0, others) / ((after.moment - before.moment) * cores)
-
-
-def cpu_model() -> str:
-    for line in _PROC.joinpath("cpuinfo").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() == "model name":
-            return value.strip()
-    return "unknown CPU"
 
 
 def _processes() -> dict[int, Process]:

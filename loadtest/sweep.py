@@ -11,7 +11,8 @@ from pathlib import Path
 import aiohttp
 
 from loadtest.client import Target, run
-from loadtest.command import COUNT, TOKENS, Parser, UsageError, make_folder_of, number, run_command, several, write
+from loadtest.command import COUNT, Parser, UsageError, make_folder_of, number, run_command, several, write
+from loadtest.flags import add_lengths, add_num_prompts, add_output_json, add_warmups
 from loadtest.plot import can_draw, draw_sweep
 from loadtest.report import WAIT_SHARE, Numbers, faults, summarize
 from loadtest.subject import Subject, fresh_requests, parse, reached
@@ -49,21 +50,10 @@ def read_options(argv: Sequence[str]) -> tuple[Namespace, Subject]:
         metavar="R,R",
         help="requests per second, as a Poisson process",
     )
-    parser.add_argument("--num-prompts", type=COUNT, default=100, metavar="N", help="requests of each (default: 100)")
-    parser.add_argument(
-        "--random-input-len", type=TOKENS, default=1024, metavar="N", help="tokens of a prompt (default: 1024)"
-    )
-    parser.add_argument(
-        "--random-output-len", type=TOKENS, default=128, metavar="N", help="tokens of an answer (default: 128)"
-    )
-    parser.add_argument(
-        "--num-warmups",
-        type=number(int, 0),
-        default=1,
-        metavar="N",
-        help="requests that go ahead of all and don't count (default: 1)",
-    )
-    parser.add_argument("--output-json", type=Path, metavar="FILE", help="write the result there, too")
+    add_num_prompts(parser, 100, "requests of each")
+    add_lengths(parser, 1024, 128, prefix="random-")
+    add_warmups(parser, "--num-warmups", 1, "requests that go ahead of all")
+    add_output_json(parser)
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw it, as .svg or .png; needs the extra bench")
     options, subject = parse(parser, argv)
     if options.plot is not None and options.plot.suffix not in _PICTURES:

@@ -5,10 +5,10 @@ import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 
 from loadtest.client import run
-from loadtest.command import COUNT, TOKENS, Parser, make_folder_of, number, run_command, write
+from loadtest.command import COUNT, Parser, make_folder_of, run_command, write
+from loadtest.flags import add_lengths, add_num_prompts, add_output_json, add_warmups
 from loadtest.report import WAIT_SHARE, faults, summarize
 from loadtest.subject import Subject, fresh_requests, parse, reached
 from loadtest.wait_share import read_counters, wait_share
@@ -22,22 +22,11 @@ def main(argv: Sequence[str]) -> int:
 def read_options(argv: Sequence[str]) -> tuple[Namespace, Subject]:
     """Raises UsageError."""
     parser = Parser("tandem bench throughput", "Measure requests and tokens per second of many requests at once.")
-    parser.add_argument("--num-prompts", type=COUNT, default=1000, metavar="N", help="requests (default: 1000)")
-    parser.add_argument(
-        "--input-len", type=TOKENS, default=1024, metavar="N", help="tokens of a prompt (default: 1024)"
-    )
-    parser.add_argument(
-        "--output-len", type=TOKENS, default=128, metavar="N", help="tokens of an answer (default: 128)"
-    )
+    add_num_prompts(parser, 1000, "requests")
+    add_lengths(parser, 1024, 128)
     parser.add_argument("--max-concurrency", type=COUNT, metavar="N", help="requests under way at once, at most")
-    parser.add_argument(
-        "--num-warmups",
-        type=number(int, 0),
-        default=1,
-        metavar="N",
-        help="further requests that go ahead and don't count (default: 1)",
-    )
-    parser.add_argument("--output-json", type=Path, metavar="FILE", help="write the result there, too")
+    add_warmups(parser, "--num-warmups", 1, "further requests that go ahead")
+    add_output_json(parser)
     return parse(parser, argv)
 
 

@@ -5,7 +5,8 @@ import importlib
 import sys
 from types import ModuleType
 
-from services.config import ROLES, parse
+from services.command_line import parse
+from services.config import ROLES
 from services.settings import UsageError
 from services.version import VERSION
 

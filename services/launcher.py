@@ -25,7 +25,8 @@ from types import FrameType
 from typing import Any
 
 from services import model_files
-from services.config import DEMO_MODEL, ServeOptions, ShimOptions, role_argv, role_environment
+from services.command_line import role_argv, role_environment
+from services.config import DEMO_MODEL, ServeOptions, ShimOptions
 from services.errors import Fatal
 from services.listen import listen
 from services.logs import set_up_logging

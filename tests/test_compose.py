@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from services.config import ROLES, parse
+from services.command_line import parse
+from services.config import ROLES
 
 ROOT = Path(__file__).resolve().parents[1]
 COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text())

@@ -1,4 +1,5 @@
-"""services.config: what flags, environment and files become, what is refused in one line, and the way to the roles."""
+"""services.command_line over services.config: what flags, environment and files become, what is refused in one line,
+and the way to the roles."""
 
 import dataclasses
 import json
@@ -9,17 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.config import (
-    ROLE_OPTIONS,
-    ROLES,
-    ServeOptions,
+from services.command_line import parse, role_argv, role_environment
+from services.config import ROLE_OPTIONS, ROLES, EngineOptions, ServeOptions, settings_of
+from services.settings import (
     Setting,
-    parse,
-    role_argv,
-    role_environment,
-    settings_of,
+    UsageError,
+    addresses,
+    boolean,
+    host_and_port,
+    integer,
+    json_object,
+    named_addresses,
 )
-from services.settings import UsageError
 
 
 def refusal(command: str, *argv: str) -> str:
@@ -224,8 +226,8 @@ def test_the_key_travels_in_the_environment_only() -> None:
 
 TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1) | st.just("--seed")
 PARTS = TEXTS.filter(lambda text: "," not in text)
+PORTS = st.integers(0, 65535).map("[::1]:{}".format)
 JSON = st.dictionaries(st.text(), st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text())
-A_VALUE = {"_json_object": "{}", "_boolean": "true"}  # for parsers that do not take "1"
 
 
 def values_of(one: Setting) -> st.SearchStrategy[Any]:
@@ -236,23 +238,30 @@ def values_of(one: Setting) -> st.SearchStrategy[Any]:
         return TEXTS.filter(lambda text: not text.startswith("-"))
     if one.many:
         return st.lists(TEXTS, min_size=1).map(tuple)
-    low, high = int(one.low or 0), int(2**40 if one.high is None else one.high)
-    by_type: dict[type, st.SearchStrategy[Any]] = {
+    numbers = st.integers(int(one.low or 0), int(2**40 if one.high is None else one.high))
+    by_parser: dict[Any, st.SearchStrategy[Any]] = {
         str: TEXTS,
-        int: st.integers(low, high),
+        int: numbers,
+        integer: numbers,
         float: st.floats(one.low, one.high),
-        bool: st.booleans(),
-        dict: JSON,
-        tuple: st.lists(PARTS, min_size=1).map(tuple),
+        boolean: st.booleans(),
+        json_object: JSON,
+        host_and_port: PORTS,
+        addresses: st.lists(PARTS, min_size=1).map(tuple),
+        named_addresses: st.lists(PORTS.map("engine={}".format), min_size=1).map(tuple),
     }
-    return by_type[type(one.parse(A_VALUE.get(one.parse.__name__, "1")))]
+    return by_parser[one.parse]
 
 
 def options_of(role: str) -> st.SearchStrategy[Any]:
     """Options of one role, each setting given or not; without those that travel in the environment."""
     kinds = ROLE_OPTIONS[role]
-    some = {name: values_of(one) for name, one in settings_of(kinds).items() if one.env is None}
-    return st.fixed_dictionaries({}, optional=some).map(lambda values: kinds(**values))
+    some = {name: values_of(one) for name, one in settings_of(kinds).items() if not one.env}
+    return st.fixed_dictionaries({}, optional=some).map(lambda values: kinds(**values)).filter(fit_together)
+
+
+def fit_together(options: Any) -> bool:
+    return not isinstance(options, EngineOptions) or options.max_num_batched_tokens >= options.max_num_seqs
 
 
 @pytest.mark.parametrize("role", ROLES)

@@ -4,7 +4,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from services.config import _flag, _serve_settings
+from services.command_line import flag_of, serve_settings
 from services.shim.schema import ChatRequest, CompletionRequest
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -14,8 +14,8 @@ SHOWN_IN_EXAMPLES = {"model", "messages", "prompt", "stream", "add_special_token
 
 
 def test_every_option_stands_in_the_readme() -> None:
-    settings = _serve_settings()
-    flags = [name.upper() if one.positional else _flag(name) for name, one in settings.items()]
+    settings = serve_settings()
+    flags = [name.upper() if one.positional else flag_of(name) for name, one in settings.items()]
     assert [flag for flag in flags if f"`{flag}`" not in README] == []
 
 

@@ -23,8 +23,9 @@ from kernels.cpu.ops import CpuOps
 from kernels.torch_ops import TorchOps
 from services.bench.engine import count
 from services.bench.kernel_cases import Case, Run, Shape, cases
-from services.bench.limits import Limits, Work, cpu_model, last_cache_bytes, others_seconds, probe
+from services.bench.limits import Limits, Work, last_cache_bytes, others_seconds, probe
 from services.errors import Fatal
+from services.machine import cpu_model
 from services.model_files import resolve
 from services.worker.checkpoint import read_json
 from services.worker.errors import ModelError

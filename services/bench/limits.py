@@ -3,14 +3,14 @@
 Each rate is the best of several tries, since whatever disturbs a probe only makes it slower.
 """
 
-import os
-import platform
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+
+from services.machine import busy_seconds
 
 CACHE_BYTES = 128 * 1024  # of each of the two operands of a copy that stays in a core's own caches
 MATRIX_SIZE = 1024
@@ -19,7 +19,6 @@ MIN_TRIES = 10
 PROBE_SECONDS = 0.3
 DEFAULT_LAST_CACHE_BYTES = 32 * 1024**2
 _FIRST_CPU = Path("/sys/devices/system/cpu/cpu0/cache")
-_CPU_TIMES = Path("/proc/stat")
 
 
 @dataclass(frozen=True)
@@ -97,17 +96,5 @@ def last_cache_bytes() -> int:
 
 
 def others_seconds() -> float:
-    """CPU time, since some moment, of all processes but this one, and of other machines on these cores; 0: unknown."""
-    if not _CPU_TIMES.exists():
-        return 0.0
-    user, nice, system, _, _, _, _, steal = map(int, _CPU_TIMES.read_text().split()[1:9])
-    return (user + nice + system + steal) / os.sysconf("SC_CLK_TCK") - time.process_time()
-
-
-def cpu_model() -> str:
-    file = Path("/proc/cpuinfo")
-    for line in file.read_text().splitlines() if file.exists() else ():
-        name, _, value = line.partition(":")
-        if name.strip() == "model name":
-            return value.strip()
-    return platform.machine()
+    """CPU time, since some moment, of all processes but this one, and of other machines on these cores."""
+    return busy_seconds() - time.process_time()

@@ -1,266 +1,33 @@
-"""The engine process: gRPC streams from tokenizers on an event loop, the busy loop in its thread, and who owns what.
+"""The engine process: the servicer on an event loop, the busy loop in its thread, and what each tells the other.
 
-Every limit is checked here again, whatever the processes in front have checked; a refused request gets its terminal
-message and disturbs nobody.
+Starts them, follows the worker's coming and going, and ends both in order; knows nothing of requests.
 """
 
 import asyncio
 import functools
-import itertools
 import logging
-import random
 import signal
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
-import grpc
-import msgspec
 import zmq
 
-from engine_core.admission import MAX_N, MAX_SEED, RequestRefused, make_request
-from engine_core.events import Finished, SchedulerStats, StepEvents
-from engine_core.request import SUSPECT_AT
 from engine_core.scheduler import Limits
 from engine_core.worker_messages import PROTOCOL, EngineLimits, ModelFacts
 from services.config import QUEUED_REQS, EngineOptions
 from services.engine.black_box import BlackBox
-from services.engine.busy_loop import BusyLoop, Callbacks, Rules, StepTimes
-from services.engine.codec import StepMailbox, engine_facts, engine_stats, new_choices, terminal
+from services.engine.busy_loop import BusyLoop, Callbacks, Rules
+from services.engine.hand_over import hand_over
 from services.engine.metrics import EngineMetrics
-from services.engine.queue_limits import QueueFull, QueueLimits
-from services.engine.timeline import Timeline, end
-from services.engine.timeline import begin as begin_timeline
+from services.engine.queue_limits import QueueLimits
+from services.engine.servicer import EngineServicer
 from services.errors import Fatal
 from services.monitor import Monitor, new_registry, open_port
 from services.process import begin, run_until_stopped, to_the_end
-from services.rpc.errors import TandemError, invalid
-from services.rpc.generated import common_pb2 as pb
-from services.rpc.generated import engine_pb2, engine_pb2_grpc
-from services.rpc.hello import make_hello
-from services.rpc.session import Attempts, Callee, CallerKey
+from services.rpc.generated import engine_pb2_grpc
 from services.rpc.transport import RpcServer
-from services.tracing import Tracing, now, set_up_tracing
+from services.tracing import Tracing, set_up_tracing
 
 log = logging.getLogger(__name__)
 STEPS_IN_FLIGHT = 2
-
-
-@dataclass
-class Owner:
-    """Who asked for a choice: where its events go, under which handle."""
-
-    mailbox: StepMailbox
-    handle: int
-    key: CallerKey
-    attempt: int
-    seed: int
-    num_prompt_tokens: int
-    num_queued_tokens: int  # what it holds of the limit on them; 0 from its first token on
-    timeline: Timeline
-
-
-class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
-    def __init__(
-        self,
-        loop: BusyLoop,
-        limits: EngineLimits,
-        queue: QueueLimits,
-        by_priority: bool,
-        seed: int | None,
-        make_metrics: Callable[[ModelFacts], EngineMetrics],
-        tracing: Tracing,
-    ) -> None:
-        self._loop = loop
-        self._limits = limits
-        self._queue = queue
-        self._by_priority = by_priority
-        self._make_metrics = make_metrics
-        self._metrics: EngineMetrics | None = None  # once the model is known
-        self._tracing = tracing
-        self._random = random.Random(seed) if seed is not None else random.SystemRandom()
-        self._facts: ModelFacts | None = None
-        self._hello: asyncio.Future[pb.Hello] = asyncio.get_running_loop().create_future()
-        self._handles = itertools.count(1)  # the core's own
-        self._owners: dict[int, Owner] = {}
-        self._core_handles: dict[tuple[StepMailbox, int], int] = {}
-        self._max_n = min(MAX_N, queue.reqs.limit)
-        self._attempts = Attempts()
-        self.callee = Callee()
-        self._mailboxes: set[StepMailbox] = set()
-        self._stats = engine_pb2.EngineStats()
-
-    async def Connect(self, request_iterator: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        """One tokenizer's stream; its requests are aborted when it ends."""
-        try:
-            hello = await asyncio.shield(self._hello)
-        except asyncio.CancelledError:
-            return  # this process stops, or the caller gave up; grpc would print a traceback
-        mailbox = StepMailbox(hello.epoch)
-        mailbox.put_stats(self._stats)
-        self._mailboxes.add(mailbox)
-
-        def opened(caller: pb.Hello) -> Callable[[engine_pb2.EngineEntry], None]:
-            return lambda entry: self._receive(mailbox, caller, entry)
-
-        try:
-            await self.callee.converse(context, hello, ("tokenizer",), mailbox, opened, engine_pb2.EngineUp)
-        finally:
-            self._mailboxes.discard(mailbox)
-            for handle in [handle for handle, owner in self._owners.items() if owner.mailbox is mailbox]:
-                self._abort(handle)
-
-    async def GetStats(self, request: Any, context: Any) -> engine_pb2.EngineStats:
-        return self._stats
-
-    async def HoldFloor(self, request: pb.Hello, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        """Granted at once: what runs pauses when the suspect comes (see Scheduler)."""
-        await self.callee.hold_floor(request, context)
-
-    async def ResetPrefixCache(self, request: Any, context: Any) -> pb.ResetPrefixCacheResponse:
-        done, here = asyncio.Event(), asyncio.get_running_loop()
-        self._loop.reset_prefix_cache(lambda: _hand_over(here, done.set))
-        await done.wait()
-        return pb.ResetPrefixCacheResponse()
-
-    def registered(self, facts: ModelFacts) -> None:
-        """A worker is there: callers may say hello. Raises Fatal when it is not like the one before."""
-        if self._facts is not None:
-            if msgspec.structs.replace(facts, num_blocks=self._facts.num_blocks) != self._facts:
-                raise Fatal("the worker came back with another model")
-            self._facts = facts
-            return
-        self._facts = facts
-        self._metrics = self._make_metrics(facts)
-        self._hello.set_result(
-            make_hello(
-                "engine",
-                digest=facts.tokenizer_digest,
-                engine=engine_facts(facts, self._limits.max_num_seqs, self._max_n, self._queue.reqs.limit),
-            )
-        )
-
-    def published(self, events: StepEvents, stats: SchedulerStats, times: StepTimes | None) -> None:
-        """Sorts a step's events by owner, into one mailbox per stream. `times` only after a step."""
-        self._stats = engine_stats(stats)
-        done = times.done if times is not None else now()
-        for mailbox in self._mailboxes:
-            mailbox.put_stats(self._stats)
-        for admitted in events.admitted:
-            if (owner := self._owners.get(admitted.handle)) is not None:
-                owner.timeline.scheduled = times.planned if times is not None else done
-                owner.mailbox.put_accepted(
-                    engine_pb2.Accepted(
-                        handle=owner.handle,
-                        seed=owner.seed,
-                        prompt_tokens=owner.num_prompt_tokens,
-                        cached_tokens=admitted.num_cached_tokens,
-                    )
-                )
-        for tokens in events.new_tokens:
-            if (owner := self._owners.get(tokens.handle)) is not None:
-                owner.mailbox.put_tokens(owner.handle, tokens)
-                owner.timeline.token(times.planned if times is not None else done, done)
-                if owner.num_queued_tokens:
-                    self._no_longer_queued(owner)
-        for finished in events.finished:
-            if (owner := self._owners.pop(finished.handle, None)) is not None:
-                if owner.num_queued_tokens:
-                    self._no_longer_queued(owner)
-                self._queue.reqs.release(1)
-                self._finish(owner, finished)
-                self._record(owner, finished, done)
-        if self._metrics is not None:
-            self._metrics.state(stats)
-            if times is not None:
-                self._metrics.step(times.num_tokens)
-
-    def _no_longer_queued(self, owner: Owner) -> None:
-        self._queue.tokens.release(owner.num_queued_tokens)
-        owner.num_queued_tokens = 0
-
-    def _finish(self, owner: Owner, finished: Finished) -> None:
-        assert self._facts is not None
-        self._attempts.release(owner.key, owner.attempt)
-        place = (owner.mailbox, owner.handle)
-        if self._core_handles.get(place) == finished.handle:  # else a higher attempt on the same stream has it
-            del self._core_handles[place]
-            owner.mailbox.put_terminal(terminal(owner.handle, finished, self._facts))
-
-    def _record(self, owner: Owner, finished: Finished, done: int) -> None:
-        assert self._metrics is not None
-        end(owner.timeline, self._tracing, finished, done)
-        computed = finished.num_prompt_tokens - finished.num_cached_tokens
-        self._metrics.ended(owner.timeline.seconds(), finished.num_preemptions, computed)
-
-    def stop(self) -> None:
-        """This process stops: what still runs leaves its spans behind."""
-        for owner in self._owners.values():
-            owner.timeline.span.end(error="the engine stopped")
-
-    def _receive(self, mailbox: StepMailbox, caller: pb.Hello, entry: engine_pb2.EngineEntry) -> None:
-        if entry.HasField("submit"):
-            try:
-                self._submit(mailbox, caller, entry.submit)
-            except RequestRefused as refused:
-                self._refuse(mailbox, entry.submit, invalid(str(refused), refused.param))
-            except QueueFull as full:
-                self._refuse(mailbox, entry.submit, full)
-                if self._metrics is not None:
-                    self._metrics.rejected(full.option)
-            except ValueError as error:
-                self._refuse(mailbox, entry.submit, invalid(str(error)))
-        elif entry.HasField("abort"):
-            handle = self._core_handles.get((mailbox, entry.abort.handle))
-            if handle is not None:
-                self._abort(handle)
-
-    def _submit(self, mailbox: StepMailbox, caller: pb.Hello, submit: engine_pb2.Submit) -> None:
-        """All choices are checked before any of them starts."""
-        assert self._facts is not None
-        if not 1 <= len(submit.choices) <= self._max_n:
-            raise RequestRefused("n", f"n is {len(submit.choices)}, but must be from 1 to {self._max_n}")
-        if submit.priority and not self._by_priority:
-            raise RequestRefused(
-                "priority",
-                f"priority is {submit.priority}, but this server goes by arrival: see --scheduling-policy priority",
-            )
-        seed = submit.seed if submit.HasField("seed") else self._random.randint(0, MAX_SEED)
-        handles = [next(self._handles) for _ in submit.choices]
-        requests = [make_request(new, self._facts) for new in new_choices(submit, self._facts, handles, seed)]
-        if submit.attempt <= 1 and not any(choice.resumed_token_ids for choice in submit.choices):
-            self._queue.check([request.num_tokens for request in requests])
-        for request, choice in zip(requests, submit.choices, strict=True):
-            key = (caller.instance, caller.epoch, choice.handle)
-            if not self._attempts.claim(key, submit.attempt, lambda handle=request.handle: self._abort(handle)):  # type: ignore[misc]
-                log.warning("request %s: attempt %d is not the newest, dropped", submit.request_id, submit.attempt)
-                continue
-            timeline = begin_timeline(self._tracing, submit.traceparent)
-            request.traceparent = timeline.span.traceparent
-            request.strikes = SUSPECT_AT if submit.alone else 0
-            self._owners[request.handle] = Owner(
-                mailbox,
-                choice.handle,
-                key,
-                submit.attempt,
-                seed,
-                request.num_prompt_tokens,
-                request.num_tokens,
-                timeline,
-            )
-            self._queue.hold(request.num_tokens)
-            self._core_handles[mailbox, choice.handle] = request.handle
-            self._loop.add(request)
-
-    def _refuse(self, mailbox: StepMailbox, submit: engine_pb2.Submit, error: TandemError) -> None:
-        for choice in submit.choices:
-            mailbox.put_terminal(
-                engine_pb2.Terminal(handle=choice.handle, reason=pb.FINISH_REASON_ERROR, error=error.to_proto())
-            )
-
-    def _abort(self, handle: int) -> None:
-        """The terminal event follows from the core."""
-        self._loop.abort(handle)
 
 
 def main(options: EngineOptions) -> int:
@@ -302,10 +69,10 @@ async def serve(options: EngineOptions) -> None:
         telling.add(asyncio.create_task(server.not_ready()))
 
     callbacks = Callbacks(
-        registered=lambda facts: _hand_over(here, on_registered, facts),
-        published=lambda events, stats, times: _hand_over(here, servicer.published, events, stats, times),
-        lost=lambda reason: _hand_over(here, on_lost, reason),
-        failed=lambda error: _hand_over(here, on_failed, error),
+        registered=lambda facts: hand_over(here, on_registered, facts),
+        published=lambda events, stats, times: hand_over(here, servicer.published, events, stats, times),
+        lost=lambda reason: hand_over(here, on_lost, reason),
+        failed=lambda error: hand_over(here, on_failed, error),
     )
     rules = _rules(options)
     loop = BusyLoop(options.worker, limits, rules, callbacks, box.recorder)
@@ -344,8 +111,3 @@ async def _stop(server: RpcServer, loop: BusyLoop, servicer: EngineServicer, tra
     await asyncio.to_thread(loop.stop)
     servicer.stop()
     await asyncio.to_thread(tracing.stop)
-
-
-def _hand_over(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *args: Any) -> None:
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(function, *args)

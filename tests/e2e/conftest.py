@@ -22,3 +22,10 @@ def demo_server() -> Iterator[Server]:
     """A model that ends its answers."""
     with Server("--dtype=float32") as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[Server]:
+    """What the effects of options are held against: what is said is the default."""
+    with Server("--device=cpu", "--enable-prefix-caching") as server:
+        yield server

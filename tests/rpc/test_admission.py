@@ -7,10 +7,11 @@ import pytest
 
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2, text_pb2
+from services.rpc.generated.engine_pb2_grpc import EngineServiceStub
 from services.rpc.hello import make_hello
 from services.rpc.transport import open_channel
 from tests.rpc.pipeline import Fold, Pipeline, Proxy
-from tests.rpc.test_resume import _open_stream
+from tests.rpc.streams import open_stream
 
 REQS, TOKENS = "max_num_queued_reqs", "max_num_queued_tokens"
 
@@ -28,6 +29,14 @@ def long_work(num_choices: int) -> engine_pb2.EngineDown:
         sampling=pb.SamplingParams(max_tokens=200, ignore_eos=True),
     )
     return engine_pb2.EngineDown(entries=[engine_pb2.EngineEntry(submit=submit)])
+
+
+async def until_idle(channel: object) -> None:
+    """What was given up has left the engine, and its places are free."""
+    engine = EngineServiceStub(channel)
+    async with asyncio.timeout(20):
+        while (stats := await engine.GetStats(engine_pb2.GetStatsRequest())).num_running or stats.num_waiting:
+            pass
 
 
 async def test_a_burst_does_not_pass(tmp_path: Path) -> None:
@@ -73,7 +82,7 @@ async def test_what_is_resumed_is_never_refused(tmp_path: Path, edge: str) -> No
         proxy: Proxy = getattr(pipeline, edge)
         cuts = 0
         for boundary in range(1, 5):
-            other = await _open_stream(channel, make_hello("tokenizer"))
+            other = await open_stream(channel, make_hello("tokenizer"))
             cut = asyncio.Event()
 
             def tell(index: int, message: bytes, boundary: int = boundary, cut: asyncio.Event = cut) -> list[bytes]:
@@ -91,13 +100,14 @@ async def test_what_is_resumed_is_never_refused(tmp_path: Path, edge: str) -> No
             await other.write(long_work(4))
             assert await folds == expected, f"cut after message {boundary}"
             other.cancel()
+            await until_idle(channel)
         assert cuts > 0, "the hello is always a message"
 
 
 async def test_what_is_given_up_makes_room(tmp_path: Path) -> None:
     full = Pipeline(tmp_path, max_num_queued_reqs=1)
     async with full.running() as pipeline, open_channel(pipeline.engine_address) as channel, asyncio.timeout(20):
-        stream = await _open_stream(channel, make_hello("tokenizer"))
+        stream = await open_stream(channel, make_hello("tokenizer"))
         await stream.write(long_work(1))
         while not (await stream.read()).step.accepted:
             pass

@@ -14,7 +14,6 @@ import pytest
 from services.rpc.columns import unpack_u32
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2, text_pb2
-from services.rpc.generated.engine_pb2_grpc import EngineServiceStub
 from services.rpc.generated.text_pb2_grpc import TextServiceStub
 from services.rpc.hello import HelloMismatch, make_hello
 from services.rpc.link import Link
@@ -24,6 +23,7 @@ from tests.e2e.api import CHAT, INPUT, TEXT, Json, choices_of, events_of, fold
 from tests.fakes import oracle
 from tests.recovery.workload import patient_post
 from tests.rpc.pipeline import VOCAB_SIZE, Fold, Pipeline, Proxy, silent_record
+from tests.rpc.streams import next_terminal, open_stream
 
 
 @pytest.fixture
@@ -216,16 +216,16 @@ async def test_a_higher_attempt_supersedes_and_a_lower_one_is_dropped(pipeline: 
         sampling=pb.SamplingParams(max_tokens=200, ignore_eos=True),
     )  # fmt: skip
     async with open_channel(pipeline.engine_address) as channel, asyncio.timeout(20):
-        first, second, third = [await _open_stream(channel, hello) for _ in range(3)]
+        first, second, third = [await open_stream(channel, hello) for _ in range(3)]
         await first.write(engine_pb2.EngineDown(entries=[engine_pb2.EngineEntry(submit=submit)]))
         assert (await first.read()).step.accepted
         resumed = engine_pb2.Submit()
         resumed.CopyFrom(submit)
         resumed.attempt = 2
         await second.write(engine_pb2.EngineDown(entries=[engine_pb2.EngineEntry(submit=resumed)]))
-        assert (await _terminal(first)).reason == pb.FINISH_REASON_ABORT
+        assert (await next_terminal(first)).reason == pb.FINISH_REASON_ABORT
         await third.write(engine_pb2.EngineDown(entries=[engine_pb2.EngineEntry(submit=submit)]))
-        finished = await _terminal(second)
+        finished = await next_terminal(second)
         assert (finished.reason, finished.output_tokens) == (pb.FINISH_REASON_LENGTH, 200)
 
 
@@ -236,18 +236,18 @@ async def test_a_higher_attempt_on_the_same_stream_takes_the_handle_over(pipelin
         sampling=pb.SamplingParams(max_tokens=200, ignore_eos=True),
     )  # fmt: skip
     async with open_channel(pipeline.engine_address) as channel, asyncio.timeout(20):
-        stream = await _open_stream(channel, make_hello("tokenizer"))
+        stream = await open_stream(channel, make_hello("tokenizer"))
         for attempt in (1, 2):
             submit.attempt = attempt
             await stream.write(engine_pb2.EngineDown(entries=[engine_pb2.EngineEntry(submit=submit)]))
-        terminal = await _terminal(stream)
+        terminal = await next_terminal(stream)
         assert (terminal.reason, terminal.output_tokens) == (pb.FINISH_REASON_LENGTH, 200)
         submit.attempt = 3
         await stream.write(engine_pb2.EngineDown(entries=[engine_pb2.EngineEntry(submit=submit)]))
         submit.attempt = 4
         await stream.write(engine_pb2.EngineDown(entries=[engine_pb2.EngineEntry(submit=submit)]))
         await stream.write(engine_pb2.EngineDown(entries=[engine_pb2.EngineEntry(abort=pb.Abort(handle=1))]))
-        assert (await _terminal(stream)).reason == pb.FINISH_REASON_ABORT
+        assert (await next_terminal(stream)).reason == pb.FINISH_REASON_ABORT
 
 
 async def test_a_handle_that_comes_twice_counts_once(pipeline: Pipeline) -> None:
@@ -261,21 +261,6 @@ async def test_a_handle_that_comes_twice_counts_once(pipeline: Pipeline) -> None
         while not terminals:
             terminals += (await stream.read()).batch.terminals
         assert [terminal.output_tokens for terminal in terminals] == [3]
-
-
-async def _open_stream(channel: object, hello: pb.Hello) -> object:
-    call = EngineServiceStub(channel).Connect()
-    await call.write(engine_pb2.EngineDown(hello=hello))
-    await call.read()
-    return call
-
-
-async def _terminal(call: object) -> engine_pb2.Terminal:
-    while True:
-        step = (await call.read()).step
-        if step.terminals:
-            assert len(step.terminals) == 1
-            return step.terminals[0]
 
 
 @pytest.mark.parametrize(

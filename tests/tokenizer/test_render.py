@@ -1,9 +1,7 @@
-"""Chat templates: the same text as transformers' apply_chat_template, and nothing but text for a template to reach."""
+"""Chat templates give the same text as transformers' apply_chat_template; what a template refuses is the request's."""
 
 import json
-import re
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,124 +11,8 @@ import demo
 from services.errors import Fatal
 from services.rpc.errors import TandemError
 from services.tokenizer.render import ChatTemplate, find_template, special_tokens
+from tests.tokenizer.templates import LLAMA3, MISTRAL, QWEN3
 
-QWEN3 = """\
-{%- if tools %}
-    {{- '<|im_start|>system\\n' }}
-    {%- if messages[0].role == 'system' %}
-        {{- messages[0].content + '\\n\\n' }}
-    {%- endif %}
-    {{- "# Tools\\n\\n<tools>" }}
-    {%- for tool in tools %}
-        {{- "\\n" }}
-        {{- tool | tojson }}
-    {%- endfor %}
-    {{- "\\n</tools><|im_end|>\\n" }}
-{%- elif messages[0].role == 'system' %}
-    {{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}
-{%- endif %}
-{%- set ns = namespace(multi_step_tool=true, last_query_index=messages|length - 1) %}
-{%- for message in messages[::-1] %}
-    {%- set index = (messages|length - 1) - loop.index0 %}
-    {%- if ns.multi_step_tool and message.role == "user" and message.content is string and not
-           message.content.startswith('<tool_response>') %}
-        {%- set ns.multi_step_tool = false %}
-        {%- set ns.last_query_index = index %}
-    {%- endif %}
-{%- endfor %}
-{%- for message in messages %}
-    {%- set content = message.content if message.content is string else '' %}
-    {%- if message.role == "user" or (message.role == "system" and not loop.first) %}
-        {{- '<|im_start|>' + message.role + '\\n' + content + '<|im_end|>' + '\\n' }}
-    {%- elif message.role == "assistant" %}
-        {%- set reasoning_content = message.reasoning_content if message.reasoning_content is string else '' %}
-        {{- '<|im_start|>' + message.role + '\\n' }}
-        {%- if loop.index0 > ns.last_query_index and reasoning_content %}
-            {{- '<think>\\n' + reasoning_content.strip('\\n') + '\\n</think>\\n\\n' }}
-        {%- endif %}
-        {{- content.lstrip('\\n') }}
-        {%- for tool_call in message.tool_calls or [] %}
-            {%- if (loop.first and content) or (not loop.first) %}{{- '\\n' }}{%- endif %}
-            {%- if tool_call.function %}{%- set tool_call = tool_call.function %}{%- endif %}
-            {{- '<tool_call>\\n{"name": "' + tool_call.name + '", "arguments": ' }}
-            {{- tool_call.arguments if tool_call.arguments is string else tool_call.arguments | tojson }}
-            {{- '}\\n</tool_call>' }}
-        {%- endfor %}
-        {{- '<|im_end|>\\n' }}
-    {%- elif message.role == "tool" %}
-        {%- if loop.first or (messages[loop.index0 - 1].role != "tool") %}{{- '<|im_start|>user' }}{%- endif %}
-        {{- '\\n<tool_response>\\n' + content + '\\n</tool_response>' }}
-        {%- if loop.last or (messages[loop.index0 + 1].role != "tool") %}{{- '<|im_end|>\\n' }}{%- endif %}
-    {%- endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}
-    {{- '<|im_start|>assistant\\n' }}
-    {%- if enable_thinking is defined and enable_thinking is false %}
-        {{- '<think>\\n\\n</think>\\n\\n' }}
-    {%- endif %}
-{%- endif %}
-"""
-LLAMA3 = """\
-{{- bos_token }}
-{%- if custom_tools is defined %}{% set tools = custom_tools %}{% endif %}
-{%- if not date_string is defined %}{% set date_string = strftime_now("%Y") %}{% endif %}
-{%- if messages[0]['role'] == 'system' %}
-    {%- set system_message = messages[0]['content']|trim %}
-    {%- set messages = messages[1:] %}
-{%- else %}
-    {%- set system_message = "" %}
-{%- endif %}
-{{- "<|start_header_id|>system<|end_header_id|>\\n\\n" }}
-Today: {{ date_string }}
-
-{% if tools is not none %}
-{% for t in tools %}
-    {{- t | tojson(indent=4) }}
-    {{- "\\n\\n" }}
-{% endfor %}
-{% endif %}
-{{- system_message }}
-{{- "<|eot_id|>" }}
-{%- for message in messages %}
-    {%- if 'tool_calls' in message %}
-        {%- if not message.tool_calls|length == 1 %}
-            {{- raise_exception("This model only supports single tool-calls at once!") }}
-        {%- endif %}
-        {%- set call = message.tool_calls[0].function %}
-        {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n{"name": "' + call.name + '", "parameters": ' }}
-        {{- call.arguments | tojson }}
-        {{- "}<|eot_id|>" }}
-    {%- else %}
-        {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' + message['content'] | trim }}
-        {{- '<|eot_id|>' }}
-    {%- endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}
-    {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}
-{%- endif %}
-"""
-MISTRAL = """\
-{%- macro dump(value) %}{{ value | tojson(sort_keys=true, separators=(',', ':')) }}{% endmacro %}
-{{- bos_token }}
-{%- for message in messages %}
-    {%- if message.role == 'system' %}{% continue %}{% endif %}
-    {%- if message.content == 'stop here' %}{% break %}{% endif %}
-    {%- if message.role not in ['user', 'assistant', 'tool'] %}
-        {{- raise_exception('Only user, assistant and tool roles are supported, got ' + message.role + '.') }}
-    {%- endif %}
-    {%- if message.role == 'user' %}
-        {%- if loop.last and tools %}[AVAILABLE_TOOLS]{{ dump(tools) }}[/AVAILABLE_TOOLS]{% endif %}
-        {{- '[INST] ' + message.content + '[/INST]' }}
-    {%- elif message.role == 'assistant' %}
-        {%- generation %}
-        {{- ' ' + message.content + eos_token }}
-        {%- endgeneration %}
-    {%- else %}
-        {{- '[TOOL_RESULTS]' ~ dump({'content': message.content}) ~ '[/TOOL_RESULTS]' }}
-    {%- endif %}
-{%- endfor %}
-{%- if documents %}{{ documents | length }}{% endif %}
-"""
 DEMO = "demo"
 TEMPLATES = {DEMO: None, "qwen3": QWEN3, "llama3": LLAMA3, "mistral": MISTRAL}
 TOOL = {
@@ -313,55 +195,6 @@ def test_what_a_template_refuses_is_the_requests_fault(name: str, messages: Any,
     assert (caught.value.code, caught.value.param) == ("INVALID_ARGUMENT", "messages")
 
 
-@pytest.mark.parametrize(
-    "evil",
-    [
-        "{{ ''.__class__.__mro__ }}",
-        "{{ ''['__class__']['__mro__'] }}",
-        "{{ messages.__class__.__base__.__subclasses__() }}",
-        "{{ ''|attr('__class__')|attr('__mro__') }}",
-        "{{ '{0.__class__.__mro__}'.format(1) }}",
-        "{{ raise_exception.__globals__ }}",
-        "{{ strftime_now.__globals__ }}",
-        "{{ tojson.__globals__ }}{{ cycler.__init__.__globals__ }}",
-        "{{ self.__init__.__globals__ }}",
-        "{{ namespace.__init__.__globals__ }}",
-        "{% set _ = messages.append(1) %}",
-        "{% set _ = messages[0].update({'role': 'system'}) %}",
-        "{% set _ = messages[0].pop('content') %}",
-        "{% for i in range(10 ** 9) %}{% endfor %}",
-        "{{ 1 / 0 }}",
-        "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}",
-        "{{ undefined.field }}",
-    ],
-)
-def test_the_sandbox_refuses(evil: str) -> None:
-    """Refused, or rendered to nothing of Python's own."""
-    messages = [{"role": "user", "content": "x"}]
-    try:
-        text = ChatTemplate(evil, {}).render(
-            messages, None, {}, add_generation_prompt=True, continue_final_message=False
-        )
-    except TandemError as error:
-        assert error.code == "INVALID_ARGUMENT"
-    else:
-        assert not re.search("class|object|builtins|import", text), text
-    assert messages == [{"role": "user", "content": "x"}]
-
-
-@pytest.mark.parametrize("evil", ["{{ ''.__class__.__mro__ }}", "{% set _ = messages.append(1) %}"])
-def test_the_sandbox_says_so(evil: str) -> None:
-    with pytest.raises(TandemError, match="the chat template refuses these messages: access to"):
-        ChatTemplate(evil, {}).render(SHORT, None, {}, add_generation_prompt=True, continue_final_message=False)
-
-
-def test_nothing_is_included_from_files() -> None:
-    with pytest.raises(TandemError):
-        ChatTemplate("{% include '/etc/passwd' %}", {}).render(
-            SHORT, None, {}, add_generation_prompt=True, continue_final_message=False
-        )
-
-
 def test_without_a_template_messages_are_refused() -> None:
     with pytest.raises(TandemError, match="--chat-template"):
         ChatTemplate(None, {}).render(SHORT, None, {}, add_generation_prompt=True, continue_final_message=False)
@@ -370,46 +203,3 @@ def test_without_a_template_messages_are_refused() -> None:
 def test_an_invalid_template_is_fatal() -> None:
     with pytest.raises(Fatal, match="not valid"):
         ChatTemplate("{% if %}", {})
-
-
-def test_where_the_template_comes_from(tmp_path: Path) -> None:
-    assert find_template(tmp_path, None) is None
-    named = [{"name": "tool_use", "template": "T"}, {"name": "default", "template": "D"}]
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
-    assert find_template(tmp_path, None) == "D"
-    (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": "J"}))
-    assert find_template(tmp_path, None) == "J"
-    (tmp_path / "chat_template.jinja").write_text("{{ own }}")
-    assert find_template(tmp_path, None) == "{{ own }}"
-    other = tmp_path / "other"
-    other.write_text("{{ other }}")
-    assert find_template(tmp_path, str(other)) == "{{ other }}"
-
-
-def test_a_long_template_may_be_the_option_itself(tmp_path: Path) -> None:
-    assert find_template(tmp_path, QWEN3) == QWEN3
-
-
-def test_an_option_that_is_neither_file_nor_template_is_fatal(tmp_path: Path) -> None:
-    with pytest.raises(Fatal, match="there is no file nowhere"):
-        find_template(tmp_path, "nowhere")
-
-
-def test_special_tokens_as_templates_name_them(tmp_path: Path) -> None:
-    config = {"bos_token": {"content": "<s>"}, "eos_token": "</s>", "pad_token": None, "sep_token": "<sep>"}
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-    assert special_tokens(tmp_path) == {"bos_token": "<s>", "eos_token": "</s>", "sep_token": "<sep>"}
-
-
-@pytest.mark.parametrize("content", [b"[", b"[]", b"\xff", b"[" * 100_000])
-def test_a_broken_configuration_is_fatal(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "tokenizer_config.json").write_bytes(content)
-    for read in (special_tokens, lambda path: find_template(path, None)):
-        with pytest.raises(Fatal, match="tokenizer_config.json"):
-            read(tmp_path)
-
-
-def test_a_template_that_is_no_text_is_fatal(tmp_path: Path) -> None:
-    (tmp_path / "broken.jinja").write_bytes(b"\xff\xfe")
-    with pytest.raises(Fatal, match="broken.jinja"):
-        find_template(tmp_path, str(tmp_path / "broken.jinja"))

@@ -14,10 +14,11 @@ from services.config import WorkerOptions
 from services.worker.device import GRAPH_SIZES, Device
 from services.worker.loading import LoadedModel, load_model
 from tests.checkpoints import make_qwen3
+from tests.gpu.ahead import run_steps
 from tests.worker.in_process import Answer, InProcess
 from tests.worker.replays import Replays
 
-SHAPE = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "num_hidden_layers": 2}
+SHAPE = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "num_hidden_layers": 2, "vocab_size": 60}
 PROMPTS = [[5, 6, 7], [9] * 6, [11, 12], [3, 1, 4, 1, 5]]
 LENGTHS = [3, 9, 6, 7]  # of the answers: requests leave one by one
 
@@ -26,6 +27,11 @@ LENGTHS = [3, 9, 6, 7]  # of the answers: requests leave one by one
 def model(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     path = make_qwen3(tmp_path_factory.mktemp("graphs"), seed=3, **SHAPE)
     return load_model(path, options(path), TritonOps())
+
+
+@pytest.fixture(scope="module")
+def expected(model: LoadedModel) -> list[Answer]:
+    return ask(start(model, None))
 
 
 def options(path: Path) -> WorkerOptions:
@@ -37,31 +43,32 @@ def start(model: LoadedModel, device: Device | None, max_num_seqs: int = 4) -> I
     return InProcess(path, options(path), EngineLimits(1, max_num_seqs, 8), model=model, device=device)
 
 
-def ask(engine: InProcess) -> list[Answer]:
-    """All at once; the longest prompt comes in two chunks."""
+def ask(engine: InProcess, ahead: bool = False) -> list[Answer]:
+    """All at once; the longest prompt comes in two chunks. `ahead`: a step is launched before the last is collected."""
     answers = [
         engine.add(prompt, SamplingParams(max_tokens=length, temperature=0.8, logprobs=0), seed=index)
         for index, (prompt, length) in enumerate(zip(PROMPTS, LENGTHS, strict=True))
     ]
+    if ahead:
+        run_steps(engine)
     while engine.step():
         pass
     return answers
 
 
-def test_graphs_change_nothing(model: LoadedModel) -> None:
+def test_graphs_change_nothing(model: LoadedModel, expected: list[Answer]) -> None:
     device = Replays(graph_sizes=(1, 3, 8))
-    plain, engine = start(model, None), start(model, device)
-    expected = ask(plain)
-    for _ in range(2):  # at first graphs are recorded where they are needed, then all are there
-        assert ask(engine) == expected
+    engine = start(model, device)
+    for ahead in (False, True):  # at first graphs are recorded where they are needed, then all are there
+        assert ask(engine, ahead) == expected
     assert device.num_records == 3  # 1, 3, and 4: as many as there are slots
     assert device.num_replays > 2 * max(LENGTHS) - 6
 
 
-def test_graphs_are_recorded_in_idle_moments_from_the_largest_on(model: LoadedModel) -> None:
+def test_graphs_are_recorded_in_idle_moments_from_the_largest_on(model: LoadedModel, expected: list[Answer]) -> None:
     """Between two steps, too: what running requests have computed stays."""
     device = Replays(graph_sizes=(1, 2, 8))
-    engine, expected = start(model, device), ask(start(model, None))
+    engine = start(model, device)
     recorded = []
     for prompt, length in zip(PROMPTS, LENGTHS, strict=True):
         engine.add(prompt, SamplingParams(max_tokens=length, temperature=0.8, logprobs=0), seed=len(recorded))
@@ -73,28 +80,28 @@ def test_graphs_are_recorded_in_idle_moments_from_the_largest_on(model: LoadedMo
     assert [answer.token_ids for answer in engine.answers.values()] == [answer.token_ids for answer in expected]
 
 
-def test_a_step_before_there_are_requests_changes_nothing(model: LoadedModel) -> None:
+def test_a_step_before_there_are_requests_changes_nothing(model: LoadedModel, expected: list[Answer]) -> None:
     engine = start(model, Replays(graph_sizes=(1, 8)))
     engine.runner.try_out()
-    assert ask(engine) == ask(start(model, None))
+    assert ask(engine) == expected
 
 
 def test_without_memory_for_graphs_batches_run_kernel_by_kernel(
-    model: LoadedModel, caplog: pytest.LogCaptureFixture
+    model: LoadedModel, expected: list[Answer], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Also those that a larger graph could take: it would compute many rows for few."""
     device = Replays(graph_sizes=(1, 2, 8), room=1)
     engine = start(model, device)
-    assert ask(engine) == ask(start(model, None))
+    assert ask(engine) == expected
     assert device.num_records == 1 and not engine.runner.record()
     told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert told == ["no memory for a graph of 2 requests: batches of sizes [2, 1] run kernel by kernel"]
 
 
-def test_a_batch_beyond_the_largest_graph_runs_kernel_by_kernel(model: LoadedModel) -> None:
+def test_a_batch_beyond_the_largest_graph_runs_kernel_by_kernel(model: LoadedModel, expected: list[Answer]) -> None:
     device = Replays(graph_sizes=(2,))
     engine = start(model, device)
-    assert ask(engine) == ask(start(model, None))
+    assert ask(engine) == expected
     assert device.num_records == 1
 
 

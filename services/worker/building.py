@@ -8,16 +8,19 @@ import torch
 
 from engine_core.worker_messages import EngineLimits
 from services.config import WorkerOptions
-from services.worker.device import Cuda, Device, Host
+from services.worker.device import Cuda, Device, Host, out_of_memory
 from services.worker.errors import ModelError
 from services.worker.forward import Forward
 from services.worker.input_batch import InputBatch
-from services.worker.kv_cache import KvCacheShape, block_bytes, shape_kv_cache
+from services.worker.kv_cache import KvCacheShape, block_bytes, request_length, shape_kv_cache
 from services.worker.loading import LoadedModel
 from services.worker.memory import check_fits, plan_memory, step_bytes
 from services.worker.model_runner import ModelRunner
 from services.worker.models.decoder import Decoder
 from services.worker.phases import Phases
+
+MORE_GRAPHS = 3  # from which is estimated what the others take
+CACHE_ROUNDING = 2 * 2**20  # bytes: what torch's allocator may add to each tensor of the KV cache
 
 
 def build_runner(
@@ -29,25 +32,29 @@ def build_runner(
     """
     decoder = model.decoder
     config, dtype = decoder.config, decoder.dtype
-    if device is None:
-        device = Cuda(decoder.device) if decoder.device.type == "cuda" else Host(decoder.ops.kernel_nanoseconds)
-    step = step_bytes(config, dtype, decoder.ops, options, limits, graphs=bool(device.graph_sizes))
-    if device.compiles:
+    trial = device or device_of(decoder)
+    step = step_bytes(config, dtype, decoder.ops, options, limits, graphs=bool(trial.graph_sizes))
+    if trial.compiles:
         # The larger one: who computes knows nothing of drivers, and who tries does not try every shape.
-        step = max(step, tried_bytes(decoder, options, limits, device))
+        step = max(step, tried_bytes(decoder, options, limits, trial)) + 2 * config.num_layers * CACHE_ROUNDING
         phases.done("first steps")
     memory = plan_memory(config, dtype, decoder.device, options, limits, step)
     shape = shape_kv_cache(config, dtype, options.block_size, memory.budget, options.max_model_len, limits.max_num_seqs)
     kv_bytes = shape.num_blocks * block_bytes(config, shape.block_size, dtype)
     check_fits(memory, kv_bytes)
     try:
-        runner = make_runner(decoder, limits, shape, device)
+        # Not the trial's device: where graphs of a pool are all gone, torch need not let another begin in it.
+        runner = make_runner(decoder, limits, shape, device or device_of(decoder))
     except (OSError, torch.OutOfMemoryError) as error:
         raise ModelError(f"a KV cache of {kv_bytes} bytes cannot be had: lower --kv-cache-memory-bytes") from error
     memory.tell(kv_bytes)
     runner.record()  # the largest graph, in whose memory the others find room
     phases.done("KV cache")
     return runner, shape
+
+
+def device_of(decoder: Decoder) -> Device:
+    return Cuda(decoder.device) if decoder.device.type == "cuda" else Host(decoder.ops.kernel_nanoseconds)
 
 
 def make_runner(decoder: Decoder, limits: EngineLimits, shape: KvCacheShape, device: Device) -> ModelRunner:
@@ -61,19 +68,21 @@ def make_runner(decoder: Decoder, limits: EngineLimits, shape: KvCacheShape, dev
 def tried_bytes(decoder: Decoder, options: WorkerOptions, limits: EngineLimits, device: Device) -> int:
     """What the largest steps and all graphs take, seen from outside: with a KV cache of one block, which all requests
     share. Afterwards whatever is compiled at first use is. Raises ModelError when memory does not suffice."""
-    length = options.max_model_len or decoder.config.max_position_embeddings
+    length = request_length(decoder.config, options.max_model_len)
     device.release()
     before = device.taken_bytes()
     try:
         runner = make_runner(decoder, limits, KvCacheShape(1, options.block_size, length), device)
-        runner.record()  # the largest graph
         runner.try_out()
         after = device.taken_bytes()
-        if runner.record():  # the next one takes what each of the others does: room of the driver's
-            after += (device.taken_bytes() - after) * (1 + runner.num_missing)
-    except torch.OutOfMemoryError as error:
+        # More graphs find room in the memory of those that there are: what they take is the driver's.
+        num_more = sum(runner.record() for _ in range(min(MORE_GRAPHS, runner.num_missing)))
+        each = (device.taken_bytes() - after) / max(1, num_more)
+        return int(after + each * (num_more + runner.num_missing)) - before
+    except RuntimeError as error:
+        if not out_of_memory(error):
+            raise
         raise ModelError(
             f"a step with --max-num-batched-tokens {limits.max_num_batched_tokens} and --max-num-seqs"
             f" {limits.max_num_seqs} does not fit beside the weights: lower one of them"
         ) from error
-    return after - before

@@ -41,7 +41,7 @@ class Device(Protocol):
     def record(self, work: Callable[[], None]) -> Callable[[], None]:
         """A graph of `work`, which is run once before, so that whatever is compiled or loaded at first use is.
 
-        Raises torch.OutOfMemoryError.
+        Raises an error that is `out_of_memory` when it is.
         """
 
     def taken_bytes(self) -> int:
@@ -49,6 +49,12 @@ class Device(Protocol):
 
     def release(self) -> None:
         """What an allocator holds for later is taken no more."""
+
+
+def out_of_memory(error: RuntimeError) -> bool:
+    """Whether a device's memory ran out: torch's allocator has an error for it, drivers say it in words, where a graph
+    is made ready or a kernel loaded."""
+    return isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error)
 
 
 class HostMoment:

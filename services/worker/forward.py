@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from kernels.interface import AttentionInputs
-from services.worker.device import Device
+from services.worker.device import Device, out_of_memory
 from services.worker.input_batch import InputBatch, StepInputs, no_inputs, trial_inputs
 from services.worker.models.decoder import Decoder, KvCache
 from services.worker.step_buffers import StepBuffers
@@ -23,7 +23,7 @@ from services.worker.step_buffers import StepBuffers
 log = logging.getLogger(__name__)
 BYTES_OF_TOKEN, BYTES_OF_ROW = 3 * 8, 3 * 8 + 3 * 4  # among a step's numbers
 ROOM = 4096  # bytes, for what is rounded up
-TRIALS = (8, 40, 2**31)  # tokens of a prompt: few, some, and as many as a step takes
+TRIALS = (2, 8, 40, 2**31)  # tokens of prompts: few, some, and as many as a step takes
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Forward:
         self._max_num_batched_tokens = max_num_batched_tokens
         self._max_model_len = max_model_len
         self._block_size = block_size
-        rows = min(len(batch.slots), max_num_batched_tokens)
+        self.max_rows = rows = min(len(batch.slots), max_num_batched_tokens)  # that a step can sample
         self._buffers = StepBuffers(device, BYTES_OF_TOKEN * max_num_batched_tokens + BYTES_OF_ROW * rows + ROOM)
         self._sizes = sorted({min(size, rows) for size in device.graph_sizes})
         self._graphs: dict[int, Callable[[], None] | None] = {}  # None: batches of that size run kernel by kernel
@@ -84,10 +84,17 @@ class Forward:
         return self._hidden[:count], sent
 
     def try_out(self) -> Tensor:
-        """Hidden states [1, hidden] of some token, before there are requests: prompts of few and of many tokens."""
-        most = min(self._max_num_batched_tokens, self._max_model_len)
-        counts = sorted({min(count, most) for count in TRIALS})
-        hidden = [self._compute(self._send(trial_inputs(count, self._block_size), most)) for count in counts]
+        """Hidden states [1, hidden] of some token, before there are requests: prompts of few and of many tokens, and
+        graphs of one request and of twice as many each time, the largest first."""
+        for size in self.missing:
+            if size == self._sizes[-1] or size.bit_count() == 1:
+                self._record(size)
+        longest = self._max_model_len
+        most = min(self._max_num_batched_tokens, len(self._batch.slots) * longest)
+        hidden = [
+            self._compute(self._send(trial_inputs(count, longest, self._block_size), longest))
+            for count in sorted({min(count, most) for count in TRIALS})
+        ]
         return hidden[0]
 
     @property
@@ -105,13 +112,21 @@ class Forward:
     def _record(self, size: int) -> None:
         """When memory does not suffice, there are no more graphs than there are by then."""
         sent = self._send(no_inputs().padded(size), self._max_model_len)
-        try:
-            self._graphs[size] = self._device.record(lambda: self._compute_into(self._hidden[:size], sent))
-        except torch.OutOfMemoryError:
+        if self._is_recorded(size, sent):
+            return
+        self._device.release()  # what the allocator holds for other steps may be what the graph lacks
+        if not self._is_recorded(size, sent):
             missing = self.missing
             log.warning("no memory for a graph of %d requests: batches of sizes %s run kernel by kernel", size, missing)
             self._graphs.update(dict.fromkeys(missing))
-            self._device.release()
+
+    def _is_recorded(self, size: int, sent: Sent) -> bool:
+        try:
+            self._graphs[size] = self._device.record(lambda: self._compute_into(self._hidden[:size], sent))
+        except RuntimeError as error:
+            if not out_of_memory(error):
+                raise
+        return size in self._graphs
 
     def _send(self, inputs: StepInputs, max_seq_len: int) -> Sent:
         """`max_seq_len` decides the width of the block tables: a graph's is always the same."""

@@ -67,17 +67,19 @@ class StepInputs:
         )
 
 
-def trial_inputs(count: int, block_size: int) -> StepInputs:
-    """One request of `count` tokens in slot 0, whose KV goes to block 0: to try kernels before there are requests."""
-    positions, first = np.arange(count), np.zeros(1, dtype=np.int64)
-    ends = np.array([0, count], dtype=np.int32)
+def trial_inputs(count: int, longest: int, block_size: int) -> StepInputs:
+    """Requests of `count` tokens together and `longest` each, all in slot 0, whose KV goes to block 0: to try kernels
+    before there are requests."""
+    starts = np.append(np.arange(0, count, longest), count).astype(np.int32)
+    lens = np.diff(starts)
+    positions, first = np.arange(count) % longest, np.zeros(1, dtype=np.int64)
     return StepInputs(
         token_slots=np.zeros_like(positions),
         positions=positions,
         slot_mapping=positions % block_size,
-        request_slots=ends[:1],
-        query_start_loc=ends,
-        seq_lens=ends[1:],
+        request_slots=np.zeros_like(lens),
+        query_start_loc=starts,
+        seq_lens=lens,
         wanted=first,
         sampled_slots=first,
         sampled_places=first,

@@ -21,6 +21,14 @@ def block_bytes(config: DecoderConfig, block_size: int, dtype: torch.dtype) -> i
     return (block_size + num_values) * config.num_layers * config.num_kv_heads * config.head_dim * dtype.itemsize
 
 
+def request_length(config: DecoderConfig, max_model_len: int | None) -> int:
+    """The most tokens of a request as asked for, or that the model knows. Raises ModelError when it knows fewer."""
+    limit = config.max_position_embeddings
+    if max_model_len is not None and max_model_len > limit:
+        raise ModelError(f"--max-model-len {max_model_len} is above the model's max_position_embeddings, {limit}")
+    return max_model_len or limit
+
+
 def shape_kv_cache(
     config: DecoderConfig,
     dtype: torch.dtype,
@@ -33,12 +41,9 @@ def shape_kv_cache(
 
     Raises ModelError when an explicit max_model_len does not fit; without one, the length is what fits.
     """
-    limit = config.max_position_embeddings
-    if max_model_len is not None and max_model_len > limit:
-        raise ModelError(f"--max-model-len {max_model_len} is above the model's max_position_embeddings, {limit}")
+    wanted = request_length(config, max_model_len)
     per_block = block_bytes(config, block_size, dtype)
     fits = memory_bytes // per_block
-    wanted = max_model_len or limit
     if fits * block_size < wanted:
         if max_model_len is not None or fits == 0:
             raise ModelError(

@@ -16,6 +16,7 @@ from services.config import WorkerOptions
 from services.worker.control_groups import available_bytes
 from services.worker.device import GRAPH_SIZES
 from services.worker.errors import ModelError
+from services.worker.kv_cache import request_length
 from services.worker.models.config import DecoderConfig
 from services.worker.models.parameters import num_weight_bytes
 from services.worker.sampler import GROUP_BYTES, group_size
@@ -91,7 +92,7 @@ def step_bytes(
     Of T tokens and S sampled rows; what lives at once is read off decoder.py, model_runner.py and sampler.py.
     """
     tokens, rows = limits.max_num_batched_tokens, min(limits.max_num_seqs, limits.max_num_batched_tokens)
-    length = options.max_model_len or config.max_position_embeddings
+    length = request_length(config, options.max_model_len)
     blocks = -(-length // options.block_size)
     state = limits.max_num_seqs * (4 * (length + 1) + 4 * blocks)
     inputs = tokens * INPUT_BYTES + 3 * rows * 4 * blocks
@@ -121,8 +122,10 @@ def _forward_bytes(config: DecoderConfig, dtype: torch.dtype, ops: Ops, tokens: 
 
 def _free_gpu_bytes(device: torch.device, options: WorkerOptions) -> int:
     """What --gpu-memory-utilization leaves beside all that is in use. Raises ModelError when that is nothing."""
+    # Of an engine before this one, of loading, of the trial: what torch keeps looks taken. No graph lives now.
     gc.collect()
-    torch.cuda.empty_cache()  # of an engine before this one, and of loading: what torch keeps looks taken
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
     if options.kv_cache_memory_bytes is not None:
         return free

@@ -75,7 +75,7 @@ class ModelRunner:
     def try_out(self) -> None:
         """Runs the largest steps, and smaller ones that other kernels compute, before there are requests."""
         hidden = self._forward.try_out()
-        for count in sorted({min(rows, len(self._batch.slots)) for rows in TRIAL_ROWS}):
+        for count in sorted({min(rows, self._forward.max_rows) for rows in TRIAL_ROWS}):
             logits = self._decoder.logits(hidden.expand(count, -1).contiguous())
             for sampling in (GREEDY, EVERYTHING):
                 sample(logits, self._trial_rows(sampling, count), self._decoder.ops).to_host()

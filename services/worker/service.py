@@ -88,6 +88,15 @@ def _follow(link: EngineLink, runner: ModelRunner, metrics: WorkerMetrics, spans
     """Runs plans. Raises EngineGone."""
     metrics.registered.set()
     watchdog = Watchdog()
+    try:
+        _run_plans(link, runner, metrics, spans, watchdog)
+    finally:
+        watchdog.watch(0)
+
+
+def _run_plans(
+    link: EngineLink, runner: ModelRunner, metrics: WorkerMetrics, spans: StepSpans, watchdog: Watchdog
+) -> None:
     launched: deque[tuple[Launched, int]] = deque()  # with the moment at which each began
     while True:
         # A result goes up as soon as it is there; meanwhile the next plan is queued behind the one that runs.

@@ -2,8 +2,6 @@
 
 from collections.abc import Callable, Sequence
 
-import torch
-
 from services.worker.device import Host
 
 
@@ -16,12 +14,12 @@ class Replays(Host):
         super().__init__(lambda: 0)
         self.graph_sizes = graph_sizes
         self.num_records = self.num_replays = 0
-        self._room = room
+        self.room = room
 
     def record(self, work: Callable[[], None]) -> Callable[[], None]:
         work()
-        if self.num_records == self._room:
-            raise torch.OutOfMemoryError("no room for another graph")
+        if self.num_records == self.room:
+            raise RuntimeError("CUDA error: out of memory")
         self.num_records += 1
 
         def replay() -> None:

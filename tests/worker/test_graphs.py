@@ -105,6 +105,16 @@ def test_a_batch_beyond_the_largest_graph_runs_kernel_by_kernel(model: LoadedMod
     assert device.num_records == 1
 
 
+def test_a_graph_may_lack_what_the_allocator_holds_for_others(model: LoadedModel, expected: list[Answer]) -> None:
+    class Holding(Replays):
+        def release(self) -> None:
+            self.room = 3
+
+    device = Holding(graph_sizes=(1, 2, 8), room=1)
+    assert ask(start(model, device)) == expected
+    assert device.num_records == 3
+
+
 def test_sizes_ascend_and_small_batches_are_padded_by_few() -> None:
     assert list(GRAPH_SIZES) == sorted(set(GRAPH_SIZES))
     assert all(after - before <= max(4, before) for before, after in pairwise(GRAPH_SIZES))

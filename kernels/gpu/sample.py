@@ -245,7 +245,7 @@ def _num_equal(logits_ptr, ids_ptr, count, key, last, BLOCK: tl.constexpr):
     return tl.sum(found, axis=0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["vocab"])  # 3.6 cannot compile it for a vocabulary of 1
 def _pick_kernel(
     draws_ptr, bounds_ptr, keys_ptr, counts_ptr, candidates_ptr, ids_ptr, tokens_ptr, vocab,
     SCALE: tl.constexpr, BLOCK: tl.constexpr,

@@ -152,13 +152,14 @@ def product(x: Tensor, weight: Tensor, scales: Tensor | None, schedule: Schedule
     many = enough(rows, n)
     small = FEW if rows <= FEW.rows else SOME
     tile = MANY if many and x.dtype != torch.float32 else small
-    return multiply(x, weight, scales, schedule, dtype, tile, split=not many)
+    # One segment needs no second accumulator, which is half of the registers.
+    return multiply(x, weight, scales, schedule, dtype, tile, split=not many or schedule.segments == 1)
 
 
 def multiply(
     x: Tensor, weight: Tensor, scales: Tensor | None, schedule: Schedule, dtype: torch.dtype, tile: Tile, split: bool
 ) -> Tensor:
-    """The product by tiles of this shape; `split`: each segment by a program of its own."""
+    """The product by tiles of this shape; `split`: each segment by a program of its own, not one after the other."""
     (rows, k), n = x.shape, weight.shape[0]
     assert x.stride(1) == 1 and weight.shape[1] == k and weight.is_contiguous()
     block_k, steps, segments = schedule
@@ -170,7 +171,7 @@ def multiply(
     _linear_kernel[tiles, segments if split else 1](
         x, weight, scale, target, rows, n, k, x.stride(0), triton.cdiv(k, block_k), steps,
         BLOCK_M=tile.rows, BLOCK_N=tile.columns, BLOCK_K=block_k, GROUP=GROUP,
-        WALK=segments > 1 and not split, SCALED=scales is not None and not partial, EVEN_K=k % block_k == 0,
+        WALK=not split, SCALED=scales is not None and not partial, EVEN_K=k % block_k == 0,
         # Triton's interpreter computes bf16 tl.dot wrongly without a word (3.7.1): float32 there.
         UPCAST=triton.knobs.runtime.interpret,
         num_warps=tile.num_warps, num_stages=tile.num_stages,

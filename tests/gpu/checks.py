@@ -1,25 +1,31 @@
-"""The list of checks, in the order of the table: what all else is built on comes first."""
+"""The list of checks, in the order of the table, for the time may not suffice for all of them: what all else is built
+on, then the times of whole steps, then those of single kernels."""
 
+import functools
 import platform
+from dataclasses import replace
 from importlib.metadata import version
 
 import torch
 
-from tests.gpu import attention, determinism, kernels, parity, pointwise, products, sampling, steps, worker
+from tests.gpu import attention, determinism, kernels, limits, parity, pointwise, products, sampling, steps, worker
+from tests.gpu.engines import release
 from tests.gpu.table import Check
 
 
 def all_checks(device: torch.device) -> list[Check]:
-    checks = [Check("machine", lambda: machine(device)), *kernels.checks(device), *sampling.checks(device)]
-    checks += [*parity.checks(device), *worker.checks(device), *determinism.checks(device)]
-    if device.type == "cuda":
-        checks += [
-            *products.checks(device),
-            *pointwise.checks(device),
-            *attention.checks(device),
-            *steps.checks(device),
-        ]
-    return checks
+    checks = [Check("machine", lambda: machine(device), alone=False), *kernels.checks(device), *sampling.checks(device)]
+    checks += [*parity.checks(device), *determinism.checks(device), *worker.checks(device)]
+    if device.type != "cuda":  # nothing is timed there, and caches are small
+        return [replace(check, alone=False) for check in checks]
+    checks += [*limits.checks(device), *steps.checks(device)]
+    single = [*products.checks(device), *pointwise.checks(device), *attention.checks(device), *products.tiles(device)]
+    return checks + [Check(check.name, functools.partial(with_all_memory, check)) for check in single]
+
+
+def with_all_memory(check: Check) -> str:
+    release()
+    return check.run()
 
 
 def machine(device: torch.device) -> str:

@@ -2,15 +2,20 @@
 
 Triton is told of a GPU that is not there, and stops each launch before it starts. So types, constants and shared memory
 are those of a GPU, which the interpreter on a CPU knows nothing of; and so are the instructions that the products take,
-which must be the same for any number of rows. Needs the ptxas that comes with Triton.
+which must be the same for any number of rows. What spills is told, for it costs time. Needs the ptxas and cuobjdump
+that come with Triton.
 """
 
 import re
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
+from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
@@ -19,7 +24,8 @@ from kernels.gpu import activation, norm, sample
 from kernels.gpu.matrix import matrix_of
 from tests.gpu import table
 from tests.gpu.table import Check
-from tests.kernels.cases import attention_case, randn, rope_case
+from tests.kernels.attention_cases import attention_case
+from tests.kernels.cases import randn, rope_case
 from tests.kernels.draw_cases import draws_of
 
 CPU = torch.device("cpu")
@@ -95,6 +101,24 @@ def products_and_shuffles(kernel: Any) -> list[str]:
     return sorted(re.findall(r"(?:wgmma\.mma_async|mma|shfl)\.sync\.[\w.]+", kernel.asm["ptx"]))
 
 
+def spilled(kernel: Any) -> int:
+    """Bytes of a thread's stack: of what there were no registers for."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        Path(file.name).write_bytes(kernel.asm["cubin"])
+        command = [knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name]
+        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return max(int(size) for size in re.findall(r"\bSTACK:(\d+)", told))
+
+
+def resources(compiled: list[Any], capability: int) -> str:
+    """Fails where a program of some kernel uses more shared memory than it may."""
+    shared = max(kernel.metadata.shared for kernel in compiled)
+    assert shared <= CAPABILITIES[capability], f"{shared} bytes of shared memory"
+    spills = [f"{size} of {kernel.name}" for kernel in compiled if (size := spilled(kernel))]
+    told = f"spills in bytes: {', '.join(spills)}" if spills else "no spills"
+    return f"{len(compiled)} kernels, at most {shared} bytes of shared memory, {told}"
+
+
 def checks(compiled: list[Any]) -> list[Check]:
     def check(capability: int, name: str, dtype: torch.dtype, head_dim: int) -> Check:
         def run() -> str:
@@ -108,11 +132,9 @@ def checks(compiled: list[Any]) -> list[Check]:
             launch_all(dtype, head_dim)
             expected = OTHERS + PRODUCTS * len(forms)
             assert len(compiled) == expected, f"{len(compiled)} kernels were compiled, not {expected}"
-            shared = max(kernel.metadata.shared for kernel in compiled)
-            assert shared <= CAPABILITIES[capability], f"{shared} bytes of shared memory"
             attention = [products_and_shuffles(kernel) for kernel in compiled if kernel.name == "_attention_kernel"]
             assert len(attention) == 4 and all(each == attention[0] for each in attention), "attention's bits differ"
-            return f"{len(compiled)} kernels, at most {shared} bytes of shared memory"
+            return resources(compiled, capability)
 
         return Check(f"compiled for sm_{capability}, {name}, head size {head_dim}", run)
 
@@ -128,9 +150,7 @@ def checks(compiled: list[Any]) -> list[Check]:
             logits = randn(CPU, torch.float32, 3, vocab)
             sample.draw(logits, logits, draws_of([(0.6, 0.95, 0.1, 20)] * 3))
             assert len(compiled) == 4, f"{len(compiled)} kernels were compiled, not 4"
-            shared = max(kernel.metadata.shared for kernel in compiled)
-            assert shared <= CAPABILITIES[capability], f"{shared} bytes of shared memory"
-            return f"{len(compiled)} kernels, at most {shared} bytes of shared memory"
+            return resources(compiled, capability)
 
         return Check(f"compiled for sm_{capability}, draw from {vocab}", run)
 

@@ -1,4 +1,7 @@
-"""The Triton kernels against their plain torch twins: one row for each kernel and dtype."""
+"""The Triton kernels against their plain torch twins: one row for each kernel and dtype.
+
+On a GPU each kind of shape compiles its own kernels, a second each: bf16, which models are served in, has all of them.
+"""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -6,18 +9,20 @@ from typing import Any
 import torch
 
 from kernels.gpu import attention, rope
+from tests.gpu.shapes import PRODUCTS, VOCAB
 from tests.gpu.table import Check, Note
-from tests.kernels import cases
+from tests.kernels import attention_cases, cases, product_cases
 
-DTYPES = {"float32": torch.float32, "bf16": torch.bfloat16, "float16": torch.float16}
+DTYPES = {"bf16": torch.bfloat16, "float32": torch.float32, "float16": torch.float16}
 Shape = dict[str, Any]
 
 # (kv_heads, group, head_dim, block_size): every head size, GQA ratio and block size that a model is likely to have,
 # the odd ones, and the ones (1) that the compiler treats as constants.
 HEADS = [
-    (8, 2, 128, 16), (2, 4, 64, 16), (1, 1, 16, 1), (3, 2, 24, 4), (8, 1, 64, 32), (1, 8, 128, 16), (2, 7, 64, 8),
-    (4, 5, 80, 16), (2, 3, 96, 16), (1, 16, 128, 128), (2, 24, 64, 16), (8, 4, 128, 256), (2, 2, 256, 16),
+    (8, 2, 128, 16), (2, 4, 64, 16), (1, 1, 16, 1), (3, 2, 24, 4), (2, 2, 256, 16), (8, 1, 64, 32), (1, 8, 128, 16),
+    (2, 7, 64, 8), (4, 5, 80, 16), (2, 3, 96, 16), (1, 16, 128, 128), (2, 24, 64, 16), (8, 4, 128, 256),
 ]  # fmt: skip
+NUM_OTHER_HEADS = 5  # of them, for the other dtypes
 LENS = [
     [(1, 0)],
     [(1, 62), (1, 63), (1, 64), (1, 65), (1, 127)],
@@ -33,7 +38,10 @@ def checks(device: torch.device) -> list[Check]:
         rows += [
             *(row for form in forms(device) for row in product_checks(device, name, dtype, form)),
             check_of(f"kernel rms_norm {name}", cases.check_rms_norm, device, dtype, norm_shapes(device)),
-            check_of(f"kernel rope_and_write {name}", cases.check_rope_and_write, device, dtype, rope_shapes(device)),
+            check_of(
+                f"kernel rope_and_write {name}",
+                cases.check_rope_and_write, device, dtype, rope_shapes(device, dtype),
+            ),
             check_of(f"kernel silu_mul {name}", cases.check_silu_mul, device, dtype, activation_shapes(device)),
             check_of(
                 f"kernels of one token {name}, any number: same bits",
@@ -41,20 +49,27 @@ def checks(device: torch.device) -> list[Check]:
             ),
             check_of(
                 f"kernel paged_attention {name}",
-                cases.check_paged_attention, device, dtype, attention_shapes(device),
+                attention_cases.check_paged_attention, device, dtype, attention_shapes(device, dtype),
             ),
             check_of(
                 f"kernel paged_attention {name}, any cut: same bits",
-                cases.check_cuts_of_attention, device, dtype, cuts(device),
+                attention_cases.check_cuts_of_attention, device, dtype, cuts(device),
             ),
             check_of(
                 f"kernel paged_attention {name}, any split: same bits",
-                cases.check_splits_of_attention, device, dtype, splits(device),
+                attention_cases.check_splits_of_attention, device, dtype, splits(device, dtype),
             ),
         ]  # fmt: skip
     if device.type == "cuda":
-        rows.append(Check("kernel rope_and_write and attention above 2**31 elements", lambda: beyond_int32(device)))
+        name = "kernel rope_and_write and attention above 2**31 elements"
+        rows.append(Check(name, lambda: beyond_int32(device), alone=False))
     return rows
+
+
+def heads_for(device: torch.device, dtype: torch.dtype) -> list[tuple[int, int, int, int]]:
+    if device.type != "cuda":
+        return FEW_HEADS
+    return HEADS if dtype == torch.bfloat16 else HEADS[:NUM_OTHER_HEADS]
 
 
 def forms(device: torch.device) -> list[str | None]:
@@ -66,9 +81,9 @@ def forms(device: torch.device) -> list[str | None]:
 def product_checks(device: torch.device, name: str, dtype: torch.dtype, form: str | None) -> list[Check]:
     kernel = f"kernel linear {name}" + (f", {form}" if form else "")
     kinds: list[tuple[str, Callable[..., float], list[Shape]]] = [
-        ("", cases.check_linear, products(device)),
-        (", any rows: same bits", cases.check_rows_of_linear, rows_of_products(device)),
-        (", any path: same bits", cases.check_paths_of_linear, paths_of_products(device)),
+        ("", product_cases.check_linear, products(device, dtype)),
+        (", any rows: same bits", product_cases.check_rows_of_linear, rows_of_products(device)),
+        (", any path: same bits", product_cases.check_paths_of_linear, paths_of_products(device, dtype)),
     ]
     return [
         check_of(kernel + what, compare, device, dtype, [{**shape, "quantization": form} for shape in shapes])
@@ -92,41 +107,35 @@ def check_of(
                 what = ", ".join(f"{key}={value}" for key, value in shape.items())
                 raise RuntimeError(f"{what}: {' '.join(str(error).split())}") from error
             count += 1
+        if device.type == "cuda":
+            torch.cuda.empty_cache()  # for the processes beside this one
         return f"{count} shapes, {'bit for bit' if worst == 0.0 else f'worst error {worst:.2f} of the allowed'}"
 
-    return Check(name, run)
+    return Check(name, run, alone=False)
 
 
-# (n, k) of every linear layer: qkv, out, gate_up, down and the head of Qwen3-0.6B, then of Qwen3-8B.
-LINEAR = [
-    (4096, 1024), (1024, 2048), (6144, 1024), (1024, 3072), (151936, 1024),
-    (6144, 4096), (4096, 4096), (24576, 4096), (4096, 12288), (151936, 4096),
-]  # fmt: skip
 ROWS = [1, 2, 15, 16, 17, 63, 64, 65, 255, 256, 257, 2048]
 
 
-def products(device: torch.device) -> list[Shape]:
+def products(device: torch.device, dtype: torch.dtype) -> list[Shape]:
     many = device.type == "cuda"
-    return [
-        {"rows": rows, "n": n, "k": k}
-        for n, k in ([*LINEAR[:4], *LINEAR[5:9], (70, 200), (1, 1)] if many else [(70, 200), (1, 1)])
-        for rows in ((1, 17, 300) if many else (1, 17))
-    ]
+    layers = [(n, k) for n, k in PRODUCTS if n != VOCAB] if many else []
+    sizes = [*layers, (70, 200), (1, 1)] if dtype == torch.bfloat16 or not many else [*layers[:1], (70, 200)]
+    return [{"rows": rows, "n": n, "k": k} for n, k in sizes for rows in ((1, 17, 300) if many else (1, 17))]
 
 
 def rows_of_products(device: torch.device) -> list[Shape]:
     if device.type != "cuda":
         return [{"rows": [1, 2, 17], "n": 70, "k": 600}]
-    return [{"rows": ROWS, "n": n, "k": k} for n, k in LINEAR]
+    return [{"rows": ROWS, "n": n, "k": k} for n, k in PRODUCTS]
 
 
-def paths_of_products(device: torch.device) -> list[Shape]:
+def paths_of_products(device: torch.device, dtype: torch.dtype) -> list[Shape]:
     """Every tile, with segments beside each other and one after the other, for several lengths of a segment."""
     if device.type != "cuda":
         return [{"rows": 17, "n": 70, "k": 200}]
-    return [
-        {"rows": rows, "n": n, "k": k} for n, k in ((1024, 2048), (70, 1031), (1, 1)) for rows in (1, 16, 33, 129, 300)
-    ]
+    sizes = [(70, 1031), (1024, 2048), (1, 1)] if dtype == torch.bfloat16 else [(70, 1031)]
+    return [{"rows": rows, "n": n, "k": k} for n, k in sizes for rows in (1, 16, 33, 129, 300)]
 
 
 def norm_shapes(device: torch.device) -> list[Shape]:
@@ -135,13 +144,13 @@ def norm_shapes(device: torch.device) -> list[Shape]:
     return [{"tokens": tokens, "size": size} for size in sizes for tokens in ((1, 7, 333) if many else (1, 3))]
 
 
-def rope_shapes(device: torch.device) -> list[Shape]:
+def rope_shapes(device: torch.device, dtype: torch.dtype) -> list[Shape]:
     many = device.type == "cuda"
     by_heads = [
         (kv_heads * group, kv_heads, head_dim, block_size)
-        for kv_heads, group, head_dim, block_size in (HEADS if many else FEW_HEADS)
+        for kv_heads, group, head_dim, block_size in heads_for(device, dtype)
     ]
-    by_size = [(16, 8, head_dim, 16) for head_dim in (2, 16, 24, 80, 96, 256)] if many else [(3, 1, 2, 4)]
+    by_size = [(16, 8, head_dim, 16) for head_dim in (2, 80, 96)] if many else [(3, 1, 2, 4)]
     names = ("heads", "kv_heads", "head_dim", "block_size")
     return [
         {"tokens": tokens, **dict(zip(names, heads, strict=True)), "with_norm": with_norm}
@@ -166,12 +175,12 @@ def rows_of_pointwise(device: torch.device) -> list[Shape]:
     ]
 
 
-def attention_shapes(device: torch.device) -> list[Shape]:
+def attention_shapes(device: torch.device, dtype: torch.dtype) -> list[Shape]:
     many = device.type == "cuda"
     names = ("kv_heads", "group", "head_dim", "block_size")
     shapes = [
         {"lens": lens, **dict(zip(names, heads, strict=True))}
-        for heads in (HEADS if many else FEW_HEADS)
+        for heads in heads_for(device, dtype)
         for lens in (LENS if many else FEW_LENS)
     ]
     if not many:
@@ -180,7 +189,7 @@ def attention_shapes(device: torch.device) -> list[Shape]:
     long = {"lens": [(257, 1024), (1, -1), (1, 40000)], "kv_heads": 8, "group": 2, "head_dim": 128}
     return shapes + [
         {**long, "block_size": block_size, "window": window}
-        for block_size in (1, 16, 48, 64, 256)
+        for block_size in ((1, 16, 48, 64, 256) if dtype == torch.bfloat16 else (16, 48))
         for window in (0, 1000)
     ]
 
@@ -192,16 +201,17 @@ def cuts(device: torch.device) -> list[Shape]:
     return [dict(zip(names, values, strict=True)) for values in (many if device.type == "cuda" else few)]
 
 
-def splits(device: torch.device) -> list[Shape]:
+def splits(device: torch.device, dtype: torch.dtype) -> list[Shape]:
     names = ("kv_heads", "group", "head_dim", "block_size")
     if device.type != "cuda":
         lens, few = [(7, 0), (1, -1), (5, 70)], {"tile": 16, "segment": 32}
         return [{"lens": lens, **dict(zip(names, heads, strict=True)), **few} for heads in FEW_HEADS]
     lens = [(40, 1000), (1, -1), (300, 5000), (1, 255), (1, 256), (7, 20000)]
+    windowed = HEADS[:NUM_OTHER_HEADS]
     return [
         {"lens": lens, **dict(zip(names, heads, strict=True)), "window": window}
-        for heads in HEADS
-        for window in (0, 1000)
+        for heads in heads_for(device, dtype)
+        for window in ((0, 1000) if heads in windowed else (0,))
     ]
 
 
@@ -217,7 +227,7 @@ def beyond_int32(device: torch.device) -> str:
     dtype = torch.bfloat16
     caches = [torch.empty(num_blocks, block_size, kv_heads, head_dim, dtype=dtype, device=device) for _ in range(2)]
     lens, own = [(30, 0)], torch.tensor([num_blocks - 1, num_blocks - 2], device=device)
-    small = cases.attention_case(device, dtype, lens, kv_heads, group, head_dim, block_size)
+    small = attention_cases.attention_case(device, dtype, lens, kv_heads, group, head_dim, block_size)
     qkv = cases.randn(device, dtype, 30, (group + 2) * kv_heads * head_dim, seed=8)
     positions = torch.arange(30, device=device)
     cos_sin = torch.ones(30, head_dim, device=device)

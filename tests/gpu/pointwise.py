@@ -1,6 +1,6 @@
 """How long the small kernels and the draw take, at the shape of Qwen3-0.6B in bf16. CUDA only; nothing can be wrong.
 
-A share is that of the bandwidth measured first, by copying what no cache holds. Few tokens are the launch's own time.
+A share is that of the memory's rate (limits.py). Few tokens are the launch's own time.
 """
 
 import functools
@@ -11,12 +11,13 @@ from torch import Tensor
 
 from kernels.gpu import activation, norm, rope, sample
 from kernels.interface import Draws
+from tests.gpu.limits import limits
+from tests.gpu.shapes import BLOCK_SIZE, DTYPE, HEAD_DIM, KV_HEADS, SHAPES, VOCAB
 from tests.gpu.table import Check
-from tests.gpu.timings import BLOCK_SIZE, DTYPE, HEAD_DIM, HEADS, HIDDEN, KV_HEADS, median_us
+from tests.gpu.timings import median_us
 from tests.kernels.draw_cases import draws_of
 
-INTERMEDIATE, VOCAB = 3072, 151_936
-COPY_BYTES = 2**30
+SHAPE = SHAPES["0.6B"]
 TOKENS = (1, 32, 256, 2048)
 ROWS = (1, 32, 256)
 KINDS = {"greedy": (0.0, 1.0, 0.0, 0), "sampled": (1.0, 1.0, 0.0, 0), "top-k 50, top-p 0.9": (1.0, 0.9, 0.0, 50)}
@@ -36,25 +37,13 @@ def checks(device: torch.device) -> list[Check]:
         for name, kind in KINDS.items()
         for rows in ROWS
     ]
-    return [Check("bandwidth of a copy", functools.partial(copy, device)), *kernels, *draws]
-
-
-@functools.cache
-def bandwidth(device: torch.device) -> float:
-    """Bytes in a microsecond, read and written."""
-    source = torch.zeros(COPY_BYTES, dtype=torch.int8, device=device)
-    target = torch.empty_like(source)
-    return 2 * COPY_BYTES / median_us(device, lambda: target.copy_(source))
-
-
-def copy(device: torch.device) -> str:
-    return f"{bandwidth(device) / 1000:.0f} GB/s"
+    return [*kernels, *draws]
 
 
 def one(device: torch.device, case: Callable[[torch.device, int], Kernel], count: int) -> str:
     call, size = case(device, count)
     us = median_us(device, call)
-    return f"{us:.1f} us, {size / us / bandwidth(device):.0%} of the bandwidth"
+    return f"{us:.1f} us, {size / us * 1e6 / limits(device).memory:.0%} of the memory's rate"
 
 
 def randn(device: torch.device, *shape: int) -> Tensor:
@@ -62,12 +51,13 @@ def randn(device: torch.device, *shape: int) -> Tensor:
 
 
 def norms(device: torch.device, tokens: int) -> Kernel:
-    hidden, residual, weight = randn(device, tokens, HIDDEN), randn(device, tokens, HIDDEN), randn(device, HIDDEN)
+    hidden, residual = (randn(device, tokens, SHAPE.hidden) for _ in range(2))
+    weight = randn(device, SHAPE.hidden)
     return lambda: norm.add_rms_norm(hidden, residual, weight, 1e-6), 4 * hidden.nbytes
 
 
 def ropes(device: torch.device, tokens: int) -> Kernel:
-    qkv = randn(device, tokens, (HEADS + 2 * KV_HEADS) * HEAD_DIM)
+    qkv = randn(device, tokens, (SHAPE.heads + 2 * KV_HEADS) * HEAD_DIM)
     head_norms = randn(device, HEAD_DIM), randn(device, HEAD_DIM)
     size = (256, BLOCK_SIZE, KV_HEADS, HEAD_DIM)
     cache = randn(device, *size), randn(device, *size)
@@ -78,7 +68,7 @@ def ropes(device: torch.device, tokens: int) -> Kernel:
 
 
 def gates(device: torch.device, tokens: int) -> Kernel:
-    gate_up = randn(device, tokens, 2 * INTERMEDIATE)
+    gate_up = randn(device, tokens, 2 * SHAPE.intermediate)
     return lambda: activation.silu_mul(gate_up), gate_up.nbytes * 3 // 2
 
 

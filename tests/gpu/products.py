@@ -1,8 +1,7 @@
 """How long the products of Qwen3-0.6B and 8B take, beside cuBLAS and the GPU's own limits. CUDA only; nothing here can
 be wrong.
 
-A limit is the time that the weight's bytes take to be read, or the multiplications to be done, at the rates that this
-script finds: of a large copy, and of a large product by torch.
+A limit is the time that the bytes take to be moved, or the multiplications to be done, at the rates of limits.py.
 
     python -m tests.gpu.products [N,K ...]    # all tiles, for who chooses the constants of kernels/gpu/linear.py
 """
@@ -17,12 +16,14 @@ import torch.nn.functional as F
 from kernels.gpu import linear
 from kernels.gpu.linear import Schedule, Tile
 from kernels.gpu.matrix import EightBitMatrix, TritonMatrix, matrix_of
-from tests.gpu.kernels import LINEAR, forms
+from tests.gpu.kernels import forms
+from tests.gpu.limits import limits
+from tests.gpu.shapes import DTYPE, PRODUCTS
 from tests.gpu.table import Check
-from tests.gpu.timings import DTYPE, median_us
+from tests.gpu.timings import median_us
 
 ROWS = (1, 32, 256, 2048)
-COPY_BYTES, SIDE = 2 * 2**30, 8192
+TUNED = [(24576, 4096, 2048), (4096, 12288, 2048), (24576, 4096, 32), (1024, 2048, 1)]  # n, k, rows
 TILES = [
     *(Tile(64, rows, 4, stages) for rows in (16, 32, 64) for stages in (3, 4, 6)),
     *(Tile(128, rows, 8, stages) for rows in (64, 128) for stages in (3, 4)),
@@ -33,28 +34,30 @@ TILES = [
 
 def checks(device: torch.device) -> list[Check]:
     return [
-        Check("time limits: copy, torch.matmul", lambda: "{:.0f} GB/s, {:.0f} TFLOP/s".format(*limits(device))),
-        *(
-            Check(f"time linear {n} x {k}{f', {form}' if form else ''}", functools.partial(times, device, n, k, form))
-            for form in forms(device)
-            for n, k in LINEAR
-        ),
+        Check(f"time linear {n} x {k}{f', {form}' if form else ''}", functools.partial(times, device, n, k, form))
+        for form in forms(device)
+        for n, k in PRODUCTS
     ]
 
 
-@functools.cache
-def limits(device: torch.device) -> tuple[float, float]:
-    """GB/s and TFLOP/s."""
-    source, target = (torch.ones(COPY_BYTES, dtype=torch.int8, device=device) for _ in range(2))
-    bandwidth = 2 * COPY_BYTES / median_us(device, lambda: target.copy_(source)) / 1000
-    left, right = (torch.randn(SIDE, SIDE, dtype=DTYPE, device=device) for _ in range(2))
-    return bandwidth, 2 * SIDE**3 / median_us(device, lambda: left @ right) / 1e6
+def tiles(device: torch.device) -> list[Check]:
+    """What other tiles and orders of programs would do, with the same bits. They take long to compile."""
+    return [
+        Check(f"tiles of linear {n} x {k}, {rows} rows", functools.partial(best, device, n, k, rows))
+        for n, k, rows in TUNED
+    ]
+
+
+def best(device: torch.device, n: int, k: int, rows: int) -> str:
+    """Three of the fastest, and what `product` does."""
+    matrix, x = weight_for(device, n, k, None), torch.randn(rows, k, dtype=DTYPE, device=device)
+    own = median_us(device, functools.partial(matrix.product, x))
+    return f"as it is {own:.1f} us; " + "; ".join(tile_times(device, n, k, None, rows, {matrix.schedule})[:3])
 
 
 def limit_us(device: torch.device, rows: int, n: int, k: int, weight_itemsize: int) -> float:
-    bandwidth, rate = limits(device)
     moved = n * k * weight_itemsize + rows * (n + k) * DTYPE.itemsize
-    return max(moved / bandwidth / 1000, 2 * rows * n * k / rate / 1e6)
+    return 1e6 * max(moved / limits(device).memory, 2 * rows * n * k / limits(device).matrix)
 
 
 def weight_for(device: torch.device, n: int, k: int, form: str | None) -> TritonMatrix | EightBitMatrix:
@@ -75,18 +78,17 @@ def times(device: torch.device, n: int, k: int, form: str | None) -> str:
     return ", ".join(told)
 
 
-def tile_times(device: torch.device, n: int, k: int, form: str | None, rows: int) -> list[str]:
-    """The fastest first: of all tiles and both orders of programs, and of fewer and more segments than it has."""
+def tile_times(
+    device: torch.device, n: int, k: int, form: str | None, rows: int, schedules: set[Schedule]
+) -> list[str]:
+    """The fastest first: of all tiles and both orders of programs."""
     matrix = weight_for(device, n, k, form)
     weight, scales = (matrix.weight, None) if isinstance(matrix, TritonMatrix) else (matrix.numbers, matrix.scales)
     x = torch.randn(rows, k, dtype=DTYPE, device=device)
-    own = matrix.schedule
-    num_steps = -(-k // own.block_k)
-    schedules = {Schedule(own.block_k, steps, -(-num_steps // steps)) for steps in steps_around(own.steps, num_steps)}
     found: list[tuple[float, str]] = []
     for schedule in sorted(schedules):
         for tile in TILES:
-            for split in (True, False) if schedule.segments > 1 else (True,):
+            for split in (True, False):
                 call: Callable[[], object] = functools.partial(
                     linear.multiply, x, weight, scales, schedule, DTYPE, tile, split
                 )
@@ -97,23 +99,26 @@ def tile_times(device: torch.device, n: int, k: int, form: str | None, rows: int
                     continue
                 path = "beside each other" if split else "one after the other"
                 told = f"{tuple(tile)}, {schedule.segments} segments {path}"
-                found.append((us, f"{us:8.1f} us {limit_us(device, rows, n, k, weight.itemsize) / us:4.0%}  {told}"))
+                found.append((us, f"{us:.1f} us ({limit_us(device, rows, n, k, weight.itemsize) / us:.0%}) {told}"))
     return [told for _, told in sorted(found)]
 
 
-def steps_around(steps: int, num_steps: int) -> set[int]:
-    """Of a segment: as many, half as many, twice as many, and all."""
-    return {max(1, steps // 2), steps, min(num_steps, 2 * steps), num_steps}
+def schedules_around(own: Schedule, k: int) -> set[Schedule]:
+    """With as many steps in a segment, half as many, twice as many, and all. Each is another order of sums."""
+    num_steps = -(-k // own.block_k)
+    lengths = {max(1, own.steps // 2), own.steps, min(num_steps, 2 * own.steps), num_steps}
+    return {Schedule(own.block_k, steps, -(-num_steps // steps)) for steps in lengths}
 
 
 def main() -> None:
     device = torch.device("cuda")
-    shapes = [tuple(map(int, text.split(","))) for text in sys.argv[1:]] or LINEAR
+    shapes = [tuple(map(int, text.split(","))) for text in sys.argv[1:]] or PRODUCTS
     for n, k in shapes:
+        own = linear.schedule_for(n, k, DTYPE)
         for form in forms(device):
             for rows in ROWS:
-                print(f"\n{n} x {k}, {form or 'bf16'}, {rows} rows, as it is: {linear.schedule_for(n, k, DTYPE)}")
-                print("\n".join(tile_times(device, n, k, form, rows)[:6]), flush=True)
+                print(f"\n{n} x {k}, {form or 'bf16'}, {rows} rows, as it is: {own}")
+                print("\n".join(tile_times(device, n, k, form, rows, schedules_around(own, k))[:6]), flush=True)
 
 
 if __name__ == "__main__":

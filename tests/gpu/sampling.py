@@ -1,6 +1,7 @@
 """The sampler on the device against the sampler on the CPU: noise, draws, and whole answers with seeds."""
 
 import functools
+from collections.abc import Callable
 
 import torch
 
@@ -22,16 +23,17 @@ LOG_ULPS = 8
 
 
 def checks(device: torch.device) -> list[Check]:
-    return [
-        Check("philox words: bits of the CPU", functools.partial(words, device)),
-        Check("gumbel noise: numbers of the CPU", functools.partial(noise, device)),
-        Check("kernel draw: the twin's tokens, with every filter", functools.partial(kernel_draws, device)),
-        Check("kernel draw: a row alone, and in a batch", functools.partial(alone, device)),
-        Check("kernel draw: takes what was computed, waits for nothing", functools.partial(scratch, device)),
-        Check("sampler: tokens and logprobs of the CPU", functools.partial(draws, device)),
-        Check("sampler: same answer again, and alone", functools.partial(repeats, device)),
-        Check("seeded answers of the worker against the CPU's", functools.partial(answers, device)),
-    ]
+    runs: dict[str, Callable[[torch.device], str]] = {
+        "philox words: bits of the CPU": words,
+        "gumbel noise: numbers of the CPU": noise,
+        "kernel draw: the twin's tokens, with every filter": kernel_draws,
+        "kernel draw: a row alone, and in a batch": alone,
+        "kernel draw: takes what was computed, waits for nothing": scratch,
+        "sampler: tokens and logprobs of the CPU": draws,
+        "sampler: same answer again, and alone": repeats,
+    }
+    seeded = Check("seeded answers of the worker against the CPU's", functools.partial(answers, device))
+    return [*(Check(name, functools.partial(run, device), alone=False) for name, run in runs.items()), seeded]
 
 
 def words(device: torch.device) -> str:

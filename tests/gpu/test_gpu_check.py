@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -27,6 +28,49 @@ right = kernels.check_of
 def check_of(name, *rest):
     return kernels.Check(name, lambda: os._exit(3)) if "silu_mul" in name else right(name, *rest)
 kernels.check_of = check_of
+"""
+# Checks that need nothing.
+ENDLESS = """
+import os, sys, threading
+from tests.gpu.child import serve
+from tests.gpu.table import Check
+def dies():
+    threading.Event().wait(3)
+    os._exit(3)
+middle = {"endless": threading.Event().wait, "dies": dies}
+checks = [Check("first", lambda: ""), *(Check(name, middle[name]) for name in NAMES), Check("last", lambda: "")]
+serve(checks, lambda: True)
+"""
+GONE = """
+from tests.gpu.child import serve
+from tests.gpu.table import Check
+used = []
+def use():
+    used.append(1)
+    raise RuntimeError("an illegal memory access")
+def fresh():
+    assert not used
+    return ""
+serve([Check("gone", use), Check("fresh", fresh)], lambda: False)
+"""
+# Three that pass when all are under way together, and a fourth that passes when none of them is.
+TOGETHER = """
+import os, pathlib, threading
+from tests.gpu.child import serve
+from tests.gpu.table import Check
+place = pathlib.Path(os.environ["TMPDIR"])
+def meet(name):
+    (place / name).touch()
+    while len(list(place.iterdir())) < 3:
+        threading.Event().wait(0.01)
+    threading.Event().wait(0.3)
+    (place / name).rename(place / f"{name} is done")
+    return ""
+def alone():
+    assert len(list(place.glob("*is done"))) == 3
+    return ""
+beside = [Check(name, lambda name=name: meet(name), alone=False) for name in "abc"]
+serve([Check("alone", alone), *beside], lambda: True)
 """
 
 
@@ -59,6 +103,36 @@ def test_a_check_that_takes_its_process_along_is_a_failed_row(capsys: pytest.Cap
     found = rows(capsys.readouterr().out)
     assert found.pop("kernel silu_mul bf16") == "FAIL"
     assert len(found) == 15 and set(found.values()) == {"ok"}
+
+
+def test_a_device_that_is_gone_is_left_to_a_new_process(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--device", "cpu"], child(GONE)) == 1
+    assert rows(capsys.readouterr().out) == {"gone": "FAIL", "fresh": "ok"}
+
+
+def test_checks_run_beside_each_other_but_for_those_that_must_not(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--device", "cpu", "--seconds", "60", "--processes", "3"], child(TOGETHER)) == 0
+    assert rows(capsys.readouterr().out) == dict.fromkeys(["alone", "a", "b", "c"], "ok")
+
+
+def test_what_is_not_done_when_the_time_is_over_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    """Said, and no failure."""
+    assert main(["--device", "cpu", "--seconds", "3"], child("NAMES = ['endless']" + ENDLESS)) == 0
+    out = capsys.readouterr().out
+    assert rows(out) == {"first": "ok", "endless": "not run", "last": "not run"}
+    assert out.endswith("3 checks, 0 failed, 2 not run: the 3 seconds were over\n")
+
+
+def test_a_new_process_has_no_time_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    began = time.monotonic()
+    assert main(["--device", "cpu", "--seconds", "5"], child("NAMES = ['dies', 'endless']" + ENDLESS)) == 1
+    assert time.monotonic() - began < 3 + 5
+    assert rows(capsys.readouterr().out) == {"first": "ok", "dies": "FAIL", "endless": "not run", "last": "not run"}
+
+
+def test_without_time_for_any_check_it_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--device", "cpu", "--seconds", "0"], child("NAMES = []" + ENDLESS)) == 1
+    assert rows(capsys.readouterr().out) == {"start": "FAIL"}
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

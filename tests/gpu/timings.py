@@ -5,8 +5,6 @@ from collections.abc import Callable
 
 import torch
 
-HEADS, KV_HEADS, HEAD_DIM, HIDDEN, BLOCK_SIZE = 16, 8, 128, 1024, 16  # of Qwen3-0.6B
-DTYPE = torch.bfloat16
 REPEATS = 20
 FLUSH_BYTES = 256 * 2**20
 BUSY_CYCLES = 20_000_000  # about 10 ms

@@ -17,8 +17,8 @@ from kernels.cpu.library import Library, load, runnable_variants
 from kernels.cpu.matrix import STEP
 from kernels.cpu.ops import CpuOps
 from kernels.interface import AttentionInputs, KvPair
-from tests.kernels import cases
-from tests.kernels.cases import EPS, AttentionCase, attention_case, randn, share_of, tolerance
+from tests.kernels.attention_cases import AttentionCase, attention_case, part_of
+from tests.kernels.cases import EPS, randn, share_of, tolerance
 
 CPU = torch.device("cpu")
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -257,7 +257,7 @@ def test_attention_gives_the_same_bits_however_a_prompt_is_cut(
     whole = attend(ops, case)[:length]
     for size in (1, 3, 64, 149):
         for start in range(0, length, size):
-            part = cases.part_of(case, start, min(start + size, length))
+            part = part_of(case, start, min(start + size, length))
             assert torch.equal(attend(ops, part), whole[start : start + size]), f"from {start} in chunks of {size}"
 
 

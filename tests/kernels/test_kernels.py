@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kernels import reference
 from kernels.gpu import attention, linear
 from kernels.gpu.matrix import EightBitMatrix, matrix_of
-from tests.kernels import cases
+from tests.kernels import attention_cases, cases, product_cases
 
 CPU = torch.device("cpu")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -48,7 +48,7 @@ def test_rms_norm(dtype: torch.dtype, tokens: int, size: int, seed: int) -> None
     seed=st.integers(0, 99),
 )
 def test_linear(dtype: torch.dtype, quantization: str | None, rows: int, n: int, k: int, seed: int) -> None:
-    cases.check_linear(DEVICE, dtype, rows, n, k, quantization, seed)
+    product_cases.check_linear(DEVICE, dtype, rows, n, k, quantization, seed)
 
 
 @every_form
@@ -61,7 +61,7 @@ def test_a_row_of_a_product_depends_on_that_row_alone(
     rows = [1, 2, 15, 16, 17, 63, 64, 65, 130]
     assert {linear.enough(count, 70) for count in rows} == {False, True}
     assert linear.schedule_for(70, 600, dtype).segments > 1
-    cases.check_rows_of_linear(DEVICE, dtype, rows, 70, 600, quantization)
+    product_cases.check_rows_of_linear(DEVICE, dtype, rows, 70, 600, quantization)
 
 
 @every_form
@@ -71,7 +71,7 @@ def test_a_row_of_a_product_depends_on_that_row_alone(
 def test_paths_of_a_product_give_the_same_bits(
     dtype: torch.dtype, quantization: str | None, rows: int, n: int, k: int, seed: int
 ) -> None:
-    cases.check_paths_of_linear(DEVICE, dtype, rows, n, k, quantization, seed)
+    product_cases.check_paths_of_linear(DEVICE, dtype, rows, n, k, quantization, seed)
 
 
 @settings(max_examples=1000)
@@ -187,7 +187,7 @@ ATTENTION: dict[str, st.SearchStrategy[Any]] = {
 @few
 @given(shape=st.fixed_dictionaries(ATTENTION))
 def test_paged_attention(dtype: torch.dtype, shape: dict[str, Any]) -> None:
-    cases.check_paged_attention(DEVICE, dtype, **shape)
+    attention_cases.check_paged_attention(DEVICE, dtype, **shape)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -195,21 +195,21 @@ def test_paged_attention(dtype: torch.dtype, shape: dict[str, Any]) -> None:
 @given(shape=st.fixed_dictionaries(ATTENTION))
 def test_attention_gives_the_same_bits_however_it_is_split(dtype: torch.dtype, shape: dict[str, Any]) -> None:
     """And those of the same positions within a chunk."""
-    cases.check_splits_of_attention(DEVICE, dtype, **shape)
+    attention_cases.check_splits_of_attention(DEVICE, dtype, **shape)
 
 
 @pytest.mark.parametrize("group", [64, 100])
 def test_attention_where_one_query_fills_a_tile(group: int) -> None:
-    cases.check_paged_attention(DEVICE, torch.float32, [(3, 20), (1, 5)], 1, group, 16, 16)
+    attention_cases.check_paged_attention(DEVICE, torch.float32, [(3, 20), (1, 5)], 1, group, 16, 16)
 
 
 @pytest.mark.parametrize("window", [0, 30])
 def test_attention_as_it_is_served(window: int) -> None:
     """The tiling, the segments and the number of parts in use, over more than two segments."""
     lens = [(1, 600), (1, -1), (1, 255), (1, 256)]
-    case = cases.attention_case(DEVICE, torch.bfloat16, lens, 1, 2, 16, 16, window=window)
+    case = attention_cases.attention_case(DEVICE, torch.bfloat16, lens, 1, 2, 16, 16, window=window)
     out = case.triton()
-    assert attention.num_parts(4, 1) > 1 and cases.same_bits(out, case.by(case.tiling(), 1))
+    assert attention.num_parts(4, 1) > 1 and attention_cases.same_bits(out, case.by(case.tiling(), 1))
     assert not out[1].any()
     cases.share_of(out, case.twin(), cases.tolerance(case.twin(), floor=0.25))
 
@@ -218,7 +218,7 @@ def test_attention_as_it_is_served(window: int) -> None:
 @pytest.mark.parametrize("window", [0, 9, 40])
 def test_attention_gives_the_same_bits_however_a_prompt_is_cut(dtype: torch.dtype, window: int) -> None:
     shape = {"kv_heads": 1, "group": 2, "head_dim": 16, "block_size": 4}
-    cases.check_cuts_of_attention(DEVICE, dtype, 75, **shape, window=window, tile=16, segment=32)
+    attention_cases.check_cuts_of_attention(DEVICE, dtype, 75, **shape, window=window, tile=16, segment=32)
 
 
 def test_what_the_workspace_of_attention_takes() -> None:

@@ -1,0 +1,45 @@
+"""The models whose shapes are timed: Qwen3-0.6B and Qwen3-8B in bf16, and the block size that they are served with."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+DTYPE = torch.bfloat16
+BLOCK_SIZE = 16
+VOCAB, KV_HEADS, HEAD_DIM, MAX_LENGTH = 151_936, 8, 128, 40_960  # of both
+
+
+@dataclass(frozen=True)
+class Shape:
+    hidden: int
+    intermediate: int
+    num_layers: int
+    heads: int
+    tied: bool  # whether the embedding is the output head
+
+    @property
+    def products(self) -> list[tuple[int, int]]:
+        """(n, k) of every linear layer: qkv, out, gate_up, down and the head."""
+        attention = self.heads * HEAD_DIM
+        return [
+            (attention + 2 * KV_HEADS * HEAD_DIM, self.hidden),
+            (self.hidden, attention),
+            (2 * self.intermediate, self.hidden),
+            (self.hidden, self.intermediate),
+            (VOCAB, self.hidden),
+        ]
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """As transformers' Qwen3Config names it."""
+        return {
+            "vocab_size": VOCAB, "num_key_value_heads": KV_HEADS, "head_dim": HEAD_DIM,
+            "max_position_embeddings": MAX_LENGTH, "rope_theta": 1000000.0, "dtype": "bfloat16",
+            "eos_token_id": 151645, "hidden_size": self.hidden, "intermediate_size": self.intermediate,
+            "num_hidden_layers": self.num_layers, "num_attention_heads": self.heads, "tie_word_embeddings": self.tied,
+        }  # fmt: skip
+
+
+SHAPES = {"0.6B": Shape(1024, 3072, 28, 16, True), "8B": Shape(4096, 12288, 36, 32, False)}
+PRODUCTS = [product for shape in SHAPES.values() for product in shape.products]

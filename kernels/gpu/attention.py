@@ -100,6 +100,17 @@ def _mean(weight_sum, acc):
     return acc / tl.where(weight_sum == 0.0, 1.0, weight_sum)[:, None] + 0.0
 
 
+@triton.jit
+def _store_part(
+    part_best_ptr, part_sum_ptr, part_acc_ptr, best, weight_sum, acc, place, dims, row_inside, mask_q,
+    HEAD_DIM: tl.constexpr,
+):  # fmt: skip
+    """Leaves a segment's result in the workspace."""
+    tl.store(part_best_ptr + place, best, mask=row_inside)
+    tl.store(part_sum_ptr + place, weight_sum, mask=row_inside)
+    tl.store(part_acc_ptr + place[:, None] * HEAD_DIM + dims[None, :], acc, mask=mask_q)
+
+
 @triton.jit(do_not_specialize=["window", "table_stride", "num_requests", "num_segments"])
 def _attention_kernel(
     query_ptr, key_cache_ptr, value_cache_ptr, block_tables_ptr, query_start_loc_ptr, seq_lens_ptr, out_ptr,
@@ -167,6 +178,21 @@ def _attention_kernel(
     # One loop over all tiles, not one for each segment: the loads of the next segment begin before this one is done.
     for index in range(skipped, num_tiles):
         segment = first_segment + part + index // TILES * parts
+        # The segment before is put away here, not behind its last tile: under an `if` behind the product Triton (3.7.1)
+        # reads acc without a wait for its wgmma, and ptxas mends that by ending each before the next (C7515).
+        if (index % TILES == 0) & (index > skipped):
+            if SPLIT:
+                _store_part(
+                    part_best_ptr, part_sum_ptr, part_acc_ptr, best, weight_sum, acc,
+                    (token * num_heads + head) * num_segments + segment - parts, dims, row_inside, mask_q, HEAD_DIM,
+                )  # fmt: skip
+            else:
+                total_best, total_sum, total_acc = _merge(
+                    total_best, total_sum, total_acc, best, weight_sum, acc, scale
+                )
+            best = tl.full([BLOCK_M], float("-inf"), dtype=tl.float32)
+            weight_sum = tl.zeros([BLOCK_M], dtype=tl.float32)
+            acc = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
         first_key = segment * SEGMENT + index % TILES * BLOCK_N
         keys = first_key + tl.arange(0, BLOCK_N)
         key_inside = keys < end
@@ -191,20 +217,13 @@ def _attention_kernel(
         weight_sum = tl.fma(weight_sum, rescale, tl.sum(weights, axis=1))
         acc = tl.dot(weights.to(value.dtype), value, acc * rescale[:, None], input_precision="ieee")
         best = new_best
-        if (index % TILES == TILES - 1) | (index == num_tiles - 1):
-            if SPLIT:
-                part_place = (token * num_heads + head) * num_segments + segment
-                tl.store(part_best_ptr + part_place, best, mask=row_inside)
-                tl.store(part_sum_ptr + part_place, weight_sum, mask=row_inside)
-                tl.store(part_acc_ptr + part_place[:, None] * HEAD_DIM + dims[None, :], acc, mask=mask_q)
-            else:
-                total_best, total_sum, total_acc = _merge(
-                    total_best, total_sum, total_acc, best, weight_sum, acc, scale
-                )
-            best = tl.full([BLOCK_M], float("-inf"), dtype=tl.float32)
-            weight_sum = tl.zeros([BLOCK_M], dtype=tl.float32)
-            acc = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
-    if not SPLIT:
+    if SPLIT:
+        _store_part(
+            part_best_ptr, part_sum_ptr, part_acc_ptr, best, weight_sum, acc,
+            (token * num_heads + head) * num_segments + last_segment, dims, row_inside, mask_q, HEAD_DIM,
+        )  # fmt: skip
+    else:
+        total_best, total_sum, total_acc = _merge(total_best, total_sum, total_acc, best, weight_sum, acc, scale)
         out = _mean(total_sum, total_acc)
         place_out = (token[:, None] * num_heads + head[:, None]) * HEAD_DIM + dims[None, :]
         tl.store(out_ptr + place_out, out.to(out_ptr.dtype.element_ty), mask=mask_q)

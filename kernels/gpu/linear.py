@@ -56,6 +56,8 @@ def _segment(
     weight_place = weight_ptr + tl.minimum(column, n - 1).to(tl.int64)[:, None] * k + step[None, :]
     x_place = x_ptr + row.to(tl.int64)[None, :] * x_stride + step[:, None]
     wanted = (row < rows)[None, :]
+    # There is always a step. Where ptxas must reckon with none, it may end each wgmma before the next (C7515).
+    tl.assume(first < last)
     acc = tl.zeros([BLOCK_N, BLOCK_M], dtype=tl.float32)
     for index in range(first, last):
         start = index * BLOCK_K

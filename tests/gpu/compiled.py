@@ -2,8 +2,8 @@
 
 Triton is told of a GPU that is not there, and stops each launch before it starts. So types, constants and shared memory
 are those of a GPU, which the interpreter on a CPU knows nothing of; and so are the instructions that the products take,
-which must be the same for any number of rows. What spills is told, for it costs time. Needs the ptxas and cuobjdump
-that come with Triton.
+which must be the same for any number of rows, and none of which may wait for the one before. What spills is told, for
+it costs time. Needs the ptxas and cuobjdump that come with Triton.
 """
 
 import re
@@ -97,8 +97,9 @@ def launch_all(dtype: torch.dtype, head_dim: int) -> None:
 
 
 def products_and_shuffles(kernel: Any) -> list[str]:
-    """The instructions that a row's bits hang on, where there are tensor cores."""
-    return sorted(re.findall(r"(?:wgmma\.mma_async|mma|shfl)\.sync\.[\w.]+", kernel.asm["ptx"]))
+    """The instructions that a row's bits hang on, where there are tensor cores. Sums and maxima across threads go by
+    shfl.bfly; shfl.idx only carries values from one layout to another."""
+    return sorted(re.findall(r"(?:wgmma\.mma_async|mma|shfl(?=\.sync\.bfly))\.sync\.[\w.]+", kernel.asm["ptx"]))
 
 
 def spilled(kernel: Any) -> int:
@@ -110,10 +111,23 @@ def spilled(kernel: Any) -> int:
     return max(int(size) for size in re.findall(r"\bSTACK:(\d+)", told))
 
 
+def one_after_the_other(kernel: Any) -> bool:
+    """Whether ptxas lets each wgmma end before it begins the next, and says so."""
+    if "wgmma" not in kernel.asm["ptx"]:
+        return False
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "kernel.ptx")
+        source.write_text(kernel.asm["ptx"])
+        command = [knobs.nvidia.ptxas.path, "-v", "--gpu-name", "sm_90a", source, "-o", source.with_suffix(".cubin")]
+        told = subprocess.run(command, capture_output=True, text=True, check=True)
+    return "serialized" in told.stdout + told.stderr
+
+
 def resources(compiled: list[Any], capability: int) -> str:
     """Fails where a program of some kernel uses more shared memory than it may."""
     shared = max(kernel.metadata.shared for kernel in compiled)
     assert shared <= CAPABILITIES[capability], f"{shared} bytes of shared memory"
+    assert not any(map(one_after_the_other, compiled)), "wgmma one after the other"
     spills = [f"{size} of {kernel.name}" for kernel in compiled if (size := spilled(kernel))]
     told = f"spills in bytes: {', '.join(spills)}" if spills else "no spills"
     return f"{len(compiled)} kernels, at most {shared} bytes of shared memory, {told}"

@@ -16,6 +16,7 @@ from tests.worker.in_process import Answer, InProcess
 from tests.worker.replays import Replays
 
 MAX_TOKENS = {"cuda": 48, "cpu": 4}
+DTYPES = {"cuda": ("bfloat16", "float32"), "cpu": ("bfloat16",)}
 CROWD = {"cuda": 40, "cpu": 2}
 SAMPLING = {"temperature": 0.8, "top_p": 0.95, "logprobs": 0}
 
@@ -28,7 +29,7 @@ def checks(device: torch.device) -> list[Check]:
     }
     return [
         Check(f"worker {dtype}: {name}", functools.partial(run, device, dtype))
-        for dtype in ("bfloat16", "float32")
+        for dtype in DTYPES[device.type]
         for name, run in runs.items()
     ]
 

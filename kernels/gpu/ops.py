@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from kernels.gpu import activation, attention, linear, norm, rope, sample
+from kernels.gpu import activation, attention, attention_tiling, linear, norm, rope, sample
 from kernels.gpu.matrix import matrix_of
 from kernels.interface import AttentionInputs, KvPair, Layer, Matrix, Stack
 from kernels.stack import OneByOne
@@ -57,5 +57,5 @@ class TritonOps:
         self, tokens: int, width: int, heads: int, kv_heads: int, head_dim: int, length: int, dtype: torch.dtype
     ) -> int:
         """What attention keeps of each segment of keys, or a product of each along K."""
-        split = attention.scratch_bytes(tokens, heads, kv_heads, head_dim, length)
+        split = attention_tiling.scratch_bytes(tokens, heads, kv_heads, head_dim, length)
         return max(split, linear.workspace_bytes(tokens))

@@ -1,7 +1,7 @@
 """What a worker's memory is made of: weights, what its largest step takes, the KV cache, and what stays free.
 
 What the largest step takes is computed from shapes; on a device where it takes no seconds it is run as well
-(building.py). Tests run it for several shapes and compare. docs/decisions/0016-memory.md says what the figures are.
+(building.py). Tests run it for several shapes and compare. docs/decisions/0016-memory.md says why.
 """
 
 import gc

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from kernels import reference
 from kernels.gpu import attention
-from kernels.gpu.attention import Tiling
+from kernels.gpu.attention_tiling import Tiling, tiling_of
 from tests.kernels.cases import randn, share_of, tolerance
 
 SPARE_BLOCKS = 3
@@ -45,7 +45,7 @@ class AttentionCase:
         )
 
     def tiling(self) -> Tiling:
-        return attention.tiling_of(self.query.dtype, self.query.shape[2], self.query.shape[1] // self.keys.shape[2])
+        return tiling_of(self.query.dtype, self.query.shape[2], self.query.shape[1] // self.keys.shape[2])
 
     def places(self) -> tuple[Tensor, Tensor]:
         starts = [0, *torch.tensor(self.query_lens).cumsum(0).tolist()]

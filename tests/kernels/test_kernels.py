@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from kernels import reference
-from kernels.gpu import attention, linear
+from kernels.gpu import attention_tiling, linear
 from kernels.gpu.matrix import EightBitMatrix, matrix_of
 from tests.kernels import attention_cases, cases, product_cases
 
@@ -209,7 +209,7 @@ def test_attention_as_it_is_served(window: int) -> None:
     lens = [(1, 600), (1, -1), (1, 255), (1, 256)]
     case = attention_cases.attention_case(DEVICE, torch.bfloat16, lens, 1, 2, 16, 16, window=window)
     out = case.triton()
-    assert attention.num_parts(4, 1) > 1 and attention_cases.same_bits(out, case.by(case.tiling(), 1))
+    assert attention_tiling.num_parts(4, 1) > 1 and attention_cases.same_bits(out, case.by(case.tiling(), 1))
     assert not out[1].any()
     cases.share_of(out, case.twin(), cases.tolerance(case.twin(), floor=0.25))
 
@@ -226,8 +226,8 @@ def test_what_the_workspace_of_attention_takes() -> None:
     heads, kv_heads, head_dim, length = 32, 8, 128, 5000
     for tokens in (1, 7, 2000):
         taken = max(
-            rows * heads * -(-length // attention.SEGMENT) * (head_dim + 2) * 4
+            rows * heads * -(-length // attention_tiling.SEGMENT) * (head_dim + 2) * 4
             for rows in range(tokens + 1)
-            if rows and attention.num_parts(rows, kv_heads) > 1
+            if rows and attention_tiling.num_parts(rows, kv_heads) > 1
         )
-        assert taken == attention.scratch_bytes(tokens, heads, kv_heads, head_dim, length)
+        assert taken == attention_tiling.scratch_bytes(tokens, heads, kv_heads, head_dim, length)

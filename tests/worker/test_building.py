@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from engine_core.worker_messages import EngineLimits
-from kernels.gpu import attention
+from kernels.gpu import attention, attention_tiling
 from kernels.gpu.attention import attend
 from kernels.gpu.ops import TritonOps
 from services.config import WorkerOptions
@@ -94,6 +94,6 @@ def test_what_a_step_may_launch_was_launched_by_the_trial(model: LoadedModel, mo
         return attend(*args)
 
     monkeypatch.setattr(attention, "attend", note)
-    monkeypatch.setattr(attention, "PROGRAMS", 8)  # so that eight requests fill the device
+    monkeypatch.setattr(attention_tiling, "PROGRAMS", 8)  # so that eight requests fill the device
     tried_bytes(model.decoder, options(model.checkpoint.path), LIMITS, Meter(0))
     assert launched == {(False, False), (True, False), (True, True)}

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Counter
 from services import monitor
 from services.listen import listen
 from services.monitor import Monitor
-from tests.e2e.harness import wait_for
+from tests.e2e.harness import PLAIN_HTTP, wait_for
 
 READY = {"value": True}
 
@@ -27,7 +27,7 @@ def address() -> Iterator[tuple[str, int]]:
 
 
 def get(address: tuple[str, int], path: str, method: str = "GET") -> httpx.Response:
-    return httpx.request(method, f"http://{address[0]}:{address[1]}{path}", trust_env=False)
+    return httpx.request(method, f"http://{address[0]}:{address[1]}{path}", **PLAIN_HTTP)
 
 
 def test_metrics_and_health(address: tuple[str, int]) -> None:

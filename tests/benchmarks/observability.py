@@ -5,17 +5,17 @@ nothing (by a sitecustomize on its path: the product has no such switch); "defau
 request to a collector as well. A few minutes; run nothing beside it.
 """
 
+import asyncio
 import contextlib
 import statistics
 import tempfile
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 
 from tests.e2e.collector import Collector
-from tests.e2e.harness import Server, wait_for
+from tests.e2e.harness import PLAIN_HTTP, Server, wait_for
 
 ROUNDS, REQUESTS, AT_ONCE, TOKENS = 15, 100, 8, 16
 ROLES = ("worker", "engine", "tokenizer", "shim")
@@ -32,19 +32,23 @@ def cpu_seconds(pid: int) -> float:
     return sum(int(task.read_text().split()[0]) for task in Path(f"/proc/{pid}/task").glob("*/schedstat")) * 1e-9
 
 
+async def ask_all(server: Server) -> None:
+    """AT_ONCE under way at each moment."""
+    numbers = iter(range(REQUESTS))
+
+    async def ask() -> None:
+        for number in numbers:
+            body = {"prompt": [number % 900 + 100] * 8, "max_tokens": TOKENS, "ignore_eos": True, "temperature": 0}
+            (await client.post("/v1/completions", json=body)).raise_for_status()
+
+    async with httpx.AsyncClient(base_url=server.url, timeout=60, **PLAIN_HTTP) as client:
+        await asyncio.gather(*(ask() for _ in range(AT_ONCE)))
+
+
 def one_round(server: Server) -> dict[str, float]:
     """Microseconds of CPU time per request, by role."""
     before = [cpu_seconds(pid) for pid in server.pids]
-    with (
-        httpx.Client(base_url=server.url, timeout=60, trust_env=False) as client,
-        ThreadPoolExecutor(AT_ONCE) as threads,
-    ):
-
-        def ask(number: int) -> None:
-            body = {"prompt": [number % 900 + 100] * 8, "max_tokens": TOKENS, "ignore_eos": True, "temperature": 0}
-            client.post("/v1/completions", json=body).raise_for_status()
-
-        list(threads.map(ask, range(REQUESTS)))
+    asyncio.run(ask_all(server))
     wait_for(lambda: server.stats().num_running == 0, "idle")
     after = [cpu_seconds(pid) for pid in server.pids]
     spent = [1e6 * (b - a) / REQUESTS for a, b in zip(before, after, strict=True)]

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 import demo
 from services.tokenizer.vocabulary import Vocabulary
 from tests.checkpoints import DEMO_VOCAB_SIZE
-from tests.e2e.harness import Server, wait_for
+from tests.e2e.harness import PLAIN_HTTP, Server, wait_for
 
 Json = dict[str, Any]
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -86,7 +86,7 @@ def events_of(lines: Iterator[str]) -> list[Json]:
 
 def stream(server: Server, path: str, **more: Any) -> list[Json]:
     body = fresh({**INPUT[path], **DEFAULTS, "stream": True, **more})
-    with httpx.stream("POST", server.url + path, json=body, timeout=120, trust_env=False) as response:
+    with httpx.stream("POST", server.url + path, json=body, timeout=120, **PLAIN_HTTP) as response:
         assert response.status_code == 200
         assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
         return events_of(response.iter_lines())

@@ -1,7 +1,7 @@
 """The committed demo checkpoint answers what it was taught, asked only what it never saw, through the whole server."""
 
+import asyncio
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import islice
 from random import Random
@@ -14,7 +14,7 @@ from demo.dialogues import EARLY, LATE, dialogues
 from demo.exam import EXAM, Task
 from demo.questions import held_out
 from tests.e2e.api import CHAT, Json
-from tests.e2e.harness import Server
+from tests.e2e.harness import PLAIN_HTTP, Server
 
 COUNT = 100
 MAX_TOKENS = 120
@@ -39,7 +39,7 @@ def tasks(kind: str) -> list[Task]:
     return list(found.values())
 
 
-def ask(client: httpx.Client, task: Task) -> Json:
+async def ask(client: httpx.AsyncClient, task: Task) -> Json:
     """The only choice, as a client gets it without any parameter but the messages."""
     dialogue = task.dialogue
     body: Json = {"messages": dialogue.messages, "max_tokens": MAX_TOKENS}
@@ -47,17 +47,22 @@ def ask(client: httpx.Client, task: Task) -> Json:
         body["tools"] = dialogue.tools
     if dialogue.thinking:
         body["chat_template_kwargs"] = {"enable_thinking": True}
-    response = client.post(CHAT, json=body)
+    response = await client.post(CHAT, json=body)
     assert response.status_code == 200, response.text
     choice: Json = response.json()["choices"][0]
     return choice
 
 
+async def ask_all(server: Server, asked: list[Task]) -> list[Json]:
+    """All at once, from one thread. Among threads that share a client, httpx 0.28 may close a connection that another
+    thread is about to use; its request then ends with "Bad file descriptor"."""
+    async with httpx.AsyncClient(base_url=server.url, timeout=120, **PLAIN_HTTP) as client:
+        return await asyncio.gather(*(ask(client, task) for task in asked))
+
+
 def right(server: Server, asked: list[Task]) -> int:
     """How many answers are exactly the taught ones, and end by themselves."""
-    client = httpx.Client(base_url=server.url, timeout=120, trust_env=False)
-    with client, ThreadPoolExecutor(32) as threads:
-        choices = list(threads.map(lambda task: ask(client, task), asked))
+    choices = asyncio.run(ask_all(server, asked))
     return sum(
         choice["message"]["content"] == task.dialogue.answer and choice["finish_reason"] == "stop"
         for choice, task in zip(choices, asked, strict=True)

@@ -20,6 +20,7 @@ from typing import NoReturn
 from tests.gpu.child import serve
 from tests.gpu.children import Children
 from tests.gpu.table import HEADER, Row
+from tests.interpreter import interpret
 
 SECONDS = 540.0
 PROCESSES = min(8, os.cpu_count() or 1)
@@ -74,7 +75,7 @@ def names(only: str) -> list[str]:
 def run_child(device_name: str, only: str) -> NoReturn:
     # Triton reads this when it is imported, so before everything else.
     if device_name == "cpu":
-        os.environ["TRITON_INTERPRET"] = "1"
+        interpret()
     else:
         os.environ.pop("TRITON_INTERPRET", None)
     import torch

@@ -1,0 +1,51 @@
+"""Triton's interpreter with a dot of one fixed order, for machines without a GPU.
+
+Triton computes `tl.dot` there with numpy's matmul. Its order of summation depends on the operands' shape and on the
+core type that OpenBLAS picks, so that equal rows need not have equal bits. This dot has one order on every machine. Of
+bf16, Triton's multiplies the encodings; this one takes float32 alone, to which interpreted kernels cast.
+"""
+
+import inspect
+import os
+
+import numpy as np
+import numpy.typing as npt
+
+DOT_PARAMETERS = ["self", "a", "b", "d", "input_precision", "max_num_imprecise_acc"]
+
+
+def interpret() -> None:
+    """Switches the interpreter on; call it before anything imports Triton's language.
+
+    Raises RuntimeError where this Triton has another dot than the one that is replaced.
+    """
+    os.environ["TRITON_INTERPRET"] = "1"
+    from triton.runtime import interpreter
+
+    replace_dot(interpreter.InterpreterBuilder, interpreter.TensorHandle)
+
+
+def replace_dot(builder: type, handle: type) -> None:
+    """Gives `builder` the dot below. `handle` is the interpreter's tensor: made of (data, scalar type)."""
+    dot = getattr(builder, "create_dot", None)
+    if dot is None or list(inspect.signature(dot).parameters) != DOT_PARAMETERS:
+        raise RuntimeError("this Triton's interpreter has no InterpreterBuilder.create_dot of the known parameters")
+
+    def create_dot(self, a, b, d, input_precision, max_num_imprecise_acc):  # type: ignore[no-untyped-def]
+        types = {str(tensor.dtype.scalar) for tensor in (a, b, d)}
+        if types != {"fp32"}:
+            raise TypeError(f"an interpreted tl.dot takes fp32 alone, not {', '.join(sorted(types))}")
+        return handle(ordered_product(a.data, b.data) + d.data, d.dtype.scalar)
+
+    create_dot.__signature__ = inspect.signature(dot)  # type: ignore[attr-defined]
+    builder.create_dot = create_dot  # type: ignore[attr-defined]
+
+
+def ordered_product(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """a [..., m, k] times b [..., k, n]: for k ascending, each product and each sum rounded once, from zero."""
+    total = np.zeros((*a.shape[:-1], b.shape[-1]), dtype=np.float32)
+    product = np.empty_like(total)
+    for k in range(a.shape[-1]):
+        np.multiply(a[..., :, k, None], b[..., k, None, :], out=product)
+        np.add(total, product, out=total)
+    return total

@@ -3,12 +3,14 @@
 Everything else about the package stands in pyproject.toml.
 """
 
+import copy
 import os
 import platform
 from pathlib import Path
 
 import pybind11
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 SOURCES = Path("kernels/cpu/native")
 # An instruction family is what decides the bits of a result: only what is named here may be used.
@@ -18,6 +20,7 @@ FLAGS = [
     "-g0",
     "-fvisibility=hidden",
     "-ffp-contract=off",
+    "-Wno-unknown-warning-option",  # clang does not know the next one
     "-Wno-maybe-uninitialized",
     "-Wno-uninitialized",
 ]
@@ -27,6 +30,15 @@ X86 = {
     "_avx512bf16": AVX512,
     "_avx2": ["-march=x86-64-v3"],
 }
+
+
+class BuildVariants(build_ext):
+    """Compiles several at once, each into an object file of its own though all have the same source."""
+
+    def build_extension(self, ext: Extension) -> None:
+        alone = copy.copy(self)
+        alone.build_temp = str(Path(self.build_temp) / ext.name)
+        build_ext.build_extension(alone, ext)
 
 
 def extension(name: str, flags: list[str]) -> Extension:
@@ -45,5 +57,6 @@ def extension(name: str, flags: list[str]) -> Extension:
 variants = {"_portable": [], **(X86 if platform.machine() in ("x86_64", "AMD64") else {})}
 setup(
     ext_modules=[extension(name, flags) for name, flags in variants.items()],
+    cmdclass={"build_ext": BuildVariants},
     options={"build_ext": {"parallel": os.cpu_count()}},
 )

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 HUGE_BYTES = 2 * 1024**2  # a huge page of x86-64, and of aarch64 with small pages of 4 KiB
+HUGE_ADVICE: int | None = getattr(mmap, "MADV_HUGEPAGE", None)  # Linux alone can be asked for huge pages
 
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -20,8 +21,9 @@ def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         return torch.zeros(shape, dtype=dtype)
     # A page more, so that the tensor can begin where a huge page does.
     memory = mmap.mmap(-1, num_bytes + HUGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with contextlib.suppress(OSError, AttributeError):  # a system without huge pages, or with none to ask for
-        memory.madvise(mmap.MADV_HUGEPAGE)
+    if HUGE_ADVICE is not None:
+        with contextlib.suppress(OSError):  # a kernel that was built without them
+            memory.madvise(HUGE_ADVICE)
     whole = torch.frombuffer(memory, dtype=torch.uint8)
     begin = -whole.data_ptr() % HUGE_BYTES
     return whole[begin : begin + num_bytes].view(dtype).view(shape)

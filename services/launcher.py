@@ -10,7 +10,6 @@ import fcntl
 import http.client
 import logging
 import os
-import selectors
 import shutil
 import signal
 import socket
@@ -30,6 +29,7 @@ from services.config import DEMO_MODEL, ServeOptions, ShimOptions
 from services.errors import Fatal
 from services.listen import listen
 from services.logs import set_up_logging
+from services.machine import stopped_children, watch_ends
 from services.process import fail
 
 log = logging.getLogger(__name__)
@@ -214,32 +214,31 @@ class Tree:
     def watch(self, ready: Callable[[], bool]) -> None:
         """Returns never. Until `ready`, raises what `check` does as soon as a child ends; then starts it again."""
         started = min(child.started for child in self.children.values())
-        with selectors.DefaultSelector() as selector:
-            for name in self.children:
-                self._look_at(selector, name)
+        with contextlib.closing(watch_ends()) as ends:
+            for name, child in self.children.items():
+                ends.add(name, child.process)
             while not ready():
-                selector.select(READY_POLL_SECONDS)
+                ends.wait(READY_POLL_SECONDS)
                 self.check()
             seconds = time.monotonic() - started
             log.info("all processes are ready after %.1f s; from now on a process that dies is started again", seconds)
             due: dict[str, float] = {}  # who starts again, and when
             while True:
                 moment = min([time.monotonic() + LOOK_SECONDS, *due.values()])
-                for key, _ in selector.select(max(0.0, moment - time.monotonic())):
-                    selector.unregister(key.fd)
-                    os.close(key.fd)
-                    due[key.data] = self._bury(key.data)
+                for name in ends.wait(moment - time.monotonic()):
+                    due[name] = self._bury(name)
                 self._kill_stopped()
                 for name in [name for name, moment in due.items() if moment <= time.monotonic()]:
                     del due[name]
                     child = self.children[name]
                     child.process, child.started = _spawn(name, child.argv, child.env, child.fds), time.monotonic()
-                    self._look_at(selector, name)
+                    ends.add(name, child.process)
 
     def _kill_stopped(self) -> None:
         """A stopped process (SIGSTOP) takes no signal but SIGKILL, so its own watchdog cannot end it."""
+        stopped = stopped_children([child.process.pid for child in self.children.values()])
         for name, child in self.children.items():
-            if not _is_stopped(child.process.pid):
+            if child.process.pid not in stopped:
                 child.stopped = None
             elif child.stopped is None:
                 child.stopped = time.monotonic()
@@ -257,9 +256,6 @@ class Tree:
         name, code = min(ended.items(), key=lambda item: item[1])
         message = f"the {name} ended {_how(code)} before the server was ready; so ends the whole tree"
         raise ChildFailed(message) if code > 0 else Fatal(message)
-
-    def _look_at(self, selector: selectors.BaseSelector, name: str) -> None:
-        selector.register(os.pidfd_open(self.children[name].process.pid), selectors.EVENT_READ, name)
 
     def _bury(self, name: str) -> float:
         """When it starts again: at once, or after a delay that doubles as long as it dies young."""
@@ -292,14 +288,6 @@ def _spawn(name: str, argv: list[str], env: dict[str, str], fds: list[int]) -> "
         return subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, pass_fds=fds, start_new_session=True)
     except (OSError, ValueError) as error:  # an option too long for a command line, or with a NUL in it
         raise Fatal(f"the {name} cannot be started: {error}") from error
-
-
-def _is_stopped(pid: int) -> bool:
-    """False where this system does not tell."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
-    except OSError:
-        return False
 
 
 def _how(returncode: int) -> str:

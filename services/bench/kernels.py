@@ -7,6 +7,7 @@ operations take at the machine's best rate. Times hold the call from Python, as 
 
 import argparse
 import itertools
+import math
 import os
 import statistics
 import sys
@@ -23,9 +24,9 @@ from kernels.cpu.ops import CpuOps
 from kernels.torch_ops import TorchOps
 from services.bench.engine import count
 from services.bench.kernel_cases import Case, Run, Shape, cases
-from services.bench.limits import Limits, Work, last_cache_bytes, others_seconds, probe
+from services.bench.limits import Limits, Work, others_seconds, probe
 from services.errors import Fatal
-from services.machine import cpu_model
+from services.machine import available_cores, cpu_model, last_cache_bytes
 from services.model_files import resolve
 from services.worker.checkpoint import read_json
 from services.worker.errors import ModelError
@@ -89,10 +90,11 @@ def measure(ops: CpuOps, all_cases: Iterable[Case], repeats: int) -> Iterator[Ti
 
 
 def report(model: str, variant: str, threads: int, limits: Limits, others: float, rows: Sequence[Timed]) -> str:
-    """Markdown. `others`: cores that other processes kept busy, on average."""
+    """Markdown. `others`: cores that other processes kept busy, on average; NaN: unknown."""
+    busy = "an unknown number of" if math.isnan(others) else f"{max(0.0, others):.1f}"
     head = [
         f"Kernels {variant} in bfloat16, shapes of {model}; {cpu_model()}, {threads} of {os.cpu_count()} threads, "
-        f"{date.today()}. Other processes kept {others:.1f} cores busy meanwhile.",
+        f"{date.today()}. Other processes kept {busy} cores busy meanwhile.",
         f"Limit: {limits.memory_bytes / 1e9:.1f} GB/s from memory, {limits.cache_bytes / 1e9:.1f} GB/s within caches, "
         f"{limits.operations / 1e9:.1f} Gop/s. Memory and operations are the best of a probe (a large read; torch's "
         "square products) and of all rows below: there may be a higher limit that neither reached.",
@@ -117,7 +119,7 @@ def main(argv: Sequence[str]) -> int:
     except (Fatal, ModelError, KernelsMissing) as error:
         sys.stderr.write(f"tandem bench kernels: error: {error}\n")
         return 1
-    threads = args.cpu_threads or len(os.sched_getaffinity(0))
+    threads = args.cpu_threads or available_cores()
     sys.stdout.write(_bench(library, shape, args.model or "Qwen3-0.6B", threads, args.repeats))
     return 0
 
@@ -136,4 +138,4 @@ def _bench(library: Library, shape: Shape, model: str, threads: int, repeats: in
     rows = list(measure(ops, cases(shape, 2 * last_cache_bytes()), repeats))
     limits = reduce(lambda found, row: found.raised(row.work, row.seconds), rows, probed)
     busy = (others_seconds() - others) / (time.perf_counter() - began)
-    return report(model, library.NAME, threads, limits, max(0.0, busy), rows)
+    return report(model, library.NAME, threads, limits, busy, rows)

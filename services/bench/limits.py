@@ -6,19 +6,16 @@ Each rate is the best of several tries, since whatever disturbs a probe only mak
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
-from services.machine import busy_seconds
+from services.machine import busy_seconds, last_cache_bytes
 
 CACHE_BYTES = 128 * 1024  # of each of the two operands of a copy that stays in a core's own caches
 MATRIX_SIZE = 1024
 MATRIX_TYPES = (torch.bfloat16, torch.float32)  # without instructions for bfloat16, float32 is the faster one
 MIN_TRIES = 10
 PROBE_SECONDS = 0.3
-DEFAULT_LAST_CACHE_BYTES = 32 * 1024**2
-_FIRST_CPU = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
 @dataclass(frozen=True)
@@ -89,12 +86,6 @@ def _best_seconds(run: Callable[[], object]) -> float:
     return min(times)
 
 
-def last_cache_bytes() -> int:
-    """Of the largest cache that the first core uses, shared or not."""
-    sizes = [file.read_text().strip() for file in _FIRST_CPU.glob("index*/size")]
-    return max((1024 * int(size.removesuffix("K")) for size in sizes), default=DEFAULT_LAST_CACHE_BYTES)
-
-
 def others_seconds() -> float:
-    """CPU time, since some moment, of all processes but this one, and of other machines on these cores."""
+    """CPU time, since some moment, of all processes but this one, and of other machines on these cores; or NaN."""
     return busy_seconds() - time.process_time()

@@ -30,6 +30,7 @@ from services.config import EngineOptions
 from services.errors import Fatal
 from services.launcher import ChildFailed, Tree, answers
 from services.listen import listen
+from services.machine import cpu_seconds
 
 NUM_STREAMS = (16, 64, 256)
 STEP_MS = (50.0, 20.0, 0.0)
@@ -77,7 +78,7 @@ class Files:
 
 @dataclass(frozen=True)
 class Sample:
-    """At one moment: CPU seconds that each process has used, and its counters."""
+    """At one moment: CPU seconds that each process has used (NaN: not told), and its counters."""
 
     moment: int  # ns, CLOCK_MONOTONIC
     cpu: dict[str, float]
@@ -93,11 +94,6 @@ class Measured:
     latencies: npt.NDArray[np.float64]  # ms, one for each token
     messages_per_step: tuple[float, float]  # from engine to tokenizer, from tokenizer to shim
     cpu_us_per_token: dict[str, float]
-
-
-def cpu_seconds(pid: int) -> float:
-    """Of all threads that it has now, to the nanosecond: /proc/PID/stat counts in hundredths of a second."""
-    return sum(int(task.read_text().split()[0]) for task in Path(f"/proc/{pid}/task").glob("*/schedstat")) * 1e-9
 
 
 def letter_ids() -> list[int]:

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import resource
 import socket
 from collections.abc import Iterator
 
@@ -11,6 +10,7 @@ import uvicorn
 
 from services.config import ShimOptions
 from services.listen import listen
+from services.machine import allow_open_files
 from services.monitor import new_registry
 from services.process import begin, run_until_stopped, to_the_end
 from services.rpc.errors import unavailable
@@ -42,7 +42,7 @@ def main(options: ShimOptions) -> int:
 
 async def serve(options: ShimOptions) -> None:
     """Runs until cancelled. Raises Fatal when it cannot listen, HelloMismatch when a tokenizer does not fit."""
-    _allow_connections()
+    allow_open_files()  # a connection that cannot be accepted gets no answer at all
     if options.listen_fd is not None:
         front = socket.socket(fileno=options.listen_fd)
     else:
@@ -70,12 +70,6 @@ async def serve(options: ShimOptions) -> None:
             generation.fail(unavailable("the server is stopping"))
         server.should_exit = True
         await to_the_end(_stop(serving, client, tracing))
-
-
-def _allow_connections() -> None:
-    """As many as the system lets this process have: one that cannot be accepted gets no answer at all."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 async def _stop(serving: asyncio.Task[None], client: TokenizerClient, tracing: Tracing) -> None:

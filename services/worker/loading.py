@@ -12,8 +12,8 @@ from kernels.cpu.library import KernelsMissing
 from kernels.interface import Ops
 from kernels.ops import ops_for
 from services.config import WorkerOptions
+from services.machine import available_cores
 from services.worker.checkpoint import Checkpoint, read_checkpoint, weights_digest
-from services.worker.control_groups import available_cores
 from services.worker.errors import ModelError
 from services.worker.models.config import DecoderConfig, decoder_config
 from services.worker.models.decoder import Decoder

@@ -13,7 +13,7 @@ import torch
 from engine_core.worker_messages import EngineLimits
 from kernels.interface import Ops
 from services.config import WorkerOptions
-from services.worker.control_groups import available_bytes
+from services.machine import available_bytes
 from services.worker.device import GRAPH_SIZES
 from services.worker.errors import ModelError
 from services.worker.kv_cache import request_length

@@ -1,17 +1,6 @@
 """Where the time goes until a worker is ready, for one line of the log."""
 
-import os
 import time
-from pathlib import Path
-
-
-def process_age() -> float:
-    """Seconds since this process was started, imports and all; 0 where the system does not tell."""
-    try:
-        ticks = int(Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()[19])
-        return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-    except (OSError, AttributeError):
-        return 0.0
 
 
 class Phases:

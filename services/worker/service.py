@@ -9,6 +9,7 @@ from types import FrameType
 from services import model_files
 from services.config import WorkerOptions
 from services.errors import Fatal
+from services.machine import process_age
 from services.monitor import Monitor, new_registry, open_port
 from services.process import begin, fail
 from services.tracing import now, set_up_tracing
@@ -19,7 +20,7 @@ from services.worker.facts import model_facts
 from services.worker.loading import LoadedModel, load_model
 from services.worker.model_runner import Launched, ModelRunner
 from services.worker.observe import StepSpans, WorkerMetrics
-from services.worker.phases import Phases, process_age
+from services.worker.phases import Phases
 from services.worker.watchdog import Watchdog
 
 log = logging.getLogger(__name__)

@@ -1,6 +1,7 @@
 """`tandem bench kernels`: a table of positive numbers in any model's shapes, and what its limits are."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,11 @@ def test_every_row_has_positive_numbers(tmp_path: Path) -> None:
 def test_the_limit_is_what_takes_longest(work: Work, limit_us: str, share: str) -> None:
     cells = Timed("kernel", "shape", work, 4e-6, 10e-6).cells(LIMITS)
     assert cells == ("kernel", "shape", "4.0", "10.0", "2.50", limit_us, share)
+
+
+@pytest.mark.parametrize(("others", "told"), [(0.26, "0.3"), (-0.1, "0.0"), (math.nan, "an unknown number of")])
+def test_how_busy_other_processes_were(others: float, told: str) -> None:
+    assert f" Other processes kept {told} cores busy" in kernels.report("model", "avx2", 1, LIMITS, others, [])
 
 
 def test_a_limit_is_no_lower_than_what_was_done() -> None:

@@ -1,5 +1,6 @@
 """Large tensors cost memory when they are written, not when they are made, and give it back."""
 
+import mmap
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,13 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
+@pytest.fixture(params=[pages.HUGE_ADVICE, None, -1], ids=["huge", "none to ask for", "refused"])
+def advice(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also as on another system, and with a kernel that knows no huge pages."""
+    monkeypatch.setattr(pages, "HUGE_ADVICE", request.param)
+
+
+@pytest.mark.usefixtures("advice")
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("shape", [(3,), (1, 2**20 + 1), (7, 3, 2**20)], ids=str)
 def test_zeros_of_any_shape(shape: tuple[int, ...], dtype: torch.dtype) -> None:
@@ -22,6 +30,11 @@ def test_zeros_of_any_shape(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     assert (made == 1).all()
 
 
+def test_linux_is_asked_for_huge_pages() -> None:
+    assert pages.HUGE_ADVICE == mmap.MADV_HUGEPAGE
+
+
+@pytest.mark.usefixtures("advice")
 def test_pages_are_taken_when_they_are_written_and_given_back() -> None:
     size = 2**30
     before = resident_bytes()

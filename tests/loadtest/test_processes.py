@@ -3,12 +3,21 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from loadtest.processes import Usage, beneath, foreign_share, usage
+from loadtest import processes
+from loadtest.processes import Usage, adopt_orphans, beneath, foreign_share, usage
+from services.errors import Fatal
 
 BURN = "import time\nwhile time.process_time() < 0.5: pass"
+
+
+def test_a_system_without_proc_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(processes, "_PROC", tmp_path)
+    with pytest.raises(Fatal, match="^servers are started and watched by means of /proc, which only Linux has$"):
+        adopt_orphans()
 
 
 def test_foreign_is_what_is_not_ours() -> None:

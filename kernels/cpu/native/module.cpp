@@ -6,6 +6,7 @@
 #include "has_amx.h"
 #include "sample.h"
 #include "stack.h"
+#include "x86_level.h"
 
 namespace {
 
@@ -126,11 +127,9 @@ void draw(Address logits, Address raw, int64_t rows, int64_t vocab, Address draw
 // The fastest variant that this machine can run.
 const char* best_variant() {
 #if defined(__x86_64__) && defined(__GNUC__)
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("x86-64-v4") && __builtin_cpu_supports("avx512bf16") &&
-        __builtin_cpu_supports("avx512vbmi"))
+    if (has_x86_64_v4() && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi"))
         return has_amx() ? "_amx" : "_avx512bf16";
-    if (__builtin_cpu_supports("x86-64-v3")) return "_avx2";
+    if (has_x86_64_v3()) return "_avx2";
 #endif
     return "_portable";
 }

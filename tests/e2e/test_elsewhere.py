@@ -1,0 +1,72 @@
+"""A server on a system without what only Linux has gives the same answers and sees every death of a child."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from services.config import ROLES
+from tests.e2e.harness import Server, alive, children_of, wait_for
+from tests.e2e.test_processes import WATCHING, role_of
+
+ROOT = Path(__file__).parents[2]
+ELSEWHERE = {"PYTHONPATH": os.pathsep.join((str(Path(__file__).with_name("elsewhere")), str(ROOT)))}
+ANSWER = {"seed": 5, "temperature": 1.0, "max_tokens": 30, "ignore_eos": True, "logprobs": 3}
+
+
+@pytest.fixture(scope="module")
+def elsewhere() -> Iterator[Server]:
+    with Server("--max-num-seqs=8", env=ELSEWHERE) as server:
+        wait_for(lambda: WATCHING in server.log, "the launcher knows that all are ready")
+        yield server
+
+
+def answers(server: Server) -> bool:
+    try:
+        return server.post("/v1/completions", {"prompt": "a", "max_tokens": 1}).status_code == 200
+    except httpx.HTTPError:  # of a shim that is about to die
+        return False
+
+
+def test_nothing_of_linux_is_there() -> None:
+    """What the tests below rest on."""
+    code = "import os; open('/proc/self/stat')"
+    told = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **ELSEWHERE}, capture_output=True, text=True, check=False
+    )
+    assert "FileNotFoundError: [Errno 2]" in told.stderr
+
+
+def test_the_answers_are_the_same(elsewhere: Server) -> None:
+    with Server("--max-num-seqs=8") as server:
+        assert elsewhere.complete("Once upon", **ANSWER) == server.complete("Once upon", **ANSWER)
+
+
+def test_whichever_dies_is_replaced(elsewhere: Server) -> None:
+    before = elsewhere.complete("Once upon", **ANSWER)
+    for role in ROLES:
+        (victim,) = (pid for pid in children_of(elsewhere.process.pid) if role_of(pid) == role)
+        os.kill(victim, signal.SIGKILL)
+        wait_for(
+            lambda role=role: f"the {role} ended by signal SIGKILL; it starts again in 0.0 s" in elsewhere.log, "seen"
+        )
+        wait_for(lambda: answers(elsewhere), "it answers again", 60)
+    assert elsewhere.complete("Once upon", **ANSWER) == before
+
+
+def test_deaths_at_once_are_all_seen(elsewhere: Server) -> None:
+    """None is lost, and none stays a zombie."""
+    seen = len(re.findall("ended by signal SIGKILL", elsewhere.log))
+    victims = children_of(elsewhere.process.pid)
+    for victim in victims:
+        os.kill(victim, signal.SIGKILL)
+    wait_for(lambda: len(re.findall("ended by signal SIGKILL", elsewhere.log)) == seen + len(ROLES), "all seen")
+    wait_for(lambda: not any(Path(f"/proc/{victim}").exists() for victim in victims), "no zombie")
+    wait_for(lambda: len(children_of(elsewhere.process.pid)) == len(ROLES), "all started again", 60)
+    assert all(map(alive, children_of(elsewhere.process.pid)))

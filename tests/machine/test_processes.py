@@ -1,0 +1,93 @@
+"""How old and how busy processes are, which are stopped, and how many files one may open: on Linux and elsewhere."""
+
+import math
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from services.machine import allow_open_files, cpu_seconds, files, process_age, stopped_children
+from tests.e2e.harness import wait_for
+
+
+@pytest.fixture
+def child() -> Iterator["subprocess.Popen[bytes]"]:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as started:
+        yield started
+        started.kill()
+
+
+@pytest.fixture(params=["waitid", "ps"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "ps":
+        monkeypatch.delattr(os, "waitid")
+    return str(request.param)
+
+
+@pytest.mark.usefixtures("way")
+def test_a_child_is_stopped_until_it_goes_on(child: "subprocess.Popen[bytes]") -> None:
+    assert stopped_children([child.pid]) == set()
+    for _ in range(2):
+        child.send_signal(signal.SIGSTOP)
+        wait_for(lambda: stopped_children([child.pid]) == {child.pid}, "stopped")
+        assert stopped_children([child.pid]) == {child.pid}, "a look changes nothing"
+        child.send_signal(signal.SIGCONT)
+        wait_for(lambda: stopped_children([child.pid]) == set(), "it goes on")
+
+
+@pytest.mark.usefixtures("way")
+def test_a_child_that_ended_is_not_stopped_and_keeps_its_status(child: "subprocess.Popen[bytes]") -> None:
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT) if hasattr(os, "waitid") else None
+    assert stopped_children([child.pid]) == set()
+    assert child.wait() == -signal.SIGKILL
+    assert stopped_children([child.pid]) == set()
+
+
+def test_without_ps_none_is_stopped(child: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch) -> None:
+    child.send_signal(signal.SIGSTOP)
+    wait_for(lambda: stopped_children([child.pid]) == {child.pid}, "stopped")
+    monkeypatch.delattr(os, "waitid")
+    monkeypatch.setenv("PATH", "")
+    assert stopped_children([child.pid]) == set()
+
+
+def test_the_age_and_the_cpu_time_of_this_process() -> None:
+    age, busy = process_age(), cpu_seconds(os.getpid())
+    began = time.process_time()
+    while time.process_time() - began < 0.05:
+        pass
+    assert process_age() - age >= 0.04 and cpu_seconds(os.getpid()) - busy >= 0.04
+
+
+def test_age_and_cpu_time_where_they_are_not_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(files, "PROC", tmp_path)
+    assert process_age() == 0.0
+    assert math.isnan(cpu_seconds(os.getpid()))
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "most", "granted"),
+    [(256, 4096, 4096, 4096), (256, 2**62, 10240, 10240), (20000, 2**62, 10240, 20000)],
+    ids=["linux", "macos", "macos, no lower than before"],
+)
+def test_as_many_open_files_as_the_system_grants(
+    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, most: int, granted: int
+) -> None:
+    limits = [soft, hard]
+
+    def grant(kind: int, wanted: tuple[int, int]) -> None:
+        if wanted[0] > most:
+            raise ValueError("current limit exceeds maximum limit")
+        limits[:] = wanted
+
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: tuple(limits))
+    monkeypatch.setattr(resource, "setrlimit", grant)
+    allow_open_files()
+    assert limits == [granted, hard]

@@ -24,6 +24,7 @@ DEMO_MODEL = "demo"
 ROLES = ("shim", "tokenizer", "engine", "worker")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")
+CPU_KERNELS = ("amx", "avx512bf16", "avx2", "portable")  # kernels/cpu/library.py, which this must not import
 QUEUED_REQS = 1024  # that wait, by default
 
 
@@ -162,6 +163,12 @@ class WorkerOptions(MonitoredOptions):
         parse=int,
         low=1,
         high=1024,
+    )
+    cpu_kernels: str | None = setting(
+        None,
+        "instruction set of the compiled kernels, CPU only; default: the fastest that this machine runs",
+        choices=CPU_KERNELS,
+        env=("TANDEM_CPU_KERNELS",),
     )
     quantization: str | None = setting(
         None,

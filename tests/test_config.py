@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.command_line import parse, role_argv, role_environment
+from services.command_line import parse, role_argv, role_environment, serve_settings
 from services.config import ROLE_OPTIONS, ROLES, EngineOptions, ServeOptions, settings_of
 from services.settings import (
     Setting,
@@ -46,7 +46,8 @@ def file_refusal(tmp_path: Path, text: str, command: str = "serve") -> str:
 
 @pytest.mark.parametrize("command", ["serve", *ROLES])
 def test_nothing_given_means_the_defaults(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TANDEM_API_KEY", raising=False)
+    for variable in (env for one in serve_settings().values() for env in one.env):
+        monkeypatch.delenv(variable, raising=False)
     options = ServeOptions if command == "serve" else ROLE_OPTIONS[command]
     assert parse(command, []) == options()
 
@@ -222,6 +223,22 @@ def test_the_key_travels_in_the_environment_only() -> None:
     assert role_environment("worker", values) == {}
     assert role_argv("shim", values) == ["--host=::1"]
     assert role_argv("engine", values) == []
+
+
+@pytest.mark.parametrize("command", ["serve", "worker"])
+def test_the_kernels_may_come_from_the_environment(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(*argv: str) -> str | None:
+        options = parse(command, list(argv))
+        values = options.role_values if command == "serve" else dataclasses.asdict(options)
+        return values.get("cpu_kernels")
+
+    monkeypatch.setenv("TANDEM_CPU_KERNELS", "portable")
+    assert (found(), found("--cpu-kernels=avx2")) == ("portable", "avx2")
+    assert role_environment("worker", {"cpu_kernels": "avx2"}) == {"TANDEM_CPU_KERNELS": "avx2"}
+    monkeypatch.setenv("TANDEM_CPU_KERNELS", "sse")
+    assert refusal(command) == "--cpu-kernels: 'sse' is not one of amx, avx512bf16, avx2, portable"
+    monkeypatch.setenv("TANDEM_CPU_KERNELS", "")
+    assert found() is None
 
 
 TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1) | st.just("--seed")

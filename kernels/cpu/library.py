@@ -1,4 +1,8 @@
-"""Finds the compiled module for this machine."""
+"""Finds the compiled module for this machine: the fastest variant of the kernels that it runs, or the one asked for.
+
+A variant is imported only where the machine has its instructions: without them, the import itself may end the process.
+Variants go by the names in VARIANTS; the module of one has an underscore before its name.
+"""
 
 import importlib
 import logging
@@ -11,6 +15,10 @@ log = logging.getLogger(__name__)
 
 class KernelsMissing(ImportError):
     """The package was installed without a C++ compiler."""
+
+
+class VariantRefused(Exception):
+    """This machine does not run the variant that was asked for. The message names it, the reason and what it runs."""
 
 
 class Library(Protocol):
@@ -56,13 +64,31 @@ class Library(Protocol):
     ) -> None: ...  # fmt: skip
 
 
-VARIANTS = ("_amx", "_avx512bf16", "_avx2", "_portable")
+# The fastest first. A machine that has the instructions of one has those of all behind it.
+VARIANTS = ("amx", "avx512bf16", "avx2", "portable")
 
 
 def load(variant: str | None = None) -> Library:
-    """The fastest variant that this machine runs, or the one named. Raises KernelsMissing."""
+    """The fastest variant that this machine runs, or the one named.
+
+    Raises KernelsMissing where none was built, VariantRefused for one that this machine does not run.
+    """
+    if variant is None:
+        return _module(_fastest())
+    if reason := _why_not(variant):
+        raise VariantRefused(f"{variant}: {reason}; this machine runs {', '.join(runnable_variants())}")
+    return _module(variant)
+
+
+def runnable_variants() -> list[str]:
+    """Those that were built and whose instructions this machine has, the fastest first. Raises KernelsMissing."""
+    return [variant for variant in VARIANTS if _why_not(variant) is None]
+
+
+def best_variant() -> str:
+    """The fastest whose instructions this machine has, built or not. Raises KernelsMissing."""
     try:
-        return _module(variant or _fastest())
+        return _module("portable").best_variant().removeprefix("_")
     except ImportError as error:
         raise KernelsMissing(
             "tandem was installed without its compiled CPU kernels (is there a C++ compiler?)"
@@ -70,23 +96,25 @@ def load(variant: str | None = None) -> Library:
 
 
 def _module(variant: str) -> Library:
-    return cast(Library, importlib.import_module(f"kernels.cpu.{variant}"))
+    return cast(Library, importlib.import_module(f"kernels.cpu._{variant}"))
+
+
+def _why_not(variant: str) -> str | None:
+    """The reason why this machine does not run a variant; None where it does. Raises KernelsMissing."""
+    if VARIANTS.index(variant) < VARIANTS.index(best_variant()):
+        return "this machine does not offer its instructions"
+    try:
+        library = _module(variant)
+    except ImportError:
+        return "the compiler did not build it"
+    if variant == "amx" and not products_are_exact(library):  # no machine with AMX has run it yet
+        return "it computes wrongly on this machine"
+    return None
 
 
 def _fastest() -> str:
-    best = _module("_portable").best_variant()
-    if best != "_amx":
-        return best
-    # Not every compiler builds it, and it has not run on such a machine before: it has to prove itself.
-    try:
-        if products_are_exact(_module("_amx")):
-            return "_amx"
-        log.warning("this machine has AMX, but the kernels for it compute wrongly here: AVX-512 is used instead")
-    except ImportError:
-        log.warning("this machine has AMX, but the compiler did not build the kernels for it: AVX-512 is used instead")
-    return "_avx512bf16"
-
-
-def runnable_variants() -> list[str]:
-    """All that this machine can run, the fastest first."""
-    return list(VARIANTS[VARIANTS.index(_fastest()) :])
+    """Logs each faster variant that this machine could run and why it is not used. Raises KernelsMissing."""
+    fastest = next(variant for variant in VARIANTS if _why_not(variant) is None)
+    for left_out in VARIANTS[VARIANTS.index(best_variant()) : VARIANTS.index(fastest)]:
+        log.warning("CPU kernels %s: %s; %s is used instead", left_out, _why_not(left_out), fastest)
+    return fastest

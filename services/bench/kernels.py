@@ -19,7 +19,7 @@ from functools import reduce
 
 import torch
 
-from kernels.cpu.library import KernelsMissing, Library, load
+from kernels.cpu.library import VARIANTS, KernelsMissing, Library, VariantRefused, load
 from kernels.cpu.ops import CpuOps
 from kernels.torch_ops import TorchOps
 from services.bench.engine import count
@@ -110,18 +110,27 @@ def main(argv: Sequence[str]) -> int:
         description="The time of each compiled CPU kernel, beside plain torch and beside the machine's limit.",
     )
     parser.add_argument("--cpu-threads", type=count, help="threads of a kernel; default: all cores it may use")
+    parser.add_argument(
+        "--cpu-kernels", choices=VARIANTS, help="instruction set; default: the fastest that this machine runs"
+    )
     parser.add_argument("--repeats", type=count, default=REPEATS, help="times that each is measured")
     parser.add_argument("--model", help="directory or hub id with the shapes; default: those of Qwen3-0.6B")
     args = parser.parse_args(argv)
     try:
         shape = Shape() if args.model is None else _shape_of(args.model)
-        library = load()
+        library = load(args.cpu_kernels)
+    except VariantRefused as error:
+        return _fail(f"--cpu-kernels {error}")
     except (Fatal, ModelError, KernelsMissing) as error:
-        sys.stderr.write(f"tandem bench kernels: error: {error}\n")
-        return 1
+        return _fail(str(error))
     threads = args.cpu_threads or available_cores()
     sys.stdout.write(_bench(library, shape, args.model or "Qwen3-0.6B", threads, args.repeats))
     return 0
+
+
+def _fail(message: str) -> int:
+    sys.stderr.write(f"tandem bench kernels: error: {message}\n")
+    return 1
 
 
 def _shape_of(model: str) -> Shape:

@@ -8,7 +8,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from kernels.cpu.library import KernelsMissing
+from kernels.cpu.library import KernelsMissing, VariantRefused
 from kernels.interface import Ops
 from kernels.ops import ops_for
 from services.config import WorkerOptions
@@ -47,18 +47,28 @@ def pick_device(options: WorkerOptions) -> torch.device:
         raise ModelError("--gpu-memory-utilization is for CUDA only; on a CPU, --kv-cache-memory-bytes sets the size")
     if name == "cuda" and options.cpu_threads is not None:
         raise ModelError("--cpu-threads is for the compiled CPU kernels only: it does not go with --device cuda")
+    if name == "cuda" and options.cpu_kernels is not None:
+        raise ModelError(
+            f"--cpu-kernels {options.cpu_kernels} is for a model on the CPU only: it does not go with --device cuda"
+        )
     return torch.device(name)
 
 
 def pick_ops(device: torch.device, options: WorkerOptions) -> Ops:
-    """Raises ModelError where a batch-invariant answer cannot be given, or the weights' form has no kernels."""
+    """Raises ModelError where a batch-invariant answer cannot be given, the weights' form has no kernels, or the CPU
+    kernels that were asked for do not run."""
     check_quantization(device, options)
+    name = options.cpu_kernels
+    if name is not None and not options.batch_invariant:
+        raise ModelError(f"--cpu-kernels {name} does not go with --no-batch-invariant: torch has kernels of its own")
     num_threads = options.cpu_threads or available_cores()
     torch.set_num_threads(1 if options.batch_invariant else num_threads)
     try:
-        return ops_for(device, options.batch_invariant, num_threads, options.quantization)
+        return ops_for(device, options.batch_invariant, num_threads, options.quantization, name)
     except KernelsMissing as error:
         raise ModelError(f"{error}: install it again, or start with --no-batch-invariant") from error
+    except VariantRefused as error:
+        raise ModelError(f"--cpu-kernels {error}") from error
 
 
 def check_quantization(device: torch.device, options: WorkerOptions) -> None:

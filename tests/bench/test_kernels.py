@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kernels.cpu.library import KernelsMissing
+from kernels.cpu.library import KernelsMissing, VariantRefused
 from services.bench import kernels
 from services.bench.kernel_cases import Shape, cases
 from services.bench.kernels import COLUMNS, Timed
@@ -24,14 +24,16 @@ TINY = {
     "num_hidden_layers": 2,
     "max_position_embeddings": 512,
 }
+OPTIONS = ("--cpu-threads=1", "--repeats=1", "--cpu-kernels=portable")
 LIMITS = Limits(memory_bytes=10e9, cache_bytes=100e9, operations=200e9)
 
 
 def test_every_row_has_positive_numbers(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(TINY))
-    ended = run_tandem("bench", "kernels", f"--model={tmp_path}", "--cpu-threads=1", "--repeats=1")
+    ended = run_tandem("bench", "kernels", f"--model={tmp_path}", *OPTIONS)
     assert ended.returncode == 0 and ended.stderr == "", ended.stderr
     lines = ended.stdout.splitlines()
+    assert lines[0].startswith("Kernels portable in bfloat16")
     assert "1 of " in lines[0] and "cores busy" in lines[0] and "GB/s from memory" in lines[1]
     head, _, *rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("|")]
     assert tuple(head) == COLUMNS
@@ -74,16 +76,23 @@ def test_what_a_product_moves_and_computes() -> None:
     assert found["attention, prefill", "256 tokens"].operations == 4 * 2048 * 256 * 257 // 2
 
 
-def test_without_compiled_kernels_it_says_so(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("args", "error", "said"),
+    [
+        ([], KernelsMissing("installed without its kernels"), "installed without its kernels"),
+        (["--cpu-kernels=amx"], VariantRefused("amx: no such instructions"), "--cpu-kernels amx: no such instructions"),
+    ],
+)
+def test_without_the_compiled_kernels_it_says_so(
+    args: list[str], error: Exception, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def missing() -> None:
-        raise KernelsMissing("tandem was installed without its compiled CPU kernels")
+    def missing(variant: str | None) -> None:
+        assert variant == ("amx" if args else None)
+        raise error
 
     monkeypatch.setattr(kernels, "load", missing)
-    assert kernels.main([]) == 1
-    told = "tandem bench kernels: error: tandem was installed without its compiled CPU kernels\n"
-    assert capsys.readouterr() == ("", told)
+    assert kernels.main(args) == 1
+    assert capsys.readouterr() == ("", f"tandem bench kernels: error: {said}\n")
 
 
 def test_a_model_that_the_decoder_does_not_compute_is_refused(

@@ -3,7 +3,31 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from kernels.cpu.library import runnable_variants
 from tests.e2e.harness import Server
+
+OTHER_KERNELS = ("avx2", "portable")  # which are not the fastest of most machines
+
+
+def needs_kernels(variant: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(
+        variant not in runnable_variants(), reason=f"this machine does not run the CPU kernels {variant}"
+    )
+
+
+# `kernels` are options of a server: none, or in a long run those of another variant than the fastest.
+all_kernels = pytest.mark.parametrize(
+    "kernels",
+    [
+        pytest.param((), id="default"),
+        *(
+            pytest.param((f"--cpu-kernels={one}",), id=one, marks=[pytest.mark.long, needs_kernels(one)])
+            for one in OTHER_KERNELS
+        ),
+    ],
+)
 
 
 def tokens_of(server: Server, prompt: Any, **kwargs: Any) -> list[int]:

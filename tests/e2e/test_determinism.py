@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.checkpoints import DEMO_VOCAB_SIZE, make_qwen3
 from tests.e2e.harness import Server
+from tests.e2e.options import all_kernels
 
 NUM_REQUESTS = 32
 MAX_TOKENS = 40
@@ -86,12 +87,15 @@ def histogram(server: Server) -> dict[str, int]:
     return {le: count - before for (le, count), (_, before) in zip(counts, [("", 0), *counts], strict=False)}
 
 
+@all_kernels
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("shape", list(SHAPES))
-def test_a_request_gets_the_same_answer_alone_and_in_a_crowd(tmp_path: Path, shape: str, dtype: str) -> None:
+def test_a_request_gets_the_same_answer_alone_and_in_a_crowd(
+    tmp_path: Path, shape: str, dtype: str, kernels: tuple[str, ...]
+) -> None:
     path = make_qwen3(tmp_path / "model", seed=SEED, **SHAPES[shape])
     bodies = requests(SEED)
-    with Server(str(path), f"--dtype={dtype}", "--no-enable-prefix-caching") as server:
+    with Server(str(path), f"--dtype={dtype}", *kernels, "--no-enable-prefix-caching") as server:
         alone = asyncio.run(one_by_one(server, bodies))
         assert server.stats().prefix_cache_hits == server.stats().num_preemptions == 0
     config = {**SHAPES[shape]}
@@ -100,7 +104,7 @@ def test_a_request_gets_the_same_answer_alone_and_in_a_crowd(tmp_path: Path, sha
     limits = (f"--block-size={BLOCK_SIZE}", f"--kv-cache-memory-bytes={NUM_BLOCKS * BLOCK_SIZE * per_token}")
     steps = ("--max-num-batched-tokens=48", "--max-num-seqs=16", "--max-model-len=300")
     source, crowds = random.Random(SEED), []
-    with Server(str(path), f"--dtype={dtype}", *limits, *steps) as server:
+    with Server(str(path), f"--dtype={dtype}", *kernels, *limits, *steps) as server:
         asyncio.run(one_by_one(server, bodies[2::4]))  # so that what others begin with is known
         while len(crowds) < MAX_CROWDS and not (crowds and is_crowded(server)):
             seconds = 0.5 ** len(crowds)  # how fast they have to come depends on the machine

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from services.command_line import serve_settings
 from tests.e2e import (
     test_admission,
+    test_cpu_kernels,
     test_hangs,
     test_hub,
     test_logs,
@@ -23,6 +24,7 @@ PROOFS: dict[str, Callable[..., None]] = {
     "api_key": test_options_front.test_api_key,
     "async_scheduling": test_options_engine.test_async_scheduling,
     "batch_invariant": test_options_worker.test_batch_invariant,
+    "cpu_kernels": test_cpu_kernels.test_cpu_kernels,
     "cpu_threads": test_options_worker.test_cpu_threads,
     "block_size": test_options_engine.test_block_size,
     "chat_template": test_options_model.test_chat_template,

@@ -15,6 +15,7 @@ import pytest
 from tests import reference
 from tests.checkpoints import PARITY_CONFIGS, make_qwen3
 from tests.e2e.harness import Server
+from tests.e2e.options import all_kernels
 from tests.reference import ReferenceAnswer, mixed_prompts
 
 NUM_PROMPTS = 32
@@ -27,6 +28,7 @@ class Case:
     path: Path
     prompts: list[list[int]]
     expected: list[ReferenceAnswer]
+    max_tokens: int = MAX_TOKENS
 
 
 @pytest.fixture(scope="module", params=list(PARITY_CONFIGS))
@@ -39,12 +41,12 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     yield Case(path, prompts, expected)
 
 
-async def complete_all(server: Server, prompts: list[list[int]]) -> list[dict[str, Any]]:
+async def complete_all(server: Server, prompts: list[list[int]], max_tokens: int) -> list[dict[str, Any]]:
     """All prompts at once; the choices in order."""
     async with httpx.AsyncClient(base_url=server.url, timeout=120, trust_env=False) as client:
         bodies = [
             {
-                "prompt": prompt, "max_tokens": MAX_TOKENS, "temperature": 0, "ignore_eos": True, "logprobs": 0,
+                "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True, "logprobs": 0,
                 "return_token_ids": True,
             }
             for prompt in prompts
@@ -55,12 +57,12 @@ async def complete_all(server: Server, prompts: list[list[int]]) -> list[dict[st
 
 
 def check(server: Server, case: Case) -> None:
-    choices = asyncio.run(complete_all(server, case.prompts))
+    choices = asyncio.run(complete_all(server, case.prompts, case.max_tokens))
     ties = sum(
         reference.assert_equal_but_for_ties(expected, choice["token_ids"], choice["logprobs"]["token_logprobs"])
         for expected, choice in zip(case.expected, choices, strict=True)
     )
-    print(f"{len(choices)} answers of {MAX_TOKENS} tokens equal, {ties} parted at a tie")
+    print(f"{len(choices)} answers of {case.max_tokens} tokens equal, {ties} parted at a tie")
     assert ties <= 1
 
 
@@ -68,8 +70,9 @@ def serve(case: Case, *args: str) -> Server:
     return Server(str(case.path), "--dtype=float32", f"--block-size={BLOCK_SIZE}", *args)
 
 
-def test_all_at_once_and_again_with_prefix_hits(case: Case) -> None:
-    with serve(case) as server:
+@all_kernels
+def test_all_at_once_and_again_with_prefix_hits(case: Case, kernels: tuple[str, ...]) -> None:
+    with serve(case, *kernels) as server:
         check(server, case)
         first = server.stats()
         assert first.num_preemptions == 0
@@ -79,8 +82,10 @@ def test_all_at_once_and_again_with_prefix_hits(case: Case) -> None:
         assert hits == whole_blocks > 1000
 
 
-def test_with_chunked_prefill_at_a_small_budget(case: Case) -> None:
-    with serve(case, "--max-num-batched-tokens=24", "--max-num-seqs=12", "--no-enable-prefix-caching") as server:
+@all_kernels
+def test_with_chunked_prefill_at_a_small_budget(case: Case, kernels: tuple[str, ...]) -> None:
+    limits = ("--max-num-batched-tokens=24", "--max-num-seqs=12", "--no-enable-prefix-caching")
+    with serve(case, *limits, *kernels) as server:
         check(server, case)
         stats = server.stats()
         assert stats.num_chunked_rows > NUM_PROMPTS
@@ -88,8 +93,10 @@ def test_with_chunked_prefill_at_a_small_budget(case: Case) -> None:
 
 
 @pytest.mark.parametrize("caching", ["--enable-prefix-caching", "--no-enable-prefix-caching"])
-def test_with_so_few_blocks_that_requests_are_preempted(case: Case, caching: str) -> None:
-    with serve(case, "--max-model-len=240", f"--kv-cache-memory-bytes={few_blocks(case.path)}", caching) as server:
+@all_kernels
+def test_with_so_few_blocks_that_requests_are_preempted(case: Case, caching: str, kernels: tuple[str, ...]) -> None:
+    limits = ("--max-model-len=240", f"--kv-cache-memory-bytes={few_blocks(case.path)}")
+    with serve(case, *limits, caching, *kernels) as server:
         check(server, case)
         stats = server.stats()
         assert stats.num_blocks == 40

@@ -4,14 +4,13 @@ a row's bits. The instructions themselves need a machine that has them: there te
 
 import ctypes
 import importlib.util
-import logging
 import mmap
 import shutil
 import subprocess
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pybind11
 import pytest
@@ -20,8 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernels import reference
-from kernels.cpu import library as library_module
-from kernels.cpu.library import Library, load, runnable_variants
+from kernels.cpu.library import Library, best_variant, load, runnable_variants
 from kernels.cpu.ops import CpuOps
 from kernels.cpu.self_check import products_are_exact
 from tests.kernels.cases import randn, share_of
@@ -31,7 +29,7 @@ from tests.kernels.test_int8 import twin
 SOURCES = Path(__file__).parents[2] / "kernels" / "cpu" / "native"
 NAME = "_amx_emulated"
 DTYPE = torch.bfloat16
-needs_avx512 = pytest.mark.skipif("_avx512bf16" not in runnable_variants(), reason="the rest of it is AVX-512")
+needs_avx512 = pytest.mark.skipif("avx512bf16" not in runnable_variants(), reason="the rest of it is AVX-512")
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +125,7 @@ def test_nothing_behind_the_last_row_is_read(library: Library, rows: int) -> Non
 
 @needs_avx512
 def test_another_order_has_another_name(library: Library) -> None:
-    assert library.NAME != load("_avx512bf16").NAME
+    assert library.NAME != load("avx512bf16").NAME
 
 
 @needs_avx512
@@ -135,44 +133,6 @@ def test_the_emulated_variant_passes_the_self_check(library: Library) -> None:
     assert products_are_exact(library)
 
 
-@pytest.mark.parametrize("variant", sorted({*runnable_variants(), load("_portable").best_variant()}))
+@pytest.mark.parametrize("variant", sorted({*runnable_variants(), best_variant()}))
 def test_every_variant_passes_the_self_check(variant: str) -> None:
     assert products_are_exact(load(variant))
-
-
-class Wrong:
-    """A variant that takes the second row for the first."""
-
-    def __init__(self, library: Library) -> None:
-        self._library = library
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._library, name)
-
-    def product(self, type_: str, out_type: str, x: int, x_stride: int, rows: int, *others: int) -> None:
-        self._library.product(type_, out_type, x + 2 * x_stride * (rows > 1), x_stride, rows - 1 or 1, *others)
-
-
-class Machine:
-    """The portable variant, which says that this machine has AMX."""
-
-    def best_variant(self) -> str:
-        return "_amx"
-
-
-@pytest.mark.parametrize("kind", ["right", "wrong", "missing"])
-def test_on_a_machine_with_amx(kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """The variant is used where it exists and computes rightly; else the log says why it is not."""
-    real = load("_portable")
-
-    def module(variant: str) -> Any:
-        if variant == "_amx" and kind == "missing":
-            raise ImportError(variant)
-        return {"_portable": Machine(), "_amx": real if kind == "right" else Wrong(real)}.get(variant, variant)
-
-    monkeypatch.setattr(library_module, "_module", module)
-    with caplog.at_level(logging.WARNING):
-        found = load()
-    assert found is real if kind == "right" else cast(Any, found) == "_avx512bf16"
-    assert bool(caplog.records) == (kind != "right")
-    assert {"right": "", "wrong": "compute wrongly", "missing": "did not build"}[kind] in caplog.text

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from kernels import reference
+from kernels.cpu import library
 from kernels.cpu.library import load as load_library
 from kernels.cpu.ops import CpuOps
 from kernels.interface import Ops
@@ -17,7 +18,8 @@ from services.config import WorkerOptions
 from services.worker import weights
 from services.worker.checkpoint import read_checkpoint, weights_digest
 from services.worker.errors import ModelError
-from services.worker.kv_cache import shape_kv_cache
+from services.worker.facts import model_facts
+from services.worker.kv_cache import KvCacheShape, shape_kv_cache
 from services.worker.loading import load_model, open_weights, pick_dtype, pick_ops
 from services.worker.models.config import decoder_config
 from tests.checkpoints import make_qwen3
@@ -252,6 +254,37 @@ def test_weights_of_eight_bits_are_refused_where_no_kernel_has_them(
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 6))
     with pytest.raises(ModelError, match=f"--quantization {said}"):
         pick_ops(torch.device(device), WorkerOptions(**options))
+
+
+@pytest.mark.parametrize(
+    ("best", "options", "said"),
+    [
+        ("avx2", {}, "amx: this machine does not offer its instructions; this machine runs avx2, portable"),
+        ("portable", {}, "amx: this machine does not offer its instructions; this machine runs portable"),
+        ("amx", {"batch_invariant": False}, "amx does not go with --no-batch-invariant"),
+        ("amx", {"device": "cuda"}, "amx is for a model on the CPU only: it does not go with --device cuda"),
+        ("amx", {"device": "auto"}, "amx is for a model on the CPU only: it does not go with --device cuda"),
+    ],
+)
+def test_kernels_that_cannot_run_are_refused_before_anything_is_read(
+    tmp_path: Path, best: str, options: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(library, "best_variant", lambda: best)
+    monkeypatch.setattr(library, "_module", lambda variant: object())
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: options.get("device", "cpu") != "cpu")
+    with pytest.raises(ModelError) as caught:
+        load_model(tmp_path / "none", WorkerOptions(**{"device": "cpu", "cpu_kernels": "amx", **options}))
+    assert str(caught.value).startswith(f"--cpu-kernels {said}") and "\n" not in str(caught.value)
+
+
+def test_each_variant_has_its_numerics_id(path: Path) -> None:
+    """The fastest has the same one, asked for or not."""
+    runnable = library.runnable_variants()
+    ids = []
+    for variant in (None, *runnable):
+        options = WorkerOptions(model=str(path), device="cpu", cpu_kernels=variant)
+        ids.append(model_facts(load_model(path, options), options, KvCacheShape(8, 16, 128)).numerics_id)
+    assert ids[0] == ids[1] and len(set(ids)) == len(runnable)
 
 
 @pytest.mark.parametrize(("quantization", "name"), [(None, "triton"), ("int8", "triton+int8"), ("fp8", "triton+fp8")])

@@ -13,7 +13,7 @@ from tests.kernels.draw_cases import FILTERS, HOT, check_draw, draws_of, logits_
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 few = settings(
-    max_examples=15,
+    max_examples=8,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     derandomize=True,
@@ -32,8 +32,8 @@ def test_every_filter_draws_what_the_twin_draws(vocab: int, levels: int | None, 
 
 @pytest.mark.parametrize("kind", HOT)
 def test_all_that_is_kept_may_come(kind: tuple[float, float, float, int]) -> None:
-    logits = logits_of(1, 2600, None, False, seed=6)[0].expand(16, -1).contiguous()
-    check_draw(DEVICE, logits, logits, draws_of([kind] * 16))
+    logits = logits_of(1, 2600, None, False, seed=6)[0].expand(8, -1).contiguous()
+    check_draw(DEVICE, logits, logits, draws_of([kind] * 8))
 
 
 @few
@@ -78,7 +78,7 @@ def test_of_equal_logits_the_lowest_ids_are_kept(kind: tuple[float, float, float
     keep_likely(scores, draws_of([kind])[0])
     expected = torch.isfinite(scores).nonzero().flatten().tolist()
     assert 2 < len(expected) < 7
-    assert kept(logits, kind, 35) == set(expected)
+    assert kept(logits, kind, 24) == set(expected)
 
 
 def test_greedy_takes_the_first_of_the_largest_and_minus_zero_is_zero() -> None:
@@ -103,10 +103,11 @@ def test_rows_that_are_no_numbers_are_told(kind: tuple[float, float, float, int]
 
 
 def test_a_row_draws_the_same_alone() -> None:
-    logits, raw = logits_of(len(FILTERS), 3001, None, False, seed=8)
-    draws = draws_of(FILTERS)
+    kinds = FILTERS[::2]
+    logits, raw = logits_of(len(kinds), 3001, None, False, seed=8)
+    draws = draws_of(kinds)
     together, _ = sample.draw(logits.to(DEVICE), raw.to(DEVICE), draws)
-    for row in range(len(FILTERS)):
+    for row in range(len(kinds)):
         own = slice(row, row + 1)
         assert sample.draw(logits[own].to(DEVICE), raw[own].to(DEVICE), draws[own])[0].item() == together[row]
 
@@ -127,8 +128,8 @@ def test_at_the_edge_of_top_p_only_a_rounding_decides() -> None:
 
 
 def test_among_equal_logits_the_noise_decides() -> None:
-    logits = torch.zeros(40, 2501)
-    check_draw(DEVICE, logits, logits, draws_of([(1.0, 1.0, 0.0, 0)] * 40, seed=5))
+    logits = torch.zeros(12, 2501)
+    check_draw(DEVICE, logits, logits, draws_of([(1.0, 1.0, 0.0, 0)] * 12, seed=5))
 
 
 def test_scratch_is_more_than_what_is_allocated() -> None:

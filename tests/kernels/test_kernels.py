@@ -20,7 +20,7 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 DTYPES = [torch.float32, torch.bfloat16]
 # No shrinking: the interpreter is slow, and the shapes are small as they are.
 few = settings(
-    max_examples=12,
+    max_examples=8,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     derandomize=True,
@@ -51,8 +51,15 @@ def test_linear(dtype: torch.dtype, quantization: str | None, rows: int, n: int,
     product_cases.check_linear(DEVICE, dtype, rows, n, k, quantization, seed)
 
 
-@every_form
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("dtype", "quantization"),
+    [
+        *((dtype, None) for dtype in DTYPES),
+        *((torch.bfloat16, name) for name in ("int8", "fp8")),
+        *(pytest.param(torch.float32, name, marks=pytest.mark.long) for name in ("int8", "fp8")),
+    ],
+    ids=str,
+)
 def test_a_row_of_a_product_depends_on_that_row_alone(
     dtype: torch.dtype, quantization: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -66,7 +73,7 @@ def test_a_row_of_a_product_depends_on_that_row_alone(
 
 @every_form
 @pytest.mark.parametrize("dtype", DTYPES)
-@settings(few, max_examples=4)
+@settings(few, max_examples=2)
 @given(rows=st.integers(1, 130), n=st.integers(1, 150), k=st.sampled_from([1, 137, 261, 256]), seed=st.integers(0, 99))
 def test_paths_of_a_product_give_the_same_bits(
     dtype: torch.dtype, quantization: str | None, rows: int, n: int, k: int, seed: int
@@ -214,8 +221,16 @@ def test_attention_as_it_is_served(window: int) -> None:
     cases.share_of(out, case.twin(), cases.tolerance(case.twin(), floor=0.25))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("window", [0, 9, 40])
+@pytest.mark.parametrize(
+    ("dtype", "window"),
+    [
+        *((torch.bfloat16, window) for window in (0, 9)),
+        (torch.float32, 40),
+        pytest.param(torch.bfloat16, 40, marks=pytest.mark.long),
+        *(pytest.param(torch.float32, window, marks=pytest.mark.long) for window in (0, 9)),
+    ],
+    ids=str,
+)
 def test_attention_gives_the_same_bits_however_a_prompt_is_cut(dtype: torch.dtype, window: int) -> None:
     shape = {"kv_heads": 1, "group": 2, "head_dim": 16, "block_size": 4}
     attention_cases.check_cuts_of_attention(DEVICE, dtype, 75, **shape, window=window, tile=16, segment=32)

@@ -1,6 +1,6 @@
 """Every linear layer of Qwen3-0.6B and Qwen3-8B, at its real size: a row's bits are the same for any number of rows.
 
-The heads at their full width take minutes: `make test-long`.
+Most of 8B, and the heads at their full width, take minutes: `make test-long`.
 """
 
 import os
@@ -20,8 +20,13 @@ LAYERS = {
     "8B": [(6144, 4096), (4096, 4096), (24576, 4096), (4096, 12288)],
 }
 HEADS = {"0.6B": (VOCABULARY, 1024), "8B": (VOCABULARY, 4096)}
+LONGEST = (4096, 12288)  # of the rows that are added up
 CASES = [
-    *(pytest.param(*shape, id=f"{model}-{shape}") for model, shapes in LAYERS.items() for shape in shapes),
+    *(
+        pytest.param(*shape, id=f"{model}-{shape}", marks=[pytest.mark.long] * (model == "8B" and shape != LONGEST))
+        for model, shapes in LAYERS.items()
+        for shape in shapes
+    ),
     *(pytest.param(*shape, id=f"{model}-head", marks=pytest.mark.long) for model, shape in HEADS.items()),
 ]
 

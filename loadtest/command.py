@@ -101,7 +101,7 @@ def make_folder_of(flag: str, path: Path | None) -> None:
 def write(path: Path, text: str) -> None:
     """Raises Fatal."""
     try:
-        path.write_text(text)
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise Fatal(f"{path}: {error.strerror}") from error
     sys.stderr.write(f"saved in {path}\n")

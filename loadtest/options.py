@@ -12,6 +12,7 @@ from typing import Any
 from loadtest.command import COUNT, TOKENS, Parser, UsageError, checked_key, checked_url, number, several
 from loadtest.report import METRICS
 from loadtest.workloads import RAGGED_COUNT, RAGGED_OUTPUT_LENS
+from services.machine import authority, loopback
 
 RANDOM, RAGGED = "random", "ragged-50"
 _RANDOM_DEFAULTS: dict[str, Any] = {
@@ -93,7 +94,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _add_server(group: "argparse._ArgumentGroup") -> None:
     group.add_argument("--base-url", metavar="URL", help="the server, instead of --host and --port")
-    group.add_argument("--host", help="the server's address (default: 127.0.0.1)")
+    group.add_argument("--host", help="the server's address (default: this machine's own, 127.0.0.1 or ::1)")
     group.add_argument("--port", type=number(int, 1, 65535), help="the server's port (default: 8000)")
     group.add_argument(
         "--endpoint", default="/v1/completions", metavar="PATH", help="or /v1/chat/completions (default: %(default)s)"
@@ -203,8 +204,7 @@ def parse(argv: Sequence[str]) -> Options:
 
 def _base_url(url: str | None, host: str | None, port: int | None) -> str:
     if url is None:
-        host = host or "127.0.0.1"
-        return f"http://{f'[{host}]' if ':' in host else host}:{port or 8000}"
+        return f"http://{authority(host or loopback(), port or 8000)}"
     if host is not None or port is not None:
         raise UsageError("--base-url already says what --host and --port would")
     return checked_url(url)

@@ -19,6 +19,7 @@ import aiohttp
 
 from loadtest.processes import adopt_orphans, beneath, reap
 from services.errors import Fatal
+from services.machine import authority, loopback
 
 PORT = "{port}"  # in a command line: where the port goes
 _STOP_SECONDS = 30.0  # between SIGTERM and SIGKILL
@@ -45,7 +46,7 @@ class Server:
     def __enter__(self) -> "Server":
         adopt_orphans()
         port = _free_port()
-        self.url = f"http://127.0.0.1:{port}"
+        self.url = f"http://{authority(loopback(), port)}"
         argv = [part.replace(PORT, str(port)) for part in shlex.split(self._command.line)]
         try:
             with self._log.open("ab") as log:
@@ -110,8 +111,9 @@ class Server:
 
 
 def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
+    host = loopback()
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as found:
+        found.bind((host, 0))
         return int(found.getsockname()[1])
 
 

@@ -23,9 +23,9 @@ def generate(out: Path) -> None:
     if protoc.main([*args, *map(str, sources)]) != 0:
         raise SystemExit("protoc failed")
     for made in sorted((flat / "tandem/v1").iterdir()):
-        text = re.sub(r"from tandem\.v1 import", f"from {PACKAGE} import", made.read_text())
+        text = re.sub(r"from tandem\.v1 import", f"from {PACKAGE} import", made.read_text(encoding="utf-8"))
         if not made.name.endswith("_grpc.py") or "Stub" in text:
-            (out / made.name).write_text(text)
+            (out / made.name).write_text(text, encoding="utf-8")
         made.unlink()
     for folder in (flat / "tandem/v1", flat / "tandem", flat):
         folder.rmdir()

@@ -2,6 +2,7 @@
 
 import gc
 import importlib
+import io
 import sys
 from types import ModuleType
 
@@ -42,6 +43,7 @@ BENCHMARKS = {
 
 def main(argv: list[str] | None = None) -> int:
     """Returns the exit status: 0, 1 for a failure, 2 for a wrong command line."""
+    _escape_what_the_locale_lacks()
     argv = sys.argv[1:] if argv is None else argv
     command, rest = (argv[0], argv[1:]) if argv else ("--help", [])
     if command in ("-h", "--help"):
@@ -64,6 +66,13 @@ def main(argv: list[str] | None = None) -> int:
         sys.stderr.write(f"tandem {command}: error: {error}\n")
         return 2
     return int(_import(MODULES[command]).main(options))
+
+
+def _escape_what_the_locale_lacks() -> None:
+    """A character that the terminal's encoding does not have is printed as an escape sequence instead of an error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _import(name: str) -> ModuleType:

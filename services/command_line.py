@@ -77,7 +77,7 @@ def _read_file(path: str, settings: dict[str, Setting]) -> dict[str, Any]:
     import yaml  # only with --config: `tandem --help` must answer at once
 
     try:
-        content = yaml.safe_load(Path(path).read_text()) or {}
+        content = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UsageError(f"--config {path}: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):

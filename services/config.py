@@ -52,9 +52,9 @@ class ProcessOptions:
 class MonitoredOptions(ProcessOptions):
     """What every process has that serves no HTTP of its own: a port for /metrics and /health."""
 
-    metrics_listen: str = setting(
-        "127.0.0.1:0",
-        "host:port of /metrics and /health; port 0 picks a free one",
+    metrics_listen: str | None = setting(
+        None,
+        "host:port of /metrics and /health; port 0 picks a free one; default: a free one on the loopback address",
         parse=host_and_port,
         internal=True,
     )
@@ -67,7 +67,9 @@ class MonitoredOptions(ProcessOptions):
 class ShimOptions(ProcessOptions):
     """The HTTP front."""
 
-    host: str = setting("127.0.0.1", "address to listen on")
+    host: str | None = setting(
+        None, "address to listen on; default: 127.0.0.1, or ::1 where the loopback device has no IPv4 address"
+    )
     port: int = setting(8000, "port to listen on; 0 picks a free one", parse=int, low=0, high=65535)
     api_key: str | None = setting(None, "clients must send this as a bearer token", env=("TANDEM_API_KEY",))
     max_concurrent_requests: int = setting(

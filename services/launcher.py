@@ -6,18 +6,15 @@ dies, they see it and end as well.
 """
 
 import contextlib
-import fcntl
 import http.client
 import logging
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -29,8 +26,9 @@ from services.config import DEMO_MODEL, ServeOptions, ShimOptions
 from services.errors import Fatal
 from services.listen import listen
 from services.logs import set_up_logging
-from services.machine import stopped_children, watch_ends
+from services.machine import authority, stopped_children, watch_ends
 from services.process import fail
+from services.runtime_dir import runtime_dir
 
 log = logging.getLogger(__name__)
 STOP_SECONDS = 3.0
@@ -40,8 +38,6 @@ FIRST_DELAY_SECONDS, LAST_DELAY_SECONDS = 0.5, 10.0
 LOOK_SECONDS = 1.0
 STOPPED_SECONDS = 10.0  # a child that was stopped for so long counts as dead
 GROWN_UP_SECONDS = 60.0  # who lived so long starts again at once
-MAX_SOCKET_PATH = 107  # bytes, of a Unix socket
-LONGEST_SOCKET = "tokenizer-63.sock"
 
 
 class Stopped(Exception):
@@ -91,7 +87,7 @@ def _serve(options: ServeOptions) -> None:
     values["model"] = str(path)
     values.pop("revision", None)
     _on_signals(_stop)
-    with _runtime_dir(options.runtime_dir) as folder, Tree() as tree:
+    with runtime_dir(options.runtime_dir) as folder, Tree() as tree:
         _start_roles(tree, values, folder, options.tokenizer_replicas, front)
         tree.watch(lambda: answers(front))
 
@@ -132,31 +128,6 @@ def answers(front: socket.socket) -> bool:
         connection.close()
 
 
-@contextlib.contextmanager
-def _runtime_dir(given: str | None) -> Iterator[Path]:
-    """Where the sockets live: readable by this user only. Raises Fatal when it cannot be used."""
-    if given is None:
-        folder = Path(tempfile.mkdtemp(prefix="tandem-"))
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-        return
-    folder = Path(given).absolute()
-    if len(os.fsencode(folder / LONGEST_SOCKET)) > MAX_SOCKET_PATH:
-        raise Fatal(f"--runtime-dir: a socket in {folder} would have a path of more than {MAX_SOCKET_PATH} bytes")
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = (folder / "lock").open("w")
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise Fatal(f"--runtime-dir: another server uses {folder}") from error
-    except OSError as error:
-        raise Fatal(f"--runtime-dir: {folder} cannot be used: {error.strerror}") from error
-    with lock:
-        yield folder
-
-
 @dataclass
 class Child:
     """How to start one, and when it was started last; its sockets stay open here for the next one."""
@@ -191,10 +162,10 @@ class Tree:
 
     def start_monitored(self, role: str, values: dict[str, Any], *addresses: str) -> None:
         """Starts a role with a port for its metrics, on this machine only."""
-        port = listen("127.0.0.1", 0)
+        port = listen(None, 0)
         self._ports.append(port)
         name = self.start(role, values, *addresses, f"--metrics-fd={port.fileno()}", fds=[port.fileno()])
-        self.monitored.append("{}={}:{}".format(name, *port.getsockname()))
+        self.monitored.append(f"{name}={authority(*port.getsockname()[:2])}")
 
     def start(self, role: str, values: dict[str, Any], *addresses: str, fds: list[int] | None = None) -> str:
         """Returns the name of the child. Raises Fatal when it cannot be started."""

@@ -3,12 +3,14 @@
 import socket
 
 from services.errors import Fatal
+from services.machine import authority, loopback
 
 BACKLOG = 2048
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A listening TCP socket. Raises Fatal when the address cannot be had."""
+def listen(host: str | None, port: int) -> socket.socket:
+    """A listening TCP socket; None is the loopback address. Raises Fatal when the address cannot be had."""
+    host = host or loopback()
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         front = socket.socket(family, kind, protocol)
@@ -16,6 +18,6 @@ def listen(host: str, port: int) -> socket.socket:
         front.bind(address)
         front.listen(BACKLOG)
     except OSError as error:
-        raise Fatal(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+        raise Fatal(f"cannot listen on {authority(host, port)}: {error.strerror or error}") from error
     front.setblocking(False)
     return front

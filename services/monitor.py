@@ -17,6 +17,7 @@ from prometheus_client.exposition import generate_latest
 
 from services.config import MonitoredOptions
 from services.listen import listen
+from services.machine import authority
 from services.settings import split_address
 
 log = logging.getLogger(__name__)
@@ -41,7 +42,7 @@ class Monitor:
 
     def __enter__(self) -> "Monitor":
         self._thread.start()
-        log.info("metrics on http://%s:%d/metrics", *self._server.socket.getsockname()[:2])
+        log.info("metrics on http://%s/metrics", authority(*self._server.socket.getsockname()[:2]))
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -53,7 +54,7 @@ def open_port(options: MonitoredOptions) -> socket.socket:
     """The socket that the launcher has opened, or one at --metrics-listen. Raises Fatal when it cannot be had."""
     if options.metrics_fd is not None:
         return socket.socket(fileno=options.metrics_fd)
-    host, port = split_address(options.metrics_listen)
+    host, port = split_address(options.metrics_listen) if options.metrics_listen else (None, 0)
     return listen(host, port)
 
 

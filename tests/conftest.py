@@ -1,8 +1,19 @@
 """Without a GPU, Triton kernels run through Triton's interpreter; the choice must be made before Triton is imported."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
+from services.runtime_dir import runtime_dir
 from tests.interpreter import interpret
 
 if not Path("/dev/nvidiactl").exists():
     interpret()
+
+
+@pytest.fixture
+def socket_dir() -> Iterator[Path]:
+    """A new directory with a path so short that sockets find room in it; that of tmp_path has any length."""
+    with runtime_dir(None) as folder:
+        yield folder

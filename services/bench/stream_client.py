@@ -18,6 +18,7 @@ import numpy.typing as npt
 import uvloop
 
 from services.bench.instant_worker import prompt_of, received_count
+from services.machine import loopback
 
 RUNNING, ENDING = "running", "ending"
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
@@ -108,7 +109,7 @@ async def run(port: int, file: str, received_file: str, num_streams: int, num_to
     loop = asyncio.get_running_loop()
     progress = Progress(num_streams, received_count(received_file))
     streams = [Stream(number, num_tokens, progress) for number in range(num_streams)]
-    await asyncio.gather(*(loop.create_connection(lambda s=stream: s, "127.0.0.1", port) for stream in streams))  # type: ignore[misc]
+    await asyncio.gather(*(loop.create_connection(lambda s=stream: s, loopback(), port) for stream in streams))  # type: ignore[misc]
     await asyncio.gather(*(stream.over for stream in streams))
     received = np.zeros((num_streams, num_tokens), dtype=np.int64)
     chunks = []

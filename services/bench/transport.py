@@ -10,7 +10,6 @@ import argparse
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
 from collections.abc import Sequence
@@ -30,7 +29,8 @@ from services.config import EngineOptions
 from services.errors import Fatal
 from services.launcher import ChildFailed, Tree, answers
 from services.listen import listen
-from services.machine import cpu_seconds
+from services.machine import authority, cpu_seconds, loopback
+from services.runtime_dir import runtime_dir
 
 NUM_STREAMS = (16, 64, 256)
 STEP_MS = (50.0, 20.0, 0.0)
@@ -105,8 +105,8 @@ def letter_ids() -> list[int]:
 
 def measure(load: Load) -> Measured:
     """Starts everything, streams, ends everything. Raises Fatal when a process fails or a stream is not whole."""
-    with tempfile.TemporaryDirectory(prefix="tandem-") as name, listen("127.0.0.1", 0) as front:
-        files = Files(Path(name))
+    with runtime_dir(None) as folder, listen(None, 0) as front:
+        files = Files(folder)
         np.zeros(1, dtype=np.int64).tofile(files.count)
         with Tree() as tree:
             _start_roles(tree, load, files, front)
@@ -181,7 +181,7 @@ def _cpu(pids: dict[str, int]) -> dict[str, float]:
 
 
 def _scrape(port: int) -> dict[str, float]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+    with urllib.request.urlopen(f"http://{authority(loopback(), port)}/metrics") as answer:
         families = text_string_to_metric_families(answer.read().decode())
     return {
         COUNTERS[key]: sample.value

@@ -7,16 +7,19 @@ second way for a system without it, which tests switch on by taking the first aw
 from services.machine.available import available_bytes, available_cores
 from services.machine.child_ends import watch_ends
 from services.machine.hardware import busy_seconds, cpu_model, last_cache_bytes
+from services.machine.network import authority, loopback
 from services.machine.processes import allow_open_files, cpu_seconds, process_age, stopped_children
 
 __all__ = [
     "allow_open_files",
+    "authority",
     "available_bytes",
     "available_cores",
     "busy_seconds",
     "cpu_model",
     "cpu_seconds",
     "last_cache_bytes",
+    "loopback",
     "process_age",
     "stopped_children",
     "watch_ends",

@@ -64,8 +64,8 @@ def _left_in(folder: Path) -> float:
     if limit in ("", "max"):  # the root has none
         return math.inf
     try:
-        used = int((folder / "memory.current").read_text())
-        stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        used = int((folder / "memory.current").read_text(encoding="utf-8"))
+        stat = dict(line.split() for line in (folder / "memory.stat").read_text(encoding="utf-8").splitlines())
     except OSError:
         return math.inf
     return max(0, int(limit) - used + int(stat["active_file"]) + int(stat["inactive_file"]))

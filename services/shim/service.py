@@ -10,7 +10,7 @@ import uvicorn
 
 from services.config import ShimOptions
 from services.listen import listen
-from services.machine import allow_open_files
+from services.machine import allow_open_files, authority
 from services.monitor import new_registry
 from services.process import begin, run_until_stopped, to_the_end
 from services.rpc.errors import unavailable
@@ -85,12 +85,10 @@ async def _say_ready(front: socket.socket, client: TokenizerClient, metrics: Shi
     assert client.dispatcher.peer is not None
     facts = client.dispatcher.peer.engine
     metrics.of(facts.served_model_names[0])
-    host, port = front.getsockname()[:2]
     tokens = facts.kv_groups[0].num_blocks * facts.block_size
     log.info(
-        "ready on http://%s:%d serving %s; KV cache of %d tokens, %.1f requests of full length (%d)",
-        f"[{host}]" if ":" in host else host,
-        port,
+        "ready on http://%s serving %s; KV cache of %d tokens, %.1f requests of full length (%d)",
+        authority(*front.getsockname()[:2]),
         ", ".join(facts.served_model_names),
         tokens,
         tokens / facts.max_model_len,

@@ -20,7 +20,7 @@ SAMPLE_BYTES = 4096
 def read_json(path: Path) -> dict[str, Any]:
     """Raises ModelError when the file is missing or not a JSON object."""
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ModelError(f"cannot read {path}: {error}") from error
     if not isinstance(content, dict):

@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +18,7 @@ import httpx
 import openai
 
 from services.rpc.generated import engine_pb2, engine_pb2_grpc
+from services.runtime_dir import runtime_dir
 
 TANDEM = [sys.executable, "-m", "services.cli"]
 READY = re.compile(r"ready on (http://\S+)")
@@ -66,8 +66,8 @@ class Server:
         self.lines: list[str] = []
 
     def __enter__(self) -> "Server":
-        self._folder = tempfile.TemporaryDirectory(prefix="tandem-test-")
-        self.runtime_dir = Path(self._folder.name)
+        self._folder = runtime_dir(None)
+        self.runtime_dir = self._folder.__enter__()
         started = time.monotonic()
         self.process = subprocess.Popen(
             [*TANDEM, "serve", *self._args, "--port=0", f"--runtime-dir={self.runtime_dir}"],
@@ -100,7 +100,7 @@ class Server:
         self._reader.join(10)
         if self.process.stderr is not None:
             self.process.stderr.close()
-        self._folder.cleanup()
+        self._folder.__exit__(None, None, None)
 
     def _read(self) -> None:
         assert self.process.stderr is not None

@@ -19,6 +19,7 @@ import httpx
 import pytest
 
 from services.config import ROLES
+from services.runtime_dir import MAX_SOCKET_PATH
 from tests.checkpoints import make_qwen3
 from tests.e2e.harness import TANDEM, Server, alive, children_of, run_tandem, wait_for
 
@@ -198,12 +199,12 @@ def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
     assert line == f"tandem serve: error: cannot listen on 127.0.0.1:{port}: Address already in use"
 
 
-def test_a_runtime_dir_that_cannot_be_used_is_refused(tmp_path: Path, demo_server: Server) -> None:
-    (tmp_path / "file").touch()
+def test_a_runtime_dir_that_cannot_be_used_is_refused(socket_dir: Path, demo_server: Server) -> None:
+    (socket_dir / "file").touch()
     for folder, said in (
         (demo_server.runtime_dir, "another server uses"),
-        (tmp_path / "file", "cannot be used: File exists"),
-        (tmp_path / ("x" * 100), "a path of more than 107 bytes"),
+        (socket_dir / "file", "cannot be used: File exists"),
+        (socket_dir / ("x" * 100), f"a path of more than {MAX_SOCKET_PATH} bytes"),
     ):
         done = run_tandem("serve", "--port=0", f"--runtime-dir={folder}")
         (line,) = done.stderr.strip().splitlines()

@@ -125,10 +125,10 @@ def test_a_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
         BlackBox(str(tmp_path / "file" / "below"))
 
 
-async def test_an_engine_that_breaks_leaves_its_record(tmp_path: Path) -> None:
-    endpoint = f"ipc://{tmp_path}/worker.sock"
+async def test_an_engine_that_breaks_leaves_its_record(tmp_path: Path, socket_dir: Path) -> None:
+    endpoint = f"ipc://{socket_dir}/worker.sock"
     options = EngineOptions(
-        listen=f"unix:{tmp_path}/engine.sock", worker=endpoint, flight_recorder_dir=str(tmp_path / "records")
+        listen=f"unix:{socket_dir}/engine.sock", worker=endpoint, flight_recorder_dir=str(tmp_path / "records")
     )
 
     def broken_worker() -> None:

@@ -45,9 +45,9 @@ class Engine:
 
 
 @pytest.fixture
-def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+def engine(socket_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     monkeypatch.setattr(busy_loop, "GRACE_SECONDS", 0.1)
-    engine = Engine(f"ipc://{tmp_path}/worker.sock", step_timeout=0.1)
+    engine = Engine(f"ipc://{socket_dir}/worker.sock", step_timeout=0.1)
     engine.loop.start()
     yield engine
     engine.loop.stop()

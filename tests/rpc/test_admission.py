@@ -39,9 +39,9 @@ async def until_idle(channel: object) -> None:
             pass
 
 
-async def test_a_burst_does_not_pass(tmp_path: Path) -> None:
+async def test_a_burst_does_not_pass(socket_dir: Path) -> None:
     """All of it is there before the scheduler has counted the first; there would be slots for all of it, too."""
-    async with Pipeline(tmp_path, max_num_queued_reqs=4).running() as pipeline:
+    async with Pipeline(socket_dir, max_num_queued_reqs=4).running() as pipeline:
         for _ in range(3):
             folds = await pipeline.fold(*(pipeline.submit("Hello!", max_tokens=5) for _ in range(7)))
             assert refusals(folds) == [f"4 requests run or wait, and 1 more would pass {REQS}, 4"] * 3
@@ -50,8 +50,8 @@ async def test_a_burst_does_not_pass(tmp_path: Path) -> None:
         assert len(refusals(folds)) == 2, "both choices of the third"
 
 
-async def test_tokens_count_until_the_answer_begins(tmp_path: Path) -> None:
-    async with Pipeline(tmp_path, max_num_queued_tokens=100).running() as pipeline:
+async def test_tokens_count_until_the_answer_begins(socket_dir: Path) -> None:
+    async with Pipeline(socket_dir, max_num_queued_tokens=100).running() as pipeline:
         running = asyncio.create_task(pipeline.fold(pipeline.submit("Hello! " * 5, max_tokens=150)))
         prompts = [pipeline.submit("Hello! " * 10, max_tokens=5) for _ in range(6)]
         found = refusals(await pipeline.fold(*prompts))
@@ -60,18 +60,18 @@ async def test_tokens_count_until_the_answer_begins(tmp_path: Path) -> None:
         assert refusals(await running) == []
 
 
-async def test_a_request_that_never_fits_is_told_so(tmp_path: Path) -> None:
-    async with Pipeline(tmp_path, max_num_queued_reqs=2).running() as pipeline:
+async def test_a_request_that_never_fits_is_told_so(socket_dir: Path) -> None:
+    async with Pipeline(socket_dir, max_num_queued_reqs=2).running() as pipeline:
         assert refusals(await pipeline.fold(pipeline.submit("x", n=3))) == ["n is 3, but must be from 1 to 2"] * 3
         assert pipeline.client.dispatcher.peer is not None
         assert pipeline.client.dispatcher.peer.engine.limits.max_num_queued_reqs == 2
 
 
 @pytest.mark.parametrize("edge", ["engine_proxy", "text_proxy"])
-async def test_what_is_resumed_is_never_refused(tmp_path: Path, edge: str) -> None:
+async def test_what_is_resumed_is_never_refused(socket_dir: Path, edge: str) -> None:
     """Before it is back, somebody else has filled the engine."""
     limits = {"max_num_queued_reqs": 4, "max_num_queued_tokens": 40}
-    async with Pipeline(tmp_path, **limits).running() as pipeline, open_channel(pipeline.engine_address) as channel:
+    async with Pipeline(socket_dir, **limits).running() as pipeline, open_channel(pipeline.engine_address) as channel:
 
         def work() -> list[text_pb2.TextSubmit]:
             return [pipeline.submit("Count to ten", max_tokens=6), pipeline.submit("Hello!", n=3, max_tokens=8)]
@@ -104,8 +104,8 @@ async def test_what_is_resumed_is_never_refused(tmp_path: Path, edge: str) -> No
         assert cuts > 0, "the hello is always a message"
 
 
-async def test_what_is_given_up_makes_room(tmp_path: Path) -> None:
-    full = Pipeline(tmp_path, max_num_queued_reqs=1)
+async def test_what_is_given_up_makes_room(socket_dir: Path) -> None:
+    full = Pipeline(socket_dir, max_num_queued_reqs=1)
     async with full.running() as pipeline, open_channel(pipeline.engine_address) as channel, asyncio.timeout(20):
         stream = await open_stream(channel, make_hello("tokenizer"))
         await stream.write(long_work(1))

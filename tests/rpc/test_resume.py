@@ -27,8 +27,8 @@ from tests.rpc.streams import next_terminal, open_stream
 
 
 @pytest.fixture
-async def pipeline(tmp_path: Path) -> AsyncIterator[Pipeline]:
-    async with Pipeline(tmp_path).running() as running:
+async def pipeline(socket_dir: Path) -> AsyncIterator[Pipeline]:
+    async with Pipeline(socket_dir).running() as running:
         yield running
 
 

@@ -13,8 +13,8 @@ from tests.rpc.pipeline import Pipeline
 
 
 @pytest.fixture
-async def pipeline(tmp_path: Path) -> AsyncIterator[Pipeline]:
-    async with Pipeline(tmp_path).running() as running:
+async def pipeline(socket_dir: Path) -> AsyncIterator[Pipeline]:
+    async with Pipeline(socket_dir).running() as running:
         yield running
 
 
@@ -71,10 +71,10 @@ def say_hello_in_another_protocol(path: str) -> None:
         say_hello_in_another_protocol,
     ],
 )
-async def test_a_stranger_disturbs_nobody(pipeline: Pipeline, tmp_path: Path, intrude: Callable[[str], None]) -> None:
+async def test_a_stranger_disturbs_nobody(pipeline: Pipeline, socket_dir: Path, intrude: Callable[[str], None]) -> None:
     expected = await pipeline.fold(pipeline.submit("Hello!", max_tokens=50))
     running = asyncio.create_task(pipeline.fold(pipeline.submit("Hello!", max_tokens=50)))
-    await asyncio.to_thread(intrude, str(tmp_path / "worker.sock"))
+    await asyncio.to_thread(intrude, str(socket_dir / "worker.sock"))
     assert (await running)[0].token_ids == expected[0].token_ids
     again = await pipeline.fold(pipeline.submit("Hello!", max_tokens=50))
     assert again[0].token_ids == expected[0].token_ids

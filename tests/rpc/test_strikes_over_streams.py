@@ -22,9 +22,9 @@ from tests.rpc.streams import next_terminal, open_stream
 
 
 @pytest.mark.parametrize("edge", ["engine_proxy", "text_proxy"])
-async def test_cuts_before_the_first_token_end_nobody(tmp_path: Path, edge: str) -> None:
+async def test_cuts_before_the_first_token_end_nobody(socket_dir: Path, edge: str) -> None:
     """Over real streams: every one is cut at its first message behind the hello, until the callers have had enough."""
-    async with Pipeline(tmp_path).running() as pipeline:
+    async with Pipeline(socket_dir).running() as pipeline:
         submits = [("Hello!", 2), ("Count to ten", 1)]
         await pipeline.fold(*(pipeline.submit(text, n=n, max_tokens=8) for text, n in submits))
         expected = await pipeline.fold(*(pipeline.submit(text, n=n, max_tokens=8) for text, n in submits))
@@ -55,8 +55,8 @@ def short_work(handle: int, *, alone: bool = False) -> engine_pb2.EngineDown:
     return engine_pb2.EngineDown(entries=[engine_pb2.EngineEntry(submit=submit)])
 
 
-async def test_the_floor_keeps_others_from_starting(tmp_path: Path) -> None:
-    engine = Pipeline(tmp_path)
+async def test_the_floor_keeps_others_from_starting(socket_dir: Path) -> None:
+    engine = Pipeline(socket_dir)
     async with engine.running(), open_channel(engine.engine_address) as channel, asyncio.timeout(30):
         mine, others = make_hello("tokenizer"), make_hello("tokenizer")
         my_stream, other_stream = await open_stream(channel, mine), await open_stream(channel, others)
@@ -74,7 +74,7 @@ async def test_the_floor_keeps_others_from_starting(tmp_path: Path) -> None:
         floors[1].cancel()
 
 
-async def test_the_core_is_told_who_must_be_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_core_is_told_who_must_be_alone(socket_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has its steps to itself there (tests/engine_core/test_restart.py)."""
     strikes: list[int] = []
     add = Scheduler.add
@@ -84,7 +84,7 @@ async def test_the_core_is_told_who_must_be_alone(tmp_path: Path, monkeypatch: p
         return add(scheduler, request)
 
     monkeypatch.setattr(Scheduler, "add", noted)
-    engine = Pipeline(tmp_path)
+    engine = Pipeline(socket_dir)
     async with engine.running() as pipeline, open_channel(engine.engine_address) as channel, asyncio.timeout(30):
         stream = await open_stream(channel, make_hello("tokenizer"))
         for handle, alone in ((1, False), (2, True)):
@@ -113,10 +113,10 @@ class Owner:
 
 
 @pytest.mark.parametrize("cut", [True, False])
-async def test_an_orderly_end_is_no_death(tmp_path: Path, cut: bool) -> None:
+async def test_an_orderly_end_is_no_death(socket_dir: Path, cut: bool) -> None:
     owner = Owner()
-    async with Pipeline(tmp_path).running() as pipeline, asyncio.timeout(30):
-        target = f"unix:{tmp_path}/engine-proxy.sock" if cut else pipeline.engine_address
+    async with Pipeline(socket_dir).running() as pipeline, asyncio.timeout(30):
+        target = f"unix:{socket_dir}/engine-proxy.sock" if cut else pipeline.engine_address
         link: Link[Any, Any] = Link(
             target, EngineServiceStub, engine_pb2.EngineDown, make_hello("tokenizer"), "engine", owner
         )

@@ -9,9 +9,9 @@ from services.rpc.transport import RpcServer
 
 
 @pytest.mark.parametrize("turns", range(6))
-async def test_a_start_that_is_cancelled_leaves_no_running_server(tmp_path: Path, turns: int) -> None:
+async def test_a_start_that_is_cancelled_leaves_no_running_server(socket_dir: Path, turns: int) -> None:
     """`turns` of the event loop come before the cancellation: some of them meet a server that runs already."""
-    server = RpcServer(f"unix:{tmp_path}/socket")
+    server = RpcServer(f"unix:{socket_dir}/socket")
     starting = asyncio.create_task(server.start())
     for _ in range(turns):
         await asyncio.sleep(0)

@@ -1,0 +1,33 @@
+"""The directory of the sockets: private, short enough for a socket, gone at the end."""
+
+import socket
+import stat
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from services.errors import Fatal
+from services.runtime_dir import LONGEST_SOCKET, runtime_dir
+
+
+@pytest.mark.parametrize("length", [10, 150])
+def test_a_socket_fits_however_long_the_temporary_directory_is(
+    length: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent = tmp_path / ("d" * length)
+    parent.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(parent))
+    with runtime_dir(None) as folder, socket.socket(socket.AF_UNIX) as own:
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        own.bind(str(folder / LONGEST_SOCKET))
+    assert not folder.exists() and not list(parent.iterdir())
+
+
+def test_where_none_can_be_made_the_option_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/proc/none")
+    with (
+        pytest.raises(Fatal, match="--runtime-dir: none is given, and none can be made: No such file"),
+        runtime_dir(None),
+    ):
+        pass

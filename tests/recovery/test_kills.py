@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.recovery.__main__ import attack
-from tests.recovery.kills import KILLS, ROLES, schedule
+from tests.recovery.kills import AGAIN, KILLS, ONE, PREFILL, ROLES, TWO, Event, rest_of, schedule
 from tests.recovery.workload import differences
 
 SEED = int(os.environ.get("TANDEM_RECOVERY_SEED") or random.randrange(10**6))
@@ -26,6 +26,19 @@ def test_a_schedule_has_every_kind_and_every_role() -> None:
     assert {event.kind for event in events} == set(KILLS)
     assert {role for event in events for role in event.roles} == set(ROLES)
     assert schedule(random.Random(3), 30) == rounds, "the seed repeats it"
+
+
+@pytest.mark.parametrize(
+    ("event", "num_kills", "left"),
+    [
+        (Event(PREFILL, ("engine",)), 0, [Event(PREFILL, ("engine",))]),
+        (Event(AGAIN, ("worker",)), 1, [Event(ONE, ("worker",))]),
+        (Event(TWO, ("worker", "engine")), 1, [Event(ONE, ("engine",))]),
+        (Event(TWO, ("worker", "engine")), 2, []),
+    ],
+)
+def test_what_is_missed_is_done_in_another_round(event: Event, num_kills: int, left: list[Event]) -> None:
+    assert rest_of(event, num_kills) == left
 
 
 FOLD: dict[str, Any] = {

@@ -26,7 +26,8 @@ def tight(records: Path) -> Iterator[Server]:
     names = ("--served-model-name", "first", "second")
     others = ("--no-enable-prefix-caching", "--tokenizer-replicas=2", "--generation-config=vllm")
     steps = ("--scheduling-policy=priority", "--long-prefill-token-threshold=8", "--no-async-scheduling")
-    slow = ("--dtype=float32", "--no-batch-invariant")  # else an answer may be over before a test has looked at it
+    # Slow, or an answer may be over before a test has looked at it; torch with two threads on busy cores takes minutes.
+    slow = ("--dtype=float32", "--no-batch-invariant", "--cpu-threads=1")
     with Server("demo", *limits, *names, *others, *steps, *slow, f"--flight-recorder-dir={records}") as server:
         yield server
 

@@ -20,7 +20,7 @@ from tests.worker.replays import Replays
 
 SHAPE = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "num_hidden_layers": 2, "vocab_size": 60}
 PROMPTS = [[5, 6, 7], [9] * 6, [11, 12], [3, 1, 4, 1, 5]]
-LENGTHS = [2, 6, 4, 5]  # of the answers: requests leave one by one
+LENGTHS = [2, 7, 4, 5]  # of the answers: requests leave one by one
 
 
 @pytest.fixture(scope="module")

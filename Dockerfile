@@ -1,30 +1,48 @@
-# One image, every role: docker run -p 8000:8000 tandem            (tandem serve, the demo model)
-#                        docker run tandem worker MODEL --engine=...  (one role)
+# Two images.
+#   docker build -t tandem .                 every role: docker run -p 8000:8000 tandem  (tandem serve, the demo model)
+#   docker build -t tandem-light --target light .    the roles without a model: docker run tandem-light engine ...
+# constraints.txt has the versions of all packages in both.
 FROM python:3.11-slim-bookworm AS base
-# The requirement or wheel of torch, and the index that it comes from (empty: pip's own), as in the Makefile.
-ARG TORCH=torch==2.13.0
-ARG TORCH_INDEX=
-RUN pip install --no-cache-dir "$TORCH" ${TORCH_INDEX:+--index-url "$TORCH_INDEX"}
+COPY constraints.txt /opt/tandem/
+WORKDIR /opt/tandem
+RUN useradd --create-home --uid 1000 tandem && \
+    su tandem -c 'mkdir -p /home/tandem/.cache/huggingface'
 
 # The compiler stays behind: only the wheel goes on.
 FROM base AS build
 RUN apt-get update && apt-get install --yes --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
-WORKDIR /opt/tandem
 COPY pyproject.toml setup.py README.md LICENSE ./
 COPY services services
 COPY engine_core engine_core
 COPY kernels kernels
 COPY demo demo
 COPY loadtest loadtest
-RUN pip wheel --no-cache-dir --no-deps --wheel-dir /opt/wheels .
+# Both variables reach the isolated build: the first up to pip 25.2, the second from 25.3.
+RUN PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
+    pip wheel --no-cache-dir --no-deps --wheel-dir /opt/wheels .
 
-FROM base
+# Shim, tokenizer and engine: no torch.
+FROM base AS light
 COPY --from=build /opt/wheels /opt/wheels
-RUN pip install --no-cache-dir /opt/wheels/*.whl
-RUN useradd --create-home --uid 1000 tandem
+RUN pip install --no-cache-dir --constraint constraints.txt /opt/wheels/*.whl
 USER tandem
 WORKDIR /home/tandem
-RUN mkdir -p .cache/huggingface
+EXPOSE 8000
+ENTRYPOINT ["tandem"]
+
+# torch and what it needs have a layer of their own, which a change of tandem leaves as it is.
+FROM base AS torch
+# The requirement or wheel of torch, and the index that it comes from (empty: pip's own), as in the Makefile.
+ARG TORCH=torch==2.13.0
+ARG TORCH_INDEX=
+RUN pip install --no-cache-dir --no-deps --constraint constraints.txt "$TORCH" ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} && \
+    pip install --no-cache-dir --constraint constraints.txt torch
+
+FROM torch
+COPY --from=build /opt/wheels /opt/wheels
+RUN pip install --no-cache-dir --constraint constraints.txt "$(echo /opt/wheels/*.whl)[all]"
+USER tandem
+WORKDIR /home/tandem
 EXPOSE 8000
 ENTRYPOINT ["tandem"]
 CMD ["serve", "--host", "0.0.0.0"]

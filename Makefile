@@ -9,27 +9,38 @@ ARGS ?=
 
 BIN := .venv/bin
 
-.PHONY: install install-test serve test test-long recovery-test check gpu-check format protos demo compose-test clean
+# Both variables reach isolated builds: the first up to pip 25.2, the second from 25.3.
+PINNED := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt
+
+.PHONY: install install-test constraints serve test test-long test-versions recovery-test check gpu-check format protos demo \
+	compose-test clean
 
 install: .venv/installed
 install-test: .venv/installed-test
 
-SOURCES := pyproject.toml setup.py Makefile $(wildcard kernels/cpu/native/*)
+SOURCES := pyproject.toml constraints.txt setup.py Makefile $(wildcard kernels/cpu/native/*)
 
+.venv/installed: EXTRAS := all
 .venv/installed: $(SOURCES)
-	$(call install,.)
+	$(install)
 	touch $@
 
 # What tests need comes with the package in one go: it compiles once.
+.venv/installed-test: EXTRAS := all,test
 .venv/installed-test: $(SOURCES)
-	$(call install,.[test])
+	$(install)
 	touch .venv/installed $@
 
+# torch comes first and without dependencies, because an index of torch has few versions of them.
 define install
 $(PYTHON) -m venv .venv
-$(BIN)/pip install $(TORCH) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
-$(BIN)/pip install -e '$(1)'
+$(PINNED) $(BIN)/pip install --no-deps $(TORCH) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
+$(PINNED) $(BIN)/pip install -e '.[$(EXTRAS)]'
 endef
+
+# Writes constraints.txt anew: the newest versions that pyproject.toml allows.
+constraints:
+	$(PYTHON) -m tests.versions pin
 
 serve: install
 	$(BIN)/tandem serve $(MODEL) $(ARGS)
@@ -40,6 +51,12 @@ test: check
 # What takes minutes each, and is not a part of `make test`.
 test-long: install-test
 	$(BIN)/python -m pytest -m long $(ARGS)
+
+# The tests outside e2e, loadtest and recovery with the lowest, then with the newest versions that pyproject.toml allows
+# (half an hour). Settings: TORCH, TORCH_INDEX; ARGS go to pytest.
+test-versions:
+	$(PYTHON) -m tests.versions test lowest $(ARGS)
+	$(PYTHON) -m tests.versions test newest $(ARGS)
 
 check: install-test
 	$(BIN)/ruff check .

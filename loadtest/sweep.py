@@ -54,7 +54,7 @@ def read_options(argv: Sequence[str]) -> tuple[Namespace, Subject]:
     add_lengths(parser, 1024, 128, prefix="random-")
     add_warmups(parser, "--num-warmups", 1, "requests that go ahead of all")
     add_output_json(parser)
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw it, as .svg or .png; needs the extra bench")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw it, as .svg or .png")
     options, subject = parse(parser, argv)
     if options.plot is not None and options.plot.suffix not in _PICTURES:
         raise UsageError(f"--plot: {options.plot} must end in {' or '.join(_PICTURES)}")

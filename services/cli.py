@@ -8,6 +8,7 @@ from types import ModuleType
 
 from services.command_line import parse
 from services.config import ROLES
+from services.extras import missing
 from services.settings import UsageError
 from services.version import VERSION
 
@@ -65,6 +66,8 @@ def main(argv: list[str] | None = None) -> int:
     except UsageError as error:
         sys.stderr.write(f"tandem {command}: error: {error}\n")
         return 2
+    if not _is_installed(command):
+        return 1
     return int(_import(MODULES[command]).main(options))
 
 
@@ -73,6 +76,14 @@ def _escape_what_the_locale_lacks() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+def _is_installed(command: str) -> bool:
+    """Whether this installation has what `command` imports. If not, one line on stderr names the extra that has it."""
+    lacking = missing(command)
+    if lacking is not None:
+        sys.stderr.write(f"tandem {command}: error: {lacking}\n")
+    return lacking is None
 
 
 def _import(name: str) -> ModuleType:
@@ -92,6 +103,8 @@ def _bench(command: str = "", *rest: str) -> int:
         commands = ", ".join(BENCHMARKS)
         sys.stderr.write(f"tandem bench: error: unknown command {command!r}; the commands are {commands}\n")
         return 2
+    if not _is_installed(f"bench {command}"):
+        return 1
     return int(importlib.import_module(BENCHMARKS[command]).main(rest))
 
 

@@ -31,9 +31,10 @@ def resolve(model: str, revision: str | None, *, weights: bool) -> Path:
 
 def _download(model: str, revision: str | None, patterns: list[str]) -> Path:
     # Imported here: a local model needs neither the library nor its half second.
-    from httpx2 import HTTPError
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError
+
+    # Version 1 of huggingface_hub raises HTTPError of httpx, version 2 of httpx2.
+    from huggingface_hub.errors import HFValidationError, HTTPError  # type: ignore[attr-defined]
 
     try:
         return Path(snapshot_download(model, revision=revision, allow_patterns=patterns))

@@ -47,6 +47,16 @@ def test_health_is_asked_where_it_is_answered(role: str) -> None:
     assert asked is not None and int(asked.group(1)) == port
 
 
+def test_the_worker_alone_has_the_image_with_torch() -> None:
+    images = {role: SERVICES[role]["image"] for role in ROLES}
+    assert images == {role: "${TANDEM_IMAGE:-tandem}" + ("-light" if role != "worker" else "") for role in ROLES}
+    built = {
+        SERVICES[role]["image"]: SERVICES[role]["build"].get("target") for role in ROLES if "build" in SERVICES[role]
+    }
+    assert built == {images["shim"]: "light", images["worker"]: None}
+    assert "FROM base AS light\n" in (ROOT / "Dockerfile").read_text()
+
+
 def test_the_gpu_file_changes_the_worker_alone() -> None:
     changes = yaml.safe_load((ROOT / "compose.gpu.yaml").read_text())["services"]
     assert changes.keys() == {"worker"}

@@ -1,4 +1,4 @@
-"""`make compose-test`: builds the image, brings compose.yaml up with whatever engine DOCKER_HOST names, asks it by
+"""`make compose-test`: builds the images, brings compose.yaml up with whatever engine DOCKER_HOST names, asks it by
 curl, looks at health, metrics, users and a trace that crosses the containers, and takes everything down again.
 
 Settings, from the environment: BUILD_NETWORK, TORCH, TORCH_INDEX (see compose.yaml) and TANDEM_PORT (a free one).
@@ -20,6 +20,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = "tandem-compose-test"
 ROLES = ("shim", "tokenizer", "engine", "worker")
+LIGHT = f"{PROJECT}-light"
 FILES = ("compose.yaml", "tests/compose/collector.yaml")
 QUESTION = {"model": "demo", "messages": [{"role": "user", "content": "What is 17 + 25?"}]}
 ANSWER = "42"
@@ -87,6 +88,14 @@ def check(what: str, holds: bool, detail: str = "") -> None:
         sys.exit(1)
 
 
+def look_at_images(stack: Stack) -> None:
+    code = "import importlib.util as u; print(u.find_spec('torch') is not None)"
+    torch = [role for role in ROLES if stack.compose("exec", "-T", role, "python", "-c", code).strip() == "True"]
+    sizes = {name: int(stack.docker("image", "inspect", "--format={{.Size}}", name)) / 1e6 for name in (PROJECT, LIGHT)}
+    detail = ", ".join(f"{name} {megabytes:.0f} MB" for name, megabytes in sizes.items())
+    check("the worker alone has torch", torch == ["worker"] and sizes[LIGHT] < sizes[PROJECT], detail)
+
+
 def look(stack: Stack) -> None:
     """Everything that must hold while the stack is up."""
     began = time.monotonic()
@@ -95,6 +104,7 @@ def look(stack: Stack) -> None:
     check("four containers are healthy", True, f"after {time.monotonic() - began:.0f} s")
     users = {role: stack.compose("exec", "-T", role, "id", "-u").strip() for role in ROLES}
     check("none runs as root", "0" not in users.values(), str(users))
+    look_at_images(stack)
     trace = ("-H", f"traceparent: 00-{TRACE_ID}-b7ad6b7169203331-01")
     json_body = ("-H", "Content-Type: application/json", "-d", json.dumps(QUESTION))
     answer = stack.curl("/v1/chat/completions", *json_body, *trace)
@@ -115,7 +125,7 @@ def look(stack: Stack) -> None:
 def main() -> None:
     stack = Stack()
     with contextlib.ExitStack() as cleaning:
-        cleaning.callback(lambda: stack.docker("rmi", "--force", PROJECT))
+        cleaning.callback(lambda: stack.docker("rmi", "--force", PROJECT, LIGHT))
         stack.compose("build")
         cleaning.callback(lambda: stack.compose("down", "--volumes", "--remove-orphans", "--timeout", "10"))
         stack.compose("up", "--detach")
@@ -127,7 +137,7 @@ def main() -> None:
     label = f"label=com.docker.compose.project={PROJECT}"
     left = [stack.docker(kind, "ls", "--quiet", "--filter", label, *more).split()
             for kind, more in (("container", ["--all"]), ("network", []), ("volume", []))]  # fmt: skip
-    left.append(stack.docker("image", "ls", "--quiet", PROJECT).split())
+    left += [stack.docker("image", "ls", "--quiet", name).split() for name in (PROJECT, LIGHT)]
     check("nothing is left", not any(left), str(left))
 
 

@@ -1,0 +1,1 @@
+"""The sets of versions that tandem is tested with: lowest, pinned (constraints.txt) and newest."""

@@ -19,12 +19,12 @@ COPY demo demo
 COPY loadtest loadtest
 # Both variables reach the isolated build: the first up to pip 25.2, the second from 25.3.
 RUN PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
-    pip wheel --no-cache-dir --no-deps --wheel-dir /opt/wheels .
+    pip wheel --no-cache-dir --no-deps --wheel-dir dist .
 
 # Shim, tokenizer and engine: no torch.
 FROM base AS light
-COPY --from=build /opt/wheels /opt/wheels
-RUN pip install --no-cache-dir --constraint constraints.txt /opt/wheels/*.whl
+COPY --from=build /opt/tandem/dist dist
+RUN pip install --no-cache-dir --constraint constraints.txt dist/*.whl
 USER tandem
 WORKDIR /home/tandem
 EXPOSE 8000
@@ -39,8 +39,8 @@ RUN pip install --no-cache-dir --no-deps --constraint constraints.txt "$TORCH" $
     pip install --no-cache-dir --constraint constraints.txt torch
 
 FROM torch
-COPY --from=build /opt/wheels /opt/wheels
-RUN pip install --no-cache-dir --constraint constraints.txt "$(echo /opt/wheels/*.whl)[all]"
+COPY --from=build /opt/tandem/dist dist
+RUN pip install --no-cache-dir --constraint constraints.txt "$(echo dist/*.whl)[all]"
 USER tandem
 WORKDIR /home/tandem
 EXPOSE 8000

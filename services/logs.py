@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-_NOISY = ("httpx2", "httpcore2", "huggingface_hub", "uvicorn.error", "uvicorn.access", "asyncio")
+_NOISY = ("httpx", "httpx2", "httpcore", "httpcore2", "huggingface_hub", "uvicorn.error", "uvicorn.access", "asyncio")
 
 
 def fields(**values: Any) -> dict[str, Any]:

@@ -192,11 +192,14 @@ def _scrape(port: int) -> dict[str, float]:
 
 
 def _evaluate(samples: tuple[Sample, Sample], sent: Times, received: Times, chunks: Times) -> Measured:
+    """`sent` and `received` [streams, tokens]. Raises Fatal when the streams were over too soon to be measured."""
     first, last = samples
     counted = (first.moment <= received) & (received < last.moment)
     num_tokens = int(counted.sum())
     seconds = (last.moment - first.moment) * 1e-9
     gone = {name: last.counters[name] - first.counters[name] for name in COUNTERS.values()}
+    if num_tokens == 0 or gone[STEPS] == 0:
+        raise Fatal("no token came while all streams ran: raise --num-tokens")
     return Measured(
         tokens_per_second=num_tokens / seconds,
         tokens_per_chunk=received.size / int(chunks.sum()),

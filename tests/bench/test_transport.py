@@ -1,9 +1,19 @@
 """`tandem bench transport`: the real processes, a line for each load, and what its numbers rest on."""
 
+import numpy as np
 import pytest
 
 from services.bench.stream_client import arrivals
-from services.bench.transport import COLUMNS, PROCESSES
+from services.bench.transport import (
+    COLUMNS,
+    PROCESSES,
+    SHIM_MESSAGES,
+    STEPS,
+    TOKENIZER_MESSAGES,
+    Sample,
+    _evaluate,
+)
+from services.errors import Fatal
 from tests.e2e.harness import run_tandem
 
 NAMES = ("streams", "step_ms", "tokens_per_s", "per_chunk", "p50", "p99", "engine_tok", "tok_shim", *PROCESSES)
@@ -30,9 +40,17 @@ def test_messages_per_step_do_not_grow_with_the_streams() -> None:
 
 
 def test_without_a_pace_it_goes_faster() -> None:
-    (row,) = rows("--num-streams=4", "--num-tokens=200", "--step-ms=0")
+    (row,) = rows("--num-streams=4", "--num-tokens=2000", "--step-ms=0")
     assert row["tokens_per_s"] > 4 * 20, "more than a step of 50 ms would allow"
     assert row["per_chunk"] >= 1
+
+
+def test_streams_that_are_over_too_soon_are_told() -> None:
+    counters = dict.fromkeys((STEPS, TOKENIZER_MESSAGES, SHIM_MESSAGES), 7.0)
+    first, last = (Sample(moment, dict.fromkeys(PROCESSES, 0.0), counters) for moment in (20, 30))
+    times = np.array([[3, 10], [4, 12]])
+    with pytest.raises(Fatal, match="raise --num-tokens"):
+        _evaluate((first, last), times, times, np.array([2, 2]))
 
 
 def chunk(text: str) -> bytes:

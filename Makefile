@@ -47,14 +47,14 @@ serve: install
 
 # Two processes, each a file of tests at a time; one thread each for torch's own operations, or they wait for each other.
 PYTEST := -n 2 --dist loadfile
-test test-versions: export OMP_NUM_THREADS = 1
+test test-long test-versions: export OMP_NUM_THREADS = 1
 
 test: check
 	$(BIN)/python -m pytest $(PYTEST) $(ARGS)
 
 # What takes minutes each, and is not a part of `make test`.
 test-long: install-test
-	$(BIN)/python -m pytest -m long $(ARGS)
+	$(BIN)/python -m pytest -m long $(PYTEST) $(ARGS)
 
 # The tests outside e2e, loadtest and recovery with the lowest, then with the newest versions that pyproject.toml allows
 # (20 minutes). Settings: TORCH, TORCH_INDEX; ARGS go to pytest.

@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, Counter
 
 from services import monitor
 from services.listen import listen
+from services.machine import authority
 from services.monitor import Monitor
 from tests.e2e.harness import PLAIN_HTTP, wait_for
 
@@ -20,14 +21,14 @@ READY = {"value": True}
 def address() -> Iterator[tuple[str, int]]:
     registry = CollectorRegistry()
     Counter("things", "Things.", registry=registry).inc(3)
-    front = listen("127.0.0.1", 0)
+    front = listen(None, 0)
     where = front.getsockname()[:2]
     with Monitor(front, registry, lambda: READY["value"]):
         yield where
 
 
 def get(address: tuple[str, int], path: str, method: str = "GET") -> httpx.Response:
-    return httpx.request(method, f"http://{address[0]}:{address[1]}{path}", **PLAIN_HTTP)
+    return httpx.request(method, f"http://{authority(*address)}{path}", **PLAIN_HTTP)
 
 
 def test_metrics_and_health(address: tuple[str, int]) -> None:

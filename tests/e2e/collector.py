@@ -12,6 +12,8 @@ from typing import Any
 import grpc
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 
+from services.machine import authority, loopback
+
 
 @dataclass(frozen=True)
 class Span:
@@ -31,7 +33,7 @@ class Span:
 class Collector(trace_service_pb2_grpc.TraceServiceServicer):
     """As a context manager it serves on a free port of this machine."""
 
-    def __init__(self, address: str = "127.0.0.1:0") -> None:
+    def __init__(self, address: str = authority(loopback(), 0)) -> None:
         self._address = address
         self._spans: list[Span] = []
         self._lock = threading.Lock()
@@ -39,7 +41,7 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
     def __enter__(self) -> "Collector":
         self._server = grpc.server(futures.ThreadPoolExecutor(2))
         trace_service_pb2_grpc.add_TraceServiceServicer_to_server(self, self._server)
-        self.endpoint = f"http://127.0.0.1:{self._server.add_insecure_port(self._address)}"
+        self.endpoint = f"http://{authority(loopback(), self._server.add_insecure_port(self._address))}"
         self._server.start()
         return self
 

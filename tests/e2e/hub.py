@@ -7,6 +7,7 @@ size and ETag in headers of their own. A missing repository answers 401, as the 
 import hashlib
 import json
 import re
+import socket
 import threading
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,6 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+from tests.addresses import HOST, at
 
 PATH = re.compile(r"/(api/models/|cdn/)?([^/]+/[^/]+)/(revision|tree|resolve)/([^/]+)/?(.*)")
 LARGE = ".safetensors"
@@ -59,11 +62,11 @@ class Hub:
         class Handler(_Handler):
             owner = hub
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = _Server((HOST, 0), Handler)
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
         self._thread.start()
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self.url = f"http://{at(self._server.server_port)}"
         self._large_url = f"http://localhost:{self._server.server_port}/cdn"  # another host, as the hub's is
         return self
 
@@ -120,6 +123,10 @@ class Hub:
 
 def _digest(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+class _Server(ThreadingHTTPServer):
+    address_family = socket.AF_INET6 if ":" in HOST else socket.AF_INET
 
 
 class _Handler(BaseHTTPRequestHandler):

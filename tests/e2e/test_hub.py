@@ -16,6 +16,7 @@ import pytest
 import torch
 from transformers import Qwen3ForCausalLM
 
+from tests.addresses import at, open_server
 from tests.checkpoints import make_qwen3
 from tests.e2e.harness import TANDEM, Server, run_tandem, wait_for
 from tests.e2e.hub import Hub
@@ -116,16 +117,16 @@ def test_what_the_hub_does_not_have_is_told_in_one_line(hub: Hub, tmp_path: Path
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
-    [({"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE"), ({"HF_ENDPOINT": "http://127.0.0.1:9"}, "Connection refused")],
+    [({"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE"), ({"HF_ENDPOINT": f"http://{at(9)}"}, "Connection refused")],
 )
 def test_a_hub_out_of_reach_is_told_in_one_line(hub: Hub, tmp_path: Path, changes: dict[str, str], reason: str) -> None:
     assert reason in refusal(REPOSITORY, env=hub.environment(tmp_path) | changes)
 
 
 def test_a_hub_that_hangs_up_is_told_in_one_line(hub: Hub, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as broken:
+    with open_server() as broken:
         threading.Thread(target=_hang_up, args=(broken,), daemon=True).start()
-        env = hub.environment(tmp_path) | {"HF_ENDPOINT": f"http://127.0.0.1:{broken.getsockname()[1]}"}
+        env = hub.environment(tmp_path) | {"HF_ENDPOINT": f"http://{at(broken.getsockname()[1])}"}
         assert "disconnected" in refusal(REPOSITORY, env=env)
         broken.shutdown(socket.SHUT_RDWR)
 

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -19,6 +18,7 @@ import pytest
 
 from services.config import ROLES
 from services.runtime_dir import MAX_SOCKET_PATH
+from tests.addresses import at, open_server
 from tests.checkpoints import make_qwen3
 from tests.e2e.harness import TANDEM, Server, alive, children_of, run_tandem, wait_for
 
@@ -192,10 +192,10 @@ def _own_pids() -> list[int]:
 
 
 def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+    with open_server() as taken:
         port = taken.getsockname()[1]
         line = refusal(tmp_path, "serve", f"--port={port}")
-    assert line == f"tandem serve: error: cannot listen on 127.0.0.1:{port}: Address already in use"
+    assert line == f"tandem serve: error: cannot listen on {at(port)}: Address already in use"
 
 
 def test_a_runtime_dir_that_cannot_be_used_is_refused(socket_dir: Path, demo_server: Server) -> None:

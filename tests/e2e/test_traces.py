@@ -2,7 +2,6 @@
 
 import contextlib
 import signal
-import socket
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from tests.addresses import at, open_server
 from tests.e2e.api import CHAT, INPUT, TEXT, error_of
 from tests.e2e.collector import Collector, Span
 from tests.e2e.harness import Server, run_tandem, wait_for
@@ -185,8 +185,8 @@ def test_a_certificate_that_cannot_be_read_is_one_line() -> None:
 
 
 def test_a_collector_that_hangs_holds_up_nobody() -> None:
-    with socket.create_server(("127.0.0.1", 0), backlog=0) as silent:
-        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+    with open_server(backlog=0) as silent:
+        endpoint = f"http://{at(silent.getsockname()[1])}"
         with Server(f"--otlp-traces-endpoint={endpoint}", env=EXPORT_SOON) as server:
             for _ in range(3):
                 assert server.post(CHAT, {**INPUT[CHAT], "max_tokens": 2}).status_code == 200

@@ -12,6 +12,8 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.addresses import HOST, at
+
 Json = dict[str, Any]
 
 
@@ -54,9 +56,9 @@ class OtherServer:
         app.router.add_post("/v1/chat/completions", self._generate)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        await web.TCPSite(runner, HOST, 0).start()
         self.port: int = runner.addresses[0][1]
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"http://{at(self.port)}"
         self._ready.set()
         await self._stop.wait()
         await runner.cleanup()

@@ -16,6 +16,8 @@ from pathlib import Path
 
 from aiohttp import web
 
+from tests.addresses import HOST
+
 CHILD = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(3600)"
 
 
@@ -73,7 +75,7 @@ async def main() -> int:
     app.router.add_post("/v1/completions", complete)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", options.port).start()
+    await web.TCPSite(runner, HOST, options.port).start()
     note("start", os.getpid(), *children)
     sys.stderr.write("the last line of its log\n")
     sys.stderr.flush()

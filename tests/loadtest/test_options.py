@@ -7,6 +7,7 @@ import pytest
 
 from loadtest.command import UsageError
 from loadtest.options import build_parser, parse
+from tests.addresses import at
 
 
 def read(*flags: str) -> object:
@@ -16,7 +17,7 @@ def read(*flags: str) -> object:
 def test_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     options = parse([])
-    assert (options.base_url, options.endpoint, options.model) == ("http://127.0.0.1:8000", "/v1/completions", None)
+    assert (options.base_url, options.endpoint, options.model) == (f"http://{at(8000)}", "/v1/completions", None)
     assert (options.num_prompts, options.random_input_len, options.random_output_len) == (1000, 1024, 128)
     assert (options.request_rate, options.max_concurrency, options.api_key) == (inf, None, None)
     assert (options.ignore_eos, options.temperature, options.metric_percentiles) == (False, None, (99.0,))
@@ -34,7 +35,7 @@ def test_ragged_50_has_defaults_of_its_own() -> None:
         ("--base-url=https://example.org:8443/", "https://example.org:8443/v1/models"),
         ("--base-url=http://example.org/v1", "http://example.org/v1/models"),
         ("--host=::1", "http://[::1]:8000/v1/models"),
-        ("--port=9", "http://127.0.0.1:9/v1/models"),
+        ("--port=9", f"http://{at(9)}/v1/models"),
     ],
 )
 def test_addresses(url: str, models: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import demo
 from loadtest.workloads import arrival_times
+from tests.addresses import HOST
 from tests.e2e.harness import TANDEM, wait_for
 from tests.loadtest.command import bench, bench_result
 from tests.loadtest.other_server import OtherServer
@@ -49,7 +50,7 @@ def test_usage_wins_over_chunks(tmp_path: Path) -> None:
 def test_a_completion_asks_for_what_the_flags_say() -> None:
     flags = ("--temperature=0.5", "--ignore-eos", "--model=named", "--random-first-id=7", "--random-last-id=9")
     with OtherServer() as server:
-        done = bench("--host=127.0.0.1", f"--port={server.port}", *SMALL, *flags)
+        done = bench(f"--host={HOST}", f"--port={server.port}", *SMALL, *flags)
     assert done.returncode == 0, done.stderr
     assert server.paths == ["/v1/completions"] * 4
     for body in server.bodies:
@@ -211,7 +212,7 @@ def test_what_cannot_begin_is_one_line(server: OtherServer, flags: tuple[str, ..
 def test_a_server_that_is_not_there_is_one_line(model: tuple[str, ...]) -> None:
     with OtherServer() as gone:
         pass
-    done = bench("--host=127.0.0.1", f"--port={gone.port}", *model)
+    done = bench(f"--host={HOST}", f"--port={gone.port}", *model)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
     assert f"no server answers at {gone.url}/v1/models" in done.stderr
 

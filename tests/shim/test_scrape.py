@@ -9,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from services.shim import scrape
 from services.shim.scrape import Scrape, merge
+from tests.addresses import HOST, at
 
 ONE = "# HELP a_total A.\n# TYPE a_total counter\na_total 1.0\n"
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n"
@@ -60,10 +61,10 @@ async def test_a_bad_peer_is_down_and_no_more(answer: bytes | None, monkeypatch:
             writer.write(answer)
         writer.close()
 
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+    async with await asyncio.start_server(serve, HOST, 0) as server:
         port = server.sockets[0].getsockname()[1]
         began = time.monotonic()
-        found = values(await Scrape(own(), (f"bad=127.0.0.1:{port}",)).text())
+        found = values(await Scrape(own(), (f"bad={at(port)}",)).text())
         assert time.monotonic() - began < 5
     assert found["tandem:process_up", "bad"] == 0
     assert found["tandem:process_up", "shim"] == 1
@@ -78,8 +79,8 @@ async def test_callers_at_the_same_time_share_a_scrape() -> None:
         writer.write(HEAD % len(ONE) + ONE.encode())
         writer.close()
 
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-        one = Scrape(own(), (f"peer=127.0.0.1:{server.sockets[0].getsockname()[1]}",))
+    async with await asyncio.start_server(serve, HOST, 0) as server:
+        one = Scrape(own(), (f"peer={at(server.sockets[0].getsockname()[1])}",))
         pages = await asyncio.gather(*(one.text() for _ in range(20)))
         assert len(asked) == 1 and len(set(pages)) == 1
         await one.text()

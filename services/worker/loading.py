@@ -18,6 +18,7 @@ from services.worker.errors import ModelError
 from services.worker.models.config import DecoderConfig, decoder_config
 from services.worker.models.decoder import Decoder
 from services.worker.models.parameters import parameter_shapes
+from services.worker.triton_cache import use_writable_cache
 from services.worker.weights import Weights, dummy_weights, map_safetensors
 
 log = logging.getLogger(__name__)
@@ -63,6 +64,8 @@ def pick_ops(device: torch.device, options: WorkerOptions) -> Ops:
         raise ModelError(f"--cpu-kernels {name} does not go with --no-batch-invariant: torch has kernels of its own")
     num_threads = options.cpu_threads or available_cores()
     torch.set_num_threads(1 if options.batch_invariant else num_threads)
+    if device.type == "cuda":
+        use_writable_cache()
     try:
         return ops_for(device, options.batch_invariant, num_threads, options.quantization, name)
     except KernelsMissing as error:

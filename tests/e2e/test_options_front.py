@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import socket
 import stat
 import subprocess
 from collections.abc import Iterator
@@ -13,6 +12,8 @@ import httpx
 import pytest
 
 from services.machine import authority, loopback
+from services.runtime_dir import runtime_dir
+from tests.addresses import open_server
 from tests.e2e.harness import TANDEM, Server, children_of, wait_for
 
 FLAG_KEY, ENVIRONMENT_KEY = "key-of-the-flag", "key-of-the-environment"
@@ -38,7 +39,7 @@ class Front:
 
 
 def free_port() -> int:
-    with socket.create_server((HOST, 0)) as taken:
+    with open_server() as taken:
         port: int = taken.getsockname()[1]
         return port
 
@@ -46,12 +47,12 @@ def free_port() -> int:
 @pytest.fixture(scope="module")
 def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
     folder, port = tmp_path_factory.mktemp("front"), free_port()
-    args = [f"--host={HOST}", f"--port={port}", f"--api-key={FLAG_KEY}", f"--runtime-dir={folder}/deep/run"]
-    with (folder / "log").open("w") as log:
+    with runtime_dir(None) as short, (folder / "log").open("w") as log:
+        args = [f"--host={HOST}", f"--port={port}", f"--api-key={FLAG_KEY}", f"--runtime-dir={short}/deep/run"]
         env = {**os.environ, "TANDEM_API_KEY": ENVIRONMENT_KEY}
         process = subprocess.Popen([*TANDEM, "serve", *args], stderr=log, env=env)
         try:
-            found = Front(port, process.pid, folder / "deep" / "run")
+            found = Front(port, process.pid, short / "deep" / "run")
             wait_for(lambda: found.healthy() or process.poll() is not None, "healthy", 60)
             assert process.poll() is None, (folder / "log").read_text()
             yield found

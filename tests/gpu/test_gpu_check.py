@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 from subprocess import PIPE, STDOUT
 
 import pytest
@@ -154,9 +155,10 @@ def test_without_a_gpu_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     [(", bf16, head size 128", 1), pytest.param("", NUM_COMPILED, marks=pytest.mark.long)],
     ids=["served", "all"],
 )
-def test_every_kernel_compiles_for_gpus(only: str, count: int) -> None:
+def test_every_kernel_compiles_for_gpus(only: str, count: int, tmp_path: Path) -> None:
     """What models are served with; all types and head sizes, and the draw, with `make test-long`."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["TRITON_CACHE_DIR"] = str(tmp_path)
     command = [sys.executable, "-m", "tests.gpu.compiled"]
     with contextlib.ExitStack() as stack:
         compilers = [

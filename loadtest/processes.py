@@ -66,7 +66,7 @@ def _processes() -> dict[int, Process]:
     for folder in _PROC.iterdir():
         if folder.name.isdecimal():
             with suppress(OSError):  # it has ended meanwhile
-                fields = folder.joinpath("stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()
+                fields = folder.joinpath("stat").read_text(encoding="utf-8", errors="replace").rsplit(")", 1)[1].split()
                 found[int(folder.name)] = Process(int(fields[1]), sum(map(int, fields[11:15])) / _TICKS)
     return found
 

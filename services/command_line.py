@@ -8,11 +8,14 @@ import argparse
 import dataclasses
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any, NoReturn
 
 from services.config import ROLE_OPTIONS, ROLES, EngineOptions, ServeOptions, settings_of
 from services.settings import Setting, UsageError, boolean
+
+_UNDECODED = re.compile("[\ud800-\udfff]")  # what Python makes of bytes that the locale cannot decode
 
 
 def serve_settings() -> dict[str, Setting]:
@@ -68,6 +71,10 @@ def _convert(one: Setting, name: str, raw: Any) -> Any:
 
 
 def _convert_one(one: Setting, name: str, raw: Any) -> Any:
+    if isinstance(raw, str) and (lost := _UNDECODED.search(raw)):
+        raise UsageError(
+            f"{name}: {lost.group()!a} in {raw!a} is no character of this locale: set LC_ALL=C.UTF-8, for example"
+        )
     if one.parse is str and not isinstance(raw, str):
         raise UsageError(f"{name}: {raw!r} is not a string; write it in quotes")
     return one.convert(name, raw if isinstance(raw, str) else json.dumps(raw, default=str))
@@ -95,15 +102,13 @@ def parse(command: str, argv: list[str]) -> Any:
     settings = serve_settings() if command == "serve" else settings_of(options)
     given = vars(_build_parser(command, settings).parse_args(argv))
     values = _read_file(given.pop("config"), settings) if "config" in given else {}
+    titles = {name: name.upper() if one.positional else flag_of(name) for name, one in settings.items()}
     for name, one in settings.items():
-        if given_here := [os.environ[env] for env in one.env if os.environ.get(env)]:
-            values[name] = given_here[0]
+        variables = [env for env in one.env if os.environ.get(env)]
+        if variables and name not in given:
+            values[name], titles[name] = os.environ[variables[0]], variables[0]
     values |= given
-    converted = {
-        name: _convert(settings[name], name.upper() if settings[name].positional else flag_of(name), raw)
-        for name, raw in values.items()
-        if raw is not None
-    }
+    converted = {name: _convert(settings[name], titles[name], raw) for name, raw in values.items() if raw is not None}
     _check_together(converted)
     if command != "serve":
         return options(**converted)

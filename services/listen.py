@@ -10,14 +10,26 @@ BACKLOG = 2048
 
 def listen(host: str | None, port: int) -> socket.socket:
     """A listening TCP socket; None is the loopback address. Raises Fatal when the address cannot be had."""
-    host = host or loopback()
+    host = (host or loopback()).removeprefix("[").removesuffix("]")
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        front = socket.socket(family, kind, protocol)
-        front.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        front.bind(address)
-        front.listen(BACKLOG)
-    except OSError as error:
-        raise Fatal(f"cannot listen on {authority(host, port)}: {error.strerror or error}") from error
+        front = _open(host, port)
+    except (OSError, UnicodeError) as error:  # UnicodeError: a host name that is none
+        raise Fatal(f"cannot listen on {authority(host, port)}: {getattr(error, 'strerror', None) or error}") from error
     front.setblocking(False)
     return front
+
+
+def _open(host: str, port: int) -> socket.socket:
+    """On the first address of the host that this machine has. Raises OSError and UnicodeError."""
+    failure = OSError("the name has no address")
+    for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        front = socket.socket(family, kind, protocol)
+        try:
+            front.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            front.bind(address)
+            front.listen(BACKLOG)
+            return front
+        except OSError as error:
+            front.close()
+            failure = error
+    raise failure

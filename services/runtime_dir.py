@@ -3,16 +3,19 @@
 import contextlib
 import fcntl
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from services.errors import Fatal
+from services.machine import MAX_SOCKET_PATH
 
-MAX_SOCKET_PATH = 103  # bytes, of a Unix socket: Linux takes 107, macOS 103
 LONGEST_SOCKET = "tokenizer-63.sock"
 SHORT_FOLDER = Path("/tmp")
+# A list of addresses has commas; gRPC takes an address for a URI (RFC 3986), and ZeroMQ its text for UTF-8.
+UNFIT = re.compile("[,#?%\ud800-\udfff]")
 
 
 @contextlib.contextmanager
@@ -29,6 +32,8 @@ def runtime_dir(given: str | None) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
         return
     folder = Path(given).absolute()
+    if unfit := UNFIT.search(str(folder)):
+        raise Fatal(f"--runtime-dir: the path of a socket cannot have the character {unfit.group()!a} in it: {folder}")
     if not _has_room_for_sockets(folder):
         raise Fatal(f"--runtime-dir: a socket in {folder} would have a path of more than {MAX_SOCKET_PATH} bytes")
     try:
@@ -44,10 +49,10 @@ def runtime_dir(given: str | None) -> Iterator[Path]:
 
 
 def _new_folder() -> Path:
-    """Beneath TMPDIR, or in /tmp where that has too long a path for a socket. Raises Fatal."""
+    """Beneath TMPDIR, or in /tmp where the path of a socket cannot be as TMPDIR's is. Raises Fatal."""
     try:
         folder = Path(tempfile.mkdtemp(prefix="tandem-"))
-        if not _has_room_for_sockets(folder):
+        if UNFIT.search(str(folder)) or not _has_room_for_sockets(folder):
             folder.rmdir()
             folder = Path(tempfile.mkdtemp(prefix="tandem-", dir=SHORT_FOLDER))
     except OSError as error:

@@ -34,6 +34,8 @@ def json_object(text: str) -> dict[str, Any]:
 def split_address(text: str) -> tuple[str, int]:
     """Host and port of host:port. Raises ValueError."""
     host, _, port = text.rpartition(":")
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        raise ValueError("an IPv6 address stands in brackets, as in [::1]:8000")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not (port.isascii() and port.isdigit()) or int(port) > MAX_PORT:
         raise ValueError(f"not host:port with a port from 0 to {MAX_PORT}")

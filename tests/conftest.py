@@ -4,12 +4,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from services.runtime_dir import runtime_dir
 from tests.interpreter import interpret
 
 if not Path("/dev/nvidiactl").exists():
     interpret()
+
+
+# How long an example takes says how busy the machine is.
+settings.register_profile("any machine", deadline=None)
+settings.load_profile("any machine")
 
 
 @pytest.fixture

@@ -46,6 +46,8 @@ def replace_dot(builder: type, handle: type) -> None:
 def patch_once(interpreter: ModuleType) -> None:
     """Spares each call of a device function a look through all of Triton's language: a launch has replaced its builtins
     before, and a third of the time of small kernels goes there."""
+    if not (hasattr(interpreter, "_patch_lang") and hasattr(interpreter, "_LangPatchScope")):
+        raise RuntimeError("this Triton's interpreter has no _patch_lang and _LangPatchScope")
     patch, scope = interpreter._patch_lang, interpreter._LangPatchScope
     languages = (interpreter.tl, interpreter.tl.core)
 

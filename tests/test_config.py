@@ -236,7 +236,7 @@ def test_the_kernels_may_come_from_the_environment(command: str, monkeypatch: py
     assert (found(), found("--cpu-kernels=avx2")) == ("portable", "avx2")
     assert role_environment("worker", {"cpu_kernels": "avx2"}) == {"TANDEM_CPU_KERNELS": "avx2"}
     monkeypatch.setenv("TANDEM_CPU_KERNELS", "sse")
-    assert refusal(command) == "--cpu-kernels: 'sse' is not one of amx, avx512bf16, avx2, portable"
+    assert refusal(command) == "TANDEM_CPU_KERNELS: 'sse' is not one of amx, avx512bf16, avx2, portable"
     monkeypatch.setenv("TANDEM_CPU_KERNELS", "")
     assert found() is None
 
@@ -293,3 +293,22 @@ def test_a_role_reads_back_what_the_launcher_writes(role: str, data: st.DataObje
 @given(values=JSON)
 def test_overrides_come_through_as_they_are(values: dict[str, Any]) -> None:
     assert parse("worker", ["--hf-overrides", json.dumps(values)]).hf_overrides == values
+
+
+def test_a_wrong_value_of_the_environment_is_named_by_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TANDEM_CPU_KERNELS", "AVX2")
+    with pytest.raises(UsageError, match="^TANDEM_CPU_KERNELS: 'AVX2' is not one of amx, "):
+        parse("worker", [])
+    with pytest.raises(UsageError, match="^--cpu-kernels: 'SSE' is not one of amx, "):
+        parse("worker", ["--cpu-kernels=SSE"])
+
+
+def test_what_the_locale_cannot_decode_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"^MODEL: '\\udcfc' in 'modell-\\udcfc' is no character of this locale"):
+        parse("serve", ["modell-\udcfc"])
+
+
+@pytest.mark.parametrize("address", ["::1", "::1:0", "fe80::1:80"])
+def test_an_ipv6_address_without_brackets_is_refused(address: str) -> None:
+    with pytest.raises(UsageError, match="an IPv6 address stands in brackets"):
+        parse("worker", [f"--metrics-listen={address}"])

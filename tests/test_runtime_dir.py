@@ -8,19 +8,20 @@ from pathlib import Path
 import pytest
 
 from services.errors import Fatal
-from services.runtime_dir import LONGEST_SOCKET, runtime_dir
+from services.runtime_dir import LONGEST_SOCKET, UNFIT, runtime_dir
 
 
-@pytest.mark.parametrize("length", [10, 150])
-def test_a_socket_fits_however_long_the_temporary_directory_is(
-    length: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", ["d" * 10, "d" * 150, "a,b", "a#b", "a%20b", "a b=c", "\udcff"], ids=ascii)
+def test_a_socket_fits_whatever_the_temporary_directory_is(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parent = tmp_path / ("d" * length)
+    parent = tmp_path / name
     parent.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(parent))
     with runtime_dir(None) as folder, socket.socket(socket.AF_UNIX) as own:
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
         own.bind(str(folder / LONGEST_SOCKET))
+        assert not UNFIT.search(str(folder))
     assert not folder.exists() and not list(parent.iterdir())
 
 

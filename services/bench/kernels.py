@@ -25,6 +25,7 @@ from kernels.torch_ops import TorchOps
 from services.bench.engine import count
 from services.bench.kernel_cases import Case, Run, Shape, cases
 from services.bench.limits import Limits, Work, others_seconds, probe
+from services.config import WorkerOptions, settings_of
 from services.errors import Fatal
 from services.machine import available_cores, cpu_model, last_cache_bytes
 from services.model_files import resolve
@@ -110,12 +111,18 @@ def main(argv: Sequence[str]) -> int:
         description="The time of each compiled CPU kernel, beside plain torch and beside the machine's limit.",
     )
     parser.add_argument("--cpu-threads", type=count, help="threads of a kernel; default: all cores it may use")
+    (variable,) = settings_of(WorkerOptions)["cpu_kernels"].env
     parser.add_argument(
-        "--cpu-kernels", choices=VARIANTS, help="instruction set; default: the fastest that this machine runs"
+        "--cpu-kernels",
+        choices=VARIANTS,
+        default=os.environ.get(variable) or None,
+        help=f"instruction set; default: {variable} in the environment, or the fastest that this machine runs",
     )
     parser.add_argument("--repeats", type=count, default=REPEATS, help="times that each is measured")
     parser.add_argument("--model", help="directory or hub id with the shapes; default: those of Qwen3-0.6B")
     args = parser.parse_args(argv)
+    if args.cpu_kernels not in (None, *VARIANTS):
+        parser.error(f"{variable}: {args.cpu_kernels!r} is not one of {', '.join(VARIANTS)}")
     try:
         shape = Shape() if args.model is None else _shape_of(args.model)
         library = load(args.cpu_kernels)

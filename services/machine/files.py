@@ -9,6 +9,6 @@ SYS = Path("/sys")
 def read(file: Path) -> str:
     """Its text; empty where it does not exist or may not be read."""
     try:
-        return file.read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""

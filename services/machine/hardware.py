@@ -26,7 +26,7 @@ def busy_seconds() -> float:
     Without interrupts: those of our own messages belong to no process.
     """
     numbers = read(files.PROC / "stat").split()[1:9]
-    if not numbers:
+    if len(numbers) < 8:
         return math.nan
     user, nice, system, _, _, _, _, steal = map(int, numbers)
     return (user + nice + system + steal) / _TICKS
@@ -35,4 +35,5 @@ def busy_seconds() -> float:
 def last_cache_bytes() -> int:
     """Of the largest cache that the first core uses, shared or not; 32 MiB where that is not told."""
     sizes = [read(file).strip() for file in files.SYS.glob("devices/system/cpu/cpu0/cache/index*/size")]
-    return max((1024 * int(size.removesuffix("K")) for size in sizes), default=DEFAULT_LAST_CACHE_BYTES)
+    kilobytes = [int(size[:-1]) for size in sizes if size.endswith("K") and size[:-1].isdecimal()]
+    return 1024 * max(kilobytes) if kilobytes else DEFAULT_LAST_CACHE_BYTES

@@ -1,8 +1,10 @@
 """This machine's own address, for what must be reached from nowhere else."""
 
 import socket
+import sys
 from functools import cache
 
+MAX_SOCKET_PATH = 107 if sys.platform == "linux" else 103  # bytes, of a Unix socket
 LOOPBACKS = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))
 
 

@@ -95,6 +95,19 @@ def test_without_the_compiled_kernels_it_says_so(
     assert capsys.readouterr() == ("", f"tandem bench kernels: error: {said}\n")
 
 
+def test_the_environment_names_a_variant(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def refuse(variant: str | None) -> None:
+        raise VariantRefused(f"{variant}: refused")
+
+    monkeypatch.setattr(kernels, "load", refuse)
+    monkeypatch.setenv("TANDEM_CPU_KERNELS", "avx2")
+    assert kernels.main([]) == 1 and "--cpu-kernels avx2: refused" in capsys.readouterr().err
+    monkeypatch.setenv("TANDEM_CPU_KERNELS", "AVX2")
+    with pytest.raises(SystemExit):
+        kernels.main([])
+    assert "TANDEM_CPU_KERNELS: 'AVX2' is not one of amx, " in capsys.readouterr().err
+
+
 def test_a_model_that_the_decoder_does_not_compute_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from services.config import ROLES
-from services.runtime_dir import MAX_SOCKET_PATH
+from services.machine import MAX_SOCKET_PATH
 from tests.addresses import at, open_server
 from tests.checkpoints import make_qwen3
 from tests.e2e.harness import TANDEM, Server, alive, children_of, run_tandem, wait_for
@@ -204,6 +204,7 @@ def test_a_runtime_dir_that_cannot_be_used_is_refused(socket_dir: Path, demo_ser
         (demo_server.runtime_dir, "another server uses"),
         (socket_dir / "file", "cannot be used: File exists"),
         (socket_dir / ("x" * 100), f"a path of more than {MAX_SOCKET_PATH} bytes"),
+        (socket_dir / "a,b", "cannot have the character ','"),
     ):
         done = run_tandem("serve", "--port=0", f"--runtime-dir={folder}")
         (line,) = done.stderr.strip().splitlines()

@@ -47,8 +47,8 @@ def by_clang(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Library]:
 
 
 def _module(folder: Path, variant: str) -> Library:
-    (file,) = folder.glob(f"kernels/cpu/{variant}.*")
-    spec = importlib.util.spec_from_file_location(variant, file)
+    (file,) = folder.glob(f"kernels/cpu/_{variant}.*")
+    spec = importlib.util.spec_from_file_location(f"_{variant}", file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

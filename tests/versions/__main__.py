@@ -55,7 +55,9 @@ def pin() -> None:
     _, python = install("newest", [])
     others = ("--exclude=pip", "--exclude=tandem-llm")
     listed = _run(str(python), "-m", "pip", "list", "--format=freeze", *others, captured=True)
-    lines = [line.partition("+")[0] for line in listed.splitlines() if "==" in line]
+    # What a CUDA build of torch brings, it requires exactly by itself.
+    own = [line for line in listed.splitlines() if "==" in line and not line.startswith(("nvidia-", "cuda-"))]
+    lines = [line.partition("+")[0] for line in own]
     CONSTRAINTS.write_text("".join(f"{line}\n" for line in [HEADER, *sorted(lines, key=str.lower)]))
 
 

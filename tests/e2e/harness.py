@@ -23,7 +23,7 @@ from services.runtime_dir import runtime_dir
 TANDEM = [sys.executable, "-m", "services.cli"]
 READY = re.compile(r"ready on (http://\S+)")
 START_SECONDS = 60.0
-# No proxy, and no TLS context: httpx spends 20 ms on one for each request that has a client of its own.
+# No proxy, and no TLS context: httpx makes one for each request that has a client of its own.
 PLAIN_HTTP: dict[str, Any] = {"trust_env": False, "verify": False}
 
 

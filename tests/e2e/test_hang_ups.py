@@ -92,7 +92,7 @@ def read_chunked(client: socket.socket, read_before: bytes = b"") -> list[Json]:
 def test_a_client_that_does_not_read_holds_up_nobody(server: Server) -> None:
     """Its answer is made all the same, waits in few large chunks, and is complete when it reads at last.
 
-    It takes some 10 MB, for the system holds up to 4 MB of what a connection sends (tcp_wmem): these are not merged.
+    It is long, for the system holds up to 4 MB of what a connection sends (tcp_wmem), and these are not merged.
     """
     body = {**SEEDED, "max_tokens": 250, "logprobs": True, "top_logprobs": 20}
     slow = fresh({**INPUT[CHAT], **body, "n": 16, "stream": True, "return_token_ids": True})

@@ -6,7 +6,8 @@ FROM python:3.11-slim-bookworm AS base
 COPY constraints.txt /opt/tandem/
 WORKDIR /opt/tandem
 RUN useradd --create-home --uid 1000 tandem && \
-    su tandem -c 'mkdir -p /home/tandem/.cache/huggingface'
+    su tandem -c 'mkdir -p /home/tandem/.cache/huggingface' && \
+    install --directory --owner=tandem --group=tandem --mode=0700 /run/tandem
 
 # The compiler stays behind: only the wheel goes on.
 FROM base AS build

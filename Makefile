@@ -12,7 +12,7 @@ BIN := .venv/bin
 # Both variables reach isolated builds: the first up to pip 25.2, the second from 25.3.
 PINNED := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt
 
-.PHONY: install install-test constraints serve test test-long test-versions recovery-test check gpu-check format protos demo \
+.PHONY: install install-test constraints serve test test-long test-versions hostile recovery-test check gpu-check format protos demo \
 	compose-test clean
 
 install: .venv/installed
@@ -73,6 +73,11 @@ check: install-test
 PYTHON_GPU ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,python3)
 gpu-check: $(if $(filter $(BIN)/python,$(PYTHON_GPU)),install-test)
 	PYTHONPATH=. $(PYTHON_GPU) -m tests.gpu $(ARGS)
+
+# 50,000 malformed frames and calls on each edge between processes, beside 16 clients (about ten minutes);
+# ARGS="--frames N --seed N".
+hostile: install-test
+	$(BIN)/python -m tests.security $(ARGS)
 
 # Thirty kills at random under live answers (a few minutes); ARGS="--seed N" repeats a run that failed.
 recovery-test: install-test

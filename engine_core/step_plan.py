@@ -11,6 +11,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+ITEM_BYTES = 4
+
 
 def pack_i32(values: list[int] | npt.NDArray[Any]) -> bytes:
     """Ints in [-2**31, 2**31) as little-endian int32."""

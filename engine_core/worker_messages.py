@@ -1,13 +1,26 @@
 """What engine and worker tell each other beside the steps: the worker's hello, the engine's limits, the registration.
 
-Each message travels as one ZeroMQ frame; the tag says which one it is. Nothing is ever pickled.
+Each message travels as one ZeroMQ frame; the tag says which one it is. Nothing is ever pickled. What comes in is
+checked here as far as a message can be by itself: its form, and the ranges of what is said once.
 """
+
+from collections.abc import Sequence
+from typing import TypeVar
 
 import msgspec
 
 from engine_core.step_plan import StepPlan, StepResult
 
 PROTOCOL = 1
+MAX_BLOCKS = 2**24  # of a KV cache: at 16 tokens each, 268 million tokens
+MAX_NAMES = 1024
+MAX_IDS = 1024  # eos token ids
+MAX_LENGTH = 2**31 - 1  # of a request, in tokens; of a vocabulary
+MAX_KV_GROUPS = 64
+
+
+class BadMessage(ValueError):
+    """A frame that is no message, or a message with values out of range. The text quotes nothing of it."""
 
 
 class SamplingDefaults(msgspec.Struct, frozen=True):
@@ -36,6 +49,24 @@ class ModelFacts(msgspec.Struct, frozen=True):
     tokenizer_digest: str
     numerics_id: str
     weights_version: str
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for values out of range."""
+        ranges = (
+            ("served_model_names", len(self.served_model_names), 1, MAX_NAMES),
+            ("max_model_len", self.max_model_len, 1, MAX_LENGTH),
+            ("vocab_size", self.vocab_size, 1, MAX_LENGTH),
+            ("eos_token_ids", len(self.eos_token_ids), 0, MAX_IDS),
+            ("block_size", self.block_size, 1, MAX_LENGTH),
+            ("num_blocks", self.num_blocks, 1, MAX_BLOCKS),
+            ("kv_groups", len(self.kv_groups), 1, MAX_KV_GROUPS),
+            ("max_logprobs", self.max_logprobs, 0, self.vocab_size),
+        )
+        for name, value, low, high in ranges:
+            if not low <= value <= high:
+                raise ValueError(f"{name} is {value}, but must be from {low} to {high}")
+        if not all(0 <= token_id < self.vocab_size for token_id in self.eos_token_ids):
+            raise ValueError("eos_token_ids: not all are in the vocabulary")
 
 
 class WorkerHello(msgspec.Struct, tag="hello"):
@@ -68,18 +99,39 @@ class StepDone(msgspec.Struct, tag="done"):
 
 
 class Refused(msgspec.Struct, tag="refused"):
-    """The engine cannot work with this worker, which ends; the message is for people."""
+    """The engine does not work with this worker; the message is for people."""
 
     message: str
+    for_now: bool = False  # it may come again; else it ends
 
 
 class Ping(msgspec.Struct, tag="ping"):
     """Nothing but a proof that the worker can be reached; it gives no answer."""
 
 
+MessageT = TypeVar("MessageT")
 WorkerMessage = WorkerHello | Register | StepDone
 EngineMessage = EngineLimits | Step | Ping | Refused
 
 encode = msgspec.msgpack.Encoder().encode
-decode_from_worker = msgspec.msgpack.Decoder(WorkerMessage).decode
-decode_from_engine = msgspec.msgpack.Decoder(EngineMessage).decode
+_from_worker: "msgspec.msgpack.Decoder[WorkerMessage]" = msgspec.msgpack.Decoder(WorkerMessage)
+_from_engine: "msgspec.msgpack.Decoder[EngineMessage]" = msgspec.msgpack.Decoder(EngineMessage)
+
+
+def decode_from_worker(frames: Sequence[bytes]) -> WorkerMessage:
+    """Raises BadMessage."""
+    return _decode(_from_worker, frames)
+
+
+def decode_from_engine(frames: Sequence[bytes]) -> EngineMessage:
+    """Raises BadMessage."""
+    return _decode(_from_engine, frames)
+
+
+def _decode(decoder: "msgspec.msgpack.Decoder[MessageT]", frames: Sequence[bytes]) -> MessageT:
+    if len(frames) != 1:
+        raise BadMessage(f"a message has one frame, and this one has {len(frames)}")
+    try:
+        return decoder.decode(frames[0])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, MemoryError) as error:
+        raise BadMessage(f"no message of this protocol: {type(error).__name__}") from error

@@ -1,8 +1,9 @@
-"""The one entry point: `tandem serve`, the four roles, `bench` and `replay`. Imports only what is asked for."""
+"""The one entry point: `tandem serve`, the four roles, and the tools. Imports only what is asked for."""
 
 import gc
 import importlib
 import io
+import os
 import sys
 from types import ModuleType
 
@@ -27,10 +28,13 @@ USAGE = """usage: tandem COMMAND [OPTIONS]
   bench transport    measure what a token costs from worker to client
   bench kernels      measure the compiled CPU kernels against plain torch and the machine's limit
   replay FILE        go through an engine's flight recorder again
+  new-secret         make the secret that processes on several machines share
+  internal-credentials  write certificates and a token for programs that talk to the processes themselves
 
 `tandem COMMAND --help` lists the options of one command; `tandem --version` prints the version.
 """
 MODULES = {"serve": "services.launcher"} | {role: f"services.{role}.service" for role in ROLES}
+MODULES |= {"new-secret": "services.security.new_secret", "internal-credentials": "services.security.credentials"}
 BENCHMARKS = {
     "serve": "loadtest.cli",
     "latency": "loadtest.latency",
@@ -45,6 +49,9 @@ BENCHMARKS = {
 def main(argv: list[str] | None = None) -> int:
     """Returns the exit status: 0, 1 for a failure, 2 for a wrong command line."""
     _escape_what_the_locale_lacks()
+    # gRPC's core writes its own lines to stderr, past our log, and any client can cause them. Errors that matter come
+    # back as the status of a call. https://grpc.github.io/grpc/core/md_doc_environment_variables.html
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     argv = sys.argv[1:] if argv is None else argv
     command, rest = (argv[0], argv[1:]) if argv else ("--help", [])
     if command in ("-h", "--help"):

@@ -12,9 +12,10 @@ import re
 from pathlib import Path
 from typing import Any, NoReturn
 
-from services.config import ROLE_OPTIONS, ROLES, EngineOptions, ServeOptions, settings_of
+from services.config import ROLE_OPTIONS, ROLES, TOOL_OPTIONS, EngineOptions, ServeOptions, settings_of
 from services.settings import Setting, UsageError, boolean
 
+COMMAND_OPTIONS: dict[str, type] = {"serve": ServeOptions, **ROLE_OPTIONS, **TOOL_OPTIONS}
 _UNDECODED = re.compile("[\ud800-\udfff]")  # what Python makes of bytes that the locale cannot decode
 
 
@@ -36,19 +37,21 @@ def flag_of(name: str) -> str:
 
 
 def _default_of(command: str, name: str) -> Any:
-    classes = [ServeOptions, *ROLE_OPTIONS.values()] if command == "serve" else [ROLE_OPTIONS[command]]
+    classes = [ServeOptions, *ROLE_OPTIONS.values()] if command == "serve" else [COMMAND_OPTIONS[command]]
     return next(f.default for c in classes for f in dataclasses.fields(c) if f.name == name)
 
 
 def _build_parser(command: str, settings: dict[str, Setting]) -> _Parser:
     parser = _Parser(
         prog=f"tandem {command}",
-        description="One model, four processes." if command == "serve" else ROLE_OPTIONS[command].__doc__,
+        description="One model, four processes." if command == "serve" else COMMAND_OPTIONS[command].__doc__,
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
     )
     parser.add_argument("--config", metavar="FILE", help="YAML file with options, named as here; flags win over it")
     for name, one in settings.items():
+        if one.in_environment_only:
+            continue
         default = _default_of(command, name)
         text = one.help if default is None else f"{one.help} (default: {default})"
         if one.positional:
@@ -90,7 +93,8 @@ def _read_file(path: str, settings: dict[str, Setting]) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise UsageError(f"--config {path}: not a mapping of options")
     values = {str(key).replace("-", "_"): value for key, value in content.items()}
-    unknown = sorted(values.keys() - settings.keys())
+    known = {name for name, one in settings.items() if not one.in_environment_only}
+    unknown = sorted(values.keys() - known)
     if unknown:
         raise UsageError(f"--config {path}: unknown option {unknown[0]!r}")
     return values
@@ -98,7 +102,7 @@ def _read_file(path: str, settings: dict[str, Setting]) -> dict[str, Any]:
 
 def parse(command: str, argv: list[str]) -> Any:
     """The frozen options of one command: flags over environment over --config over defaults. Raises UsageError."""
-    options = ServeOptions if command == "serve" else ROLE_OPTIONS[command]
+    options = COMMAND_OPTIONS[command]
     settings = serve_settings() if command == "serve" else settings_of(options)
     given = vars(_build_parser(command, settings).parse_args(argv))
     values = _read_file(given.pop("config"), settings) if "config" in given else {}
@@ -109,6 +113,9 @@ def parse(command: str, argv: list[str]) -> Any:
             values[name], titles[name] = os.environ[variables[0]], variables[0]
     values |= given
     converted = {name: _convert(settings[name], titles[name], raw) for name, raw in values.items() if raw is not None}
+    missing = [titles[name] for name, one in settings.items() if one.required and name not in converted]
+    if missing:
+        raise UsageError(f"{missing[0]} is missing")
     _check_together(converted)
     if command != "serve":
         return options(**converted)
@@ -121,6 +128,8 @@ def parse(command: str, argv: list[str]) -> Any:
 
 def _check_together(values: dict[str, Any]) -> None:
     """What is right by itself, but not beside another option. Raises UsageError."""
+    if "cluster_secret" in values and "cluster_secret_file" in values:
+        raise UsageError("--cluster-secret-file and TANDEM_CLUSTER_SECRET are both given: there is one secret")
     num_seqs = values.get("max_num_seqs", EngineOptions.max_num_seqs)
     num_tokens = values.get("max_num_batched_tokens", EngineOptions.max_num_batched_tokens)
     if num_tokens < num_seqs:

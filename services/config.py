@@ -49,7 +49,35 @@ class ProcessOptions:
 
 
 @dataclass(frozen=True)
-class MonitoredOptions(ProcessOptions):
+class SecretOptions:
+    """The secret that authenticates the processes of a deployment to each other."""
+
+    cluster_secret_file: str | None = setting(
+        None,
+        "file with the secret that all processes of a deployment share, 32 bytes or more: needed where they talk over"
+        " TCP; TANDEM_CLUSTER_SECRET has the secret itself",
+        internal=True,
+        env=("TANDEM_CLUSTER_SECRET_FILE",),
+    )
+    cluster_secret: str | None = setting(
+        None, "the secret itself", internal=True, env=("TANDEM_CLUSTER_SECRET",), in_environment_only=True
+    )
+
+
+@dataclass(frozen=True)
+class ClusterOptions(ProcessOptions, SecretOptions):
+    """What every role has."""
+
+    metrics_token_file: str | None = setting(
+        None,
+        "file with the bearer token that /metrics of the processes behind the shim asks for; default: where other"
+        " machines can reach it, one that follows from the secret",
+        internal=True,
+    )
+
+
+@dataclass(frozen=True)
+class MonitoredOptions(ClusterOptions):
     """What every process has that serves no HTTP of its own: a port for /metrics and /health."""
 
     metrics_listen: str | None = setting(
@@ -64,7 +92,7 @@ class MonitoredOptions(ProcessOptions):
 
 
 @dataclass(frozen=True)
-class ShimOptions(ProcessOptions):
+class ShimOptions(ClusterOptions):
     """The HTTP front."""
 
     host: str | None = setting(
@@ -205,6 +233,22 @@ class ServeOptions:
     role_values: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class NewSecretOptions:
+    """Makes a secret for the processes of one deployment, unless the file is there."""
+
+    out: str = setting("", "file to write it to", required=True)
+
+
+@dataclass(frozen=True)
+class CredentialsOptions(SecretOptions):
+    """Writes down, for other programs, what the secret gives: ca.pem, certificate.pem and key.pem for gRPC, and
+    metrics-token."""
+
+    out: str = setting("", "directory to write them to", required=True)
+
+
+TOOL_OPTIONS: dict[str, type] = {"new-secret": NewSecretOptions, "internal-credentials": CredentialsOptions}
 ROLE_OPTIONS: dict[str, type] = {
     "shim": ShimOptions,
     "tokenizer": TokenizerOptions,

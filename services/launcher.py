@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -160,11 +160,11 @@ class Tree:
         for port in self._ports:
             port.close()
 
-    def start_monitored(self, role: str, values: dict[str, Any], *addresses: str) -> None:
+    def start_monitored(self, role: str, values: dict[str, Any], *addresses: str, fds: Sequence[int] = ()) -> None:
         """Starts a role with a port for its metrics, on this machine only."""
         port = listen(None, 0)
         self._ports.append(port)
-        name = self.start(role, values, *addresses, f"--metrics-fd={port.fileno()}", fds=[port.fileno()])
+        name = self.start(role, values, *addresses, f"--metrics-fd={port.fileno()}", fds=[port.fileno(), *fds])
         self.monitored.append(f"{name}={authority(*port.getsockname()[:2])}")
 
     def start(self, role: str, values: dict[str, Any], *addresses: str, fds: list[int] | None = None) -> str:

@@ -8,9 +8,12 @@ import json
 import logging
 import re
 import sys
+import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
+RATE_LIMIT_SECONDS = 1.0
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _NOISY = ("httpx", "httpx2", "httpcore", "httpcore2", "huggingface_hub", "uvicorn.error", "uvicorn.access", "asyncio")
 
@@ -28,6 +31,30 @@ def set_up_logging(role: str, level: str, style: str) -> None:
     logging.captureWarnings(True)
     for noisy in _NOISY:
         logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+class RateLimitedLog:
+    """Writes at most one line a second, for events that a peer can cause without limit. The next line says how many
+    were left out. Thread-safe."""
+
+    def __init__(self, log: logging.Logger, level: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log = log
+        self._level = level
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._next = 0.0  # no line before this moment
+        self._left_out = 0
+
+    def log(self, message: str, *args: Any) -> None:
+        with self._lock:
+            now = self._clock()
+            if now < self._next:
+                self._left_out += 1
+                return
+            left_out, self._left_out, self._next = self._left_out, 0, now + RATE_LIMIT_SECONDS
+        if left_out:
+            message, args = message + " (and %d more like it)", (*args, left_out)
+        self._log.log(self._level, message, *args)
 
 
 def report_failure(role: str, message: str) -> None:

@@ -1,9 +1,12 @@
-"""A process's own port: GET /metrics for Prometheus, GET /health for whoever restarts it. In a thread, so that a busy
-loop or an event loop never waits for a scrape.
+"""A process's own port: GET /metrics for Prometheus, GET /health for whoever restarts it. In threads, so that a busy
+loop or an event loop never waits for a scrape. When all places are taken, a new connection replaces the
+oldest one, so slow clients cannot make /health unreachable.
 
 Text format: https://prometheus.io/docs/instrumenting/exposition_formats/
 """
 
+import contextlib
+import hmac
 import http.server
 import logging
 import socket
@@ -18,6 +21,8 @@ from prometheus_client.exposition import generate_latest
 from services.config import MonitoredOptions
 from services.listen import listen
 from services.machine import authority
+from services.security.metrics_token import token_to_ask_for
+from services.security.secret import ClusterSecret
 from services.settings import split_address
 
 log = logging.getLogger(__name__)
@@ -36,8 +41,11 @@ def new_registry() -> CollectorRegistry:
 class Monitor:
     """As a context manager it ends its thread. `ready` is asked from that thread."""
 
-    def __init__(self, front: socket.socket, registry: CollectorRegistry, ready: Callable[[], bool]) -> None:
-        self._server = _Server(front, registry, ready)
+    def __init__(
+        self, front: socket.socket, registry: CollectorRegistry, ready: Callable[[], bool], token: str | None = None
+    ) -> None:
+        """`token`: the bearer token that requests to /metrics need; None: no token."""
+        self._server = _Server(front, registry, ready, token)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.5,), name="monitor", daemon=True)
 
     def __enter__(self) -> "Monitor":
@@ -50,37 +58,50 @@ class Monitor:
         self._server.server_close()
 
 
-def open_port(options: MonitoredOptions) -> socket.socket:
-    """The socket that the launcher has opened, or one at --metrics-listen. Raises Fatal when it cannot be had."""
+def open_monitor(
+    options: MonitoredOptions, secret: ClusterSecret | None, registry: CollectorRegistry, ready: Callable[[], bool]
+) -> Monitor:
+    """Returns a monitor on the socket that the launcher opened, or on --metrics-listen. Raises Fatal when the address
+    cannot be bound, or when other machines can reach it and there is no token."""
     if options.metrics_fd is not None:
-        return socket.socket(fileno=options.metrics_fd)
-    host, port = split_address(options.metrics_listen) if options.metrics_listen else (None, 0)
-    return listen(host, port)
+        front = socket.socket(fileno=options.metrics_fd)
+    else:
+        host, port = split_address(options.metrics_listen) if options.metrics_listen else (None, 0)
+        front = listen(host, port)
+    return Monitor(front, registry, ready, token_to_ask_for(front, options.metrics_token_file, secret))
 
 
 class _Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, front: socket.socket, registry: CollectorRegistry, ready: Callable[[], bool]) -> None:
+    def __init__(
+        self, front: socket.socket, registry: CollectorRegistry, ready: Callable[[], bool], token: str | None
+    ) -> None:
         super().__init__(front.getsockname()[:2], _Handler, bind_and_activate=False)
         self.socket.close()
         self.socket = front
         self.registry = registry
         self.ready = ready
-        self._places = threading.BoundedSemaphore(MAX_CALLERS)
+        self.authorization = f"Bearer {token}".encode() if token is not None else None
+        self._lock = threading.Lock()
+        self._callers: dict[socket.socket, None] = {}  # the oldest connection first
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Callers beyond the limit are hung up on: whoever dawdles must not make threads without end."""
-        if self._places.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
+        with self._lock:
+            if len(self._callers) >= MAX_CALLERS:
+                first = next(iter(self._callers))
+                del self._callers[first]
+                with contextlib.suppress(OSError):  # it has hung up
+                    first.shutdown(socket.SHUT_RDWR)  # its thread sees the end, and closes
+            self._callers[request] = None
+        super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._places.release()
+            with self._lock:
+                self._callers.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A scraper that hangs up or dawdles is no event; a bug is."""
@@ -94,7 +115,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
-        if path == "/metrics":
+        if path == "/metrics" and not self._may_read():
+            self._answer(401, "text/plain", b"")
+        elif path == "/metrics":
             self._answer(200, CONTENT_TYPE_LATEST, generate_latest(self.server.registry))
         elif path == "/health":
             self._answer(200 if self.server.ready() else 503, "text/plain", b"")
@@ -103,8 +126,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     do_HEAD = do_GET
 
+    def _may_read(self) -> bool:
+        wanted, shown = self.server.authorization, self.headers.get("Authorization", "")
+        return wanted is None or hmac.compare_digest(shown.encode("latin-1", "replace"), wanted)
+
     def _answer(self, status: int, content_type: str, body: bytes) -> None:
         self.send_response(status)
+        if status == 401:
+            self.send_header("WWW-Authenticate", "Bearer")
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

@@ -14,10 +14,12 @@ import uvloop
 from services.config import ProcessOptions
 from services.errors import Fatal
 from services.logs import report_failure, set_up_logging
+from services.machine import allow_open_files
 
 
 def begin(role: str, options: ProcessOptions) -> None:
     """The first thing that a role does."""
+    allow_open_files()  # a connection that cannot be accepted gets no answer at all
     set_up_logging(role, options.log_level, options.log_format)
     if options.lifeline_fd is not None:
         hold_lifeline(options.lifeline_fd)

@@ -72,8 +72,10 @@ class Setting:
     choices: tuple[str, ...] = ()
     positional: bool = False
     many: bool = False
+    required: bool = False
     internal: bool = False  # between processes: `tandem serve` sets it itself
     env: tuple[str, ...] = ()  # read from the environment where no flag is given; the first one wins
+    in_environment_only: bool = False  # a secret: neither a command line nor a configuration file is a place for it
 
     def convert(self, name: str, text: str) -> Any:
         """Raises UsageError that names the option, the value and the limit."""

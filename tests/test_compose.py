@@ -26,8 +26,26 @@ def options_of(role: str) -> Any:
 
 
 def test_there_is_one_service_for_each_role() -> None:
-    assert SERVICES.keys() == set(ROLES)
+    assert SERVICES.keys() == {*ROLES, "secret"}
     assert [role for role in ROLES if command_of(role)[0] != role] == []
+
+
+def test_every_role_reads_the_secret_that_is_made_before_it_starts() -> None:
+    file = options_of("secret").out
+    assert [SERVICES[role]["environment"]["TANDEM_CLUSTER_SECRET_FILE"] for role in ROLES] == [file] * len(ROLES)
+    for role in ROLES:
+        assert SERVICES[role]["depends_on"]["secret"] == {"condition": "service_completed_successfully"}
+        assert "secret:/run/tandem:ro" in SERVICES[role]["volumes"]
+    assert SERVICES["secret"]["volumes"] == ["secret:/run/tandem"] and SERVICES["secret"]["network_mode"] == "none"
+
+
+def test_the_shim_alone_is_published_and_nobody_may_write_or_has_a_capability() -> None:
+    assert [name for name in SERVICES if "ports" in SERVICES[name]] == ["shim"]
+    (port,) = SERVICES["shim"]["ports"]
+    assert re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", port) == "127.0.0.1:8000:8000"
+    for name, service in SERVICES.items():
+        assert service["read_only"] and service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
 
 
 def test_addresses_fit_together() -> None:
@@ -53,7 +71,9 @@ def test_the_worker_alone_has_the_image_with_torch() -> None:
     built = {
         SERVICES[role]["image"]: SERVICES[role]["build"].get("target") for role in ROLES if "build" in SERVICES[role]
     }
-    assert built == {images["shim"]: "light", images["worker"]: None}
+    assert SERVICES["secret"]["image"] == images["shim"]
+    assert built == {images["worker"]: None}
+    assert SERVICES["secret"]["build"]["target"] == "light"
     assert "FROM base AS light\n" in (ROOT / "Dockerfile").read_text()
 
 

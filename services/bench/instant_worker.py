@@ -17,6 +17,7 @@ from engine_core.step_plan import StepPlan, unpack_i32
 from engine_core.worker_messages import ModelFacts, SamplingDefaults
 from services.bench.simulated_worker import SimulatedWorker
 from services.process import hold_lifeline
+from services.security.secret import cluster_secret
 from services.worker.engine_link import EngineGone, EngineLink
 
 BLOCK_SIZE = 16
@@ -97,6 +98,7 @@ def run(link: EngineLink, args: argparse.Namespace, times: SendTimes) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engine", required=True, help="endpoint")
+    parser.add_argument("--cluster-secret-file", help="where the endpoint is one of TCP")
     parser.add_argument("--file", required=True, help="where the times go")
     parser.add_argument("--received-file", required=True, help="holds the number of tokens that the client has")
     parser.add_argument("--num-streams", type=int, required=True)
@@ -108,7 +110,7 @@ def main() -> None:
     hold_lifeline(args.lifeline_fd)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     times = SendTimes(args.num_streams, args.num_tokens)
-    link = EngineLink(args.engine)
+    link = EngineLink(args.engine, cluster_secret(None, args.cluster_secret_file))
     try:
         run(link, args, times)
     except EngineGone:

@@ -7,14 +7,18 @@ token has its way for itself, and the time from the worker's socket to the clien
 """
 
 import argparse
+import contextlib
+import secrets
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +39,7 @@ from services.runtime_dir import runtime_dir
 NUM_STREAMS = (16, 64, 256)
 STEP_MS = (50.0, 20.0, 0.0)
 MAX_STEP_MS = 1000
+SECRET_BYTES = 32
 READY_SECONDS = 30.0
 POLL_SECONDS = 0.05
 STEPS, TOKENIZER_MESSAGES, SHIM_MESSAGES = "steps", "tokenizer", "shim"
@@ -55,6 +60,7 @@ class Load:
     num_streams: int
     num_tokens: int  # of each stream
     step_ms: float  # 0: as fast as it goes
+    tcp: bool = False  # with TLS and CURVE, as between machines; else Unix sockets
 
 
 @dataclass(frozen=True)
@@ -74,6 +80,38 @@ class Files:
     @property
     def count(self) -> Path:
         return self.folder / "count"
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Where the processes listen, and the file of their secret, which its descriptor alone leads to."""
+
+    engine: str
+    worker: str
+    tokenizer: str
+    secret: IO[bytes] | None = None
+
+    @property
+    def arguments(self) -> list[str]:
+        return [f"--cluster-secret-file=/dev/fd/{self.secret.fileno()}"] if self.secret is not None else []
+
+    @property
+    def fds(self) -> list[int]:
+        return [self.secret.fileno()] if self.secret is not None else []
+
+
+@contextlib.contextmanager
+def edges(folder: Path, tcp: bool) -> Iterator[Edges]:
+    if not tcp:
+        yield Edges(f"unix:{folder}/engine.sock", f"ipc://{folder}/worker.sock", f"unix:{folder}/tokenizer.sock")
+        return
+    with contextlib.ExitStack() as held, tempfile.TemporaryFile(dir=folder) as secret:
+        fronts = [held.enter_context(listen(None, 0)) for _ in range(3)]  # all at once, so that they are different
+        engine, worker, tokenizer = (authority(*front.getsockname()[:2]) for front in fronts)
+        held.close()
+        secret.write(secrets.token_hex(SECRET_BYTES).encode())
+        secret.flush()
+        yield Edges(engine, f"tcp://{worker}", tokenizer, secret)
 
 
 @dataclass(frozen=True)
@@ -108,17 +146,15 @@ def measure(load: Load) -> Measured:
     with runtime_dir(None) as folder, listen(None, 0) as front:
         files = Files(folder)
         np.zeros(1, dtype=np.int64).tofile(files.count)
-        with Tree() as tree:
-            _start_roles(tree, load, files, front)
+        with edges(folder, load.tcp) as addresses, Tree() as tree:
+            _start_roles(tree, load, files, front, addresses)
             _wait_until_ready(tree, front)
             samples = _stream(tree, load, front, files)
         with np.load(files.received) as found:
             return _evaluate(samples, np.load(files.sent), found["received"], found["chunks"])
 
 
-def _start_roles(tree: Tree, load: Load, files: Files, front: socket.socket) -> None:
-    engine, worker = f"unix:{files.folder}/engine.sock", f"ipc://{files.folder}/worker.sock"
-    tokenizer = f"unix:{files.folder}/tokenizer.sock"
+def _start_roles(tree: Tree, load: Load, files: Files, front: socket.socket, at: Edges) -> None:
     values = {
         "log_level": "error",
         "max_num_seqs": load.num_streams,
@@ -128,17 +164,23 @@ def _start_roles(tree: Tree, load: Load, files: Files, front: socket.socket) -> 
     letters = ["--token-ids", *map(str, letter_ids())]
     argv = [
         "services.bench.instant_worker",
-        f"--engine={worker}",
+        f"--engine={at.worker}",
+        *at.arguments,
         f"--file={files.sent}",
         f"--received-file={files.count}",
         *shape,
         *letters,
     ]
-    tree.start_module("worker", argv, {}, [])
-    tree.start_monitored("engine", values, f"--listen={engine}", f"--worker={worker}")
-    tree.start_monitored("tokenizer", values, f"--listen={tokenizer}", f"--engine={engine}")
-    peers = f"--metrics-peers={','.join(tree.monitored)}"
-    tree.start("shim", values, f"--tokenizer={tokenizer}", peers, f"--listen-fd={front.fileno()}", fds=[front.fileno()])
+    tree.start_module("worker", argv, {}, at.fds)
+    tree.start_monitored("engine", values, f"--listen={at.engine}", f"--worker={at.worker}", *at.arguments, fds=at.fds)
+    tokenizer = [f"--listen={at.tokenizer}", f"--engine={at.engine}"]
+    tree.start_monitored("tokenizer", values, *tokenizer, *at.arguments, fds=at.fds)
+    shim = [
+        f"--tokenizer={at.tokenizer}",
+        f"--metrics-peers={','.join(tree.monitored)}",
+        f"--listen-fd={front.fileno()}",
+    ]
+    tree.start("shim", values, *shim, *at.arguments, fds=[front.fileno(), *at.fds])
 
 
 def _wait_until_ready(tree: Tree, front: socket.socket) -> None:
@@ -244,12 +286,13 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--num-streams", type=count, nargs="+", default=NUM_STREAMS, help="streams at once")
     parser.add_argument("--num-tokens", type=count, default=200, help="tokens of each stream")
     parser.add_argument("--step-ms", type=_milliseconds, nargs="+", default=STEP_MS, help="time of a step; 0: none")
+    parser.add_argument("--tcp", action="store_true", help="TCP with TLS and CURVE between the processes")
     args = parser.parse_args(argv)
     sys.stdout.write(f"{_line(COLUMNS)}\n")
     try:
         for step_ms in args.step_ms:
             for num_streams in args.num_streams:
-                load = Load(num_streams, args.num_tokens, step_ms)
+                load = Load(num_streams, args.num_tokens, step_ms, args.tcp)
                 sys.stdout.write(f"{_row(load, measure(load))}\n")
                 sys.stdout.flush()
     except (Fatal, ChildFailed) as error:

@@ -15,10 +15,11 @@ from engine_core.flight_recorder import FlightRecorder, RecordedScheduler
 from engine_core.kv_cache_manager import KVCacheManager
 from engine_core.plan_builder import PlanBuilder
 from engine_core.request import Request
+from engine_core.result_check import ResultCheck
 from engine_core.scheduler import Limits, Scheduler
 from engine_core.step_deadline import StepDeadlines, Work, work_of
-from engine_core.step_plan import StepPlan
-from engine_core.worker_messages import EngineLimits, ModelFacts, Register
+from engine_core.step_plan import StepPlan, StepResult
+from engine_core.worker_messages import BadMessage, ModelFacts, Register
 from services.engine.worker_link import WorkerGone, WorkerLink
 from services.tracing import now
 
@@ -73,13 +74,12 @@ class Callbacks:
 class BusyLoop:
     def __init__(
         self,
-        endpoint: str,
-        limits: EngineLimits,
+        link: WorkerLink,
         rules: Rules,
         callbacks: Callbacks,
         recorder: FlightRecorder | None = None,
     ) -> None:
-        self._limits = limits
+        """It closes the link at its end."""
         self._rules = rules
         self._callbacks = callbacks
         self._recorder = recorder
@@ -87,7 +87,8 @@ class BusyLoop:
         self._idle = True  # no request could run when the last plan was asked for
         self._began = 0.0  # when the worker began the oldest of them, on the monotonic clock
         self._deadlines = StepDeadlines(rules.step_timeout)
-        self._link = WorkerLink(endpoint, limits)
+        self._check: ResultCheck | None = None  # once there is a worker
+        self._link = link
         self._commands: deque[Request | int | ResetPrefixCache] = deque()  # an int is a handle to abort
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="busy-loop", daemon=True)
@@ -157,6 +158,7 @@ class BusyLoop:
         while not self._stopping:
             result = self._link.poll_result()
             if result is not None and result.step_id == step.plan.step_id:
+                self._check_result(result, step.plan)
                 self._in_flight.popleft()
                 self._measure(step)
                 times = StepTimes(step.planned, now(), step.work.tokens)
@@ -165,6 +167,14 @@ class BusyLoop:
             if overrun := self._overrun(GRACE_SECONDS):
                 self._link.give_up()
                 raise WorkerGone(overrun)
+
+    def _check_result(self, result: StepResult, plan: StepPlan) -> None:
+        """Raises WorkerGone for one that cannot be."""
+        assert self._check is not None
+        try:
+            self._check(result, plan)
+        except BadMessage as bad:
+            self._link.refuse(str(bad))
 
     def _measure(self, step: _Step) -> None:
         """The worker is done with it, and begins the next one."""
@@ -213,6 +223,7 @@ class BusyLoop:
                 self._apply_commands(scheduler)
             registration = self._link.poll_registration()
         facts = registration.facts
+        self._check = ResultCheck(facts.vocab_size, facts.max_logprobs)
         kv = KVCacheManager(facts.num_blocks, facts.block_size, facts.kv_groups, self._rules.prefix_caching)
         builder = PlanBuilder(registration.epoch, len(facts.kv_groups))
         self._deadlines.new_worker()

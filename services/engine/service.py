@@ -19,11 +19,13 @@ from services.engine.hand_over import hand_over
 from services.engine.metrics import EngineMetrics
 from services.engine.queue_limits import QueueLimits
 from services.engine.servicer import EngineServicer
+from services.engine.worker_link import WorkerLink
 from services.errors import Fatal
-from services.monitor import Monitor, new_registry, open_port
+from services.monitor import new_registry, open_monitor
 from services.process import begin, run_until_stopped, to_the_end
 from services.rpc.generated import engine_pb2_grpc
 from services.rpc.transport import RpcServer
+from services.security.secret import cluster_secret
 from services.tracing import Tracing, set_up_tracing
 
 log = logging.getLogger(__name__)
@@ -38,6 +40,7 @@ def main(options: EngineOptions) -> int:
 
 async def serve(options: EngineOptions) -> None:
     """Runs until cancelled. Raises Fatal when it cannot go on; a worker that dies is waited for."""
+    secret = cluster_secret(options.cluster_secret, options.cluster_secret_file)
     limits = EngineLimits(PROTOCOL, options.max_num_seqs, options.max_num_batched_tokens)
     here = asyncio.get_running_loop()
     failed: asyncio.Future[None] = here.create_future()
@@ -75,7 +78,8 @@ async def serve(options: EngineOptions) -> None:
         failed=lambda error: hand_over(here, on_failed, error),
     )
     rules = _rules(options)
-    loop = BusyLoop(options.worker, limits, rules, callbacks, box.recorder)
+    link = WorkerLink(options.worker, limits, secret)
+    loop = BusyLoop(link, rules, callbacks, box.recorder)
     registry = new_registry()
     tracing = set_up_tracing("engine", options.otlp_traces_endpoint)
     make_metrics = functools.partial(EngineMetrics, registry, options.enable_prefix_caching)
@@ -83,9 +87,9 @@ async def serve(options: EngineOptions) -> None:
         options.max_num_queued_reqs or options.max_num_seqs + QUEUED_REQS, options.max_num_queued_tokens
     )
     servicer = EngineServicer(loop, limits, queue, rules.limits.by_priority, options.seed, make_metrics, tracing)
-    server = RpcServer(options.listen)
+    server = RpcServer(options.listen, secret)
     engine_pb2_grpc.add_EngineServiceServicer_to_server(servicer, server.grpc)
-    with Monitor(open_port(options), registry, ready.is_set):
+    with open_monitor(options, secret, registry, ready.is_set):
         await server.start()
         loop.start()
         try:

@@ -5,7 +5,7 @@ message and disturbs nobody. All on the event loop; the busy loop is told by com
 """
 
 import asyncio
-import itertools
+import functools
 import logging
 import random
 from collections.abc import Callable
@@ -26,11 +26,15 @@ from services.engine.metrics import EngineMetrics
 from services.engine.queue_limits import QueueFull, QueueLimits
 from services.engine.timeline import Timeline, begin, end
 from services.errors import Fatal
+from services.logs import RateLimitedLog
 from services.rpc.errors import TandemError, invalid
+from services.rpc.floor import CallerKey
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2, engine_pb2_grpc
+from services.rpc.handles import Handles
 from services.rpc.hello import make_hello
-from services.rpc.session import Attempts, Callee, CallerKey
+from services.rpc.link import ADMINISTRATION_SECONDS
+from services.rpc.session import Attempts, Callee
 from services.tracing import Tracing, now
 
 log = logging.getLogger(__name__)
@@ -71,8 +75,9 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
         self._random = random.Random(seed) if seed is not None else random.SystemRandom()
         self._facts: ModelFacts | None = None
         self._hello: asyncio.Future[pb.Hello] = asyncio.get_running_loop().create_future()
-        self._handles = itertools.count(1)  # the core's own
+        self._repeats = RateLimitedLog(log, logging.WARNING)
         self._owners: dict[int, Owner] = {}
+        self._handles = Handles(self._owners)  # the core's own
         self._core_handles: dict[tuple[StepMailbox, int], int] = {}
         self._max_n = min(MAX_N, queue.reqs.limit)
         self._attempts = Attempts()
@@ -105,12 +110,16 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
 
     async def HoldFloor(self, request: pb.Hello, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         """Granted at once: what runs pauses when the suspect comes (see Scheduler)."""
-        await self.callee.hold_floor(request, context)
+        await self.callee.floor.hold(request, context)
 
     async def ResetPrefixCache(self, request: Any, context: Any) -> pb.ResetPrefixCacheResponse:
         done, here = asyncio.Event(), asyncio.get_running_loop()
         self._loop.reset_prefix_cache(lambda: hand_over(here, done.set))
-        await done.wait()
+        try:
+            async with asyncio.timeout(ADMINISTRATION_SECONDS):
+                await done.wait()
+        except TimeoutError:
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the engine is still between two steps")
         return pb.ResetPrefixCacheResponse()
 
     def registered(self, facts: ModelFacts) -> None:
@@ -153,6 +162,7 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
                 owner.timeline.token(times.planned if times is not None else done, done)
                 if owner.num_queued_tokens:
                     self._no_longer_queued(owner)
+                    self.callee.floor.token(owner.key)
         for finished in events.finished:
             if (owner := self._owners.pop(finished.handle, None)) is not None:
                 if owner.num_queued_tokens:
@@ -172,6 +182,7 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
     def _finish(self, owner: Owner, finished: Finished) -> None:
         assert self._facts is not None
         self._attempts.release(owner.key, owner.attempt)
+        self.callee.floor.end(owner.key)
         place = (owner.mailbox, owner.handle)
         if self._core_handles.get(place) == finished.handle:  # else a higher attempt on the same stream has it
             del self._core_handles[place]
@@ -204,6 +215,7 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
             handle = self._core_handles.get((mailbox, entry.abort.handle))
             if handle is not None:
                 self._abort(handle)
+                self.callee.floor.end((caller.instance, caller.epoch, entry.abort.handle))
 
     def _submit(self, mailbox: StepMailbox, caller: pb.Hello, submit: engine_pb2.Submit) -> None:
         """All choices are checked before any of them starts."""
@@ -216,18 +228,22 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
                 f"priority is {submit.priority}, but this server goes by arrival: see --scheduling-policy priority",
             )
         seed = submit.seed if submit.HasField("seed") else self._random.randint(0, MAX_SEED)
-        handles = [next(self._handles) for _ in submit.choices]
+        handles = [self._handles.new() for _ in submit.choices]
         requests = [make_request(new, self._facts) for new in new_choices(submit, self._facts, handles, seed)]
         if submit.attempt <= 1 and not any(choice.resumed_token_ids for choice in submit.choices):
             self._queue.check([request.num_tokens for request in requests])
+        handles_given = (choice.handle for choice in submit.choices)
+        alone = submit.alone and self.callee.floor.start_alone(caller, handles_given)
         for request, choice in zip(requests, submit.choices, strict=True):
             key = (caller.instance, caller.epoch, choice.handle)
-            if not self._attempts.claim(key, submit.attempt, lambda handle=request.handle: self._abort(handle)):  # type: ignore[misc]
-                log.warning("request %s: attempt %d is not the newest, dropped", submit.request_id, submit.attempt)
+            abort = functools.partial(self._abort, request.handle)
+            if not self._attempts.claim(key, submit.attempt, abort):
+                self._repeats.log("dropped an attempt that is not the newest")
+                self.callee.floor.end(key)
                 continue
             timeline = begin(self._tracing, submit.traceparent)
             request.traceparent = timeline.span.traceparent
-            request.strikes = SUSPECT_AT if submit.alone else 0
+            request.strikes = SUSPECT_AT if alone else 0
             self._owners[request.handle] = Owner(
                 mailbox,
                 choice.handle,

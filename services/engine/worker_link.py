@@ -1,18 +1,19 @@
 """The engine's end of the ZeroMQ socket to its worker. Synchronous, used by the busy loop's thread alone.
 
-Another thread may call `wake()`, which ends a wait. Strangers on the socket are dropped and told apart from the worker.
+Another thread may call `wake()`, which ends a wait. Messages of peers that are not the worker are dropped.
 """
 
 import contextlib
 import logging
 import socket
+from typing import NoReturn
 
-import msgspec
 import zmq
 
 from engine_core.step_plan import StepPlan, StepResult
 from engine_core.worker_messages import (
     PROTOCOL,
+    BadMessage,
     EngineLimits,
     EngineMessage,
     Ping,
@@ -25,7 +26,10 @@ from engine_core.worker_messages import (
     decode_from_worker,
     encode,
 )
-from services.zmq_options import set_heartbeat
+from services.logs import RateLimitedLog
+from services.security.addresses import check_address
+from services.security.secret import ClusterSecret
+from services.zmq_options import MAX_RESULT_BYTES, prepare
 
 log = logging.getLogger(__name__)
 PROBE_MS = 500  # so often an engine that waits asks whether its worker can still be reached
@@ -36,15 +40,23 @@ class WorkerGone(Exception):
 
 
 class WorkerLink:
-    def __init__(self, endpoint: str, limits: EngineLimits) -> None:
-        """Raises zmq.ZMQError when the endpoint cannot be bound."""
+    def __init__(self, endpoint: str, limits: EngineLimits, secret: ClusterSecret | None = None) -> None:
+        """Raises zmq.ZMQError when the endpoint cannot be bound, Fatal for an address without protection."""
+        secret = check_address(endpoint, secret)
         self._limits = limits
+        self._unknown_peers = RateLimitedLog(log, logging.WARNING)
         self._peer: bytes | None = None  # routing id of the worker that said hello
         self._epoch: int | None = None
         self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self._socket.setsockopt(zmq.LINGER, 0)
-        set_heartbeat(self._socket)
+        prepare(self._socket, MAX_RESULT_BYTES)
+        self._authenticator = None
+        if secret is not None:
+            from services.security.curve import CurveAuthenticator  # needs cryptography
+
+            self._authenticator = CurveAuthenticator(secret)
+            self._authenticator.configure_server(self._socket)
         self._socket.bind(endpoint)
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
@@ -64,8 +76,14 @@ class WorkerLink:
         return message if isinstance(message, Register) else None
 
     def send(self, plan: StepPlan) -> None:
-        """Raises WorkerGone when nobody is there to take it."""
-        self._send(Step(plan))
+        """Raises WorkerGone when nobody is there to take it: ZeroMQ forgets the routing id of a peer that closed, or
+        whose heartbeat stopped."""
+        assert self._peer is not None
+        try:
+            self._socket.send_multipart([self._peer, encode(Step(plan))], zmq.DONTWAIT)
+        except zmq.ZMQError as error:
+            self.give_up()
+            raise WorkerGone("the worker is gone") from error
 
     def poll_result(self) -> StepResult | None:
         """Waits for the next message or wake; a step's result, if one came. One of a dead epoch is dropped."""
@@ -78,19 +96,19 @@ class WorkerLink:
         """The worker may still be there, but nothing that it says counts any more."""
         self._peer = self._epoch = None
 
+    def refuse(self, why: str) -> NoReturn:
+        """Gives up a worker that broke the protocol, and tells it why. Raises WorkerGone."""
+        assert self._peer is not None
+        self._answer(self._peer, Refused(why, for_now=True))
+        self.give_up()
+        raise WorkerGone(f"the worker breaks the protocol ({why})")
+
     def close(self) -> None:
         self._socket.close()
+        if self._authenticator is not None:
+            self._authenticator.close()
         self._wake_in.close()
         self._wake_out.close()
-
-    def _send(self, message: Step | Ping) -> None:
-        """Raises WorkerGone: ZeroMQ forgets the routing id of a peer that closed, or whose heartbeat stopped."""
-        assert self._peer is not None
-        try:
-            self._socket.send_multipart([self._peer, encode(message)])
-        except zmq.ZMQError as error:
-            self.give_up()
-            raise WorkerGone("the worker is gone") from error
 
     def _next_message(self) -> WorkerMessage | None:
         """Waits for a message or a wake; what the worker said, or None. A hello is answered here."""
@@ -98,11 +116,11 @@ class WorkerLink:
             return None
         peer, *frames = self._socket.recv_multipart()
         try:
-            message: WorkerMessage = decode_from_worker(b"".join(frames))
-        except msgspec.MsgspecError as error:
+            message = decode_from_worker(frames)
+        except BadMessage as bad:
             if peer == self._peer:
-                raise
-            log.warning("a stranger on the worker's socket sent %s: dropped", error)
+                self.refuse(str(bad))
+            self._unknown_peers.log("dropped a message of an unknown peer on the worker socket: %s", bad)
             return None
         if isinstance(message, WorkerHello):
             self._greet(peer, message)
@@ -117,7 +135,7 @@ class WorkerLink:
         if hello.protocol != PROTOCOL:
             answer: EngineMessage = Refused(f"protocol {PROTOCOL} here (engine), {hello.protocol} there (worker)")
         elif self._epoch is not None and self._reaches_worker():
-            answer = Refused("this engine has its worker already")
+            answer = Refused("this engine has its worker already", for_now=True)
         else:
             lost = self._epoch is not None
             self._peer, self._epoch = peer, hello.epoch
@@ -128,12 +146,14 @@ class WorkerLink:
 
     def _answer(self, peer: bytes, message: EngineMessage) -> None:
         with contextlib.suppress(zmq.ZMQError):  # gone already
-            self._socket.send_multipart([peer, encode(message)])
+            self._socket.send_multipart([peer, encode(message)], zmq.DONTWAIT)  # a full peer must not block the loop
 
     def _reaches_worker(self) -> bool:
         assert self._peer is not None
         try:
-            self._socket.send_multipart([self._peer, encode(Ping())])
+            self._socket.send_multipart([self._peer, encode(Ping())], zmq.DONTWAIT)
+        except zmq.Again:
+            return True  # its queue is full of pings: it is there, but busy
         except zmq.ZMQError:
             return False
         return True
@@ -143,8 +163,9 @@ class WorkerLink:
         ready = dict(self._poller.poll(PROBE_MS))
         if self._socket in ready:
             return True
-        if not ready and self._peer is not None:
-            self._send(Ping())
+        if not ready and self._peer is not None and not self._reaches_worker():
+            self.give_up()
+            raise WorkerGone("the worker is gone")
         if self._wake_out.fileno() in ready:
             with contextlib.suppress(BlockingIOError):
                 self._wake_out.recv(4096)

@@ -1,17 +1,17 @@
 """A caller's calls, over all the links it has: places each on the least loaded link, moves them when a link dies.
 
-Shim (to tokenizers) and tokenizer (to engines) use the same one. Handles count up within this process and are never
-used again. A call whose callees keep dying goes to the trials (services/rpc/trials.py), which take a link of their own.
+Shim (to tokenizers) and tokenizer (to engines) use the same one. A call whose callees keep dying goes to the trials
+(services/rpc/trials.py), which take a link of their own.
 """
 
 import asyncio
-import itertools
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from services.rpc.call import Call
 from services.rpc.errors import unavailable
 from services.rpc.generated import common_pb2 as pb
+from services.rpc.handles import Handles
 from services.rpc.link import Link
 from services.rpc.trials import SUSPECT_AT, Trials
 
@@ -24,7 +24,7 @@ class Dispatcher(Generic[CallT]):
     def __init__(self, submit_entry: Callable[[Any], Any], abort_entry: Callable[[pb.Abort], Any]) -> None:
         self._submit_entry = submit_entry
         self._abort_entry = abort_entry
-        self._handles = itertools.count(1)
+        self._handles = Handles(self)
         self._calls: dict[Link[Any, Any], dict[int, CallT]] = {}
         self._homeless: list[CallT] = []  # that no link takes now
         self._epochs: dict[Link[Any, Any], int] = {}  # of the peer that each link had last
@@ -34,7 +34,12 @@ class Dispatcher(Generic[CallT]):
         self.first_link = asyncio.get_running_loop().create_future()
 
     def new_handle(self) -> int:
-        return next(self._handles)
+        return self._handles.new()
+
+    def __contains__(self, handle: object) -> bool:
+        """Whether a call has this handle open."""
+        placed = any(handle in calls for calls in self._calls.values())
+        return placed or any(handle in call.open for call in self._homeless)
 
     @property
     def connected(self) -> bool:

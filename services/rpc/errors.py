@@ -5,6 +5,8 @@ Whoever refuses a request raises a TandemError; between processes it travels as 
 
 from dataclasses import dataclass
 
+from google.protobuf.message import DecodeError
+
 from services.rpc.generated import common_pb2 as pb
 
 
@@ -24,6 +26,8 @@ STATUS: dict[str, Status] = {
 }
 
 
+# What code that reads a malformed message raises. It ends the stream; the process goes on.
+NONSENSE = (ValueError, LookupError, OverflowError, DecodeError)
 MAX_MESSAGE_CHARACTERS = 1000  # both may quote what a client sent
 MAX_PARAM_CHARACTERS = 100
 RECONNECT_SECONDS = 2  # after which a peer that was gone may be there again

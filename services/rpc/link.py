@@ -14,12 +14,14 @@ from typing import Any, Generic, Protocol, TypeVar
 import grpc
 from google.protobuf.message import Message
 
+from services.logs import RateLimitedLog
 from services.rpc.call import StreamBroken
-from services.rpc.errors import unavailable
+from services.rpc.errors import NONSENSE, unavailable
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.hello import HelloMismatch, check_hello
 from services.rpc.mailbox import EntryMailbox
 from services.rpc.transport import open_channel
+from services.security.secret import ClusterSecret
 
 log = logging.getLogger(__name__)
 UpT = TypeVar("UpT")
@@ -51,6 +53,7 @@ class Link(Generic[EntryT, UpT]):
         hello: pb.Hello,
         peer_role: str,
         owner: LinkOwner[UpT],
+        secret: ClusterSecret | None = None,
     ) -> None:
         self.target = target
         self.peer: pb.Hello | None = None
@@ -61,7 +64,9 @@ class Link(Generic[EntryT, UpT]):
         self._hello = hello
         self.peer_role = peer_role
         self._owner = owner
+        self._secret = secret
         self._mailbox = self._new_mailbox()
+        self._handshakes = RateLimitedLog(log, logging.WARNING)
 
     def _new_mailbox(self) -> EntryMailbox[EntryT, Any]:
         return EntryMailbox(lambda entries: self._message(entries=entries))
@@ -71,9 +76,10 @@ class Link(Generic[EntryT, UpT]):
         self._mailbox.put(entry)
 
     async def run(self) -> None:
-        """Keeps the stream up until cancelled. Raises HelloMismatch, which no retry would mend."""
+        """Keeps the stream up until cancelled. Raises HelloMismatch, which no retry would mend, and Fatal for
+        an address without protection."""
         delay = RECONNECT_SECONDS[0]
-        async with open_channel(self.target) as channel:
+        async with open_channel(self.target, self._secret) as channel:
             self._stub = self._new_stub(channel)
             while True:
                 died = False
@@ -82,9 +88,7 @@ class Link(Generic[EntryT, UpT]):
                 except (grpc.aio.AioRpcError, StreamBroken, asyncio.InvalidStateError) as error:
                     self._raise_if_refused(error)
                     died = not isinstance(error, StreamBroken)
-                    # At the start the callee may not be there yet: that is no news.
-                    level = logging.INFO if self.peer is not None else logging.DEBUG
-                    log.log(level, "stream to %s lost: %s", self.target, _reason(error))
+                    self._log_loss(_reason(error))
                 if self.peer is not None:
                     self.peer = None
                     delay = RECONNECT_SECONDS[0]
@@ -102,13 +106,19 @@ class Link(Generic[EntryT, UpT]):
         raise unavailable(f"not every {self.peer_role} could be reached; try again")
 
     @contextlib.asynccontextmanager
-    async def floor(self) -> AsyncIterator[None]:
-        """Inside, no request of another caller starts at the peer. Raises StreamBroken when the peer is gone."""
+    async def floor(self) -> AsyncIterator[Callable[[], bool]]:
+        """Inside, no request of another caller starts at the peer. Yields a function that says whether that still
+        holds: the peer ends an unused grant. Raises StreamBroken when the peer is gone."""
         call = self._stub.HoldFloor(self._hello)
         try:
             if await call.read() is grpc.aio.EOF:
                 raise StreamBroken("the peer ends")
-            yield
+            end = asyncio.create_task(call.read())
+            try:
+                yield lambda: not (end.done() and end.exception() is None)  # a dead peer did not end the grant
+            finally:
+                end.cancel()
+                await asyncio.gather(end, return_exceptions=True)
         except grpc.aio.AioRpcError as error:
             raise StreamBroken(_reason(error)) from error
         finally:
@@ -128,12 +138,24 @@ class Link(Generic[EntryT, UpT]):
             self._owner.link_up(self)
             while (message := await call.read()) is not grpc.aio.EOF:
                 self.num_received += 1
-                self._owner.receive(self, message)
+                try:
+                    self._owner.receive(self, message)
+                except NONSENSE as error:
+                    raise StreamBroken(f"malformed message of the {self.peer_role}: {error}") from error
         finally:
             if writer is not None:
                 writer.cancel()
                 await asyncio.gather(writer, return_exceptions=True)
             call.cancel()
+
+    def _log_loss(self, reason: str) -> None:
+        """At the start the callee may not be there yet, which is no news; another secret is."""
+        if self.peer is None and "handshake failed" in reason.lower():
+            self._handshakes.log("%s: is its cluster secret another one? %s", self.target, reason)
+        else:
+            log.log(
+                logging.INFO if self.peer is not None else logging.DEBUG, "stream to %s lost: %s", self.target, reason
+            )
 
     def _raise_if_refused(self, error: Exception) -> None:
         if isinstance(error, grpc.aio.AioRpcError) and error.code() == grpc.StatusCode.FAILED_PRECONDITION:

@@ -1,23 +1,26 @@
 """The callee's end of one stream: hello, then entries in, messages out, until the caller hangs up.
 
 Also the rule of attempts: a caller's handle stays the same when it submits again, and the higher attempt supersedes
-the lower one, which may still be running on a stream whose end nobody has noticed yet. And the floor: while one caller
-holds it, requests of no other caller start.
+the lower one, which may still be running on a stream whose end nobody has noticed yet.
 """
 
 import asyncio
-import contextlib
-from collections.abc import Awaitable, Callable
+import logging
+from collections.abc import Callable
 from typing import Any
 
 import grpc
 
+from services.logs import RateLimitedLog
+from services.rpc.errors import NONSENSE
+from services.rpc.floor import CallerKey, Floor
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.hello import HelloMismatch, check_hello
 from services.rpc.mailbox import Mailbox
 
+log = logging.getLogger(__name__)
 GOODBYE_SECONDS = 0.5  # a caller that does not listen is not waited for
-CallerKey = tuple[str, int, int]  # the caller's instance, its epoch, its handle
+HELLO_SECONDS = 10.0  # after which a stream without a hello is closed
 
 
 class Attempts:
@@ -48,9 +51,8 @@ class Callee:
     def __init__(self) -> None:
         self._talks: set[asyncio.Task[Any]] = set()
         self._ending = False
-        self._floor = asyncio.Lock()
-        self._holder: tuple[str, int] | None = None  # of the floor: instance and epoch
-        self._floor_free = asyncio.Event()
+        self.floor = Floor()
+        self._broken = RateLimitedLog(log, logging.WARNING)
 
     async def converse(
         self,
@@ -62,7 +64,26 @@ class Callee:
         message: Callable[..., Any],
     ) -> None:
         """Runs one stream, until either end hangs up: `opened(caller's hello)` returns what takes each entry."""
-        first = await context.read()
+        try:
+            await self._converse(context, hello, caller_roles, mailbox, opened, message)
+        except NONSENSE as error:
+            self._broken.log("closed a stream after a malformed message: %s", error)
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"malformed message: {error}")
+
+    async def _converse(
+        self,
+        context: grpc.aio.ServicerContext[Any, Any],
+        hello: pb.Hello,
+        caller_roles: tuple[str, ...],
+        mailbox: Mailbox[Any],
+        opened: Callable[[pb.Hello], Callable[[Any], None]],
+        message: Callable[..., Any],
+    ) -> None:
+        try:
+            async with asyncio.timeout(HELLO_SECONDS):
+                first = await context.read()
+        except TimeoutError:
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, f"no hello within {HELLO_SECONDS:g} s")
         if first is grpc.aio.EOF or self._ending:
             return
         try:
@@ -80,7 +101,7 @@ class Callee:
             while down is not grpc.aio.EOF:
                 for entry in down.entries:
                     if entry.HasField("submit"):
-                        await self._may_start(first.hello)
+                        await self.floor.may_start(first.hello)
                     receive(entry)
                 down = await context.read()
         except asyncio.CancelledError:
@@ -98,27 +119,3 @@ class Callee:
             talk.cancel()
         if self._talks:
             await asyncio.wait(self._talks, timeout=GOODBYE_SECONDS)
-
-    async def hold_floor(
-        self,
-        caller: pb.Hello,
-        context: grpc.aio.ServicerContext[Any, Any],
-        quiet: Callable[[], Awaitable[Any]] | None = None,
-    ) -> None:
-        """Grants the floor in order of asking, once it is `quiet`, until the caller hangs up."""
-        with contextlib.suppress(asyncio.CancelledError):  # it has; grpc would print a traceback
-            async with self._floor:
-                self._holder = (caller.instance, caller.epoch)
-                self._floor_free.clear()
-                try:
-                    if quiet is not None:
-                        await quiet()
-                    await context.write(pb.FloorGranted())
-                    await asyncio.Event().wait()
-                finally:
-                    self._holder = None
-                    self._floor_free.set()
-
-    async def _may_start(self, caller: pb.Hello) -> None:
-        while self._holder is not None and self._holder != (caller.instance, caller.epoch):
-            await self._floor_free.wait()

@@ -5,12 +5,14 @@ that see no data for long (a long prefill) must not take pings for abuse.
 """
 
 import asyncio
-import logging
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from services.process import to_the_end
+from services.rpc.grpc_log import tame
+from services.security.addresses import check_address
+from services.security.secret import ClusterSecret
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 _SHARED = [
@@ -28,30 +30,36 @@ _CHANNEL = [
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.enable_http_proxy", 0),
 ]
+HANDSHAKE_MS = 5000  # after which a connection without a finished TLS handshake is closed
+MAX_STREAMS = 256  # of one connection: a caller has one for its requests, and one for each unary call
 SERVER_OPTIONS = [
     *_SHARED,
+    ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
+    ("grpc.max_concurrent_streams", MAX_STREAMS),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 500),
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.so_reuseport", 0),
 ]
 
 
-def open_channel(target: str) -> grpc.aio.Channel:
-    """`target` is `unix:/path` or `host:port`."""
-    return grpc.aio.insecure_channel(target, options=_CHANNEL)
+def open_channel(target: str, secret: ClusterSecret | None = None) -> grpc.aio.Channel:
+    """`target` is `unix:/path` or `host:port`. Raises Fatal for an address without protection."""
+    secret = check_address(target, secret)
+    if secret is None:
+        return grpc.aio.insecure_channel(target, options=_CHANNEL)
+    from services.security.tls import CHANNEL_OPTIONS, channel_credentials  # needs cryptography
 
-
-def _is_no_hang_up(record: logging.LogRecord) -> bool:
-    """grpcio logs a traceback when a stream's end finds that the caller's connection is gone: an ordinary event."""
-    return not record.getMessage().startswith("ExecuteBatchError raised in core")
+    return grpc.aio.secure_channel(target, channel_credentials(secret), options=[*_CHANNEL, *CHANNEL_OPTIONS])
 
 
 class RpcServer:
     """A gRPC server with the standard health service, which says SERVING from `ready()` to `not_ready()`."""
 
-    def __init__(self, address: str) -> None:
-        logging.getLogger("grpc._cython.cygrpc").addFilter(_is_no_hang_up)
+    def __init__(self, address: str, secret: ClusterSecret | None = None) -> None:
+        """Raises Fatal for an address without protection."""
+        tame()
         self._address = address
+        self._secret = check_address(address, secret)
         self.grpc = grpc.aio.server(options=SERVER_OPTIONS)
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc)
@@ -59,13 +67,21 @@ class RpcServer:
     async def start(self) -> None:
         """Raises RuntimeError when the address cannot be bound."""
         await self.not_ready()
-        self.grpc.add_insecure_port(self._address)
+        self._bind()
         starting = asyncio.create_task(self.grpc.start())
         try:
             await asyncio.shield(starting)
         except asyncio.CancelledError:  # grpcio complains of a server that runs and that nobody stops
             await to_the_end(self._give_up(starting))
             raise
+
+    def _bind(self) -> None:
+        if self._secret is None:
+            self.grpc.add_insecure_port(self._address)
+            return
+        from services.security.tls import server_credentials  # needs cryptography
+
+        self.grpc.add_secure_port(self._address, server_credentials(self._secret))
 
     async def _give_up(self, starting: asyncio.Task[None]) -> None:
         await starting

@@ -89,18 +89,19 @@ class Trials(Generic[CallT]):
     async def _try(self, call: CallT, link: Link[Any, Any]) -> None:
         """Lets a suspect start with nobody beside it. If that kills the peer, it ends with an error."""
         log.warning("request %s: %s processes died at it, so it starts alone", call.request_id, call.strikes)
-        self._on_trial, self._died, epoch = call, False, 0
+        self._on_trial, self._died, epoch, was_alone = call, False, 0, False
         try:
-            async with link.floor():
+            async with link.floor() as held:
                 if link in self._calls and call.open:
                     epoch = link.peer.epoch if link.peer is not None else 0
                     self._submit(link, call)
                     while self._on_trial is call and call.starting and call.open:
                         await self._change()
+                was_alone = held()
         except StreamBroken:
             await asyncio.sleep(FLOOR_RETRY_SECONDS)
         lost, self._on_trial = self._on_trial is None or not epoch, None
-        if self._died and call.starting and await self._is_another(link, epoch):
+        if self._died and was_alone and call.starting and await self._is_another(link, epoch):
             why = f"the {link.peer_role} died at this request, which it had to itself"
             call.fail(TandemError("INTERNAL", why))
         elif lost:

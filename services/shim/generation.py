@@ -13,6 +13,7 @@ from services.rpc.errors import TandemError
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2, text_pb2_grpc
 from services.rpc.link import ADMINISTRATION_SECONDS, Link, ask_all
+from services.security.secret import ClusterSecret
 from services.shim.record import RequestRecord
 
 TextUplink = Link[text_pb2.TextEntry, text_pb2.TextUp]
@@ -133,12 +134,12 @@ class TextCall(Call[text_pb2.TextSubmit]):
 class TokenizerClient:
     """One per shim process; owns the links to all tokenizers."""
 
-    def __init__(self, targets: tuple[str, ...], hello: pb.Hello) -> None:
+    def __init__(self, targets: tuple[str, ...], hello: pb.Hello, secret: ClusterSecret | None = None) -> None:
         self.dispatcher: Dispatcher[TextCall] = Dispatcher(
             lambda submit: text_pb2.TextEntry(submit=submit), lambda abort: text_pb2.TextEntry(abort=abort)
         )
         self.links: list[TextUplink] = [
-            Link(target, text_pb2_grpc.TextServiceStub, text_pb2.TextDown, hello, "tokenizer", self)
+            Link(target, text_pb2_grpc.TextServiceStub, text_pb2.TextDown, hello, "tokenizer", self, secret)
             for target in targets
         ]
         self.generations: set[Generation] = set()  # those that are not closed yet

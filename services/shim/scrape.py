@@ -13,10 +13,11 @@ SECONDS = 2.0
 
 
 class Scrape:
-    """`peers` are NAME=host:port."""
+    """`peers` are NAME=host:port. They are shown the `token`, if there is one."""
 
-    def __init__(self, registry: CollectorRegistry, peers: tuple[str, ...]) -> None:
+    def __init__(self, registry: CollectorRegistry, peers: tuple[str, ...], token: str | None = None) -> None:
         self._registry = registry
+        self._headers = {"Authorization": f"Bearer {token}"} if token is not None else {}
         self._peers = [(name, address) for name, _, address in (peer.partition("=") for peer in peers)]
         self._running: asyncio.Task[bytes] | None = None
 
@@ -32,14 +33,13 @@ class Scrape:
         found = {"shim": own} | {name: text for (name, _), text in zip(self._peers, texts, strict=True)}
         return await asyncio.to_thread(merge, found)
 
-    @staticmethod
-    async def _fetch(address: str) -> str:
+    async def _fetch(self, address: str) -> str:
         """Empty when there is no sensible answer."""
         from httpx2 import AsyncClient, HTTPError  # only a shim that is scraped needs it
 
         try:
             async with asyncio.timeout(SECONDS), AsyncClient(trust_env=False) as client:
-                answer = await client.get(f"http://{address}/metrics")
+                answer = await client.get(f"http://{address}/metrics", headers=self._headers)
                 return answer.content.decode() if answer.status_code == 200 else ""
         except (HTTPError, TimeoutError, OSError, ValueError):
             return ""

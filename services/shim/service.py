@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import socket
 from collections.abc import Iterator
@@ -10,12 +11,14 @@ import uvicorn
 
 from services.config import ShimOptions
 from services.listen import listen
-from services.machine import allow_open_files, authority
+from services.machine import authority
 from services.monitor import new_registry
 from services.process import begin, run_until_stopped, to_the_end
 from services.rpc.errors import unavailable
 from services.rpc.hello import HelloMismatch, make_hello
 from services.rpc.observe import LinkMessages
+from services.security.metrics_token import metrics_token
+from services.security.secret import cluster_secret
 from services.shim.app import make_app
 from services.shim.generation import TokenizerClient
 from services.shim.metrics import ShimMetrics
@@ -42,17 +45,19 @@ def main(options: ShimOptions) -> int:
 
 async def serve(options: ShimOptions) -> None:
     """Runs until cancelled. Raises Fatal when it cannot listen, HelloMismatch when a tokenizer does not fit."""
-    allow_open_files()  # a connection that cannot be accepted gets no answer at all
     if options.listen_fd is not None:
         front = socket.socket(fileno=options.listen_fd)
     else:
         front = listen(options.host, options.port)
-    client = TokenizerClient(options.tokenizer, make_hello("shim"))
+    secret = cluster_secret(options.cluster_secret, options.cluster_secret_file)
+    _warn_if_open(front, options)
+    client = TokenizerClient(options.tokenizer, make_hello("shim"), secret)
     registry = new_registry()
     registry.register(LinkMessages(client.links))
     metrics = ShimMetrics(registry)
     tracing = set_up_tracing("shim", options.otlp_traces_endpoint)
-    scrape = Scrape(registry, options.metrics_peers)
+    token = metrics_token(options.metrics_token_file, secret) if options.metrics_peers else None
+    scrape = Scrape(registry, options.metrics_peers, token)
     config = uvicorn.Config(
         make_app(client, options, metrics, scrape, tracing),
         lifespan="off",
@@ -70,6 +75,12 @@ async def serve(options: ShimOptions) -> None:
             generation.fail(unavailable("the server is stopping"))
         server.should_exit = True
         await to_the_end(_stop(serving, client, tracing))
+
+
+def _warn_if_open(front: socket.socket, options: ShimOptions) -> None:
+    host, port = front.getsockname()[:2]
+    if options.api_key is None and ipaddress.ip_address(host.partition("%")[0]).is_unspecified:
+        log.warning("port %d listens on all interfaces without --api-key: every client that reaches it is served", port)
 
 
 async def _stop(serving: asyncio.Task[None], client: TokenizerClient, tracing: Tracing) -> None:

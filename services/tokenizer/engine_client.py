@@ -1,14 +1,16 @@
 """The tokenizer's calls to the engines: sends submits, checks what comes back, and hands it to each call's listener."""
 
+import operator
 from typing import Protocol
 
-from services.rpc.call import Call
+from services.rpc.call import Call, StreamBroken
 from services.rpc.columns import ITEM_BYTES, unpack_f32, unpack_u32
 from services.rpc.dispatcher import Dispatcher
 from services.rpc.errors import TandemError
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2, engine_pb2_grpc
 from services.rpc.link import ADMINISTRATION_SECONDS, Link, ask_all
+from services.security.secret import ClusterSecret
 
 EngineUplink = Link[engine_pb2.EngineEntry, engine_pb2.EngineUp]
 
@@ -53,12 +55,12 @@ class EngineCall(Call[engine_pb2.Submit]):
 class EngineClient:
     """One per tokenizer process; owns the links to all engines."""
 
-    def __init__(self, targets: tuple[str, ...], hello: pb.Hello) -> None:
+    def __init__(self, targets: tuple[str, ...], hello: pb.Hello, secret: ClusterSecret | None = None) -> None:
         self.dispatcher: Dispatcher[EngineCall] = Dispatcher(
             lambda submit: engine_pb2.EngineEntry(submit=submit), lambda abort: engine_pb2.EngineEntry(abort=abort)
         )
         self.links: list[EngineUplink] = [
-            Link(target, engine_pb2_grpc.EngineServiceStub, engine_pb2.EngineDown, hello, "engine", self)
+            Link(target, engine_pb2_grpc.EngineServiceStub, engine_pb2.EngineDown, hello, "engine", self, secret)
             for target in targets
         ]
 
@@ -89,15 +91,16 @@ class EngineClient:
                 call.listener.ended(terminal.handle, terminal)
 
     def _take_rows(self, link: EngineUplink, step: engine_pb2.StepBatch) -> None:
-        columns = zip(
-            unpack_u32(step.handles),
-            unpack_u32(step.start_indices),
-            unpack_u32(step.counts),
-            unpack_u32(step.logprob_widths),
-            strict=True,
-        )
+        handles, start_indices = unpack_u32(step.handles), unpack_u32(step.start_indices)
+        counts, widths = unpack_u32(step.counts), unpack_u32(step.logprob_widths)
         column, token_ids = step.token_ids, unpack_u32(step.token_ids)
         logprob_ids, logprobs = unpack_u32(step.logprob_token_ids), unpack_f32(step.logprobs)
+        columns = zip(handles, start_indices, counts, widths, strict=True)
+        assert link.peer is not None
+        if max(token_ids, default=0) >= link.peer.engine.vocab_size or sum(counts) != len(token_ids):
+            raise StreamBroken("token_ids: not what counts say, or not in the vocabulary")
+        if any(widths) and not sum(map(operator.mul, counts, widths)) == len(logprob_ids) == len(logprobs):
+            raise StreamBroken("logprobs: not as many as logprob_widths say")
         token_at = logprob_at = 0
         for handle, start_index, count, width in columns:
             first, token_at = token_at, token_at + count

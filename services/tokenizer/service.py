@@ -1,6 +1,7 @@
 """The tokenizer process: streams from shims above, engine links below, and the work in between off the event loop."""
 
 import asyncio
+import functools
 import json
 import logging
 from collections.abc import Callable
@@ -10,16 +11,19 @@ import grpc
 
 from services import model_files
 from services.config import TokenizerOptions
-from services.monitor import Monitor, new_registry, open_port
+from services.logs import RateLimitedLog
+from services.monitor import new_registry, open_monitor
 from services.process import begin, run_until_stopped, to_the_end
 from services.rpc.columns import unpack_u32
 from services.rpc.errors import TandemError, invalid, too_long
+from services.rpc.floor import CallerKey
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2, text_pb2_grpc
 from services.rpc.hello import HelloMismatch, make_hello
 from services.rpc.observe import LinkMessages
 from services.rpc.session import Attempts, Callee
 from services.rpc.transport import RpcServer
+from services.security.secret import cluster_secret
 from services.tokenizer.engine_client import EngineClient
 from services.tokenizer.mailbox import TextMailbox
 from services.tokenizer.observe import Observer
@@ -44,6 +48,7 @@ class TextServicer(text_pb2_grpc.TextServiceServicer):
         self._hello = hello
         self._attempts = Attempts()
         self.callee = Callee()
+        self.repeats = RateLimitedLog(log, logging.WARNING)
         self._sessions: set[_Session] = set()
 
     async def Connect(self, request_iterator: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
@@ -71,7 +76,7 @@ class TextServicer(text_pb2_grpc.TextServiceServicer):
             tasks = [task for session in self._sessions for task in session.starting]
             await asyncio.gather(*tasks, return_exceptions=True)
 
-        await self.callee.hold_floor(request, context, encoded)
+        await self.callee.floor.hold(request, context, encoded)
 
     async def ResetPrefixCache(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         try:
@@ -121,15 +126,8 @@ class TextServicer(text_pb2_grpc.TextServiceServicer):
             continue_final_message=chat.continue_final_message,
         )
 
-    def request(
-        self,
-        submit: text_pb2.TextSubmit,
-        prompt: list[int],
-        mailbox: TextMailbox,
-        ended: Callable[[int], None],
-        span: Span,
-    ) -> TextRequest:
-        return TextRequest(submit, prompt, self._vocabulary, mailbox, self._engines, ended, span)
+    def request(self, submit: text_pb2.TextSubmit, prompt: list[int], session: "_Session", span: Span) -> TextRequest:
+        return TextRequest(submit, prompt, self._vocabulary, session.mailbox, self._engines, session, span)
 
     @property
     def attempts(self) -> Attempts:
@@ -159,12 +157,14 @@ class _Session:
         if entry.HasField("submit"):
             submit = entry.submit
             for choice in list(submit.choices):
-                key = (self._caller.instance, self._caller.epoch, choice.handle)
-                if not self._servicer.attempts.claim(key, submit.attempt, lambda h=choice.handle: self._abort(h)):  # type: ignore[misc]
-                    log.warning("request %s: attempt %d is not the newest, dropped", submit.request_id, submit.attempt)
+                abort = functools.partial(self._abort, choice.handle)
+                if not self._servicer.attempts.claim(self._key(choice.handle), submit.attempt, abort):
+                    self._servicer.repeats.log("dropped an attempt that is not the newest")
                     submit.choices.remove(choice)
                     continue
                 self._open[choice.handle] = submit.attempt
+            handles = (choice.handle for choice in submit.choices)
+            submit.alone = submit.alone and self._servicer.callee.floor.start_alone(self._caller, handles)
             task = asyncio.create_task(self._start(submit))
             self.starting.add(task)
             task.add_done_callback(self.starting.discard)
@@ -181,7 +181,7 @@ class _Session:
                 raise too_long(len(prompt), self._servicer.max_model_len)
             for choice in [choice for choice in submit.choices if choice.handle not in self._open]:
                 submit.choices.remove(choice)  # given up while the prompt was being encoded
-            request = self._servicer.request(submit, prompt, self.mailbox, self._ended, span)
+            request = self._servicer.request(submit, prompt, self, span)
             self._requests |= dict.fromkeys((choice.handle for choice in submit.choices), request)
             request.start()
         except TandemError as error:
@@ -197,20 +197,27 @@ class _Session:
         handles = [choice.handle for choice in submit.choices if choice.handle in self._open]
         refuse(handles, error, self.mailbox)
         for handle in handles:
-            self._ended(handle)
+            self.ended(handle)
 
     def _abort(self, handle: int) -> None:
         request = self._requests.get(handle)
         if request is not None:
             request.abort(handle)
         else:
-            self._ended(handle)
+            self.ended(handle)
 
-    def _ended(self, handle: int) -> None:
+    def started(self, handle: int) -> None:
+        self._servicer.callee.floor.token(self._key(handle))
+
+    def ended(self, handle: int) -> None:
+        self._servicer.callee.floor.end(self._key(handle))
         attempt = self._open.pop(handle, None)
         self._requests.pop(handle, None)
         if attempt is not None:
-            self._servicer.attempts.release((self._caller.instance, self._caller.epoch, handle), attempt)
+            self._servicer.attempts.release(self._key(handle), attempt)
+
+    def _key(self, handle: int) -> CallerKey:
+        return (self._caller.instance, self._caller.epoch, handle)
 
 
 def main(options: TokenizerOptions) -> int:
@@ -225,14 +232,15 @@ async def serve(options: TokenizerOptions) -> None:
     vocabulary = Vocabulary(path)
     template = ChatTemplate(find_template(path, options.chat_template), special_tokens(path))
     hello = make_hello("tokenizer", digest=vocabulary.digest)
-    engines = EngineClient(options.engine, hello)
-    server = RpcServer(options.listen)
+    secret = cluster_secret(options.cluster_secret, options.cluster_secret_file)
+    engines = EngineClient(options.engine, hello, secret)
+    server = RpcServer(options.listen, secret)
     registry = new_registry()
     registry.register(LinkMessages(engines.links))
     tracing = set_up_tracing("tokenizer", options.otlp_traces_endpoint)
     servicer = TextServicer(vocabulary, template, engines, hello, Observer(registry, tracing))
     text_pb2_grpc.add_TextServiceServicer_to_server(servicer, server.grpc)
-    with Monitor(open_port(options), registry, lambda: engines.dispatcher.connected):
+    with open_monitor(options, secret, registry, lambda: engines.dispatcher.connected):
         await server.start()
         log.info("tokenizer loaded")
         try:

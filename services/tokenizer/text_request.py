@@ -4,8 +4,8 @@ It listens to its engine call and writes to its shim's mailbox. The tokenizer ow
 engine runs past stop strings.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from services.rpc.columns import pack_u32, unpack_u32
 from services.rpc.errors import TandemError
@@ -27,6 +27,16 @@ class _Choice:
     cached_tokens: int
 
 
+class Asked(Protocol):
+    """Receives the news of a request, by the shim's handles."""
+
+    def started(self, handle: int) -> None:
+        """A request that was to start alone has brought a token."""
+
+    def ended(self, handle: int) -> None:
+        """A choice got its terminal message, or was given up."""
+
+
 class TextRequest:
     def __init__(
         self,
@@ -35,10 +45,10 @@ class TextRequest:
         vocabulary: Vocabulary,
         mailbox: TextMailbox,
         engines: EngineClient,
-        ended: Callable[[int], None],
+        asked: Asked,
         span: Span,
     ) -> None:
-        """`ended` is told the shim's handle of each choice that got its terminal message; `span` ends with the last."""
+        """`span` ends with the last choice."""
         self._span = span
         self._num_open = len(submit.choices)
         self._submit = submit
@@ -46,7 +56,8 @@ class TextRequest:
         self._vocabulary = vocabulary
         self._mailbox = mailbox
         self._engines = engines
-        self._ended = ended
+        self._asked = asked
+        self._alone = submit.alone  # until it has a token
         self._choices: dict[int, _Choice] = {}
         self._call: EngineCall | None = None
         self._prompt_told = False
@@ -94,6 +105,9 @@ class TextRequest:
 
     def tokens(self, handle: int, start_index: int, token_ids: list[int], logprobs: TokenLogprobColumns) -> None:
         choice = self._choices[handle]
+        if self._alone:
+            self._alone = False
+            self._asked.started(choice.handle)
         released = choice.output.push(token_ids)
         self._mailbox.put_event(
             text_pb2.TextEvent(
@@ -136,7 +150,7 @@ class TextRequest:
         self._close(choice.handle)
 
     def _close(self, shim_handle: int) -> None:
-        self._ended(shim_handle)
+        self._asked.ended(shim_handle)
         self._num_open -= 1
         if self._num_open == 0:
             self._span.end()

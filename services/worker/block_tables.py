@@ -7,6 +7,7 @@ from torch import Tensor
 
 from kernels.transfer import to_device
 from services.worker.device import Device
+from services.worker.errors import PlanError
 
 Ints = npt.NDArray[np.int32]
 
@@ -28,16 +29,22 @@ class BlockTables:
 
     def append(self, slots: Ints, offsets: Ints, block_ids: Ints) -> None:
         """As a plan has them: to each of the slots, which are different ones, the blocks between its offset and the
-        next one's."""
+        next one's. Raises PlanError where a request would have more than its longest needs."""
         if not len(block_ids):
             return
         counts = np.diff(offsets)
+        if (self._lengths[slots] + counts > self._host.shape[1]).any():
+            raise PlanError(f"a request would have more than {self._host.shape[1]} blocks")
         owners = np.repeat(slots, counts)
         places = np.arange(len(block_ids)) + np.repeat(self._lengths[slots] - offsets[:-1], counts)
         self._host[owners, places] = block_ids
         self._lengths[slots] += counts
         if not self._shared:
             self._news.append(np.stack((owners, places, block_ids)))
+
+    def room(self, slots: Ints) -> npt.NDArray[np.int64]:
+        """Blocks that each of the slots has."""
+        return self._lengths[slots]
 
     def tell_device(self) -> None:
         """Before the kernels that look. Does not wait."""

@@ -18,6 +18,8 @@ from services.worker.memory import check_fits, plan_memory, step_bytes
 from services.worker.model_runner import ModelRunner
 from services.worker.models.decoder import Decoder
 from services.worker.phases import Phases
+from services.worker.plan_check import PlanCheck
+from services.worker.sampler import MAX_LOGPROBS
 
 MORE_GRAPHS = 3  # from which is estimated what the others take
 CACHE_ROUNDING = 2 * 2**20  # bytes: what torch's allocator may add to each tensor of the KV cache
@@ -62,7 +64,16 @@ def make_runner(decoder: Decoder, limits: EngineLimits, shape: KvCacheShape, dev
     batch = InputBatch(limits.max_num_seqs, shape.max_model_len, shape.block_size, device)
     tokens = limits.max_num_batched_tokens
     forward = Forward(decoder, cache, batch, device, tokens, shape.max_model_len, shape.block_size)
-    return ModelRunner(decoder, batch, forward, device)
+    check = PlanCheck(
+        max_num_seqs=limits.max_num_seqs,
+        max_num_batched_tokens=tokens,
+        max_model_len=shape.max_model_len,
+        block_size=shape.block_size,
+        num_blocks=shape.num_blocks,
+        vocab_size=decoder.config.vocab_size,
+        max_logprobs=MAX_LOGPROBS,
+    )
+    return ModelRunner(decoder, batch, forward, device, check)
 
 
 def tried_bytes(decoder: Decoder, options: WorkerOptions, limits: EngineLimits, device: Device) -> int:

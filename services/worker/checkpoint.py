@@ -67,6 +67,8 @@ class Checkpoint:
             places = read_json(index).get("weight_map")
             if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
                 raise ModelError(f"{index} has no weight_map of file names")
+            if outside := [name for name in places.values() if Path(name).name != name]:
+                raise ModelError(f"{index} names a file outside its directory: {outside[0]}")
             files = [self.path / name for name in sorted(set(places.values()))]
         else:
             single = self.path / "model.safetensors"

@@ -8,8 +8,8 @@ import zmq.utils.monitor
 from engine_core.step_plan import StepPlan, StepResult
 from engine_core.worker_messages import (
     PROTOCOL,
+    BadMessage,
     EngineLimits,
-    EngineMessage,
     ModelFacts,
     Ping,
     Refused,
@@ -21,21 +21,34 @@ from engine_core.worker_messages import (
     encode,
 )
 from services.errors import Fatal
-from services.zmq_options import set_heartbeat
+from services.security.addresses import check_address
+from services.security.secret import ClusterSecret
+from services.zmq_options import MAX_PLAN_BYTES, prepare
 
 
 class EngineGone(Exception):
-    """The engine ended; whoever ended it has told people why."""
+    """The engine ended, or refuses to go on with this worker."""
+
+
+class EngineRefused(EngineGone):
+    """The engine refused this worker for now; the worker may ask again."""
 
 
 class EngineLink:
-    def __init__(self, endpoint: str, rank: int = 0) -> None:
+    def __init__(self, endpoint: str, secret: ClusterSecret | None = None, rank: int = 0) -> None:
+        """Raises Fatal for an address without protection."""
+        secret = check_address(endpoint, secret)
         self._rank = rank
         self._epoch = time.time_ns()
+        self._answered = False  # by the engine: so both have the same secret
         self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
         self._socket.setsockopt(zmq.IDENTITY, f"rank-{rank}-{self._epoch}".encode())  # never one of the dead
         self._socket.setsockopt(zmq.LINGER, 200)
-        set_heartbeat(self._socket)
+        prepare(self._socket, MAX_PLAN_BYTES)
+        if secret is not None:
+            from services.security.curve import configure_client  # needs cryptography
+
+            configure_client(self._socket, secret)
         self._monitor: zmq.Socket[bytes] = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self._socket.connect(endpoint)
         self._poller = zmq.Poller()
@@ -47,7 +60,7 @@ class EngineLink:
         self._socket.send(encode(WorkerHello(PROTOCOL, self._epoch, self._rank)))
 
     def limits(self) -> EngineLimits:
-        """Waits for the engine's answer. Raises Fatal when it refuses."""
+        """Waits for the engine's answer. Raises Fatal when it refuses for good, EngineRefused when it does for now."""
         message = self._receive(None)
         if not isinstance(message, EngineLimits):
             raise EngineGone(f"limits expected, {type(message).__name__} came")
@@ -85,12 +98,19 @@ class EngineLink:
             if not ready:
                 return None
             if self._socket in ready:
-                message: EngineMessage = decode_from_engine(self._socket.recv())
+                try:
+                    message = decode_from_engine(self._socket.recv_multipart())
+                    self._answered = True
+                except BadMessage as bad:
+                    raise EngineRefused(f"the engine breaks the protocol ({bad})") from bad
                 if isinstance(message, Refused):
-                    raise Fatal(f"the engine refused this worker: {message.message}")
+                    why = f"the engine refused this worker: {message.message}"
+                    raise EngineRefused(why) if message.for_now else Fatal(why)
                 if not isinstance(message, Ping):
                     return message
                 continue
             if self._monitor in ready:
                 zmq.utils.monitor.recv_monitor_message(self._monitor)
-                raise EngineGone("the engine is gone")
+                if self._answered:
+                    raise EngineGone("the engine is gone")
+                raise EngineRefused("the engine closed the connection unanswered (is its cluster secret another one?)")

@@ -1,4 +1,4 @@
-"""What a worker cannot go on with."""
+"""Errors of a worker: those that end it, and those that end its link to the engine."""
 
 
 class ModelError(Exception):
@@ -6,4 +6,4 @@ class ModelError(Exception):
 
 
 class PlanError(Exception):
-    """The plan does not follow from the one before it."""
+    """The plan is malformed or does not follow from the one before it. The message is one line for people."""

@@ -110,7 +110,8 @@ class InputBatch:
         self.num_tokens[inputs.sampled_slots] += 1
 
     def apply(self, plan: StepPlan) -> StepInputs:
-        """Takes the plan's changes and says what the step computes. Raises PlanError on a gap."""
+        """Takes the changes of a plan that was checked, and says what the step computes. Raises PlanError where they
+        do not follow from what is here."""
         if plan.base_step_id is None:
             self.slots.release_all()
         elif plan.base_step_id != self._last_step_id:
@@ -139,6 +140,9 @@ class InputBatch:
 
     def _inputs(self, plan: StepPlan, slots: Ints) -> StepInputs:
         num_new, computed = unpack_i32(plan.num_new_tokens), unpack_i32(plan.num_computed_tokens)
+        ends = computed + num_new
+        if (ends > self.num_tokens[slots]).any() or (ends > self.tables.room(slots) * self._block_size).any():
+            raise PlanError(f"plan {plan.step_id} computes tokens that are not known, or have no block")
         starts = np.zeros(len(slots) + 1, dtype=np.int32)
         np.cumsum(num_new, out=starts[1:])
         row_of = np.repeat(np.arange(len(slots)), num_new)  # [T]
@@ -153,7 +157,7 @@ class InputBatch:
             slot_mapping=blocks * self._block_size + positions % self._block_size,
             request_slots=slots,
             query_start_loc=starts,
-            seq_lens=computed + num_new,
+            seq_lens=ends,
             wanted=starts[1:][sampled].astype(np.int64) - 1,
             sampled_slots=sampled_slots,
             sampled_places=self.num_tokens[sampled_slots],

@@ -16,6 +16,7 @@ from services.worker.device import Device, Moment
 from services.worker.forward import Forward
 from services.worker.input_batch import InputBatch, StepInputs
 from services.worker.models.decoder import Decoder
+from services.worker.plan_check import PlanCheck
 from services.worker.sampler import (
     MAX_LOGPROBS,
     NO_LOGPROBS,
@@ -49,7 +50,8 @@ class Launched:
 
 
 class ModelRunner:
-    def __init__(self, decoder: Decoder, batch: InputBatch, forward: Forward, device: Device) -> None:
+    def __init__(self, decoder: Decoder, batch: InputBatch, forward: Forward, device: Device, check: PlanCheck) -> None:
+        self._check = check
         self._decoder = decoder
         self._batch = batch
         self._forward = forward
@@ -61,7 +63,9 @@ class ModelRunner:
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> Launched:
-        """Does not wait for the device. Raises PlanError when the plan does not follow from the one before it."""
+        """Does not wait for the device. Raises PlanError for a plan that cannot be, or does not follow from the one
+        before it; afterwards no other can."""
+        self._check(plan)
         inputs = self._batch.apply(plan)
         began = self._device.mark()
         hidden, sent = self._forward.run(inputs)

@@ -3,6 +3,7 @@
 import logging
 import signal
 import sys
+import time
 from collections import deque
 from types import FrameType
 
@@ -10,11 +11,12 @@ from services import model_files
 from services.config import WorkerOptions
 from services.errors import Fatal
 from services.machine import process_age
-from services.monitor import Monitor, new_registry, open_port
+from services.monitor import new_registry, open_monitor
 from services.process import begin, fail
+from services.security.secret import ClusterSecret, cluster_secret
 from services.tracing import now, set_up_tracing
 from services.worker.building import build_runner
-from services.worker.engine_link import EngineGone, EngineLink
+from services.worker.engine_link import EngineGone, EngineLink, EngineRefused
 from services.worker.errors import ModelError, PlanError
 from services.worker.facts import model_facts
 from services.worker.loading import LoadedModel, load_model
@@ -24,6 +26,7 @@ from services.worker.phases import Phases
 from services.worker.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
+AGAIN_SECONDS = 2.0  # after which a worker comes again to an engine that refused it, or that it cannot follow
 
 
 def main(options: WorkerOptions) -> int:
@@ -33,7 +36,7 @@ def main(options: WorkerOptions) -> int:
         signal.signal(number, _stop)
     try:
         _serve(options)
-    except (Fatal, ModelError, PlanError) as error:
+    except (Fatal, ModelError) as error:
         return fail("worker", error)
     return 0
 
@@ -42,19 +45,20 @@ def _serve(options: WorkerOptions) -> None:
     registry = new_registry()
     metrics = WorkerMetrics(registry)
     tracing = set_up_tracing("worker", options.otlp_traces_endpoint)
-    with Monitor(open_port(options), registry, metrics.registered.is_set):
+    secret = cluster_secret(options.cluster_secret, options.cluster_secret_file)
+    with open_monitor(options, secret, registry, metrics.registered.is_set):
         try:
-            _run(options, metrics, StepSpans(tracing))
+            _run(options, secret, metrics, StepSpans(tracing))
         finally:
             tracing.stop()
 
 
-def _run(options: WorkerOptions, metrics: WorkerMetrics, spans: StepSpans) -> None:
+def _run(options: WorkerOptions, secret: ClusterSecret | None, metrics: WorkerMetrics, spans: StepSpans) -> None:
     """One engine after the other: weights stay when an engine goes, everything else begins anew with the next one."""
     model: LoadedModel | None = None
     phases = Phases(process_age())
     while True:
-        link = EngineLink(options.engine)
+        link, pause = EngineLink(options.engine, secret), 0.0
         try:
             link.hello()
             if model is None:
@@ -62,12 +66,19 @@ def _run(options: WorkerOptions, metrics: WorkerMetrics, spans: StepSpans) -> No
                 phases.done("weights")
             # Nobody here keeps the runner: the next engine's KV cache takes the memory of this one's.
             _follow(link, _register(link, model, options, phases), metrics, spans)
+        except EngineRefused as refused:
+            log.warning("%s; asking again in %.0f s", refused, AGAIN_SECONDS)
+            pause = AGAIN_SECONDS
         except EngineGone as gone:
             log.warning("%s: waiting for the next one", gone)
+        except PlanError as error:
+            log.error("the engine breaks the protocol (%s): beginning anew in %.0f s", error, AGAIN_SECONDS)
+            pause = AGAIN_SECONDS
         finally:
             metrics.registered.clear()
             link.close()
             phases = Phases()
+        time.sleep(pause)
 
 
 def _register(link: EngineLink, model: LoadedModel, options: WorkerOptions, phases: Phases) -> ModelRunner:

@@ -96,6 +96,30 @@ def look_at_images(stack: Stack) -> None:
     check("the worker alone has torch", torch == ["worker"] and sizes[LIGHT] < sizes[PROJECT], detail)
 
 
+def look_from_outside(stack: Stack) -> None:
+    """From a fifth container on the same network, without the secret."""
+    code = (ROOT / "tests" / "compose" / "stranger.py").read_text()
+    network = f"{PROJECT}_default"
+    found = stack.docker("run", "--rm", "--network", network, "--entrypoint", "python", LIGHT, "-c", code)
+    answers = json.loads(found.splitlines()[-1])
+    open_ones = sorted(name for name, answered in answers.items() if answered)
+    wanted = [
+        "engine /health",
+        "shim /health",
+        "shim /metrics",
+        "shim /v1/models",
+        "tokenizer /health",
+        "worker /health",
+    ]
+    check("a container without the secret finds the shim and /health alone", open_ones == wanted, str(answers))
+    for role in ROLES:
+        host = stack.inspect(role)["HostConfig"]
+        right = host["ReadonlyRootfs"] and host["CapDrop"] == ["ALL"]
+        check(f"{role}: read-only, without capabilities", right and (role == "shim" or not host["PortBindings"]))
+    mode = stack.compose("exec", "-T", "shim", "stat", "-c", "%a %u", "/run/tandem/secret").strip()
+    check("the secret is readable by the roles' user alone", mode == "400 1000", mode)
+
+
 def look(stack: Stack) -> None:
     """Everything that must hold while the stack is up."""
     began = time.monotonic()
@@ -109,6 +133,7 @@ def look(stack: Stack) -> None:
     json_body = ("-H", "Content-Type: application/json", "-d", json.dumps(QUESTION))
     answer = stack.curl("/v1/chat/completions", *json_body, *trace)
     check("curl gets an answer", ANSWER in json.loads(answer)["choices"][0]["message"]["content"], answer.strip())
+    look_from_outside(stack)
     metrics = stack.curl("/metrics")
     up = [role for role in ROLES if f'tandem:process_up{{process="{role}"}} 1.0' in metrics]
     check("one scrape covers all processes", len(up) == len(ROLES), str(up))

@@ -70,11 +70,12 @@ def test_cpu_kernels(servers: dict[str, Server]) -> None:
     assert len(set(fingerprints.values())) == len(fingerprints) == len({runnable_variants()[0], *servers} - {"default"})
 
 
-def test_a_variant_that_this_machine_cannot_run_is_refused_by_name() -> None:
+def test_a_variant_that_this_machine_cannot_run_is_refused_by_name(socket_dir: Path) -> None:
     refused = [one for one in VARIANTS if one not in runnable_variants()]
     if not refused:
         pytest.skip(f"this machine runs all of {', '.join(VARIANTS)}")
-    ended = run_tandem("worker", "--device=cpu", env={"TANDEM_CPU_KERNELS": refused[0]})
+    engine = f"--engine=ipc://{socket_dir}/worker.sock"
+    ended = run_tandem("worker", "--device=cpu", engine, env={"TANDEM_CPU_KERNELS": refused[0]})
     line = ended.stderr.splitlines()[-1]
     assert ended.returncode == 1 and line.startswith(f"tandem worker: error: --cpu-kernels {refused[0]}: ")
     assert line.endswith(f"; this machine runs {', '.join(runnable_variants())}")

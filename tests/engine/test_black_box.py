@@ -11,7 +11,7 @@ import pytest
 from engine_core.flight_recorder import VERSION, FlightRecorder, RecordedScheduler, Recording, WorkerJoined
 from engine_core.kv_cache_manager import KVCacheManager
 from engine_core.plan_builder import PlanBuilder
-from engine_core.scheduler import Limits
+from engine_core.scheduler import Limits, Scheduler
 from services.config import EngineOptions
 from services.engine import service
 from services.engine.black_box import BlackBox
@@ -125,23 +125,28 @@ def test_a_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
         BlackBox(str(tmp_path / "file" / "below"))
 
 
-async def test_an_engine_that_breaks_leaves_its_record(tmp_path: Path, socket_dir: Path) -> None:
+async def test_an_engine_that_breaks_leaves_its_record(
+    tmp_path: Path, socket_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     endpoint = f"ipc://{socket_dir}/worker.sock"
     options = EngineOptions(
         listen=f"unix:{socket_dir}/engine.sock", worker=endpoint, flight_recorder_dir=str(tmp_path / "records")
     )
 
-    def broken_worker() -> None:
+    def break_down(scheduler: Scheduler) -> None:
+        raise ValueError("a bug")
+
+    def worker_of_it() -> None:
         link = EngineLink(endpoint)
         link.hello()
         link.limits()
         link.register(FACTS)
-        link._socket.send(b"\xc1")
         link.close()
 
-    worker = threading.Thread(target=broken_worker)
+    monkeypatch.setattr(Scheduler, "schedule", break_down)
+    worker = threading.Thread(target=worker_of_it)
     worker.start()
-    with pytest.raises(Fatal, match="malformed"):
+    with pytest.raises(Fatal, match="a bug"):
         async with asyncio.timeout(20):
             await service.serve(options)
     worker.join()

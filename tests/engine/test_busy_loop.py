@@ -12,6 +12,7 @@ from engine_core.scheduler import Limits
 from engine_core.worker_messages import PROTOCOL, EngineLimits
 from services.engine import busy_loop
 from services.engine.busy_loop import BusyLoop, Callbacks, Rules, StepTimes
+from services.engine.worker_link import WorkerLink
 from services.errors import Fatal
 from services.worker.engine_link import EngineLink
 from tests.e2e.harness import wait_for
@@ -30,7 +31,7 @@ class Engine:
         self.endpoint = endpoint
         callbacks = Callbacks(lambda facts: None, self.lost.append, self._published, self.failed.append)
         limits = EngineLimits(PROTOCOL, 8, 64)
-        self.loop = BusyLoop(endpoint, limits, Rules(Limits(8, 64), True, 2, **rules), callbacks)
+        self.loop = BusyLoop(WorkerLink(endpoint, limits), Rules(Limits(8, 64), True, 2, **rules), callbacks)
 
     def _published(self, events: StepEvents, stats: SchedulerStats, times: StepTimes | None) -> None:
         for tokens in events.new_tokens:

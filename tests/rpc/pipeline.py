@@ -167,15 +167,13 @@ class Pipeline:
             assert not worker.is_alive()
 
     @contextlib.asynccontextmanager
-    async def http(self) -> AsyncIterator[httpx.AsyncClient]:
-        """The shim's HTTP side on top of all, without a socket."""
+    async def http(self, *, raise_app_exceptions: bool = True, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
+        """The shim's HTTP side on top of all, without a socket. `options` are the shim's."""
         registry = CollectorRegistry()
-        app = make_app(
-            self.client, ShimOptions(), ShimMetrics(registry), Scrape(registry, ()), set_up_tracing("shim", None)
-        )
-        async with httpx.AsyncClient(
-            transport=httpx.ASGITransport(app), base_url="http://test", timeout=DEADLINE
-        ) as http:
+        shim = ShimOptions(**options)
+        app = make_app(self.client, shim, ShimMetrics(registry), Scrape(registry, ()), set_up_tracing("shim", None))
+        transport = httpx.ASGITransport(app, raise_app_exceptions=raise_app_exceptions)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test", timeout=DEADLINE) as http:
             yield http
 
     async def fold(self, *submits: text_pb2.TextSubmit) -> list[Fold]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from services.rpc.call import Call, StreamBroken
@@ -59,12 +59,12 @@ class FakeLink:
             self.has[entry.request_id] = entry.alone
 
     @contextlib.asynccontextmanager
-    async def floor(self) -> AsyncIterator[None]:
+    async def floor(self) -> AsyncIterator[Callable[[], bool]]:
         if self.floor_broken:
             raise StreamBroken("the peer is gone")
         self.floor_held = True
         try:
-            yield
+            yield lambda: True
         finally:
             self.floor_held = False
 

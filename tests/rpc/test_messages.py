@@ -88,14 +88,14 @@ def full_plan() -> step_plan.StepPlan:
     ids=lambda message: type(message).__name__,
 )
 def test_every_worker_message_survives_its_encoding(message: Any) -> None:
-    assert worker_messages.decode_from_worker(worker_messages.encode(message)) == message
+    assert worker_messages.decode_from_worker([worker_messages.encode(message)]) == message
 
 
 @pytest.mark.parametrize(
     "message", [EngineLimits(1, 2, 3), Step(full_plan()), Refused("why")], ids=lambda message: type(message).__name__
 )
 def test_every_engine_message_survives_its_encoding(message: Any) -> None:
-    assert worker_messages.decode_from_engine(worker_messages.encode(message)) == message
+    assert worker_messages.decode_from_engine([worker_messages.encode(message)]) == message
 
 
 def test_an_older_worker_skips_what_a_newer_plan_adds_at_the_end() -> None:
@@ -112,8 +112,8 @@ def test_an_older_worker_skips_what_a_newer_plan_adds_at_the_end() -> None:
 
 def test_a_broken_frame_is_an_error_and_nothing_else() -> None:
     for frame in (b"", b"\xff\xff", msgspec.msgpack.encode({"type": "step"}), b"\x80\x04K\x01."):
-        with pytest.raises(msgspec.MsgspecError):
-            worker_messages.decode_from_engine(frame)
+        with pytest.raises(worker_messages.BadMessage):
+            worker_messages.decode_from_engine([frame])
 
 
 @given(st.lists(st.integers(0, 2**32 - 1)), st.lists(st.floats(width=32, allow_nan=False)))

@@ -86,16 +86,23 @@ async def test_the_core_is_told_who_must_be_alone(socket_dir: Path, monkeypatch:
     monkeypatch.setattr(Scheduler, "add", noted)
     engine = Pipeline(socket_dir)
     async with engine.running() as pipeline, open_channel(engine.engine_address) as channel, asyncio.timeout(30):
-        stream = await open_stream(channel, make_hello("tokenizer"))
-        for handle, alone in ((1, False), (2, True)):
+        hello = make_hello("tokenizer")
+        stream = await open_stream(channel, hello)
+        for handle, alone, has_floor in ((1, False, False), (2, True, False), (3, True, True)):
+            floor = EngineServiceStub(channel).HoldFloor(hello)
+            if has_floor:
+                await floor.read()
+            else:
+                floor.cancel()
             await stream.write(short_work(handle, alone=alone))
             assert (await next_terminal(stream)).output_tokens == 3
+            floor.cancel()
         updates, record = Updates(), silent_record()
         record.submitted(1)
         call = TextCall(pipeline.submit("through the tokenizer", max_tokens=3), 0, updates, record)
         pipeline.client.dispatcher.start(call, alone=True)
         await updates.take()
-    assert strikes == [0, SUSPECT_AT, SUSPECT_AT]
+    assert strikes == [0, 0, SUSPECT_AT, SUSPECT_AT]
 
 
 class Owner:

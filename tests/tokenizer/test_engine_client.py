@@ -14,7 +14,7 @@ from services.tokenizer.engine_client import EngineCall, EngineClient, TokenLogp
 class Engine:
     """A link that is up; what is put goes nowhere."""
 
-    peer: pb.Hello = field(default_factory=lambda: pb.Hello(epoch=5))
+    peer: pb.Hello = field(default_factory=lambda: pb.Hello(epoch=5, engine=pb.EngineFacts(vocab_size=100)))
 
     def put(self, entry: Any) -> None:
         pass

@@ -207,14 +207,24 @@ def test_a_stop_string_across_a_character_cut_between_tokens() -> None:
     assert output.stop_string == "🙂b"
 
 
+class Asked:
+    """Who asked for a request."""
+
+    def __init__(self) -> None:
+        self.over: list[int] = []
+
+    def started(self, handle: int) -> None: ...
+
+    def ended(self, handle: int) -> None:
+        self.over.append(handle)
+
+
 async def test_tokens_behind_a_stop_string_are_dropped_with_their_logprobs() -> None:
     """The engine was faster than its abort."""
-    mailbox, ended = TextMailbox(1), list[int]()
+    mailbox, asked = TextMailbox(1), Asked()
     submit = text_pb2.TextSubmit(attempt=2, stop=[" two"], choices=[pb.Choice(handle=5)])
     engines = EngineClient((), make_hello("tokenizer"))
-    request = TextRequest(
-        submit, ids_of("a prompt"), Vocabulary(demo.CHECKPOINT), mailbox, engines, ended.append, NO_SPAN
-    )
+    request = TextRequest(submit, ids_of("a prompt"), Vocabulary(demo.CHECKPOINT), mailbox, engines, asked, NO_SPAN)
     request.start()
     ids = ids_of("one two three")
     request.tokens(1, 0, ids, TokenLogprobColumns(1, ids, [-1.0] * len(ids)))
@@ -224,4 +234,4 @@ async def test_tokens_behind_a_stop_string_are_dropped_with_their_logprobs() -> 
     assert (batch.events[0].content, len(batch.events[0].logprobs)) == ("one", kept)
     terminal = batch.terminals[0]
     assert (terminal.handle, terminal.stop_string, terminal.output_tokens) == (5, " two", kept)
-    assert ended == [5]
+    assert asked.over == [5]

@@ -24,7 +24,7 @@ class ShortEngine:
 
     num_met = 0
 
-    def __init__(self, endpoint: str) -> None:
+    def __init__(self, endpoint: str, secret: None) -> None:
         pass
 
     def hello(self) -> None:
@@ -60,5 +60,5 @@ def test_a_new_engines_cache_does_not_meet_the_old_ones(tmp_path: Path, monkeypa
     options = WorkerOptions(model=str(make_qwen3(tmp_path / "model")), device="cpu")
     tracing = set_up_tracing("worker", None)
     with pytest.raises(SystemExit):
-        service._run(options, WorkerMetrics(CollectorRegistry()), StepSpans(tracing))
+        service._run(options, None, WorkerMetrics(CollectorRegistry()), StepSpans(tracing))
     assert len(made) == NUM_ENGINES

@@ -1,0 +1,42 @@
+"""Which addresses an internal edge may have: a Unix socket in a directory of mode 0700, or TCP with a secret.
+
+Loopback counts as TCP: other users of the machine and other containers of the pod can connect to it.
+"""
+
+import os
+import stat
+from pathlib import Path
+
+from services.errors import Fatal
+from services.security.secret import ClusterSecret
+
+UNIX = ("unix:", "ipc://")  # gRPC's and ZeroMQ's
+UNNAMED = ("unix-abstract:", "unix:@", "ipc://@", "ipc://*")  # in no directory, so no permissions protect them
+
+
+def check_address(address: str, secret: ClusterSecret | None) -> ClusterSecret | None:
+    """Returns the secret for a TCP address, None for a Unix socket. Raises Fatal for an address without protection."""
+    if address.startswith(UNNAMED):
+        raise Fatal(f"{address}: every user of this machine can connect to a socket that is in no directory")
+    if address.startswith(UNIX):
+        _check_folder(address, Path(address.removeprefix("unix:").removeprefix("ipc:").replace("//", "", 1)).parent)
+        return None
+    if secret is None:
+        raise Fatal(
+            f"{address}: TCP between processes needs a shared secret (--cluster-secret-file); without one, use a Unix"
+            " socket in a directory of this user with mode 0700"
+        )
+    return secret
+
+
+def _check_folder(address: str, folder: Path) -> None:
+    try:
+        found = folder.lstat()
+    except OSError as error:
+        raise Fatal(f"{address}: the directory {folder} cannot be used: {error.strerror}") from error
+    if not stat.S_ISDIR(found.st_mode):
+        raise Fatal(f"{address}: {folder} is not a directory")
+    if found.st_uid != os.geteuid():
+        raise Fatal(f"{address}: the directory {folder} belongs to user {found.st_uid}, and this is {os.geteuid()}")
+    if mode := stat.S_IMODE(found.st_mode) & 0o077:
+        raise Fatal(f"{address}: other users can enter {folder} (mode {mode | 0o700:04o}): it must have mode 0700")

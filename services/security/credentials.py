@@ -1,0 +1,52 @@
+"""`tandem internal-credentials --out DIR`: writes what a program needs to call the processes behind the shim."""
+
+import os
+import sys
+from pathlib import Path
+
+from services.config import CredentialsOptions
+from services.errors import Fatal
+from services.process import fail
+from services.security.metrics_token import metrics_token
+from services.security.secret import ClusterSecret, cluster_secret
+
+
+def main(options: CredentialsOptions) -> int:
+    """Returns the exit status."""
+    folder = Path(options.out)
+    try:
+        secret = cluster_secret(options.cluster_secret, options.cluster_secret_file)
+        if secret is None:
+            raise Fatal("--cluster-secret-file is missing: certificates and token follow from the secret")
+        write(secret, folder)
+    except Fatal as error:
+        return fail("internal-credentials", error)
+    sys.stdout.write(f"{folder}: ca.pem, certificate.pem, key.pem, metrics-token\n")
+    return 0
+
+
+def write(secret: ClusterSecret, folder: Path) -> None:
+    """Makes the directory and replaces the files in it. Raises Fatal."""
+    from services.security.tls import certificates  # needs cryptography, and imports grpc
+
+    own, token = certificates(secret), metrics_token(None, secret)
+    assert token is not None
+    files = {
+        "ca.pem": own.authority,
+        "certificate.pem": own.certificate,
+        "key.pem": own.key,
+        "metrics-token": f"{token}\n".encode(),
+    }
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for name, content in files.items():
+            _write(folder / name, content)
+    except OSError as error:
+        raise Fatal(f"--out {folder}: cannot be written: {error.strerror}") from error
+
+
+def _write(file: Path, content: bytes) -> None:
+    """Writes with mode 0600, also when the file existed."""
+    with open(file, "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as opened:
+        os.fchmod(opened.fileno(), 0o600)
+        opened.write(content)

@@ -1,0 +1,63 @@
+"""CURVE for ZeroMQ: the keys of both ends follow from the secret, and the engine's end admits the worker's key only.
+
+Without a ZAP handler libzmq admits every client that knows the server's public key. So the handler runs before the
+bind, and ZAP_ENFORCE_DOMAIN makes libzmq refuse all clients if the handler is gone. RFC 26 and 27 of ZeroMQ · https://api.zeromq.org/4-3:zmq-curve
+"""
+
+import hmac
+import logging
+
+import zmq
+from zmq.auth.thread import ThreadAuthenticator
+from zmq.utils import z85
+
+from services.logs import RateLimitedLog
+from services.security.secret import ClusterSecret
+
+KEY_BYTES = 32
+DOMAIN = b"tandem"
+log = logging.getLogger(__name__)
+
+
+def _pair(secret: ClusterSecret, end: str) -> tuple[bytes, bytes]:
+    """Public and secret key, in Z85."""
+    key = z85.encode(secret.derive(f"zeromq curve {end}", KEY_BYTES))
+    return zmq.curve_public(key), key
+
+
+class CurveAuthenticator:
+    """The ZAP handler: decides which clients a CURVE server admits. Runs in its own thread until `close`."""
+
+    def __init__(self, secret: ClusterSecret) -> None:
+        self._secret = secret
+        self._admitted, _ = _pair(secret, "worker")
+        self._refusals = RateLimitedLog(log, logging.WARNING)
+        self._handler = ThreadAuthenticator(zmq.Context.instance(), log=logging.getLogger("zmq.auth"))
+        self._handler.start()
+        self._handler.configure_curve_callback(DOMAIN.decode(), self)
+
+    def configure_server(self, socket: "zmq.Socket[bytes]") -> None:
+        """Makes the socket a CURVE server; call it before the bind."""
+        socket.setsockopt(zmq.CURVE_SERVER, 1)
+        socket.setsockopt(zmq.CURVE_SECRETKEY, _pair(self._secret, "engine")[1])
+        socket.setsockopt(zmq.ZAP_DOMAIN, DOMAIN)
+        socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        """Returns whether a client with this public key (Z85) is admitted. pyzmq calls it once for each handshake."""
+        admitted = hmac.compare_digest(key, self._admitted)
+        if not admitted:
+            self._refusals.log("refused a client with another key on the worker socket")
+        return admitted
+
+    def close(self) -> None:
+        """Ends the thread; close the sockets first."""
+        self._handler.stop()
+
+
+def configure_client(socket: "zmq.Socket[bytes]", secret: ClusterSecret) -> None:
+    """Makes the socket the worker's CURVE client, which accepts the engine's key only; call it before the connect."""
+    public, key = _pair(secret, "worker")
+    socket.setsockopt(zmq.CURVE_PUBLICKEY, public)
+    socket.setsockopt(zmq.CURVE_SECRETKEY, key)
+    socket.setsockopt(zmq.CURVE_SERVERKEY, _pair(secret, "engine")[0])

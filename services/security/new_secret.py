@@ -1,0 +1,42 @@
+"""`tandem new-secret --out FILE`: makes a secret unless the file exists, so it can run before every start."""
+
+import os
+import secrets
+import sys
+import tempfile
+from pathlib import Path
+
+from services.config import NewSecretOptions
+from services.errors import Fatal
+from services.process import fail
+from services.security.secret import cluster_secret
+
+SECRET_BYTES = 32
+
+
+def main(options: NewSecretOptions) -> int:
+    """Returns the exit status."""
+    file = Path(options.out)
+    try:
+        made = write_new(file)
+        cluster_secret(None, str(file))
+    except Fatal as error:
+        return fail("new-secret", error)
+    sys.stdout.write(f"{file}: {'a new secret' if made else 'exists already'}\n")
+    return 0
+
+
+def write_new(file: Path) -> bool:
+    """Writes a new secret; returns False when the file exists. It appears complete or not at all. Raises Fatal."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=file.parent, prefix=f".{file.name}-") as written:
+            os.fchmod(written.fileno(), 0o400)
+            written.write(f"{secrets.token_hex(SECRET_BYTES)}\n".encode())
+            written.flush()
+            os.fsync(written.fileno())
+            os.link(written.name, file)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise Fatal(f"--out {file}: cannot be written: {error.strerror}") from error
+    return True

@@ -1,0 +1,115 @@
+"""Mutual TLS for gRPC. The key of the certificate authority follows from the secret, so every process can derive it.
+
+Each process makes its own key and certificate in memory; no file is written or copied. P-256, because gRPC's TLS
+refuses Ed25519. Validity has fixed dates, because clocks differ between machines and processes run for months.
+RFC 5280 · https://grpc.github.io/grpc/python/grpc.html#create-server-credentials
+"""
+
+import datetime
+from dataclasses import dataclass
+from functools import cache
+
+import grpc
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from services.security.secret import ClusterSecret
+
+NAME = "tandem.internal"  # the subject of every certificate; the hello says which process it is
+CHANNEL_OPTIONS = [("grpc.ssl_target_name_override", NAME)]
+BEGINS = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+ENDS = datetime.datetime(2036, 1, 1, tzinfo=datetime.UTC)
+_CURVE = ec.SECP256R1()
+_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551  # of P-256: SEC 2, section 2.4.2
+_AUTHORITY = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tandem cluster")])
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """PEM: the authority's certificate, and the certificate and key of one process."""
+
+    authority: bytes
+    certificate: bytes
+    key: bytes
+
+
+@cache
+def certificates(secret: ClusterSecret) -> Certificates:
+    """Returns the certificates of this process; the first call makes them."""
+    authority_key = _authority_key(secret)
+    authority = _authority(authority_key)
+    own_key = ec.generate_private_key(_CURVE)
+    own = (
+        _certificate(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, NAME)]), own_key.public_key())
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(NAME)]), critical=False)
+        .add_extension(
+            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False
+        )
+        .sign(authority_key, hashes.SHA256())
+    )
+    return Certificates(
+        authority.public_bytes(serialization.Encoding.PEM),
+        own.public_bytes(serialization.Encoding.PEM),
+        own_key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        ),
+    )
+
+
+def server_credentials(secret: ClusterSecret) -> grpc.ServerCredentials:
+    """Returns credentials that refuse, in the handshake, clients without a certificate of this authority."""
+    own = certificates(secret)
+    return grpc.ssl_server_credentials([(own.key, own.certificate)], own.authority, require_client_auth=True)
+
+
+def channel_credentials(secret: ClusterSecret) -> grpc.ChannelCredentials:
+    """Returns credentials for a channel that has CHANNEL_OPTIONS."""
+    own = certificates(secret)
+    return grpc.ssl_channel_credentials(own.authority, own.key, own.certificate)
+
+
+def _authority_key(secret: ClusterSecret) -> ec.EllipticCurvePrivateKey:
+    """Reduces 64 bits more than the order has, which keeps the bias negligible (FIPS 186-5, appendix A.2.1)."""
+    number = int.from_bytes(secret.derive("grpc certificate authority", 40), "big")
+    return ec.derive_private_key(number % (_ORDER - 1) + 1, _CURVE)
+
+
+def _authority(key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
+    """Each process signs its own: signatures differ, but name and key are equal, so all verify the same leaves."""
+    return (
+        _certificate(_AUTHORITY, key.public_key())
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(_usage_of_authority(), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+
+
+def _certificate(subject: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(_AUTHORITY)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(BEGINS)
+        .not_valid_after(ENDS)
+    )
+
+
+def _usage_of_authority() -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=False,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=True,
+        crl_sign=False,
+        encipher_only=False,
+        decipher_only=False,
+    )

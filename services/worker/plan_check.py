@@ -1,0 +1,97 @@
+"""Checks an engine's plan before the worker uses it: its numbers become addresses in kernels.
+
+This checks what one plan shows by itself. InputBatch checks what a plan must share with the plans before it.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from engine_core.step_plan import ITEM_BYTES, NewRequest, SamplingParams, StepPlan
+from services.worker.errors import PlanError
+
+NUM_GROUPS = 1  # KV groups
+MAX_SEED = 2**64 - 1
+MAX_CHOICE = 2**32 - 1
+
+
+@dataclass(frozen=True)
+class PlanCheck:
+    """The limits of this worker and its model."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+    block_size: int
+    num_blocks: int
+    vocab_size: int
+    max_logprobs: int
+
+    def __call__(self, plan: StepPlan) -> None:
+        """Raises PlanError."""
+        slots = _column("slots", plan.slots, self.max_num_seqs - 1)
+        rows = len(slots)
+        _require(0 < rows <= self.max_num_seqs, f"{rows} rows, but from 1 to {self.max_num_seqs} can be")
+        _require(len(set(slots.tolist())) == rows, "a slot has two rows")
+        for name in ("num_new_tokens", "num_computed_tokens", "output_indices", "sampled"):
+            _require(len(getattr(plan, name)) == len(plan.slots), f"{name}: not as many as slots")
+        num_new = _column("num_new_tokens", plan.num_new_tokens, self.max_num_batched_tokens)
+        computed = _column("num_computed_tokens", plan.num_computed_tokens, self.max_model_len)
+        _column("output_indices", plan.output_indices, self.max_model_len)
+        _column("sampled", plan.sampled, 1)
+        total = int(num_new.sum(dtype=np.int64))
+        _require(bool(num_new.all()), "a row computes nothing")
+        _require(total <= self.max_num_batched_tokens, f"{total} tokens, but {self.max_num_batched_tokens} at most")
+        longest = int((num_new + computed).max())
+        _require(longest <= self.max_model_len, f"a request of {longest} tokens, but {self.max_model_len} at most")
+        self._check_blocks(plan, rows)
+        for slot in plan.released_slots:
+            _require(0 <= slot < self.max_num_seqs, f"slot {slot}: there are {self.max_num_seqs}")
+        _require(len(plan.new_requests) <= self.max_num_seqs, "more new requests than slots")
+        for request in plan.new_requests:
+            self._check_request(request)
+
+    def _check_blocks(self, plan: StepPlan, rows: int) -> None:
+        _require(len(plan.block_offsets) == len(plan.block_ids) == NUM_GROUPS, f"{NUM_GROUPS} KV group is here")
+        ids = _column("block_ids", plan.block_ids[0], self.num_blocks - 1)
+        offsets = _column("block_offsets", plan.block_offsets[0], len(ids)).astype(np.int64)
+        _require(len(offsets) == rows + 1, "block_offsets: not one more than rows")
+        right = offsets[0] == 0 and offsets[-1] == len(ids) and bool((np.diff(offsets) >= 0).all())
+        _require(right, "block_offsets do not divide block_ids")
+
+    def _check_request(self, request: NewRequest) -> None:
+        _require(0 <= request.slot < self.max_num_seqs, f"slot {request.slot}: there are {self.max_num_seqs}")
+        prompt = _column("prompt_token_ids", request.prompt_token_ids, self.vocab_size - 1)
+        output = _column("output_token_ids", request.output_token_ids, self.vocab_size - 1)
+        length = len(prompt) + len(output)
+        _require(len(prompt) > 0 and length <= self.max_model_len, f"a request of {length} tokens")
+        _require(len(request.block_ids) == NUM_GROUPS, f"{NUM_GROUPS} KV group is here")
+        ids = _column("block_ids", request.block_ids[0], self.num_blocks - 1)
+        _require(len(ids) <= -(-self.max_model_len // self.block_size), f"a request of {len(ids)} blocks")
+        _require(0 <= request.handle < 2**31, "a handle out of range")
+        _require(0 <= request.seed <= MAX_SEED and 0 <= request.choice <= MAX_CHOICE, "a seed or choice out of range")
+        self._check_sampling(request.sampling)
+
+    def _check_sampling(self, sampling: SamplingParams) -> None:
+        """Checks what is used as an index or a count; the engine checks the other ranges."""
+        _require(-1 <= sampling.top_k < 2**31, f"top_k {sampling.top_k}")
+        _require(0 <= (sampling.logprobs or 0) <= self.max_logprobs, f"{sampling.logprobs} logprobs")
+        _require(0 <= sampling.min_tokens <= self.max_model_len, f"min_tokens {sampling.min_tokens}")
+        ids = (*sampling.eos_token_ids, *sampling.stop_token_ids)
+        _require(all(0 <= token_id < self.vocab_size for token_id in ids), "a stop token that is not in the vocabulary")
+
+
+def _require(holds: bool, message: str) -> None:
+    if not holds:
+        raise PlanError(message)
+
+
+def _column(name: str, data: bytes, highest: int) -> npt.NDArray[np.uint32]:
+    """Reads the column as unsigned, so that one comparison also finds negative numbers."""
+    if len(data) % ITEM_BYTES:
+        raise PlanError(f"{name}: {len(data)} bytes are no column")
+    column = np.frombuffer(data, dtype="<u4")
+    if column.max(initial=0) > highest:
+        raise PlanError(f"{name}: {int(column.max()):#x} is not from 0 to {highest}")
+    return column

@@ -1,0 +1,23 @@
+"""`make hostile`: 50,000 malformed frames and calls on each edge between processes, by a peer that has the deployment's
+secret and by one that has not. `--frames N --seed N` repeats a run in part."""
+
+import argparse
+import tempfile
+from pathlib import Path
+
+from tests.security.deployment import Deployment
+from tests.security.hostile import run
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--frames", type=int, default=50_000, help="of each attack")
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, Deployment(Path(folder)).running() as deployment:
+        run(deployment, args.frames, args.seed, lambda line: print(line, flush=True))
+    print("ok: no restart, no traceback, every answer as before")
+
+
+if __name__ == "__main__":
+    main()

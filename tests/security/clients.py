@@ -1,0 +1,95 @@
+"""Seeded clients that stream while something goes on beside them: each checks its bytes, and notes its longest wait."""
+
+import json
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from tests.e2e.harness import PLAIN_HTTP
+
+NUM_CLIENTS = 16
+MAX_TOKENS = 24
+
+
+def question(client: int) -> dict[str, Any]:
+    return {
+        "model": "demo",
+        "messages": [{"role": "user", "content": f"What is {client} + {3 * client + 1}?"}],
+        "seed": client,
+        "temperature": 1.0,
+        "max_tokens": MAX_TOKENS,
+        "stream": True,
+    }
+
+
+@dataclass
+class Seen:
+    """By one client: its answer and how that ended, wherever chunks were cut; and its longest wait for a next chunk."""
+
+    answer: str = ""
+    longest_wait: float = 0.0
+
+
+def ask(url: str, client: int) -> Seen:
+    seen, before = Seen(), time.monotonic()
+    with (
+        httpx.Client(timeout=60, **PLAIN_HTTP) as http,
+        http.stream("POST", f"{url}/v1/chat/completions", json=question(client)) as response,
+    ):
+        assert response.status_code == 200, response.read()
+        for line in response.iter_lines():
+            now = time.monotonic()
+            seen.longest_wait, before = max(seen.longest_wait, now - before), now
+            if line.startswith("data: {"):
+                chunk = json.loads(line.removeprefix("data: "))
+                assert "error" not in chunk, chunk
+                for choice in chunk["choices"]:
+                    seen.answer += choice["delta"].get("content") or ""
+                    seen.answer += f" [{choice['finish_reason']}]" if choice["finish_reason"] else ""
+    return seen
+
+
+@dataclass
+class Clients:
+    """As a context manager they ask again and again, until its end; the first failure is raised there."""
+
+    url: str
+    expected: list[str]
+    waits: list[float] = field(default_factory=list)
+    num_answers: int = 0
+
+    def __enter__(self) -> "Clients":
+        self._failures: list[BaseException] = []
+        self._over = threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=(client,)) for client in range(NUM_CLIENTS)]
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+        if self._failures and exception[0] is None:
+            raise self._failures[0]
+
+    @property
+    def longest_wait(self) -> float:
+        return max(self.waits, default=0.0)
+
+    def _run(self, client: int) -> None:
+        try:
+            while not self._over.is_set():
+                seen = ask(self.url, client)
+                assert seen.answer == self.expected[client], f"client {client} got another answer"
+                self.waits.append(seen.longest_wait)
+                self.num_answers += 1
+        except BaseException as error:
+            self._failures.append(error)
+
+
+def expected_answers(url: str) -> list[str]:
+    return [ask(url, client).answer for client in range(NUM_CLIENTS)]

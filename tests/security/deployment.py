@@ -1,0 +1,98 @@
+"""The four roles over TCP with one secret, as compose.yaml starts them, but on this machine's loopback address."""
+
+import contextlib
+import os
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+
+from tests.e2e.harness import PLAIN_HTTP, START_SECONDS, TANDEM, wait_for
+from tests.security.strangers import OURS, free_address
+
+KV_CACHE = "--kv-cache-memory-bytes=32M"  # small: its memory is taken as it is used
+
+
+class Deployment:
+    def __init__(self, folder: Path, model: str = "demo") -> None:
+        self.secret = folder / "secret"
+        self.secret.write_bytes(OURS.value)
+        self.tokenizer, self.engine, self.worker = (free_address() for _ in range(3))
+        self.front, *self.monitors = (free_address() for _ in range(4))
+        self.url = f"http://{self.front}"
+        tokenizer, engine, worker = (f"--metrics-listen={address}" for address in self.monitors)
+        host, _, port = self.front.rpartition(":")
+        self._commands = {
+            "worker": ["worker", model, f"--engine=tcp://{self.worker}", KV_CACHE, worker],
+            "engine": ["engine", f"--listen={self.engine}", f"--worker=tcp://{self.worker}", engine],
+            "tokenizer": ["tokenizer", model, f"--listen={self.tokenizer}", f"--engine={self.engine}", tokenizer],
+            "shim": ["shim", f"--tokenizer={self.tokenizer}", f"--host={host}", f"--port={port}"],
+        }
+        self._env = dict(os.environ)
+        self.processes: dict[str, subprocess.Popen[str]] = {}
+        self.lines: dict[str, list[str]] = {role: [] for role in self._commands}
+
+    @contextlib.contextmanager
+    def running(self) -> "Iterator[Deployment]":
+        with self.started():
+            wait_for(lambda: self.ready or self.ended, "ready", START_SECONDS)
+            assert not self.ended, self.log
+            yield self
+
+    @contextlib.contextmanager
+    def started(self, **other_secrets: Path) -> "Iterator[Deployment]":
+        """`other_secrets`: of roles that have another one."""
+        try:
+            for role, command in self._commands.items():
+                env = self._env | {"TANDEM_CLUSTER_SECRET_FILE": str(other_secrets.get(role, self.secret))}
+                process = subprocess.Popen([*TANDEM, *command], stderr=subprocess.PIPE, text=True, env=env)
+                self.processes[role] = process
+                threading.Thread(target=self._read, args=(role, process), daemon=True).start()
+            yield self
+        finally:
+            for process in self.processes.values():
+                process.terminate()
+            for process in self.processes.values():
+                try:
+                    process.wait(10)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+
+    @property
+    def ready(self) -> bool:
+        return any("ready on http" in line for line in self.lines["shim"])
+
+    @property
+    def ended(self) -> list[str]:
+        return [role for role, process in self.processes.items() if process.poll() is not None]
+
+    @property
+    def log(self) -> str:
+        """Without the line of each request."""
+        return "".join(line for lines in self.lines.values() for line in lines if "request finished" not in line)
+
+    def healthy(self) -> bool:
+        answers = [httpx.get(f"http://{address}/health", timeout=5, **PLAIN_HTTP) for address in self.monitors]
+        return all(answer.status_code == 200 for answer in answers)
+
+    def memory(self) -> dict[str, int]:
+        """Resident bytes that are each process's own."""
+        return {
+            role: 1024 * sum(
+                int(line.split()[1]) for line in Path(f"/proc/{process.pid}/status").read_text().splitlines()
+                if line.startswith("RssAnon")
+            )
+            for role, process in self.processes.items()
+        }  # fmt: skip
+
+    def descriptors(self) -> dict[str, int]:
+        return {role: len(list(Path(f"/proc/{process.pid}/fd").iterdir())) for role, process in self.processes.items()}
+
+    def _read(self, role: str, process: "subprocess.Popen[str]") -> None:
+        assert process.stderr is not None
+        with process.stderr:
+            for line in process.stderr:
+                self.lines[role].append(line)

@@ -1,0 +1,190 @@
+"""Random messages, of right and of wrong form: each is read or refused, and nothing else ever happens.
+
+Every example follows from a fixed seed; what the parsers take goes on to whoever reads the messages.
+"""
+
+import random
+from typing import Any
+
+import msgspec
+import pytest
+
+from engine_core.result_check import ResultCheck
+from engine_core.step_plan import StepPlan, StepResult, pack_i32
+from engine_core.worker_messages import (
+    PROTOCOL,
+    BadMessage,
+    EngineLimits,
+    Refused,
+    Register,
+    Step,
+    StepDone,
+    WorkerHello,
+    decode_from_engine,
+    decode_from_worker,
+    encode,
+)
+from services.rpc.call import StreamBroken
+from services.rpc.errors import NONSENSE
+from services.rpc.generated import common_pb2 as pb
+from services.rpc.generated import engine_pb2, text_pb2
+from services.rpc.hello import make_hello
+from services.shim.generation import Generation, TokenizerClient
+from services.tokenizer.engine_client import EngineCall, EngineClient
+from services.worker.errors import PlanError
+from tests.engine_core.test_async import make_scheduler
+from tests.fakes import make_facts
+from tests.rpc.pipeline import silent_record
+from tests.security.attacks import odd, spoiled
+from tests.worker.test_plan_check import CHECK, PLAN
+
+NUM_FRAMES, NUM_MESSAGES = 20_000, 4_000
+
+
+def odd_value(value: Any, source: random.Random) -> Any:
+    """Another one of its type, or of none that is expected."""
+    others = [
+        None,
+        -1,
+        2**31,
+        2**63,
+        "x",
+        b"\xff" * 4,
+        b"\1",
+        pack_i32([-1, 2**31 - 1]),
+        [],
+        [b""],
+        [[]],
+        {},
+        1.5,
+        True,
+    ]
+    if isinstance(value, list) and value and source.random() < 0.7:
+        changed = list(value)
+        place = source.randrange(len(changed))
+        changed[place] = odd_value(changed[place], source)
+        return changed
+    if isinstance(value, dict) and value and source.random() < 0.9:
+        name = source.choice(list(value))
+        return value | {name: odd_value(value[name], source)}
+    return source.choice(others)
+
+
+def frames(messages: list[Any], source: random.Random) -> Any:
+    """Some with bytes that are wrong, some with values, and some as they ought to be."""
+    plain = [(encode(message), msgspec.msgpack.decode(encode(message))) for message in messages]
+    for _ in range(NUM_FRAMES):
+        content, values = source.choice(plain)
+        kind = source.random()
+        yield content if kind < 0.1 else spoiled(content, source) if kind < 0.5 else encode(odd_value(values, source))
+
+
+def test_frames_of_a_worker() -> None:
+    source, seen = random.Random(1), {"refused": 0, "read": 0, "results": 0}
+    good = StepResult(
+        7, 1, *(pack_i32(column) for column in ([1, 2], [0, 0], [1, 1], [7, 8], [1, 1], [7, 8])), b"\0" * 8
+    )
+    plan = StepPlan(7, 1, None, [], [], pack_i32([0, 1, 2]), *[b""] * 4, [], [])
+    check = ResultCheck(50, 20)
+    scheduler, _ = make_scheduler()
+    for frame in frames([WorkerHello(PROTOCOL, 1, 0), Register(1, make_facts()), StepDone(good)], source):
+        try:
+            message = decode_from_worker([frame])
+            seen["read"] += 1
+            if isinstance(message, StepDone):
+                check(message.result, plan)
+                scheduler.update(message.result)
+                seen["results"] += 1
+        except BadMessage:
+            seen["refused"] += 1
+    assert min(seen.values()) > 50, seen
+
+
+def test_frames_of_an_engine() -> None:
+    source, seen = random.Random(2), {"refused": 0, "read": 0, "plans": 0}
+    for frame in frames([EngineLimits(PROTOCOL, 8, 64), Step(PLAN), Refused("no")], source):
+        try:
+            message = decode_from_engine([frame])
+            seen["read"] += 1
+            if isinstance(message, Step):
+                CHECK(message.plan)
+                seen["plans"] += 1
+        except (BadMessage, PlanError):
+            seen["refused"] += 1
+    assert min(seen.values()) > 50, seen
+
+
+class Up:
+    """A link whose peer is there."""
+
+    def __init__(self) -> None:
+        self.peer = pb.Hello(epoch=5, engine=pb.EngineFacts(vocab_size=100))
+
+    def put(self, entry: Any) -> None: ...
+
+
+class Silent:
+    def accepted(self, *seen: Any) -> None: ...
+    def tokens(self, *seen: Any) -> None: ...
+    def ended(self, *seen: Any) -> None: ...
+
+
+@pytest.mark.parametrize("spoil", [False, True])
+async def test_messages_of_an_engine(spoil: bool) -> None:
+    source, seen = random.Random(3), {"read": 0, "refused": 0}
+    client, link = EngineClient((), make_hello("tokenizer")), Up()
+    client.link_up(link)  # type: ignore[arg-type]
+    for _ in range(NUM_MESSAGES):
+        handle = client.dispatcher.new_handle()
+        client.dispatcher.start(EngineCall(engine_pb2.Submit(choices=[pb.Choice(handle=handle)]), Silent()))
+        up = engine_pb2.EngineUp(
+            step=engine_pb2.StepBatch(
+                epoch=5, handles=pack_i32([handle]), start_indices=pack_i32([0]), counts=pack_i32([1]),
+                logprob_widths=pack_i32([0]), token_ids=pack_i32([7]),
+                terminals=[engine_pb2.Terminal(handle=handle, reason=pb.FINISH_REASON_STOP)],
+            )
+        )  # fmt: skip
+        try:
+            if spoil:
+                up = engine_pb2.EngineUp.FromString(spoiled(up.SerializeToString(), source))
+            else:
+                odd(up.step, source)
+                up.step.epoch = 5
+            client.receive(link, up)  # type: ignore[arg-type]
+            seen["read"] += 1
+        except (StreamBroken, *NONSENSE):
+            seen["refused"] += 1
+    assert min(seen.values()) > 100, seen
+
+
+@pytest.mark.parametrize("spoil", [False, True])
+async def test_messages_of_a_tokenizer(spoil: bool) -> None:
+    source, seen = random.Random(4), {"read": 0, "refused": 0}
+    client, link = TokenizerClient((), make_hello("shim")), Up()
+    client.link_up(link)  # type: ignore[arg-type]
+    for _ in range(NUM_MESSAGES):
+        handle = client.dispatcher.new_handle()
+        submit = text_pb2.TextSubmit(choices=[pb.Choice(handle=handle)])
+        generation = Generation(client, [submit], silent_record())
+        up = text_pb2.TextUp(
+            batch=text_pb2.TextBatch(
+                epoch=5,
+                accepted=[text_pb2.TextAccepted(handle=handle, prompt_token_ids=pack_i32([1]))],
+                events=[text_pb2.TextEvent(handle=handle, token_ids=pack_i32([7]), content="x")],
+                terminals=[text_pb2.TextTerminal(handle=handle, reason=pb.FINISH_REASON_STOP)],
+            )
+        )
+        try:
+            if spoil:
+                up = text_pb2.TextUp.FromString(spoiled(up.SerializeToString(), source))
+            else:
+                odd(up.batch, source)
+                up.batch.epoch = 5
+                for one in (*up.batch.accepted, *up.batch.events, *up.batch.terminals):
+                    one.handle = handle if source.random() < 0.8 else one.handle
+            client.receive(link, up)  # type: ignore[arg-type]
+            seen["read"] += 1
+        except (StreamBroken, *NONSENSE):
+            seen["refused"] += 1
+        generation.close()
+    assert min(seen.values()) > 100, seen

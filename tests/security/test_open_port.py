@@ -1,0 +1,22 @@
+"""The shim's port: a warning where every network reaches it and no key is asked for."""
+
+import logging
+
+import pytest
+
+from services.config import ShimOptions
+from services.listen import listen
+from services.shim.service import _warn_if_open
+
+
+@pytest.mark.parametrize(
+    ("host", "api_key", "warns"), [("0.0.0.0", None, True), ("0.0.0.0", "key", False), (None, None, False)]
+)
+def test_an_open_port_without_a_key_is_a_warning(
+    host: str | None, api_key: str | None, warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    with listen(host, 0) as front, caplog.at_level(logging.WARNING):
+        _warn_if_open(front, ShimOptions(host=host, api_key=api_key))
+        port = front.getsockname()[1]
+    said = [f"port {port} listens on all interfaces without --api-key: every client that reaches it is served"]
+    assert [record.message for record in caplog.records] == (said if warns else [])

@@ -1,0 +1,84 @@
+"""Where the secret comes from, what follows from it, and what is refused."""
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from services.command_line import parse
+from services.errors import Fatal
+from services.security.secret import ClusterSecret, cluster_secret
+from services.settings import UsageError
+from tests.security.strangers import OURS, THEIRS
+
+VALUE = "0123456789abcdef" * 2
+
+
+def test_keys_follow_from_the_secret_and_the_purpose() -> None:
+    assert OURS.derive("a", 32) == ClusterSecret(OURS.value).derive("a", 32)
+    assert len({OURS.derive("a", 32), OURS.derive("b", 32), THEIRS.derive("a", 32)}) == 3
+    # RFC 5869 with SHA-256, computed by hmac alone: a new version must not derive other keys from the same secret.
+    assert OURS.derive("a", 16).hex() == "69d98e2d52274c5c8dc40b69f8d6457c"
+
+
+def test_the_secret_is_in_no_text() -> None:
+    assert VALUE not in repr(ClusterSecret(VALUE.encode())) + str(ClusterSecret(VALUE.encode()))
+
+
+def test_white_space_at_the_ends_of_a_file_does_not_count(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text(f" {VALUE}\n")
+    assert cluster_secret(None, str(file)) == cluster_secret(VALUE, None) == ClusterSecret(VALUE.encode())
+    assert cluster_secret(None, None) is None
+
+
+def test_a_descriptor_hands_it_over() -> None:
+    """As the launcher of a benchmark does; more than once, for a child may be started again."""
+    with tempfile.TemporaryFile() as file:
+        file.write(VALUE.encode())
+        file.flush()
+        for _ in range(2):
+            assert cluster_secret(None, f"/dev/fd/{file.fileno()}") == ClusterSecret(VALUE.encode())
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "from 32 to 4096 bytes, and this one has 0"),
+        (b"short", "from 32 to 4096 bytes, and this one has 5"),
+        (b" " * 40 + b"\n", "from 32 to 4096 bytes, and this one has 0"),
+        (b"x" * 5000, "from 32 to 4096 bytes"),
+    ],
+)
+def test_what_is_no_secret_is_refused(tmp_path: Path, content: bytes, said: str) -> None:
+    file = tmp_path / "secret"
+    file.write_bytes(content)
+    with pytest.raises(Fatal, match=said):
+        cluster_secret(None, str(file))
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(Fatal, match=rf"--cluster-secret-file: {tmp_path}/none cannot be read: No such file"):
+        cluster_secret(None, f"{tmp_path}/none")
+    with pytest.raises(Fatal, match="TANDEM_CLUSTER_SECRET: .* this one has 3"):
+        cluster_secret("abc", None)
+
+
+def test_it_has_no_place_on_a_command_line_or_in_a_configuration_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TANDEM_CLUSTER_SECRET_FILE", raising=False)
+    monkeypatch.setenv("TANDEM_CLUSTER_SECRET", VALUE)
+    assert parse("engine", []).cluster_secret == VALUE
+    with pytest.raises(UsageError, match="both given"):
+        parse("engine", ["--cluster-secret-file=x"])
+    with pytest.raises(UsageError, match="unrecognized arguments: --cluster-secret"):
+        parse("engine", [f"--cluster-secret={VALUE}"])
+    file = tmp_path / "options.yaml"
+    file.write_text(f"cluster-secret: {VALUE}\n")
+    with pytest.raises(UsageError, match="unknown option 'cluster_secret'"):
+        parse("engine", [f"--config={file}"])
+    monkeypatch.delenv("TANDEM_CLUSTER_SECRET")
+    monkeypatch.setenv("TANDEM_CLUSTER_SECRET_FILE", os.devnull)
+    assert parse("worker", []).cluster_secret_file == os.devnull

@@ -74,7 +74,7 @@ PYTHON_GPU ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,python3)
 gpu-check: $(if $(filter $(BIN)/python,$(PYTHON_GPU)),install-test)
 	PYTHONPATH=. $(PYTHON_GPU) -m tests.gpu $(ARGS)
 
-# 50,000 malformed frames and calls on each edge between processes, beside 16 clients (about ten minutes);
+# 50,000 malformed frames and calls on each edge between processes, beside 16 clients (about four minutes);
 # ARGS="--frames N --seed N".
 hostile: install-test
 	$(BIN)/python -m tests.security $(ARGS)

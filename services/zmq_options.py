@@ -15,4 +15,5 @@ def prepare(socket: "zmq.Socket[bytes]", max_frame_bytes: int) -> None:
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, TIMEOUT_MS)
     socket.setsockopt(zmq.HEARTBEAT_TTL, TIMEOUT_MS)
     socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+    socket.setsockopt(zmq.IPV6, 1)  # as well as IPv4
     socket.setsockopt(zmq.MAXMSGSIZE, max_frame_bytes)

@@ -28,6 +28,7 @@ from engine_core.worker_messages import (
 )
 from services.logs import RateLimitedLog
 from services.security.addresses import check_address
+from services.security.curve import CurveAuthenticator
 from services.security.secret import ClusterSecret
 from services.zmq_options import MAX_RESULT_BYTES, prepare
 
@@ -47,23 +48,28 @@ class WorkerLink:
         self._unknown_peers = RateLimitedLog(log, logging.WARNING)
         self._peer: bytes | None = None  # routing id of the worker that said hello
         self._epoch: int | None = None
-        self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
-        self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        self._socket.setsockopt(zmq.LINGER, 0)
-        prepare(self._socket, MAX_RESULT_BYTES)
-        self._authenticator = None
-        if secret is not None:
-            from services.security.curve import CurveAuthenticator  # needs cryptography
-
-            self._authenticator = CurveAuthenticator(secret)
-            self._authenticator.configure_server(self._socket)
-        self._socket.bind(endpoint)
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()  # a ZAP handler belongs to one context
+        self._socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
+        self._authenticator: CurveAuthenticator | None = None
+        try:
+            self._bind(endpoint, secret)
+        except BaseException:
+            self.close()
+            raise
         self._poller = zmq.Poller()
         for waited in (self._socket, self._wake_out):
             self._poller.register(waited, zmq.POLLIN)
+
+    def _bind(self, endpoint: str, secret: ClusterSecret | None) -> None:
+        self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        prepare(self._socket, MAX_RESULT_BYTES)
+        if secret is not None:
+            self._authenticator = CurveAuthenticator(secret, self._context)
+            self._authenticator.configure_server(self._socket)
+        self._socket.bind(endpoint)
 
     def wake(self) -> None:
         """Ends a wait of the other thread; may be called from any thread."""
@@ -104,9 +110,10 @@ class WorkerLink:
         raise WorkerGone(f"the worker breaks the protocol ({why})")
 
     def close(self) -> None:
-        self._socket.close()
+        self._socket.close(linger=0)
         if self._authenticator is not None:
             self._authenticator.close()
+        self._context.term()
         self._wake_in.close()
         self._wake_out.close()
 

@@ -28,11 +28,12 @@ def _pair(secret: ClusterSecret, end: str) -> tuple[bytes, bytes]:
 class CurveAuthenticator:
     """The ZAP handler: decides which clients a CURVE server admits. Runs in its own thread until `close`."""
 
-    def __init__(self, secret: ClusterSecret) -> None:
+    def __init__(self, secret: ClusterSecret, context: "zmq.Context[zmq.Socket[bytes]]") -> None:
+        """`context` is that of the sockets, and has no other handler."""
         self._secret = secret
         self._admitted, _ = _pair(secret, "worker")
         self._refusals = RateLimitedLog(log, logging.WARNING)
-        self._handler = ThreadAuthenticator(zmq.Context.instance(), log=logging.getLogger("zmq.auth"))
+        self._handler = ThreadAuthenticator(context, log=logging.getLogger("zmq.auth"))
         self._handler.start()
         self._handler.configure_curve_callback(DOMAIN.decode(), self)
 

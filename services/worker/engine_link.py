@@ -46,7 +46,7 @@ class EngineLink:
         self._socket.setsockopt(zmq.LINGER, 200)
         prepare(self._socket, MAX_PLAN_BYTES)
         if secret is not None:
-            from services.security.curve import configure_client  # needs cryptography
+            from services.security.curve import configure_client  # imports asyncio
 
             configure_client(self._socket, secret)
         self._monitor: zmq.Socket[bytes] = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)

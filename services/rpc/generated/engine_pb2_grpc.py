@@ -68,7 +68,7 @@ class EngineServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def HoldFloor(self, request, context):
-        """/ One caller at a time is answered: until it hangs up, no request of another caller starts here.
+        """/ One caller at a time is answered. While it holds the floor, no request of another caller starts here.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

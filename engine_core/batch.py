@@ -20,6 +20,7 @@ class Batch:
     """Columns are int32 [max_num_seqs], by slot; only those of running requests mean anything."""
 
     def __init__(self, max_num_seqs: int, rank: Callable[[Request], Rank]) -> None:
+        self.handles = np.zeros(max_num_seqs, dtype=np.int32)
         self.num_prompt = np.zeros(max_num_seqs, dtype=np.int32)
         self.num_computed = np.zeros(max_num_seqs, dtype=np.int32)  # once the plans that were sent have run
         self.sample_end = np.zeros(max_num_seqs, dtype=np.int32)  # output tokens known or sampled, ids here or not yet
@@ -45,6 +46,7 @@ class Batch:
         """Gives the request a slot."""
         slot = request.slot = self.free_slots.pop()
         self._by_slot[slot] = request
+        self.handles[slot] = request.handle
         self.num_prompt[slot] = request.num_prompt_tokens
         self.num_computed[slot] = num_computed_tokens
         self.sample_end[slot] = request.num_output_tokens

@@ -1,46 +1,61 @@
-"""Checks a worker's result before the scheduler uses it.
+"""Checks a worker's result before the scheduler uses it: one token for each row that the plan samples, or an error."""
 
-Handles and indices are not checked: the scheduler ignores an id that is not at a request's next index.
-"""
+from collections.abc import Callable
 
 import numpy as np
 
-from engine_core.step_plan import ITEM_BYTES, StepPlan, StepResult
+from engine_core.step_plan import ITEM_BYTES, StepResult, unpack_i32
 from engine_core.worker_messages import BadMessage
 
 MAX_TOKENS = 1  # of one row: nothing drafts tokens yet
+MAX_ERROR_CHARACTERS = 1000
 
 
 class ResultCheck:
     """For the worker of one model."""
 
-    def __init__(self, vocab_size: int, max_logprobs: int) -> None:
+    def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
-        self._max_width = max_logprobs + 1
 
-    def __call__(self, result: StepResult, plan: StepPlan) -> None:
-        """Raises BadMessage."""
-        num_bytes = len(result.handles)
-        if num_bytes % ITEM_BYTES or num_bytes > len(plan.slots):
-            raise BadMessage(f"handles: {num_bytes} bytes for a plan of {len(plan.slots) // ITEM_BYTES} rows")
-        if not len(result.start_indices) == len(result.counts) == num_bytes:
+    def __call__(self, result: StepResult, handles: bytes, num_logprobs: Callable[[int], int | None]) -> None:
+        """`handles`: those of the rows that sample, in the plan's order. `num_logprobs` says what a request wants.
+
+        Raises BadMessage.
+        """
+        if result.errors:
+            _check_errors(result, handles)
+        elif result.handles != handles:
+            raise BadMessage("handles: not those of the rows that the plan samples, in its order")
+        if not len(result.start_indices) == len(result.counts) == len(result.handles):
             raise BadMessage("start_indices, counts: not as many as handles")
-        if len(result.errors) > len(plan.slots) // ITEM_BYTES:
-            raise BadMessage(f"errors: {len(result.errors)} are more than rows")
         counts = _column("counts", result.counts, MAX_TOKENS)
         token_ids = _column("token_ids", result.token_ids, self._vocab_size - 1)
-        if counts.sum() != len(token_ids):
-            raise BadMessage(f"token_ids: {len(token_ids)}, where counts say {counts.sum()}")
+        if not counts.sum() == len(counts) == len(token_ids):
+            raise BadMessage(f"token_ids: {len(token_ids)}, where {len(counts)} rows have one each")
         if result.logprobs or result.logprob_token_ids:
-            self._check_logprobs(result, counts)
+            self._check_logprobs(result, num_logprobs)
 
-    def _check_logprobs(self, result: StepResult, counts: "np.ndarray[tuple[int], np.dtype[np.uint32]]") -> None:
-        widths = _column("logprob_widths", result.logprob_widths, self._max_width)
+    def _check_logprobs(self, result: StepResult, num_logprobs: Callable[[int], int | None]) -> None:
+        """A request that ended meanwhile may have any width up to the vocabulary's."""
+        widths = _column("logprob_widths", result.logprob_widths, self._vocab_size + 1)
         ids = _column("logprob_token_ids", result.logprob_token_ids, self._vocab_size - 1)
-        if len(widths) != len(counts):
+        if len(result.logprob_widths) != len(result.handles):
             raise BadMessage("logprob_widths: not as many as handles")
-        if not (counts * widths).sum() == len(ids) == len(result.logprobs) / ITEM_BYTES:
+        for handle, width in zip(unpack_i32(result.handles).tolist(), widths.tolist(), strict=True):
+            wanted = num_logprobs(handle)
+            if wanted is not None and width != wanted + 1:
+                raise BadMessage(f"logprob_widths: {width} for a request that wants {wanted + 1}")
+        if not int(widths.sum(dtype=np.int64)) == len(ids) == len(result.logprobs) / ITEM_BYTES:
             raise BadMessage("logprobs: not as many as logprob_widths say")
+
+
+def _check_errors(result: StepResult, handles: bytes) -> None:
+    """Each row is in the columns or among the errors, once."""
+    found = _column("handles", result.handles, 2**31 - 1).tolist() + [handle for handle, _ in result.errors]
+    if sorted(found) != sorted(unpack_i32(handles).tolist()):
+        raise BadMessage("handles, errors: not those of the rows that the plan samples")
+    if max(len(message) for _, message in result.errors) > MAX_ERROR_CHARACTERS:
+        raise BadMessage(f"errors: one has more than {MAX_ERROR_CHARACTERS} characters")
 
 
 def _column(name: str, data: bytes, highest: int) -> "np.ndarray[tuple[int], np.dtype[np.uint32]]":

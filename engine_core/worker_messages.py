@@ -12,7 +12,9 @@ import msgspec
 from engine_core.step_plan import StepPlan, StepResult
 
 PROTOCOL = 1
-MAX_BLOCKS = 2**24  # of a KV cache: at 16 tokens each, 268 million tokens
+MAX_BLOCKS = 2**21  # of a KV cache: at 16 tokens each, 34 million tokens
+MAX_CHARACTERS = 4096  # of a name, which may be a path
+MAX_DEFAULT = 1e6  # of a sampling default
 MAX_NAMES = 1024
 MAX_IDS = 1024  # eos token ids
 MAX_LENGTH = 2**31 - 1  # of a request, in tokens; of a vocabulary
@@ -32,6 +34,12 @@ class SamplingDefaults(msgspec.Struct, frozen=True):
     min_p: float = 0.0
     repetition_penalty: float = 1.0
     max_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for what is no number, or none that anything is sampled with."""
+        numbers = (self.temperature, self.top_p, self.top_k, self.min_p, self.repetition_penalty)
+        if not all(-1 <= number <= MAX_DEFAULT for number in numbers):  # also refuses NaN
+            raise ValueError("sampling_defaults are out of range")
 
 
 class ModelFacts(msgspec.Struct, frozen=True):
@@ -65,6 +73,15 @@ class ModelFacts(msgspec.Struct, frozen=True):
         for name, value, low, high in ranges:
             if not low <= value <= high:
                 raise ValueError(f"{name} is {value}, but must be from {low} to {high}")
+        names = (
+            *self.served_model_names,
+            *self.kv_groups,
+            self.tokenizer_digest,
+            self.numerics_id,
+            self.weights_version,
+        )
+        if max(map(len, names)) > MAX_CHARACTERS:
+            raise ValueError(f"a name has more than {MAX_CHARACTERS} characters")
         if not all(0 <= token_id < self.vocab_size for token_id in self.eos_token_ids):
             raise ValueError("eos_token_ids: not all are in the vocabulary")
 

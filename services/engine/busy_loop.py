@@ -59,6 +59,7 @@ class _Step:
     plan: StepPlan
     planned: int  # nanoseconds since the epoch
     work: Work
+    handles: bytes  # of the rows that sample, as the result has them
 
 
 @dataclass(frozen=True)
@@ -137,20 +138,20 @@ class BusyLoop:
         plan = scheduler.schedule()
         if plan is not None:
             plan.continues = not self._idle
-            self._send(plan, planned)
+            self._send(plan, planned, scheduler.sampled_handles(plan))
         self._idle = plan is None and not self._in_flight
         if len(self._in_flight) >= self._rules.steps_in_flight or (self._in_flight and plan is None):
             self._take_result(scheduler)
         elif plan is None and self._link.poll_result() is not None:
             raise WorkerGone("the worker sent a result that nobody asked for")
 
-    def _send(self, plan: StepPlan, planned: int) -> None:
+    def _send(self, plan: StepPlan, planned: int, handles: bytes) -> None:
         work = work_of(plan)
         plan.deadline_ms = int(1000 * self._deadlines.deadline(work))
         self._link.send(plan)
         if not self._in_flight:
             self._began = time.monotonic()
-        self._in_flight.append(_Step(plan, planned, work))
+        self._in_flight.append(_Step(plan, planned, work, handles))
 
     def _take_result(self, scheduler: Scheduler) -> None:
         """The oldest one's; a worker runs its plans in order."""
@@ -158,7 +159,7 @@ class BusyLoop:
         while not self._stopping:
             result = self._link.poll_result()
             if result is not None and result.step_id == step.plan.step_id:
-                self._check_result(result, step.plan)
+                self._check_result(result, step, scheduler)
                 self._in_flight.popleft()
                 self._measure(step)
                 times = StepTimes(step.planned, now(), step.work.tokens)
@@ -168,11 +169,11 @@ class BusyLoop:
                 self._link.give_up()
                 raise WorkerGone(overrun)
 
-    def _check_result(self, result: StepResult, plan: StepPlan) -> None:
-        """Raises WorkerGone for one that cannot be."""
+    def _check_result(self, result: StepResult, step: _Step, scheduler: Scheduler) -> None:
+        """Raises WorkerGone for a malformed one."""
         assert self._check is not None
         try:
-            self._check(result, plan)
+            self._check(result, step.handles, scheduler.num_logprobs)
         except BadMessage as bad:
             self._link.refuse(str(bad))
 
@@ -223,8 +224,11 @@ class BusyLoop:
                 self._apply_commands(scheduler)
             registration = self._link.poll_registration()
         facts = registration.facts
-        self._check = ResultCheck(facts.vocab_size, facts.max_logprobs)
-        kv = KVCacheManager(facts.num_blocks, facts.block_size, facts.kv_groups, self._rules.prefix_caching)
+        self._check = ResultCheck(facts.vocab_size)
+        try:
+            kv = KVCacheManager(facts.num_blocks, facts.block_size, facts.kv_groups, self._rules.prefix_caching)
+        except ValueError as error:
+            self._link.refuse(str(error))
         builder = PlanBuilder(registration.epoch, len(facts.kv_groups))
         self._deadlines.new_worker()
         self._idle = True

@@ -27,7 +27,7 @@ from engine_core.worker_messages import (
     encode,
 )
 from services.logs import RateLimitedLog
-from services.security.addresses import check_address
+from services.security.addresses import ZEROMQ, check_address
 from services.security.curve import CurveAuthenticator
 from services.security.secret import ClusterSecret
 from services.zmq_options import MAX_RESULT_BYTES, prepare
@@ -43,7 +43,7 @@ class WorkerGone(Exception):
 class WorkerLink:
     def __init__(self, endpoint: str, limits: EngineLimits, secret: ClusterSecret | None = None) -> None:
         """Raises zmq.ZMQError when the endpoint cannot be bound, Fatal for an address without protection."""
-        secret = check_address(endpoint, secret)
+        secret = check_address(endpoint, secret, ZEROMQ)
         self._limits = limits
         self._unknown_peers = RateLimitedLog(log, logging.WARNING)
         self._peer: bytes | None = None  # routing id of the worker that said hello

@@ -67,6 +67,7 @@ class Link(Generic[EntryT, UpT]):
         self._secret = secret
         self._mailbox = self._new_mailbox()
         self._handshakes = RateLimitedLog(log, logging.WARNING)
+        self._losses = RateLimitedLog(log, logging.INFO)
 
     def _new_mailbox(self) -> EntryMailbox[EntryT, Any]:
         return EntryMailbox(lambda entries: self._message(entries=entries))
@@ -150,12 +151,12 @@ class Link(Generic[EntryT, UpT]):
 
     def _log_loss(self, reason: str) -> None:
         """At the start the callee may not be there yet, which is no news; another secret is."""
-        if self.peer is None and "handshake failed" in reason.lower():
+        if self.peer is not None:
+            self._losses.log("stream to %s lost: %s", self.target, reason)
+        elif "handshake failed" in reason.lower():
             self._handshakes.log("%s: is its cluster secret another one? %s", self.target, reason)
         else:
-            log.log(
-                logging.INFO if self.peer is not None else logging.DEBUG, "stream to %s lost: %s", self.target, reason
-            )
+            log.debug("no stream to %s: %s", self.target, reason)
 
     def _raise_if_refused(self, error: Exception) -> None:
         if isinstance(error, grpc.aio.AioRpcError) and error.code() == grpc.StatusCode.FAILED_PRECONDITION:

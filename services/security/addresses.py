@@ -10,16 +10,22 @@ from pathlib import Path
 from services.errors import Fatal
 from services.security.secret import ClusterSecret
 
-UNIX = ("unix:", "ipc://")  # gRPC's and ZeroMQ's
+GRPC, ZEROMQ = "unix:", "ipc://"  # how either writes the path of a Unix socket
 UNNAMED = ("unix-abstract:", "unix:@", "ipc://@", "ipc://*")  # in no directory, so no permissions protect them
 
 
-def check_address(address: str, secret: ClusterSecret | None) -> ClusterSecret | None:
-    """Returns the secret for a TCP address, None for a Unix socket. Raises Fatal for an address without protection."""
+def check_address(address: str, secret: ClusterSecret | None, unix: str = GRPC) -> ClusterSecret | None:
+    """Returns the secret for a TCP address, None for a Unix socket, which `unix` begins. Raises Fatal for an address
+    without protection."""
     if address.startswith(UNNAMED):
         raise Fatal(f"{address}: every user of this machine can connect to a socket that is in no directory")
-    if address.startswith(UNIX):
-        _check_folder(address, Path(address.removeprefix("unix:").removeprefix("ipc:").replace("//", "", 1)).parent)
+    if address.startswith((GRPC, ZEROMQ)):
+        if not address.startswith(unix):
+            raise Fatal(f"{address}: the path of a Unix socket is written {unix}PATH here")
+        path = address.removeprefix("ipc:").removeprefix("unix:").removeprefix("//")
+        if "%" in path:
+            raise Fatal(f"{address}: gRPC decodes the character % in a path, so that it may mean another one")
+        _check_folder(address, Path(path).parent)
         return None
     if secret is None:
         raise Fatal(

@@ -19,7 +19,7 @@ def main(options: NewSecretOptions) -> int:
     file = Path(options.out)
     try:
         made = write_new(file)
-        cluster_secret(None, str(file))
+        cluster_secret(None, str(file), "--out")
     except Fatal as error:
         return fail("new-secret", error)
     sys.stdout.write(f"{file}: {'a new secret' if made else 'exists already'}\n")

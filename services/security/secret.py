@@ -24,13 +24,13 @@ class ClusterSecret:
         return HKDF(SHA256(), num_bytes, salt=_SALT, info=purpose.encode()).derive(self.value)
 
 
-def cluster_secret(value: str | None, file: str | None) -> ClusterSecret | None:
+def cluster_secret(value: str | None, file: str | None, option: str = "--cluster-secret-file") -> ClusterSecret | None:
     """Returns the secret: `value`, or the content of `file`, without white space at its ends. None without either.
 
     /dev/fd/N as the file takes the secret from a descriptor. Raises Fatal when it cannot be read or has a wrong size.
     """
     if file is not None:
-        found, name = _read(file), f"--cluster-secret-file {file}"
+        found, name = _read(file, option), f"{option} {file}"
     elif value is not None:
         found, name = value.encode(errors="surrogateescape"), "TANDEM_CLUSTER_SECRET"
     else:
@@ -41,10 +41,10 @@ def cluster_secret(value: str | None, file: str | None) -> ClusterSecret | None:
     return ClusterSecret(found)
 
 
-def _read(file: str) -> bytes:
+def _read(file: str, option: str) -> bytes:
     try:
         with Path(file).open("rb") as opened:
             return opened.read(MAX_BYTES + 2)  # room for a line end, and one byte that shows that it is too long
     except (OSError, ValueError) as error:  # ValueError: a NUL in its name
         reason = error.strerror if isinstance(error, OSError) else error
-        raise Fatal(f"--cluster-secret-file: {file} cannot be read: {reason}") from error
+        raise Fatal(f"{option}: {file} cannot be read: {reason}") from error

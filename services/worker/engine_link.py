@@ -21,7 +21,7 @@ from engine_core.worker_messages import (
     encode,
 )
 from services.errors import Fatal
-from services.security.addresses import check_address
+from services.security.addresses import ZEROMQ, check_address
 from services.security.secret import ClusterSecret
 from services.zmq_options import MAX_PLAN_BYTES, prepare
 
@@ -37,7 +37,7 @@ class EngineRefused(EngineGone):
 class EngineLink:
     def __init__(self, endpoint: str, secret: ClusterSecret | None = None, rank: int = 0) -> None:
         """Raises Fatal for an address without protection."""
-        secret = check_address(endpoint, secret)
+        secret = check_address(endpoint, secret, ZEROMQ)
         self._rank = rank
         self._epoch = time.time_ns()
         self._answered = False  # by the engine: so both have the same secret

@@ -14,7 +14,7 @@ from services.engine import busy_loop
 from services.engine.busy_loop import BusyLoop, Callbacks, Rules, StepTimes
 from services.engine.worker_link import WorkerLink
 from services.errors import Fatal
-from services.worker.engine_link import EngineLink
+from services.worker.engine_link import EngineLink, EngineRefused
 from tests.e2e.harness import wait_for
 from tests.fakes import FakeWorker, make_core_request, make_facts, oracle
 
@@ -52,6 +52,22 @@ def engine(socket_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine
     engine.loop.start()
     yield engine
     engine.loop.stop()
+
+
+def test_a_registration_that_cannot_be_served_is_refused(engine: Engine) -> None:
+    """The engine goes on, and takes the next worker."""
+    first = EngineLink(engine.endpoint)
+    first.hello()
+    first.limits()
+    first.register(make_facts(kv_groups=("sliding",)))
+    with pytest.raises(EngineRefused, match="not supported"):
+        first.next_plan()
+    first.close()
+    engine.loop.add(make_core_request(0, [1, 2, 3], 2))
+    second = engine.worker()
+    assert second.next_plan().new_requests
+    second.close()
+    assert not engine.failed
 
 
 def test_a_worker_that_hangs_is_given_up_and_its_late_result_refused(engine: Engine) -> None:

@@ -10,7 +10,7 @@ from engine_core.worker_messages import PROTOCOL, EngineLimits
 from services.engine.worker_link import WorkerLink
 from services.errors import Fatal
 from services.rpc.transport import RpcServer, open_channel
-from services.security.addresses import check_address
+from services.security.addresses import ZEROMQ, check_address
 from services.worker.engine_link import EngineLink
 from tests.e2e.harness import run_tandem
 from tests.security.strangers import OURS
@@ -18,10 +18,20 @@ from tests.security.strangers import OURS
 OTHER_USER = 65534
 
 
-@pytest.mark.parametrize("form", ["unix:{}/a.sock", "unix://{}/a.sock", "ipc://{}/a.sock"])
+@pytest.mark.parametrize("form", ["unix:{}/a.sock", "unix://{}/a.sock", "ipc://{}/a.sock", "unix:{}//a.sock"])
 def test_a_directory_of_this_user_alone_is_enough(socket_dir: Path, form: str) -> None:
-    assert check_address(form.format(socket_dir), None) is None
-    assert check_address(form.format(socket_dir), OURS) is None, "a Unix socket needs no key"
+    kind = form.partition("{")[0].replace("unix://", "unix:")
+    assert check_address(form.format(socket_dir), None, kind) is None
+    assert check_address(form.format(socket_dir), OURS, kind) is None, "a Unix socket needs no key"
+
+
+def test_what_grpc_would_read_otherwise_is_refused(socket_dir: Path) -> None:
+    with pytest.raises(Fatal, match="decodes the character %"):
+        check_address(f"unix:{socket_dir}/%2e%2e%2fa.sock", None)
+    with pytest.raises(Fatal, match="is written unix:PATH here"):
+        check_address(f"ipc://{socket_dir}/a.sock", None)
+    with pytest.raises(Fatal, match="is written ipc://PATH here"):
+        check_address(f"unix:{socket_dir}/a.sock", None, ZEROMQ)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +75,7 @@ def test_a_directory_of_another_user_is_refused(tmp_path: Path) -> None:
     folder.mkdir(mode=0o700)
     os.chown(folder, OTHER_USER, OTHER_USER)
     with pytest.raises(Fatal, match=f"belongs to user {OTHER_USER}, and this is 0"):
-        check_address(f"ipc://{folder}/a.sock", None)
+        check_address(f"ipc://{folder}/a.sock", None, ZEROMQ)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 
 from engine_core.result_check import ResultCheck
 from engine_core.results import ResultReader
-from engine_core.step_plan import StepPlan, StepResult, pack_i32
+from engine_core.step_plan import StepResult, pack_i32
 from engine_core.worker_messages import (
     PROTOCOL,
     BadMessage,
@@ -75,6 +75,10 @@ def test_a_message_has_one_frame() -> None:
     [
         {"num_blocks": 0},
         {"num_blocks": 2**40},
+        {"num_blocks": 2**21 + 1},
+        {"numerics_id": "x" * 4097},
+        {"sampling_defaults": {"temperature": float("nan")}},
+        {"sampling_defaults": {"top_k": -2}},
         {"block_size": -1},
         {"vocab_size": 0},
         {"max_model_len": 2**31},
@@ -94,11 +98,14 @@ def test_facts_that_no_model_has_are_no_message(change: dict[str, Any]) -> None:
     assert isinstance(decode_from_worker([encode(Register(1, make_facts()))]), Register)
 
 
-PLAN = StepPlan(1, 1, None, [], [], pack_i32([0, 1, 2]), *[b""] * 4, [], [])
+HANDLES = pack_i32([5, 6])
 GOOD = StepResult(1, 1, *(pack_i32(column) for column in ([5, 6], [0, 3], [1, 1], [7, 49], [0, 2], [49, 1])), b"\0" * 8)
 BAD_RESULTS: dict[str, dict[str, Any]] = {
     "half a number": {"handles": b"\0" * 7},
-    "more rows than planned": {name: pack_i32([1] * 4) for name in ("handles", "start_indices", "counts", "token_ids")},
+    "another request": {"handles": pack_i32([5, 7])},
+    "another order": {"handles": pack_i32([6, 5])},
+    "no rows": dict.fromkeys(("handles", "start_indices", "counts", "token_ids"), b""),
+    "a row without a token": {"counts": pack_i32([1, 0]), "token_ids": pack_i32([7])},
     "counts missing": {"counts": pack_i32([1])},
     "starts missing": {"start_indices": b""},
     "a count below zero": {"counts": pack_i32([3, -1])},
@@ -114,31 +121,52 @@ BAD_RESULTS: dict[str, dict[str, Any]] = {
     "logprobs without ids": {"logprob_token_ids": b""},
     "half a logprob": {"logprobs": b"\0" * 7},
     "a logprob's id beyond the vocabulary": {"logprob_token_ids": pack_i32([49, 50])},
-    "more errors than rows": {"errors": [(1, "")] * 4},
+    "an error beside its row": {"errors": [(6, "broken")]},
+    "an error of another request": {"errors": [(7, "broken")]},
+    "an error of a megabyte": {
+        "errors": [(6, "x" * 2**20)],
+        "handles": pack_i32([5]),
+        "start_indices": pack_i32([0]),
+        "counts": pack_i32([1]),
+        "token_ids": pack_i32([7]),
+        "logprob_widths": pack_i32([0]),
+        "logprob_token_ids": b"",
+        "logprobs": b"",
+    },
+    "another width than wanted": {"logprob_widths": pack_i32([0, 1])},
 }
 
 
+def wanted(handle: int) -> int | None:
+    """Top logprobs: request 6 has one."""
+    return 1 if handle == 6 else None
+
+
 def test_a_result_that_can_be_passes() -> None:
-    check = ResultCheck(50, 20)
-    check(GOOD, PLAN)
-    check(StepResult(1, 1, *[b""] * 7), PLAN)
-    check(StepResult(1, 1, *[b""] * 7, [(5, "broken")]), PLAN)
+    check = ResultCheck(50)
+    check(GOOD, HANDLES, wanted)
+    check(StepResult(1, 1, *[b""] * 7), b"", wanted)
+    check(StepResult(1, 1, *[b""] * 7, [(6, "broken"), (5, "broken")]), HANDLES, wanted)
+    one = StepResult(
+        1, 1, pack_i32([6]), pack_i32([3]), pack_i32([1]), pack_i32([7]), pack_i32([2]), pack_i32([7, 8]), b"\0" * 8
+    )
+    check(msgspec.structs.replace(one, errors=[(5, "broken")]), HANDLES, wanted)
 
 
 @pytest.mark.parametrize("change", BAD_RESULTS.values(), ids=BAD_RESULTS)
 def test_a_result_that_cannot_be_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(BadMessage):
-        ResultCheck(50, 20)(msgspec.structs.replace(GOOD, **change), PLAN)
+        ResultCheck(50)(msgspec.structs.replace(GOOD, **change), HANDLES, wanted)
 
 
 def test_random_columns_are_refused_or_read() -> None:
     """Whatever passes the check, the scheduler's reader can read."""
-    source, check, passed = np.random.default_rng(7), ResultCheck(50, 20), 0
+    source, check, passed = np.random.default_rng(7), ResultCheck(50), 0
     for _ in range(5000):
         columns = [pack_i32(source.integers(-1, 3, size=source.choice([1, 1, 1, 2]))) for _ in range(7)]
         result = StepResult(1, 1, *columns)
         try:
-            check(result, PLAN)
+            check(result, result.handles, lambda handle: None)
         except BadMessage:
             continue
         passed += 1

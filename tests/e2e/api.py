@@ -119,7 +119,10 @@ def error_of(response: httpx.Response, status: int) -> Json:
 
 def assert_idle(server: Server, steps_before: int) -> None:
     """Nothing runs and no block is held, long before the work would have been done."""
-    wait_for(lambda: server.stats().num_running == 0, "the generation stops", 5)
-    wait_for(lambda: server.stats().num_free_blocks == server.stats().num_blocks, "the blocks are free", 5)
-    assert server.stats().num_waiting == 0
+
+    def idle() -> bool:
+        stats = server.stats()
+        return not stats.num_running and not stats.num_waiting and stats.num_free_blocks == stats.num_blocks
+
+    wait_for(idle, "no request runs or waits, and all blocks are free", 5)
     assert server.stats().num_steps - steps_before < LONG / 2

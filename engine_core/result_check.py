@@ -4,8 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from engine_core.step_plan import ITEM_BYTES, StepResult, unpack_i32
-from engine_core.worker_messages import BadMessage
+from engine_core.step_plan import ITEM_BYTES, BadMessage, StepResult, checked_column, unpack_i32
 
 MAX_TOKENS = 1  # of one row: nothing drafts tokens yet
 MAX_ERROR_CHARACTERS = 1000
@@ -28,8 +27,8 @@ class ResultCheck:
             raise BadMessage("handles: not those of the rows that the plan samples, in its order")
         if not len(result.start_indices) == len(result.counts) == len(result.handles):
             raise BadMessage("start_indices, counts: not as many as handles")
-        counts = _column("counts", result.counts, MAX_TOKENS)
-        token_ids = _column("token_ids", result.token_ids, self._vocab_size - 1)
+        counts = checked_column("counts", result.counts, MAX_TOKENS)
+        token_ids = checked_column("token_ids", result.token_ids, self._vocab_size - 1)
         if not counts.sum() == len(counts) == len(token_ids):
             raise BadMessage(f"token_ids: {len(token_ids)}, where {len(counts)} rows have one each")
         if result.logprobs or result.logprob_token_ids:
@@ -37,8 +36,8 @@ class ResultCheck:
 
     def _check_logprobs(self, result: StepResult, num_logprobs: Callable[[int], int | None]) -> None:
         """A request that ended meanwhile may have any width up to the vocabulary's."""
-        widths = _column("logprob_widths", result.logprob_widths, self._vocab_size + 1)
-        ids = _column("logprob_token_ids", result.logprob_token_ids, self._vocab_size - 1)
+        widths = checked_column("logprob_widths", result.logprob_widths, self._vocab_size + 1)
+        ids = checked_column("logprob_token_ids", result.logprob_token_ids, self._vocab_size - 1)
         if len(result.logprob_widths) != len(result.handles):
             raise BadMessage("logprob_widths: not as many as handles")
         for handle, width in zip(unpack_i32(result.handles).tolist(), widths.tolist(), strict=True):
@@ -51,18 +50,8 @@ class ResultCheck:
 
 def _check_errors(result: StepResult, handles: bytes) -> None:
     """Each row is in the columns or among the errors, once."""
-    found = _column("handles", result.handles, 2**31 - 1).tolist() + [handle for handle, _ in result.errors]
+    found = checked_column("handles", result.handles, 2**31 - 1).tolist() + [handle for handle, _ in result.errors]
     if sorted(found) != sorted(unpack_i32(handles).tolist()):
         raise BadMessage("handles, errors: not those of the rows that the plan samples")
     if max(len(message) for _, message in result.errors) > MAX_ERROR_CHARACTERS:
         raise BadMessage(f"errors: one has more than {MAX_ERROR_CHARACTERS} characters")
-
-
-def _column(name: str, data: bytes, highest: int) -> "np.ndarray[tuple[int], np.dtype[np.uint32]]":
-    """Reads the column as unsigned, so that one comparison also finds negative numbers."""
-    if len(data) % ITEM_BYTES:
-        raise BadMessage(f"{name}: {len(data)} bytes are no column")
-    column = np.frombuffer(data, dtype="<u4")
-    if column.max(initial=0) > highest:
-        raise BadMessage(f"{name}: {column.astype(np.int32).tolist()[int(column.argmax())]} is not from 0 to {highest}")
-    return column

@@ -14,6 +14,13 @@ import numpy.typing as npt
 ITEM_BYTES = 4
 
 
+class BadMessage(ValueError):
+    """A message is malformed, has values out of range, or does not follow from the messages before it.
+
+    The text is one line for people, and quotes no bytes of the message.
+    """
+
+
 def pack_i32(values: list[int] | npt.NDArray[Any]) -> bytes:
     """Ints in [-2**31, 2**31) as little-endian int32."""
     return np.asarray(values, dtype="<i4").tobytes()
@@ -22,6 +29,20 @@ def pack_i32(values: list[int] | npt.NDArray[Any]) -> bytes:
 def unpack_i32(column: bytes) -> npt.NDArray[np.int32]:
     """Read-only view of a column, [rows] int32."""
     return np.frombuffer(column, dtype="<i4")
+
+
+def checked_column(name: str, data: bytes, highest: int) -> npt.NDArray[np.uint32]:
+    """Read-only view of a column of a peer, [rows]. Raises BadMessage for a value that is not from 0 to `highest`.
+
+    Reads it as unsigned, so that one comparison also finds negative numbers.
+    """
+    if len(data) % ITEM_BYTES:
+        raise BadMessage(f"{name}: {len(data)} bytes are no column")
+    column = np.frombuffer(data, dtype="<u4")
+    if column.max(initial=0) > highest:
+        value = int(unpack_i32(data)[column.argmax()])
+        raise BadMessage(f"{name}: {value} is not from 0 to {highest}")
+    return column
 
 
 class SamplingParams(msgspec.Struct, array_like=True, frozen=True):

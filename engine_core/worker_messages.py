@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from engine_core.step_plan import StepPlan, StepResult
+from engine_core.step_plan import BadMessage, StepPlan, StepResult
 
 PROTOCOL = 1
 MAX_BLOCKS = 2**21  # of a KV cache: at 16 tokens each, 34 million tokens
@@ -19,10 +19,6 @@ MAX_NAMES = 1024
 MAX_IDS = 1024  # eos token ids
 MAX_LENGTH = 2**31 - 1  # of a request, in tokens; of a vocabulary
 MAX_KV_GROUPS = 64
-
-
-class BadMessage(ValueError):
-    """A frame that is no message, or a message with values out of range. The text quotes nothing of it."""
 
 
 class SamplingDefaults(msgspec.Struct, frozen=True):

@@ -18,8 +18,8 @@ from engine_core.request import Request
 from engine_core.result_check import ResultCheck
 from engine_core.scheduler import Limits, Scheduler
 from engine_core.step_deadline import StepDeadlines, Work, work_of
-from engine_core.step_plan import StepPlan, StepResult
-from engine_core.worker_messages import BadMessage, ModelFacts, Register
+from engine_core.step_plan import BadMessage, StepPlan, StepResult
+from engine_core.worker_messages import ModelFacts, Register
 from services.engine.worker_link import WorkerGone, WorkerLink
 from services.tracing import now
 

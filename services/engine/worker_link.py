@@ -10,10 +10,9 @@ from typing import NoReturn
 
 import zmq
 
-from engine_core.step_plan import StepPlan, StepResult
+from engine_core.step_plan import BadMessage, StepPlan, StepResult
 from engine_core.worker_messages import (
     PROTOCOL,
-    BadMessage,
     EngineLimits,
     EngineMessage,
     Ping,

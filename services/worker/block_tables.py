@@ -5,9 +5,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from engine_core.step_plan import BadMessage
 from kernels.transfer import to_device
 from services.worker.device import Device
-from services.worker.errors import PlanError
 
 Ints = npt.NDArray[np.int32]
 
@@ -29,12 +29,12 @@ class BlockTables:
 
     def append(self, slots: Ints, offsets: Ints, block_ids: Ints) -> None:
         """As a plan has them: to each of the slots, which are different ones, the blocks between its offset and the
-        next one's. Raises PlanError where a request would have more than its longest needs."""
+        next one's. Raises BadMessage where a request would have more than its longest needs."""
         if not len(block_ids):
             return
         counts = np.diff(offsets)
         if (self._lengths[slots] + counts > self._host.shape[1]).any():
-            raise PlanError(f"a request would have more than {self._host.shape[1]} blocks")
+            raise BadMessage(f"a request would have more than {self._host.shape[1]} blocks")
         owners = np.repeat(slots, counts)
         places = np.arange(len(block_ids)) + np.repeat(self._lengths[slots] - offsets[:-1], counts)
         self._host[owners, places] = block_ids

@@ -5,10 +5,9 @@ import time
 import zmq
 import zmq.utils.monitor
 
-from engine_core.step_plan import StepPlan, StepResult
+from engine_core.step_plan import BadMessage, StepPlan, StepResult
 from engine_core.worker_messages import (
     PROTOCOL,
-    BadMessage,
     EngineLimits,
     ModelFacts,
     Ping,

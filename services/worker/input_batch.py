@@ -13,11 +13,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from engine_core.step_plan import NewRequest, StepPlan, unpack_i32
+from engine_core.step_plan import BadMessage, NewRequest, StepPlan, unpack_i32
 from kernels.transfer import to_device
 from services.worker.block_tables import BlockTables
 from services.worker.device import Device
-from services.worker.errors import PlanError
 from services.worker.slots import SlotTable
 
 Ints = npt.NDArray[np.int32]
@@ -110,12 +109,12 @@ class InputBatch:
         self.num_tokens[inputs.sampled_slots] += 1
 
     def apply(self, plan: StepPlan) -> StepInputs:
-        """Takes the changes of a plan that was checked, and says what the step computes. Raises PlanError where they
+        """Takes the changes of a plan that was checked, and says what the step computes. Raises BadMessage where they
         do not follow from what is here."""
         if plan.base_step_id is None:
             self.slots.release_all()
         elif plan.base_step_id != self._last_step_id:
-            raise PlanError(
+            raise BadMessage(
                 f"plan {plan.step_id} builds on step {plan.base_step_id}, the last was {self._last_step_id}"
             )
         self._last_step_id = plan.step_id
@@ -142,7 +141,7 @@ class InputBatch:
         num_new, computed = unpack_i32(plan.num_new_tokens), unpack_i32(plan.num_computed_tokens)
         ends = computed + num_new
         if (ends > self.num_tokens[slots]).any() or (ends > self.tables.room(slots) * self._block_size).any():
-            raise PlanError(f"plan {plan.step_id} computes tokens that are not known, or have no block")
+            raise BadMessage(f"plan {plan.step_id} computes tokens that are not known, or have no block")
         starts = np.zeros(len(slots) + 1, dtype=np.int32)
         np.cumsum(num_new, out=starts[1:])
         row_of = np.repeat(np.arange(len(slots)), num_new)  # [T]

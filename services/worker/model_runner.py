@@ -58,12 +58,12 @@ class ModelRunner:
         self._device = device
 
     def execute(self, plan: StepPlan) -> StepResult:
-        """Launches a plan and waits for it. Raises PlanError."""
+        """Launches a plan and waits for it. Raises BadMessage."""
         return self.collect(self.launch(plan))
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> Launched:
-        """Does not wait for the device. Raises PlanError for a plan that cannot be, or does not follow from the one
+        """Does not wait for the device. Raises BadMessage for a plan that cannot be, or does not follow from the one
         before it; afterwards no other can."""
         self._check(plan)
         inputs = self._batch.apply(plan)

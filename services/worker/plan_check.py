@@ -6,10 +6,8 @@ This checks what one plan shows by itself. InputBatch checks what a plan must sh
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from engine_core.step_plan import ITEM_BYTES, NewRequest, SamplingParams, StepPlan
-from services.worker.errors import PlanError
+from engine_core.step_plan import BadMessage, NewRequest, SamplingParams, StepPlan, checked_column
 
 NUM_GROUPS = 1  # KV groups
 MAX_SEED = 2**64 - 1
@@ -29,17 +27,17 @@ class PlanCheck:
     max_logprobs: int
 
     def __call__(self, plan: StepPlan) -> None:
-        """Raises PlanError."""
-        slots = _column("slots", plan.slots, self.max_num_seqs - 1)
+        """Raises BadMessage."""
+        slots = checked_column("slots", plan.slots, self.max_num_seqs - 1)
         rows = len(slots)
         _require(0 < rows <= self.max_num_seqs, f"{rows} rows, but from 1 to {self.max_num_seqs} can be")
         _require(len(set(slots.tolist())) == rows, "a slot has two rows")
         for name in ("num_new_tokens", "num_computed_tokens", "output_indices", "sampled"):
             _require(len(getattr(plan, name)) == len(plan.slots), f"{name}: not as many as slots")
-        num_new = _column("num_new_tokens", plan.num_new_tokens, self.max_num_batched_tokens)
-        computed = _column("num_computed_tokens", plan.num_computed_tokens, self.max_model_len)
-        _column("output_indices", plan.output_indices, self.max_model_len)
-        _column("sampled", plan.sampled, 1)
+        num_new = checked_column("num_new_tokens", plan.num_new_tokens, self.max_num_batched_tokens)
+        computed = checked_column("num_computed_tokens", plan.num_computed_tokens, self.max_model_len)
+        checked_column("output_indices", plan.output_indices, self.max_model_len)
+        checked_column("sampled", plan.sampled, 1)
         total = int(num_new.sum(dtype=np.int64))
         _require(bool(num_new.all()), "a row computes nothing")
         _require(total <= self.max_num_batched_tokens, f"{total} tokens, but {self.max_num_batched_tokens} at most")
@@ -54,20 +52,20 @@ class PlanCheck:
 
     def _check_blocks(self, plan: StepPlan, rows: int) -> None:
         _require(len(plan.block_offsets) == len(plan.block_ids) == NUM_GROUPS, f"{NUM_GROUPS} KV group is here")
-        ids = _column("block_ids", plan.block_ids[0], self.num_blocks - 1)
-        offsets = _column("block_offsets", plan.block_offsets[0], len(ids)).astype(np.int64)
+        ids = checked_column("block_ids", plan.block_ids[0], self.num_blocks - 1)
+        offsets = checked_column("block_offsets", plan.block_offsets[0], len(ids)).astype(np.int64)
         _require(len(offsets) == rows + 1, "block_offsets: not one more than rows")
         right = offsets[0] == 0 and offsets[-1] == len(ids) and bool((np.diff(offsets) >= 0).all())
         _require(right, "block_offsets do not divide block_ids")
 
     def _check_request(self, request: NewRequest) -> None:
         _require(0 <= request.slot < self.max_num_seqs, f"slot {request.slot}: there are {self.max_num_seqs}")
-        prompt = _column("prompt_token_ids", request.prompt_token_ids, self.vocab_size - 1)
-        output = _column("output_token_ids", request.output_token_ids, self.vocab_size - 1)
+        prompt = checked_column("prompt_token_ids", request.prompt_token_ids, self.vocab_size - 1)
+        output = checked_column("output_token_ids", request.output_token_ids, self.vocab_size - 1)
         length = len(prompt) + len(output)
         _require(len(prompt) > 0 and length <= self.max_model_len, f"a request of {length} tokens")
         _require(len(request.block_ids) == NUM_GROUPS, f"{NUM_GROUPS} KV group is here")
-        ids = _column("block_ids", request.block_ids[0], self.num_blocks - 1)
+        ids = checked_column("block_ids", request.block_ids[0], self.num_blocks - 1)
         _require(len(ids) <= -(-self.max_model_len // self.block_size), f"a request of {len(ids)} blocks")
         _require(0 <= request.handle < 2**31, "a handle out of range")
         _require(0 <= request.seed <= MAX_SEED and 0 <= request.choice <= MAX_CHOICE, "a seed or choice out of range")
@@ -84,14 +82,4 @@ class PlanCheck:
 
 def _require(holds: bool, message: str) -> None:
     if not holds:
-        raise PlanError(message)
-
-
-def _column(name: str, data: bytes, highest: int) -> npt.NDArray[np.uint32]:
-    """Reads the column as unsigned, so that one comparison also finds negative numbers."""
-    if len(data) % ITEM_BYTES:
-        raise PlanError(f"{name}: {len(data)} bytes are no column")
-    column = np.frombuffer(data, dtype="<u4")
-    if column.max(initial=0) > highest:
-        raise PlanError(f"{name}: {int(column.max()):#x} is not from 0 to {highest}")
-    return column
+        raise BadMessage(message)

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from types import FrameType
 
+from engine_core.step_plan import BadMessage
 from services import model_files
 from services.config import WorkerOptions
 from services.errors import Fatal
@@ -17,7 +18,7 @@ from services.security.secret import ClusterSecret, cluster_secret
 from services.tracing import now, set_up_tracing
 from services.worker.building import build_runner
 from services.worker.engine_link import EngineGone, EngineLink, EngineRefused
-from services.worker.errors import ModelError, PlanError
+from services.worker.errors import ModelError
 from services.worker.facts import model_facts
 from services.worker.loading import LoadedModel, load_model
 from services.worker.model_runner import Launched, ModelRunner
@@ -71,7 +72,7 @@ def _run(options: WorkerOptions, secret: ClusterSecret | None, metrics: WorkerMe
             pause = AGAIN_SECONDS
         except EngineGone as gone:
             log.warning("%s: waiting for the next one", gone)
-        except PlanError as error:
+        except BadMessage as error:
             log.error("the engine breaks the protocol (%s): beginning anew in %.0f s", error, AGAIN_SECONDS)
             pause = AGAIN_SECONDS
         finally:

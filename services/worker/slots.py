@@ -4,9 +4,8 @@ looked up and not walked. Slots are the engine's to give."""
 import numpy as np
 import numpy.typing as npt
 
-from engine_core.step_plan import NewRequest, SamplingParams
+from engine_core.step_plan import BadMessage, NewRequest, SamplingParams
 from kernels.interface import DRAW
-from services.worker.errors import PlanError
 from services.worker.sampler import NO_LOGPROBS, draw_of, has_penalty
 
 Slots = npt.NDArray[np.integer]
@@ -29,10 +28,10 @@ class SlotTable:
         return len(self._taken)
 
     def add(self, request: NewRequest, num_prompt_tokens: int) -> None:
-        """Raises PlanError for a slot that somebody has."""
+        """Raises BadMessage for a slot that somebody has."""
         slot, sampling = request.slot, request.sampling
         if self._taken[slot]:
-            raise PlanError(f"slot {slot} is taken")
+            raise BadMessage(f"slot {slot} is taken")
         self._taken[slot] = True
         self.handles[slot] = request.handle
         self.num_prompt_tokens[slot] = num_prompt_tokens
@@ -49,9 +48,9 @@ class SlotTable:
         self._taken[:] = False
 
     def check(self, slots: Slots) -> None:
-        """Raises PlanError when one of them is empty."""
+        """Raises BadMessage when one of them is empty."""
         if not self._taken[slots].all():
-            raise PlanError(f"slot {slots[~self._taken[slots]][0]} is empty")
+            raise BadMessage(f"slot {slots[~self._taken[slots]][0]} is empty")
 
     def sampling(self, slot: int) -> SamplingParams:
         sampling = self._sampling[slot]

@@ -112,7 +112,7 @@ def test_an_older_worker_skips_what_a_newer_plan_adds_at_the_end() -> None:
 
 def test_a_broken_frame_is_an_error_and_nothing_else() -> None:
     for frame in (b"", b"\xff\xff", msgspec.msgpack.encode({"type": "step"}), b"\x80\x04K\x01."):
-        with pytest.raises(worker_messages.BadMessage):
+        with pytest.raises(step_plan.BadMessage):
             worker_messages.decode_from_engine([frame])
 
 

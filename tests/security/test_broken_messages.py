@@ -14,10 +14,9 @@ import pytest
 
 from engine_core.result_check import ResultCheck
 from engine_core.results import ResultReader
-from engine_core.step_plan import StepResult, pack_i32
+from engine_core.step_plan import BadMessage, StepResult, pack_i32
 from engine_core.worker_messages import (
     PROTOCOL,
-    BadMessage,
     EngineLimits,
     ModelFacts,
     Register,

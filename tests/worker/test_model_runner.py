@@ -8,11 +8,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from engine_core.step_plan import NewRequest, SamplingParams, StepPlan, StepResult, pack_i32, unpack_i32
+from engine_core.step_plan import BadMessage, NewRequest, SamplingParams, StepPlan, StepResult, pack_i32, unpack_i32
 from engine_core.worker_messages import EngineLimits
 from services.config import WorkerOptions
 from services.worker.building import build_runner
-from services.worker.errors import PlanError
 from services.worker.loading import load_model
 from services.worker.model_runner import ModelRunner
 from services.worker.phases import Phases
@@ -116,14 +115,14 @@ def test_a_gap_between_plans_is_noticed(path: Path) -> None:
     plans, runner = HandMadePlans(0), make_runner(path)
     runner.execute(plans.plan([(0, 2, 0, True)], [plans.new(0, [1, 2], 1)], [[]], [0]))
     plans.step_id += 1
-    with pytest.raises(PlanError, match="plan 3 builds on step 2, the last was 1"):
+    with pytest.raises(BadMessage, match="plan 3 builds on step 2, the last was 1"):
         runner.execute(plans.plan([(0, 1, 2, True)], [], [[]], [1]))
 
 
 def test_a_taken_slot_is_noticed(path: Path) -> None:
     plans, runner = HandMadePlans(0), make_runner(path)
     runner.execute(plans.plan([(0, 2, 0, True)], [plans.new(0, [1, 2], 1)], [[]], [0]))
-    with pytest.raises(PlanError, match="slot 0 is taken"):
+    with pytest.raises(BadMessage, match="slot 0 is taken"):
         runner.execute(plans.plan([(0, 2, 0, True)], [plans.new(0, [3, 4], 1)], [[]], [0]))
 
 

@@ -9,8 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from engine_core.step_plan import NewRequest, SamplingParams, StepPlan, pack_i32, unpack_i32
-from services.worker.errors import PlanError
+from engine_core.step_plan import BadMessage, NewRequest, SamplingParams, StepPlan, pack_i32, unpack_i32
 from services.worker.plan_check import PlanCheck
 from tests.checkpoints import make_qwen3
 from tests.worker.test_model_runner import HandMadePlans, make_runner
@@ -102,7 +101,7 @@ def test_a_plan_that_can_be_passes() -> None:
 
 @pytest.mark.parametrize("change", BAD.values(), ids=BAD)
 def test_a_plan_that_cannot_be_is_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(PlanError):
+    with pytest.raises(BadMessage):
         CHECK(msgspec.structs.replace(PLAN, **change))
 
 
@@ -126,7 +125,7 @@ def test_what_does_not_follow_is_refused(path: Path, row: tuple[int, int, int, b
     if said is None:
         runner.execute(plan)
         return
-    with pytest.raises(PlanError, match=said):
+    with pytest.raises(BadMessage, match=said):
         runner.execute(plan)
 
 
@@ -158,6 +157,6 @@ def test_random_columns_are_refused_or_run(path: Path) -> None:
         try:
             runner.execute(msgspec.structs.replace(plan, **{name: changed}))
             ran += 1
-        except PlanError:
+        except BadMessage:
             refused += 1
     assert ran > 20 and refused > 100

@@ -25,6 +25,7 @@ class Batch:
         self.num_computed = np.zeros(max_num_seqs, dtype=np.int32)  # once the plans that were sent have run
         self.sample_end = np.zeros(max_num_seqs, dtype=np.int32)  # output tokens known or sampled, ids here or not yet
         self.max_tokens = np.zeros(max_num_seqs, dtype=np.int32)
+        self.logprob_widths = np.zeros(max_num_seqs, dtype=np.int32)  # entries per token; 0: the request wants none
         self.num_blocks = np.zeros(max_num_seqs, dtype=np.int32)  # that the request has
         self.num_sent_blocks = np.zeros(max_num_seqs, dtype=np.int32)  # that the worker knows of
         self.slots = np.zeros(0, dtype=np.int32)  # of the running, by rank
@@ -51,6 +52,7 @@ class Batch:
         self.num_computed[slot] = num_computed_tokens
         self.sample_end[slot] = request.num_output_tokens
         self.max_tokens[slot] = request.sampling.max_tokens
+        self.logprob_widths[slot] = 0 if request.sampling.logprobs is None else 1 + request.sampling.logprobs
         self.num_blocks[slot] = self.num_sent_blocks[slot] = len(request.blocks[0])
         insort(self.running, request, key=self._rank)
         self.slots = np.insert(self.slots, self._place(request), slot)

@@ -16,6 +16,7 @@ from engine_core.events import Admitted, Finished, Logprobs, NewTokens, Schedule
 from engine_core.kv_cache_manager import KVCacheManager
 from engine_core.plan_builder import PlanBuilder
 from engine_core.request import Request, Stop, stop_at
+from engine_core.result_check import SampledRows
 from engine_core.results import ResultReader
 from engine_core.step_plan import StepPlan, StepResult, pack_i32, unpack_i32
 from engine_core.suspects import Suspects, verdict
@@ -207,15 +208,15 @@ class Scheduler:
                 events.finished.append(self._finish(self._requests[handle], Stop("error", message=message)))
         return events
 
-    def sampled_handles(self, plan: StepPlan) -> bytes:
-        """The requests that the newest plan samples for, as its result has them: a column of handles, in its order."""
-        sampled = unpack_i32(plan.slots)[unpack_i32(plan.sampled) != 0]
-        return pack_i32(self.batch.handles[sampled])
-
-    def num_logprobs(self, handle: int) -> int | None:
-        """Top logprobs that a request wants beside the sampled token's; None: none at all, or no such request."""
-        request = self._requests.get(handle)
-        return request.sampling.logprobs if request is not None else None
+    def sampled_rows(self, plan: StepPlan) -> SampledRows:
+        """What the result of the newest plan must answer. Call it before the batch changes again."""
+        sampled = unpack_i32(plan.sampled) != 0
+        slots = unpack_i32(plan.slots)[sampled]
+        return SampledRows(
+            handles=pack_i32(self.batch.handles[slots]),
+            start_indices=pack_i32(unpack_i32(plan.output_indices)[sampled]),
+            logprob_widths=pack_i32(self.batch.logprob_widths[slots]),
+        )
 
     def stats(self) -> SchedulerStats:
         return SchedulerStats(

@@ -15,7 +15,7 @@ from engine_core.flight_recorder import FlightRecorder, RecordedScheduler
 from engine_core.kv_cache_manager import KVCacheManager
 from engine_core.plan_builder import PlanBuilder
 from engine_core.request import Request
-from engine_core.result_check import ResultCheck
+from engine_core.result_check import ResultCheck, SampledRows
 from engine_core.scheduler import Limits, Scheduler
 from engine_core.step_deadline import StepDeadlines, Work, work_of
 from engine_core.step_plan import BadMessage, StepPlan, StepResult
@@ -59,7 +59,7 @@ class _Step:
     plan: StepPlan
     planned: int  # nanoseconds since the epoch
     work: Work
-    handles: bytes  # of the rows that sample, as the result has them
+    rows: SampledRows
 
 
 @dataclass(frozen=True)
@@ -138,20 +138,20 @@ class BusyLoop:
         plan = scheduler.schedule()
         if plan is not None:
             plan.continues = not self._idle
-            self._send(plan, planned, scheduler.sampled_handles(plan))
+            self._send(plan, planned, scheduler.sampled_rows(plan))
         self._idle = plan is None and not self._in_flight
         if len(self._in_flight) >= self._rules.steps_in_flight or (self._in_flight and plan is None):
             self._take_result(scheduler)
         elif plan is None and self._link.poll_result() is not None:
             raise WorkerGone("the worker sent a result that nobody asked for")
 
-    def _send(self, plan: StepPlan, planned: int, handles: bytes) -> None:
+    def _send(self, plan: StepPlan, planned: int, rows: SampledRows) -> None:
         work = work_of(plan)
         plan.deadline_ms = int(1000 * self._deadlines.deadline(work))
         self._link.send(plan)
         if not self._in_flight:
             self._began = time.monotonic()
-        self._in_flight.append(_Step(plan, planned, work, handles))
+        self._in_flight.append(_Step(plan, planned, work, rows))
 
     def _take_result(self, scheduler: Scheduler) -> None:
         """The oldest one's; a worker runs its plans in order."""
@@ -159,7 +159,7 @@ class BusyLoop:
         while not self._stopping:
             result = self._link.poll_result()
             if result is not None and result.step_id == step.plan.step_id:
-                self._check_result(result, step, scheduler)
+                self._check_result(result, step)
                 self._in_flight.popleft()
                 self._measure(step)
                 times = StepTimes(step.planned, now(), step.work.tokens)
@@ -169,11 +169,11 @@ class BusyLoop:
                 self._link.give_up()
                 raise WorkerGone(overrun)
 
-    def _check_result(self, result: StepResult, step: _Step, scheduler: Scheduler) -> None:
+    def _check_result(self, result: StepResult, step: _Step) -> None:
         """Raises WorkerGone for a malformed one."""
         assert self._check is not None
         try:
-            self._check(result, step.handles, scheduler.num_logprobs)
+            self._check(result, step.rows)
         except BadMessage as bad:
             self._link.refuse(str(bad))
 

@@ -5,14 +5,15 @@ from collections import deque
 import pytest
 
 from engine_core.events import Finished
+from engine_core.result_check import ResultCheck, SampledRows
 from engine_core.scheduler import Scheduler
 from engine_core.step_plan import StepResult, unpack_i32
 from tests.engine_core.test_scheduler import add_all, make_scheduler
-from tests.fakes import FakeWorker, make_core_request, oracle
+from tests.fakes import FakeWorker, make_core_request, make_facts, oracle
 
 
 class Pipe:
-    """Scheduler and worker with so many steps between plan and result."""
+    """Scheduler and worker with so many steps between plan and result. Each result must answer its plan."""
 
     def __init__(self, scheduler: Scheduler, worker: FakeWorker, steps_in_flight: int = 2) -> None:
         self.scheduler = scheduler
@@ -21,18 +22,20 @@ class Pipe:
         self.finished: dict[int, Finished] = {}
         self.admitted: list[int] = []
         self._steps_in_flight = steps_in_flight
-        self._results: deque[StepResult] = deque()
+        self._results: deque[tuple[StepResult, SampledRows]] = deque()
 
     def plan(self) -> bool:
         """Sends the next plan; False when there is none."""
         plan = self.scheduler.schedule()
         if plan is not None:
-            self._results.append(self.worker.execute(plan))
+            self._results.append((self.worker.execute(plan), self.scheduler.sampled_rows(plan)))
         return plan is not None
 
     def take(self) -> None:
         """The oldest result comes back."""
-        events = self.scheduler.update(self._results.popleft())
+        result, rows = self._results.popleft()
+        ResultCheck(make_facts().vocab_size)(result, rows)
+        events = self.scheduler.update(result)
         for tokens in events.new_tokens:
             self.outputs.setdefault(tokens.handle, []).extend(tokens.token_ids)
         self.finished |= {one.handle: one for one in events.finished}
@@ -105,6 +108,25 @@ def test_an_abort_with_steps_in_flight_drops_both() -> None:
     assert finished is not None and finished.stop.reason == "abort"
     pipe.run()
     assert pipe.outputs == {1: oracle([4, 5], 9)}
+
+
+def test_a_result_answers_its_plan_whatever_became_of_its_requests() -> None:
+    """Each row has the logprobs that its request wanted when it was planned, also when another request has its slot."""
+    scheduler, worker = make_scheduler(num_blocks=6, max_num_seqs=2, prefix_caching=False)
+    counts = [None, 0, 3, None, 2]
+    add_all(scheduler, *(make_core_request(h, [h, 2, 3], 12, logprobs=count) for h, count in enumerate(counts)))
+    pipe = Pipe(scheduler, worker)
+    assert pipe.plan()
+    _, rows = pipe._results[0]
+    assert unpack_i32(rows.logprob_widths).tolist() == [0, 1]
+    assert pipe.plan()
+    scheduler.abort(0)
+    assert pipe.plan() and pipe.plan()
+    assert unpack_i32(pipe._results[-1][1].handles).tolist() == [1, 2]
+    assert unpack_i32(pipe._results[-1][1].logprob_widths).tolist() == [1, 4]
+    pipe.run()
+    assert scheduler.counters.preemptions
+    assert pipe.outputs == {handle: oracle([handle, 2, 3], 12) for handle in range(1, len(counts))}
 
 
 def test_what_an_abort_gives_back_may_be_used_at_once() -> None:

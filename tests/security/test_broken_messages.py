@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from engine_core.result_check import ResultCheck
+from engine_core.result_check import ResultCheck, SampledRows
 from engine_core.results import ResultReader
 from engine_core.step_plan import BadMessage, StepResult, pack_i32
 from engine_core.worker_messages import (
@@ -97,8 +97,24 @@ def test_facts_that_no_model_has_are_no_message(change: dict[str, Any]) -> None:
     assert isinstance(decode_from_worker([encode(Register(1, make_facts()))]), Register)
 
 
-HANDLES = pack_i32([5, 6])
+ROWS = SampledRows(pack_i32([5, 6]), pack_i32([0, 3]), pack_i32([0, 2]))  # request 6 wants one top logprob
 GOOD = StepResult(1, 1, *(pack_i32(column) for column in ([5, 6], [0, 3], [1, 1], [7, 49], [0, 2], [49, 1])), b"\0" * 8)
+ONE: dict[str, Any] = {  # request 6 alone
+    "handles": pack_i32([6]),
+    "start_indices": pack_i32([3]),
+    "counts": pack_i32([1]),
+    "token_ids": pack_i32([7]),
+    "logprob_widths": pack_i32([2]),
+}
+
+
+def logprobs(*widths: int) -> dict[str, Any]:
+    """A result's logprob columns: each row has as many entries as its width says."""
+    count = sum(widths)
+    columns = {"logprob_widths": pack_i32(list(widths)), "logprob_token_ids": pack_i32([1] * count)}
+    return columns | {"logprobs": b"\0" * 4 * count}
+
+
 BAD_RESULTS: dict[str, dict[str, Any]] = {
     "half a number": {"handles": b"\0" * 7},
     "another request": {"handles": pack_i32([5, 7])},
@@ -107,6 +123,7 @@ BAD_RESULTS: dict[str, dict[str, Any]] = {
     "a row without a token": {"counts": pack_i32([1, 0]), "token_ids": pack_i32([7])},
     "counts missing": {"counts": pack_i32([1])},
     "starts missing": {"start_indices": b""},
+    "another start": {"start_indices": pack_i32([0, 4])},
     "a count below zero": {"counts": pack_i32([3, -1])},
     "two tokens of one row": {"counts": pack_i32([2, 0])},
     "ids missing": {"token_ids": pack_i32([7])},
@@ -133,39 +150,43 @@ BAD_RESULTS: dict[str, dict[str, Any]] = {
         "logprobs": b"",
     },
     "another width than wanted": {"logprob_widths": pack_i32([0, 1])},
+    "no logprobs of a request that wants them": logprobs(0, 0),
+    "logprobs of a request that wants none": logprobs(1, 2),
+    "one logprob too many": logprobs(0, 3),
+    "one logprob too few": logprobs(0, 1),
+    "widths without logprobs": {"logprob_token_ids": b"", "logprobs": b""},
+    "no logprob column": dict.fromkeys(("logprob_widths", "logprob_token_ids", "logprobs"), b""),
+    "an error twice": ONE | {"errors": [(5, "broken"), (5, "broken")]},
+    "a row of a request that reports an error": ONE | {"errors": [(6, "broken")]},
+    "a width of a request that reports an error": {"errors": [(5, "broken")]} | ONE | {"logprob_widths": ROWS[2]},
 }
-
-
-def wanted(handle: int) -> int | None:
-    """Top logprobs: request 6 has one."""
-    return 1 if handle == 6 else None
 
 
 def test_a_result_that_can_be_passes() -> None:
     check = ResultCheck(50)
-    check(GOOD, HANDLES, wanted)
-    check(StepResult(1, 1, *[b""] * 7), b"", wanted)
-    check(StepResult(1, 1, *[b""] * 7, [(6, "broken"), (5, "broken")]), HANDLES, wanted)
-    one = StepResult(
-        1, 1, pack_i32([6]), pack_i32([3]), pack_i32([1]), pack_i32([7]), pack_i32([2]), pack_i32([7, 8]), b"\0" * 8
-    )
-    check(msgspec.structs.replace(one, errors=[(5, "broken")]), HANDLES, wanted)
+    check(GOOD, ROWS)
+    check(StepResult(1, 1, *[b""] * 7), SampledRows(b"", b"", b""))
+    check(StepResult(1, 1, *[b""] * 7, [(6, "broken"), (5, "broken")]), ROWS)
+    check(msgspec.structs.replace(GOOD, errors=[(5, "broken")], **ONE), ROWS)
 
 
 @pytest.mark.parametrize("change", BAD_RESULTS.values(), ids=BAD_RESULTS)
 def test_a_result_that_cannot_be_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(BadMessage):
-        ResultCheck(50)(msgspec.structs.replace(GOOD, **change), HANDLES, wanted)
+        ResultCheck(50)(msgspec.structs.replace(GOOD, **change), ROWS)
 
 
 def test_random_columns_are_refused_or_read() -> None:
-    """Whatever passes the check, the scheduler's reader can read."""
+    """What passes the check can be read by the scheduler's reader."""
     source, check, passed = np.random.default_rng(7), ResultCheck(50), 0
     for _ in range(5000):
+        rows = SampledRows(*(pack_i32(source.integers(0, 3, size=1)) for _ in range(3)))
         columns = [pack_i32(source.integers(-1, 3, size=source.choice([1, 1, 1, 2]))) for _ in range(7)]
+        for index, right in ((0, rows.handles), (1, rows.start_indices), (4, rows.logprob_widths)):
+            columns[index] = right if source.random() < 0.9 else columns[index]
         result = StepResult(1, 1, *columns)
         try:
-            check(result, result.handles, lambda handle: None)
+            check(result, rows)
         except BadMessage:
             continue
         passed += 1

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine_core.result_check import ResultCheck
+from engine_core.result_check import ResultCheck, SampledRows
 from engine_core.step_plan import BadMessage, StepResult, pack_i32
 from engine_core.worker_messages import (
     PROTOCOL,
@@ -82,14 +82,14 @@ def test_frames_of_a_worker() -> None:
     good = StepResult(
         7, 1, *(pack_i32(column) for column in ([1, 2], [0, 0], [1, 1], [7, 8], [1, 1], [7, 8])), b"\0" * 8
     )
-    check = ResultCheck(50)
+    check, rows = ResultCheck(50), SampledRows(good.handles, good.start_indices, good.logprob_widths)
     scheduler, _ = make_scheduler()
     for frame in frames([WorkerHello(PROTOCOL, 1, 0), Register(1, make_facts()), StepDone(good)], source):
         try:
             message = decode_from_worker([frame])
             seen["read"] += 1
             if isinstance(message, StepDone):
-                check(message.result, pack_i32([1, 2]), scheduler.num_logprobs)
+                check(message.result, rows)
                 scheduler.update(message.result)
                 seen["results"] += 1
         except BadMessage:

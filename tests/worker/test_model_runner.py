@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from engine_core.result_check import ResultCheck, SampledRows
 from engine_core.step_plan import BadMessage, NewRequest, SamplingParams, StepPlan, StepResult, pack_i32, unpack_i32
 from engine_core.worker_messages import EngineLimits
 from services.config import WorkerOptions
@@ -15,6 +16,7 @@ from services.worker.building import build_runner
 from services.worker.loading import load_model
 from services.worker.model_runner import ModelRunner
 from services.worker.phases import Phases
+from services.worker.sampler import MAX_LOGPROBS
 from tests.checkpoints import DEMO_VOCAB_SIZE, make_qwen3
 
 BLOCK_SIZE = 4
@@ -126,6 +128,18 @@ def test_a_taken_slot_is_noticed(path: Path) -> None:
         runner.execute(plans.plan([(0, 2, 0, True)], [plans.new(0, [3, 4], 1)], [[]], [0]))
 
 
+def test_a_result_has_the_columns_that_the_engine_demands(path: Path) -> None:
+    """Rows with and without logprobs, rows that sample nothing, and slots in no order."""
+    plans, counts = HandMadePlans(0), {5: None, 0: 0, 3: 3, 7: 2, 2: MAX_LOGPROBS}
+    new = [plans.new(slot, [1, 2], 1) for slot in counts]
+    for request, count in zip(new, counts.values(), strict=True):
+        request.sampling = SamplingParams(max_tokens=50, logprobs=count)
+    rows = [(slot, 2 if slot != 7 else 1, 0, slot != 7) for slot in counts]
+    result = make_runner(path).execute(plans.plan(rows, new, [[] for _ in new], [0] * 5))
+    demanded = SampledRows(pack_i32([105, 100, 103, 102]), pack_i32([0] * 4), pack_i32([0, 1, 4, 1 + MAX_LOGPROBS]))
+    ResultCheck(DEMO_VOCAB_SIZE)(result, demanded)
+
+
 def test_a_row_that_is_not_a_number_ends_alone(path: Path) -> None:
     """One request's KV is poisoned; its row reports an error, its neighbour's answer does not change."""
     healthy = make_runner(path).execute(
@@ -139,4 +153,5 @@ def test_a_row_that_is_not_a_number_ends_alone(path: Path) -> None:
     result = runner.execute(plans.plan([(0, 1, 1, True), (1, 3, 0, True)], [second], [[], []], [0, 0]))
     assert [handle for handle, _ in result.errors] == [100]
     assert unpack_i32(result.handles).tolist() == [101]
+    ResultCheck(DEMO_VOCAB_SIZE)(result, SampledRows(pack_i32([100, 101]), pack_i32([0, 0]), pack_i32([4, 4])))
     assert result.token_ids == healthy.token_ids

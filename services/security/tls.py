@@ -22,7 +22,6 @@ CHANNEL_OPTIONS = [("grpc.ssl_target_name_override", NAME)]
 BEGINS = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 ENDS = datetime.datetime(2036, 1, 1, tzinfo=datetime.UTC)
 _CURVE = ec.SECP256R1()
-_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551  # of P-256: SEC 2, section 2.4.2
 _AUTHORITY = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tandem cluster")])
 
 
@@ -75,7 +74,7 @@ def channel_credentials(secret: ClusterSecret) -> grpc.ChannelCredentials:
 def _authority_key(secret: ClusterSecret) -> ec.EllipticCurvePrivateKey:
     """Reduces 64 bits more than the order has, which keeps the bias negligible (FIPS 186-5, appendix A.2.1)."""
     number = int.from_bytes(secret.derive("grpc certificate authority", 40), "big")
-    return ec.derive_private_key(number % (_ORDER - 1) + 1, _CURVE)
+    return ec.derive_private_key(number % (_CURVE.group_order - 1) + 1, _CURVE)
 
 
 def _authority(key: ec.EllipticCurvePrivateKey) -> x509.Certificate:

@@ -17,7 +17,7 @@ from engine_core.step_plan import StepPlan, unpack_i32
 from engine_core.worker_messages import ModelFacts, SamplingDefaults
 from services.bench.simulated_worker import SimulatedWorker
 from services.process import hold_lifeline
-from services.security.secret import cluster_secret
+from services.security.secret import read_secret
 from services.worker.engine_link import EngineGone, EngineLink
 
 BLOCK_SIZE = 16
@@ -110,7 +110,8 @@ def main() -> None:
     hold_lifeline(args.lifeline_fd)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     times = SendTimes(args.num_streams, args.num_tokens)
-    link = EngineLink(args.engine, cluster_secret(None, args.cluster_secret_file))
+    secret = read_secret(args.cluster_secret_file) if args.cluster_secret_file else None
+    link = EngineLink(args.engine, secret)
     try:
         run(link, args, times)
     except EngineGone:

@@ -40,7 +40,7 @@ def main(options: EngineOptions) -> int:
 
 async def serve(options: EngineOptions) -> None:
     """Runs until cancelled. Raises Fatal when it cannot go on; a worker that dies is waited for."""
-    secret = cluster_secret(options.cluster_secret, options.cluster_secret_file)
+    secret = cluster_secret(options)
     limits = EngineLimits(PROTOCOL, options.max_num_seqs, options.max_num_batched_tokens)
     here = asyncio.get_running_loop()
     failed: asyncio.Future[None] = here.create_future()

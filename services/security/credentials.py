@@ -15,7 +15,7 @@ def main(options: CredentialsOptions) -> int:
     """Returns the exit status."""
     folder = Path(options.out)
     try:
-        secret = cluster_secret(options.cluster_secret, options.cluster_secret_file)
+        secret = cluster_secret(options)
         if secret is None:
             raise Fatal("--cluster-secret-file is missing: certificates and token follow from the secret")
         write(secret, folder)

@@ -9,7 +9,7 @@ from pathlib import Path
 from services.config import NewSecretOptions
 from services.errors import Fatal
 from services.process import fail
-from services.security.secret import cluster_secret
+from services.security.secret import read_secret
 
 SECRET_BYTES = 32
 
@@ -19,7 +19,7 @@ def main(options: NewSecretOptions) -> int:
     file = Path(options.out)
     try:
         made = write_new(file)
-        cluster_secret(None, str(file), "--out")
+        read_secret(str(file), "--out")
     except Fatal as error:
         return fail("new-secret", error)
     sys.stdout.write(f"{file}: {'a new secret' if made else 'exists already'}\n")

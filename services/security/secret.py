@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from services.config import SecretOptions
 from services.errors import Fatal
 
 MIN_BYTES = 32  # as `openssl rand -hex 32` has 64; a key of 256 bits needs no less
@@ -24,27 +25,32 @@ class ClusterSecret:
         return HKDF(SHA256(), num_bytes, salt=_SALT, info=purpose.encode()).derive(self.value)
 
 
-def cluster_secret(value: str | None, file: str | None, option: str = "--cluster-secret-file") -> ClusterSecret | None:
-    """Returns the secret: `value`, or the content of `file`, without white space at its ends. None without either.
+def cluster_secret(options: SecretOptions) -> ClusterSecret | None:
+    """Returns the secret of the environment or of a file; None without either. Raises Fatal."""
+    if options.cluster_secret_file is not None:
+        return read_secret(options.cluster_secret_file)
+    if options.cluster_secret is not None:
+        return _checked(options.cluster_secret.encode(errors="surrogateescape"), "TANDEM_CLUSTER_SECRET")
+    return None
 
-    /dev/fd/N as the file takes the secret from a descriptor. Raises Fatal when it cannot be read or has a wrong size.
+
+def read_secret(file: str, option: str = "--cluster-secret-file") -> ClusterSecret:
+    """Returns the secret in `file`. /dev/fd/N as the file takes it from a descriptor.
+
+    Raises Fatal, with the name of the option, when the file cannot be read or the secret has a wrong size.
     """
-    if file is not None:
-        found, name = _read(file, option), f"{option} {file}"
-    elif value is not None:
-        found, name = value.encode(errors="surrogateescape"), "TANDEM_CLUSTER_SECRET"
-    else:
-        return None
-    found = found.strip()
-    if not MIN_BYTES <= len(found) <= MAX_BYTES:
-        raise Fatal(f"{name}: a secret has from {MIN_BYTES} to {MAX_BYTES} bytes, and this one has {len(found)}")
-    return ClusterSecret(found)
-
-
-def _read(file: str, option: str) -> bytes:
     try:
         with Path(file).open("rb") as opened:
-            return opened.read(MAX_BYTES + 2)  # room for a line end, and one byte that shows that it is too long
+            content = opened.read(MAX_BYTES + 2)  # room for a line end, and one byte that shows that it is too long
     except (OSError, ValueError) as error:  # ValueError: a NUL in its name
         reason = error.strerror if isinstance(error, OSError) else error
         raise Fatal(f"{option}: {file} cannot be read: {reason}") from error
+    return _checked(content, f"{option} {file}")
+
+
+def _checked(content: bytes, source: str) -> ClusterSecret:
+    """The secret without white space at its ends. Raises Fatal when it has a wrong size."""
+    value = content.strip()
+    if not MIN_BYTES <= len(value) <= MAX_BYTES:
+        raise Fatal(f"{source}: a secret has from {MIN_BYTES} to {MAX_BYTES} bytes, and this one has {len(value)}")
+    return ClusterSecret(value)

@@ -49,7 +49,7 @@ async def serve(options: ShimOptions) -> None:
         front = socket.socket(fileno=options.listen_fd)
     else:
         front = listen(options.host, options.port)
-    secret = cluster_secret(options.cluster_secret, options.cluster_secret_file)
+    secret = cluster_secret(options)
     _warn_if_open(front, options)
     client = TokenizerClient(options.tokenizer, make_hello("shim"), secret)
     registry = new_registry()

@@ -232,7 +232,7 @@ async def serve(options: TokenizerOptions) -> None:
     vocabulary = Vocabulary(path)
     template = ChatTemplate(find_template(path, options.chat_template), special_tokens(path))
     hello = make_hello("tokenizer", digest=vocabulary.digest)
-    secret = cluster_secret(options.cluster_secret, options.cluster_secret_file)
+    secret = cluster_secret(options)
     engines = EngineClient(options.engine, hello, secret)
     server = RpcServer(options.listen, secret)
     registry = new_registry()

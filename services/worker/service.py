@@ -46,7 +46,7 @@ def _serve(options: WorkerOptions) -> None:
     registry = new_registry()
     metrics = WorkerMetrics(registry)
     tracing = set_up_tracing("worker", options.otlp_traces_endpoint)
-    secret = cluster_secret(options.cluster_secret, options.cluster_secret_file)
+    secret = cluster_secret(options)
     with open_monitor(options, secret, registry, metrics.registered.is_set):
         try:
             _run(options, secret, metrics, StepSpans(tracing))

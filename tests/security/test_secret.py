@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from services.command_line import parse
+from services.config import SecretOptions
 from services.errors import Fatal
-from services.security.secret import ClusterSecret, cluster_secret
+from services.security.secret import ClusterSecret, cluster_secret, read_secret
 from services.settings import UsageError
 from tests.security.strangers import OURS, THEIRS
 
@@ -26,11 +27,12 @@ def test_the_secret_is_in_no_text() -> None:
     assert VALUE not in repr(ClusterSecret(VALUE.encode())) + str(ClusterSecret(VALUE.encode()))
 
 
-def test_white_space_at_the_ends_of_a_file_does_not_count(tmp_path: Path) -> None:
+def test_white_space_at_the_ends_does_not_count(tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.write_text(f" {VALUE}\n")
-    assert cluster_secret(None, str(file)) == cluster_secret(VALUE, None) == ClusterSecret(VALUE.encode())
-    assert cluster_secret(None, None) is None
+    for options in (SecretOptions(cluster_secret_file=str(file)), SecretOptions(cluster_secret=f"{VALUE}\n")):
+        assert cluster_secret(options) == ClusterSecret(VALUE.encode())
+    assert cluster_secret(SecretOptions()) is None
 
 
 def test_a_descriptor_hands_it_over() -> None:
@@ -39,7 +41,7 @@ def test_a_descriptor_hands_it_over() -> None:
         file.write(VALUE.encode())
         file.flush()
         for _ in range(2):
-            assert cluster_secret(None, f"/dev/fd/{file.fileno()}") == ClusterSecret(VALUE.encode())
+            assert read_secret(f"/dev/fd/{file.fileno()}") == ClusterSecret(VALUE.encode())
 
 
 @pytest.mark.parametrize(
@@ -55,14 +57,14 @@ def test_what_is_no_secret_is_refused(tmp_path: Path, content: bytes, said: str)
     file = tmp_path / "secret"
     file.write_bytes(content)
     with pytest.raises(Fatal, match=said):
-        cluster_secret(None, str(file))
+        read_secret(str(file))
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(Fatal, match=rf"--cluster-secret-file: {tmp_path}/none cannot be read: No such file"):
-        cluster_secret(None, f"{tmp_path}/none")
+        cluster_secret(SecretOptions(cluster_secret_file=f"{tmp_path}/none"))
     with pytest.raises(Fatal, match="TANDEM_CLUSTER_SECRET: .* this one has 3"):
-        cluster_secret("abc", None)
+        cluster_secret(SecretOptions(cluster_secret="abc"))
 
 
 def test_it_has_no_place_on_a_command_line_or_in_a_configuration_file(

@@ -27,7 +27,7 @@ STATUS: dict[str, Status] = {
 
 
 # What code that reads a malformed message raises. It ends the stream; the process goes on.
-NONSENSE = (ValueError, LookupError, OverflowError, DecodeError)
+MALFORMED = (ValueError, LookupError, OverflowError, DecodeError)
 MAX_MESSAGE_CHARACTERS = 1000  # both may quote what a client sent
 MAX_PARAM_CHARACTERS = 100
 RECONNECT_SECONDS = 2  # after which a peer that was gone may be there again

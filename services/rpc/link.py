@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 
 from services.logs import RateLimitedLog
 from services.rpc.call import StreamBroken
-from services.rpc.errors import NONSENSE, unavailable
+from services.rpc.errors import MALFORMED, unavailable
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.hello import HelloMismatch, check_hello
 from services.rpc.mailbox import EntryMailbox
@@ -141,7 +141,8 @@ class Link(Generic[EntryT, UpT]):
                 self.num_received += 1
                 try:
                     self._owner.receive(self, message)
-                except NONSENSE as error:
+                except MALFORMED as error:
+                    log.debug("%s sent a malformed message", self.target, exc_info=error)
                     raise StreamBroken(f"malformed message of the {self.peer_role}: {error}") from error
         finally:
             if writer is not None:

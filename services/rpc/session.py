@@ -1,18 +1,19 @@
 """The callee's end of one stream: hello, then entries in, messages out, until the caller hangs up.
 
 Also the rule of attempts: a caller's handle stays the same when it submits again, and the higher attempt supersedes
-the lower one, which may still be running on a stream whose end nobody has noticed yet.
+the lower one, which may still be running on a stream whose end this process has not noticed yet.
 """
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc
 
 from services.logs import RateLimitedLog
-from services.rpc.errors import NONSENSE
+from services.rpc.errors import MALFORMED
 from services.rpc.floor import CallerKey, Floor
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.hello import HelloMismatch, check_hello
@@ -64,34 +65,36 @@ class Callee:
         message: Callable[..., Any],
     ) -> None:
         """Runs one stream, until either end hangs up: `opened(caller's hello)` returns what takes each entry."""
+        async with self._malformed_aborts(context):
+            first = await _first_message(context)
+            if first is grpc.aio.EOF or self._ending:
+                return
+            try:
+                check_hello(hello, first.hello, caller_roles)
+            except HelloMismatch as mismatch:
+                await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(mismatch))
+            receive = opened(first.hello)
+            await context.write(message(hello=hello))
+            await self._exchange(context, first, receive, mailbox)
+
+    @contextlib.asynccontextmanager
+    async def _malformed_aborts(self, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[None]:
+        """Aborts the stream on a malformed message."""
         try:
-            await self._converse(context, hello, caller_roles, mailbox, opened, message)
-        except NONSENSE as error:
+            yield
+        except MALFORMED as error:
             self._broken.log("closed a stream after a malformed message: %s", error)
+            log.debug("the malformed message", exc_info=error)
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"malformed message: {error}")
 
-    async def _converse(
+    async def _exchange(
         self,
         context: grpc.aio.ServicerContext[Any, Any],
-        hello: pb.Hello,
-        caller_roles: tuple[str, ...],
+        first: Any,
+        receive: Callable[[Any], None],
         mailbox: Mailbox[Any],
-        opened: Callable[[pb.Hello], Callable[[Any], None]],
-        message: Callable[..., Any],
     ) -> None:
-        try:
-            async with asyncio.timeout(HELLO_SECONDS):
-                first = await context.read()
-        except TimeoutError:
-            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, f"no hello within {HELLO_SECONDS:g} s")
-        if first is grpc.aio.EOF or self._ending:
-            return
-        try:
-            check_hello(hello, first.hello, caller_roles)
-        except HelloMismatch as mismatch:
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(mismatch))
-        receive = opened(first.hello)
-        await context.write(message(hello=hello))
+        """Hands on the entries of `first` and of all messages behind it; writes meanwhile what comes to the mailbox."""
         talk = asyncio.current_task()
         assert talk is not None
         self._talks.add(talk)
@@ -119,3 +122,12 @@ class Callee:
             talk.cancel()
         if self._talks:
             await asyncio.wait(self._talks, timeout=GOODBYE_SECONDS)
+
+
+async def _first_message(context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+    """Returns the stream's first message, or EOF; aborts the stream when it takes too long."""
+    try:
+        async with asyncio.timeout(HELLO_SECONDS):
+            return await context.read()
+    except TimeoutError:
+        await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, f"no hello within {HELLO_SECONDS:g} s")

@@ -24,7 +24,7 @@ from engine_core.worker_messages import (
     encode,
 )
 from services.rpc.call import StreamBroken
-from services.rpc.errors import NONSENSE
+from services.rpc.errors import MALFORMED
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2, text_pb2
 from services.rpc.hello import make_hello
@@ -149,7 +149,7 @@ async def test_messages_of_an_engine(spoil: bool) -> None:
                 up.step.epoch = 5
             client.receive(link, up)  # type: ignore[arg-type]
             seen["read"] += 1
-        except (StreamBroken, *NONSENSE):
+        except (StreamBroken, *MALFORMED):
             seen["refused"] += 1
     assert min(seen.values()) > 100, seen
 
@@ -181,7 +181,7 @@ async def test_messages_of_a_tokenizer(spoil: bool) -> None:
                     one.handle = handle if source.random() < 0.8 else one.handle
             client.receive(link, up)  # type: ignore[arg-type]
             seen["read"] += 1
-        except (StreamBroken, *NONSENSE):
+        except (StreamBroken, *MALFORMED):
             seen["refused"] += 1
         generation.close()
     assert min(seen.values()) > 100, seen

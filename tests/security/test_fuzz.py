@@ -4,10 +4,12 @@ Every example follows from a fixed seed; what the parsers take goes on to whoeve
 """
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
+from google.protobuf.message import Message
 
 from engine_core.result_check import ResultCheck, SampledRows
 from engine_core.step_plan import BadMessage, StepResult, pack_i32
@@ -77,38 +79,45 @@ def frames(messages: list[Any], source: random.Random) -> Any:
         yield content if kind < 0.1 else spoiled(content, source) if kind < 0.5 else encode(odd_value(values, source))
 
 
+def read_frames(
+    messages: list[Any], source: random.Random, decode: Callable[[list[bytes]], Any], use: Callable[[Any], bool]
+) -> None:
+    """Decodes and uses frames; `use` returns whether its check has passed a message. Each outcome occurs often."""
+    seen = {"refused": 0, "read": 0, "used": 0}
+    for frame in frames(messages, source):
+        try:
+            message = decode([frame])
+            seen["read"] += 1
+            seen["used"] += use(message)
+        except BadMessage:
+            seen["refused"] += 1
+    assert min(seen.values()) > 50, seen
+
+
 def test_frames_of_a_worker() -> None:
-    source, seen = random.Random(1), {"refused": 0, "read": 0, "results": 0}
     good = StepResult(
         7, 1, *(pack_i32(column) for column in ([1, 2], [0, 0], [1, 1], [7, 8], [1, 1], [7, 8])), b"\0" * 8
     )
     check, rows = ResultCheck(50), SampledRows(good.handles, good.start_indices, good.logprob_widths)
     scheduler, _ = make_scheduler()
-    for frame in frames([WorkerHello(PROTOCOL, 1, 0), Register(1, make_facts()), StepDone(good)], source):
-        try:
-            message = decode_from_worker([frame])
-            seen["read"] += 1
-            if isinstance(message, StepDone):
-                check(message.result, rows)
-                scheduler.update(message.result)
-                seen["results"] += 1
-        except BadMessage:
-            seen["refused"] += 1
-    assert min(seen.values()) > 50, seen
+
+    def use(message: Any) -> bool:
+        if isinstance(message, StepDone):
+            check(message.result, rows)
+            scheduler.update(message.result)
+        return isinstance(message, StepDone)
+
+    messages = [WorkerHello(PROTOCOL, 1, 0), Register(1, make_facts()), StepDone(good)]
+    read_frames(messages, random.Random(1), decode_from_worker, use)
 
 
 def test_frames_of_an_engine() -> None:
-    source, seen = random.Random(2), {"refused": 0, "read": 0, "plans": 0}
-    for frame in frames([EngineLimits(PROTOCOL, 8, 64), Step(PLAN), Refused("no")], source):
-        try:
-            message = decode_from_engine([frame])
-            seen["read"] += 1
-            if isinstance(message, Step):
-                CHECK(message.plan)
-                seen["plans"] += 1
-        except BadMessage:
-            seen["refused"] += 1
-    assert min(seen.values()) > 50, seen
+    def use(message: Any) -> bool:
+        if isinstance(message, Step):
+            CHECK(message.plan)
+        return isinstance(message, Step)
+
+    read_frames([EngineLimits(PROTOCOL, 8, 64), Step(PLAN), Refused("no")], random.Random(2), decode_from_engine, use)
 
 
 class Up:
@@ -126,9 +135,22 @@ class Silent:
     def ended(self, *seen: Any) -> None: ...
 
 
+def is_read(client: Any, link: Up, up: Message, source: random.Random, change: Callable[[], None] | None) -> bool:
+    """Whether the client reads the message, with values changed by `change`, or without it with bytes changed."""
+    try:
+        if change is None:
+            up = type(up).FromString(spoiled(up.SerializeToString(), source))
+        else:
+            change()
+        client.receive(link, up)
+        return True
+    except (StreamBroken, *MALFORMED):
+        return False
+
+
 @pytest.mark.parametrize("spoil", [False, True])
 async def test_messages_of_an_engine(spoil: bool) -> None:
-    source, seen = random.Random(3), {"read": 0, "refused": 0}
+    source, seen = random.Random(3), [0, 0]
     client, link = EngineClient((), make_hello("tokenizer")), Up()
     client.link_up(link)  # type: ignore[arg-type]
     for _ in range(NUM_MESSAGES):
@@ -141,22 +163,18 @@ async def test_messages_of_an_engine(spoil: bool) -> None:
                 terminals=[engine_pb2.Terminal(handle=handle, reason=pb.FINISH_REASON_STOP)],
             )
         )  # fmt: skip
-        try:
-            if spoil:
-                up = engine_pb2.EngineUp.FromString(spoiled(up.SerializeToString(), source))
-            else:
-                odd(up.step, source)
-                up.step.epoch = 5
-            client.receive(link, up)  # type: ignore[arg-type]
-            seen["read"] += 1
-        except (StreamBroken, *MALFORMED):
-            seen["refused"] += 1
-    assert min(seen.values()) > 100, seen
+
+        def change(up: engine_pb2.EngineUp = up) -> None:
+            odd(up.step, source)
+            up.step.epoch = 5
+
+        seen[is_read(client, link, up, source, None if spoil else change)] += 1
+    assert min(seen) > 100, seen
 
 
 @pytest.mark.parametrize("spoil", [False, True])
 async def test_messages_of_a_tokenizer(spoil: bool) -> None:
-    source, seen = random.Random(4), {"read": 0, "refused": 0}
+    source, seen = random.Random(4), [0, 0]
     client, link = TokenizerClient((), make_hello("shim")), Up()
     client.link_up(link)  # type: ignore[arg-type]
     for _ in range(NUM_MESSAGES):
@@ -171,17 +189,13 @@ async def test_messages_of_a_tokenizer(spoil: bool) -> None:
                 terminals=[text_pb2.TextTerminal(handle=handle, reason=pb.FINISH_REASON_STOP)],
             )
         )
-        try:
-            if spoil:
-                up = text_pb2.TextUp.FromString(spoiled(up.SerializeToString(), source))
-            else:
-                odd(up.batch, source)
-                up.batch.epoch = 5
-                for one in (*up.batch.accepted, *up.batch.events, *up.batch.terminals):
-                    one.handle = handle if source.random() < 0.8 else one.handle
-            client.receive(link, up)  # type: ignore[arg-type]
-            seen["read"] += 1
-        except (StreamBroken, *MALFORMED):
-            seen["refused"] += 1
+
+        def change(up: text_pb2.TextUp = up, handle: int = handle) -> None:
+            odd(up.batch, source)
+            up.batch.epoch = 5
+            for one in (*up.batch.accepted, *up.batch.events, *up.batch.terminals):
+                one.handle = handle if source.random() < 0.8 else one.handle
+
+        seen[is_read(client, link, up, source, None if spoil else change)] += 1
         generation.close()
-    assert min(seen.values()) > 100, seen
+    assert min(seen) > 100, seen

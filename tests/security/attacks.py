@@ -8,7 +8,6 @@ import contextlib
 import math
 import random
 import socket
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -324,8 +323,3 @@ def attacks(at: Deployment) -> dict[str, Callable[[int, int], None]]:
 
 async def _within(attack: Awaitable[None], seconds: float = 1200.0) -> None:
     await asyncio.wait_for(attack, seconds)
-
-
-def settle(seconds: float = 6.0) -> None:
-    """What connections leave behind is gone after their timeouts (rpc/transport.py, zmq_options.py)."""
-    time.sleep(seconds)

@@ -58,11 +58,10 @@ class Clients:
 
     url: str
     expected: list[str]
-    waits: list[float] = field(default_factory=list)
-    num_answers: int = 0
+    waits: list[float] = field(default_factory=list)  # the longest of each answer
+    failures: list[BaseException] = field(default_factory=list)
 
     def __enter__(self) -> "Clients":
-        self._failures: list[BaseException] = []
         self._over = threading.Event()
         self._threads = [threading.Thread(target=self._run, args=(client,)) for client in range(NUM_CLIENTS)]
         for thread in self._threads:
@@ -73,8 +72,12 @@ class Clients:
         self._over.set()
         for thread in self._threads:
             thread.join()
-        if self._failures and exception[0] is None:
-            raise self._failures[0]
+        if self.failures and exception[0] is None:
+            raise self.failures[0]
+
+    @property
+    def num_answers(self) -> int:
+        return len(self.waits)
 
     @property
     def longest_wait(self) -> float:
@@ -86,9 +89,8 @@ class Clients:
                 seen = ask(self.url, client)
                 assert seen.answer == self.expected[client], f"client {client} got another answer"
                 self.waits.append(seen.longest_wait)
-                self.num_answers += 1
         except BaseException as error:
-            self._failures.append(error)
+            self.failures.append(error)
 
 
 def expected_answers(url: str) -> list[str]:

@@ -1,5 +1,5 @@
-"""A process's own port: GET /metrics for Prometheus, GET /health for whoever restarts it. In threads, so that a busy
-loop or an event loop never waits for a scrape. When all places are taken, a new connection replaces the
+"""A process's own port: GET /metrics for Prometheus, GET /health for the supervisor that restarts it. In threads, so
+that a busy loop or an event loop never waits for a scrape. When all places are taken, a new connection replaces the
 oldest one, so slow clients cannot make /health unreachable.
 
 Text format: https://prometheus.io/docs/instrumenting/exposition_formats/

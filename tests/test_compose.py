@@ -39,7 +39,7 @@ def test_every_role_reads_the_secret_that_is_made_before_it_starts() -> None:
     assert SERVICES["secret"]["volumes"] == ["secret:/run/tandem"] and SERVICES["secret"]["network_mode"] == "none"
 
 
-def test_the_shim_alone_is_published_and_nobody_may_write_or_has_a_capability() -> None:
+def test_the_shim_alone_is_published_and_no_role_may_write_or_has_a_capability() -> None:
     assert [name for name in SERVICES if "ports" in SERVICES[name]] == ["shim"]
     (port,) = SERVICES["shim"]["ports"]
     assert re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", port) == "127.0.0.1:8000:8000"

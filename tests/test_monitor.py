@@ -20,7 +20,7 @@ from services.machine import authority
 from services.monitor import Monitor
 from services.security.metrics_token import metrics_token, token_to_ask_for
 from tests.e2e.harness import PLAIN_HTTP
-from tests.security.strangers import OURS
+from tests.security.peers import OURS
 
 READY = {"value": True}
 
@@ -62,23 +62,23 @@ def test_garbage_and_hang_ups_are_no_events(address: tuple[str, int], caplog: py
 
 
 @pytest.mark.parametrize("pieces", [b"", b"GET /health HTTP/1.1\r\nA: "], ids=["silent", "byte by byte"])
-def test_callers_that_dawdle_keep_nobody_from_asking(address: tuple[str, int], pieces: bytes) -> None:
+def test_slow_callers_do_not_block_others(address: tuple[str, int], pieces: bytes) -> None:
     """Before, as many as there are places made /health unreachable for as long as they stayed."""
-    dawdlers = [socket.create_connection(address) for _ in range(3 * monitor.MAX_CALLERS)]
+    slow_callers = [socket.create_connection(address) for _ in range(3 * monitor.MAX_CALLERS)]
     try:
         for _ in range(5):
-            for dawdler in dawdlers[-monitor.MAX_CALLERS :]:
+            for caller in slow_callers[-monitor.MAX_CALLERS :]:
                 with contextlib.suppress(OSError):  # it was hung up on
-                    dawdler.sendall(pieces)
+                    caller.sendall(pieces)
             began = time.monotonic()
             assert get(address, "/health").status_code == 200
             assert time.monotonic() - began < 5
-        dawdlers[0].settimeout(5)
-        assert dawdlers[0].recv(1) == b"", "the first one had to go"
+        slow_callers[0].settimeout(5)
+        assert slow_callers[0].recv(1) == b"", "the first one had to go"
         assert threading.active_count() < 3 * monitor.MAX_CALLERS
     finally:
-        for dawdler in dawdlers:
-            dawdler.close()
+        for caller in slow_callers:
+            caller.close()
 
 
 def test_metrics_ask_for_a_token_where_there_is_one() -> None:

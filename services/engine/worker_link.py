@@ -81,8 +81,8 @@ class WorkerLink:
         return message if isinstance(message, Register) else None
 
     def send(self, plan: StepPlan) -> None:
-        """Raises WorkerGone when nobody is there to take it: ZeroMQ forgets the routing id of a peer that closed, or
-        whose heartbeat stopped."""
+        """Raises WorkerGone when the worker is no longer connected: ZeroMQ forgets the routing id of a
+        peer that closed, or whose heartbeat stopped."""
         assert self._peer is not None
         try:
             self._socket.send_multipart([self._peer, encode(Step(plan))], zmq.DONTWAIT)

@@ -15,7 +15,7 @@ _malformed = RateLimitedLog(logging.getLogger(__name__), logging.WARNING)
 CORE = "grpc._cython.cygrpc"
 
 
-def tame() -> None:
+def configure_grpc_log() -> None:
     """Filters grpcio's log. Stops it from printing, to stderr and past the log, the tracebacks that it logs."""
     logging.getLogger(CORE).addFilter(_is_news)
     importlib.import_module(CORE).traceback = SimpleNamespace(print_exc=lambda: None)  # type: ignore[attr-defined]

@@ -10,7 +10,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from services.process import to_the_end
-from services.rpc.grpc_log import tame
+from services.rpc.grpc_log import configure_grpc_log
 from services.security.addresses import check_address
 from services.security.secret import ClusterSecret
 
@@ -57,7 +57,7 @@ class RpcServer:
 
     def __init__(self, address: str, secret: ClusterSecret | None = None) -> None:
         """Raises Fatal for an address without protection."""
-        tame()
+        configure_grpc_log()
         self._address = address
         self._secret = check_address(address, secret)
         self.grpc = grpc.aio.server(options=SERVER_OPTIONS)

@@ -28,7 +28,7 @@ class SlotTable:
         return len(self._taken)
 
     def add(self, request: NewRequest, num_prompt_tokens: int) -> None:
-        """Raises BadMessage for a slot that somebody has."""
+        """Raises BadMessage for a slot that is taken."""
         slot, sampling = request.slot, request.sampling
         if self._taken[slot]:
             raise BadMessage(f"slot {slot} is taken")

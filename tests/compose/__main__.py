@@ -98,7 +98,7 @@ def look_at_images(stack: Stack) -> None:
 
 def look_from_outside(stack: Stack) -> None:
     """From a fifth container on the same network, without the secret."""
-    code = (ROOT / "tests" / "compose" / "stranger.py").read_text()
+    code = (ROOT / "tests" / "compose" / "without_secret.py").read_text()
     network = f"{PROJECT}_default"
     found = stack.docker("run", "--rm", "--network", network, "--entrypoint", "python", LIGHT, "-c", code)
     answers = json.loads(found.splitlines()[-1])

@@ -1,4 +1,4 @@
-"""The floor is held for one request that starts alone, and no longer: who holds it otherwise keeps nobody waiting."""
+"""The floor is held for one request that starts alone. A holder without such a request blocks no other caller."""
 
 import asyncio
 import time
@@ -23,7 +23,7 @@ PATIENCE = 5.0  # on a busy machine; before, there was no end
 
 @pytest.mark.parametrize("edge", ["engine", "tokenizer"])
 async def test_an_idle_holder_does_not_stop_the_others(socket_dir: Path, edge: str) -> None:
-    """Before, nobody else started for as long as the call was open: these requests had no end."""
+    """Before, no other request started for as long as the call was open: these requests had no end."""
     async with Pipeline(socket_dir).running() as pipeline, asyncio.timeout(30):
         address, stub, role = {
             "engine": (pipeline.engine_address, EngineServiceStub, "tokenizer"),
@@ -52,7 +52,7 @@ class Context:
 
 async def test_one_request_of_its_holder_starts_alone() -> None:
     floor, mine, others = Floor(), make_hello("tokenizer"), make_hello("tokenizer")
-    assert not floor.start_alone(mine, [1]), "who does not hold it has nobody to himself"
+    assert not floor.start_alone(mine, [1]), "a caller without the floor starts nothing alone"
     context = Context()
     holding = asyncio.create_task(floor.hold(mine, context))  # type: ignore[arg-type]
     await context.granted.wait()
@@ -63,7 +63,7 @@ async def test_one_request_of_its_holder_starts_alone() -> None:
     assert not holding.done(), "a long prefill is no idleness"
     waiting = asyncio.create_task(floor.may_start(others))
     floor.end((mine.instance, mine.epoch, 1))
-    floor.token((mine.instance, mine.epoch, 3))  # somebody else's
+    floor.token((mine.instance, mine.epoch, 3))  # of another request
     await asyncio.wait([holding], timeout=2 * IDLE_SECONDS)
     assert not holding.done() and not waiting.done(), "its other choice has not started"
     floor.token((mine.instance, mine.epoch, 2))
@@ -89,8 +89,8 @@ async def first_end(stream: Any) -> None:
         pass
 
 
-async def test_alone_counts_for_nobody_without_the_floor(socket_dir: Path) -> None:
-    """Before, who said so had the engine to itself until its first token: 10 s instead of 0.13 s for the others."""
+async def test_alone_counts_only_with_the_floor(socket_dir: Path) -> None:
+    """Before, such a request had the engine to itself until its first token: 10 s instead of 0.13 s for the others."""
     engine = Pipeline(socket_dir)
     async with engine.running(), open_channel(engine.engine_address) as channel, asyncio.timeout(30):
         greedy, other = [await open_stream(channel, make_hello("tokenizer")) for _ in range(2)]

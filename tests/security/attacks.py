@@ -28,7 +28,7 @@ from services.security import curve
 from services.zmq_options import MAX_RESULT_BYTES
 from tests.fakes import make_facts
 from tests.security.deployment import Deployment
-from tests.security.strangers import OURS, zmq_socket
+from tests.security.peers import OURS, zmq_socket
 
 PER_STREAM = 50  # messages of one stream, if it lives so long
 PER_CONNECTION = 25
@@ -88,7 +88,7 @@ def spoiled(good: bytes, source: random.Random) -> bytes:
 
 
 def odd(message: Message, source: random.Random) -> Message:
-    """The message with values in some of its fields that nobody expects, each of the right type."""
+    """The message with unexpected values in some of its fields, each of the right type."""
     for field in message.DESCRIPTOR.fields:
         if source.random() < 0.6:
             continue
@@ -125,22 +125,22 @@ def _set_odd(message: Message, field: FieldDescriptor, source: random.Random) ->
 
 
 def raw_bytes(address: str, starts: Sequence[bytes], num_frames: int, seed: int) -> None:
-    """Bytes of a stranger, on connections that the other end may close at any time."""
+    """Malformed bytes without the secret, on connections that the other end may close at any time."""
     source = random.Random(seed)
     host, _, port = address.rpartition(":")
     while num_frames > 0:
         with (
             contextlib.suppress(OSError),
-            socket.create_connection((host.strip("[]"), int(port)), timeout=5) as stranger,
+            socket.create_connection((host.strip("[]"), int(port)), timeout=5) as peer,
         ):
-            stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
             for _ in range(min(PER_CONNECTION, num_frames)):
                 num_frames -= 1
-                stranger.sendall(spoiled(source.choice(starts), source))
+                peer.sendall(spoiled(source.choice(starts), source))
 
 
 def frames_with_secret(address: str, num_frames: int, seed: int) -> None:
-    """A second worker that talks nonsense, over and over."""
+    """Malformed frames of a second worker."""
     source = random.Random(seed)
     left = num_frames
     while left > 0:
@@ -157,7 +157,7 @@ def frames_with_secret(address: str, num_frames: int, seed: int) -> None:
 async def calls_with_secret(
     address: str, service: str, hello: bytes, downs: Sequence[Message], num_frames: int, seed: int
 ) -> None:
-    """Streams that begin well and go on with odd values or nonsense, and other calls with nonsense in them."""
+    """Streams that begin well and go on with odd values or malformed bytes, and other calls with malformed bytes."""
     source = random.Random(seed)
     left = num_frames
     while left > 0:
@@ -189,7 +189,7 @@ async def _talk(
 
 
 def _wrong(down: Message, source: random.Random) -> bytes:
-    """Most are messages, for nonsense ends the stream."""
+    """Most are well-formed, because malformed bytes end the stream."""
     if source.random() < 0.1:
         return spoiled(down.SerializeToString(), source)
     changed = type(down)()
@@ -302,11 +302,11 @@ def attacks(at: Deployment) -> dict[str, Callable[[int, int], None]]:
         return run
 
     return {
-        "tokenizer's gRPC, a stranger": lambda n, seed: raw_bytes(at.tokenizer, [TLS_HELLO, HTTP2], n, seed),
+        "tokenizer's gRPC, without the secret": lambda n, seed: raw_bytes(at.tokenizer, [TLS_HELLO, HTTP2], n, seed),
         "tokenizer's gRPC, with the secret": calls(at.tokenizer, "TextService", _text_hello(), text),
-        "engine's gRPC, a stranger": lambda n, seed: raw_bytes(at.engine, [TLS_HELLO, HTTP2], n, seed),
+        "engine's gRPC, without the secret": lambda n, seed: raw_bytes(at.engine, [TLS_HELLO, HTTP2], n, seed),
         "engine's gRPC, with the secret": calls(at.engine, "EngineService", _engine_hello(), engine),
-        "engine's ZeroMQ, a stranger": lambda n, seed: raw_bytes(at.worker, [GREETING, *MODEL_FRAMES], n, seed),
+        "engine's ZeroMQ, without the secret": lambda n, seed: raw_bytes(at.worker, [GREETING, *MODEL_FRAMES], n, seed),
         "engine's ZeroMQ, with the secret": lambda n, seed: frames_with_secret(at.worker, n, seed),
         "engine's floor, held idly": lambda n, seed: asyncio.run(
             idle_floors(at.engine, "EngineService", "tokenizer", n)

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 
 from tests.e2e.harness import PLAIN_HTTP, START_SECONDS, TANDEM, wait_for
-from tests.security.strangers import OURS, free_address
+from tests.security.peers import OURS, free_address
 
 KV_CACHE = "--kv-cache-memory-bytes=32M"  # small: its memory is taken as it is used
 

@@ -13,7 +13,7 @@ from services.rpc.transport import RpcServer, open_channel
 from services.security.addresses import ZEROMQ, check_address
 from services.worker.engine_link import EngineLink
 from tests.e2e.harness import run_tandem
-from tests.security.strangers import OURS
+from tests.security.peers import OURS
 
 OTHER_USER = 65534
 

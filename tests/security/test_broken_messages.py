@@ -211,7 +211,7 @@ class Ends:
 
 
 @pytest.mark.parametrize("frame", BAD_FRAMES.values(), ids=BAD_FRAMES)
-def test_a_worker_that_sends_nonsense_loses_its_link(socket_dir: Path, frame: bytes) -> None:
+def test_a_worker_that_sends_malformed_messages_loses_its_link(socket_dir: Path, frame: bytes) -> None:
     ends = Ends(socket_dir, make_facts())
     try:
         ends.worker._socket.send(frame)
@@ -225,7 +225,7 @@ def test_a_worker_that_sends_nonsense_loses_its_link(socket_dir: Path, frame: by
 
 
 @pytest.mark.parametrize("frame", BAD_FRAMES.values(), ids=BAD_FRAMES)
-def test_an_engine_that_sends_nonsense_loses_its_worker(socket_dir: Path, frame: bytes) -> None:
+def test_an_engine_that_sends_malformed_messages_loses_its_worker(socket_dir: Path, frame: bytes) -> None:
     ends = Ends(socket_dir, make_facts())
     try:
         assert ends.engine._peer is not None
@@ -262,7 +262,7 @@ BAD_BYTES = {
 
 @pytest.mark.parametrize("content", BAD_BYTES.values(), ids=BAD_BYTES)
 @pytest.mark.parametrize("service", HELLO)
-async def test_a_caller_that_sends_nonsense_loses_its_stream(
+async def test_a_caller_that_sends_malformed_messages_loses_its_stream(
     pipeline: Pipeline, service: str, content: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As its first message, and behind a good hello."""
@@ -280,7 +280,7 @@ async def test_a_caller_that_sends_nonsense_loses_its_stream(
             assert await call.code() != grpc.StatusCode.UNKNOWN, "what a servicer does not expect"
         for method, kind in (("HoldFloor", "unary_stream"), ("ResetPrefixCache", "unary_unary")):
             if content in (b"", BAD_BYTES["no hello"]):
-                continue  # a message without fields, or with one that nobody knows
+                continue  # a message without fields, or with an unknown one
             with pytest.raises(grpc.aio.AioRpcError):
                 answer = raw(f"{service}/{method}", kind)(channel)(content)
                 await (answer.read() if kind == "unary_stream" else answer)
@@ -293,7 +293,7 @@ COLUMNS = ("handles", "start_indices", "counts", "logprob_widths", "token_ids", 
 
 @pytest.mark.parametrize("column", COLUMNS)
 @pytest.mark.parametrize("content", [b"\1", b"\xff" * 4, b"\xff" * 400], ids=len)
-async def test_an_engine_that_sends_nonsense_loses_its_tokenizer_s_stream(
+async def test_an_engine_that_sends_malformed_messages_loses_its_tokenizer_s_stream(
     pipeline: Pipeline, column: str, content: bytes
 ) -> None:
     """And the tokenizer goes on where it was, on the next one."""

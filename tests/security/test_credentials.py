@@ -11,7 +11,7 @@ import pytest
 
 from services.security.metrics_token import metrics_token
 from tests.e2e.harness import run_tandem
-from tests.security.strangers import OURS, stats_server
+from tests.security.peers import OURS, stats_server
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Over TCP: who has the secret is let in, and nobody else, whatever else he knows."""
+"""Over TCP only a peer with the secret can connect: certificates and public keys are not enough."""
 
 import logging
 import time
@@ -18,12 +18,12 @@ from services.rpc.transport import open_channel
 from services.security import curve, tls
 from services.worker.engine_link import EngineGone, EngineLink
 from tests.e2e.harness import wait_for
-from tests.security.strangers import OURS, THEIRS, free_address, num_steps, stats_server, zmq_socket
+from tests.security.peers import OURS, THEIRS, free_address, num_steps, stats_server, zmq_socket
 
 SILENCE_MS = 1500
 
 
-async def test_grpc_lets_in_who_has_the_secret() -> None:
+async def test_grpc_accepts_a_caller_with_the_secret() -> None:
     async with stats_server() as address, open_channel(address, OURS) as channel:
         assert await num_steps(channel) == 7
 
@@ -49,7 +49,7 @@ async def certificate_of_another_authority(address: str) -> grpc.aio.Channel:
 
 
 @pytest.mark.parametrize("knock", [insecure, other_secret, without_certificate, certificate_of_another_authority])
-async def test_grpc_refuses_everybody_else(knock: Callable[[str], object]) -> None:
+async def test_grpc_refuses_every_other_certificate(knock: Callable[[str], object]) -> None:
     async with stats_server() as address:
         async with await knock(address) as channel:  # type: ignore[misc]
             with pytest.raises(grpc.aio.AioRpcError) as refused:
@@ -118,18 +118,18 @@ def right_server_key_wrong_client_key(socket: "zmq.Socket[bytes]") -> None:
 
 
 @pytest.mark.parametrize("disguise", [null_mechanism, other_secret_everywhere, right_server_key_wrong_client_key])
-def test_curve_refuses_everybody_else(
+def test_curve_refuses_every_other_key(
     engine: tuple[WorkerLink, str], disguise: "Callable[[zmq.Socket[bytes]], None]", caplog: pytest.LogCaptureFixture
 ) -> None:
     link, address = engine
-    with zmq_socket(zmq.DEALER) as stranger, caplog.at_level(logging.WARNING):
-        disguise(stranger)
-        stranger.connect(address)
-        stranger.send(encode(WorkerHello(PROTOCOL, 1, 0)))
+    with zmq_socket(zmq.DEALER) as peer, caplog.at_level(logging.WARNING):
+        disguise(peer)
+        peer.connect(address)
+        peer.send(encode(WorkerHello(PROTOCOL, 1, 0)))
         deadline = time.monotonic() + SILENCE_MS / 1000
         while time.monotonic() < deadline:
             assert link.poll_registration() is None
-            assert not stranger.poll(10), "it has an answer"
+            assert not peer.poll(10), "it has an answer"
         assert link._peer is None, "its hello came through"
     if disguise is right_server_key_wrong_client_key:
         said = [record.message for record in caplog.records if "another key" in record.message]
@@ -139,8 +139,8 @@ def test_curve_refuses_everybody_else(
     worker.close()
 
 
-def test_nobody_is_let_in_while_the_handler_is_away(engine: tuple[WorkerLink, str]) -> None:
-    """libzmq would admit whoever knows the server's key."""
+def test_no_client_is_admitted_without_the_handler(engine: tuple[WorkerLink, str]) -> None:
+    """libzmq would admit every client that knows the server's key."""
     link, address = engine
     assert link._authenticator is not None
     link._authenticator.close()

@@ -1,6 +1,6 @@
-"""Random messages, of right and of wrong form: each is read or refused, and nothing else ever happens.
+"""Random messages, well-formed and malformed: each is read or refused, and nothing else happens.
 
-Every example follows from a fixed seed; what the parsers take goes on to whoever reads the messages.
+Every example follows from a fixed seed; messages that the parsers accept go on to the code that reads them.
 """
 
 import random

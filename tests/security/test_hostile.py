@@ -9,7 +9,7 @@ NUM_FRAMES = 300
 PATIENCE = 10.0  # beside other tests; `make hostile` has a machine to itself, and allows one second
 
 
-def test_a_hostile_run_disturbs_nobody(tmp_path: Path) -> None:
+def test_a_hostile_run_changes_no_answer(tmp_path: Path) -> None:
     told: list[str] = []
     with Deployment(tmp_path).running() as deployment:
         run(deployment, NUM_FRAMES, 1, told.append, PATIENCE)

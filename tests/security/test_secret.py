@@ -11,7 +11,7 @@ from services.config import SecretOptions
 from services.errors import Fatal
 from services.security.secret import ClusterSecret, cluster_secret, read_secret
 from services.settings import UsageError
-from tests.security.strangers import OURS, THEIRS
+from tests.security.peers import OURS, THEIRS
 
 VALUE = "0123456789abcdef" * 2
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.e2e.harness import wait_for
 from tests.security.deployment import Deployment
-from tests.security.strangers import THEIRS
+from tests.security.peers import THEIRS
 
 SAID = {
     "worker": "the engine closed the connection unanswered (is its cluster secret another one?)",

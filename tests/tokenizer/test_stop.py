@@ -208,7 +208,7 @@ def test_a_stop_string_across_a_character_cut_between_tokens() -> None:
 
 
 class Asked:
-    """Who asked for a request."""
+    """The listener of a request."""
 
     def __init__(self) -> None:
         self.over: list[int] = []

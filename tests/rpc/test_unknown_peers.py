@@ -1,4 +1,4 @@
-"""Whoever else connects to the worker's socket is dropped; engine and worker go on as if nothing had happened."""
+"""Other peers on the worker's socket are dropped or refused; engine and worker go on as if nothing had happened."""
 
 import asyncio
 import socket
@@ -19,26 +19,26 @@ async def pipeline(socket_dir: Path) -> AsyncIterator[Pipeline]:
 
 
 def connect_and_leave(path: str) -> None:
-    with socket.socket(socket.AF_UNIX) as stranger:
-        stranger.connect(path)
+    with socket.socket(socket.AF_UNIX) as peer:
+        peer.connect(path)
 
 
 def send_raw_garbage(path: str) -> None:
-    with socket.socket(socket.AF_UNIX) as stranger:
-        stranger.connect(path)
-        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n" * 10)
+    with socket.socket(socket.AF_UNIX) as peer:
+        peer.connect(path)
+        peer.sendall(b"GET / HTTP/1.1\r\n\r\n" * 10)
 
 
 def dealer(path: str, frames: list[bytes]) -> bytes | None:
     """Sends frames as a ZeroMQ peer would; the answer, if one comes."""
-    stranger = zmq.Context.instance().socket(zmq.DEALER)
+    peer = zmq.Context.instance().socket(zmq.DEALER)
     try:
-        stranger.setsockopt(zmq.LINGER, 200)
-        stranger.connect(f"ipc://{path}")
-        stranger.send_multipart(frames)
-        return stranger.recv() if stranger.poll(2000) else None
+        peer.setsockopt(zmq.LINGER, 200)
+        peer.connect(f"ipc://{path}")
+        peer.send_multipart(frames)
+        return peer.recv() if peer.poll(2000) else None
     finally:
-        stranger.close()
+        peer.close()
 
 
 def send_garbage_frames(path: str) -> None:
@@ -73,7 +73,9 @@ def say_hello_in_another_protocol(path: str) -> None:
         say_hello_in_another_protocol,
     ],
 )
-async def test_a_stranger_disturbs_nobody(pipeline: Pipeline, socket_dir: Path, intrude: Callable[[str], None]) -> None:
+async def test_an_unknown_peer_changes_no_answer(
+    pipeline: Pipeline, socket_dir: Path, intrude: Callable[[str], None]
+) -> None:
     expected = await pipeline.fold(pipeline.submit("Hello!", max_tokens=50))
     running = asyncio.create_task(pipeline.fold(pipeline.submit("Hello!", max_tokens=50)))
     await asyncio.to_thread(intrude, str(socket_dir / "worker.sock"))

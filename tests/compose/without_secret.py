@@ -1,5 +1,5 @@
 """Runs in a container on the network of compose.yaml, with tandem installed but without its secret: tries every port in
-every way, and prints what answered as one JSON object."""
+every way, and prints as one JSON object which of them answered."""
 
 import json
 import secrets

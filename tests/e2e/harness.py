@@ -57,10 +57,13 @@ def alive(pid: int) -> bool:
 
 
 class Server:
-    """`tandem serve` on a free port, as a context manager; `args` are its command line without --port."""
+    """`tandem serve` on a free port, as a context manager; `args` are its command line without --port.
 
-    def __init__(self, *args: str, env: dict[str, str] | None = None) -> None:
+    `cwd`: another checkout of tandem, whose code it runs."""
+
+    def __init__(self, *args: str, env: dict[str, str] | None = None, cwd: str | None = None) -> None:
         self._args = args
+        self._cwd = cwd
         self._env = env or {}
         self.url = ""
         self.lines: list[str] = []
@@ -74,6 +77,7 @@ class Server:
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, **self._env},
+            cwd=self._cwd,
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()

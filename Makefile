@@ -72,7 +72,7 @@ check: install-test
 # or any that has torch, triton, numpy, msgspec, safetensors and transformers: make gpu-check PYTHON_GPU=python3
 PYTHON_GPU ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,python3)
 gpu-check: $(if $(filter $(BIN)/python,$(PYTHON_GPU)),install-test)
-	PYTHONPATH=. $(PYTHON_GPU) -m tests.gpu $(ARGS)
+	PYTHONPATH=. $(PYTHON_GPU) -m loadtest.gpu $(ARGS)
 
 # 50,000 malformed frames and calls on each edge between processes, beside 16 clients (about four minutes);
 # ARGS="--frames N --seed N".

@@ -6,8 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernels import pages, reference, sampling
-from kernels.gpu import upload
+from kernels import pages, reference, sampling, upload
 from kernels.interface import AttentionInputs, KvPair, Layer, Stack
 from kernels.stack import OneByOne
 

@@ -1,5 +1,6 @@
-"""`tandem bench`: sends workloads to any OpenAI-compatible server and reports what it measured.
+"""Everything that measures, one folder each.
 
-A client among others: it knows a server by its URL or the command line that starts it, and nothing of the processes
-behind it.
+serving: a server over HTTP. engine: a step of the scheduler. transport: a token from worker to client. kernels: the
+compiled CPU kernels. gpu: what needs a GPU (`make gpu-check`). studies: comparisons for one decision each. The last two
+use the tests' helpers, so they run from the repository alone; the others are in the wheel, as `tandem bench`.
 """

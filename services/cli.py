@@ -7,10 +7,10 @@ import os
 import sys
 from types import ModuleType
 
-from services.command_line import parse
-from services.config import ROLES
-from services.extras import missing
-from services.settings import UsageError
+from services.options.command_line import parse
+from services.options.declarations import ROLES
+from services.options.extras import missing
+from services.options.setting import UsageError
 from services.version import VERSION
 
 USAGE = """usage: tandem COMMAND [OPTIONS]
@@ -33,16 +33,16 @@ USAGE = """usage: tandem COMMAND [OPTIONS]
 
 `tandem COMMAND --help` lists the options of one command; `tandem --version` prints the version.
 """
-MODULES = {"serve": "services.launcher"} | {role: f"services.{role}.service" for role in ROLES}
+MODULES = {"serve": "services.process.launcher"} | {role: f"services.{role}.service" for role in ROLES}
 MODULES |= {"new-secret": "services.security.new_secret", "internal-credentials": "services.security.credentials"}
 BENCHMARKS = {
-    "serve": "loadtest.cli",
-    "latency": "loadtest.latency",
-    "throughput": "loadtest.throughput",
-    "sweep": "loadtest.sweep",
-    "engine": "services.bench.engine",
-    "transport": "services.bench.transport",
-    "kernels": "services.bench.kernels",
+    "serve": "loadtest.serving.cli",
+    "latency": "loadtest.serving.latency",
+    "throughput": "loadtest.serving.throughput",
+    "sweep": "loadtest.serving.sweep",
+    "engine": "loadtest.engine.command",
+    "transport": "loadtest.transport.command",
+    "kernels": "loadtest.kernels.command",
 }
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from services.runtime_dir import runtime_dir
+from services.process.runtime_dir import runtime_dir
 from tests.interpreter import interpret
 
 if not Path("/dev/nvidiactl").exists():

@@ -8,8 +8,8 @@ import hashlib
 
 import numpy as np
 
-from engine_core.admission import NewChoice, make_request
 from engine_core.request import Request
+from engine_core.request_check import NewChoice, make_request
 from engine_core.step_plan import SamplingParams, StepPlan, StepResult, pack_i32, unpack_i32
 from engine_core.worker_messages import ModelFacts, SamplingDefaults
 

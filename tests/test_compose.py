@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from services.command_line import parse
-from services.config import ROLES
+from services.options.command_line import parse
+from services.options.declarations import ROLES
 
 ROOT = Path(__file__).resolve().parents[1]
 COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text())

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from engine_core.admission import NewChoice
 from engine_core.events import Finished, Logprobs, NewTokens, SchedulerStats
 from engine_core.request import Stop
+from engine_core.request_check import NewChoice
 from engine_core.step_plan import SamplingParams
 from engine_core.worker_messages import ModelFacts, SamplingDefaults
 from services.rpc.columns import ITEM_BYTES, pack_f32, pack_u32, unpack_u32

@@ -12,21 +12,21 @@ import zmq
 
 from engine_core.scheduler import Limits
 from engine_core.worker_messages import PROTOCOL, EngineLimits, ModelFacts
-from services.config import QUEUED_REQS, EngineOptions
-from services.engine.black_box import BlackBox
 from services.engine.busy_loop import BusyLoop, Callbacks, Rules
-from services.engine.hand_over import hand_over
+from services.engine.event_loop import hand_over
 from services.engine.metrics import EngineMetrics
 from services.engine.queue_limits import QueueLimits
+from services.engine.recording_writer import BlackBox
 from services.engine.servicer import EngineServicer
 from services.engine.worker_link import WorkerLink
 from services.errors import Fatal
-from services.monitor import new_registry, open_monitor
-from services.process import begin, run_until_stopped, to_the_end
+from services.options.declarations import QUEUED_REQS, EngineOptions
+from services.process.shell import begin, run_until_stopped, to_the_end
 from services.rpc.generated import engine_pb2_grpc
 from services.rpc.transport import RpcServer
 from services.security.secret import cluster_secret
-from services.tracing import Tracing, set_up_tracing
+from services.telemetry.metrics_server import new_registry, open_monitor
+from services.telemetry.tracing import Tracing, set_up_tracing
 
 log = logging.getLogger(__name__)
 STEPS_IN_FLIGHT = 2

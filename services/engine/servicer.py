@@ -15,27 +15,27 @@ from typing import Any
 import grpc
 import msgspec
 
-from engine_core.admission import MAX_N, MAX_SEED, RequestRefused, make_request
 from engine_core.events import Finished, SchedulerStats, StepEvents
 from engine_core.request import SUSPECT_AT
+from engine_core.request_check import MAX_N, MAX_SEED, RequestRefused, make_request
 from engine_core.worker_messages import EngineLimits, ModelFacts
 from services.engine.busy_loop import BusyLoop, StepTimes
 from services.engine.codec import StepMailbox, engine_facts, engine_stats, new_choices, terminal
-from services.engine.hand_over import hand_over
+from services.engine.event_loop import hand_over
 from services.engine.metrics import EngineMetrics
 from services.engine.queue_limits import QueueFull, QueueLimits
-from services.engine.timeline import Timeline, begin, end
+from services.engine.telemetry import Timeline, begin, end
 from services.errors import Fatal
-from services.logs import RateLimitedLog
 from services.rpc.errors import TandemError, invalid
-from services.rpc.floor import CallerKey
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2, engine_pb2_grpc
 from services.rpc.handles import Handles
 from services.rpc.hello import make_hello
 from services.rpc.link import ADMINISTRATION_SECONDS
 from services.rpc.session import Attempts, Callee
-from services.tracing import Tracing, now
+from services.rpc.start_lock import CallerKey
+from services.telemetry.logs import RateLimitedLog
+from services.telemetry.tracing import Tracing, now
 
 log = logging.getLogger(__name__)
 

@@ -25,11 +25,11 @@ from engine_core.worker_messages import (
     decode_from_worker,
     encode,
 )
-from services.logs import RateLimitedLog
 from services.security.addresses import ZEROMQ, check_address
 from services.security.curve import CurveAuthenticator
 from services.security.secret import ClusterSecret
-from services.zmq_options import MAX_RESULT_BYTES, prepare
+from services.telemetry.logs import RateLimitedLog
+from services.zeromq.socket_options import MAX_RESULT_BYTES, prepare
 
 log = logging.getLogger(__name__)
 PROBE_MS = 500  # so often an engine that waits asks whether its worker can still be reached

@@ -1,7 +1,7 @@
 """A caller's calls, over all the links it has: places each on the least loaded link, moves them when a link dies.
 
 Shim (to tokenizers) and tokenizer (to engines) use the same one. A call whose callees keep dying goes to the trials
-(services/rpc/trials.py), which take a link of their own.
+(services/rpc/suspect_retries.py), which take a link of their own.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from services.rpc.errors import unavailable
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.handles import Handles
 from services.rpc.link import Link
-from services.rpc.trials import SUSPECT_AT, Trials
+from services.rpc.suspect_retries import SUSPECT_AT, Trials
 
 CallT = TypeVar("CallT", bound=Call[Any])
 

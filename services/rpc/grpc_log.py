@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 from google.protobuf.message import DecodeError
 
-from services.logs import RateLimitedLog
+from services.telemetry.logs import RateLimitedLog
 
 _malformed = RateLimitedLog(logging.getLogger(__name__), logging.WARNING)
 CORE = "grpc._cython.cygrpc"

@@ -14,7 +14,6 @@ from typing import Any, Generic, Protocol, TypeVar
 import grpc
 from google.protobuf.message import Message
 
-from services.logs import RateLimitedLog
 from services.rpc.call import StreamBroken
 from services.rpc.errors import MALFORMED, unavailable
 from services.rpc.generated import common_pb2 as pb
@@ -22,6 +21,7 @@ from services.rpc.hello import HelloMismatch, check_hello
 from services.rpc.mailbox import EntryMailbox
 from services.rpc.transport import open_channel
 from services.security.secret import ClusterSecret
+from services.telemetry.logs import RateLimitedLog
 
 log = logging.getLogger(__name__)
 UpT = TypeVar("UpT")

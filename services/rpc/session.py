@@ -12,12 +12,12 @@ from typing import Any
 
 import grpc
 
-from services.logs import RateLimitedLog
 from services.rpc.errors import MALFORMED
-from services.rpc.floor import CallerKey, Floor
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.hello import HelloMismatch, check_hello
 from services.rpc.mailbox import Mailbox
+from services.rpc.start_lock import CallerKey, Floor
+from services.telemetry.logs import RateLimitedLog
 
 log = logging.getLogger(__name__)
 GOODBYE_SECONDS = 0.5  # a caller that does not listen is not waited for

@@ -9,7 +9,7 @@ import asyncio
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from services.process import to_the_end
+from services.process.shell import to_the_end
 from services.rpc.grpc_log import configure_grpc_log
 from services.security.addresses import check_address
 from services.security.secret import ClusterSecret

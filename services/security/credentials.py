@@ -4,9 +4,9 @@ import os
 import sys
 from pathlib import Path
 
-from services.config import CredentialsOptions
 from services.errors import Fatal
-from services.process import fail
+from services.options.declarations import CredentialsOptions
+from services.process.shell import fail
 from services.security.metrics_token import metrics_token
 from services.security.secret import ClusterSecret, cluster_secret
 

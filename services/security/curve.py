@@ -11,8 +11,8 @@ import zmq
 from zmq.auth.thread import ThreadAuthenticator
 from zmq.utils import z85
 
-from services.logs import RateLimitedLog
 from services.security.secret import ClusterSecret
+from services.telemetry.logs import RateLimitedLog
 
 KEY_BYTES = 32
 DOMAIN = b"tandem"

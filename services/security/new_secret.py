@@ -6,9 +6,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from services.config import NewSecretOptions
 from services.errors import Fatal
-from services.process import fail
+from services.options.declarations import NewSecretOptions
+from services.process.shell import fail
 from services.security.secret import read_secret
 
 SECRET_BYTES = 32

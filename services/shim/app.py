@@ -18,8 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from services.config import ShimOptions
-from services.logs import fields
+from services.options.declarations import ShimOptions
 from services.rpc.errors import TandemError, invalid, too_long, unavailable
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
@@ -29,7 +28,6 @@ from services.shim.answer import Answer, ChatAnswer, CompletionAnswer
 from services.shim.concurrency import ConcurrencyMiddleware
 from services.shim.generation import Generation, TokenizerClient
 from services.shim.metrics import ShimMetrics
-from services.shim.record import RequestRecord
 from services.shim.responses import (
     SEND_BODY,
     ClientGone,
@@ -40,8 +38,10 @@ from services.shim.responses import (
 )
 from services.shim.schema import ChatRequest, CompletionRequest, GenerationRequest, check_counts, first_error
 from services.shim.scrape import Scrape
+from services.shim.telemetry import RequestRecord
 from services.shim.translate import chat_submit, completion_submits
-from services.tracing import Tracing, now
+from services.telemetry.logs import fields
+from services.telemetry.tracing import Tracing, now
 from services.version import VERSION
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2, text_pb2_grpc
 from services.rpc.link import ADMINISTRATION_SECONDS, Link, ask_all
 from services.security.secret import ClusterSecret
-from services.shim.record import RequestRecord
+from services.shim.telemetry import RequestRecord
 
 TextUplink = Link[text_pb2.TextEntry, text_pb2.TextUp]
 

@@ -2,7 +2,7 @@
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from services.monitor import ENGINE
+from services.telemetry.metrics_server import ENGINE
 
 LABELS = ("model_name", "engine")
 REASONS = ("stop", "length", "abort", "error")

@@ -9,21 +9,21 @@ from collections.abc import Iterator
 
 import uvicorn
 
-from services.config import ShimOptions
-from services.listen import listen
 from services.machine import authority
-from services.monitor import new_registry
-from services.process import begin, run_until_stopped, to_the_end
+from services.machine.listen import listen
+from services.options.declarations import ShimOptions
+from services.process.shell import begin, run_until_stopped, to_the_end
 from services.rpc.errors import unavailable
 from services.rpc.hello import HelloMismatch, make_hello
-from services.rpc.observe import LinkMessages
+from services.rpc.telemetry import LinkMessages
 from services.security.metrics_token import metrics_token
 from services.security.secret import cluster_secret
 from services.shim.app import make_app
 from services.shim.generation import TokenizerClient
 from services.shim.metrics import ShimMetrics
 from services.shim.scrape import Scrape
-from services.tracing import Tracing, set_up_tracing
+from services.telemetry.metrics_server import new_registry
+from services.telemetry.tracing import Tracing, set_up_tracing
 
 log = logging.getLogger(__name__)
 SHUTDOWN_SECONDS = 1

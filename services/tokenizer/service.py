@@ -9,28 +9,28 @@ from typing import Any
 
 import grpc
 
-from services import model_files
-from services.config import TokenizerOptions
-from services.logs import RateLimitedLog
-from services.monitor import new_registry, open_monitor
-from services.process import begin, run_until_stopped, to_the_end
+from services.model_files.resolve import resolve
+from services.options.declarations import TokenizerOptions
+from services.process.shell import begin, run_until_stopped, to_the_end
 from services.rpc.columns import unpack_u32
 from services.rpc.errors import TandemError, invalid, too_long
-from services.rpc.floor import CallerKey
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2, text_pb2_grpc
 from services.rpc.hello import HelloMismatch, make_hello
-from services.rpc.observe import LinkMessages
 from services.rpc.session import Attempts, Callee
+from services.rpc.start_lock import CallerKey
+from services.rpc.telemetry import LinkMessages
 from services.rpc.transport import RpcServer
 from services.security.secret import cluster_secret
+from services.telemetry.logs import RateLimitedLog
+from services.telemetry.metrics_server import new_registry, open_monitor
+from services.telemetry.tracing import Span, Tracing, set_up_tracing
 from services.tokenizer.engine_client import EngineClient
 from services.tokenizer.mailbox import TextMailbox
-from services.tokenizer.observe import Observer
 from services.tokenizer.render import ChatTemplate, find_template, special_tokens
+from services.tokenizer.telemetry import Observer
 from services.tokenizer.text_request import TextRequest, refuse
 from services.tokenizer.vocabulary import Vocabulary
-from services.tracing import Span, Tracing, set_up_tracing
 
 log = logging.getLogger(__name__)
 MAX_MODEL_LEN = 2**32 - 1  # before any engine has said what it is
@@ -228,7 +228,7 @@ def main(options: TokenizerOptions) -> int:
 
 async def serve(options: TokenizerOptions) -> None:
     """Runs until cancelled. Raises Fatal or HelloMismatch when it cannot work with the model or the engine."""
-    path = model_files.resolve(options.model, options.revision, weights=False)
+    path = resolve(options.model, options.revision, weights=False)
     vocabulary = Vocabulary(path)
     template = ChatTemplate(find_template(path, options.chat_template), special_tokens(path))
     hello = make_hello("tokenizer", digest=vocabulary.digest)

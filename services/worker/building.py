@@ -7,7 +7,7 @@ ask for, and what its memory has less of afterwards counts as theirs.
 import torch
 
 from engine_core.worker_messages import EngineLimits
-from services.config import WorkerOptions
+from services.options.declarations import WorkerOptions
 from services.worker.device import Cuda, Device, Host, out_of_memory
 from services.worker.errors import ModelError
 from services.worker.forward import Forward

@@ -22,7 +22,7 @@ from engine_core.worker_messages import (
 from services.errors import Fatal
 from services.security.addresses import ZEROMQ, check_address
 from services.security.secret import ClusterSecret
-from services.zmq_options import MAX_PLAN_BYTES, prepare
+from services.zeromq.socket_options import MAX_PLAN_BYTES, prepare
 
 
 class EngineGone(Exception):

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from engine_core.worker_messages import ModelFacts
-from services.config import WorkerOptions
+from services.options.declarations import WorkerOptions
 from services.worker.kv_cache import KvCacheShape
 from services.worker.loading import LoadedModel
 from services.worker.sampler import MAX_LOGPROBS

@@ -11,8 +11,8 @@ from torch import Tensor
 from kernels.cpu.library import KernelsMissing, VariantRefused
 from kernels.interface import Ops
 from kernels.ops import ops_for
-from services.config import WorkerOptions
 from services.machine import available_cores
+from services.options.declarations import WorkerOptions
 from services.worker.checkpoint import Checkpoint, read_checkpoint, weights_digest
 from services.worker.errors import ModelError
 from services.worker.models.config import DecoderConfig, decoder_config

@@ -12,8 +12,8 @@ import torch
 
 from engine_core.worker_messages import EngineLimits
 from kernels.interface import Ops
-from services.config import WorkerOptions
 from services.machine import available_bytes
+from services.options.declarations import WorkerOptions
 from services.worker.device import GRAPH_SIZES
 from services.worker.errors import ModelError
 from services.worker.kv_cache import request_length

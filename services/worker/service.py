@@ -8,22 +8,22 @@ from collections import deque
 from types import FrameType
 
 from engine_core.step_plan import BadMessage
-from services import model_files
-from services.config import WorkerOptions
 from services.errors import Fatal
 from services.machine import process_age
-from services.monitor import new_registry, open_monitor
-from services.process import begin, fail
+from services.model_files.resolve import resolve
+from services.options.declarations import WorkerOptions
+from services.process.shell import begin, fail
 from services.security.secret import ClusterSecret, cluster_secret
-from services.tracing import now, set_up_tracing
+from services.telemetry.metrics_server import new_registry, open_monitor
+from services.telemetry.tracing import now, set_up_tracing
 from services.worker.building import build_runner
 from services.worker.engine_link import EngineGone, EngineLink, EngineRefused
 from services.worker.errors import ModelError
 from services.worker.facts import model_facts
 from services.worker.loading import LoadedModel, load_model
 from services.worker.model_runner import Launched, ModelRunner
-from services.worker.observe import StepSpans, WorkerMetrics
 from services.worker.phases import Phases
+from services.worker.telemetry import StepSpans, WorkerMetrics
 from services.worker.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ def _register(link: EngineLink, model: LoadedModel, options: WorkerOptions, phas
 
 
 def _load(options: WorkerOptions) -> LoadedModel:
-    path = model_files.resolve(options.model, options.revision, weights=options.load_format != "dummy")
+    path = resolve(options.model, options.revision, weights=options.load_format != "dummy")
     return load_model(path, options)
 
 

@@ -17,8 +17,8 @@ import grpc
 import httpx
 import openai
 
+from services.process.runtime_dir import runtime_dir
 from services.rpc.generated import engine_pb2, engine_pb2_grpc
-from services.runtime_dir import runtime_dir
 
 TANDEM = [sys.executable, "-m", "services.cli"]
 READY = re.compile(r"ready on (http://\S+)")

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from services.config import ROLES
+from services.options.declarations import ROLES
 from tests.e2e.harness import Server, alive, children_of, wait_for
 from tests.e2e.test_processes import WATCHING, role_of
 

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from services.machine import authority, loopback
-from services.runtime_dir import runtime_dir
+from services.process.runtime_dir import runtime_dir
 from tests.addresses import open_server
 from tests.e2e.harness import TANDEM, Server, children_of, wait_for
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from services.config import ROLES
 from services.machine import MAX_SOCKET_PATH
+from services.options.declarations import ROLES
 from tests.addresses import at, open_server
 from tests.checkpoints import make_qwen3
 from tests.e2e.harness import TANDEM, Server, alive, children_of, run_tandem, wait_for
@@ -328,5 +328,5 @@ def test_help_imports_nothing_heavy(args: list[str]) -> None:
     argv = [sys.executable, "-X", "importtime", *TANDEM[1:], *args]
     ended = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
     imported = {line.rsplit("|", 1)[1].strip() for line in ended.stderr.splitlines() if "|" in line}
-    assert "services.config" in imported
+    assert "services.options.declarations" in imported
     assert imported & {"torch", "grpc", "zmq", "uvicorn", "huggingface_hub", "yaml", "numpy"} == set()

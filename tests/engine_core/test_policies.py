@@ -2,8 +2,8 @@
 
 import pytest
 
-from engine_core.admission import RequestRefused
 from engine_core.request import Request
+from engine_core.request_check import RequestRefused
 from engine_core.step_plan import unpack_i32
 from engine_core.waiting import WaitingQueue
 from tests.engine_core.test_scheduler import add_all, make_scheduler, run

@@ -8,7 +8,7 @@ import pytest
 
 from kernels.cpu import library as library_module
 from kernels.cpu.library import VARIANTS, KernelsMissing, Library, VariantRefused, best_variant, load, runnable_variants
-from services.config import CPU_KERNELS
+from services.options.declarations import CPU_KERNELS
 
 
 class Variant:

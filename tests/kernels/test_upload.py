@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from kernels.gpu import upload
+from kernels import upload
 
 
 @pytest.mark.parametrize("rows", [(1,), (5, 3), (100, 1, 33)])

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from services.errors import Fatal
-from services.listen import listen
 from services.machine import authority, loopback, network
+from services.machine.listen import listen
 
 ABSENT = "192.0.2.1"  # TEST-NET-1 (RFC 5737): no machine's own
 

@@ -17,8 +17,8 @@ import httpx
 from prometheus_client import CollectorRegistry
 
 from engine_core.worker_messages import ModelFacts
-from services.config import EngineOptions, ShimOptions, TokenizerOptions
 from services.engine import service as engine_service
+from services.options.declarations import EngineOptions, ShimOptions, TokenizerOptions
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
 from services.rpc.hello import make_hello
@@ -26,10 +26,10 @@ from services.rpc.transport import SERVER_OPTIONS, open_channel
 from services.shim.app import make_app
 from services.shim.generation import Generation, TokenizerClient
 from services.shim.metrics import ShimMetrics
-from services.shim.record import RequestRecord
 from services.shim.scrape import Scrape
+from services.shim.telemetry import RequestRecord
+from services.telemetry.tracing import NO_SPAN, set_up_tracing
 from services.tokenizer import service as tokenizer_service
-from services.tracing import NO_SPAN, set_up_tracing
 from services.worker.engine_link import EngineGone, EngineLink
 from tests.checkpoints import DEMO_VOCAB_SIZE as VOCAB_SIZE
 from tests.fakes import FakeWorker, make_facts

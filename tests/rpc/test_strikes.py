@@ -5,7 +5,7 @@ Over played links; tests/rpc/test_strikes_over_streams.py has real ones.
 
 import pytest
 
-from services.rpc import trials
+from services.rpc import suspect_retries as trials
 from tests.rpc.played_links import Bench, settle
 
 

@@ -18,14 +18,14 @@ from google.protobuf.message import Message
 
 from engine_core.step_plan import StepResult, pack_i32
 from engine_core.worker_messages import PROTOCOL, Register, StepDone, WorkerHello, encode
-from services.monitor import MAX_CALLERS
 from services.rpc.columns import pack_u32
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2, text_pb2
 from services.rpc.hello import make_hello
 from services.rpc.transport import open_channel
 from services.security import curve
-from services.zmq_options import MAX_RESULT_BYTES
+from services.telemetry.metrics_server import MAX_CALLERS
+from services.zeromq.socket_options import MAX_RESULT_BYTES
 from tests.fakes import make_facts
 from tests.security.deployment import Deployment
 from tests.security.peers import OURS, zmq_socket

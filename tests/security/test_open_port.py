@@ -4,8 +4,8 @@ import logging
 
 import pytest
 
-from services.config import ShimOptions
-from services.listen import listen
+from services.machine.listen import listen
+from services.options.declarations import ShimOptions
 from services.shim.service import _warn_if_open
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from services.command_line import parse
-from services.config import SecretOptions
 from services.errors import Fatal
+from services.options.command_line import parse
+from services.options.declarations import SecretOptions
+from services.options.setting import UsageError
 from services.security.secret import ClusterSecret, cluster_secret, read_secret
-from services.settings import UsageError
 from tests.security.peers import OURS, THEIRS
 
 VALUE = "0123456789abcdef" * 2

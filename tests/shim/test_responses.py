@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp, Message
 
-from services.config import ShimOptions
+from services.options.declarations import ShimOptions
 from services.rpc.errors import STATUS, TandemError
 from services.rpc.hello import make_hello
 from services.shim import concurrency
@@ -19,7 +19,7 @@ from services.shim.generation import TokenizerClient
 from services.shim.metrics import ShimMetrics
 from services.shim.responses import ClientGone, error_response, until_disconnected
 from services.shim.scrape import Scrape
-from services.tracing import set_up_tracing
+from services.telemetry.tracing import set_up_tracing
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
 KEY = "a key"

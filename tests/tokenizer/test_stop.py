@@ -12,13 +12,13 @@ from services.rpc.columns import unpack_u32
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
 from services.rpc.hello import make_hello
+from services.telemetry.tracing import NO_SPAN
 from services.tokenizer.choice_output import ChoiceOutput, OutputRules
 from services.tokenizer.engine_client import EngineClient, TokenLogprobColumns
 from services.tokenizer.mailbox import TextMailbox
 from services.tokenizer.stop import StopMatcher
 from services.tokenizer.text_request import TextRequest
 from services.tokenizer.vocabulary import Vocabulary
-from services.tracing import NO_SPAN
 
 many = settings(max_examples=300, deadline=None, derandomize=True)
 stops = st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=4)

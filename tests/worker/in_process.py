@@ -5,15 +5,15 @@ from pathlib import Path
 
 import numpy as np
 
-from engine_core.admission import NewChoice, make_request
 from engine_core.events import SchedulerStats
 from engine_core.kv_cache_manager import KVCacheManager
 from engine_core.plan_builder import PlanBuilder
+from engine_core.request_check import NewChoice, make_request
 from engine_core.scheduler import Limits, Scheduler
 from engine_core.step_plan import SamplingParams, StepResult
 from engine_core.worker_messages import EngineLimits
 from kernels.interface import Ops
-from services.config import WorkerOptions
+from services.options.declarations import WorkerOptions
 from services.worker.building import build_runner
 from services.worker.device import Device
 from services.worker.facts import model_facts

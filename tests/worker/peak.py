@@ -14,7 +14,7 @@ from pathlib import Path
 
 from engine_core.step_plan import SamplingParams
 from engine_core.worker_messages import EngineLimits
-from services.config import WorkerOptions
+from services.options.declarations import WorkerOptions
 from services.worker.building import tried_bytes
 from services.worker.loading import load_model
 from services.worker.memory import step_bytes

@@ -12,7 +12,7 @@ from engine_core.worker_messages import EngineLimits
 from kernels.gpu import attention, attention_tiling
 from kernels.gpu.attention import attend
 from kernels.gpu.ops import TritonOps
-from services.config import WorkerOptions
+from services.options.declarations import WorkerOptions
 from services.worker.building import build_runner, tried_bytes
 from services.worker.errors import ModelError
 from services.worker.loading import LoadedModel, load_model

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.tracing import set_up_tracing
+from services.telemetry.tracing import set_up_tracing
 from services.worker import service
 from services.worker.engine_link import EngineGone
-from services.worker.observe import StepSpans, WorkerMetrics
+from services.worker.telemetry import StepSpans, WorkerMetrics
 
 DEADLINE_MS = 600_000
 

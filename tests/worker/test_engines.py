@@ -8,12 +8,12 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from engine_core.worker_messages import EngineLimits
-from services.config import WorkerOptions
-from services.tracing import set_up_tracing
+from services.options.declarations import WorkerOptions
+from services.telemetry.tracing import set_up_tracing
 from services.worker import service
 from services.worker.building import build_runner
 from services.worker.engine_link import EngineGone
-from services.worker.observe import StepSpans, WorkerMetrics
+from services.worker.telemetry import StepSpans, WorkerMetrics
 from tests.checkpoints import make_qwen3
 
 NUM_ENGINES = 3

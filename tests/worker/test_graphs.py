@@ -10,11 +10,11 @@ import torch
 from engine_core.step_plan import SamplingParams
 from engine_core.worker_messages import EngineLimits
 from kernels.gpu.ops import TritonOps
-from services.config import WorkerOptions
+from loadtest.gpu.ahead import run_steps
+from services.options.declarations import WorkerOptions
 from services.worker.device import GRAPH_SIZES, Device
 from services.worker.loading import LoadedModel, load_model
 from tests.checkpoints import make_qwen3
-from tests.gpu.ahead import run_steps
 from tests.worker.in_process import Answer, InProcess
 from tests.worker.replays import Replays
 

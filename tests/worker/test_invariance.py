@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from engine_core.admission import NewChoice, make_request
+from engine_core.request_check import NewChoice, make_request
 from engine_core.step_plan import SamplingParams
 from engine_core.worker_messages import EngineLimits
-from services.config import WorkerOptions
+from services.options.declarations import WorkerOptions
 from tests.checkpoints import DEMO_VOCAB_SIZE, make_qwen3
 from tests.reference import mixed_prompts
 from tests.worker.in_process import Answer, InProcess

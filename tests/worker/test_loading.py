@@ -14,7 +14,7 @@ from kernels.cpu.library import load as load_library
 from kernels.cpu.ops import CpuOps
 from kernels.interface import Ops
 from kernels.torch_ops import TorchOps
-from services.config import WorkerOptions
+from services.options.declarations import WorkerOptions
 from services.worker import weights
 from services.worker.checkpoint import read_checkpoint, weights_digest
 from services.worker.errors import ModelError

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from engine_core.worker_messages import EngineLimits
 from kernels.torch_ops import TorchOps
-from services.config import WorkerOptions
+from services.options.declarations import WorkerOptions
 from services.worker import memory
 from services.worker.building import build_runner
 from services.worker.checkpoint import read_checkpoint

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 from engine_core.result_check import ResultCheck, SampledRows
 from engine_core.step_plan import BadMessage, NewRequest, SamplingParams, StepPlan, StepResult, pack_i32, unpack_i32
 from engine_core.worker_messages import EngineLimits
-from services.config import WorkerOptions
+from services.options.declarations import WorkerOptions
 from services.worker.building import build_runner
 from services.worker.loading import load_model
 from services.worker.model_runner import ModelRunner

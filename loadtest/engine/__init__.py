@@ -1,0 +1,1 @@
+"""`tandem bench engine`: what a step costs the scheduler."""

@@ -1,0 +1,138 @@
+"""`tandem bench engine`: the CPU time that a step costs the scheduler, with a worker that is only simulated.
+
+Measured is the whole of one thread's add, schedule and update. In steady decode every request has one new token per
+step, and a new block each BLOCK_SIZE steps, not all at the same one; with an output length, who ends is followed by a
+new request whose prompt nobody shares. What waits for the accelerator, and what other processes do, is not in it.
+"""
+
+import argparse
+import itertools
+import statistics
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+
+from engine_core.kv_cache_manager import KVCacheManager
+from engine_core.plan_builder import PlanBuilder
+from engine_core.request import Request
+from engine_core.scheduler import Limits, Scheduler
+from engine_core.step_plan import SamplingParams, StepResult
+from loadtest.engine.simulated_worker import SimulatedWorker
+
+NUM_RUNNING = (64, 256, 1024)
+BLOCK_SIZE = 16
+WARM_UP_STEPS = 50
+STEPS_IN_FLIGHT = 2
+VOCAB_SIZE = 1000
+WINDOW = 20  # steps measured in a row, before the other one's turn
+
+
+class Simulation:
+    """A scheduler under load. `output_len` 0: every request goes on for all of `num_steps`."""
+
+    def __init__(
+        self, num_running: int, num_steps: int, prompt_len: int, output_len: int, prefix_caching: bool
+    ) -> None:
+        total = WARM_UP_STEPS + num_steps + STEPS_IN_FLIGHT
+        num_blocks = num_running * (-(-(prompt_len + BLOCK_SIZE + (output_len or total)) // BLOCK_SIZE) + 2)
+        kv = KVCacheManager(num_blocks, BLOCK_SIZE, ("full",), prefix_caching)
+        self._scheduler = Scheduler(kv, PlanBuilder(1, 1), Limits(num_running, num_running * (prompt_len + BLOCK_SIZE)))
+        self._worker = SimulatedWorker(num_running, np.arange(VOCAB_SIZE, dtype=np.int32))
+        self._results: deque[StepResult] = deque()
+        self._handles = itertools.count()
+        self._prompt_len = prompt_len
+        self._output_len = output_len or total + 1
+        # Those of the start end one after the other, so that every step has its share of ends.
+        self._arrived = [self._request(1 + place % output_len if output_len else 0) for place in range(num_running)]
+        for _ in range(WARM_UP_STEPS):
+            self.step()
+
+    def step(self) -> float:
+        """CPU seconds of one step."""
+        began = time.thread_time()
+        for request in self._arrived:
+            self._scheduler.add(request)
+        plan = self._scheduler.schedule()
+        planned = time.thread_time()
+        assert plan is not None
+        self._results.append(self._worker.execute(plan))
+        self._arrived = []
+        if len(self._results) < STEPS_IN_FLIGHT:
+            return planned - began
+        result = self._results.popleft()
+        resumed = time.thread_time()
+        events = self._scheduler.update(result)
+        updated = time.thread_time()
+        self._arrived = [self._request(0) for _ in events.finished]
+        return planned - began + updated - resumed
+
+    def _request(self, num_output: int) -> Request:
+        """`num_output` 0: the usual number of tokens."""
+        handle = next(self._handles)
+        length = self._prompt_len + handle % BLOCK_SIZE
+        prompt = [(handle * 7919 + place * (handle // VOCAB_SIZE + 1)) % VOCAB_SIZE for place in range(length)]
+        sampling = SamplingParams(max_tokens=num_output or self._output_len, temperature=0.0)
+        return Request(handle, sampling, 0, 0, prompt, length, b"bench")
+
+
+def step_times(num_running: int, num_steps: int, prompt_len: int, output_len: int, prefix_caching: bool) -> list[float]:
+    """CPU seconds of each step."""
+    simulation = Simulation(num_running, num_steps, prompt_len, output_len, prefix_caching)
+    return [simulation.step() for _ in range(num_steps)]
+
+
+def cost_of_prefix_caching(num_running: int, num_steps: int, prompt_len: int, output_len: int) -> tuple[float, float]:
+    """CPU seconds of a step without and with it: medians over windows, in turn, of what a step costs on average."""
+    pair = [Simulation(num_running, num_steps, prompt_len, output_len, caching) for caching in (False, True)]
+    windows: list[list[float]] = [[], []]
+    for number in range(-(-num_steps // WINDOW)):
+        steps = min(WINDOW, num_steps - number * WINDOW)
+        for which in (0, 1) if number % 2 else (1, 0):
+            windows[which].append(sum(pair[which].step() for _ in range(steps)) / steps)
+    return statistics.median(windows[0]), statistics.median(windows[1])
+
+
+def count(text: str) -> int:
+    if (value := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{value} must be at least 1")
+    return value
+
+
+def main(argv: Sequence[str]) -> int:
+    """Prints one line per number of running requests. Returns the exit status; a wrong command line exits with 2."""
+    parser = argparse.ArgumentParser(
+        prog="tandem bench engine",
+        description="The CPU time that a step costs the scheduler, with a worker that is only simulated.",
+    )
+    parser.add_argument("--num-running", type=count, nargs="+", default=NUM_RUNNING, help="requests that decode")
+    parser.add_argument("--num-steps", type=count, default=300, help="steps that count")
+    parser.add_argument("--prompt-len", type=count, default=128, help="tokens of each prompt")
+    parser.add_argument("--output-len", type=count, default=0, help="tokens of each answer; default: nobody ends")
+    modes = parser.add_mutually_exclusive_group()
+    modes.add_argument("--no-prefix-caching", action="store_true", help="schedule without the prefix cache")
+    modes.add_argument("--prefix-caching-cost", action="store_true", help="measure with and without it, in turn")
+    args = parser.parse_args(argv)
+    if args.prefix_caching_cost:
+        _print_cost(args)
+    else:
+        _print_times(args)
+    return 0
+
+
+def _print_times(args: argparse.Namespace) -> None:
+    sys.stdout.write(f"{'running':>8} {'median µs':>10} {'p99 µs':>10} {'µs/request':>11}\n")
+    for num_running in args.num_running:
+        times = step_times(num_running, args.num_steps, args.prompt_len, args.output_len, not args.no_prefix_caching)
+        median, p99 = (1e6 * float(value) for value in np.percentile(times, [50, 99]))
+        sys.stdout.write(f"{num_running:>8} {median:>10.1f} {p99:>10.1f} {median / num_running:>11.2f}\n")
+
+
+def _print_cost(args: argparse.Namespace) -> None:
+    sys.stdout.write(f"{'running':>8} {'without µs':>11} {'with µs':>10} {'cost':>8}\n")
+    for num_running in args.num_running:
+        without, cached = cost_of_prefix_caching(num_running, args.num_steps, args.prompt_len, args.output_len)
+        cost = f"{cached / without - 1:+.1%}"
+        sys.stdout.write(f"{num_running:>8} {1e6 * without:>11.1f} {1e6 * cached:>10.1f} {cost:>8}\n")

@@ -1,0 +1,38 @@
+"""The list of checks, in the order of the table, for the time may not suffice for all of them: what all else is built
+on, then the times of whole steps, then those of single kernels."""
+
+import functools
+import platform
+from dataclasses import replace
+from importlib.metadata import version
+
+import torch
+
+from loadtest.gpu import attention, determinism, kernels, limits, parity, pointwise, products, sampling, steps, worker
+from loadtest.gpu.engines import release
+from loadtest.gpu.table import Check
+
+
+def all_checks(device: torch.device) -> list[Check]:
+    checks = [Check("machine", lambda: machine(device), alone=False), *kernels.checks(device), *sampling.checks(device)]
+    checks += [*parity.checks(device), *determinism.checks(device), *worker.checks(device)]
+    if device.type != "cuda":  # nothing is timed there, and caches are small
+        return [replace(check, alone=False) for check in checks]
+    checks += [*limits.checks(device), *steps.checks(device)]
+    single = [*products.checks(device), *pointwise.checks(device), *attention.checks(device), *products.tiles(device)]
+    return checks + [Check(check.name, functools.partial(with_all_memory, check)) for check in single]
+
+
+def with_all_memory(check: Check) -> str:
+    release()
+    return check.run()
+
+
+def machine(device: torch.device) -> str:
+    name = platform.machine()
+    if device.type == "cuda":
+        major, minor = torch.cuda.get_device_capability(device)
+        free, total = torch.cuda.mem_get_info(device)
+        name = f"{torch.cuda.get_device_name(device)} (sm_{major}{minor}, {free >> 20} of {total >> 20} MiB free)"
+    parts = [f"{package} {version(package)}" for package in ("torch", "triton", "transformers")]
+    return ", ".join([name, *parts, f"python {platform.python_version()}"])

@@ -1,0 +1,81 @@
+"""All checks, shared by several processes where they may run beside each other, and then, in one, those that may not.
+
+Most of the time of what is shared goes to compiling kernels. When the time is over all processes are ended, and what is
+missing has rows that say so.
+"""
+
+import contextlib
+import queue
+import threading
+import time
+
+from loadtest.gpu.child import Child
+from loadtest.gpu.table import Row
+
+Indices = queue.SimpleQueue[int]
+
+
+class Children:
+    """`end` is a time.monotonic()."""
+
+    def __init__(self, command: list[str], scratch: str, processes: int, end: float) -> None:
+        self._children = [Child(command, scratch, end) for _ in range(processes)]
+        self._end = end
+        self._lock = threading.Lock()
+        self._names: list[str] = []
+        self._rows: dict[int, Row] = {}
+        self._num_printed = 0
+
+    def rows(self) -> list[Row]:
+        """Of all checks, printed as soon as those before them are."""
+        clock = threading.Timer(self._end - time.monotonic(), self._kill)
+        clock.daemon = True
+        clock.start()
+        begun = self._children[0].start()
+        if not begun:
+            self._names = ["start"]
+            status = self._children[0].stop()
+            self._take(0, Row("start", "FAIL", f"the process ended with status {status} before the first check"))
+        else:
+            self._names = begun["names"]
+            self._run_all(begun["alone"])
+        clock.cancel()
+        for index, name in enumerate(self._names):
+            if index not in self._rows:
+                self._take(index, Row(name, "not run", "the time was over"))
+        return [self._rows[index] for index in range(len(self._names))]
+
+    def _run_all(self, alone: list[bool]) -> None:
+        beside, one_by_one = Indices(), Indices()
+        for index, is_alone in enumerate(alone):
+            (one_by_one if is_alone else beside).put(index)
+        first, *others = self._children
+        threads = [threading.Thread(target=self._work, args=(child, beside)) for child in others]
+        for thread in threads:
+            thread.start()
+        self._run(first, beside)
+        for thread in threads:
+            thread.join()
+        self._run(first, one_by_one)
+        first.stop()
+
+    def _work(self, child: Child, indices: Indices) -> None:
+        self._run(child, indices)
+        child.stop()
+
+    def _run(self, child: Child, indices: Indices) -> None:
+        with contextlib.suppress(queue.Empty):
+            while time.monotonic() < self._end:
+                index = indices.get_nowait()
+                self._take(index, child.run(index, self._names[index]))
+
+    def _take(self, index: int, row: Row) -> None:
+        with self._lock:
+            self._rows[index] = row
+            while self._num_printed in self._rows:
+                print(self._rows[self._num_printed], flush=True)
+                self._num_printed += 1
+
+    def _kill(self) -> None:
+        for child in self._children:
+            child.kill()

@@ -1,0 +1,190 @@
+"""`python -m loadtest.gpu.compiled [TEXT]`: every kernel compiles for NVIDIA GPUs, on a machine without one.
+
+Triton is told of a GPU that is not there, and stops each launch before it starts. So types, constants and shared memory
+are those of a GPU, which the interpreter on a CPU knows nothing of; and so are the instructions that the products take,
+which must be the same for any number of rows, and none of which may wait for the one before. What spills is told, for
+it costs time. Needs the ptxas and cuobjdump that come with Triton.
+"""
+
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from triton import knobs
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+
+from kernels.gpu import activation, norm, sample
+from kernels.gpu.matrix import matrix_of
+from loadtest.gpu import table
+from loadtest.gpu.table import Check
+from tests.kernels.attention_cases import attention_case
+from tests.kernels.cases import randn, rope_case
+from tests.kernels.draw_cases import draws_of
+
+CPU = torch.device("cpu")
+# And the shared memory that one program may use: for sm_80 on the least of the GPUs up to sm_89.
+CAPABILITIES = {80: 99 * 1024, 90: 227 * 1024}
+FP8_CAPABILITY = 89
+PRODUCTS = 5  # kernels that products with one weight launch: of few rows, of some, of many
+OTHERS = 12  # kernels that launch_all launches
+# What multiplies in the short types, without the part that says how many rows there are.
+INSTRUCTIONS = {80: {"mma.sync.aligned.m16n8k16"}, 90: {"wgmma.mma_async.sync.aligned.m64k16"}}
+
+
+class AbsentGpu:
+    def __init__(self, capability: int) -> None:
+        self._target = GPUTarget("cuda", capability, 32)
+
+    def get_current_target(self) -> GPUTarget:
+        return self._target
+
+    def get_current_device(self) -> int:
+        return self._target.arch * 100  # compiled kernels are kept by device
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+def compile_only(compiled: list[Any]) -> None:
+    """From here on, launching a kernel compiles it and notes it in `compiled`."""
+
+    def getitem(self: Any, grid: Any) -> Callable[..., None]:
+        def launch(*args: Any, **kwargs: Any) -> None:
+            compiled.append(self.run(*args, grid=grid, warmup=True, **kwargs))
+
+        return launch
+
+    JITFunction.__getitem__ = getitem
+
+
+def launch_products(dtype: torch.dtype, quantization: str | None) -> None:
+    """Of few rows and of some, in segments that are added up afterwards; and of many."""
+    matrix = matrix_of([randn(CPU, dtype, 1024, 1024)], quantization)
+    for rows in (3, 33, 1024):
+        matrix.product(randn(CPU, dtype, rows, 1024))
+
+
+def instructions(kernel: Any) -> set[str]:
+    found = re.findall(r"\b(?:wgmma\.mma_async|mma)\.sync\.aligned\.m\d+n\d+k\d+", kernel.asm["ptx"])
+    return {re.sub(r"n\d+", "", name) if name.startswith("wgmma") else name for name in found}
+
+
+def launch_all(dtype: torch.dtype, head_dim: int) -> None:
+    x = randn(CPU, dtype, 3, 1024)
+    norm.rms_norm(x, x[0], 1e-6)
+    norm.add_rms_norm(x, x, x[0], 1e-6)
+    activation.silu_mul(x)
+    matrix_of([x[:, :17]]).product(x[:, :17], torch.float32)
+    for with_norm in (True, False):
+        case = rope_case(CPU, dtype, 3, 16, 8, head_dim, 16, with_norm)
+        case.triton(case.caches)
+    # Decode in parts, a chunk, single tokens by one program each; pages that divide a tile, neither, and that a tile
+    # divides.
+    for lens, kv_heads, group, block_size, window in (
+        ([(1, 300), (1, 3)], 1, 3, 24, 9),
+        ([(40, 300), (1, 3)], 8, 2, 16, 0),
+        ([(1, 3)], 8, 2, 16, 0),
+        ([(1, 300)], 8, 2, 128, 0),
+    ):
+        attention_case(CPU, dtype, lens, kv_heads, group, head_dim, block_size, window=window).triton()
+
+
+def products_and_shuffles(kernel: Any) -> list[str]:
+    """The instructions that a row's bits hang on, where there are tensor cores. Sums and maxima across threads go by
+    shfl.bfly; shfl.idx only carries values from one layout to another."""
+    return sorted(re.findall(r"(?:wgmma\.mma_async|mma|shfl(?=\.sync\.bfly))\.sync\.[\w.]+", kernel.asm["ptx"]))
+
+
+def spilled(kernel: Any) -> int:
+    """Bytes of a thread's stack: of what there were no registers for."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        Path(file.name).write_bytes(kernel.asm["cubin"])
+        command = [knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name]
+        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return max(int(size) for size in re.findall(r"\bSTACK:(\d+)", told))
+
+
+def one_after_the_other(kernel: Any) -> bool:
+    """Whether ptxas lets each wgmma end before it begins the next, and says so."""
+    if "wgmma" not in kernel.asm["ptx"]:
+        return False
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "kernel.ptx")
+        source.write_text(kernel.asm["ptx"])
+        command = [knobs.nvidia.ptxas.path, "-v", "--gpu-name", "sm_90a", source, "-o", source.with_suffix(".cubin")]
+        told = subprocess.run(command, capture_output=True, text=True, check=True)
+    return "serialized" in told.stdout + told.stderr
+
+
+def resources(compiled: list[Any], capability: int) -> str:
+    """Fails where a program of some kernel uses more shared memory than it may."""
+    shared = max(kernel.metadata.shared for kernel in compiled)
+    assert shared <= CAPABILITIES[capability], f"{shared} bytes of shared memory"
+    assert not any(map(one_after_the_other, compiled)), "wgmma one after the other"
+    spills = [f"{size} of {kernel.name}" for kernel in compiled if (size := spilled(kernel))]
+    told = f"spills in bytes: {', '.join(spills)}" if spills else "no spills"
+    return f"{len(compiled)} kernels, at most {shared} bytes of shared memory, {told}"
+
+
+def checks(compiled: list[Any]) -> list[Check]:
+    def check(capability: int, name: str, dtype: torch.dtype, head_dim: int) -> Check:
+        def run() -> str:
+            compiled.clear()
+            driver.set_active(AbsentGpu(capability))
+            forms = [None, "int8"] + ["fp8"] * (capability >= FP8_CAPABILITY)
+            for quantization in forms:
+                launch_products(dtype, quantization)
+            taken = {"".join(instructions(kernel)) for kernel in compiled if "linear" in kernel.name}
+            assert taken == ({""} if dtype == torch.float32 else INSTRUCTIONS[capability]), f"products by {taken}"
+            launch_all(dtype, head_dim)
+            expected = OTHERS + PRODUCTS * len(forms)
+            assert len(compiled) == expected, f"{len(compiled)} kernels were compiled, not {expected}"
+            attention = [products_and_shuffles(kernel) for kernel in compiled if kernel.name == "_attention_kernel"]
+            assert len(attention) == 4 and all(each == attention[0] for each in attention), "attention's bits differ"
+            return resources(compiled, capability)
+
+        return Check(f"compiled for sm_{capability}, {name}, head size {head_dim}", run)
+
+    kinds = [
+        ("bf16", torch.bfloat16, 128), ("bf16", torch.bfloat16, 256), ("float16", torch.float16, 64),
+        ("float32", torch.float32, 24), ("float32", torch.float32, 256),
+    ]  # fmt: skip
+
+    def check_draw(capability: int, vocab: int) -> Check:
+        def run() -> str:
+            compiled.clear()
+            driver.set_active(AbsentGpu(capability))
+            logits = randn(CPU, torch.float32, 3, vocab)
+            sample.draw(logits, logits, draws_of([(0.6, 0.95, 0.1, 20)] * 3))
+            assert len(compiled) == 4, f"{len(compiled)} kernels were compiled, not 4"
+            return resources(compiled, capability)
+
+        return Check(f"compiled for sm_{capability}, draw from {vocab}", run)
+
+    return [
+        *(check(capability, *kind) for capability in CAPABILITIES for kind in kinds),
+        *(check_draw(capability, vocab) for capability in CAPABILITIES for vocab in (151_936, 1)),
+    ]
+
+
+def main(only: str = "") -> int:
+    compiled: list[Any] = []
+    compile_only(compiled)
+    print(table.HEADER, flush=True)
+    failed = 0
+    for check in (check for check in checks(compiled) if only in check.name):
+        row = table.run_check(check)
+        print(row, flush=True)
+        failed += row.result == "FAIL"
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

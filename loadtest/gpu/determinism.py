@@ -1,0 +1,90 @@
+"""The same answer every time, in bits: by graphs or kernel by kernel, alone or in a crowd, resumed at any token."""
+
+import functools
+from collections.abc import Callable
+
+import torch
+
+from engine_core.request_check import NewChoice, make_request
+from engine_core.step_plan import SamplingParams
+from engine_core.worker_messages import EngineLimits
+from loadtest.gpu import parity
+from loadtest.gpu.table import Check
+from services.options.declarations import WorkerOptions
+from services.worker.device import Cuda, Device
+from tests.worker.in_process import Answer, InProcess
+from tests.worker.replays import Replays
+
+MAX_TOKENS = {"cuda": 48, "cpu": 4}
+DTYPES = {"cuda": ("bfloat16", "float32"), "cpu": ("bfloat16",)}
+CROWD = {"cuda": 40, "cpu": 2}
+SAMPLING = {"temperature": 0.8, "top_p": 0.95, "logprobs": 0}
+
+
+def checks(device: torch.device) -> list[Check]:
+    runs: dict[str, Callable[[torch.device, str], str]] = {
+        "graphs give the bits of single kernels": graphs,
+        "the same bits alone and in a crowd": crowd,
+        "resumed at every token": resumed,
+    }
+    return [
+        Check(f"worker {dtype}: {name}", functools.partial(run, device, dtype))
+        for dtype in DTYPES[device.type]
+        for name, run in runs.items()
+    ]
+
+
+def start(place: torch.device, dtype: str, device: Device | None = None) -> InProcess:
+    case = parity.first_case(place)
+    options = WorkerOptions(model=str(case.path), device=place.type, dtype=dtype, block_size=8, max_model_len=512)
+    limits = EngineLimits(1, CROWD[place.type] + 1, 64)
+    return InProcess(case.path, options, limits, False, parity.triton_ops(place), device=device)
+
+
+def ask(engine: InProcess, prompts: list[list[int]]) -> list[Answer]:
+    count = MAX_TOKENS[engine.model.decoder.device.type]
+    return engine.complete(prompts, SamplingParams(max_tokens=count, **SAMPLING), list(range(len(prompts))))
+
+
+def prompts_for(place: torch.device) -> list[list[int]]:
+    return parity.first_case(place).prompts[: CROWD[place.type]]
+
+
+def graphs(place: torch.device, dtype: str) -> str:
+    """Requests of different lengths, so that batches have many sizes and most are padded."""
+    plain: Device
+    if place.type == "cuda":
+        recorded: Device = Cuda(place)
+        plain = Cuda(place)
+        plain.graph_sizes = ()
+    else:
+        recorded, plain = Replays((1, 4)), Replays(())
+    engine = start(place, dtype, recorded)
+    expected = ask(start(place, dtype, plain), prompts_for(place))
+    for _ in range(2):
+        assert ask(engine, prompts_for(place)) == expected, "a graph changed an answer"
+    return f"{len(expected)} answers, {len(engine.runner._forward._graphs)} graphs"
+
+
+def crowd(place: torch.device, dtype: str) -> str:
+    engine, prompts = start(place, dtype), prompts_for(place)
+    together = ask(engine, prompts)
+    assert ask(engine, prompts[:1]) == together[:1], "the first answer is another one alone"
+    return f"{len(together)} answers together, the first alone"
+
+
+def resumed(place: torch.device, dtype: str) -> str:
+    """A request that comes back with some of its tokens gets exactly the others."""
+    engine, prompt = start(place, dtype), prompts_for(place)[0]
+    whole = ask(engine, [prompt])[0]
+    for index in range(len(whole.token_ids)):
+        handle = len(engine.answers)
+        engine.answers[handle] = answer = Answer()
+        sampling = SamplingParams(max_tokens=len(whole.token_ids), **SAMPLING)
+        choice = NewChoice(handle, 0, prompt, whole.token_ids[:index], sampling, 0, "", None)
+        assert engine.scheduler.add(make_request(choice, engine.facts)) is None
+        while engine.step():
+            pass
+        assert answer.token_ids == whole.token_ids[index:], f"resumed at token {index}: other tokens"
+        assert answer.logprobs == whole.logprobs[index:], f"resumed at token {index}: other logprobs"
+    return f"{len(whole.token_ids)} places"

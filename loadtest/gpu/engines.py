@@ -1,0 +1,67 @@
+"""The engine whose steps are timed: a model of random weights in one of the shapes, with all of the GPU's memory.
+
+So there is one at a time, and whoever needs the memory for something else releases it.
+"""
+
+import functools
+import gc
+import json
+import tempfile
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from engine_core.worker_messages import EngineLimits
+from loadtest.gpu.shapes import BLOCK_SIZE, SHAPES
+from services.options.declarations import WorkerOptions
+from services.worker import loading
+from tests.worker.in_process import InProcess
+
+MAX_MODEL_LEN, MAX_NUM_SEQS, BUDGET = 4096, 256, 8192
+_held: dict[tuple[str, bool], InProcess] = {}
+
+
+def engine_for(device: torch.device, shape: str, invariant: bool) -> InProcess:
+    """The one of before where it is the same. All graphs are recorded."""
+    if (shape, invariant) not in _held:
+        release()
+        _held[shape, invariant] = _start(device, shape, invariant)
+    return _held[shape, invariant]
+
+
+def release() -> None:
+    _held.clear()
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+def _start(device: torch.device, shape: str, invariant: bool) -> InProcess:
+    """Weights are made on the device: what is timed here does not depend on them."""
+    path = Path(tempfile.mkdtemp())
+    config = SHAPES[shape].config | {"architectures": ["Qwen3ForCausalLM"]}
+    (path / "config.json").write_text(json.dumps(config))
+    options = WorkerOptions(
+        model=str(path), device=device.type, load_format="dummy", max_model_len=MAX_MODEL_LEN, block_size=BLOCK_SIZE,
+        batch_invariant=invariant,
+    )  # fmt: skip
+    made, loading.dummy_weights = loading.dummy_weights, functools.partial(_weights_on, device)
+    try:
+        engine = InProcess(path, options, EngineLimits(1, MAX_NUM_SEQS, BUDGET), prefix_caching=False)
+    finally:
+        loading.dummy_weights = made
+    while engine.runner.record():
+        pass
+    return engine
+
+
+def _weights_on(
+    device: torch.device, shapes: dict[str, tuple[int, ...]], dtype: torch.dtype, seed: int
+) -> dict[str, Tensor]:
+    torch.manual_seed(seed)
+    return {
+        name: torch.ones(shape, dtype=dtype, device=device)
+        if len(shape) == 1
+        else torch.empty(shape, dtype=dtype, device=device).normal_(std=0.02)
+        for name, shape in shapes.items()
+    }

@@ -1,0 +1,53 @@
+"""What this card can do at best, measured: the one yardstick of all timings here.
+
+The memory's rate is the better one of a large read and a large copy by torch; the matrix rate is that of a large square
+product by torch. Both are measured as kernels are, and once in a process.
+"""
+
+import functools
+from dataclasses import dataclass
+
+import torch
+
+from loadtest.gpu.shapes import DTYPE
+from loadtest.gpu.table import Check
+from loadtest.gpu.timings import median_us
+
+READ_BYTES = 2**30
+MATRIX_SIZE = 8192
+
+
+@dataclass(frozen=True)
+class Limits:
+    read: float  # bytes in a second
+    copy: float  # bytes in a second, those read and those written
+    matrix: float  # operations in a second
+
+    @property
+    def memory(self) -> float:
+        return max(self.read, self.copy)
+
+
+def checks(device: torch.device) -> list[Check]:
+    return [Check("limits of this GPU", lambda: told(limits(device)))]
+
+
+@functools.cache
+def limits(device: torch.device) -> Limits:
+    return Limits(*memory_rates(device), matrix_rate(device))
+
+
+def memory_rates(device: torch.device) -> tuple[float, float]:
+    source = torch.ones(READ_BYTES // 4, device=device)
+    target = torch.empty_like(source)
+    read, copy = median_us(device, source.sum), median_us(device, lambda: target.copy_(source))
+    return READ_BYTES / read * 1e6, 2 * READ_BYTES / copy * 1e6
+
+
+def matrix_rate(device: torch.device) -> float:
+    left, right = (torch.randn(MATRIX_SIZE, MATRIX_SIZE, dtype=DTYPE, device=device) for _ in range(2))
+    return 2 * MATRIX_SIZE**3 / median_us(device, lambda: left @ right) * 1e6
+
+
+def told(found: Limits) -> str:
+    return f"read {found.read / 1e9:.0f} GB/s, copy {found.copy / 1e9:.0f} GB/s, bf16 {found.matrix / 1e12:.0f} TFLOP/s"

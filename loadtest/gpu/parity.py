@@ -1,0 +1,162 @@
+"""Greedy answers of scheduler and model runner against transformers' own class on the same device, in float32.
+
+Each check asserts from the scheduler's counters that what it names did happen. On a CPU the decoder gets the Triton
+kernels, through the interpreter.
+"""
+
+import functools
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from engine_core.step_plan import SamplingParams
+from engine_core.worker_messages import EngineLimits
+from kernels.gpu.ops import TritonOps
+from kernels.interface import Ops
+from loadtest.gpu.table import Check
+from services.options.declarations import WorkerOptions
+from services.worker.checkpoint import read_checkpoint
+from services.worker.kv_cache import block_bytes
+from services.worker.models.config import decoder_config
+from tests import reference
+from tests.checkpoints import PARITY_CONFIGS, make_qwen3
+from tests.reference import ReferenceAnswer
+from tests.worker.in_process import InProcess
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is asked; `few_blocks` hold `few_len` tokens and force preemptions."""
+
+    configs: dict[str, dict[str, Any]]
+    block_size: int
+    num_prompts: int
+    lengths: Sequence[int]
+    shared: int
+    max_tokens: int
+    budget: int
+    few_blocks: int
+    few_len: int
+    min_distinct: int
+
+
+LARGE = Size(PARITY_CONFIGS, 8, 32, (1, 3, 17, 40, 64, 90, 160), 40, 32, 24, 40, 240, 100)
+TINY = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "tie_word_embeddings": True}
+SMALL = Size({"tiny": TINY}, 4, 3, (3, 6), 8, 4, 6, 5, 20, 3)
+
+
+@dataclass(frozen=True)
+class Case:
+    path: Path
+    prompts: list[list[int]]
+    expected: list[ReferenceAnswer]
+
+
+def size_for(device: torch.device) -> Size:
+    return LARGE if device.type == "cuda" else SMALL
+
+
+def triton_ops(device: torch.device, quantization: str | None = None) -> Ops | None:
+    """None where the decoder takes the Triton kernels by itself."""
+    return None if device.type == "cuda" else TritonOps(quantization=quantization)
+
+
+@functools.cache
+def case(name: str, device: str) -> Case:
+    size = size_for(torch.device(device))
+    path = make_qwen3(Path(tempfile.mkdtemp()), seed=3, **size.configs[name])
+    prompts = reference.mixed_prompts(len(name), size.num_prompts, size.lengths, size.shared)
+    expected = reference.generate(path, prompts, size.max_tokens, device)
+    distinct = {token_id for answer in expected for token_id in answer.token_ids}
+    assert len(distinct) > size.min_distinct, "the model answers much the same for ever: position bugs would hide"
+    return Case(path, prompts, expected)
+
+
+def first_case(device: torch.device) -> Case:
+    """For whoever needs just one model."""
+    return case(next(iter(size_for(device).configs)), device.type)
+
+
+def start(
+    path: Path, device: torch.device, *, caching: bool, max_num_seqs: int = 128, budget: int = 2048, **changes: Any
+) -> InProcess:
+    options = {"dtype": "float32", "block_size": size_for(device).block_size, **changes}
+    worker = WorkerOptions(model=str(path), device=device.type, **options)
+    ops = triton_ops(device, worker.quantization)
+    return InProcess(path, worker, EngineLimits(1, max_num_seqs, budget), caching, ops)
+
+
+def compare(engine: InProcess, case: Case) -> str:
+    sampling = SamplingParams(max_tokens=len(case.expected[0].token_ids), temperature=0.0, logprobs=0)
+    answers = engine.complete(case.prompts, sampling)
+    ties, worst = 0, 0.0
+    for index, (expected, answer) in enumerate(zip(case.expected, answers, strict=True)):
+        try:
+            parted = reference.assert_equal_but_for_ties(expected, answer.token_ids, answer.logprobs)
+        except AssertionError as error:
+            raise AssertionError(f"prompt {index} of {len(case.prompts[index])} tokens: {error}") from error
+        ties += parted
+        if not parted:
+            pairs = zip(answer.logprobs, expected.logprobs, strict=True)
+            worst = max(worst, *(abs(ours - theirs) for ours, theirs in pairs))
+    assert ties <= 1, f"{ties} of {len(answers)} answers parted at a tie"
+    engine.scheduler.kv.pool.check()
+    assert engine.stats.num_free_blocks == engine.stats.num_blocks, "blocks were lost"
+    return f"{len(answers)} answers equal, {ties} parted at a tie, logprobs within {worst:.1e}"
+
+
+def all_at_once(case: Case, device: torch.device) -> str:
+    """Then again: every whole block of every prompt is found. The memory is the default of this device."""
+    engine = start(case.path, device, caching=True)
+    first = compare(engine, case)
+    assert engine.stats.num_preemptions == 0
+    before = engine.stats.prefix_cache_hits
+    compare(engine, case)
+    hits = engine.stats.prefix_cache_hits - before
+    block_size = engine.shape.block_size
+    whole = sum((len(prompt) - 1) // block_size * block_size for prompt in case.prompts)
+    assert hits == whole > 0, f"{hits} tokens found in the prefix cache, not {whole}"
+    return f"{first}; again with {hits} tokens from the prefix cache"
+
+
+def chunked(case: Case, device: torch.device) -> str:
+    size = size_for(device)
+    engine = start(case.path, device, caching=False, max_num_seqs=size.budget // 2, budget=size.budget)
+    found = compare(engine, case)
+    assert engine.stats.num_chunked_rows >= size.num_prompts, "hardly any prompt was cut"
+    return f"{found}; {engine.stats.num_chunked_rows} chunks"
+
+
+def few_blocks(case: Case, device: torch.device, caching: bool) -> str:
+    size = size_for(device)
+    config = decoder_config(read_checkpoint(case.path, {}, "auto").config)
+    memory = size.few_blocks * block_bytes(config, size.block_size, torch.float32)
+    engine = start(case.path, device, caching=caching, max_model_len=size.few_len, kv_cache_memory_bytes=memory)
+    assert engine.shape.num_blocks == size.few_blocks
+    found = compare(engine, case)
+    assert engine.stats.num_preemptions > 0, "nothing was preempted"
+    return f"{found}; {engine.stats.num_preemptions} preemptions"
+
+
+RUNS: dict[str, Callable[[Case, torch.device], str]] = {
+    "all at once, twice": all_at_once,
+    "chunked": chunked,
+    "few blocks": functools.partial(few_blocks, caching=False),
+    "few blocks, prefix caching": functools.partial(few_blocks, caching=True),
+}
+
+
+def checks(device: torch.device) -> list[Check]:
+    return [
+        Check(f"parity {name}: {what}", functools.partial(run_one, run, name, device))
+        for name in size_for(device).configs
+        for what, run in RUNS.items()
+    ]
+
+
+def run_one(run: Callable[[Case, torch.device], str], name: str, device: torch.device) -> str:
+    return run(case(name, device.type), device)

@@ -1,0 +1,224 @@
+"""What `tandem bench kernels` runs: every operation of a decoder, in a model's shapes, on any Ops.
+
+What a real step finds in memory (weights, the KV cache) lies there in so many copies, used in turn, that no cache
+holds them; what it finds in a cache (activations, logits, and all of a tiny model) stays where the last call left it.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kernels.interface import DRAW, AttentionInputs, Matrix, Ops
+from loadtest.kernels.limits import Work
+from services.worker.models.config import DecoderConfig
+
+DTYPE, CPU = torch.bfloat16, torch.device("cpu")
+ROWS = (1, 8, 32, 256)
+REQUESTS = (1, 8, 32)
+CONTEXT = 300  # tokens of a request that decodes
+PROMPTS = (256, 1024)
+BLOCK_SIZE = 16
+EPS = 1e-6
+MAX_COPIES = 1024
+MAX_SLOTS = 2**17
+TILE_ROWS = 256  # of a weight, random; the others repeat them
+DRAWS = {
+    "greedy": {"temperature": 0.0, "top_p": 1.0},
+    "sampled": {"temperature": 0.8, "top_p": 1.0},
+    "top-k 50, top-p 0.9": {"temperature": 0.8, "top_p": 0.9, "top_k": 50},
+}
+
+Run = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Of a decoder; the sizes are those of Qwen3-0.6B unless given."""
+
+    hidden_size: int = 1024
+    intermediate_size: int = 3072
+    num_heads: int = 16
+    num_kv_heads: int = 8
+    head_dim: int = 128
+    vocab_size: int = 151936
+
+    @classmethod
+    def of(cls, config: DecoderConfig) -> "Shape":
+        return cls(
+            config.hidden_size,
+            config.intermediate_size,
+            config.num_heads,
+            config.num_kv_heads,
+            config.head_dim,
+            config.vocab_size,
+        )
+
+    @property
+    def query_size(self) -> int:
+        return self.num_heads * self.head_dim
+
+    @property
+    def token_bytes(self) -> int:
+        """Of a token's keys and values in one layer."""
+        return 2 * self.num_kv_heads * self.head_dim * DTYPE.itemsize
+
+    @property
+    def qkv_size(self) -> int:
+        return self.query_size + 2 * self.num_kv_heads * self.head_dim
+
+
+@dataclass(frozen=True)
+class Case:
+    """`make`: the same calls on any Ops, to be made in turn."""
+
+    kernel: str
+    shape: str
+    work: Work
+    make: Callable[[Ops], list[Run]]
+
+
+def cases(shape: Shape, cold_bytes: int) -> Iterator[Case]:
+    """`cold_bytes`: so much, used in turn, no cache holds."""
+    products = {
+        "qkv": (shape.qkv_size, shape.hidden_size),
+        "out": (shape.hidden_size, shape.query_size),
+        "gate_up": (2 * shape.intermediate_size, shape.hidden_size),
+        "down": (shape.hidden_size, shape.intermediate_size),
+        "head": (shape.vocab_size, shape.hidden_size),
+    }
+    for name, (n, k) in products.items():
+        for rows in ROWS:
+            yield _product(name, rows, n, k, cold_bytes)
+    for requests in REQUESTS:
+        yield _decode(shape, requests, cold_bytes)
+    for length in PROMPTS:
+        yield _prefill(shape, length)
+    for rows in ROWS:
+        yield from _norms(rows, shape.hidden_size)
+    for rows in ROWS:
+        yield _rope(shape, rows, cold_bytes)
+    for rows in ROWS:
+        yield _activation(rows, shape.intermediate_size)
+    for name in DRAWS:
+        for rows in REQUESTS:
+            yield _draw(name, rows, shape.vocab_size)
+
+
+def _copies(num_bytes: int, cold_bytes: int, most: int = MAX_COPIES) -> int:
+    """So many that no cache holds them; 0: that would be too many."""
+    copies = -(-cold_bytes // num_bytes)
+    return copies if copies <= most else 0
+
+
+def _work(num_bytes: int, copies: int, warm_bytes: int, operations: int = 0) -> Work:
+    """`num_bytes` are cold where there are copies of them."""
+    return Work(num_bytes, warm_bytes, operations) if copies else Work(0, num_bytes + warm_bytes, operations)
+
+
+def _randn(*size: int) -> Tensor:
+    return torch.randn(size).to(DTYPE)
+
+
+def _bytes(*sizes: int) -> int:
+    return sum(sizes) * DTYPE.itemsize
+
+
+def _product(name: str, rows: int, n: int, k: int, cold_bytes: int) -> Case:
+    weight_bytes = _bytes(n * k)
+    copies = _copies(weight_bytes, cold_bytes)
+    out_type = torch.float32 if name == "head" else DTYPE
+
+    def matrix(ops: Ops) -> Matrix:
+        tile = _randn(min(n, TILE_ROWS), k)
+        return ops.matrix(*(tile[: n - first] for first in range(0, n, len(tile))))
+
+    def make(ops: Ops) -> list[Run]:
+        x = _randn(rows, k)
+        return [partial(matrix(ops).product, x, out_type) for _ in range(max(1, copies))]
+
+    work = _work(weight_bytes, copies, rows * (k * DTYPE.itemsize + n * out_type.itemsize), 2 * rows * n * k)
+    return Case(f"product {name}", f"{rows} x {k} x {n}", work, make)
+
+
+def _attention(shape: Shape, requests: int, queries: int, length: int, copies: int, ops: Ops) -> list[Run]:
+    """Each copy has blocks of its own, scattered over one cache."""
+    blocks = -(-length // BLOCK_SIZE)
+    cache = ops.empty_cache(copies * requests * blocks, BLOCK_SIZE, shape.num_kv_heads, shape.head_dim, DTYPE, CPU)
+    for part in cache:
+        part.normal_()
+    query = _randn(requests * queries, shape.num_heads, shape.head_dim)
+    starts = torch.arange(0, requests * queries + 1, queries, dtype=torch.int32)
+    lens = torch.full((requests,), length, dtype=torch.int32)
+    tables = torch.randperm(copies * requests * blocks, dtype=torch.int32).view(copies, requests, blocks)
+    places = [AttentionInputs(torch.empty(0), table, starts, lens, queries, length) for table in tables]
+    return [partial(ops.paged_attention, query, cache, place, shape.head_dim**-0.5) for place in places]
+
+
+def _decode(shape: Shape, requests: int, cold_bytes: int) -> Case:
+    cache_bytes = requests * CONTEXT * shape.token_bytes
+    copies = _copies(cache_bytes, cold_bytes)
+    size = requests * shape.query_size
+    work = _work(cache_bytes, copies, _bytes(size, size), 4 * size * CONTEXT)
+    make = partial(_attention, shape, requests, 1, CONTEXT, max(1, copies))
+    return Case("attention, decode", f"{requests} requests at {CONTEXT}", work, make)
+
+
+def _prefill(shape: Shape, length: int) -> Case:
+    """Its keys and values were written a moment ago; of the scores, only those that the mask leaves count."""
+    size = length * shape.query_size
+    work = Work(0, _bytes(size, size) + length * shape.token_bytes, 4 * shape.query_size * length * (length + 1) // 2)
+    return Case("attention, prefill", f"{length} tokens", work, partial(_attention, shape, 1, length, length, 1))
+
+
+def _norms(rows: int, size: int) -> Iterator[Case]:
+    def norm(ops: Ops) -> list[Run]:
+        return [partial(ops.rms_norm, _randn(rows, size), _randn(size), EPS)]
+
+    def add_norm(ops: Ops) -> list[Run]:
+        return [partial(ops.add_rms_norm, _randn(rows, size), _randn(rows, size), _randn(size), EPS)]
+
+    yield Case("rms_norm", f"{rows} x {size}", Work(warm_bytes=_bytes(2 * rows * size, size)), norm)
+    yield Case("add_rms_norm", f"{rows} x {size}", Work(warm_bytes=_bytes(4 * rows * size, size)), add_norm)
+
+
+def _rope(shape: Shape, rows: int, cold_bytes: int) -> Case:
+    """With a norm of each head, as in Qwen3; each call writes elsewhere in the cache."""
+    copies = _copies(shape.token_bytes, cold_bytes, MAX_SLOTS)
+    blocks = -(-max(rows, copies) // BLOCK_SIZE)
+
+    def make(ops: Ops) -> list[Run]:
+        cache = ops.empty_cache(blocks, BLOCK_SIZE, shape.num_kv_heads, shape.head_dim, DTYPE, CPU)
+        for part in cache:
+            part.zero_()  # so that the system has given its pages
+        qkv, norms = _randn(rows, shape.qkv_size), (_randn(shape.head_dim), _randn(shape.head_dim))
+        cos_sin, positions = torch.rand(CONTEXT + 1, shape.head_dim), torch.full((rows,), CONTEXT)
+        slots = torch.randperm(blocks * BLOCK_SIZE)
+        return [
+            partial(ops.rope_and_write, qkv, norms, EPS, cos_sin, positions, cache, slots[first : first + rows])
+            for first in range(0, len(slots) - rows + 1, rows)
+        ]
+
+    work = _work(rows * shape.token_bytes, copies, _bytes(rows * (shape.qkv_size + shape.query_size)))
+    return Case("rope_and_write", f"{rows} x {shape.qkv_size}", work, make)
+
+
+def _activation(rows: int, size: int) -> Case:
+    def make(ops: Ops) -> list[Run]:
+        return [partial(ops.silu_mul, _randn(rows, 2 * size))]
+
+    return Case("silu_mul", f"{rows} x {2 * size}", Work(warm_bytes=_bytes(3 * rows * size)), make)
+
+
+def _draw(name: str, rows: int, vocab: int) -> Case:
+    def make(ops: Ops) -> list[Run]:
+        logits, draws = 3 * torch.randn(rows, vocab), np.zeros(rows, DRAW)
+        draws["seed"] = np.arange(rows)
+        for field, value in DRAWS[name].items():
+            draws[field] = value
+        return [partial(ops.draw, logits, logits, draws)]
+
+    return Case(f"draw, {name}", f"{rows} x {vocab}", Work(warm_bytes=4 * rows * vocab), make)

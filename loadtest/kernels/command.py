@@ -1,0 +1,157 @@
+"""`tandem bench kernels`: each compiled CPU kernel beside its twin in plain torch, and beside what the machine allows.
+
+Kernel and twin make the same calls on inputs of the same shapes, with the same number of threads, one after the other,
+for torch's threads spin for a moment after their work. The limit of a kernel is the time that its bytes or its
+operations take at the machine's best rate. Times hold the call from Python, as a step pays it.
+"""
+
+import argparse
+import itertools
+import math
+import os
+import statistics
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date
+from functools import reduce
+
+import torch
+
+from kernels.cpu.library import VARIANTS, KernelsMissing, Library, VariantRefused, load
+from kernels.cpu.ops import CpuOps
+from kernels.torch_ops import TorchOps
+from loadtest.engine.command import count
+from loadtest.kernels.cases import Case, Run, Shape, cases
+from loadtest.kernels.limits import Limits, Work, others_seconds, probe
+from services.errors import Fatal
+from services.machine import available_cores, cpu_model, last_cache_bytes
+from services.model_files.resolve import resolve
+from services.options.declarations import WorkerOptions, settings_of
+from services.worker.checkpoint import read_json
+from services.worker.errors import ModelError
+from services.worker.models.config import decoder_config
+
+REPEATS = 15
+MIN_REPEATS = 3
+REPEAT_SECONDS = 0.002  # short calls are timed together until they take so long
+CASE_SECONDS = 0.5  # after that, a slow one is repeated no further
+QUIET_SECONDS = 0.02  # until torch's threads sleep
+COLUMNS = ("kernel", "shape", "µs", "twin µs", "twin / kernel", "limit µs", "share of limit")
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Seconds of one call: medians."""
+
+    kernel: str
+    shape: str
+    work: Work
+    seconds: float
+    twin_seconds: float
+
+    def cells(self, limits: Limits) -> tuple[str, ...]:
+        limit = limits.seconds(self.work)
+        return (
+            self.kernel,
+            self.shape,
+            f"{1e6 * self.seconds:.1f}",
+            f"{1e6 * self.twin_seconds:.1f}",
+            f"{self.twin_seconds / self.seconds:.2f}",
+            f"{1e6 * limit:.2f}",
+            f"{limit / self.seconds:.1%}",
+        )
+
+
+def median_seconds(runs: Sequence[Run], repeats: int) -> float:
+    """Of one call, the runs in turn."""
+    turns = itertools.cycle(runs)
+    for _ in range(2):  # the first call prepares what later ones find
+        began = time.perf_counter()
+        next(turns)()
+        once = time.perf_counter() - began
+    calls = max(1, int(REPEAT_SECONDS / once))
+    times: list[float] = []
+    deadline = time.perf_counter() + CASE_SECONDS
+    while len(times) < MIN_REPEATS or (len(times) < repeats and time.perf_counter() < deadline):
+        began = time.perf_counter()
+        for run in itertools.islice(turns, calls):
+            run()
+        times.append((time.perf_counter() - began) / calls)
+    return statistics.median(times)
+
+
+def measure(ops: CpuOps, all_cases: Iterable[Case], repeats: int) -> Iterator[Timed]:
+    twin = TorchOps()
+    for case in all_cases:
+        time.sleep(QUIET_SECONDS)
+        seconds = median_seconds(case.make(ops), repeats)
+        yield Timed(case.kernel, case.shape, case.work, seconds, median_seconds(case.make(twin), repeats))
+
+
+def report(model: str, variant: str, threads: int, limits: Limits, others: float, rows: Sequence[Timed]) -> str:
+    """Markdown. `others`: cores that other processes kept busy, on average; NaN: unknown."""
+    busy = "an unknown number of" if math.isnan(others) else f"{max(0.0, others):.1f}"
+    head = [
+        f"Kernels {variant} in bfloat16, shapes of {model}; {cpu_model()}, {threads} of {os.cpu_count()} threads, "
+        f"{date.today()}. Other processes kept {busy} cores busy meanwhile.",
+        f"Limit: {limits.memory_bytes / 1e9:.1f} GB/s from memory, {limits.cache_bytes / 1e9:.1f} GB/s within caches, "
+        f"{limits.operations / 1e9:.1f} Gop/s. Memory and operations are the best of a probe (a large read; torch's "
+        "square products) and of all rows below: there may be a higher limit that neither reached.",
+    ]
+    table = [COLUMNS, ("---", "---", *["---:"] * (len(COLUMNS) - 2)), *(row.cells(limits) for row in rows)]
+    return "\n".join(["\n".join(head), "", *(f"| {' | '.join(cells)} |" for cells in table)]) + "\n"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Prints one table. Returns the exit status; a wrong command line exits with 2."""
+    parser = argparse.ArgumentParser(
+        prog="tandem bench kernels",
+        description="The time of each compiled CPU kernel, beside plain torch and beside the machine's limit.",
+    )
+    parser.add_argument("--cpu-threads", type=count, help="threads of a kernel; default: all cores it may use")
+    (variable,) = settings_of(WorkerOptions)["cpu_kernels"].env
+    parser.add_argument(
+        "--cpu-kernels",
+        choices=VARIANTS,
+        default=os.environ.get(variable) or None,
+        help=f"instruction set; default: {variable} in the environment, or the fastest that this machine runs",
+    )
+    parser.add_argument("--repeats", type=count, default=REPEATS, help="times that each is measured")
+    parser.add_argument("--model", help="directory or hub id with the shapes; default: those of Qwen3-0.6B")
+    args = parser.parse_args(argv)
+    if args.cpu_kernels not in (None, *VARIANTS):
+        parser.error(f"{variable}: {args.cpu_kernels!r} is not one of {', '.join(VARIANTS)}")
+    try:
+        shape = Shape() if args.model is None else _shape_of(args.model)
+        library = load(args.cpu_kernels)
+    except VariantRefused as error:
+        return _fail(f"--cpu-kernels {error}")
+    except (Fatal, ModelError, KernelsMissing) as error:
+        return _fail(str(error))
+    threads = args.cpu_threads or available_cores()
+    sys.stdout.write(_bench(library, shape, args.model or "Qwen3-0.6B", threads, args.repeats))
+    return 0
+
+
+def _fail(message: str) -> int:
+    sys.stderr.write(f"tandem bench kernels: error: {message}\n")
+    return 1
+
+
+def _shape_of(model: str) -> Shape:
+    """Raises Fatal and ModelError."""
+    return Shape.of(decoder_config(read_json(resolve(model, None, weights=False) / "config.json")))
+
+
+@torch.inference_mode()
+def _bench(library: Library, shape: Shape, model: str, threads: int, repeats: int) -> str:
+    ops = CpuOps(library, threads)
+    torch.manual_seed(0)
+    began, others = time.perf_counter(), others_seconds()
+    probed = probe(threads)
+    rows = list(measure(ops, cases(shape, 2 * last_cache_bytes()), repeats))
+    limits = reduce(lambda found, row: found.raised(row.work, row.seconds), rows, probed)
+    busy = (others_seconds() - others) / (time.perf_counter() - began)
+    return report(model, library.NAME, threads, limits, busy, rows)

@@ -1,0 +1,179 @@
+"""`python -m loadtest.serving.compare`: the same workloads on several servers in turn, round after round.
+
+One server runs at a time, and is started afresh in each round; in a round all get the same prompts. What is measured so
+far is written down whatever happens next.
+"""
+
+import json
+import os
+import re
+import shlex
+import sys
+from argparse import ArgumentTypeError
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+
+from aiohttp import ClientSession
+
+from loadtest.serving.cases import CASES, WARM_UP, Case, seed_of, warm_up_seed
+from loadtest.serving.client import Target, open_session, reach, run
+from loadtest.serving.command import COUNT, Parser, UsageError, make_folder, number, run_command, several, write
+from loadtest.serving.comparison import disturbed, faults, markdown, summaries
+from loadtest.serving.plot import can_draw, draw_comparison
+from loadtest.serving.processes import foreign_share, usage
+from loadtest.serving.report import Numbers, summarize
+from loadtest.serving.server import PORT, Command, Server
+from services.errors import Fatal
+from services.machine import cpu_model
+
+_LABEL = re.compile(r"[\w.-]+")
+
+
+@dataclass(frozen=True)
+class Options:
+    servers: tuple[Command, ...]
+    rounds: int
+    workloads: tuple[str, ...]
+    start_timeout: float  # seconds
+    output_dir: Path
+
+
+def main(argv: Sequence[str]) -> int:
+    """Returns the exit status: 0, 1 when a run does not count or nothing could begin, 2 for a wrong command line."""
+    return run_command("loadtest.serving.compare", partial(_compare, argv))
+
+
+def parse(argv: Sequence[str]) -> Options:
+    """Raises UsageError with one line that names the flag."""
+    parser = Parser("python -m loadtest.serving.compare", "Run the same workloads on several servers in turn.")
+    parser.add_argument(
+        "--server",
+        dest="servers",
+        type=_command,
+        action="append",
+        required=True,
+        metavar="LABEL=COMMAND",
+        help=f"a command line that serves OpenAI's API on the port that stands for {PORT}; again for each server; "
+        "ratios are to the second",
+    )
+    parser.add_argument("--rounds", type=COUNT, default=3, metavar="N", help="turns of each server (default: 3)")
+    parser.add_argument(
+        "--workloads",
+        type=several(_workload),
+        default=tuple(CASES),
+        metavar="NAMES",
+        help=f"which of {','.join(CASES)} to run (default: all)",
+    )
+    parser.add_argument(
+        "--start-timeout",
+        type=number(float, 0, above=True),
+        default=600.0,
+        metavar="S",
+        help="seconds until a server must be healthy (default: 600)",
+    )
+    parser.add_argument(
+        "--output-dir",
+        type=Path,
+        default=Path("comparison"),
+        metavar="DIR",
+        help="where comparison.md, .json and .svg go, and the servers' logs (default: comparison)",
+    )
+    values = vars(parser.parse_args(argv))
+    labels = [server.label for server in values["servers"]]
+    if len(set(labels)) < len(labels):
+        raise UsageError("--server: each needs a label of its own")
+    return Options(**values | {"servers": tuple(values["servers"])})
+
+
+def _command(text: str) -> Command:
+    label, _, line = text.partition("=")
+    if not _LABEL.fullmatch(label) or PORT not in line or not _splits(line):
+        raise ArgumentTypeError(f"{text!r} is not LABEL=COMMAND with {PORT} in the command")
+    return Command(label, line)
+
+
+def _splits(line: str) -> bool:
+    """False where a quote is not closed."""
+    try:
+        return bool(shlex.split(line))
+    except ValueError:
+        return False
+
+
+def _workload(text: str) -> str:
+    if text not in CASES:
+        raise ArgumentTypeError(f"{text!r} is not one of {', '.join(CASES)}")
+    return text
+
+
+async def _compare(argv: Sequence[str]) -> int:
+    options = parse(argv)
+    can_draw()
+    make_folder("--output-dir", options.output_dir)
+    date = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
+    rows: list[Numbers] = []
+    try:
+        for turn in range(1, options.rounds + 1):
+            for server in options.servers:
+                await _turn(server, turn, options, rows)
+    finally:
+        if rows:
+            _report(options, date, rows)
+    return 1 if any(map(faults, rows)) else 0
+
+
+async def _turn(command: Command, turn: int, options: Options, rows: list[Numbers]) -> None:
+    """One server's share of a round: a row for each workload. Raises Fatal when it does not start."""
+    with Server(command, options.output_dir / f"{command.label}.log") as server:
+        async with open_session(None) as session:
+            await server.healthy(session, options.start_timeout)
+            model = await reach(session, f"{server.url}/v1/models", None)
+            target = Target(server.url, "/v1/completions", model, chat=False, temperature=0.0, ignore_eos=True)
+            warm, _ = await run(session, target, WARM_UP.requests(warm_up_seed(turn)), max_concurrency=WARM_UP.at_once)
+            if failures := [result.error for result in warm if result.error is not None]:
+                raise Fatal(f"{command.label}: the warm-up failed: {failures[0]}")
+            for name in options.workloads:
+                numbers = await _measure(session, target, CASES[name], seed_of(name, turn))
+                row = {"round": turn, "server": command.label, "workload": name}
+                rows.append(row | {"server_ended": server.ended()} | numbers)
+                _tell(rows[-1])
+
+
+async def _measure(session: ClientSession, target: Target, case: Case, seed: int) -> Numbers:
+    requests = case.requests(seed)
+    before = usage()
+    results, duration = await run(session, target, requests, max_concurrency=case.at_once)
+    foreign = foreign_share(before, usage(), os.cpu_count() or 1)
+    return {"foreign_cpu": foreign} | summarize(results, duration)
+
+
+def _tell(row: Numbers) -> None:
+    speed = row[CASES[row["workload"]].speed]
+    notes = [*faults(row), *([f"others used {row['foreign_cpu']:.0%} of the CPU"] if disturbed(row) else [])]
+    told = f"round {row['round']}, {row['server']}, {row['workload']}: {speed:.1f} tok/s"
+    sys.stderr.write("; ".join([told, *notes]) + "\n")
+
+
+def _report(options: Options, date: str, rows: Sequence[Numbers]) -> None:
+    machine = {"cpu": cpu_model(), "cores": os.cpu_count()}
+    line = f"{machine['cpu']}, {machine['cores']} cores; rounds: {options.rounds}, one server at a time, in turn"
+    text = markdown(rows, options.servers, line, date)
+    sys.stdout.write(text)
+    found = {
+        "date": date,
+        "machine": machine,
+        "rounds": options.rounds,
+        "servers": {server.label: server.line for server in options.servers},
+        "rows": [row | {"faults": faults(row), "disturbed": disturbed(row)} for row in rows],
+    }
+    path = options.output_dir / "comparison.md"
+    write(path, text)
+    write(path.with_suffix(".json"), json.dumps(found, indent=2) + "\n")
+    draw_comparison(path.with_suffix(".svg"), summaries(rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

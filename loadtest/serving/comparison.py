@@ -1,0 +1,127 @@
+"""From the rows of a comparison to its medians, and to Markdown. Pure.
+
+A row is one run: `round`, `server`, `workload`, `foreign_cpu` (share of the machine), `server_ended` and the numbers of
+loadtest.serving.report. Ratios are of medians, to the first server that is not the first-named one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from loadtest.serving import report
+from loadtest.serving.cases import CASES
+from loadtest.serving.report import Numbers
+from loadtest.serving.server import Command
+
+MAX_FOREIGN_CPU = 0.05
+_LATENCIES = ("mean_ttft_ms", "mean_tpot_ms")
+_HEAD = ("workload", "server", "tok/s", "ratio", "TTFT ms", "ratio", "TPOT ms", "ratio", "runs", "foreign CPU")
+MARK = "†"
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Over the runs that count."""
+
+    median: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One server under one workload. The numbers are None where no run has them."""
+
+    workload: str
+    server: str
+    speed: Spread | None  # tokens per second, which ones says the workload
+    ttft: Spread | None  # ms, as the next
+    tpot: Spread | None
+    runs: int
+    counted: int
+    disturbed: bool  # the runs that count had foreign load: no other was there
+    foreign_cpu: float  # the worst of the runs that count
+
+
+def faults(row: Numbers) -> list[str]:
+    """Why this run does not count; none: it does."""
+    ended = [f"the server ended {row['server_ended']}"] if row["server_ended"] else []
+    return report.faults(row) + ended
+
+
+def disturbed(row: Numbers) -> bool:
+    return bool(row["foreign_cpu"] > MAX_FOREIGN_CPU)
+
+
+def summaries(rows: Sequence[Numbers]) -> list[Summary]:
+    """By workload, then server, both in the order of their first run."""
+    keys = dict.fromkeys((row["workload"], row["server"]) for row in rows)
+    workloads = dict.fromkeys(workload for workload, _ in keys)
+    return [_summary(rows, *key) for workload in workloads for key in keys if key[0] == workload]
+
+
+def _summary(rows: Sequence[Numbers], workload: str, server: str) -> Summary:
+    all_runs = [row for row in rows if (row["workload"], row["server"]) == (workload, server)]
+    sound = [row for row in all_runs if not faults(row)]
+    counted = [row for row in sound if not disturbed(row)] or sound
+    speed, ttft, tpot = (_spread(counted, name) for name in (CASES[workload].speed, *_LATENCIES))
+    worst = max((row["foreign_cpu"] for row in counted), default=0.0)
+    return Summary(
+        workload, server, speed, ttft, tpot, len(all_runs), len(counted), any(map(disturbed, counted)), worst
+    )
+
+
+def _spread(rows: Sequence[Numbers], name: str) -> Spread | None:
+    values = [row[name] for row in rows if row[name] is not None]
+    return Spread(median(values), min(values), max(values)) if values else None
+
+
+def markdown(rows: Sequence[Numbers], servers: Sequence[Command], machine: str, date: str) -> str:
+    """The whole document. `machine` is one line."""
+    found = summaries(rows)
+    baseline = servers[1].label if len(servers) > 1 else None
+    bases = {one.workload: one for one in found if one.server == baseline}
+    lines = [
+        f"# {' and '.join(server.label for server in servers)}",
+        "",
+        f"{date}. {machine}.",
+        "",
+        *(f"- {server.label}: `{server.line}`" for server in servers),
+        "",
+        _line(_HEAD),
+        _line(["---", "---", *["--:"] * (len(_HEAD) - 2)]),
+        *(_line(_cells(one, bases.get(one.workload))) for one in found),
+        "",
+        "Medians over the runs that count (lowest to highest)."
+        + (f" Ratios are to {baseline}." if baseline else "")
+        + f" A run in which others used more than {MAX_FOREIGN_CPU:.0%} of the machine's CPU time counts only where no "
+        f"other is there, and has a {MARK}. Workloads, in tokens:",
+        "",
+        *(f"- {name}: {CASES[name].about}{_what(name)}" for name in dict.fromkeys(one.workload for one in found)),
+    ]
+    if wrong := [(row, why) for row in rows for why in faults(row)]:
+        lines += ["", "These runs do not count:", ""]
+        lines += [f"- round {row['round']}, {row['server']}, {row['workload']}: {why}" for row, why in wrong]
+    return "\n".join(lines) + "\n"
+
+
+def _what(workload: str) -> str:
+    return "; tok/s of input and output" if CASES[workload].speed == "total_token_throughput" else ""
+
+
+def _cells(one: Summary, base: Summary | None) -> list[str]:
+    cells = [one.workload, one.server]
+    for name in ("speed", "ttft", "tpot"):
+        spread, other = getattr(one, name), getattr(base, name, None)
+        cells.append(_shown(spread))
+        cells.append(f"{spread.median / other.median:.2f}" if spread and other and other.median else "-")
+    mark = MARK if one.disturbed else ""
+    return [*cells, f"{one.counted} of {one.runs}{mark}", f"{one.foreign_cpu:.1%}"]
+
+
+def _shown(spread: Spread | None) -> str:
+    return "-" if spread is None else f"{spread.median:.1f} ({spread.low:.1f} to {spread.high:.1f})"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"

@@ -1,0 +1,65 @@
+"""`tandem bench throughput`: what a server makes of many requests at once. As `vllm bench throughput`."""
+
+import json
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from functools import partial
+
+from loadtest.serving.client import run
+from loadtest.serving.command import COUNT, Parser, make_folder_of, run_command, write
+from loadtest.serving.flags import add_lengths, add_num_prompts, add_output_json, add_warmups
+from loadtest.serving.report import WAIT_SHARE, faults, summarize
+from loadtest.serving.subject import Subject, fresh_requests, parse, reached
+from loadtest.serving.wait_share import read_counters, wait_share
+
+
+def main(argv: Sequence[str]) -> int:
+    """Returns the exit status: 0, 1 when an answer is not whole or nothing could begin, 2 for a wrong command line."""
+    return run_command("tandem bench throughput", partial(_bench, argv))
+
+
+def read_options(argv: Sequence[str]) -> tuple[Namespace, Subject]:
+    """Raises UsageError."""
+    parser = Parser("tandem bench throughput", "Measure requests and tokens per second of many requests at once.")
+    add_num_prompts(parser, 1000, "requests")
+    add_lengths(parser, 1024, 128)
+    parser.add_argument("--max-concurrency", type=COUNT, metavar="N", help="requests under way at once, at most")
+    add_warmups(parser, "--num-warmups", 1, "further requests that go ahead")
+    add_output_json(parser)
+    return parse(parser, argv)
+
+
+async def _bench(argv: Sequence[str]) -> int:
+    options, subject = read_options(argv)
+    make_folder_of("--output-json", options.output_json)
+    requests = fresh_requests(options.num_warmups + options.num_prompts, options.input_len, options.output_len)
+    limit = options.max_concurrency
+    async with reached(subject) as (session, target):
+        await run(session, target, requests[: options.num_warmups], max_concurrency=limit)
+        before = await read_counters(session, target.metrics_url)
+        results, duration = await run(session, target, requests[options.num_warmups :], max_concurrency=limit)
+        share = wait_share(before, await read_counters(session, target.metrics_url))
+    numbers = summarize(results, duration)
+    wrong = faults(numbers)
+    sys.stdout.write(
+        f"Throughput: {numbers['request_throughput']:.2f} requests/s, "
+        f"{numbers['total_token_throughput']:.2f} total tokens/s, "
+        f"{numbers['output_throughput']:.2f} output tokens/s\n"
+    )
+    if share is not None:
+        sys.stdout.write(f"Accelerator wait share (%): {100 * share:.2f}\n")
+    sys.stdout.write("".join(f"{why}\n" for why in wrong))
+    if options.output_json is not None:
+        found = {
+            "elapsed_time": duration,
+            "num_requests": numbers["completed"],
+            "total_num_tokens": numbers["total_input_tokens"] + numbers["total_output_tokens"],
+            "requests_per_second": numbers["request_throughput"],
+            "tokens_per_second": numbers["total_token_throughput"],
+            "output_tokens_per_second": numbers["output_throughput"],
+            "faults": wrong,
+            **({} if share is None else {WAIT_SHARE: share}),
+        }
+        write(options.output_json, json.dumps(found, indent=2) + "\n")
+    return 1 if wrong else 0

@@ -1,0 +1,142 @@
+"""`python -m loadtest.studies.quantization [MODEL]`: what `--quantization int8` changes in the logits, and gains.
+
+Texts that the plain model writes itself (temperature 1), read by each form of its weights; then a step of decoding, and
+one of a prompt, plain and in eight bits in turn. One thread unless --threads says more; medians.
+"""
+
+import argparse
+import statistics
+import time
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+import demo
+from kernels.cpu.library import Library, load
+from kernels.cpu.ops import CpuOps
+from kernels.interface import AttentionInputs, Matrix
+from services.options.declarations import WorkerOptions
+from services.worker.loading import load_model
+from services.worker.models.decoder import Decoder
+
+NUM_TEXTS, TEXT_TOKENS = 8, 64
+DECODE_ROWS, PROMPT_TOKENS, CONTEXT = (1, 4, 8, 32), 512, 64
+BLOCK_SIZE, ROUNDS = 16, 9
+
+
+class PlainHead(CpuOps):
+    """Eight bits but for the output head, and so for the embedding where it is tied."""
+
+    def __init__(self, library: Library, num_threads: int, vocab_size: int) -> None:
+        super().__init__(library, num_threads, int8=True)
+        self._plain, self._vocab_size = CpuOps(library, num_threads), vocab_size
+
+    def matrix(self, *parts: Tensor, dtype: torch.dtype | None = None, device: torch.device | None = None) -> Matrix:
+        plain = parts[0].shape[0] == self._vocab_size
+        return (self._plain.matrix if plain else super().matrix)(*parts, dtype=dtype, device=device)
+
+
+class Texts:
+    """Sequences of the same length, which grow together."""
+
+    def __init__(self, decoder: Decoder, count: int, max_tokens: int) -> None:
+        self._decoder, self._length = decoder, 0
+        blocks = -(-max_tokens // BLOCK_SIZE)
+        self._tables = torch.arange(count * blocks, dtype=torch.int32).view(count, blocks)
+        self._cache = decoder.empty_cache(count * blocks, BLOCK_SIZE)
+
+    def read(self, ids: Tensor, keep: bool = True) -> Tensor:
+        """ids [texts, tokens] int64 -> hidden states [texts * tokens, size]. `keep`: they stay part of the texts."""
+        count, tokens = ids.shape
+        positions = torch.arange(self._length, self._length + tokens)
+        slots = self._tables.long()[:, positions // BLOCK_SIZE] * BLOCK_SIZE + positions % BLOCK_SIZE
+        inputs = AttentionInputs(
+            slots.flatten(),
+            self._tables,
+            torch.arange(0, count * tokens + 1, tokens, dtype=torch.int32),
+            torch.full((count,), self._length + tokens, dtype=torch.int32),
+            tokens,
+            self._length + tokens,
+        )
+        self._length += tokens if keep else 0
+        return self._decoder.forward(
+            ids.flatten(), positions.repeat(count), self._cache, inputs, torch.arange(count * tokens)
+        )
+
+
+def written_by(decoder: Decoder) -> Tensor:
+    """[texts, tokens]"""
+    source = torch.Generator().manual_seed(1)
+    texts = Texts(decoder, NUM_TEXTS, TEXT_TOKENS)
+    ids = torch.randint(0, decoder.config.vocab_size, (NUM_TEXTS, 1), generator=source)
+    written = [ids]
+    for _ in range(TEXT_TOKENS - 1):
+        ids = torch.multinomial(decoder.logits(texts.read(ids)).softmax(-1), 1, generator=source)
+        written.append(ids)
+    return torch.cat(written, dim=1)
+
+
+def logits_of(decoder: Decoder, ids: Tensor) -> Tensor:
+    """[texts * tokens, vocabulary]"""
+    return decoder.logits(Texts(decoder, *ids.shape).read(ids))
+
+
+def error(name: str, plain: Tensor, other: Tensor) -> str:
+    difference = (plain - other).abs()
+    divergence = torch.nn.functional.kl_div(
+        other.log_softmax(-1), plain.log_softmax(-1), log_target=True, reduction="none"
+    ).sum(-1)
+    same = (plain.argmax(-1) == other.argmax(-1)).float().mean().item()
+    return (
+        f"| {name} | {difference.max():.3f} | {difference.mean():.4f} | {divergence.mean():.5f} | "
+        f"{divergence.max():.4f} | {same:.1%} |"
+    )
+
+
+def median_ms(decoders: list[Decoder], rows: int, tokens: int, context: int) -> list[float]:
+    """Of a step that reads `tokens` in each of `rows` texts; each decoder in turn."""
+    source = torch.Generator().manual_seed(2)
+    before, ids = (
+        torch.randint(0, decoders[0].config.vocab_size, (rows, n), generator=source) for n in (context, tokens)
+    )
+    several = [Texts(decoder, rows, context + tokens) for decoder in decoders]
+    times: list[list[float]] = [[] for _ in decoders]
+    for texts in several:
+        if context:
+            texts.read(before)
+    for _ in range(ROUNDS + 1):
+        for decoder, texts, one in zip(decoders, several, times, strict=True):
+            began = time.perf_counter()
+            hidden = texts.read(ids, keep=False)
+            decoder.logits(hidden.unflatten(0, ids.shape)[:, -1])
+            one.append(time.perf_counter() - began)
+    return [1e3 * statistics.median(one[1:]) for one in times]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model", type=Path, nargs="?", default=demo.CHECKPOINT)
+    parser.add_argument("--threads", type=int, default=1)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    library, options = load(), WorkerOptions(model=str(args.model), device="cpu", dtype="bfloat16")
+    plain, int8 = (load_model(args.model, options, CpuOps(library, args.threads, on)).decoder for on in (False, True))
+    mixed = load_model(args.model, options, PlainHead(library, args.threads, plain.config.vocab_size)).decoder
+    with torch.inference_mode():
+        ids = written_by(plain)
+        expected = logits_of(plain, ids)
+        print(f"{ids.numel()} positions, kernels {plain.ops.name}, logits with a spread of {expected.std():.3f}\n")
+        print("| weights | largest difference | mean difference | mean KL | largest KL | same argmax |")
+        print("|---|---|---|---|---|---|")
+        print(error("int8", expected, logits_of(int8, ids)))
+        print(error("int8, head plain", expected, logits_of(mixed, ids)), flush=True)
+        print("\n| step | bf16 ms | int8 ms | ratio | int8, head plain ms |\n|---|---|---|---|---|")
+        steps = [(f"decode, {rows} rows", rows, 1, CONTEXT) for rows in DECODE_ROWS]
+        for name, *shape in [*steps, (f"prompt of {PROMPT_TOKENS}", 1, PROMPT_TOKENS, 0)]:
+            first, second, third = median_ms([plain, int8, mixed], *shape)
+            print(f"| {name} | {first:.1f} | {second:.1f} | {second / first:.2f} | {third:.1f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

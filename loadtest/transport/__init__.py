@@ -1,0 +1,1 @@
+"""`tandem bench transport`: what a token costs from worker to client."""

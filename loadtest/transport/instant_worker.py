@@ -1,0 +1,125 @@
+"""A worker process without a model, behind the real ZeroMQ messages: what it costs is not the accelerator's time.
+
+It answers a plan every --step-ms, as an accelerator would; or, with 0, as soon as its client has all but the last few
+tokens, for a worker that runs ahead of everybody would measure nothing but queues. At its end it writes down when each
+token left: an array [streams, tokens] of nanoseconds on CLOCK_MONOTONIC, which all processes of a machine share.
+"""
+
+import argparse
+import signal
+import sys
+import time
+
+import numpy as np
+import numpy.typing as npt
+
+from engine_core.step_plan import StepPlan, unpack_i32
+from engine_core.worker_messages import ModelFacts, SamplingDefaults
+from loadtest.engine.simulated_worker import SimulatedWorker
+from services.process.shell import hold_lifeline
+from services.security.secret import read_secret
+from services.worker.engine_link import EngineGone, EngineLink
+
+BLOCK_SIZE = 16
+VOCAB_SIZE = 1024
+PROMPT_LEN = 2
+AHEAD = 4  # tokens of each stream on their way at once, without --step-ms
+LOOK_SECONDS = 0.0005  # so often a worker that is ahead looks whether it still is
+DIGIT_0, BASE = 300, 700  # a prompt is the number of its stream, as two digits: tokens of whole characters
+
+
+def prompt_of(stream: int) -> list[int]:
+    return [DIGIT_0 + digit for digit in divmod(stream, BASE)]
+
+
+def facts(num_streams: int, num_tokens: int) -> ModelFacts:
+    """Of a model that answers every stream at once."""
+    max_model_len = PROMPT_LEN + num_tokens + 1
+    return ModelFacts(
+        served_model_names=("instant",),
+        max_model_len=max_model_len,
+        vocab_size=VOCAB_SIZE,
+        eos_token_ids=(),
+        block_size=BLOCK_SIZE,
+        num_blocks=num_streams * (max_model_len // BLOCK_SIZE + 2),
+        kv_groups=("full",),
+        max_logprobs=0,
+        sampling_defaults=SamplingDefaults(),
+        tokenizer_digest="",
+        numerics_id="instant",
+        weights_version="instant",
+    )
+
+
+class SendTimes:
+    """`sent` is [streams, tokens]; 0 for a token that never left."""
+
+    def __init__(self, num_streams: int, num_tokens: int) -> None:
+        self.sent = np.zeros((num_streams, num_tokens), dtype=np.int64)
+        self.num_sent = 0
+        self._streams = np.zeros(num_streams, dtype=np.int32)  # by slot
+
+    def note(self, plan: StepPlan, moment: int) -> None:
+        for new in plan.new_requests:
+            high, low = unpack_i32(new.prompt_token_ids) - DIGIT_0
+            self._streams[new.slot] = high * BASE + low
+        rows = np.flatnonzero(unpack_i32(plan.sampled))
+        streams = self._streams[unpack_i32(plan.slots)[rows]]
+        self.sent[streams, unpack_i32(plan.output_indices)[rows]] = moment
+        self.num_sent += len(rows)
+
+
+def received_count(file: str) -> npt.NDArray[np.int64]:
+    """[1], shared between the processes that open the file: the tokens that the client has."""
+    return np.memmap(file, dtype=np.int64, mode="r+", shape=(1,))
+
+
+def run(link: EngineLink, args: argparse.Namespace, times: SendTimes) -> None:
+    """Raises EngineGone."""
+    received = received_count(args.received_file)
+    worker = SimulatedWorker(args.num_streams, np.array(args.token_ids, dtype=np.int32))
+    due = 0.0
+    link.hello()
+    link.limits()
+    link.register(facts(args.num_streams, args.num_tokens))
+    while True:
+        plan = link.next_plan()
+        result = worker.execute(plan)
+        if args.step_ms:
+            due = max(due, time.monotonic()) + args.step_ms / 1000  # a step begins when the one before it is over
+            time.sleep(max(0.0, due - time.monotonic()))
+        while not args.step_ms and times.num_sent - received[0] > AHEAD * args.num_streams:
+            time.sleep(LOOK_SECONDS)
+        moment = time.monotonic_ns()
+        link.done(result)
+        times.note(plan, moment)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--engine", required=True, help="endpoint")
+    parser.add_argument("--cluster-secret-file", help="where the endpoint is one of TCP")
+    parser.add_argument("--file", required=True, help="where the times go")
+    parser.add_argument("--received-file", required=True, help="holds the number of tokens that the client has")
+    parser.add_argument("--num-streams", type=int, required=True)
+    parser.add_argument("--num-tokens", type=int, required=True, help="of each stream")
+    parser.add_argument("--step-ms", type=float, required=True)
+    parser.add_argument("--token-ids", type=int, nargs="+", required=True, help="what answers are made of")
+    parser.add_argument("--lifeline-fd", type=int, required=True)
+    args = parser.parse_args()
+    hold_lifeline(args.lifeline_fd)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    times = SendTimes(args.num_streams, args.num_tokens)
+    secret = read_secret(args.cluster_secret_file) if args.cluster_secret_file else None
+    link = EngineLink(args.engine, secret)
+    try:
+        run(link, args, times)
+    except EngineGone:
+        pass
+    finally:
+        np.save(args.file, times.sent)
+        link.close()
+
+
+if __name__ == "__main__":
+    main()

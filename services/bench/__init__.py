@@ -1,1 +1,0 @@
-"""`tandem bench engine`, `transport` and `kernels`: parts of this server measured by themselves."""

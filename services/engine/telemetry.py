@@ -1,0 +1,67 @@
+"""When what happened to one choice in the engine; at its end it becomes metrics and spans."""
+
+from dataclasses import dataclass
+
+from engine_core.events import Finished
+from services.telemetry.tracing import NO_SPAN, Span, Tracing, now
+
+NANO = 1e-9
+
+
+@dataclass(slots=True)
+class Timeline:
+    """Moments in nanoseconds since the epoch, 0 for what has not happened."""
+
+    span: Span = NO_SPAN
+    arrived: int = 0
+    scheduled: int = 0  # the first step began
+    first_token: int = 0
+    ended: int = 0
+
+    def token(self, planned: int, done: int) -> None:
+        """A step brought tokens. One that was only a part of the prompt brings none, and is not told of."""
+        self.scheduled = self.scheduled or planned
+        self.first_token = self.first_token or done
+
+    def seconds(self) -> dict[str, float]:
+        """By the names of the metrics; only the stages that were reached and are over."""
+        found = {}
+        if self.scheduled:
+            found["request_queue_time_seconds"] = (self.scheduled - self.arrived) * NANO
+            found["request_inference_time_seconds"] = (self.ended - self.scheduled) * NANO
+        if self.first_token:
+            found["request_prefill_time_seconds"] = (self.first_token - self.scheduled) * NANO
+            found["request_decode_time_seconds"] = (self.ended - self.first_token) * NANO
+        return found
+
+
+def begin(tracing: Tracing, traceparent: str) -> Timeline:
+    """The choice has arrived."""
+    arrived = now()
+    return Timeline(tracing.start("engine.request", traceparent, at=arrived), arrived)
+
+
+def end(timeline: Timeline, tracing: Tracing, finished: Finished, ended: int) -> None:
+    """Writes the spans: the whole, and in it queue, prefill and decode as far as they came."""
+    timeline.ended = ended
+    span = timeline.span
+    if not span.traceparent:
+        return
+    stages = (
+        ("engine.queue", timeline.arrived, timeline.scheduled),
+        ("engine.prefill", timeline.scheduled, timeline.first_token),
+        ("engine.decode", timeline.first_token, timeline.ended),
+    )
+    for name, start, stop in stages:
+        if start:
+            tracing.start(name, span.traceparent, at=start).end(stop or timeline.ended)
+    span.set(
+        {
+            "tandem.finish_reason": finished.stop.reason,
+            "tandem.cached_tokens": finished.num_cached_tokens,
+            "tandem.preemptions": finished.num_preemptions,
+            "gen_ai.usage.input_tokens": finished.num_prompt_tokens,
+            "gen_ai.usage.output_tokens": finished.num_output_tokens,
+        }
+    )
+    span.end(timeline.ended, error=finished.stop.message)

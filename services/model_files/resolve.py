@@ -1,0 +1,44 @@
+"""From the name of a model to a local directory: the bundled demo, a directory, or a download from the hub."""
+
+import re
+from pathlib import Path
+
+import demo
+from services.errors import Fatal
+from services.options.declarations import DEMO_MODEL
+
+CONFIG_FILES = ["*.json", "*.jinja", "*.txt"]
+WEIGHT_FILES = ["*.safetensors"]
+_HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
+
+
+def resolve(model: str, revision: str | None, *, weights: bool) -> Path:
+    """The directory with the model's files, downloaded if need be. Raises Fatal with one line that says why not.
+
+    `HF_ENDPOINT`, `HF_TOKEN`, `HF_HOME` and `HF_HUB_OFFLINE` mean what they mean to huggingface_hub.
+    """
+    path = demo.CHECKPOINT if model == DEMO_MODEL else Path(model).expanduser()
+    if path.is_dir():
+        if revision is not None:
+            raise Fatal(f"--revision is for repositories of the hub, but {model} is a local directory")
+        if not (path / "config.json").is_file():
+            raise Fatal(f"{path} has no config.json: it is not a model directory")
+        return path
+    if not _HUB_ID.fullmatch(model):
+        raise Fatal(f"there is no model directory {model}")
+    return _download(model, revision, CONFIG_FILES + (WEIGHT_FILES if weights else []))
+
+
+def _download(model: str, revision: str | None, patterns: list[str]) -> Path:
+    # Imported here: a local model needs neither the library nor its half second.
+    from huggingface_hub import snapshot_download
+
+    # Version 1 of huggingface_hub raises HTTPError of httpx, version 2 of httpx2.
+    from huggingface_hub.errors import HFValidationError, HTTPError  # type: ignore[attr-defined]
+
+    try:
+        return Path(snapshot_download(model, revision=revision, allow_patterns=patterns))
+    except (HTTPError, HFValidationError, OSError) as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        reason = " ".join(lines[:2])  # the status and what it means; then come hints and URLs of documentation
+        raise Fatal(f"{model} is neither a directory nor could it be fetched from the hub: {reason}") from error

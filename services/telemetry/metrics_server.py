@@ -1,0 +1,144 @@
+"""A process's own port: GET /metrics for Prometheus, GET /health for the supervisor that restarts it. In threads, so
+that a busy loop or an event loop never waits for a scrape. When all places are taken, a new connection replaces the
+oldest one, so slow clients cannot make /health unreachable.
+
+Text format: https://prometheus.io/docs/instrumenting/exposition_formats/
+"""
+
+import contextlib
+import hmac
+import http.server
+import logging
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, disable_created_metrics
+from prometheus_client.exposition import generate_latest
+
+from services.machine import authority
+from services.machine.listen import listen
+from services.options.declarations import MonitoredOptions
+from services.options.setting import split_address
+from services.security.metrics_token import token_to_ask_for
+from services.security.secret import ClusterSecret
+
+log = logging.getLogger(__name__)
+MAX_CALLERS = 16
+ENGINE = "0"  # vLLM's label for which engine; there is one today
+
+
+def new_registry() -> CollectorRegistry:
+    """With the process's own CPU time, memory and descriptors in it."""
+    disable_created_metrics()  # type: ignore[no-untyped-call]
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    return registry
+
+
+class Monitor:
+    """As a context manager it ends its thread. `ready` is asked from that thread."""
+
+    def __init__(
+        self, front: socket.socket, registry: CollectorRegistry, ready: Callable[[], bool], token: str | None = None
+    ) -> None:
+        """`token`: the bearer token that requests to /metrics need; None: no token."""
+        self._server = _Server(front, registry, ready, token)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.5,), name="monitor", daemon=True)
+
+    def __enter__(self) -> "Monitor":
+        self._thread.start()
+        log.info("metrics on http://%s/metrics", authority(*self._server.socket.getsockname()[:2]))
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def open_monitor(
+    options: MonitoredOptions, secret: ClusterSecret | None, registry: CollectorRegistry, ready: Callable[[], bool]
+) -> Monitor:
+    """Returns a monitor on the socket that the launcher opened, or on --metrics-listen. Raises Fatal when the address
+    cannot be bound, or when other machines can reach it and there is no token."""
+    if options.metrics_fd is not None:
+        front = socket.socket(fileno=options.metrics_fd)
+    else:
+        host, port = split_address(options.metrics_listen) if options.metrics_listen else (None, 0)
+        front = listen(host, port)
+    return Monitor(front, registry, ready, token_to_ask_for(front, options.metrics_token_file, secret))
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(
+        self, front: socket.socket, registry: CollectorRegistry, ready: Callable[[], bool], token: str | None
+    ) -> None:
+        super().__init__(front.getsockname()[:2], _Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = front
+        self.registry = registry
+        self.ready = ready
+        self.authorization = f"Bearer {token}".encode() if token is not None else None
+        self._lock = threading.Lock()
+        self._callers: dict[socket.socket, None] = {}  # the oldest connection first
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            if len(self._callers) >= MAX_CALLERS:
+                first = next(iter(self._callers))
+                del self._callers[first]
+                with contextlib.suppress(OSError):  # it has hung up
+                    first.shutdown(socket.SHUT_RDWR)  # its thread sees the end, and closes
+            self._callers[request] = None
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            with self._lock:
+                self._callers.pop(request, None)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A scraper that hangs up or dawdles is no event; a bug is."""
+        if not isinstance(sys.exception(), OSError):
+            log.exception("the monitor failed at a request")
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    server: _Server
+    timeout = 5.0
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        if path == "/metrics" and not self._may_read():
+            self._answer(401, "text/plain", b"")
+        elif path == "/metrics":
+            self._answer(200, CONTENT_TYPE_LATEST, generate_latest(self.server.registry))
+        elif path == "/health":
+            self._answer(200 if self.server.ready() else 503, "text/plain", b"")
+        else:
+            self._answer(404, "text/plain", b"")
+
+    do_HEAD = do_GET
+
+    def _may_read(self) -> bool:
+        wanted, shown = self.server.authorization, self.headers.get("Authorization", "")
+        return wanted is None or hmac.compare_digest(shown.encode("latin-1", "replace"), wanted)
+
+    def _answer(self, status: int, content_type: str, body: bytes) -> None:
+        self.send_response(status)
+        if status == 401:
+            self.send_header("WWW-Authenticate", "Bearer")
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, *args: Any) -> None:
+        """A scrape is no event."""

@@ -1,0 +1,70 @@
+"""What a worker tells of its steps: how long it computes, and a span for each step that computes a traced prompt.
+
+Decode steps get no spans: there would be one per token, and the engine's span of the decode says how long it took.
+"""
+
+import threading
+
+from prometheus_client import CollectorRegistry, Counter
+
+from engine_core.step_plan import StepPlan, unpack_i32
+from services.telemetry.tracing import Tracing
+
+NANO = 1e-9
+
+
+class WorkerMetrics:
+    """The accelerator's wait share is 1 - worker_kernel_seconds / worker_runnable_seconds, of any stretch of time."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.registered = threading.Event()  # the engine knows this worker: it can be given plans
+        self._steps = Counter("tandem:worker_steps", "Plans that were run.", registry=registry)
+        self._seconds = Counter("tandem:worker_step_seconds", "Time from a plan to its result.", registry=registry)
+        self._runnable = Counter(
+            "tandem:worker_runnable_seconds", "Time in which at least one request could run.", registry=registry
+        )
+        self._kernels = Counter(
+            "tandem:worker_kernel_seconds",
+            "The part of it in which a kernel ran (compiled CPU kernels).",
+            registry=registry,
+        )
+        self._last_ended = 0
+
+    def step(self, plan: StepPlan, began: int, ended: int, in_kernels: int) -> None:
+        """Moments and a duration in nanoseconds."""
+        self._steps.inc()
+        self._seconds.inc((ended - began) * NANO)
+        self._runnable.inc((ended - (self._last_ended if plan.continues else began)) * NANO)
+        self._kernels.inc(in_kernels * NANO)
+        self._last_ended = ended
+
+
+class StepSpans:
+    """Follows the slots of traced requests from plan to plan; costs nothing while there are none."""
+
+    def __init__(self, tracing: Tracing) -> None:
+        self._tracing = tracing
+        self._traced: dict[int, str] = {}  # slot -> the engine's span, until the prompt is computed
+
+    def step(self, plan: StepPlan, began: int, ended: int) -> None:
+        """Times in nanoseconds since the epoch."""
+        for slot in plan.released_slots:
+            self._traced.pop(slot, None)
+        self._traced |= {new.slot: new.traceparent for new in plan.new_requests if new.traceparent}
+        if not self._traced:
+            return
+        rows = zip(
+            unpack_i32(plan.slots).tolist(),
+            unpack_i32(plan.num_new_tokens).tolist(),
+            unpack_i32(plan.num_computed_tokens).tolist(),
+            unpack_i32(plan.sampled).tolist(),
+            strict=True,
+        )
+        for slot, num_new, num_computed, sampled in rows:
+            if slot not in self._traced:
+                continue
+            span = self._tracing.start("worker.prefill", self._traced[slot], at=began)
+            span.set({"tandem.num_new_tokens": num_new, "tandem.num_computed_tokens": num_computed})
+            span.end(ended)
+            if sampled:
+                del self._traced[slot]

@@ -1,0 +1,1 @@
+"""What both ends of the ZeroMQ edge between engine and worker share."""

@@ -1,0 +1,154 @@
+"""What the flight recorder writes can be gone through again, and a scheduler that behaves otherwise is found out."""
+
+import asyncio
+import re
+import threading
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from engine_core.flight_recorder import VERSION, FlightRecorder, RecordedScheduler, Recording, WorkerJoined
+from engine_core.kv_cache_manager import KVCacheManager
+from engine_core.plan_builder import PlanBuilder
+from engine_core.scheduler import Limits, Scheduler
+from services.engine import service
+from services.engine.recording_writer import BlackBox
+from services.engine.replay import main
+from services.errors import Fatal
+from services.options.declarations import EngineOptions
+from services.worker.engine_link import EngineLink
+from tests.engine_core.test_async import Pipe
+from tests.engine_core.test_scheduler import add_all
+from tests.fakes import FakeWorker, make_core_request, make_facts
+
+FACTS = make_facts()
+
+
+def recorded(recorder: FlightRecorder) -> Pipe:
+    kv = KVCacheManager(FACTS.num_blocks, FACTS.block_size, FACTS.kv_groups, prefix_caching=True)
+    return Pipe(RecordedScheduler(kv, PlanBuilder(1, 1), Limits(8, 16), recorder), FakeWorker(FACTS))
+
+
+def some_work(pipe: Pipe, first_handle: int = 0) -> None:
+    requests = [make_core_request(first_handle + one, [*range(1, 12), one], 6 + one) for one in range(4)]
+    add_all(pipe.scheduler, *requests)
+    pipe.run()
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> BlackBox:
+    return BlackBox(str(tmp_path / "records"))
+
+
+def written(box: BlackBox, tmp_path: Path) -> str:
+    box.asked()
+    (path,) = (tmp_path / "records").iterdir()
+    return str(path)
+
+
+def test_every_plan_is_made_again(box: BlackBox, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert box.recorder is not None
+    pipe = recorded(box.recorder)
+    some_work(pipe)
+    assert main([written(box, tmp_path)]) == 0
+    assert capsys.readouterr().out == f"{pipe.scheduler.counters.steps} plans, every one the same again\n"
+
+
+def test_a_scheduler_that_plans_otherwise_is_found_out(
+    box: BlackBox, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert box.recorder is not None
+    some_work(recorded(box.recorder))
+    monkeypatch.setattr(KVCacheManager, "find_cached", lambda kv, request: [[]])  # a fault: nothing is shared
+    assert main([written(box, tmp_path)]) == 1
+    assert re.match(r"step \d+: recorded StepPlan\(.*, replayed StepPlan\(", capsys.readouterr().out)
+
+
+def test_what_broke_breaks_again(box: BlackBox, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert box.recorder is not None
+    pipe = recorded(box.recorder)
+    some_work(pipe)
+    add_all(pipe.scheduler, make_core_request(9, [1, 2], 6))
+    plan = pipe.scheduler.schedule()
+    assert plan is not None
+    result = pipe.worker.execute(plan)
+    result.counts = b""
+    with pytest.raises(ValueError, match="zip"):
+        pipe.scheduler.update(result)
+    assert main([written(box, tmp_path)]) == 1
+    out = capsys.readouterr().out
+    assert out.startswith("the scheduler breaks here as well:\nTraceback") and "ValueError: zip" in out
+
+
+def test_the_ring_keeps_the_newest_and_a_replay_begins_where_a_worker_joined() -> None:
+    recorder = FlightRecorder(max_bytes=6000)
+    pipe = recorded(recorder)
+    for round_ in range(5):
+        some_work(pipe, 10 * round_)
+    frames = recorder.recording().frames
+    assert 10 < len(frames) < 30 and not any(isinstance(frame, WorkerJoined) for frame in frames)
+    kv = KVCacheManager(FACTS.num_blocks, FACTS.block_size, FACTS.kv_groups, prefix_caching=True)
+    pipe.scheduler.restart(kv, PlanBuilder(2, 1))
+    assert isinstance(recorder.recording().frames[-1], WorkerJoined)
+
+
+def test_logprobs_count_for_the_ring() -> None:
+    """20 for each token are many times what a token is."""
+    plain, wordy = FlightRecorder(), FlightRecorder()
+    for recorder, logprobs in ((plain, None), (wordy, 20)):
+        pipe = recorded(recorder)
+        add_all(pipe.scheduler, make_core_request(0, [1, 2, 3], 20, FACTS, logprobs=logprobs))
+        pipe.run()
+    assert wordy._num_bytes - plain._num_bytes == 20 * 21 * 8
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\xc1", "malformed"),
+        (msgspec.msgpack.encode(Recording(VERSION + 1, [])), f"version {VERSION + 1} there, {VERSION} here"),
+        (msgspec.msgpack.encode(Recording(VERSION, [])), "begins in the middle"),
+    ],
+)
+def test_a_file_that_cannot_be_gone_through_is_refused(
+    content: bytes, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_bytes(content)
+    assert main([str(tmp_path / "file")]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(Fatal, match="--flight-recorder-dir: .*file/below cannot be made: Not a directory"):
+        BlackBox(str(tmp_path / "file" / "below"))
+
+
+async def test_an_engine_that_breaks_leaves_its_record(
+    tmp_path: Path, socket_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endpoint = f"ipc://{socket_dir}/worker.sock"
+    options = EngineOptions(
+        listen=f"unix:{socket_dir}/engine.sock", worker=endpoint, flight_recorder_dir=str(tmp_path / "records")
+    )
+
+    def break_down(scheduler: Scheduler) -> None:
+        raise ValueError("a bug")
+
+    def worker_of_it() -> None:
+        link = EngineLink(endpoint)
+        link.hello()
+        link.limits()
+        link.register(FACTS)
+        link.close()
+
+    monkeypatch.setattr(Scheduler, "schedule", break_down)
+    worker = threading.Thread(target=worker_of_it)
+    worker.start()
+    with pytest.raises(Fatal, match="a bug"):
+        async with asyncio.timeout(20):
+            await service.serve(options)
+    worker.join()
+    (path,) = (tmp_path / "records").iterdir()
+    assert main([str(path)]) == 0

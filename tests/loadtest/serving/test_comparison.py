@@ -1,0 +1,97 @@
+"""Medians, spread, ratios and marks of rows that are known."""
+
+from typing import Any
+
+from loadtest.serving.comparison import Spread, faults, markdown, summaries
+from loadtest.serving.server import Command
+
+OURS, THEIRS, THIRD = Command("ours", "a --port {port}"), Command("theirs", "b {port}"), Command("third", "c {port}")
+
+
+def row(server: Command, speed: float, turn: int = 1, workload: str = "c8", **more: Any) -> dict[str, Any]:
+    numbers = {"output_throughput": speed, "total_token_throughput": 10 * speed, "mean_ttft_ms": 5.0}
+    return {
+        "round": turn,
+        "server": server.label,
+        "workload": workload,
+        "foreign_cpu": 0.01,
+        "server_ended": None,
+        **numbers,
+        "mean_tpot_ms": 100 / speed,
+        "failures": {},
+        "other_output_len": 0,
+        "without_usage": 0,
+        **more,
+    }
+
+
+def table(*rows: dict[str, Any], servers: tuple[Command, ...] = (OURS, THEIRS)) -> dict[tuple[str, str], list[str]]:
+    """The cells after the first two, by them."""
+    lines = [line for line in markdown(rows, servers, "one machine", "today").splitlines() if line.startswith("| ")]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+    return {(one[0], one[1]): one[2:] for one in cells}
+
+
+def test_medians_and_spread() -> None:
+    rows = [row(OURS, speed, turn) for turn, speed in enumerate((30.0, 10.0, 22.0), 1)]
+    (found,) = summaries(rows)
+    assert found.speed == Spread(22.0, 10.0, 30.0)
+    assert (found.runs, found.counted, found.disturbed) == (3, 3, False)
+
+
+def test_ratios_are_of_medians_to_the_second_server() -> None:
+    rows = [row(OURS, 10), row(OURS, 20), row(OURS, 60), row(THEIRS, 40), row(THEIRS, 40), row(THIRD, 10)]
+    found = table(*rows, servers=(OURS, THEIRS, THIRD))
+    ratios = {server: [cells[1], cells[3], cells[5]] for (_, server), cells in found.items()}
+    assert ratios == {
+        "ours": ["0.50", "1.00", "2.00"],
+        "theirs": ["1.00", "1.00", "1.00"],
+        "third": ["0.25", "1.00", "4.00"],
+    }
+
+
+def test_one_server_has_no_ratio() -> None:
+    assert table(row(OURS, 10), servers=(OURS,))["c8", "ours"][1] == "-"
+
+
+def test_prefill_counts_the_prompts() -> None:
+    assert table(row(OURS, 10, workload="prefill"))["prefill", "ours"][0] == "100.0 (100.0 to 100.0)"
+
+
+def test_a_run_that_is_not_whole_does_not_count() -> None:
+    rows = [row(OURS, 10), row(OURS, 99, 2, other_output_len=3), row(OURS, 99, 3, failures={"HTTP 500: no": 2})]
+    assert table(*rows)["c8", "ours"][0] == "10.0 (10.0 to 10.0)"
+    assert table(*rows)["c8", "ours"][6] == "1 of 3"
+    text = markdown(rows, (OURS,), "one machine", "today")
+    assert "- round 2, ours, c8: 3 answers have another length than was asked for\n" in text
+    assert "- round 3, ours, c8: 2 failed: HTTP 500: no\n" in text
+
+
+def test_where_no_run_counts_there_are_no_numbers() -> None:
+    found = table(row(OURS, 10, server_ended="by signal SIGKILL"), row(THEIRS, 10))
+    assert found["c8", "ours"] == ["-", "-", "-", "-", "-", "-", "0 of 1", "0.0%"]
+
+
+def test_what_makes_a_run_worthless() -> None:
+    assert faults(row(OURS, 10)) == []
+    assert faults(row(OURS, 10, without_usage=4)) == ["4 answers without usage"]
+    assert faults(row(OURS, 10, server_ended="with status 1")) == ["the server ended with status 1"]
+
+
+def test_a_disturbed_run_counts_only_where_no_other_is_there() -> None:
+    rows = [row(OURS, 10), row(OURS, 50, 2, foreign_cpu=0.06), row(THEIRS, 20, foreign_cpu=0.3)]
+    found = table(*rows)
+    assert [found["c8", "ours"][place] for place in (0, 6, 7)] == ["10.0 (10.0 to 10.0)", "1 of 2", "1.0%"]
+    assert [found["c8", "theirs"][place] for place in (0, 6, 7)] == ["20.0 (20.0 to 20.0)", "1 of 1†", "30.0%"]
+
+
+def test_the_document_says_what_was_run_on_what() -> None:
+    text = markdown([row(OURS, 10)], (OURS, THEIRS), "AMD EPYC, 2 cores", "2026-11-21 18:00 UTC")
+    for line in (
+        "# ours and theirs",
+        "2026-11-21 18:00 UTC. AMD EPYC, 2 cores.",
+        "- ours: `a --port {port}`",
+        "- theirs: `b {port}`",
+        "- c8: 32 requests, 8 at once, 256 in, 64 out",
+    ):
+        assert f"{line}\n" in text

@@ -1,4 +1,4 @@
-"""Spans through OpenTelemetry's SDK, exported over OTLP/gRPC. Only services/telemetry/tracing.py imports it, on demand."""
+"""Spans through OpenTelemetry's SDK, exported over OTLP/gRPC. Only services/telemetry/tracing.py imports it."""
 
 import re
 import threading

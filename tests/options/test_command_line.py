@@ -1,4 +1,4 @@
-"""services.options.command_line over services.options.declarations: what flags, environment and files become, what is refused in one line,
+"""The command line over the declared options: what flags, environment and files become, what is refused in one line,
 and the way to the roles."""
 
 import dataclasses

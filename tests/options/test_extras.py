@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 WORKER = ("torch", "triton", "safetensors")
 BENCH = ("aiohttp", "matplotlib", "tqdm")
 TEST = ("httpx", "transformers", "grpc_tools")

@@ -1,4 +1,4 @@
-"""A server as a command line, played: `python -m tests.loadtest.serving.played_server --port P --journal FILE --name NAME ...`.
+"""A server as a command line, played: `python -m tests.loadtest.serving.played_server --port P --journal FILE ...`.
 
 It lists a model, has no /health, and answers every completion with chunks and usage. Its journal has a line for its
 start, with its process id and that of its child, if there is one; one for each prompt, and one for its end.

@@ -10,7 +10,7 @@ OWNERS = {
     "services": ["services/machine/"],
     "engine_core": [],
     "kernels": ["kernels/pages.py", "kernels/cpu/native/has_amx.h", "kernels/cpu/native/pool.h"],
-    "loadtest": ["loadtest/serving/processes.py"],
+    "loadtest": ["loadtest/serving/processes.py", "loadtest/studies/"],
     "demo": [],
 }
 LINUX_ONLY = re.compile(

@@ -21,7 +21,7 @@ from engine_core.step_deadline import StepDeadlines, Work, work_of
 from engine_core.step_plan import BadMessage, StepPlan, StepResult
 from engine_core.worker_messages import ModelFacts, Register
 from services.engine.worker_link import WorkerGone, WorkerLink
-from services.telemetry.tracing import now
+from services.telemetry.spans import now
 
 GRACE_SECONDS = 2.0  # beyond its deadline, in which a worker that hangs ends by itself
 

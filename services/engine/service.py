@@ -26,7 +26,8 @@ from services.rpc.generated import engine_pb2_grpc
 from services.rpc.transport import RpcServer
 from services.security.secret import cluster_secret
 from services.telemetry.metrics_server import new_registry, open_monitor
-from services.telemetry.tracing import Tracing, set_up_tracing
+from services.telemetry.spans import Tracing
+from services.telemetry.tracing import set_up_tracing
 
 log = logging.getLogger(__name__)
 STEPS_IN_FLIGHT = 2

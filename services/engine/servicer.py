@@ -35,7 +35,7 @@ from services.rpc.link import ADMINISTRATION_SECONDS
 from services.rpc.session import Attempts, Callee
 from services.rpc.start_lock import CallerKey
 from services.telemetry.logs import RateLimitedLog
-from services.telemetry.tracing import Tracing, now
+from services.telemetry.spans import Tracing, now
 
 log = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from engine_core.events import Finished
-from services.telemetry.tracing import NO_SPAN, Span, Tracing, now
+from services.telemetry.spans import NO_SPAN, Span, Tracing, now
 
 NANO = 1e-9
 

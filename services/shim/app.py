@@ -41,7 +41,7 @@ from services.shim.scrape import Scrape
 from services.shim.telemetry import RequestRecord
 from services.shim.translate import chat_submit, completion_submits
 from services.telemetry.logs import fields
-from services.telemetry.tracing import Tracing, now
+from services.telemetry.spans import Tracing, now
 from services.version import VERSION
 
 log = logging.getLogger(__name__)

@@ -23,7 +23,8 @@ from services.shim.generation import TokenizerClient
 from services.shim.metrics import ShimMetrics
 from services.shim.scrape import Scrape
 from services.telemetry.metrics_server import new_registry
-from services.telemetry.tracing import Tracing, set_up_tracing
+from services.telemetry.spans import Tracing
+from services.telemetry.tracing import set_up_tracing
 
 log = logging.getLogger(__name__)
 SHUTDOWN_SECONDS = 1

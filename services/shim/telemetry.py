@@ -9,7 +9,7 @@ from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
 from services.shim.metrics import ModelMetrics
 from services.telemetry.logs import fields
-from services.telemetry.tracing import Span
+from services.telemetry.spans import Span
 
 log = logging.getLogger(__name__)
 REASONS = {

@@ -24,7 +24,8 @@ from services.rpc.transport import RpcServer
 from services.security.secret import cluster_secret
 from services.telemetry.logs import RateLimitedLog
 from services.telemetry.metrics_server import new_registry, open_monitor
-from services.telemetry.tracing import Span, Tracing, set_up_tracing
+from services.telemetry.spans import Span, Tracing
+from services.telemetry.tracing import set_up_tracing
 from services.tokenizer.engine_client import EngineClient
 from services.tokenizer.mailbox import TextMailbox
 from services.tokenizer.render import ChatTemplate, find_template, special_tokens

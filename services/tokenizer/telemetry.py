@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Histogram
 
-from services.telemetry.tracing import Span, Tracing
+from services.telemetry.spans import Span, Tracing
 
 SECONDS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 

@@ -11,7 +11,7 @@ from services.rpc.columns import pack_u32, unpack_u32
 from services.rpc.errors import TandemError
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2, text_pb2
-from services.telemetry.tracing import Span
+from services.telemetry.spans import Span
 from services.tokenizer.choice_output import ChoiceOutput, OutputRules
 from services.tokenizer.engine_client import EngineCall, EngineClient, TokenLogprobColumns
 from services.tokenizer.mailbox import TextMailbox

@@ -15,7 +15,8 @@ from services.options.declarations import WorkerOptions
 from services.process.shell import begin, fail
 from services.security.secret import ClusterSecret, cluster_secret
 from services.telemetry.metrics_server import new_registry, open_monitor
-from services.telemetry.tracing import now, set_up_tracing
+from services.telemetry.spans import now
+from services.telemetry.tracing import set_up_tracing
 from services.worker.building import build_runner
 from services.worker.engine_link import EngineGone, EngineLink, EngineRefused
 from services.worker.errors import ModelError

@@ -8,7 +8,7 @@ import threading
 from prometheus_client import CollectorRegistry, Counter
 
 from engine_core.step_plan import StepPlan, unpack_i32
-from services.telemetry.tracing import Tracing
+from services.telemetry.spans import Tracing
 
 NANO = 1e-9
 

@@ -28,7 +28,8 @@ from services.shim.generation import Generation, TokenizerClient
 from services.shim.metrics import ShimMetrics
 from services.shim.scrape import Scrape
 from services.shim.telemetry import RequestRecord
-from services.telemetry.tracing import NO_SPAN, set_up_tracing
+from services.telemetry.spans import NO_SPAN
+from services.telemetry.tracing import set_up_tracing
 from services.tokenizer import service as tokenizer_service
 from services.worker.engine_link import EngineGone, EngineLink
 from tests.checkpoints import DEMO_VOCAB_SIZE as VOCAB_SIZE

@@ -12,7 +12,7 @@ from services.rpc.columns import unpack_u32
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
 from services.rpc.hello import make_hello
-from services.telemetry.tracing import NO_SPAN
+from services.telemetry.spans import NO_SPAN
 from services.tokenizer.choice_output import ChoiceOutput, OutputRules
 from services.tokenizer.engine_client import EngineClient, TokenLogprobColumns
 from services.tokenizer.mailbox import TextMailbox

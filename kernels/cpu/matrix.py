@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kernels import pages
 from kernels.cpu.library import Library
-from kernels.torch_ops import rows_of
+from kernels.weight_parts import rows_of
 
 TYPES = {torch.float32: "f", torch.bfloat16: "b", torch.float16: "h"}
 STEP = {torch.float32: 1, torch.bfloat16: 2, torch.float16: 1}  # elements along K that are multiplied together

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from kernels import reference
 from kernels.gpu.linear import product, schedule_for
-from kernels.torch_ops import joined
+from kernels.weight_parts import joined
 
 QUANTISED_ROWS = 4096  # at once: what they are computed through is float32
 EIGHT_BITS = {

@@ -8,8 +8,10 @@ from torch import Tensor
 from kernels.gpu import activation, attention, attention_tiling, linear, norm, rope, sample
 from kernels.gpu.matrix import matrix_of
 from kernels.interface import AttentionInputs, KvPair, Layer, Matrix, Stack
+from kernels.plain_cache import plain_cache
 from kernels.stack import OneByOne
-from kernels.torch_ops import TorchMatrix, joined, plain_cache
+from kernels.torch_matrix import TorchMatrix
+from kernels.weight_parts import joined
 
 
 class TritonOps:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from kernels.interface import AttentionInputs, KvPair, Layer, Matrix, Ops
-from kernels.torch_ops import TorchMatrix, joined
+from kernels.torch_matrix import TorchMatrix
+from kernels.weight_parts import joined
 from services.worker.models.config import DecoderConfig
 from services.worker.models.parameters import EMBEDDING, FINAL_NORM, HEAD, layer_name
 from services.worker.weights import Weights

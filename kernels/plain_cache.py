@@ -1,0 +1,16 @@
+"""The KV cache of one layer as two plain tensors, which torch and Triton read."""
+
+import torch
+
+from kernels import pages
+from kernels.interface import KvPair
+
+
+def plain_cache(
+    num_blocks: int, block_size: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device
+) -> KvPair:
+    """Both [blocks, block_size, kv_heads, head_dim]."""
+    size = (num_blocks, block_size, kv_heads, head_dim)
+    if device.type == "cpu":
+        return pages.zeros(size, dtype), pages.zeros(size, dtype)
+    return torch.zeros(size, dtype=dtype, device=device), torch.zeros(size, dtype=dtype, device=device)

@@ -12,14 +12,16 @@ BlockKey = tuple[int, bytes, tuple[int, ...]]  # KV group, hash of all blocks be
 class Block:
     """One block; `prev` and `next` link it while it is free."""
 
-    __slots__ = ("block_id", "key", "next", "prev", "ref_count", "tail", "taken")
+    __slots__ = ("block_id", "key", "next", "prev", "ref_count", "taken", "unpublished")
 
     def __init__(self, block_id: int) -> None:
         self.block_id = block_id
         self.ref_count = 0
         self.taken = 0  # how many takes the pool had seen when this block was taken last, that one included
         self.key: BlockKey | None = None  # set while the block can be found
-        self.tail: Tail | None = None  # the blocks behind it that cannot be found yet; only beside a key
+        self.unpublished: UnpublishedBlocks | None = (
+            None  # the blocks behind it that cannot be found yet; only beside a key
+        )
         self.prev: Block | None = None
         self.next: Block | None = None
 
@@ -27,7 +29,7 @@ class Block:
         return f"Block({self.block_id}, refs={self.ref_count}, cached={self.key is not None})"
 
 
-class Tail:
+class UnpublishedBlocks:
     """Full blocks of one request, from `next` to `end`, that nobody can find yet. The lists are the request's own."""
 
     __slots__ = ("block_hashes", "blocks", "end", "holder", "next", "root_hash", "token_ids", "until")

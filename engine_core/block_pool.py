@@ -69,13 +69,13 @@ class BlockPool:
     def forget_all(self) -> None:
         """No block can be found by its hash any more."""
         for block in self._by_key.values():
-            block.key = block.tail = None
+            block.key = block.unpublished = None
         self._by_key.clear()
 
     def _forget(self, block: Block) -> None:
         if block.key is not None:
             del self._by_key[block.key]
-            block.key = block.tail = None
+            block.key = block.unpublished = None
 
     def check(self) -> None:
         """Asserts the pool's invariants; for tests. O(number of blocks)."""
@@ -85,4 +85,4 @@ class BlockPool:
         assert len({block.block_id for block in free}) == len(free)
         assert all(block.key == key for key, block in self._by_key.items())
         assert sum(block.key is not None for block in self.blocks) == len(self._by_key)
-        assert all(block.key is not None for block in self.blocks if block.tail is not None)
+        assert all(block.key is not None for block in self.blocks if block.unpublished is not None)

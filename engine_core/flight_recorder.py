@@ -13,7 +13,7 @@ from engine_core.events import Finished, StepEvents
 from engine_core.kv_cache_manager import KVCacheManager
 from engine_core.plan_builder import PlanBuilder
 from engine_core.request import Request
-from engine_core.scheduler import Limits, Scheduler
+from engine_core.scheduler import Scheduler, SchedulerConfig
 from engine_core.step_plan import SamplingParams, StepPlan, StepResult, pack_i32
 
 VERSION = 1
@@ -43,7 +43,7 @@ class WorkerJoined(msgspec.Struct, tag="worker"):
     block_size: int
     kv_groups: tuple[str, ...]
     prefix_caching: bool
-    limits: Limits
+    config: SchedulerConfig = msgspec.field(name="limits")
     waiting: list[RecordedRequest]
     free_slots: list[int]  # the next one last
 
@@ -137,8 +137,10 @@ class FlightRecorder:
 class RecordedScheduler(Scheduler):
     """What goes in is put down before anything is done with it, so that what breaks is on record."""
 
-    def __init__(self, kv: KVCacheManager, builder: PlanBuilder, limits: Limits, recorder: FlightRecorder) -> None:
-        super().__init__(kv, builder, limits)
+    def __init__(
+        self, kv: KVCacheManager, builder: PlanBuilder, config: SchedulerConfig, recorder: FlightRecorder
+    ) -> None:
+        super().__init__(kv, builder, config)
         self._recorder = recorder
         self._record_worker()
 
@@ -179,7 +181,7 @@ class RecordedScheduler(Scheduler):
             block_size=self.kv.block_size,
             kv_groups=self.kv.kv_groups,
             prefix_caching=self.kv.prefix_caching,
-            limits=self._limits,
+            config=self._config,
             waiting=[],
             free_slots=list(self.batch.free_slots),
         )

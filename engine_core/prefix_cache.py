@@ -1,13 +1,13 @@
-"""Which blocks hold a prefix that somebody else may use. A block is found by its tokens and the hash of all before it.
+"""Which blocks hold a prefix that other requests may use. A block is found by its tokens and the hash of all before it.
 
-Of the full blocks that a request has, only the first one that nobody else has is published at once. The rest hang
-behind it as its tail: each of them is published when the block before it is found, for it may be the one that is wanted
-next. So contents that nobody shares are never hashed, however long they are.
+Of a request's full blocks, only the first one that the pool does not know yet is published at once. The rest wait
+behind it as UnpublishedBlocks: each is published when the block before it is found, for then the next may be wanted.
+So contents that no two requests share are never hashed, however long they are.
 """
 
 from collections.abc import Iterable
 
-from engine_core.block import Block, Tail
+from engine_core.block import Block, UnpublishedBlocks
 from engine_core.block_hash import chain_hash
 from engine_core.block_pool import BlockPool
 from engine_core.request import Request
@@ -35,31 +35,33 @@ class PrefixCache:
 
     def begin(self, request: Request, num_found: int) -> None:
         """The request has its blocks; the first of them were found here."""
-        request.tail = Tail(request.token_ids, request.root_hash, request.block_hashes, request.blocks, next=num_found)
+        request.unpublished = UnpublishedBlocks(
+            request.token_ids, request.root_hash, request.block_hashes, request.blocks, next=num_found
+        )
 
     def publish(self, request: Request, num_computed_tokens: int) -> None:
         """What is full and known of the first `num_computed_tokens` may be found from now on."""
-        tail = request.tail
-        if tail is None:
+        unpublished = request.unpublished
+        if unpublished is None:
             return
-        tail.end = min(num_computed_tokens, len(tail.token_ids)) // self._block_size
-        if tail.holder is None:
-            self._hang(tail)
+        unpublished.end = min(num_computed_tokens, len(unpublished.token_ids)) // self._block_size
+        if unpublished.holder is None:
+            self._hang(unpublished)
 
     def end(self, request: Request) -> None:
         """The request is about to give its blocks back; they can be found until somebody takes them."""
-        tail, request.tail = request.tail, None
-        if tail is None:
+        unpublished, request.unpublished = request.unpublished, None
+        if unpublished is None:
             return
-        tail.until = self._pool.num_takes
-        if tail.holder is not None and tail.next >= tail.end:
-            tail.holder.tail = None
+        unpublished.until = self._pool.num_takes
+        if unpublished.holder is not None and unpublished.next >= unpublished.end:
+            unpublished.holder.unpublished = None
 
     def forget_all(self, owners: Iterable[Request]) -> None:
         """No block can be found any more; nor can later ones of their owners, which stand on these."""
         self._pool.forget_all()
         for request in owners:
-            request.tail = None
+            request.unpublished = None
 
     def _row(self, parent: bytes, tokens: tuple[int, ...]) -> list[Block] | None:
         """The blocks of all groups, or None; what hangs behind them moves on by one."""
@@ -70,23 +72,23 @@ class PrefixCache:
                 return None
             row.append(block)
         for block in row:
-            if block.tail is not None:
-                tail, block.tail = block.tail, None
-                self._hang(tail)
+            if block.unpublished is not None:
+                unpublished, block.unpublished = block.unpublished, None
+                self._hang(unpublished)
         return row
 
-    def _hang(self, tail: Tail) -> None:
-        """Publishes the first block of the tail that nobody else has; the rest hang behind that one."""
-        tail.holder = None
+    def _hang(self, unpublished: UnpublishedBlocks) -> None:
+        """Publishes the first block of the unpublished that nobody else has; the rest hang behind that one."""
+        unpublished.holder = None
         size = self._block_size
-        while tail.next < tail.end and tail.holder is None:
-            index = tail.next
-            tail.next += 1
-            parent = chain_hash(tail.block_hashes, tail.root_hash, tail.token_ids, size, index)
-            tokens = tuple(tail.token_ids[index * size : (index + 1) * size])
-            for group, blocks in enumerate(tail.blocks):
+        while unpublished.next < unpublished.end and unpublished.holder is None:
+            index = unpublished.next
+            unpublished.next += 1
+            parent = chain_hash(unpublished.block_hashes, unpublished.root_hash, unpublished.token_ids, size, index)
+            tokens = tuple(unpublished.token_ids[index * size : (index + 1) * size])
+            for group, blocks in enumerate(unpublished.blocks):
                 block = blocks[index]
-                if block.taken > tail.until:
+                if block.taken > unpublished.until:
                     return  # evicted, and so are those behind it
-                if self._pool.publish(block, (group, parent, tokens)) and tail.holder is None:
-                    tail.holder, block.tail = block, tail
+                if self._pool.publish(block, (group, parent, tokens)) and unpublished.holder is None:
+                    unpublished.holder, block.unpublished = block, unpublished

@@ -58,7 +58,7 @@ def replay(recording: Recording) -> int:
 
 def _begin(joined: WorkerJoined) -> Scheduler:
     builder = PlanBuilder(joined.epoch, len(joined.kv_groups))
-    scheduler = Scheduler(_kv(joined), builder, joined.limits)
+    scheduler = Scheduler(_kv(joined), builder, joined.config)
     scheduler.batch.free_slots[:] = joined.free_slots
     for request in joined.waiting:
         scheduler.add(_request(request))

@@ -6,10 +6,12 @@ engine_core/batch.py counts how many are computed.
 """
 
 from dataclasses import dataclass, field
+from typing import Literal
 
-from engine_core.block import Block, Tail
+from engine_core.block import Block, UnpublishedBlocks
 from engine_core.step_plan import SamplingParams
 
+FinishReason = Literal["stop", "length", "abort", "error"]
 SUSPECT_AT = 2  # strikes from which on a request has its steps to itself
 
 
@@ -28,7 +30,7 @@ class Request:
     slot: int | None = None  # in the worker's batch; None while it waits
     blocks: list[list[Block]] = field(default_factory=list)  # per KV group
     block_hashes: list[bytes] = field(default_factory=list)  # of its first full blocks, as far as they were asked for
-    tail: Tail | None = None  # what the prefix cache may yet publish of `blocks`
+    unpublished: UnpublishedBlocks | None = None  # what the prefix cache may yet publish of `blocks`
     num_preemptions: int = 0
     strikes: int = 0  # deaths of the worker under it, since it last brought a token
     traceparent: str = ""  # handed on to the worker; nothing here reads it
@@ -46,20 +48,15 @@ class Request:
         return self.strikes >= SUSPECT_AT
 
     @property
-    def is_condemned(self) -> bool:
-        """The worker died once more while it ran alone."""
-        return self.strikes > SUSPECT_AT
-
-    @property
     def output_token_ids(self) -> list[int]:
         return self.token_ids[self.num_prompt_tokens :]
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Why a request ended: reason is "stop", "length", "abort" or "error"."""
+    """Why a request ended. `stop_token_id` is set where one of stop_token_ids ended it, `message` after an error."""
 
-    reason: str
+    reason: FinishReason
     stop_token_id: int | None = None
     message: str = ""
 

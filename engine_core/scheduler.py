@@ -19,7 +19,7 @@ from engine_core.request import Request, Stop, stop_at
 from engine_core.result_check import SampledRows
 from engine_core.results import ResultReader
 from engine_core.step_plan import StepPlan, StepResult, pack_i32, unpack_i32
-from engine_core.suspects import Suspects, verdict
+from engine_core.suspects import StepRule, Suspects
 from engine_core.waiting import WaitingQueue
 
 
@@ -35,7 +35,7 @@ class Counters:
 
 
 @dataclass(frozen=True)
-class Limits:
+class SchedulerConfig:
     """What one step may hold, and who goes first."""
 
     max_num_seqs: int
@@ -58,14 +58,14 @@ class Scheduler:
     and a request's `sample_end` runs ahead of its tokens.
     """
 
-    def __init__(self, kv: KVCacheManager, builder: PlanBuilder, limits: Limits) -> None:
+    def __init__(self, kv: KVCacheManager, builder: PlanBuilder, config: SchedulerConfig) -> None:
         self.kv = kv
-        self.waiting = WaitingQueue(limits.by_priority)
-        self.batch = Batch(limits.max_num_seqs, self.waiting.rank)
+        self.waiting = WaitingQueue(config.by_priority)
+        self.batch = Batch(config.max_num_seqs, self.waiting.rank)
         self.counters = Counters()
         self._builder = builder
         self._requests: dict[int, Request] = {}
-        self._limits = limits
+        self._config = config
         self._suspects = Suspects()
         self._reader = ResultReader()
         self._last_result = 0  # id of the newest step whose result is back
@@ -103,69 +103,58 @@ class Scheduler:
         self.kv.forget_all(self.running)
 
     def restart(self, kv: KVCacheManager, builder: PlanBuilder) -> list[Finished]:
-        """The worker died, another one is there: what ran waits again, with nothing computed. Tokens that were on their
-        way are drawn again, and are the same.
+        """Continues with a new worker after the old one died: every running request waits again, with nothing computed.
+        Tokens of steps in flight are drawn again, and are the same.
 
-        Returns the requests that end here: who ran alone as a suspect, and lost its worker again, gets no other one;
-        neither does who would not fit into the next one's KV cache.
+        Returns the requests that end here: a suspect that ran alone when the worker died again, and requests that do
+        not fit into the new worker's KV cache.
         """
-        alone = self._alone()
-        self._suspects.strike(self.running, alone)
+        rule = self._step_rule()
+        self._suspects.strike(self.running, rule)
         for request in list(self.running):
             self.batch.leave(request)
-            request.blocks, request.tail = [], None
+            request.blocks, request.unpublished = [], None
             self.waiting.push(request)
         for request in self.waiting:
             request.last_step_id = 0
         self.kv, self._builder, self._last_result = kv, builder, 0
         self._admitted = deque((0, admitted) for _, admitted in self._admitted)
-        verdicts = [(request, verdict(request, alone, kv.capacity_tokens)) for request in self.waiting]
-        return [self._finish(request, Stop("error", message=why)) for request, why in verdicts if why is not None]
+        errors = [(request, rule.restart_error(request, kv.capacity_tokens)) for request in self.waiting]
+        return [self._finish(request, Stop("error", message=error)) for request, error in errors if error is not None]
 
     def schedule(self) -> StepPlan | None:
-        """The next step, or None when there is nothing to compute before a result comes."""
-        batch, budget = self.batch, self._limits.max_num_batched_tokens
+        """Plans the next step. Returns None when there is nothing to compute before a result comes."""
+        batch, budget, rule = self.batch, self._config.max_num_batched_tokens, self._step_rule()
         preemptions_before = self.counters.preemptions
-        alone = self._alone()
-        if alone is not None and self._last_result < self._builder.step_id:
-            return None  # whoever dies now must be alone with the worker
+        if rule.waits_for_results and self._last_result < self._builder.step_id:
+            return None
 
-        # The running catch up, by rank, under one budget. Where blocks run out, the last of them gives its own back.
-        num_new = self._shares(budget, alone)
+        # The running catch up, by rank, under one budget. Where blocks run out, the lowest-ranked are preempted.
+        num_new = self._shares(budget, rule)
         while not self._make_room(num_new):
-            self._preempt(self._victim(alone))
-            num_new = self._shares(budget, alone)
-        rows = np.flatnonzero(num_new)  # nothing is left to compute of one whose last sample is on its way
+            self._preempt(rule.victim(self.running))
+            num_new = self._shares(budget, rule)
+        rows = np.flatnonzero(num_new)  # a request whose last sample is in flight has nothing left to compute
         slots, num_new = batch.slots[rows], num_new[rows]
         budget -= int(num_new.sum())
 
-        # The waiting are admitted in order, as long as slots, blocks and budget last: none right after a preemption,
-        # or the victim would take its blocks back at once; and none whose results are still on their way.
+        # The waiting are admitted in order, as long as slots, blocks and budget last. None is admitted after a
+        # preemption, or the preempted one would take its blocks back at once; nor with results still in flight.
         admitted: list[Request] = []
         admitted_new: list[int] = []
         preempted = self.counters.preemptions > preemptions_before
         while self.waiting and not preempted and budget > 0:
             request = self.waiting.peek()
-            if request.last_step_id > self._last_result or (alone is not None and request is not alone):
+            if request.last_step_id > self._last_result or not rule.admits(request):
                 break
-            if batch.is_full:
-                if alone is None:
-                    break
-                self._preempt(self._victim(alone))
-            cached = self.kv.find_cached(request)
-            num_computed = len(cached[0]) * self.kv.block_size
-            wanted = min(request.num_tokens - num_computed, self._cap or budget, budget)
-            owed = batch.num_owed_blocks(self.kv.block_size)
-            if not self.kv.admit(request, cached, num_computed + wanted, owed):
-                if alone is None:
-                    break
-                self._preempt(self._victim(alone))
-                continue
-            self.kv.publish(request, num_computed + wanted)
-            self._admit(self.waiting.pop(), num_computed)
-            admitted.append(request)
-            admitted_new.append(wanted)
-            budget -= wanted
+            if num_tokens := self._admit(request, budget):
+                admitted.append(request)
+                admitted_new.append(num_tokens)
+                budget -= num_tokens
+            elif rule.preempts_to_admit:
+                self._preempt(rule.victim(self.running))
+            else:
+                break
 
         # The plan is built; from here on its tokens count as computed, for later plans run after it.
         if admitted:
@@ -174,7 +163,7 @@ class Scheduler:
         if not slots.size:
             return None
         plan = self._builder.build(batch, slots, num_new, admitted)
-        self.counters.scheduled_tokens += self._limits.max_num_batched_tokens - budget
+        self.counters.scheduled_tokens += self._config.max_num_batched_tokens - budget
         self.counters.chunked_rows += len(slots) - int(unpack_i32(plan.sampled).sum())
         self.counters.steps += 1
         self.counters.steps_ahead += plan.step_id > self._last_result + 1
@@ -237,20 +226,14 @@ class Scheduler:
     @property
     def _cap(self) -> int:
         """Tokens of one request in a step that it shares, at most; 0: no such limit, or nobody to share with."""
-        return self._limits.long_prefill_token_threshold if len(self._requests) > 1 else 0
+        return self._config.long_prefill_token_threshold if len(self._requests) > 1 else 0
 
-    def _alone(self) -> Request | None:
-        return self._suspects.alone(self.running, self.waiting)
+    def _step_rule(self) -> StepRule:
+        return self._suspects.step_rule(self.running, self.waiting)
 
-    def _victim(self, alone: Request | None) -> Request:
-        """Who gives its blocks back: the last of the running, but no suspect, whom nobody may keep from running."""
-        return self.running[-1] if self.running[-1] is not alone else self.running[-2]
-
-    def _shares(self, budget: int, alone: Request | None) -> Ints:
-        """Tokens that each of the running computes next, [running]: what it wants, as far as the budget goes."""
-        wanted = self.batch.wanted(self._cap)
-        if alone is not None:
-            wanted = wanted * (self.batch.slots == (-1 if alone.slot is None else alone.slot))
+    def _shares(self, budget: int, rule: StepRule) -> Ints:
+        """Tokens that each running request computes next, [running]: what it wants, by rank, up to the budget."""
+        wanted = rule.restrict(self.batch.wanted(self._cap), self.batch)
         if wanted.sum() <= budget:
             return wanted
         before = np.cumsum(wanted) - wanted
@@ -272,13 +255,27 @@ class Scheduler:
             self.kv.publish(self.running[row], int(ends[row]))
         return True
 
-    def _admit(self, request: Request, num_computed_tokens: int) -> None:
-        self.batch.join(request, num_computed_tokens)
-        if request.num_cached_tokens is None:  # not for one that comes back from a preemption: it counts once
+    def _admit(self, request: Request, budget: int) -> int:
+        """Moves the first of the waiting into the batch. Returns how many tokens it computes in the next step.
+
+        Returns 0, and changes nothing, when no slot is free or too few blocks are.
+        """
+        if self.batch.is_full:
+            return 0
+        cached = self.kv.find_cached(request)
+        num_computed = len(cached[0]) * self.kv.block_size
+        num_tokens = min(request.num_tokens - num_computed, self._cap or budget, budget)
+        owed = self.batch.num_owed_blocks(self.kv.block_size)
+        if not self.kv.admit(request, cached, num_computed + num_tokens, owed):
+            return 0
+        self.kv.publish(request, num_computed + num_tokens)
+        self.batch.join(self.waiting.pop(), num_computed)
+        if request.num_cached_tokens is None:  # a request that comes back from a preemption was counted before
             self.counters.prefix_cache_queries += request.num_tokens if self.kv.prefix_caching else 0
-            self.counters.prefix_cache_hits += num_computed_tokens
-            request.num_cached_tokens = min(num_computed_tokens, request.num_prompt_tokens)
+            self.counters.prefix_cache_hits += num_computed
+            request.num_cached_tokens = min(num_computed, request.num_prompt_tokens)
             self._admitted.append((self._builder.step_id + 1, Admitted(request.handle, request.num_cached_tokens)))
+        return num_tokens
 
     def _preempt(self, request: Request) -> None:
         """Back to the queue, with nothing computed; its full blocks may still be found by their hash."""

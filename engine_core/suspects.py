@@ -1,51 +1,92 @@
-"""Against whom a worker's death is held, who has the steps to itself for it, and who gets no other worker.
+"""Counts worker deaths per request, and decides which requests the next step may hold while one is under suspicion.
 
-A death is a strike against all that ran. Who has two without a token in between is a suspect, and runs alone until it
-brings a token or the worker dies under it once more. Knows no blocks and no plans.
+A death is a strike against every request that ran. A request with SUSPECT_AT strikes, and no token in between, is a
+suspect. A suspect runs alone until it has a token or the worker dies once more. Knows no blocks and no plans.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from engine_core.request import Request
+from engine_core.batch import Batch, Ints
+from engine_core.request import SUSPECT_AT, Request
 from engine_core.waiting import WaitingQueue
 
 
+@dataclass(frozen=True, slots=True)
+class StepRule:
+    """Which requests the next step may hold: all of them, or only `suspect`, while the others pause."""
+
+    suspect: Request | None = None
+
+    @property
+    def waits_for_results(self) -> bool:
+        """Whether the step may only be planned once all earlier results are back: a suspect is alone in flight."""
+        return self.suspect is not None
+
+    @property
+    def preempts_to_admit(self) -> bool:
+        """Whether running requests give up slots and blocks for the one that is to be admitted."""
+        return self.suspect is not None
+
+    def admits(self, request: Request) -> bool:
+        return self.suspect is None or request is self.suspect
+
+    def strikes(self, request: Request) -> bool:
+        """Whether a worker's death in such a step counts against this running request: not if it was paused."""
+        return self.suspect is None or request is self.suspect
+
+    def victim(self, running: Sequence[Request]) -> Request:
+        """The request to preempt: the lowest-ranked one of `running` that is not the suspect."""
+        return running[-1] if running[-1] is not self.suspect else running[-2]
+
+    def restrict(self, wanted: Ints, batch: Batch) -> Ints:
+        """`wanted` tokens of each running request, [running], with 0 for those that pause."""
+        if self.suspect is None:
+            return wanted
+        restricted: Ints = wanted * (batch.slots == (-1 if self.suspect.slot is None else self.suspect.slot))
+        return restricted
+
+    def restart_error(self, request: Request, capacity_tokens: int) -> str | None:
+        """Why a request ends at the worker's restart, or None. `capacity_tokens` fit into the new worker's KV cache."""
+        if request.num_prompt_tokens + request.sampling.max_tokens - 1 > capacity_tokens:
+            return f"the next worker's KV cache is too small: {capacity_tokens} tokens"
+        if request is self.suspect and request.strikes > SUSPECT_AT:
+            return "the worker died at this request, which it had to itself"
+        return None
+
+
+NO_SUSPECT = StepRule()
+
+
 class Suspects:
+    """The handles of all requests that are suspects, waiting or running."""
+
     def __init__(self) -> None:
         self._handles: set[int] = set()
 
-    def alone(self, running: Sequence[Request], waiting: WaitingQueue) -> Request | None:
-        """The suspect that has the next steps to itself, until it has brought a token: the others pause."""
+    def step_rule(self, running: Sequence[Request], waiting: WaitingQueue) -> StepRule:
+        """Returns the rule for the next step. A running suspect comes first, then the first of the queue, which ranks
+        suspects first."""
         if not self._handles:
-            return None
-        return next((one for one in running if one.handle in self._handles), None) or waiting.peek()
+            return NO_SUSPECT
+        return StepRule(next((one for one in running if one.handle in self._handles), None) or waiting.peek())
 
     def watch(self, request: Request) -> None:
-        """A request that waits: it may have its strikes from before."""
+        """Registers a waiting request if it has enough strikes: it may bring them from an earlier engine."""
         if request.is_suspect:
             self._handles.add(request.handle)
 
-    def strike(self, running: Iterable[Request], alone: Request | None) -> None:
-        """The worker died while these ran; who paused beside a suspect had no part in it."""
+    def strike(self, running: Sequence[Request], rule: StepRule) -> None:
+        """Counts the worker's death against the requests that `rule` let run."""
         for request in running:
-            if alone is None or request is alone:
-                request.strikes += 1
+            request.strikes += rule.strikes(request)
             self.watch(request)
 
     def clear(self, request: Request) -> None:
-        """It has brought a token."""
+        """Takes back all strikes of a request, for it has a new token."""
         request.strikes = 0
         self._handles.discard(request.handle)
 
     def forget(self, request: Request) -> None:
-        """It has ended."""
+        """Drops a request that has ended."""
         self._handles.discard(request.handle)
-
-
-def verdict(request: Request, alone: Request | None, capacity_tokens: int) -> str | None:
-    """Why a request gets no other worker, or None. `capacity_tokens` is what the next one's KV cache holds."""
-    if request.num_prompt_tokens + request.sampling.max_tokens - 1 > capacity_tokens:
-        return f"the next worker's KV cache is too small: {capacity_tokens} tokens"
-    if request is alone and request.is_condemned:
-        return "the worker died at this request, which it had to itself"
-    return None

@@ -88,7 +88,7 @@ class WorkerHello(msgspec.Struct, tag="hello"):
     rank: int
 
 
-class EngineLimits(msgspec.Struct, tag="limits"):
+class BatchLimits(msgspec.Struct, tag="limits"):
     """The engine's answer to the hello: what the worker must have room for."""
 
     protocol: int
@@ -124,7 +124,7 @@ class Ping(msgspec.Struct, tag="ping"):
 
 MessageT = TypeVar("MessageT")
 WorkerMessage = WorkerHello | Register | StepDone
-EngineMessage = EngineLimits | Step | Ping | Refused
+EngineMessage = BatchLimits | Step | Ping | Refused
 
 encode = msgspec.msgpack.Encoder().encode
 _from_worker: "msgspec.msgpack.Decoder[WorkerMessage]" = msgspec.msgpack.Decoder(WorkerMessage)

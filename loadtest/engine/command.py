@@ -18,7 +18,7 @@ import numpy as np
 from engine_core.kv_cache_manager import KVCacheManager
 from engine_core.plan_builder import PlanBuilder
 from engine_core.request import Request
-from engine_core.scheduler import Limits, Scheduler
+from engine_core.scheduler import Scheduler, SchedulerConfig
 from engine_core.step_plan import SamplingParams, StepResult
 from loadtest.engine.simulated_worker import SimulatedWorker
 
@@ -39,7 +39,9 @@ class Simulation:
         total = WARM_UP_STEPS + num_steps + STEPS_IN_FLIGHT
         num_blocks = num_running * (-(-(prompt_len + BLOCK_SIZE + (output_len or total)) // BLOCK_SIZE) + 2)
         kv = KVCacheManager(num_blocks, BLOCK_SIZE, ("full",), prefix_caching)
-        self._scheduler = Scheduler(kv, PlanBuilder(1, 1), Limits(num_running, num_running * (prompt_len + BLOCK_SIZE)))
+        self._scheduler = Scheduler(
+            kv, PlanBuilder(1, 1), SchedulerConfig(num_running, num_running * (prompt_len + BLOCK_SIZE))
+        )
         self._worker = SimulatedWorker(num_running, np.arange(VOCAB_SIZE, dtype=np.int32))
         self._results: deque[StepResult] = deque()
         self._handles = itertools.count()

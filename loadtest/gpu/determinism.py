@@ -7,11 +7,11 @@ import torch
 
 from engine_core.request_check import NewChoice, make_request
 from engine_core.step_plan import SamplingParams
-from engine_core.worker_messages import EngineLimits
+from engine_core.worker_messages import BatchLimits
 from loadtest.gpu import parity
 from loadtest.gpu.table import Check
 from services.options.declarations import WorkerOptions
-from services.worker.device import Cuda, Device
+from services.worker.device import CudaDevice, Device
 from tests.worker.in_process import Answer, InProcess
 from tests.worker.replays import Replays
 
@@ -37,7 +37,7 @@ def checks(device: torch.device) -> list[Check]:
 def start(place: torch.device, dtype: str, device: Device | None = None) -> InProcess:
     case = parity.first_case(place)
     options = WorkerOptions(model=str(case.path), device=place.type, dtype=dtype, block_size=8, max_model_len=512)
-    limits = EngineLimits(1, CROWD[place.type] + 1, 64)
+    limits = BatchLimits(1, CROWD[place.type] + 1, 64)
     return InProcess(case.path, options, limits, False, parity.triton_ops(place), device=device)
 
 
@@ -54,8 +54,8 @@ def graphs(place: torch.device, dtype: str) -> str:
     """Requests of different lengths, so that batches have many sizes and most are padded."""
     plain: Device
     if place.type == "cuda":
-        recorded: Device = Cuda(place)
-        plain = Cuda(place)
+        recorded: Device = CudaDevice(place)
+        plain = CudaDevice(place)
         plain.graph_sizes = ()
     else:
         recorded, plain = Replays((1, 4)), Replays(())

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from engine_core.worker_messages import EngineLimits
+from engine_core.worker_messages import BatchLimits
 from loadtest.gpu.shapes import BLOCK_SIZE, SHAPES
 from services.options.declarations import WorkerOptions
 from services.worker import loading
@@ -47,7 +47,7 @@ def _start(device: torch.device, shape: str, invariant: bool) -> InProcess:
     )  # fmt: skip
     made, loading.dummy_weights = loading.dummy_weights, functools.partial(_weights_on, device)
     try:
-        engine = InProcess(path, options, EngineLimits(1, MAX_NUM_SEQS, BUDGET), prefix_caching=False)
+        engine = InProcess(path, options, BatchLimits(1, MAX_NUM_SEQS, BUDGET), prefix_caching=False)
     finally:
         loading.dummy_weights = made
     while engine.runner.record():

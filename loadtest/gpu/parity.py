@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from engine_core.step_plan import SamplingParams
-from engine_core.worker_messages import EngineLimits
+from engine_core.worker_messages import BatchLimits
 from kernels.gpu.ops import TritonOps
 from kernels.interface import Ops
 from loadtest.gpu.table import Check
@@ -87,7 +87,7 @@ def start(
     options = {"dtype": "float32", "block_size": size_for(device).block_size, **changes}
     worker = WorkerOptions(model=str(path), device=device.type, **options)
     ops = triton_ops(device, worker.quantization)
-    return InProcess(path, worker, EngineLimits(1, max_num_seqs, budget), caching, ops)
+    return InProcess(path, worker, BatchLimits(1, max_num_seqs, budget), caching, ops)
 
 
 def compare(engine: InProcess, case: Case) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 
 from engine_core.step_plan import SamplingParams
-from engine_core.worker_messages import EngineLimits
+from engine_core.worker_messages import BatchLimits
 from kernels.gpu.ops import TritonOps
 from kernels.gpu.sample import draw, draw_scratch_bytes
 from kernels.philox import gumbel_noise, philox4x32
@@ -181,7 +181,7 @@ def answers(device: torch.device) -> str:
     sampling = SamplingParams(max_tokens=size.max_tokens, temperature=0.8, top_p=0.95)
     seeds = list(range(100, 100 + len(case.prompts)))
     plain = WorkerOptions(model=str(case.path), device="cpu", dtype="float32", block_size=size.block_size)
-    here = InProcess(case.path, plain, EngineLimits(1, 128, 2048)).complete(case.prompts, sampling, seeds)
+    here = InProcess(case.path, plain, BatchLimits(1, 128, 2048)).complete(case.prompts, sampling, seeds)
     engine = parity.start(case.path, device, caching=True)
     there = engine.complete(case.prompts, sampling, seeds)
     again = engine.complete(case.prompts, sampling, seeds)

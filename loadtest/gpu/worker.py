@@ -8,13 +8,13 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from engine_core.step_plan import SamplingParams
-from engine_core.worker_messages import EngineLimits
+from engine_core.worker_messages import BatchLimits
 from loadtest.gpu import parity
 from loadtest.gpu.kernels import forms
 from loadtest.gpu.table import Check
 from services.options.declarations import WorkerOptions
 from services.worker.building import build_runner, tried_bytes
-from services.worker.device import Cuda
+from services.worker.device import CudaDevice
 from services.worker.errors import ModelError
 from services.worker.kv_cache import block_bytes
 from services.worker.loading import load_model
@@ -81,7 +81,7 @@ def sized_by_utilization(device: torch.device) -> str:
     gc.collect()
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
-    limits = EngineLimits(1, 4096, 4096)
+    limits = BatchLimits(1, 4096, 4096)
     step = step_bytes(model.decoder.config, model.decoder.dtype, model.decoder.ops, options, limits, graphs=True)
     options = replace(options, gpu_memory_utilization=(total - free + step + MEMORY) / total)
     runner, shape = build_runner(model, options, limits, Phases())
@@ -95,11 +95,11 @@ def sized_by_utilization(device: torch.device) -> str:
 
 def step_as_planned(device: torch.device) -> str:
     """What the allocator holds at its peak, in steps that use everything, is no more than was set aside."""
-    case, limits = parity.first_case(device), EngineLimits(1, 64, 512)
+    case, limits = parity.first_case(device), BatchLimits(1, 64, 512)
     options = options_for(device)
     model = load_model(case.path, options)
     decoder = model.decoder
-    tried = tried_bytes(decoder, options, limits, Cuda(device))
+    tried = tried_bytes(decoder, options, limits, CudaDevice(device))
     worker = InProcess(case.path, options, limits, model=model)
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
@@ -117,7 +117,7 @@ def too_small_a_share(device: torch.device) -> str:
     options = options_for(device)
     model = load_model(case.path, options)
     try:
-        build_runner(model, replace(options, gpu_memory_utilization=1e-6), EngineLimits(1, 8, 256), Phases())
+        build_runner(model, replace(options, gpu_memory_utilization=1e-6), BatchLimits(1, 8, 256), Phases())
     except ModelError as error:
         assert "--gpu-memory-utilization" in str(error), str(error)
         return str(error)

@@ -48,9 +48,9 @@ def worker_socket(server: Server) -> "Iterator[zmq.Socket[bytes]]":
         time.sleep(SETTLE_SECONDS)
 
 
-def idle_floor(server: Server) -> str:
+def idle_start_locks(server: Server) -> str:
     with grpc.insecure_channel(f"unix:{server.runtime_dir}/engine.sock") as channel:
-        call = EngineServiceStub(channel).HoldFloor(make_hello("tokenizer"))
+        call = EngineServiceStub(channel).HoldStartLock(make_hello("tokenizer"))
         next(call)
         answer = ask(server)
         call.cancel()
@@ -109,7 +109,7 @@ def peak_mib(server: Server) -> int:
 
 
 ATTACKS: dict[str, Callable[[Server], str]] = {
-    "an idle HoldFloor call": idle_floor,
+    "an idle HoldStartLock call": idle_start_locks,
     f"{NUM_FRAMES} malformed frames": malformed_frames,
     f"{NUM_CLIENTS} clients that send one byte": slow_clients,
     f"a frame of {LARGE_FRAME_BYTES // 1_000_000} MB": large_frame,

@@ -16,7 +16,7 @@ from engine_core.kv_cache_manager import KVCacheManager
 from engine_core.plan_builder import PlanBuilder
 from engine_core.request import Request
 from engine_core.result_check import ResultCheck, SampledRows
-from engine_core.scheduler import Limits, Scheduler
+from engine_core.scheduler import Scheduler, SchedulerConfig
 from engine_core.step_deadline import StepDeadlines, Work, work_of
 from engine_core.step_plan import BadMessage, StepPlan, StepResult
 from engine_core.worker_messages import ModelFacts, Register
@@ -27,10 +27,10 @@ GRACE_SECONDS = 2.0  # beyond its deadline, in which a worker that hangs ends by
 
 
 @dataclass(frozen=True)
-class Rules:
+class BusyLoopConfig:
     """How this engine schedules."""
 
-    limits: Limits
+    limits: SchedulerConfig
     prefix_caching: bool
     steps_in_flight: int  # 2: the next plan is made while the last one runs; 1: the plain loop
     step_timeout: float  # seconds that every step may take; long ones get more
@@ -76,18 +76,18 @@ class BusyLoop:
     def __init__(
         self,
         link: WorkerLink,
-        rules: Rules,
+        config: BusyLoopConfig,
         callbacks: Callbacks,
         recorder: FlightRecorder | None = None,
     ) -> None:
         """It closes the link at its end."""
-        self._rules = rules
+        self._config = config
         self._callbacks = callbacks
         self._recorder = recorder
         self._in_flight: deque[_Step] = deque()
         self._idle = True  # no request could run when the last plan was asked for
         self._began = 0.0  # when the worker began the oldest of them, on the monotonic clock
-        self._deadlines = StepDeadlines(rules.step_timeout)
+        self._deadlines = StepDeadlines(config.step_timeout)
         self._check: ResultCheck | None = None  # once there is a worker
         self._link = link
         self._commands: deque[Request | int | ResetPrefixCache] = deque()  # an int is a handle to abort
@@ -140,7 +140,7 @@ class BusyLoop:
             plan.continues = not self._idle
             self._send(plan, planned, scheduler.sampled_rows(plan))
         self._idle = plan is None and not self._in_flight
-        if len(self._in_flight) >= self._rules.steps_in_flight or (self._in_flight and plan is None):
+        if len(self._in_flight) >= self._config.steps_in_flight or (self._in_flight and plan is None):
             self._take_result(scheduler)
         elif plan is None and self._link.poll_result() is not None:
             raise WorkerGone("the worker sent a result that nobody asked for")
@@ -226,7 +226,7 @@ class BusyLoop:
         facts = registration.facts
         self._check = ResultCheck(facts.vocab_size)
         try:
-            kv = KVCacheManager(facts.num_blocks, facts.block_size, facts.kv_groups, self._rules.prefix_caching)
+            kv = KVCacheManager(facts.num_blocks, facts.block_size, facts.kv_groups, self._config.prefix_caching)
         except ValueError as error:
             self._link.refuse(str(error))
         builder = PlanBuilder(registration.epoch, len(facts.kv_groups))
@@ -243,5 +243,5 @@ class BusyLoop:
 
     def _new_scheduler(self, kv: KVCacheManager, builder: PlanBuilder) -> Scheduler:
         if self._recorder is None:
-            return Scheduler(kv, builder, self._rules.limits)
-        return RecordedScheduler(kv, builder, self._rules.limits, self._recorder)
+            return Scheduler(kv, builder, self._config.limits)
+        return RecordedScheduler(kv, builder, self._config.limits, self._recorder)

@@ -9,16 +9,10 @@ from engine_core.step_plan import SamplingParams
 from engine_core.worker_messages import ModelFacts, SamplingDefaults
 from services.rpc.columns import ITEM_BYTES, pack_f32, pack_u32, unpack_u32
 from services.rpc.errors import TandemError
+from services.rpc.finish_reasons import REASON_BY_NAME
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2
 from services.rpc.mailbox import MERGED_TOKENS, Mailbox, num_fitting
-
-REASONS = {
-    "stop": pb.FINISH_REASON_STOP,
-    "length": pb.FINISH_REASON_LENGTH,
-    "abort": pb.FINISH_REASON_ABORT,
-    "error": pb.FINISH_REASON_ERROR,
-}
 
 
 def sampling_params(sampling: pb.SamplingParams, facts: ModelFacts, num_prompt_tokens: int) -> SamplingParams:
@@ -74,7 +68,7 @@ def engine_facts(facts: ModelFacts, max_num_seqs: int, max_n: int, max_num_queue
         eos_token_ids=facts.eos_token_ids,
         block_size=facts.block_size,
         kv_groups=[pb.KvGroup(kind=kind, num_blocks=facts.num_blocks) for kind in facts.kv_groups],
-        limits=pb.Limits(
+        limits=pb.RequestLimits(
             max_logprobs=facts.max_logprobs,
             max_n=max_n,
             max_num_seqs=max_num_seqs,
@@ -94,7 +88,7 @@ def terminal(handle: int, finished: Finished, facts: ModelFacts) -> engine_pb2.T
     stop = finished.stop
     return engine_pb2.Terminal(
         handle=handle,
-        reason=REASONS[stop.reason],
+        reason=REASON_BY_NAME[stop.reason],
         stop_token_id=stop.stop_token_id,
         prompt_tokens=finished.num_prompt_tokens,
         output_tokens=finished.num_output_tokens,

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 OPTION = "--flight-recorder-dir"
 
 
-class BlackBox:
+class RecordingWriter:
     def __init__(self, folder: str | None) -> None:
         """Raises Fatal when the directory cannot be written to."""
         self.recorder = FlightRecorder() if folder is not None else None

@@ -10,13 +10,13 @@ import signal
 
 import zmq
 
-from engine_core.scheduler import Limits
-from engine_core.worker_messages import PROTOCOL, EngineLimits, ModelFacts
-from services.engine.busy_loop import BusyLoop, Callbacks, Rules
-from services.engine.event_loop import hand_over
+from engine_core.scheduler import SchedulerConfig
+from engine_core.worker_messages import PROTOCOL, BatchLimits, ModelFacts
+from services.engine.busy_loop import BusyLoop, BusyLoopConfig, Callbacks
+from services.engine.event_loop import call_in_event_loop
 from services.engine.metrics import EngineMetrics
 from services.engine.queue_limits import QueueLimits
-from services.engine.recording_writer import BlackBox
+from services.engine.recording_writer import RecordingWriter
 from services.engine.servicer import EngineServicer
 from services.engine.worker_link import WorkerLink
 from services.errors import Fatal
@@ -25,7 +25,7 @@ from services.process.shell import begin, run_until_stopped, to_the_end
 from services.rpc.generated import engine_pb2_grpc
 from services.rpc.transport import RpcServer
 from services.security.secret import cluster_secret
-from services.telemetry.metrics_server import new_registry, open_monitor
+from services.telemetry.metrics_server import new_registry, open_metrics_server
 from services.telemetry.spans import Tracing
 from services.telemetry.tracing import set_up_tracing
 
@@ -42,13 +42,13 @@ def main(options: EngineOptions) -> int:
 async def serve(options: EngineOptions) -> None:
     """Runs until cancelled. Raises Fatal when it cannot go on; a worker that dies is waited for."""
     secret = cluster_secret(options)
-    limits = EngineLimits(PROTOCOL, options.max_num_seqs, options.max_num_batched_tokens)
+    limits = BatchLimits(PROTOCOL, options.max_num_seqs, options.max_num_batched_tokens)
     here = asyncio.get_running_loop()
     failed: asyncio.Future[None] = here.create_future()
     ready = asyncio.Event()
     telling: set[asyncio.Task[None]] = set()  # the health service, of a worker that came or went
 
-    box = BlackBox(options.flight_recorder_dir)
+    box = RecordingWriter(options.flight_recorder_dir)
     here.add_signal_handler(signal.SIGUSR1, lambda: here.run_in_executor(None, box.asked))
 
     def on_failed(error: Exception) -> None:
@@ -73,24 +73,24 @@ async def serve(options: EngineOptions) -> None:
         telling.add(asyncio.create_task(server.not_ready()))
 
     callbacks = Callbacks(
-        registered=lambda facts: hand_over(here, on_registered, facts),
-        published=lambda events, stats, times: hand_over(here, servicer.published, events, stats, times),
-        lost=lambda reason: hand_over(here, on_lost, reason),
-        failed=lambda error: hand_over(here, on_failed, error),
+        registered=lambda facts: call_in_event_loop(here, on_registered, facts),
+        published=lambda events, stats, times: call_in_event_loop(here, servicer.published, events, stats, times),
+        lost=lambda reason: call_in_event_loop(here, on_lost, reason),
+        failed=lambda error: call_in_event_loop(here, on_failed, error),
     )
-    rules = _rules(options)
+    config = _config(options)
     link = WorkerLink(options.worker, limits, secret)
-    loop = BusyLoop(link, rules, callbacks, box.recorder)
+    loop = BusyLoop(link, config, callbacks, box.recorder)
     registry = new_registry()
     tracing = set_up_tracing("engine", options.otlp_traces_endpoint)
     make_metrics = functools.partial(EngineMetrics, registry, options.enable_prefix_caching)
     queue = QueueLimits(
         options.max_num_queued_reqs or options.max_num_seqs + QUEUED_REQS, options.max_num_queued_tokens
     )
-    servicer = EngineServicer(loop, limits, queue, rules.limits.by_priority, options.seed, make_metrics, tracing)
+    servicer = EngineServicer(loop, limits, queue, config.limits.by_priority, options.seed, make_metrics, tracing)
     server = RpcServer(options.listen, secret)
     engine_pb2_grpc.add_EngineServiceServicer_to_server(servicer, server.grpc)
-    with open_monitor(options, secret, registry, ready.is_set):
+    with open_metrics_server(options, secret, registry, ready.is_set):
         await server.start()
         loop.start()
         try:
@@ -99,15 +99,15 @@ async def serve(options: EngineOptions) -> None:
             await to_the_end(_stop(server, loop, servicer, tracing))
 
 
-def _rules(options: EngineOptions) -> Rules:
-    limits = Limits(
+def _config(options: EngineOptions) -> BusyLoopConfig:
+    limits = SchedulerConfig(
         options.max_num_seqs,
         options.max_num_batched_tokens,
         options.long_prefill_token_threshold,
         by_priority=options.scheduling_policy == "priority",
     )
     steps_in_flight = STEPS_IN_FLIGHT if options.async_scheduling else 1
-    return Rules(limits, options.enable_prefix_caching, steps_in_flight, options.step_timeout)
+    return BusyLoopConfig(limits, options.enable_prefix_caching, steps_in_flight, options.step_timeout)
 
 
 async def _stop(server: RpcServer, loop: BusyLoop, servicer: EngineServicer, tracing: Tracing) -> None:

@@ -18,10 +18,10 @@ import msgspec
 from engine_core.events import Finished, SchedulerStats, StepEvents
 from engine_core.request import SUSPECT_AT
 from engine_core.request_check import MAX_N, MAX_SEED, RequestRefused, make_request
-from engine_core.worker_messages import EngineLimits, ModelFacts
+from engine_core.worker_messages import BatchLimits, ModelFacts
 from services.engine.busy_loop import BusyLoop, StepTimes
 from services.engine.codec import StepMailbox, engine_facts, engine_stats, new_choices, terminal
-from services.engine.event_loop import hand_over
+from services.engine.event_loop import call_in_event_loop
 from services.engine.metrics import EngineMetrics
 from services.engine.queue_limits import QueueFull, QueueLimits
 from services.engine.telemetry import Timeline, begin, end
@@ -58,7 +58,7 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
     def __init__(
         self,
         loop: BusyLoop,
-        limits: EngineLimits,
+        limits: BatchLimits,
         queue: QueueLimits,
         by_priority: bool,
         seed: int | None,
@@ -108,13 +108,13 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
     async def GetStats(self, request: Any, context: Any) -> engine_pb2.EngineStats:
         return self._stats
 
-    async def HoldFloor(self, request: pb.Hello, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    async def HoldStartLock(self, request: pb.Hello, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         """Granted at once: what runs pauses when the suspect comes (see Scheduler)."""
-        await self.callee.floor.hold(request, context)
+        await self.callee.start_lock.hold(request, context)
 
     async def ResetPrefixCache(self, request: Any, context: Any) -> pb.ResetPrefixCacheResponse:
         done, here = asyncio.Event(), asyncio.get_running_loop()
-        self._loop.reset_prefix_cache(lambda: hand_over(here, done.set))
+        self._loop.reset_prefix_cache(lambda: call_in_event_loop(here, done.set))
         try:
             async with asyncio.timeout(ADMINISTRATION_SECONDS):
                 await done.wait()
@@ -162,7 +162,7 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
                 owner.timeline.token(times.planned if times is not None else done, done)
                 if owner.num_queued_tokens:
                     self._no_longer_queued(owner)
-                    self.callee.floor.token(owner.key)
+                    self.callee.start_lock.token(owner.key)
         for finished in events.finished:
             if (owner := self._owners.pop(finished.handle, None)) is not None:
                 if owner.num_queued_tokens:
@@ -182,7 +182,7 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
     def _finish(self, owner: Owner, finished: Finished) -> None:
         assert self._facts is not None
         self._attempts.release(owner.key, owner.attempt)
-        self.callee.floor.end(owner.key)
+        self.callee.start_lock.end(owner.key)
         place = (owner.mailbox, owner.handle)
         if self._core_handles.get(place) == finished.handle:  # else a higher attempt on the same stream has it
             del self._core_handles[place]
@@ -215,7 +215,7 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
             handle = self._core_handles.get((mailbox, entry.abort.handle))
             if handle is not None:
                 self._abort(handle)
-                self.callee.floor.end((caller.instance, caller.epoch, entry.abort.handle))
+                self.callee.start_lock.end((caller.instance, caller.epoch, entry.abort.handle))
 
     def _submit(self, mailbox: StepMailbox, caller: pb.Hello, submit: engine_pb2.Submit) -> None:
         """All choices are checked before any of them starts."""
@@ -233,13 +233,13 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
         if submit.attempt <= 1 and not any(choice.resumed_token_ids for choice in submit.choices):
             self._queue.check([request.num_tokens for request in requests])
         handles_given = (choice.handle for choice in submit.choices)
-        alone = submit.alone and self.callee.floor.start_alone(caller, handles_given)
+        alone = submit.alone and self.callee.start_lock.start_alone(caller, handles_given)
         for request, choice in zip(requests, submit.choices, strict=True):
             key = (caller.instance, caller.epoch, choice.handle)
             abort = functools.partial(self._abort, request.handle)
             if not self._attempts.claim(key, submit.attempt, abort):
                 self._repeats.log("dropped an attempt that is not the newest")
-                self.callee.floor.end(key)
+                self.callee.start_lock.end(key)
                 continue
             timeline = begin(self._tracing, submit.traceparent)
             request.traceparent = timeline.span.traceparent

@@ -13,7 +13,7 @@ import zmq
 from engine_core.step_plan import BadMessage, StepPlan, StepResult
 from engine_core.worker_messages import (
     PROTOCOL,
-    EngineLimits,
+    BatchLimits,
     EngineMessage,
     Ping,
     Refused,
@@ -40,7 +40,7 @@ class WorkerGone(Exception):
 
 
 class WorkerLink:
-    def __init__(self, endpoint: str, limits: EngineLimits, secret: ClusterSecret | None = None) -> None:
+    def __init__(self, endpoint: str, limits: BatchLimits, secret: ClusterSecret | None = None) -> None:
         """Raises zmq.ZMQError when the endpoint cannot be bound, Fatal for an address without protection."""
         secret = check_address(endpoint, secret, ZEROMQ)
         self._limits = limits

@@ -77,7 +77,7 @@ class ClusterOptions(ProcessOptions, SecretOptions):
 
 
 @dataclass(frozen=True)
-class MonitoredOptions(ClusterOptions):
+class MetricsOptions(ClusterOptions):
     """What every process has that serves no HTTP of its own: a port for /metrics and /health."""
 
     metrics_listen: str | None = setting(
@@ -118,7 +118,7 @@ class ShimOptions(ClusterOptions):
 
 
 @dataclass(frozen=True)
-class TokenizerOptions(MonitoredOptions):
+class TokenizerOptions(MetricsOptions):
     """Text to token ids and back."""
 
     model: str = setting(DEMO_MODEL, **_MODEL)
@@ -133,7 +133,7 @@ class TokenizerOptions(MonitoredOptions):
 
 
 @dataclass(frozen=True)
-class EngineOptions(MonitoredOptions):
+class EngineOptions(MetricsOptions):
     """The scheduler and its KV cache."""
 
     max_num_seqs: int = setting(128, "requests that run at once", parse=integer, low=1, high=65536)
@@ -172,7 +172,7 @@ class EngineOptions(MonitoredOptions):
 
 
 @dataclass(frozen=True)
-class WorkerOptions(MonitoredOptions):
+class WorkerOptions(MetricsOptions):
     """The model on its accelerator."""
 
     model: str = setting(DEMO_MODEL, **_MODEL)

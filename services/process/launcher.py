@@ -197,7 +197,7 @@ class Tree:
             while True:
                 moment = min([time.monotonic() + LOOK_SECONDS, *due.values()])
                 for name in ends.wait(moment - time.monotonic()):
-                    due[name] = self._bury(name)
+                    due[name] = self._on_exit(name)
                 self._kill_stopped()
                 for name in [name for name, moment in due.items() if moment <= time.monotonic()]:
                     del due[name]
@@ -228,7 +228,7 @@ class Tree:
         message = f"the {name} ended {_how(code)} before the server was ready; so ends the whole tree"
         raise ChildFailed(message) if code > 0 else Fatal(message)
 
-    def _bury(self, name: str) -> float:
+    def _on_exit(self, name: str) -> float:
         """When it starts again: at once, or after a delay that doubles as long as it dies young."""
         child = self.children[name]
         code = child.process.wait()

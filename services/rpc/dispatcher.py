@@ -13,7 +13,7 @@ from services.rpc.errors import unavailable
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.handles import Handles
 from services.rpc.link import Link
-from services.rpc.suspect_retries import SUSPECT_AT, Trials
+from services.rpc.suspect_retries import SUSPECT_AT, SuspectRetries
 
 CallT = TypeVar("CallT", bound=Call[Any])
 
@@ -26,10 +26,10 @@ class Dispatcher(Generic[CallT]):
         self._abort_entry = abort_entry
         self._handles = Handles(self)
         self._calls: dict[Link[Any, Any], dict[int, CallT]] = {}
-        self._homeless: list[CallT] = []  # that no link takes now
+        self._unplaced: list[CallT] = []  # that no link takes now
         self._epochs: dict[Link[Any, Any], int] = {}  # of the peer that each link had last
         self._struck: dict[Link[Any, Any], list[CallT]] = {}  # when it went down: if that was a death, as it seems
-        self._trials = Trials(self._calls, self._put_alone, self._place, self._place_homeless)
+        self._retries = SuspectRetries(self._calls, self._put_alone, self._place, self._place_unplaced)
         self.peer: pb.Hello | None = None  # the last one that connected: what it said of the model
         self.first_link = asyncio.get_running_loop().create_future()
 
@@ -39,7 +39,7 @@ class Dispatcher(Generic[CallT]):
     def __contains__(self, handle: object) -> bool:
         """Whether a call has this handle open."""
         placed = any(handle in calls for calls in self._calls.values())
-        return placed or any(handle in call.open for call in self._homeless)
+        return placed or any(handle in call.open for call in self._unplaced)
 
     @property
     def connected(self) -> bool:
@@ -56,19 +56,19 @@ class Dispatcher(Generic[CallT]):
 
     def abort(self, call: CallT) -> None:
         """Gives up the open choices of a call; their terminals, if they still come, are dropped."""
-        if call in self._homeless:
-            self._homeless.remove(call)
-        self._trials.remove(call)
+        if call in self._unplaced:
+            self._unplaced.remove(call)
+        self._retries.remove(call)
         for handle in call.open:
             self._abort_handle(handle)
         call.open.clear()
-        self._trials.news()
+        self._retries.news()
 
     def abort_choice(self, call: CallT, handle: int) -> None:
         """Gives up one choice, for its caller knows already how it ends."""
         call.end(handle)
         self._abort_handle(handle)
-        self._trials.news()
+        self._retries.news()
 
     def find(self, link: Link[Any, Any], handle: int) -> CallT | None:
         """The call that has this handle open on this link; None for a message that nobody waits for."""
@@ -77,7 +77,7 @@ class Dispatcher(Generic[CallT]):
     def end(self, link: Link[Any, Any], handle: int) -> None:
         """The terminal message of a choice has come."""
         self._calls[link].pop(handle).end(handle)
-        self._trials.news()
+        self._retries.news()
 
     def link_up(self, link: Link[Any, Any]) -> None:
         assert link.peer is not None
@@ -89,42 +89,42 @@ class Dispatcher(Generic[CallT]):
         self.peer = link.peer
         if not self.first_link.done():
             self.first_link.set_result(None)
-        self._trials.link_up(link)
-        self._place_homeless()
-        self._trials.news()
+        self._retries.link_up(link)
+        self._place_unplaced()
+        self._retries.news()
 
     def link_down(self, link: Link[Any, Any], *, died: bool) -> None:
         """Resumes the link's calls elsewhere, or as soon as a peer is back. A death is a strike against those that had
         brought no token yet; it is taken back where the same peer returns."""
         self._struck[link] = struck = []
         for call in dict.fromkeys(self._calls.pop(link).values()):
-            if self._trials.lost(call, died=died):
+            if self._retries.lost(call, died=died):
                 continue
             if died and call.starting:
                 call.strikes += 1
                 struck.append(call)
             self._place(call)
-        self._trials.news()
+        self._retries.news()
 
     def _place(self, call: CallT) -> None:
         if call.strikes >= SUSPECT_AT:
-            self._trials.add(call)
+            self._retries.add(call)
             return
-        open_links = [link for link in self._calls if link is not self._trials.link]
+        open_links = [link for link in self._calls if link is not self._retries.link]
         if open_links:
             self._put(min(open_links, key=lambda link: len(self._calls[link])), call)
         else:
-            self._homeless.append(call)
+            self._unplaced.append(call)
 
-    def _place_homeless(self) -> None:
-        homeless, self._homeless = self._homeless, []
-        for call in homeless:
+    def _place_unplaced(self) -> None:
+        unplaced, self._unplaced = self._unplaced, []
+        for call in unplaced:
             if call.open:
                 self._place(call)
 
     def _put(self, link: Link[Any, Any], call: CallT, *, alone: bool = False) -> None:
         self._calls[link].update(dict.fromkeys(call.open, call))
-        link.put(self._submit_entry(call.next_submit(alone=alone, started=self._trials.news)))
+        link.put(self._submit_entry(call.next_submit(alone=alone, started=self._retries.news)))
 
     def _put_alone(self, link: Link[Any, Any], call: CallT) -> None:
         self._put(link, call, alone=True)

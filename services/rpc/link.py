@@ -107,10 +107,10 @@ class Link(Generic[EntryT, UpT]):
         raise unavailable(f"not every {self.peer_role} could be reached; try again")
 
     @contextlib.asynccontextmanager
-    async def floor(self) -> AsyncIterator[Callable[[], bool]]:
+    async def hold_start_lock(self) -> AsyncIterator[Callable[[], bool]]:
         """Inside, no request of another caller starts at the peer. Yields a function that says whether that still
         holds: the peer ends an unused grant. Raises StreamBroken when the peer is gone."""
-        call = self._stub.HoldFloor(self._hello)
+        call = self._stub.HoldStartLock(self._hello)
         try:
             if await call.read() is grpc.aio.EOF:
                 raise StreamBroken("the peer ends")

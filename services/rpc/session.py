@@ -16,7 +16,7 @@ from services.rpc.errors import MALFORMED
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.hello import HelloMismatch, check_hello
 from services.rpc.mailbox import Mailbox
-from services.rpc.start_lock import CallerKey, Floor
+from services.rpc.start_lock import CallerKey, StartLock
 from services.telemetry.logs import RateLimitedLog
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class Callee:
     def __init__(self) -> None:
         self._talks: set[asyncio.Task[Any]] = set()
         self._ending = False
-        self.floor = Floor()
+        self.start_lock = StartLock()
         self._broken = RateLimitedLog(log, logging.WARNING)
 
     async def converse(
@@ -104,7 +104,7 @@ class Callee:
             while down is not grpc.aio.EOF:
                 for entry in down.entries:
                     if entry.HasField("submit"):
-                        await self.floor.may_start(first.hello)
+                        await self.start_lock.may_start(first.hello)
                     receive(entry)
                 down = await context.read()
         except asyncio.CancelledError:

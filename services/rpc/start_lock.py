@@ -22,7 +22,7 @@ Caller = tuple[str, int]  # instance and epoch
 CallerKey = tuple[str, int, int]  # and its handle
 
 
-class Floor:
+class StartLock:
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
         self._next = 0.0  # no grant before this moment, on the event loop's clock
@@ -38,7 +38,7 @@ class Floor:
         context: grpc.aio.ServicerContext[Any, Any],
         quiet: Callable[[], Awaitable[Any]] | None = None,
     ) -> None:
-        """Grants the floor in order of arrival, after `quiet` returns. Returns when the grant ends or the call does."""
+        """Grants the lock in order of arrival, after `quiet` returns. Returns when the grant or the call ends."""
         with contextlib.suppress(asyncio.CancelledError):  # the call ended; grpc would print a traceback
             clock = asyncio.get_running_loop().time
             async with self._turn:
@@ -49,7 +49,7 @@ class Floor:
                 try:
                     if quiet is not None:
                         await quiet()
-                    await context.write(pb.FloorGranted())
+                    await context.write(pb.StartLockGranted())
                     await self._until_idle()
                 finally:
                     self._holder = None
@@ -90,5 +90,5 @@ class Floor:
                 async with asyncio.timeout(None if self._alone else IDLE_SECONDS):
                     await self._moved.wait()
             except TimeoutError:
-                log.info("%s held the floor for %g s without using it: released", self._holder, IDLE_SECONDS)
+                log.info("%s held the start lock for %g s without using it: released", self._holder, IDLE_SECONDS)
                 return

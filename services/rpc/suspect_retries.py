@@ -18,10 +18,10 @@ log = logging.getLogger(__name__)
 CallT = TypeVar("CallT", bound=Call[Any])
 SUSPECT_AT = 2  # strikes from which on a call starts alone
 RETURN_SECONDS = 30.0  # so long a peer that may have died is waited for: its epoch tells
-FLOOR_RETRY_SECONDS = 0.05
+START_LOCK_RETRY_SECONDS = 0.05
 
 
-class Trials(Generic[CallT]):
+class SuspectRetries(Generic[CallT]):
     def __init__(
         self,
         calls: Mapping[Link[Any, Any], Mapping[int, CallT]],
@@ -38,7 +38,7 @@ class Trials(Generic[CallT]):
         self._suspects: deque[CallT] = deque()
         self._running: asyncio.Task[None] | None = None  # while there are suspects
         self.link: Link[Any, Any] | None = None  # the link that takes nobody else meanwhile
-        self._on_trial: CallT | None = None  # the one call that starts there now
+        self._retrying: CallT | None = None  # the one call that starts there now
         self._died = False  # the link ended under it, and not in order
         self._changed = asyncio.Event()
 
@@ -56,14 +56,14 @@ class Trials(Generic[CallT]):
         self._changed.set()
 
     def link_up(self, link: Link[Any, Any]) -> None:
-        if self._running is not None and self._on_trial is None:
+        if self._running is not None and self._retrying is None:
             self.link = link  # nobody is on it yet
 
     def lost(self, call: CallT, *, died: bool) -> bool:
         """The link of a call went down. True: it was on trial there, and what becomes of it is decided here."""
-        if call is not self._on_trial:
+        if call is not self._retrying:
             return False
-        self._on_trial, self._died = None, died
+        self._retrying, self._died = None, died
         return True
 
     async def _run(self) -> None:
@@ -89,18 +89,18 @@ class Trials(Generic[CallT]):
     async def _try(self, call: CallT, link: Link[Any, Any]) -> None:
         """Lets a suspect start with nobody beside it. If that kills the peer, it ends with an error."""
         log.warning("request %s: %s processes died at it, so it starts alone", call.request_id, call.strikes)
-        self._on_trial, self._died, epoch, was_alone = call, False, 0, False
+        self._retrying, self._died, epoch, was_alone = call, False, 0, False
         try:
-            async with link.floor() as held:
+            async with link.hold_start_lock() as held:
                 if link in self._calls and call.open:
                     epoch = link.peer.epoch if link.peer is not None else 0
                     self._submit(link, call)
-                    while self._on_trial is call and call.starting and call.open:
+                    while self._retrying is call and call.starting and call.open:
                         await self._change()
                 was_alone = held()
         except StreamBroken:
-            await asyncio.sleep(FLOOR_RETRY_SECONDS)
-        lost, self._on_trial = self._on_trial is None or not epoch, None
+            await asyncio.sleep(START_LOCK_RETRY_SECONDS)
+        lost, self._retrying = self._retrying is None or not epoch, None
         if self._died and was_alone and call.starting and await self._is_another(link, epoch):
             why = f"the {link.peer_role} died at this request, which it had to itself"
             call.fail(TandemError("INTERNAL", why))

@@ -10,16 +10,11 @@ from typing import Any
 
 from services.rpc.columns import unpack_u32
 from services.rpc.errors import TandemError
-from services.rpc.generated import common_pb2 as pb
+from services.rpc.finish_reasons import NAME_BY_REASON
 from services.rpc.generated import text_pb2
 from services.shim.generation import Generation, Update
 
 Json = dict[str, Any]
-FINISH_REASONS = {
-    pb.FINISH_REASON_STOP: "stop",
-    pb.FINISH_REASON_LENGTH: "length",
-    pb.FINISH_REASON_ABORT: "abort",
-}
 
 
 @dataclass
@@ -200,7 +195,7 @@ def _finish(terminal: text_pb2.TextTerminal | None) -> Json:
         return {"finish_reason": None}
     kind = terminal.WhichOneof("stop_reason")
     stop_reason = getattr(terminal, kind) if kind is not None else None
-    return {"finish_reason": FINISH_REASONS[terminal.reason], "stop_reason": stop_reason}
+    return {"finish_reason": NAME_BY_REASON[terminal.reason], "stop_reason": stop_reason}
 
 
 def _chat_logprobs(logprobs: list[text_pb2.TokenLogprobs]) -> Json | None:

@@ -38,7 +38,7 @@ from services.shim.responses import (
 )
 from services.shim.schema import ChatRequest, CompletionRequest, GenerationRequest, check_counts, first_error
 from services.shim.scrape import Scrape
-from services.shim.telemetry import RequestRecord
+from services.shim.telemetry import RequestTelemetry
 from services.shim.translate import chat_submit, completion_submits
 from services.telemetry.logs import fields
 from services.telemetry.spans import Tracing, now
@@ -147,7 +147,7 @@ class Endpoints:
             span.end(error=error.code)
             raise
 
-    def _begin(self, request: Request, answer_type: type[Answer], request_id: str, model: str) -> RequestRecord:
+    def _begin(self, request: Request, answer_type: type[Answer], request_id: str, model: str) -> RequestTelemetry:
         """The trace's root; a client that traces, too, is its parent."""
         operation = answer_type.operation
         span = self._tracing.start(f"{operation} {model}", request.headers.get("traceparent", ""), server=True)
@@ -158,7 +158,7 @@ class Endpoints:
                 "gen_ai.request.model": model,
             }
         )
-        return RequestRecord(request_id, self._metrics.of(self._facts().served_model_names[0]), span)
+        return RequestTelemetry(request_id, self._metrics.of(self._facts().served_model_names[0]), span)
 
     def _facts(self) -> pb.EngineFacts:
         peer = self._client.dispatcher.peer

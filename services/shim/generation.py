@@ -14,7 +14,7 @@ from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2, text_pb2_grpc
 from services.rpc.link import ADMINISTRATION_SECONDS, Link, ask_all
 from services.security.secret import ClusterSecret
-from services.shim.telemetry import RequestRecord
+from services.shim.telemetry import RequestTelemetry
 
 TextUplink = Link[text_pb2.TextEntry, text_pb2.TextUp]
 
@@ -82,7 +82,9 @@ class Updates:
 class TextCall(Call[text_pb2.TextSubmit]):
     """`first_index` is the index of the submit's first choice among all choices of the HTTP request."""
 
-    def __init__(self, submit: text_pb2.TextSubmit, first_index: int, updates: Updates, record: RequestRecord) -> None:
+    def __init__(
+        self, submit: text_pb2.TextSubmit, first_index: int, updates: Updates, record: RequestTelemetry
+    ) -> None:
         super().__init__(submit)
         self._record = record
         self._max_tokens = submit.sampling.max_tokens if submit.sampling.HasField("max_tokens") else None
@@ -174,7 +176,7 @@ class TokenizerClient:
 class Generation:
     """All choices of one HTTP request. Whoever makes one closes it, so that a client's hang-up stops the work."""
 
-    def __init__(self, client: TokenizerClient, submits: list[text_pb2.TextSubmit], record: RequestRecord) -> None:
+    def __init__(self, client: TokenizerClient, submits: list[text_pb2.TextSubmit], record: RequestTelemetry) -> None:
         """Raises TandemError when no tokenizer is connected."""
         self._record = record
         self._open_ones = client.generations

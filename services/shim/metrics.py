@@ -2,10 +2,10 @@
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
+from services.rpc.finish_reasons import REASON_BY_NAME
 from services.telemetry.metrics_server import ENGINE
 
 LABELS = ("model_name", "engine")
-REASONS = ("stop", "length", "abort", "error")
 REJECTIONS = ("max_concurrent_requests", "body_bytes")
 FIRST_TOKEN = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0,
@@ -57,7 +57,7 @@ class ModelMetrics:
         self.request_generation_tokens = seen["request_generation_tokens"]
         self.params_n = seen["request_params_n"]
         self.params_max_tokens = seen["request_params_max_tokens"]
-        self.finished = {reason: success.labels(*labels, reason) for reason in REASONS}
+        self.finished = {reason: success.labels(*labels, reason) for reason in REASON_BY_NAME}
 
 
 class ShimMetrics:

@@ -5,19 +5,13 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from services.rpc.generated import common_pb2 as pb
+from services.rpc.finish_reasons import NAME_BY_REASON
 from services.rpc.generated import text_pb2
 from services.shim.metrics import ModelMetrics
 from services.telemetry.logs import fields
 from services.telemetry.spans import Span
 
 log = logging.getLogger(__name__)
-REASONS = {
-    pb.FINISH_REASON_STOP: "stop",
-    pb.FINISH_REASON_LENGTH: "length",
-    pb.FINISH_REASON_ABORT: "abort",
-    pb.FINISH_REASON_ERROR: "error",
-}
 
 
 @dataclass(slots=True)
@@ -31,7 +25,7 @@ class _Choice:
     reason: str = ""
 
 
-class RequestRecord:
+class RequestTelemetry:
     """Told of everything in the order in which it happens; `close` comes once, last."""
 
     def __init__(self, request_id: str, metrics: ModelMetrics, span: Span) -> None:
@@ -84,7 +78,7 @@ class RequestRecord:
     def ended(self, index: int, terminal: text_pb2.TextTerminal) -> None:
         """A choice's terminal message has come."""
         choice = self._choices[index]
-        reason = REASONS.get(terminal.reason, "error")
+        reason = NAME_BY_REASON.get(terminal.reason, "error")
         if reason == "error" and not choice.accepted:
             self._refused = terminal.error.code
         else:

@@ -20,7 +20,7 @@ from prometheus_client.exposition import generate_latest
 
 from services.machine import authority
 from services.machine.listen import listen
-from services.options.declarations import MonitoredOptions
+from services.options.declarations import MetricsOptions
 from services.options.setting import split_address
 from services.security.metrics_token import token_to_ask_for
 from services.security.secret import ClusterSecret
@@ -38,7 +38,7 @@ def new_registry() -> CollectorRegistry:
     return registry
 
 
-class Monitor:
+class MetricsServer:
     """As a context manager it ends its thread. `ready` is asked from that thread."""
 
     def __init__(
@@ -48,7 +48,7 @@ class Monitor:
         self._server = _Server(front, registry, ready, token)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.5,), name="monitor", daemon=True)
 
-    def __enter__(self) -> "Monitor":
+    def __enter__(self) -> "MetricsServer":
         self._thread.start()
         log.info("metrics on http://%s/metrics", authority(*self._server.socket.getsockname()[:2]))
         return self
@@ -58,9 +58,9 @@ class Monitor:
         self._server.server_close()
 
 
-def open_monitor(
-    options: MonitoredOptions, secret: ClusterSecret | None, registry: CollectorRegistry, ready: Callable[[], bool]
-) -> Monitor:
+def open_metrics_server(
+    options: MetricsOptions, secret: ClusterSecret | None, registry: CollectorRegistry, ready: Callable[[], bool]
+) -> MetricsServer:
     """Returns a monitor on the socket that the launcher opened, or on --metrics-listen. Raises Fatal when the address
     cannot be bound, or when other machines can reach it and there is no token."""
     if options.metrics_fd is not None:
@@ -68,7 +68,7 @@ def open_monitor(
     else:
         host, port = split_address(options.metrics_listen) if options.metrics_listen else (None, 0)
         front = listen(host, port)
-    return Monitor(front, registry, ready, token_to_ask_for(front, options.metrics_token_file, secret))
+    return MetricsServer(front, registry, ready, token_to_ask_for(front, options.metrics_token_file, secret))
 
 
 class _Server(http.server.ThreadingHTTPServer):

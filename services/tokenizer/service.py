@@ -23,13 +23,13 @@ from services.rpc.telemetry import LinkMessages
 from services.rpc.transport import RpcServer
 from services.security.secret import cluster_secret
 from services.telemetry.logs import RateLimitedLog
-from services.telemetry.metrics_server import new_registry, open_monitor
+from services.telemetry.metrics_server import new_registry, open_metrics_server
 from services.telemetry.spans import Span, Tracing
 from services.telemetry.tracing import set_up_tracing
 from services.tokenizer.engine_client import EngineClient
 from services.tokenizer.mailbox import TextMailbox
 from services.tokenizer.render import ChatTemplate, find_template, special_tokens
-from services.tokenizer.telemetry import Observer
+from services.tokenizer.telemetry import TokenizerTelemetry
 from services.tokenizer.text_request import TextRequest, refuse
 from services.tokenizer.vocabulary import Vocabulary
 
@@ -40,7 +40,12 @@ INLINE_CHARACTERS = 2000  # longer texts are rendered and encoded in a thread, s
 
 class TextServicer(text_pb2_grpc.TextServiceServicer):
     def __init__(
-        self, vocabulary: Vocabulary, template: ChatTemplate, engines: EngineClient, hello: pb.Hello, observer: Observer
+        self,
+        vocabulary: Vocabulary,
+        template: ChatTemplate,
+        engines: EngineClient,
+        hello: pb.Hello,
+        observer: TokenizerTelemetry,
     ) -> None:
         self.observer = observer
         self._vocabulary = vocabulary
@@ -70,14 +75,14 @@ class TextServicer(text_pb2_grpc.TextServiceServicer):
             self._sessions.discard(session)
             session.close()
 
-    async def HoldFloor(self, request: pb.Hello, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    async def HoldStartLock(self, request: pb.Hello, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         """Granted once every prompt that is here has been encoded."""
 
         async def encoded() -> None:
             tasks = [task for session in self._sessions for task in session.starting]
             await asyncio.gather(*tasks, return_exceptions=True)
 
-        await self.callee.floor.hold(request, context, encoded)
+        await self.callee.start_lock.hold(request, context, encoded)
 
     async def ResetPrefixCache(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         try:
@@ -165,7 +170,7 @@ class _Session:
                     continue
                 self._open[choice.handle] = submit.attempt
             handles = (choice.handle for choice in submit.choices)
-            submit.alone = submit.alone and self._servicer.callee.floor.start_alone(self._caller, handles)
+            submit.alone = submit.alone and self._servicer.callee.start_lock.start_alone(self._caller, handles)
             task = asyncio.create_task(self._start(submit))
             self.starting.add(task)
             task.add_done_callback(self.starting.discard)
@@ -208,10 +213,10 @@ class _Session:
             self.ended(handle)
 
     def started(self, handle: int) -> None:
-        self._servicer.callee.floor.token(self._key(handle))
+        self._servicer.callee.start_lock.token(self._key(handle))
 
     def ended(self, handle: int) -> None:
-        self._servicer.callee.floor.end(self._key(handle))
+        self._servicer.callee.start_lock.end(self._key(handle))
         attempt = self._open.pop(handle, None)
         self._requests.pop(handle, None)
         if attempt is not None:
@@ -239,9 +244,9 @@ async def serve(options: TokenizerOptions) -> None:
     registry = new_registry()
     registry.register(LinkMessages(engines.links))
     tracing = set_up_tracing("tokenizer", options.otlp_traces_endpoint)
-    servicer = TextServicer(vocabulary, template, engines, hello, Observer(registry, tracing))
+    servicer = TextServicer(vocabulary, template, engines, hello, TokenizerTelemetry(registry, tracing))
     text_pb2_grpc.add_TextServiceServicer_to_server(servicer, server.grpc)
-    with open_monitor(options, secret, registry, lambda: engines.dispatcher.connected):
+    with open_metrics_server(options, secret, registry, lambda: engines.dispatcher.connected):
         await server.start()
         log.info("tokenizer loaded")
         try:

@@ -11,7 +11,7 @@ from services.telemetry.spans import Span, Tracing
 SECONDS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 
 
-class Observer:
+class TokenizerTelemetry:
     def __init__(self, registry: CollectorRegistry, tracing: Tracing) -> None:
         self.tracing = tracing
         self._seconds = Histogram(

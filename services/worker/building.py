@@ -6,9 +6,9 @@ ask for, and what its memory has less of afterwards counts as theirs.
 
 import torch
 
-from engine_core.worker_messages import EngineLimits
+from engine_core.worker_messages import BatchLimits
 from services.options.declarations import WorkerOptions
-from services.worker.device import Cuda, Device, Host, out_of_memory
+from services.worker.device import CpuDevice, CudaDevice, Device, out_of_memory
 from services.worker.errors import ModelError
 from services.worker.forward import Forward
 from services.worker.input_batch import InputBatch
@@ -26,7 +26,7 @@ CACHE_ROUNDING = 2 * 2**20  # bytes: what torch's allocator may add to each tens
 
 
 def build_runner(
-    model: LoadedModel, options: WorkerOptions, limits: EngineLimits, phases: Phases, device: Device | None = None
+    model: LoadedModel, options: WorkerOptions, limits: BatchLimits, phases: Phases, device: Device | None = None
 ) -> tuple[ModelRunner, KvCacheShape]:
     """Sizes and allocates the KV cache and the batch; `device` replaces that of the weights.
 
@@ -56,10 +56,10 @@ def build_runner(
 
 
 def device_of(decoder: Decoder) -> Device:
-    return Cuda(decoder.device) if decoder.device.type == "cuda" else Host(decoder.ops.kernel_nanoseconds)
+    return CudaDevice(decoder.device) if decoder.device.type == "cuda" else CpuDevice(decoder.ops.kernel_nanoseconds)
 
 
-def make_runner(decoder: Decoder, limits: EngineLimits, shape: KvCacheShape, device: Device) -> ModelRunner:
+def make_runner(decoder: Decoder, limits: BatchLimits, shape: KvCacheShape, device: Device) -> ModelRunner:
     cache = decoder.empty_cache(shape.num_blocks, shape.block_size)
     batch = InputBatch(limits.max_num_seqs, shape.max_model_len, shape.block_size, device)
     tokens = limits.max_num_batched_tokens
@@ -76,7 +76,7 @@ def make_runner(decoder: Decoder, limits: EngineLimits, shape: KvCacheShape, dev
     return ModelRunner(decoder, batch, forward, device, check)
 
 
-def tried_bytes(decoder: Decoder, options: WorkerOptions, limits: EngineLimits, device: Device) -> int:
+def tried_bytes(decoder: Decoder, options: WorkerOptions, limits: BatchLimits, device: Device) -> int:
     """What the largest steps and all graphs take, seen from outside: with a KV cache of one block, which all requests
     share. Afterwards whatever is compiled at first use is. Raises ModelError when memory does not suffice."""
     length = request_length(decoder.config, options.max_model_len)

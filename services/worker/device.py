@@ -17,7 +17,7 @@ NANO_PER_MILLI = 1e6
 GRAPH_SIZES = (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))
 
 
-class Moment(Protocol):
+class DeviceEvent(Protocol):
     """A place in the device's queue: it has passed when all that was queued before it is done."""
 
     def passed(self) -> bool: ...
@@ -33,9 +33,9 @@ class Device(Protocol):
     def staging(self, num_bytes: int) -> Tensor:
         """[num_bytes] uint8 on the host, from where copies to the device are asynchronous."""
 
-    def mark(self) -> Moment: ...
+    def mark(self) -> DeviceEvent: ...
 
-    def kernel_nanoseconds(self, begin: Moment, end: Moment) -> int:
+    def kernel_nanoseconds(self, begin: DeviceEvent, end: DeviceEvent) -> int:
         """Of the time between two moments that have passed, that in which the device had work."""
 
     def record(self, work: Callable[[], None]) -> Callable[[], None]:
@@ -70,7 +70,7 @@ class HostMoment:
         pass
 
 
-class Host:
+class CpuDevice:
     place = torch.device("cpu")
     shares_memory = True
     graph_sizes: Sequence[int] = ()
@@ -86,7 +86,7 @@ class Host:
     def mark(self) -> HostMoment:
         return HostMoment(self._kernel_nanoseconds())
 
-    def kernel_nanoseconds(self, begin: Moment, end: Moment) -> int:
+    def kernel_nanoseconds(self, begin: DeviceEvent, end: DeviceEvent) -> int:
         assert isinstance(begin, HostMoment) and isinstance(end, HostMoment)
         return end.kernel_nanoseconds - begin.kernel_nanoseconds
 
@@ -112,7 +112,7 @@ class CudaMoment:
         self.event.synchronize()
 
 
-class Cuda:
+class CudaDevice:
     """All work goes to the current stream; graphs share one pool of memory, for they never run at the same time."""
 
     shares_memory = False
@@ -130,7 +130,7 @@ class Cuda:
     def mark(self) -> CudaMoment:
         return CudaMoment()
 
-    def kernel_nanoseconds(self, begin: Moment, end: Moment) -> int:
+    def kernel_nanoseconds(self, begin: DeviceEvent, end: DeviceEvent) -> int:
         """By the device's clock, from when it came to `begin`: what lies between two steps is not in it."""
         assert isinstance(begin, CudaMoment) and isinstance(end, CudaMoment)
         return int(begin.event.elapsed_time(end.event) * NANO_PER_MILLI)

@@ -8,7 +8,7 @@ import zmq.utils.monitor
 from engine_core.step_plan import BadMessage, StepPlan, StepResult
 from engine_core.worker_messages import (
     PROTOCOL,
-    EngineLimits,
+    BatchLimits,
     ModelFacts,
     Ping,
     Refused,
@@ -58,10 +58,10 @@ class EngineLink:
         """Says who is there, before the weights are loaded."""
         self._socket.send(encode(WorkerHello(PROTOCOL, self._epoch, self._rank)))
 
-    def limits(self) -> EngineLimits:
+    def limits(self) -> BatchLimits:
         """Waits for the engine's answer. Raises Fatal when it refuses for good, EngineRefused when it does for now."""
         message = self._receive(None)
-        if not isinstance(message, EngineLimits):
+        if not isinstance(message, BatchLimits):
             raise EngineGone(f"limits expected, {type(message).__name__} came")
         return message
 
@@ -78,7 +78,7 @@ class EngineLink:
         """The next plan, if there is one already."""
         return self._plan(self._receive(0))
 
-    def _plan(self, message: EngineLimits | Step | None) -> StepPlan | None:
+    def _plan(self, message: BatchLimits | Step | None) -> StepPlan | None:
         """A plan for a dead incarnation is dropped."""
         return message.plan if isinstance(message, Step) and message.plan.epoch == self._epoch else None
 
@@ -90,7 +90,7 @@ class EngineLink:
         self._monitor.close()
         self._socket.close()
 
-    def _receive(self, timeout_ms: int | None) -> EngineLimits | Step | None:
+    def _receive(self, timeout_ms: int | None) -> BatchLimits | Step | None:
         """The next message that is not a ping; None when the time is over."""
         while True:
             ready = dict(self._poller.poll(timeout_ms))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from engine_core.worker_messages import EngineLimits
+from engine_core.worker_messages import BatchLimits
 from kernels.interface import Ops
 from services.machine import available_bytes
 from services.options.declarations import WorkerOptions
@@ -50,7 +50,7 @@ def plan_memory(
     dtype: torch.dtype,
     device: torch.device,
     options: WorkerOptions,
-    limits: EngineLimits,
+    limits: BatchLimits,
     step: int,
 ) -> Memory:
     """Once the weights are loaded; `step` is what the largest one takes, in bytes.
@@ -84,7 +84,7 @@ def step_bytes(
     dtype: torch.dtype,
     ops: Ops,
     options: WorkerOptions,
-    limits: EngineLimits,
+    limits: BatchLimits,
     graphs: bool = False,
 ) -> int:
     """The most that any step takes beside weights and KV cache, with the batch's own state.

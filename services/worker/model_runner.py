@@ -12,7 +12,7 @@ import torch
 
 from engine_core.step_plan import SamplingParams, StepPlan, StepResult, pack_i32
 from kernels.interface import DRAW
-from services.worker.device import Device, Moment
+from services.worker.device import Device, DeviceEvent
 from services.worker.forward import Forward
 from services.worker.input_batch import InputBatch, StepInputs
 from services.worker.models.decoder import Decoder
@@ -20,9 +20,9 @@ from services.worker.plan_check import PlanCheck
 from services.worker.sampler import (
     MAX_LOGPROBS,
     NO_LOGPROBS,
+    AdjustedRow,
     Sampled,
     SampleRows,
-    ShapedRow,
     draw_of,
     has_penalty,
     sample,
@@ -45,8 +45,8 @@ class Launched:
     handles: Ints  # [S]: of the rows that sample
     output_indices: Ints  # [S]
     sampled: Sampled
-    began: Moment
-    done: Moment
+    began: DeviceEvent
+    done: DeviceEvent
 
 
 class ModelRunner:
@@ -124,21 +124,21 @@ class ModelRunner:
         draws = np.array([draw_of(sampling, 0, 0, 0)] * count, dtype=DRAW)
         num_top = NO_LOGPROBS if sampling.logprobs is None else sampling.logprobs
         rows = range(count) if has_penalty(sampling) else ()
-        shaped = {row: ShapedRow(sampling, 0, *self._batch.token_ids[row, 1:].tensor_split(2)) for row in rows}
-        return SampleRows(draws, np.full(count, num_top, dtype=np.int32), shaped)
+        adjusted = {row: AdjustedRow(sampling, 0, *self._batch.token_ids[row, 1:].tensor_split(2)) for row in rows}
+        return SampleRows(draws, np.full(count, num_top, dtype=np.int32), adjusted)
 
     def _rows(self, inputs: StepInputs) -> SampleRows:
         slots, indices = inputs.sampled_slots, inputs.output_indices
         draws = self._batch.slots.draws[slots]
         draws["index"] = indices
-        shaped = {
-            row: self._shaped_row(int(slots[row]), int(inputs.sampled_places[row]), int(indices[row]))
-            for row in self._batch.slots.shaped(slots, indices)
+        adjusted = {
+            row: self._adjusted_row(int(slots[row]), int(inputs.sampled_places[row]), int(indices[row]))
+            for row in self._batch.slots.adjusted(slots, indices)
         }
-        return SampleRows(draws, self._batch.slots.num_top[slots], shaped)
+        return SampleRows(draws, self._batch.slots.num_top[slots], adjusted)
 
-    def _shaped_row(self, slot: int, num_tokens: int, output_index: int) -> ShapedRow:
+    def _adjusted_row(self, slot: int, num_tokens: int, output_index: int) -> AdjustedRow:
         sampling = self._batch.slots.sampling(slot)
         tokens = self._batch.token_ids[slot, : num_tokens if has_penalty(sampling) else 0]
         prompt = int(self._batch.slots.num_prompt_tokens[slot])
-        return ShapedRow(sampling, output_index, tokens[:prompt], tokens[prompt:])
+        return AdjustedRow(sampling, output_index, tokens[:prompt], tokens[prompt:])

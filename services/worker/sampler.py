@@ -26,7 +26,7 @@ GROUP_BYTES = 40  # of an element, beside the logits
 
 
 @dataclass(frozen=True)
-class ShapedRow:
+class AdjustedRow:
     """What changes a row's logits before its draw."""
 
     sampling: SamplingParams
@@ -41,7 +41,7 @@ class SampleRows:
 
     draws: Draws  # [S]
     num_top: npt.NDArray[np.int32]  # [S]: logprobs of so many tokens beside the sampled one, or NO_LOGPROBS
-    shaped: dict[int, ShapedRow]  # by row, ascending; the others keep their logits
+    adjusted: dict[int, AdjustedRow]  # by row, ascending; the others keep their logits
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,8 @@ def sample(logits: Tensor, rows: SampleRows, ops: Ops) -> Sampled:
 
     What is drawn for a row with a logit that is no number has no meaning.
     """
-    shaped = _shape(logits, rows.shaped) if rows.shaped else logits
-    token_ids, healthy = ops.draw(shaped, logits, rows.draws)
+    adjusted = _adjust_logits(logits, rows.adjusted) if rows.adjusted else logits
+    token_ids, healthy = ops.draw(adjusted, logits, rows.draws)
     logprob_ids, logprobs = _logprobs(logits, token_ids, rows.num_top)
     return Sampled(token_ids, healthy, rows.num_top, logprob_ids, logprobs)
 
@@ -97,20 +97,20 @@ def draw_of(sampling: SamplingParams, seed: int, choice: int, index: int) -> tup
     return temperature, sampling.top_p, sampling.min_p, sampling.top_k, seed, choice, index
 
 
-def _shape(logits: Tensor, rows: dict[int, ShapedRow]) -> Tensor:
+def _adjust_logits(logits: Tensor, rows: dict[int, AdjustedRow]) -> Tensor:
     """Penalties, then masks, in a copy."""
     penalised = [index for index, row in rows.items() if has_penalty(row.sampling)]
     masked = [(index, row) for index, row in rows.items() if row.output_index < row.sampling.min_tokens]
-    shaped = logits.clone()
+    adjusted = logits.clone()
     longest = max((len(rows[i].prompt_token_ids) + len(rows[i].output_token_ids) for i in penalised), default=0)
     for indices in _groups(penalised, max(longest, logits.shape[1])):
         places = to_device(indices, torch.int64, logits.device)
-        own = shaped[places]
+        own = adjusted[places]
         _penalise(own, [rows[index] for index in indices])
-        shaped.index_copy_(0, places, own)
+        adjusted.index_copy_(0, places, own)
     if masked:
-        _mask_stops(shaped, masked)
-    return shaped
+        _mask_stops(adjusted, masked)
+    return adjusted
 
 
 def _groups(indices: list[int], width: int) -> Iterator[list[int]]:
@@ -122,7 +122,7 @@ def has_penalty(sampling: SamplingParams) -> bool:
     return sampling.repetition_penalty != 1.0 or sampling.presence_penalty != 0.0 or sampling.frequency_penalty != 0.0
 
 
-def _penalise(logits: Tensor, rows: list[ShapedRow]) -> None:
+def _penalise(logits: Tensor, rows: list[AdjustedRow]) -> None:
     """In place on [rows, vocab]. Repetition counts prompt and output (arXiv 1909.05858), the other two only the output
     (https://platform.openai.com/docs/api-reference/chat/create). What a row has not asked for leaves its bits alone."""
 
@@ -153,7 +153,7 @@ def _count(token_ids: list[Tensor], logits: Tensor) -> Tensor:
     return counts
 
 
-def _mask_stops(logits: Tensor, rows: list[tuple[int, ShapedRow]]) -> None:
+def _mask_stops(logits: Tensor, rows: list[tuple[int, AdjustedRow]]) -> None:
     """In place on [rows, vocab]: in the given ones no token that ends the answer, for min_tokens are not reached."""
     places = [
         index * logits.shape[1] + token_id

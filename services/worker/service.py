@@ -14,7 +14,7 @@ from services.model_files.resolve import resolve
 from services.options.declarations import WorkerOptions
 from services.process.shell import begin, fail
 from services.security.secret import ClusterSecret, cluster_secret
-from services.telemetry.metrics_server import new_registry, open_monitor
+from services.telemetry.metrics_server import new_registry, open_metrics_server
 from services.telemetry.spans import now
 from services.telemetry.tracing import set_up_tracing
 from services.worker.building import build_runner
@@ -48,7 +48,7 @@ def _serve(options: WorkerOptions) -> None:
     metrics = WorkerMetrics(registry)
     tracing = set_up_tracing("worker", options.otlp_traces_endpoint)
     secret = cluster_secret(options)
-    with open_monitor(options, secret, registry, metrics.registered.is_set):
+    with open_metrics_server(options, secret, registry, metrics.registered.is_set):
         try:
             _run(options, secret, metrics, StepSpans(tracing))
         finally:

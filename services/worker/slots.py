@@ -57,6 +57,6 @@ class SlotTable:
         assert sampling is not None
         return sampling
 
-    def shaped(self, slots: Slots, output_indices: Slots) -> list[int]:
+    def adjusted(self, slots: Slots, output_indices: Slots) -> list[int]:
         """Which of the rows in these slots have their logits changed before the draw of the token of that index."""
         return (self._penalised[slots] | (output_indices < self._min_tokens[slots])).nonzero()[0].tolist()

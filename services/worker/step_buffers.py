@@ -7,7 +7,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from services.worker.device import Device, Moment
+from services.worker.device import Device, DeviceEvent
 
 ALIGNMENT = 16  # bytes, of each array
 IN_FLIGHT = 4  # steps whose numbers the host may have written before the device has fetched them
@@ -16,7 +16,7 @@ IN_FLIGHT = 4  # steps whose numbers the host may have written before the device
 @dataclass
 class _Staging:
     memory: Tensor
-    fetched: Moment | None = None  # by the device: it may be written again
+    fetched: DeviceEvent | None = None  # by the device: it may be written again
 
 
 class StepBuffers:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from engine_core.events import SchedulerStats, StepEvents
-from engine_core.scheduler import Limits
-from engine_core.worker_messages import PROTOCOL, EngineLimits
+from engine_core.scheduler import SchedulerConfig
+from engine_core.worker_messages import PROTOCOL, BatchLimits
 from services.engine import busy_loop
-from services.engine.busy_loop import BusyLoop, Callbacks, Rules, StepTimes
+from services.engine.busy_loop import BusyLoop, BusyLoopConfig, Callbacks, StepTimes
 from services.engine.worker_link import WorkerLink
 from services.errors import Fatal
 from services.worker.engine_link import EngineLink, EngineRefused
@@ -24,14 +24,16 @@ FACTS = make_facts()
 class Engine:
     """The busy loop, and what it told."""
 
-    def __init__(self, endpoint: str, **rules: float) -> None:
+    def __init__(self, endpoint: str, **config: float) -> None:
         self.lost: list[str] = []
         self.failed: list[Exception] = []
         self.outputs: dict[int, list[int]] = {}
         self.endpoint = endpoint
         callbacks = Callbacks(lambda facts: None, self.lost.append, self._published, self.failed.append)
-        limits = EngineLimits(PROTOCOL, 8, 64)
-        self.loop = BusyLoop(WorkerLink(endpoint, limits), Rules(Limits(8, 64), True, 2, **rules), callbacks)
+        limits = BatchLimits(PROTOCOL, 8, 64)
+        self.loop = BusyLoop(
+            WorkerLink(endpoint, limits), BusyLoopConfig(SchedulerConfig(8, 64), True, 2, **config), callbacks
+        )
 
     def _published(self, events: StepEvents, stats: SchedulerStats, times: StepTimes | None) -> None:
         for tokens in events.new_tokens:

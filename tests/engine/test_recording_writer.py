@@ -11,9 +11,9 @@ import pytest
 from engine_core.flight_recorder import VERSION, FlightRecorder, RecordedScheduler, Recording, WorkerJoined
 from engine_core.kv_cache_manager import KVCacheManager
 from engine_core.plan_builder import PlanBuilder
-from engine_core.scheduler import Limits, Scheduler
+from engine_core.scheduler import Scheduler, SchedulerConfig
 from services.engine import service
-from services.engine.recording_writer import BlackBox
+from services.engine.recording_writer import RecordingWriter
 from services.engine.replay import main
 from services.errors import Fatal
 from services.options.declarations import EngineOptions
@@ -27,7 +27,7 @@ FACTS = make_facts()
 
 def recorded(recorder: FlightRecorder) -> Pipe:
     kv = KVCacheManager(FACTS.num_blocks, FACTS.block_size, FACTS.kv_groups, prefix_caching=True)
-    return Pipe(RecordedScheduler(kv, PlanBuilder(1, 1), Limits(8, 16), recorder), FakeWorker(FACTS))
+    return Pipe(RecordedScheduler(kv, PlanBuilder(1, 1), SchedulerConfig(8, 16), recorder), FakeWorker(FACTS))
 
 
 def some_work(pipe: Pipe, first_handle: int = 0) -> None:
@@ -37,17 +37,17 @@ def some_work(pipe: Pipe, first_handle: int = 0) -> None:
 
 
 @pytest.fixture
-def box(tmp_path: Path) -> BlackBox:
-    return BlackBox(str(tmp_path / "records"))
+def box(tmp_path: Path) -> RecordingWriter:
+    return RecordingWriter(str(tmp_path / "records"))
 
 
-def written(box: BlackBox, tmp_path: Path) -> str:
+def written(box: RecordingWriter, tmp_path: Path) -> str:
     box.asked()
     (path,) = (tmp_path / "records").iterdir()
     return str(path)
 
 
-def test_every_plan_is_made_again(box: BlackBox, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_plan_is_made_again(box: RecordingWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert box.recorder is not None
     pipe = recorded(box.recorder)
     some_work(pipe)
@@ -56,7 +56,7 @@ def test_every_plan_is_made_again(box: BlackBox, tmp_path: Path, capsys: pytest.
 
 
 def test_a_scheduler_that_plans_otherwise_is_found_out(
-    box: BlackBox, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    box: RecordingWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert box.recorder is not None
     some_work(recorded(box.recorder))
@@ -65,7 +65,7 @@ def test_a_scheduler_that_plans_otherwise_is_found_out(
     assert re.match(r"step \d+: recorded StepPlan\(.*, replayed StepPlan\(", capsys.readouterr().out)
 
 
-def test_what_broke_breaks_again(box: BlackBox, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_broke_breaks_again(box: RecordingWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert box.recorder is not None
     pipe = recorded(box.recorder)
     some_work(pipe)
@@ -122,7 +122,7 @@ def test_a_file_that_cannot_be_gone_through_is_refused(
 def test_a_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(Fatal, match="--flight-recorder-dir: .*file/below cannot be made: Not a directory"):
-        BlackBox(str(tmp_path / "file" / "below"))
+        RecordingWriter(str(tmp_path / "file" / "below"))
 
 
 async def test_an_engine_that_breaks_leaves_its_record(

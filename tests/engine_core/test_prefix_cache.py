@@ -105,5 +105,8 @@ def test_a_request_holds_no_tail_once_it_has_ended() -> None:
     requests: list[Request] = [make_core_request(handle, list(range(1, 18)), 2) for handle in range(2)]
     add_all(scheduler, *requests)
     run(scheduler, worker)
-    assert [request.tail for request in requests] == [None, None]
-    assert all(block.tail is None or block.tail.next < block.tail.end for block in scheduler.kv.pool.blocks)
+    assert [request.unpublished for request in requests] == [None, None]
+    assert all(
+        block.unpublished is None or block.unpublished.next < block.unpublished.end
+        for block in scheduler.kv.pool.blocks
+    )

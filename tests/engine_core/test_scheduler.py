@@ -8,7 +8,7 @@ from engine_core.events import Finished
 from engine_core.kv_cache_manager import KVCacheManager
 from engine_core.plan_builder import PlanBuilder
 from engine_core.request import Request
-from engine_core.scheduler import Limits, Scheduler
+from engine_core.scheduler import Scheduler, SchedulerConfig
 from engine_core.step_plan import unpack_i32
 from tests.fakes import FakeWorker, make_core_request, make_facts, make_result, oracle
 
@@ -18,7 +18,7 @@ def make_scheduler(
 ) -> tuple[Scheduler, FakeWorker]:
     facts = make_facts(num_blocks=num_blocks)
     kv = KVCacheManager(num_blocks, facts.block_size, ("full",), prefix_caching)
-    return Scheduler(kv, PlanBuilder(1, 1), Limits(max_num_seqs, budget, **limits)), FakeWorker(facts)
+    return Scheduler(kv, PlanBuilder(1, 1), SchedulerConfig(max_num_seqs, budget, **limits)), FakeWorker(facts)
 
 
 def run(scheduler: Scheduler, worker: FakeWorker) -> tuple[dict[int, list[int]], dict[int, Finished]]:
@@ -43,7 +43,7 @@ def add_all(scheduler: Scheduler, *requests: Request) -> None:
 def test_the_budget_is_shared_in_order_of_arrival() -> None:
     facts = make_facts(num_blocks=1024, max_model_len=1024)
     kv = KVCacheManager(1024, facts.block_size, ("full",), prefix_caching=False)
-    scheduler = Scheduler(kv, PlanBuilder(1, 1), Limits(8, 1024))
+    scheduler = Scheduler(kv, PlanBuilder(1, 1), SchedulerConfig(8, 1024))
     add_all(scheduler, *(make_core_request(h, [h + 1] * 800, 4, facts) for h in range(3)))
     plan = scheduler.schedule()
     assert plan is not None
@@ -290,7 +290,7 @@ def test_resumed_tokens_count_as_generated(count: int) -> None:
 
 def test_a_budget_below_the_number_of_requests_is_refused() -> None:
     with pytest.raises(ValueError, match="max_num_batched_tokens"):
-        Limits(max_num_seqs=8, max_num_batched_tokens=7)
+        SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=7)
 
 
 def test_an_unknown_kv_group_is_refused() -> None:

@@ -15,7 +15,7 @@ from engine_core.flight_recorder import VERSION, FlightRecorder, RecordedSchedul
 from engine_core.kv_cache_manager import KVCacheManager
 from engine_core.plan_builder import PlanBuilder
 from engine_core.replay import replay
-from engine_core.scheduler import Limits
+from engine_core.scheduler import SchedulerConfig
 from engine_core.step_plan import StepResult
 from tests.fakes import FakeWorker, make_core_request, make_facts, oracle
 
@@ -51,7 +51,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.budget = max_num_seqs + extra_budget
         self.max_num_seqs = max_num_seqs
         kv = KVCacheManager(num_blocks, self.facts.block_size, ("full",), prefix_caching=cached)
-        limits = Limits(max_num_seqs, self.budget, threshold, by_priority)
+        limits = SchedulerConfig(max_num_seqs, self.budget, threshold, by_priority)
         self.recorder = FlightRecorder()
         self.scheduler = RecordedScheduler(kv, PlanBuilder(1, 1), limits, self.recorder)
         self.num_plans = 0
@@ -229,7 +229,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         """Who ranks first of the running is never stopped, and computes a chunk or a token at every step. So at worst
         all that is left is computed one after the other; a request may come that ranks higher, or a suspect, and what
         was computed of the first one before that is lost. Every step is counted twice: its plan and its result."""
-        chunk = self.scheduler._limits.long_prefill_token_threshold or self.budget
+        chunk = self.scheduler._config.long_prefill_token_threshold or self.budget
         left = [*self.scheduler.running, *self.scheduler.waiting]
         work = [-(-one.num_tokens // chunk) + one.sampling.max_tokens - one.num_output_tokens for one in left]
         return 2 * 2 * sum(work) + len(self.in_flight) + 1

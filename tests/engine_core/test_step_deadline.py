@@ -27,7 +27,7 @@ def test_the_first_steps_of_a_worker_get_longer_and_teach_nothing() -> None:
     assert deadlines.deadline(DECODE) == 2.0 * START_FACTOR
 
 
-def test_nothing_gets_less_than_the_floor() -> None:
+def test_nothing_gets_less_than_the_start_lock() -> None:
     deadlines = warmed_up()
     deadlines.measured(DECODE, 0.001)
     assert deadlines.deadline(DECODE) == 1.0

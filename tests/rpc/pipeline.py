@@ -27,7 +27,7 @@ from services.shim.app import make_app
 from services.shim.generation import Generation, TokenizerClient
 from services.shim.metrics import ShimMetrics
 from services.shim.scrape import Scrape
-from services.shim.telemetry import RequestRecord
+from services.shim.telemetry import RequestTelemetry
 from services.telemetry.spans import NO_SPAN
 from services.telemetry.tracing import set_up_tracing
 from services.tokenizer import service as tokenizer_service
@@ -39,9 +39,9 @@ STEP_SECONDS = 0.004  # what a fake step takes, so that messages do not all merg
 DEADLINE = 30.0
 
 
-def silent_record() -> RequestRecord:
+def silent_record() -> RequestTelemetry:
     """One that nobody reads."""
-    return RequestRecord("test", ShimMetrics(CollectorRegistry()).of("demo"), NO_SPAN)
+    return RequestTelemetry("test", ShimMetrics(CollectorRegistry()).of("demo"), NO_SPAN)
 
 
 class Proxy:
@@ -52,10 +52,10 @@ class Proxy:
         self._target = target
         self._server = grpc.aio.server(options=SERVER_OPTIONS)
         handler = grpc.stream_stream_rpc_method_handler(self._pass_on)
-        floor = grpc.unary_stream_rpc_method_handler(self._pass_floor_on)
+        start_lock = grpc.unary_stream_rpc_method_handler(self._forward_start_lock)
         service, name = method.strip("/").split("/")
-        self._floor_method = f"/{service}/HoldFloor"
-        handlers = {name: handler, "HoldFloor": floor}
+        self._start_lock_method = f"/{service}/HoldStartLock"
+        handlers = {name: handler, "HoldStartLock": start_lock}
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
         self._server.add_insecure_port(listen)
         self.reset()
@@ -63,7 +63,7 @@ class Proxy:
     def reset(self) -> None:
         self.num_up = 0
         self.num_streams = 0
-        self.num_floors = 0
+        self.num_start_locks = 0
         self.cut_after: int | None = None  # so many messages, once; at 0 the first one is lost
         self.cut_each: int | None = None  # every stream, after so many of its own
         self.alter: Callable[[int, bytes], list[bytes]] = lambda index, message: [message]
@@ -97,10 +97,10 @@ class Proxy:
                 await asyncio.gather(down, return_exceptions=True)
                 call.cancel()
 
-    async def _pass_floor_on(self, request: bytes, context: Any) -> None:
-        self.num_floors += 1
+    async def _forward_start_lock(self, request: bytes, context: Any) -> None:
+        self.num_start_locks += 1
         async with open_channel(self._target) as channel:
-            call = channel.unary_stream(self._floor_method)(request)
+            call = channel.unary_stream(self._start_lock_method)(request)
             try:
                 while (message := await call.read()) is not grpc.aio.EOF:
                     await context.write(message)

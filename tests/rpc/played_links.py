@@ -28,13 +28,13 @@ class FakeCall(Call[engine_pb2.Submit]):
 
 
 class FakeLink:
-    """A peer that notes what it is asked to do. `floor_held` is whether this caller has the floor."""
+    """A peer that notes what it is asked to do. `start_lock_held` is whether this caller has the start lock."""
 
     peer_role = "engine"
 
     def __init__(self, dispatcher: Dispatcher[FakeCall]) -> None:
         self.dispatcher = dispatcher
-        self.floor_held = self.floor_broken = False
+        self.start_lock_held = self.start_lock_broken = False
         self.has: dict[str, bool] = {}  # name -> alone
         self.epoch = 0
 
@@ -55,18 +55,18 @@ class FakeLink:
 
     def put(self, entry: Any) -> None:
         if isinstance(entry, engine_pb2.Submit):
-            assert entry.alone == self.floor_held, "whoever starts alone has the floor"
+            assert entry.alone == self.start_lock_held, "whoever starts alone has the start lock"
             self.has[entry.request_id] = entry.alone
 
     @contextlib.asynccontextmanager
-    async def floor(self) -> AsyncIterator[Callable[[], bool]]:
-        if self.floor_broken:
+    async def hold_start_lock(self) -> AsyncIterator[Callable[[], bool]]:
+        if self.start_lock_broken:
             raise StreamBroken("the peer is gone")
-        self.floor_held = True
+        self.start_lock_held = True
         try:
             yield lambda: True
         finally:
-            self.floor_held = False
+            self.start_lock_held = False
 
 
 async def settle() -> None:

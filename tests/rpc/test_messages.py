@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_core import step_plan, worker_messages
-from engine_core.worker_messages import EngineLimits, Refused, Register, Step, StepDone, WorkerHello
+from engine_core.worker_messages import BatchLimits, Refused, Register, Step, StepDone, WorkerHello
 from services.rpc.columns import pack_f32, pack_u32, unpack_f32, unpack_u32
 from services.rpc.generated import common_pb2, engine_pb2, text_pb2
 from tests.fakes import make_facts, make_result
@@ -92,7 +92,7 @@ def test_every_worker_message_survives_its_encoding(message: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "message", [EngineLimits(1, 2, 3), Step(full_plan()), Refused("why")], ids=lambda message: type(message).__name__
+    "message", [BatchLimits(1, 2, 3), Step(full_plan()), Refused("why")], ids=lambda message: type(message).__name__
 )
 def test_every_engine_message_survives_its_encoding(message: Any) -> None:
     assert worker_messages.decode_from_engine([worker_messages.encode(message)]) == message

@@ -266,7 +266,7 @@ async def test_a_handle_that_comes_twice_counts_once(pipeline: Pipeline) -> None
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"protocol": 99}, "protocol 1 here.*99 there"),
+        ({"protocol": 99}, "protocol 2 here.*99 there"),
         ({"role": "worker"}, "role shim expected, 'worker' there"),
         ({"tokenizer_digest": "f" * 64}, "tokenizer_digest [0-9a-f]{16} here.*ffffffffffffffff there"),
     ],

@@ -1,4 +1,4 @@
-"""The floor is held for one request that starts alone. A holder without such a request blocks no other caller."""
+"""The start_lock is held for one request that starts alone. A holder without such a request blocks no other caller."""
 
 import asyncio
 import time
@@ -12,7 +12,7 @@ from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2, text_pb2_grpc
 from services.rpc.generated.engine_pb2_grpc import EngineServiceStub
 from services.rpc.hello import make_hello
-from services.rpc.start_lock import IDLE_SECONDS, Floor
+from services.rpc.start_lock import IDLE_SECONDS, StartLock
 from services.rpc.transport import open_channel
 from tests.rpc.pipeline import Pipeline
 from tests.rpc.streams import next_terminal, open_stream
@@ -30,7 +30,7 @@ async def test_an_idle_holder_does_not_stop_the_others(socket_dir: Path, edge: s
             "tokenizer": (pipeline.tokenizer_address, text_pb2_grpc.TextServiceStub, "shim"),
         }[edge]
         async with open_channel(address) as channel:
-            calls = [stub(channel).HoldFloor(make_hello(role)) for _ in range(8)]
+            calls = [stub(channel).HoldStartLock(make_hello(role)) for _ in range(8)]
             await calls[0].read()
             for _ in range(3):
                 began = time.monotonic()
@@ -51,31 +51,31 @@ class Context:
 
 
 async def test_one_request_of_its_holder_starts_alone() -> None:
-    floor, mine, others = Floor(), make_hello("tokenizer"), make_hello("tokenizer")
-    assert not floor.start_alone(mine, [1]), "a caller without the floor starts nothing alone"
+    start_lock, mine, others = StartLock(), make_hello("tokenizer"), make_hello("tokenizer")
+    assert not start_lock.start_alone(mine, [1]), "a caller without the start lock starts nothing alone"
     context = Context()
-    holding = asyncio.create_task(floor.hold(mine, context))  # type: ignore[arg-type]
+    holding = asyncio.create_task(start_lock.hold(mine, context))  # type: ignore[arg-type]
     await context.granted.wait()
-    assert not floor.start_alone(others, [1])
-    assert floor.start_alone(mine, [1, 2])
-    assert not floor.start_alone(mine, [3]), "one for each time that it holds the floor"
+    assert not start_lock.start_alone(others, [1])
+    assert start_lock.start_alone(mine, [1, 2])
+    assert not start_lock.start_alone(mine, [3]), "one for each time that it holds the start lock"
     await asyncio.wait([holding], timeout=2 * IDLE_SECONDS)
     assert not holding.done(), "a long prefill is no idleness"
-    waiting = asyncio.create_task(floor.may_start(others))
-    floor.end((mine.instance, mine.epoch, 1))
-    floor.token((mine.instance, mine.epoch, 3))  # of another request
+    waiting = asyncio.create_task(start_lock.may_start(others))
+    start_lock.end((mine.instance, mine.epoch, 1))
+    start_lock.token((mine.instance, mine.epoch, 3))  # of another request
     await asyncio.wait([holding], timeout=2 * IDLE_SECONDS)
     assert not holding.done() and not waiting.done(), "its other choice has not started"
-    floor.token((mine.instance, mine.epoch, 2))
+    start_lock.token((mine.instance, mine.epoch, 2))
     await asyncio.wait_for(asyncio.gather(holding, waiting), PATIENCE)
 
 
 async def test_between_two_holders_the_others_start() -> None:
-    floor, mine, others = Floor(), make_hello("tokenizer"), make_hello("tokenizer")
+    start_lock, mine, others = StartLock(), make_hello("tokenizer"), make_hello("tokenizer")
     first, second = Context(), Context()
-    holding = [asyncio.create_task(floor.hold(mine, context)) for context in (first, second)]  # type: ignore[arg-type]
+    holding = [asyncio.create_task(start_lock.hold(mine, context)) for context in (first, second)]  # type: ignore[arg-type]
     await first.granted.wait()
-    waiting = asyncio.create_task(floor.may_start(others))
+    waiting = asyncio.create_task(start_lock.may_start(others))
     await asyncio.sleep(0)
     await second.granted.wait()
     assert waiting.done()
@@ -89,7 +89,7 @@ async def first_end(stream: Any) -> None:
         pass
 
 
-async def test_alone_counts_only_with_the_floor(socket_dir: Path) -> None:
+async def test_alone_counts_only_with_the_start_lock(socket_dir: Path) -> None:
     """Before, such a request had the engine to itself until its first token: 10 s instead of 0.13 s for the others."""
     engine = Pipeline(socket_dir)
     async with engine.running(), open_channel(engine.engine_address) as channel, asyncio.timeout(30):
@@ -114,8 +114,8 @@ async def test_alone_counts_only_with_the_floor(socket_dir: Path) -> None:
         await last
 
 
-async def test_an_attempt_that_is_dropped_leaves_the_floor(socket_dir: Path) -> None:
-    """A stale attempt never brings a token: it must not hold the floor for ever."""
+async def test_an_attempt_that_is_dropped_leaves_the_start_lock(socket_dir: Path) -> None:
+    """A stale attempt never brings a token: it must not hold the start lock for ever."""
     engine = Pipeline(socket_dir)
     async with engine.running() as pipeline, open_channel(engine.engine_address) as channel, asyncio.timeout(30):
         hello = make_hello("tokenizer")
@@ -124,10 +124,10 @@ async def test_an_attempt_that_is_dropped_leaves_the_floor(socket_dir: Path) -> 
         long_work.entries[0].submit.sampling.max_tokens = 200
         await stream.write(long_work)
         await stream.read()
-        floor = EngineServiceStub(channel).HoldFloor(hello)
-        await floor.read()
+        start_lock = EngineServiceStub(channel).HoldStartLock(hello)
+        await start_lock.read()
         await stream.write(short_work(1, alone=True))  # the same attempt again
         began = time.monotonic()
         await pipeline.fold(pipeline.submit("Hello!", max_tokens=2))
         assert time.monotonic() - began < PATIENCE
-        floor.cancel()
+        start_lock.cancel()

@@ -5,7 +5,7 @@ Over played links; tests/rpc/test_strikes_over_streams.py has real ones.
 
 import pytest
 
-from services.rpc import suspect_retries as trials
+from services.rpc import suspect_retries
 from tests.rpc.played_links import Bench, settle
 
 
@@ -143,7 +143,7 @@ async def test_a_suspect_that_is_given_up_holds_up_nobody(bench: Bench) -> None:
     bench.dispatcher.abort(waiting)
     bench.dispatcher.abort(tried)
     await settle()
-    assert link.has == {"tried": True, "other": False} and not link.floor_held
+    assert link.has == {"tried": True, "other": False} and not link.start_lock_held
 
 
 async def test_a_suspect_that_ends_without_a_token_holds_up_nobody(bench: Bench) -> None:
@@ -158,15 +158,15 @@ async def test_a_suspect_that_ends_without_a_token_holds_up_nobody(bench: Bench)
     assert link.has == {"tried": True, "other": False}
 
 
-async def test_who_has_not_got_the_floor_does_not_start(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_has_not_got_the_start_lock_does_not_start(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     (link,) = bench.links
-    monkeypatch.setattr(trials, "FLOOR_RETRY_SECONDS", 0)
-    link.floor_broken = True
+    monkeypatch.setattr(suspect_retries, "START_LOCK_RETRY_SECONDS", 0)
+    link.start_lock_broken = True
     call = bench.start("suspect")
     await link.dies()
     await link.dies()
     assert link.has == {}
-    link.floor_broken = False
+    link.start_lock_broken = False
     await settle()
     assert link.has == {"suspect": True}
     await link.dies()

@@ -1,4 +1,4 @@
-"""What strikes and trials rest on, over real streams: a cut is no death, the floor is kept, the core hears `alone`."""
+"""Strikes and retries over real streams: a cut is no death, the start lock is kept, `alone` reaches the core."""
 
 import asyncio
 from pathlib import Path
@@ -41,7 +41,9 @@ async def test_cuts_before_the_first_token_end_nobody(socket_dir: Path, edge: st
 
         proxy.alter = cut
         assert await pipeline.fold(*(pipeline.submit(text, n=n, max_tokens=8) for text, n in submits)) == expected
-        assert proxy.num_streams > 6 and not proxy.num_floors, "who comes back the same has not died: nobody is tried"
+        assert proxy.num_streams > 6 and not proxy.num_start_locks, (
+            "who comes back the same has not died: nobody is tried"
+        )
 
 
 def short_work(handle: int, *, alone: bool = False) -> engine_pb2.EngineDown:
@@ -55,23 +57,23 @@ def short_work(handle: int, *, alone: bool = False) -> engine_pb2.EngineDown:
     return engine_pb2.EngineDown(entries=[engine_pb2.EngineEntry(submit=submit)])
 
 
-async def test_the_floor_keeps_others_from_starting(socket_dir: Path) -> None:
+async def test_the_start_lock_keeps_others_from_starting(socket_dir: Path) -> None:
     engine = Pipeline(socket_dir)
     async with engine.running(), open_channel(engine.engine_address) as channel, asyncio.timeout(30):
         mine, others = make_hello("tokenizer"), make_hello("tokenizer")
         my_stream, other_stream = await open_stream(channel, mine), await open_stream(channel, others)
-        floors = [EngineServiceStub(channel).HoldFloor(hello) for hello in (mine, others)]
-        await floors[0].read()
+        start_locks = [EngineServiceStub(channel).HoldStartLock(hello) for hello in (mine, others)]
+        await start_locks[0].read()
         await other_stream.write(short_work(1))
         for handle in range(1, 4):
             await my_stream.write(short_work(handle))
             await next_terminal(my_stream)
-        waiting = [asyncio.create_task(next_terminal(other_stream)), asyncio.create_task(floors[1].read())]
+        waiting = [asyncio.create_task(next_terminal(other_stream)), asyncio.create_task(start_locks[1].read())]
         done, _ = await asyncio.wait(waiting, timeout=0.1)
         assert not done
-        floors[0].cancel()
+        start_locks[0].cancel()
         await asyncio.gather(*waiting)
-        floors[1].cancel()
+        start_locks[1].cancel()
 
 
 async def test_the_core_is_told_who_must_be_alone(socket_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,15 +90,15 @@ async def test_the_core_is_told_who_must_be_alone(socket_dir: Path, monkeypatch:
     async with engine.running() as pipeline, open_channel(engine.engine_address) as channel, asyncio.timeout(30):
         hello = make_hello("tokenizer")
         stream = await open_stream(channel, hello)
-        for handle, alone, has_floor in ((1, False, False), (2, True, False), (3, True, True)):
-            floor = EngineServiceStub(channel).HoldFloor(hello)
-            if has_floor:
-                await floor.read()
+        for handle, alone, has_start_lock in ((1, False, False), (2, True, False), (3, True, True)):
+            start_lock = EngineServiceStub(channel).HoldStartLock(hello)
+            if has_start_lock:
+                await start_lock.read()
             else:
-                floor.cancel()
+                start_lock.cancel()
             await stream.write(short_work(handle, alone=alone))
             assert (await next_terminal(stream)).output_tokens == 3
-            floor.cancel()
+            start_lock.cancel()
         updates, record = Updates(), silent_record()
         record.submitted(1)
         call = TextCall(pipeline.submit("through the tokenizer", max_tokens=3), 0, updates, record)

@@ -34,7 +34,7 @@ PER_STREAM = 50  # messages of one stream, if it lives so long
 PER_CONNECTION = 25
 CALLS_PER_CHANNEL = 100
 # What costs an attacker more comes less often: one for so many frames.
-CALLS_FOR_A_FLOOR, CALLS_FOR_A_PROMPT, CALLS_FOR_A_LARGE_FRAME, CALLS_FOR_A_WORKER = 1000, 500, 10_000, 500
+CALLS_FOR_A_START_LOCK, CALLS_FOR_A_PROMPT, CALLS_FOR_A_LARGE_FRAME, CALLS_FOR_A_WORKER = 1000, 500, 10_000, 500
 CALL_SECONDS = 5.0
 GREETING = bytes.fromhex("ff00000000000000017f0300") + b"CURVE" + bytes(47)  # ZMTP 3.0 (RFC 23)
 TLS_HELLO = bytes.fromhex("16030100c8010000c40303") + bytes(190)  # RFC 8446, cut in many places
@@ -200,7 +200,9 @@ def _wrong(down: Message, source: random.Random) -> bytes:
 
 
 async def _ask(channel: grpc.aio.Channel, service: str, content: bytes, source: random.Random) -> None:
-    kind, method = source.choice([("unary_unary", "GetStats"), ("unary_unary", "None"), ("unary_stream", "HoldFloor")])
+    kind, method = source.choice(
+        [("unary_unary", "GetStats"), ("unary_unary", "None"), ("unary_stream", "HoldStartLock")]
+    )
     with contextlib.suppress(grpc.aio.AioRpcError):
         call = getattr(channel, kind)(f"/tandem.v1.{service}/{method}")(content, timeout=CALL_SECONDS)
         if kind == "unary_unary":
@@ -220,12 +222,12 @@ def _text_hello() -> bytes:
     return text_pb2.TextDown(hello=make_hello("shim")).SerializeToString()
 
 
-async def idle_floors(address: str, service: str, role: str, num_calls: int) -> None:
-    """Takes the floor again and again, and does nothing with it."""
+async def idle_start_locks(address: str, service: str, role: str, num_calls: int) -> None:
+    """Takes the start lock again and again, and does nothing with it."""
     async with open_channel(address, OURS) as channel:
-        for _ in range(max(1, num_calls // CALLS_FOR_A_FLOOR)):
+        for _ in range(max(1, num_calls // CALLS_FOR_A_START_LOCK)):
             hello = make_hello(role).SerializeToString()
-            call = channel.unary_stream(f"/tandem.v1.{service}/HoldFloor")(hello, timeout=CALL_SECONDS)
+            call = channel.unary_stream(f"/tandem.v1.{service}/HoldStartLock")(hello, timeout=CALL_SECONDS)
             with contextlib.suppress(grpc.aio.AioRpcError):
                 while await call.read() is not grpc.aio.EOF:
                     pass
@@ -308,11 +310,11 @@ def attacks(at: Deployment) -> dict[str, Callable[[int, int], None]]:
         "engine's gRPC, with the secret": calls(at.engine, "EngineService", _engine_hello(), engine),
         "engine's ZeroMQ, without the secret": lambda n, seed: raw_bytes(at.worker, [GREETING, *MODEL_FRAMES], n, seed),
         "engine's ZeroMQ, with the secret": lambda n, seed: frames_with_secret(at.worker, n, seed),
-        "engine's floor, held idly": lambda n, seed: asyncio.run(
-            idle_floors(at.engine, "EngineService", "tokenizer", n)
+        "engine's start lock, held idly": lambda n, seed: asyncio.run(
+            idle_start_locks(at.engine, "EngineService", "tokenizer", n)
         ),
-        "tokenizer's floor, held idly": lambda n, seed: asyncio.run(
-            idle_floors(at.tokenizer, "TextService", "shim", n)
+        "tokenizer's start lock, held idly": lambda n, seed: asyncio.run(
+            idle_start_locks(at.tokenizer, "TextService", "shim", n)
         ),
         "engine's gRPC, all alone": lambda n, seed: asyncio.run(all_alone(at.engine, n)),
         "metrics ports, byte by byte": lambda n, seed: slow_clients(at, n),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine_core.worker_messages import PROTOCOL, EngineLimits
+from engine_core.worker_messages import PROTOCOL, BatchLimits
 from services.engine.worker_link import WorkerLink
 from services.errors import Fatal
 from services.rpc.transport import RpcServer, open_channel
@@ -83,7 +83,7 @@ def test_a_directory_of_another_user_is_refused(tmp_path: Path) -> None:
     [
         lambda: RpcServer("127.0.0.1:0"),
         lambda: open_channel("127.0.0.1:1"),
-        lambda: WorkerLink("tcp://127.0.0.1:0", EngineLimits(PROTOCOL, 1, 1)),
+        lambda: WorkerLink("tcp://127.0.0.1:0", BatchLimits(PROTOCOL, 1, 1)),
         lambda: EngineLink("tcp://127.0.0.1:1"),
     ],
     ids=["gRPC server", "gRPC channel", "engine's ZeroMQ", "worker's ZeroMQ"],

@@ -17,7 +17,7 @@ from engine_core.results import ResultReader
 from engine_core.step_plan import BadMessage, StepResult, pack_i32
 from engine_core.worker_messages import (
     PROTOCOL,
-    EngineLimits,
+    BatchLimits,
     ModelFacts,
     Register,
     WorkerHello,
@@ -198,7 +198,7 @@ class Ends:
     """Both ends of one link, the worker registered."""
 
     def __init__(self, folder: Path, facts: ModelFacts) -> None:
-        self.engine = WorkerLink(f"ipc://{folder}/worker.sock", EngineLimits(PROTOCOL, 8, 64))
+        self.engine = WorkerLink(f"ipc://{folder}/worker.sock", BatchLimits(PROTOCOL, 8, 64))
         self.worker = EngineLink(f"ipc://{folder}/worker.sock")
         self.worker.hello()
         while self.engine._peer is None:
@@ -278,7 +278,7 @@ async def test_a_caller_that_sends_malformed_messages_loses_its_stream(
                 async for _ in call:
                     pass
             assert await call.code() != grpc.StatusCode.UNKNOWN, "what a servicer does not expect"
-        for method, kind in (("HoldFloor", "unary_stream"), ("ResetPrefixCache", "unary_unary")):
+        for method, kind in (("HoldStartLock", "unary_stream"), ("ResetPrefixCache", "unary_unary")):
             if content in (b"", BAD_BYTES["no hello"]):
                 continue  # a message without fields, or with an unknown one
             with pytest.raises(grpc.aio.AioRpcError):

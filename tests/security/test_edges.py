@@ -12,7 +12,7 @@ import zmq
 from cryptography import x509
 from cryptography.x509.verification import PolicyBuilder, Store
 
-from engine_core.worker_messages import PROTOCOL, EngineLimits, WorkerHello, encode
+from engine_core.worker_messages import PROTOCOL, BatchLimits, WorkerHello, encode
 from services.engine.worker_link import WorkerLink
 from services.rpc.transport import open_channel
 from services.security import curve, tls
@@ -80,7 +80,7 @@ def test_certificates_are_what_verifiers_want() -> None:
 @pytest.fixture
 def engine() -> Iterator[tuple[WorkerLink, str]]:
     address = f"tcp://{free_address()}"
-    link = WorkerLink(address, EngineLimits(PROTOCOL, 8, 64), OURS)
+    link = WorkerLink(address, BatchLimits(PROTOCOL, 8, 64), OURS)
     yield link, address
     link.close()
 
@@ -92,7 +92,7 @@ def greeted(link: WorkerLink, worker: EngineLink) -> bool:
     while time.monotonic() < deadline:
         link.poll_registration()
         if worker._socket.poll(50):
-            return isinstance(worker.limits(), EngineLimits)
+            return isinstance(worker.limits(), BatchLimits)
     return False
 
 
@@ -151,7 +151,7 @@ def test_no_client_is_admitted_without_the_handler(engine: tuple[WorkerLink, str
 
 def test_a_worker_speaks_to_no_other_engine() -> None:
     address = f"tcp://{free_address()}"
-    other = WorkerLink(address, EngineLimits(PROTOCOL, 8, 64), THEIRS)
+    other = WorkerLink(address, BatchLimits(PROTOCOL, 8, 64), THEIRS)
     worker = EngineLink(address, OURS)
     assert not greeted(other, worker)
     worker.close()
@@ -161,7 +161,7 @@ def test_a_worker_speaks_to_no_other_engine() -> None:
 def test_a_large_frame_costs_its_sender_the_connection(socket_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not read to its end, so that no memory goes to it."""
     monkeypatch.setattr("services.engine.worker_link.MAX_RESULT_BYTES", 1000)
-    link = WorkerLink(f"ipc://{socket_dir}/worker.sock", EngineLimits(PROTOCOL, 8, 64))
+    link = WorkerLink(f"ipc://{socket_dir}/worker.sock", BatchLimits(PROTOCOL, 8, 64))
     worker = EngineLink(f"ipc://{socket_dir}/worker.sock")
     assert greeted(link, worker)
     worker._socket.send(b"x" * 1001)

@@ -15,7 +15,7 @@ from engine_core.result_check import ResultCheck, SampledRows
 from engine_core.step_plan import BadMessage, StepResult, pack_i32
 from engine_core.worker_messages import (
     PROTOCOL,
-    EngineLimits,
+    BatchLimits,
     Refused,
     Register,
     Step,
@@ -117,7 +117,7 @@ def test_frames_of_an_engine() -> None:
             CHECK(message.plan)
         return isinstance(message, Step)
 
-    read_frames([EngineLimits(PROTOCOL, 8, 64), Step(PLAN), Refused("no")], random.Random(2), decode_from_engine, use)
+    read_frames([BatchLimits(PROTOCOL, 8, 64), Step(PLAN), Refused("no")], random.Random(2), decode_from_engine, use)
 
 
 class Up:

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
 from services.shim.metrics import ShimMetrics
-from services.shim.telemetry import RequestRecord
+from services.shim.telemetry import RequestTelemetry
 
 STOP, ERROR = pb.FINISH_REASON_STOP, pb.FINISH_REASON_ERROR
 
@@ -33,7 +33,7 @@ class Watched:
     def __init__(self, num_choices: int) -> None:
         self.registry = CollectorRegistry()
         self.span = Span()
-        self.record = RequestRecord("id", ShimMetrics(self.registry).of("m"), self.span)
+        self.record = RequestTelemetry("id", ShimMetrics(self.registry).of("m"), self.span)
         self.record.submitted(num_choices)
 
     def value(self, name: str, **labels: str) -> float | None:

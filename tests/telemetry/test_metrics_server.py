@@ -17,8 +17,8 @@ from services.errors import Fatal
 from services.machine import authority
 from services.machine.listen import listen
 from services.security.metrics_token import metrics_token, token_to_ask_for
-from services.telemetry import metrics_server as monitor
-from services.telemetry.metrics_server import Monitor
+from services.telemetry import metrics_server
+from services.telemetry.metrics_server import MetricsServer
 from tests.e2e.harness import PLAIN_HTTP
 from tests.security.peers import OURS
 
@@ -31,7 +31,7 @@ def address() -> Iterator[tuple[str, int]]:
     Counter("things", "Things.", registry=registry).inc(3)
     front = listen(None, 0)
     where = front.getsockname()[:2]
-    with Monitor(front, registry, lambda: READY["value"]):
+    with MetricsServer(front, registry, lambda: READY["value"]):
         yield where
 
 
@@ -64,10 +64,10 @@ def test_garbage_and_hang_ups_are_no_events(address: tuple[str, int], caplog: py
 @pytest.mark.parametrize("pieces", [b"", b"GET /health HTTP/1.1\r\nA: "], ids=["silent", "byte by byte"])
 def test_slow_callers_do_not_block_others(address: tuple[str, int], pieces: bytes) -> None:
     """Before, as many as there are places made /health unreachable for as long as they stayed."""
-    slow_callers = [socket.create_connection(address) for _ in range(3 * monitor.MAX_CALLERS)]
+    slow_callers = [socket.create_connection(address) for _ in range(3 * metrics_server.MAX_CALLERS)]
     try:
         for _ in range(5):
-            for caller in slow_callers[-monitor.MAX_CALLERS :]:
+            for caller in slow_callers[-metrics_server.MAX_CALLERS :]:
                 with contextlib.suppress(OSError):  # it was hung up on
                     caller.sendall(pieces)
             began = time.monotonic()
@@ -75,7 +75,7 @@ def test_slow_callers_do_not_block_others(address: tuple[str, int], pieces: byte
             assert time.monotonic() - began < 5
         slow_callers[0].settimeout(5)
         assert slow_callers[0].recv(1) == b"", "the first one had to go"
-        assert threading.active_count() < 3 * monitor.MAX_CALLERS
+        assert threading.active_count() < 3 * metrics_server.MAX_CALLERS
     finally:
         for caller in slow_callers:
             caller.close()
@@ -84,7 +84,7 @@ def test_slow_callers_do_not_block_others(address: tuple[str, int], pieces: byte
 def test_metrics_ask_for_a_token_where_there_is_one() -> None:
     front = listen(None, 0)
     where = front.getsockname()[:2]
-    with Monitor(front, CollectorRegistry(), lambda: True, "secret-token"):
+    with MetricsServer(front, CollectorRegistry(), lambda: True, "secret-token"):
         for headers in (
             {},
             {"Authorization": "Bearer wrong"},

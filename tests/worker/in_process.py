@@ -9,9 +9,9 @@ from engine_core.events import SchedulerStats
 from engine_core.kv_cache_manager import KVCacheManager
 from engine_core.plan_builder import PlanBuilder
 from engine_core.request_check import NewChoice, make_request
-from engine_core.scheduler import Limits, Scheduler
+from engine_core.scheduler import Scheduler, SchedulerConfig
 from engine_core.step_plan import SamplingParams, StepResult
-from engine_core.worker_messages import EngineLimits
+from engine_core.worker_messages import BatchLimits
 from kernels.interface import Ops
 from services.options.declarations import WorkerOptions
 from services.worker.building import build_runner
@@ -35,7 +35,7 @@ class InProcess:
         self,
         path: Path,
         options: WorkerOptions,
-        limits: EngineLimits,
+        limits: BatchLimits,
         prefix_caching: bool = True,
         ops: Ops | None = None,
         model: LoadedModel | None = None,
@@ -45,7 +45,9 @@ class InProcess:
         self.runner, self.shape = build_runner(self.model, options, limits, Phases(), device)
         self.facts = model_facts(self.model, options, self.shape)
         kv = KVCacheManager(self.shape.num_blocks, self.shape.block_size, self.facts.kv_groups, prefix_caching)
-        self.scheduler = Scheduler(kv, PlanBuilder(1, 1), Limits(limits.max_num_seqs, limits.max_num_batched_tokens))
+        self.scheduler = Scheduler(
+            kv, PlanBuilder(1, 1), SchedulerConfig(limits.max_num_seqs, limits.max_num_batched_tokens)
+        )
         self.answers: dict[int, Answer] = {}
 
     @property

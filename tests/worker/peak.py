@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from engine_core.step_plan import SamplingParams
-from engine_core.worker_messages import EngineLimits
+from engine_core.worker_messages import BatchLimits
 from services.options.declarations import WorkerOptions
 from services.worker.building import tried_bytes
 from services.worker.loading import load_model
@@ -54,7 +54,7 @@ class Measured(Replays):
 
 
 def main(argv: list[str]) -> None:
-    path, limits = Path(argv[0]), EngineLimits(1, int(argv[1]), int(argv[2]))
+    path, limits = Path(argv[0]), BatchLimits(1, int(argv[1]), int(argv[2]))
     length, invariant = int(argv[3]), "--no-batch-invariant" not in argv
     options = WorkerOptions(
         model=str(path), device="cpu", load_format="dummy", max_model_len=length, batch_invariant=invariant,

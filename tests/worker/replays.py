@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Sequence
 
-from services.worker.device import Host
+from services.worker.device import CpuDevice
 
 
-class Replays(Host):
+class Replays(CpuDevice):
     """`room`: how many graphs there is memory for."""
 
     shares_memory = False

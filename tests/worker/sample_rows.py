@@ -9,7 +9,7 @@ from engine_core.step_plan import SamplingParams
 from kernels.interface import DRAW, Ops
 from kernels.torch_ops import TorchOps
 from services.worker import sampler
-from services.worker.sampler import NO_LOGPROBS, SampleRows, ShapedRow, draw_of, has_penalty
+from services.worker.sampler import NO_LOGPROBS, AdjustedRow, SampleRows, draw_of, has_penalty
 
 
 @dataclass(frozen=True)
@@ -18,11 +18,11 @@ class Row:
 
     seed: int
     choice: int
-    shaped: ShapedRow
+    adjusted: AdjustedRow
 
     @property
     def draw(self) -> tuple[float, ...]:
-        return draw_of(self.shaped.sampling, self.seed, self.choice, self.shaped.output_index)
+        return draw_of(self.adjusted.sampling, self.seed, self.choice, self.adjusted.output_index)
 
 
 @dataclass(frozen=True)
@@ -39,18 +39,18 @@ def row(
     params = SamplingParams(max_tokens=100, **sampling)  # type: ignore[arg-type]
     output = output or []
     tokens = (torch.tensor(part, dtype=torch.int32) for part in (prompt or [1], output))
-    return Row(seed, choice, ShapedRow(params, len(output), *tokens))
+    return Row(seed, choice, AdjustedRow(params, len(output), *tokens))
 
 
 def rows_of(rows: list[Row]) -> SampleRows:
-    wishes = [one.shaped.sampling for one in rows]
+    wishes = [one.adjusted.sampling for one in rows]
     num_top = [NO_LOGPROBS if wish.logprobs is None else wish.logprobs for wish in wishes]
-    shaped = {
-        index: one.shaped
+    adjusted = {
+        index: one.adjusted
         for index, one in enumerate(rows)
-        if has_penalty(one.shaped.sampling) or one.shaped.output_index < one.shaped.sampling.min_tokens
+        if has_penalty(one.adjusted.sampling) or one.adjusted.output_index < one.adjusted.sampling.min_tokens
     }
-    return SampleRows(np.array([one.draw for one in rows], DRAW), np.array(num_top, dtype=np.int32), shaped)
+    return SampleRows(np.array([one.draw for one in rows], DRAW), np.array(num_top, dtype=np.int32), adjusted)
 
 
 def sample(logits: torch.Tensor, rows: list[Row], ops: Ops | None = None) -> tuple[list[int], list[RowLogprobs | None]]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine_core.worker_messages import EngineLimits
+from engine_core.worker_messages import BatchLimits
 from kernels.gpu import attention, attention_tiling
 from kernels.gpu.attention import attend
 from kernels.gpu.ops import TritonOps
@@ -21,7 +21,7 @@ from tests.checkpoints import make_qwen3
 from tests.worker.replays import Replays
 
 SHAPE = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "num_hidden_layers": 1, "vocab_size": 50}
-LIMITS = EngineLimits(1, max_num_seqs=8, max_num_batched_tokens=8)
+LIMITS = BatchLimits(1, max_num_seqs=8, max_num_batched_tokens=8)
 MB = 10**6
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from engine_core.worker_messages import EngineLimits
+from engine_core.worker_messages import BatchLimits
 from services.options.declarations import WorkerOptions
 from services.telemetry.tracing import set_up_tracing
 from services.worker import service
@@ -32,8 +32,8 @@ class ShortEngine:
         if self.num_met > NUM_ENGINES:
             raise SystemExit
 
-    def limits(self) -> EngineLimits:
-        return EngineLimits(1, 2, 64)
+    def limits(self) -> BatchLimits:
+        return BatchLimits(1, 2, 64)
 
     def register(self, facts: Any) -> None:
         pass

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from engine_core.step_plan import SamplingParams
-from engine_core.worker_messages import EngineLimits
+from engine_core.worker_messages import BatchLimits
 from kernels.gpu.ops import TritonOps
 from loadtest.gpu.ahead import run_steps
 from services.options.declarations import WorkerOptions
@@ -40,7 +40,7 @@ def options(path: Path) -> WorkerOptions:
 
 def start(model: LoadedModel, device: Device | None, max_num_seqs: int = 4) -> InProcess:
     path = model.checkpoint.path
-    return InProcess(path, options(path), EngineLimits(1, max_num_seqs, 8), model=model, device=device)
+    return InProcess(path, options(path), BatchLimits(1, max_num_seqs, 8), model=model, device=device)
 
 
 def ask(engine: InProcess, ahead: bool = False) -> list[Answer]:

@@ -7,7 +7,7 @@ import pytest
 
 from engine_core.request_check import NewChoice, make_request
 from engine_core.step_plan import SamplingParams
-from engine_core.worker_messages import EngineLimits
+from engine_core.worker_messages import BatchLimits
 from services.options.declarations import WorkerOptions
 from tests.checkpoints import DEMO_VOCAB_SIZE, make_qwen3
 from tests.reference import mixed_prompts
@@ -39,7 +39,7 @@ def start(path: Path, quantization: str | None, budget: int = 512, seqs: int = 8
     options = WorkerOptions(
         model=str(path), device="cpu", dtype="bfloat16", max_model_len=256, block_size=8, quantization=quantization
     )
-    return InProcess(path, options, EngineLimits(1, seqs, budget), caching)
+    return InProcess(path, options, BatchLimits(1, seqs, budget), caching)
 
 
 def resume(engine: InProcess, done: list[int]) -> Answer:

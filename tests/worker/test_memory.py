@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from engine_core.worker_messages import EngineLimits
+from engine_core.worker_messages import BatchLimits
 from kernels.torch_ops import TorchOps
 from services.options.declarations import WorkerOptions
 from services.worker import memory
@@ -32,7 +32,7 @@ MODEL: dict[str, Any] = {
     **SMALL,
     "max_position_embeddings": 100_000,
 }
-LIMITS = EngineLimits(1, max_num_seqs=8, max_num_batched_tokens=256)
+LIMITS = BatchLimits(1, max_num_seqs=8, max_num_batched_tokens=256)
 OPTIONS = WorkerOptions(device="cpu", max_model_len=512)
 # What is largest in a step: (configuration, requests, tokens, length, options).
 STEPS: dict[str, tuple[dict[str, Any], int, int, int, list[str]]] = {
@@ -56,7 +56,7 @@ def config_of(**changes: Any) -> DecoderConfig:
     return decoder_config({**MODEL, **changes})
 
 
-def planned(options: WorkerOptions = OPTIONS, limits: EngineLimits = LIMITS, **changes: Any) -> Memory:
+def planned(options: WorkerOptions = OPTIONS, limits: BatchLimits = LIMITS, **changes: Any) -> Memory:
     config, dtype = config_of(**changes), torch.bfloat16
     step = step_bytes(config, dtype, TorchOps(), options, limits)
     return plan_memory(config, dtype, torch.device("cpu"), options, limits, step)
@@ -94,7 +94,7 @@ def test_a_step_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(
         ModelError, match=r"--max-num-batched-tokens 4096 and --max-num-seqs 1024 .* 500000000 are free"
     ):
-        planned(limits=EngineLimits(1, 1024, 4096), vocab_size=150_000)
+        planned(limits=BatchLimits(1, 1024, 4096), vocab_size=150_000)
 
 
 def test_a_cache_that_does_not_fit_beside_a_step_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_a_cache_that_does_not_fit_beside_a_step_is_refused(monkeypatch: pytest.
     options = WorkerOptions(model=str(path), device="cpu", max_model_len=512, kv_cache_memory_bytes=10**8)
     build_runner(model, options, LIMITS, Phases())  # eight requests of 512 tokens need no more than 2 MB
     with pytest.raises(ModelError, match="--kv-cache-memory-bytes"):
-        build_runner(model, options, EngineLimits(1, max_num_seqs=64, max_num_batched_tokens=64), Phases())
+        build_runner(model, options, BatchLimits(1, max_num_seqs=64, max_num_batched_tokens=64), Phases())
 
 
 def test_the_log_says_what_the_memory_is_made_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from engine_core.result_check import ResultCheck, SampledRows
 from engine_core.step_plan import BadMessage, NewRequest, SamplingParams, StepPlan, StepResult, pack_i32, unpack_i32
-from engine_core.worker_messages import EngineLimits
+from engine_core.worker_messages import BatchLimits
 from services.options.declarations import WorkerOptions
 from services.worker.building import build_runner
 from services.worker.loading import load_model
@@ -21,7 +21,7 @@ from tests.checkpoints import DEMO_VOCAB_SIZE, make_qwen3
 
 BLOCK_SIZE = 4
 NUM_BLOCKS = 64
-LIMITS = EngineLimits(1, max_num_seqs=8, max_num_batched_tokens=256)
+LIMITS = BatchLimits(1, max_num_seqs=8, max_num_batched_tokens=256)
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from kernels.interface import DRAW, Ops
 from kernels.sampling import keep_likely
 from kernels.torch_ops import TorchOps
 from services.worker import sampler
-from services.worker.sampler import ShapedRow, _penalise, _shape
+from services.worker.sampler import AdjustedRow, _adjust_logits, _penalise
 from tests.worker.sample_rows import row, sample
 
 VOCAB = 97
@@ -53,7 +53,7 @@ def test_filters_keep_what_transformers_keeps(seed: int, top_k: int, top_p: floa
 def test_repetition_penalty_is_that_of_transformers() -> None:
     scores, prompt, output = logits_of(1), [3, 4, 4, 90], [7, 7]
     expected = hf.RepetitionPenaltyLogitsProcessor(1.3)(torch.tensor([prompt + output]), scores.clone())
-    _penalise(scores, [row(prompt, output, repetition_penalty=1.3).shaped])
+    _penalise(scores, [row(prompt, output, repetition_penalty=1.3).adjusted])
     torch.testing.assert_close(scores, expected)
 
 
@@ -61,11 +61,11 @@ def test_presence_and_frequency_count_the_output_alone() -> None:
     """https://platform.openai.com/docs/guides/text-generation: mu - c * frequency - (c > 0) * presence."""
     scores = torch.zeros(2, VOCAB)
     asked = {"presence_penalty": 0.5, "frequency_penalty": 0.25}
-    _penalise(scores, [row([5, 5], [7, 7, 8], **asked).shaped, row([7], [5], **asked).shaped])
+    _penalise(scores, [row([5, 5], [7, 7, 8], **asked).adjusted, row([7], [5], **asked).adjusted])
     assert scores[:, [5, 7, 8]].tolist() == [[0.0, -1.0, -0.75], [-0.75, 0.0, 0.0]]
 
 
-def penalised_alone(logits: torch.Tensor, one: ShapedRow) -> torch.Tensor:
+def penalised_alone(logits: torch.Tensor, one: AdjustedRow) -> torch.Tensor:
     """What one row [vocab] becomes, in the order of operations that its bits come from."""
     sampling = one.sampling
     counts, before = (torch.bincount(ids, minlength=VOCAB) for ids in (one.output_token_ids, one.prompt_token_ids))
@@ -96,12 +96,12 @@ def test_penalties_of_many_rows_have_the_bits_of_each_alone(
             for length in torch.randint(0, 200, (2,), generator=source).tolist()
         )
         penalties = {"presence_penalty": presence, "frequency_penalty": frequency, "repetition_penalty": repetition}
-        rows.append(row(prompt or [0], output, **penalties).shaped)
+        rows.append(row(prompt or [0], output, **penalties).adjusted)
     scores = logits_of(seed, len(rows))
     expected = torch.stack([penalised_alone(*pair) for pair in zip(scores, rows, strict=True)])
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(sampler, "group_size", lambda width: size)
-        assert torch.equal(_shape(scores, dict(enumerate(rows))), expected)
+        assert torch.equal(_adjust_logits(scores, dict(enumerate(rows))), expected)
 
 
 def test_logprobs_of_many_rows_have_the_bits_of_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:

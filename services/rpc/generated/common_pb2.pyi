@@ -21,22 +21,20 @@ FINISH_REASON_ABORT: FinishReason
 FINISH_REASON_ERROR: FinishReason
 
 class Hello(_message.Message):
-    __slots__ = ("protocol", "capabilities", "role", "instance", "epoch", "tokenizer_digest", "engine")
+    __slots__ = ("protocol", "role", "instance", "epoch", "tokenizer_digest", "engine")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
-    CAPABILITIES_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     TOKENIZER_DIGEST_FIELD_NUMBER: _ClassVar[int]
     ENGINE_FIELD_NUMBER: _ClassVar[int]
     protocol: int
-    capabilities: _containers.RepeatedScalarFieldContainer[str]
     role: str
     instance: str
     epoch: int
     tokenizer_digest: str
     engine: EngineFacts
-    def __init__(self, protocol: _Optional[int] = ..., capabilities: _Optional[_Iterable[str]] = ..., role: _Optional[str] = ..., instance: _Optional[str] = ..., epoch: _Optional[int] = ..., tokenizer_digest: _Optional[str] = ..., engine: _Optional[_Union[EngineFacts, _Mapping]] = ...) -> None: ...
+    def __init__(self, protocol: _Optional[int] = ..., role: _Optional[str] = ..., instance: _Optional[str] = ..., epoch: _Optional[int] = ..., tokenizer_digest: _Optional[str] = ..., engine: _Optional[_Union[EngineFacts, _Mapping]] = ...) -> None: ...
 
 class EngineFacts(_message.Message):
     __slots__ = ("served_model_names", "max_model_len", "vocab_size", "eos_token_ids", "block_size", "kv_groups", "limits", "numerics_id", "weights_version")
@@ -55,10 +53,10 @@ class EngineFacts(_message.Message):
     eos_token_ids: _containers.RepeatedScalarFieldContainer[int]
     block_size: int
     kv_groups: _containers.RepeatedCompositeFieldContainer[KvGroup]
-    limits: Limits
+    limits: RequestLimits
     numerics_id: str
     weights_version: str
-    def __init__(self, served_model_names: _Optional[_Iterable[str]] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., block_size: _Optional[int] = ..., kv_groups: _Optional[_Iterable[_Union[KvGroup, _Mapping]]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., numerics_id: _Optional[str] = ..., weights_version: _Optional[str] = ...) -> None: ...
+    def __init__(self, served_model_names: _Optional[_Iterable[str]] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., block_size: _Optional[int] = ..., kv_groups: _Optional[_Iterable[_Union[KvGroup, _Mapping]]] = ..., limits: _Optional[_Union[RequestLimits, _Mapping]] = ..., numerics_id: _Optional[str] = ..., weights_version: _Optional[str] = ...) -> None: ...
 
 class KvGroup(_message.Message):
     __slots__ = ("kind", "num_blocks")
@@ -68,7 +66,7 @@ class KvGroup(_message.Message):
     num_blocks: int
     def __init__(self, kind: _Optional[str] = ..., num_blocks: _Optional[int] = ...) -> None: ...
 
-class Limits(_message.Message):
+class RequestLimits(_message.Message):
     __slots__ = ("max_logprobs", "max_n", "max_num_seqs", "max_num_queued_reqs")
     MAX_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     MAX_N_FIELD_NUMBER: _ClassVar[int]
@@ -134,7 +132,7 @@ class Error(_message.Message):
     retry_after: int
     def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., param: _Optional[str] = ..., retryable: bool = ..., retry_after: _Optional[int] = ...) -> None: ...
 
-class FloorGranted(_message.Message):
+class StartLockGranted(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 

@@ -40,10 +40,10 @@ class EngineServiceStub(object):
                 request_serializer=tandem_dot_v1_dot_engine__pb2.EngineDown.SerializeToString,
                 response_deserializer=tandem_dot_v1_dot_engine__pb2.EngineUp.FromString,
                 _registered_method=True)
-        self.HoldFloor = channel.unary_stream(
-                '/tandem.v1.EngineService/HoldFloor',
+        self.HoldStartLock = channel.unary_stream(
+                '/tandem.v1.EngineService/HoldStartLock',
                 request_serializer=tandem_dot_v1_dot_common__pb2.Hello.SerializeToString,
-                response_deserializer=tandem_dot_v1_dot_common__pb2.FloorGranted.FromString,
+                response_deserializer=tandem_dot_v1_dot_common__pb2.StartLockGranted.FromString,
                 _registered_method=True)
         self.GetStats = channel.unary_unary(
                 '/tandem.v1.EngineService/GetStats',
@@ -67,8 +67,8 @@ class EngineServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def HoldFloor(self, request, context):
-        """/ One caller at a time is answered. While it holds the floor, no request of another caller starts here.
+    def HoldStartLock(self, request, context):
+        """/ One caller at a time is answered. While it holds the start lock, no request of another caller starts here.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -94,10 +94,10 @@ def add_EngineServiceServicer_to_server(servicer, server):
                     request_deserializer=tandem_dot_v1_dot_engine__pb2.EngineDown.FromString,
                     response_serializer=tandem_dot_v1_dot_engine__pb2.EngineUp.SerializeToString,
             ),
-            'HoldFloor': grpc.unary_stream_rpc_method_handler(
-                    servicer.HoldFloor,
+            'HoldStartLock': grpc.unary_stream_rpc_method_handler(
+                    servicer.HoldStartLock,
                     request_deserializer=tandem_dot_v1_dot_common__pb2.Hello.FromString,
-                    response_serializer=tandem_dot_v1_dot_common__pb2.FloorGranted.SerializeToString,
+                    response_serializer=tandem_dot_v1_dot_common__pb2.StartLockGranted.SerializeToString,
             ),
             'GetStats': grpc.unary_unary_rpc_method_handler(
                     servicer.GetStats,
@@ -148,7 +148,7 @@ class EngineService(object):
             _registered_method=True)
 
     @staticmethod
-    def HoldFloor(request,
+    def HoldStartLock(request,
             target,
             options=(),
             channel_credentials=None,
@@ -161,9 +161,9 @@ class EngineService(object):
         return grpc.experimental.unary_stream(
             request,
             target,
-            '/tandem.v1.EngineService/HoldFloor',
+            '/tandem.v1.EngineService/HoldStartLock',
             tandem_dot_v1_dot_common__pb2.Hello.SerializeToString,
-            tandem_dot_v1_dot_common__pb2.FloorGranted.FromString,
+            tandem_dot_v1_dot_common__pb2.StartLockGranted.FromString,
             options,
             channel_credentials,
             insecure,

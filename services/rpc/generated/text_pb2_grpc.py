@@ -40,10 +40,10 @@ class TextServiceStub(object):
                 request_serializer=tandem_dot_v1_dot_text__pb2.TextDown.SerializeToString,
                 response_deserializer=tandem_dot_v1_dot_text__pb2.TextUp.FromString,
                 _registered_method=True)
-        self.HoldFloor = channel.unary_stream(
-                '/tandem.v1.TextService/HoldFloor',
+        self.HoldStartLock = channel.unary_stream(
+                '/tandem.v1.TextService/HoldStartLock',
                 request_serializer=tandem_dot_v1_dot_common__pb2.Hello.SerializeToString,
-                response_deserializer=tandem_dot_v1_dot_common__pb2.FloorGranted.FromString,
+                response_deserializer=tandem_dot_v1_dot_common__pb2.StartLockGranted.FromString,
                 _registered_method=True)
         self.ResetPrefixCache = channel.unary_unary(
                 '/tandem.v1.TextService/ResetPrefixCache',
@@ -62,8 +62,8 @@ class TextServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def HoldFloor(self, request, context):
-        """/ One caller at a time is answered. While it holds the floor, no request of another caller starts here.
+    def HoldStartLock(self, request, context):
+        """/ One caller at a time is answered. While it holds the start lock, no request of another caller starts here.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -84,10 +84,10 @@ def add_TextServiceServicer_to_server(servicer, server):
                     request_deserializer=tandem_dot_v1_dot_text__pb2.TextDown.FromString,
                     response_serializer=tandem_dot_v1_dot_text__pb2.TextUp.SerializeToString,
             ),
-            'HoldFloor': grpc.unary_stream_rpc_method_handler(
-                    servicer.HoldFloor,
+            'HoldStartLock': grpc.unary_stream_rpc_method_handler(
+                    servicer.HoldStartLock,
                     request_deserializer=tandem_dot_v1_dot_common__pb2.Hello.FromString,
-                    response_serializer=tandem_dot_v1_dot_common__pb2.FloorGranted.SerializeToString,
+                    response_serializer=tandem_dot_v1_dot_common__pb2.StartLockGranted.SerializeToString,
             ),
             'ResetPrefixCache': grpc.unary_unary_rpc_method_handler(
                     servicer.ResetPrefixCache,
@@ -133,7 +133,7 @@ class TextService(object):
             _registered_method=True)
 
     @staticmethod
-    def HoldFloor(request,
+    def HoldStartLock(request,
             target,
             options=(),
             channel_credentials=None,
@@ -146,9 +146,9 @@ class TextService(object):
         return grpc.experimental.unary_stream(
             request,
             target,
-            '/tandem.v1.TextService/HoldFloor',
+            '/tandem.v1.TextService/HoldStartLock',
             tandem_dot_v1_dot_common__pb2.Hello.SerializeToString,
-            tandem_dot_v1_dot_common__pb2.FloorGranted.FromString,
+            tandem_dot_v1_dot_common__pb2.StartLockGranted.FromString,
             options,
             channel_credentials,
             insecure,

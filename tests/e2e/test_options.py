@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from services.options.command_line import serve_settings
 from tests.e2e import (
-    test_admission,
     test_cpu_kernels,
     test_hangs,
     test_hub,
@@ -16,6 +15,7 @@ from tests.e2e import (
     test_options_front,
     test_options_model,
     test_options_worker,
+    test_queue_limits,
     test_traces,
 )
 
@@ -42,11 +42,11 @@ PROOFS: dict[str, Callable[..., None]] = {
     "log_format": test_logs.test_log_format,
     "log_level": test_logs.test_log_level,
     "long_prefill_token_threshold": test_options_engine.test_long_prefill_token_threshold,
-    "max_concurrent_requests": test_admission.test_max_concurrent_requests,
+    "max_concurrent_requests": test_queue_limits.test_max_concurrent_requests,
     "max_model_len": test_options_engine.test_max_model_len,
     "max_num_batched_tokens": test_options_engine.test_max_num_batched_tokens,
-    "max_num_queued_reqs": test_admission.test_max_num_queued_reqs,
-    "max_num_queued_tokens": test_admission.test_max_num_queued_tokens,
+    "max_num_queued_reqs": test_queue_limits.test_max_num_queued_reqs,
+    "max_num_queued_tokens": test_queue_limits.test_max_num_queued_tokens,
     "max_num_seqs": test_options_engine.test_max_num_seqs,
     "model": test_options_model.test_model,
     "otlp_traces_endpoint": test_traces.test_otlp_traces_endpoint,

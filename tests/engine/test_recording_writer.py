@@ -108,7 +108,7 @@ def test_logprobs_count_for_the_ring() -> None:
     [
         (b"\xc1", "malformed"),
         (msgspec.msgpack.encode(Recording(VERSION + 1, [])), f"version {VERSION + 1} there, {VERSION} here"),
-        (msgspec.msgpack.encode(Recording(VERSION, [])), "begins in the middle"),
+        (msgspec.msgpack.encode(Recording(VERSION, [])), "no frame of a worker that joined"),
     ],
 )
 def test_a_file_that_cannot_be_gone_through_is_refused(

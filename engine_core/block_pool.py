@@ -64,8 +64,10 @@ class BlockPool:
         return self._by_key.get(key)
 
     def publish(self, block: Block, key: BlockKey) -> bool:
-        """Makes a full block findable by `key`. Returns False, and changes nothing, when the block has a key already or
-        another block has this one."""
+        """Gives a full block its key, by which it can be found.
+
+        Returns False, and changes nothing, if it has a key already or another block has this key.
+        """
         if block.key is not None or key in self._by_key:
             return False
         block.key = key
@@ -73,7 +75,7 @@ class BlockPool:
         return True
 
     def unpublish_all(self) -> None:
-        """Unpublishes all blocks; owners and the free list stay."""
+        """Removes the keys of all blocks. Owners and the free list stay."""
         for block in self._by_key.values():
             block.key = block.unpublished = None
         self._by_key.clear()

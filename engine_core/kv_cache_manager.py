@@ -85,7 +85,7 @@ class KVCacheManager:
             self._cache.publish(request, num_computed_tokens)
 
     def reset_prefix_cache(self, running: Iterable[Request]) -> None:
-        """Makes all blocks unfindable, and all later blocks of the `running` requests: they follow computed ones."""
+        """Empties the prefix cache. Later blocks of the `running` are not published: they follow removed ones."""
         if self._cache is not None:
             self._cache.reset(running)
 

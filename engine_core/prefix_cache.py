@@ -49,7 +49,7 @@ class PrefixCache:
             self._publish_next(unpublished)
 
     def stop(self, request: Request) -> None:
-        """Call it right before the request releases its blocks. They can be found until they are taken again."""
+        """Detaches a request that is about to release its blocks. They can be found until they are taken again."""
         unpublished, request.unpublished = request.unpublished, None
         if unpublished is None:
             return
@@ -58,7 +58,7 @@ class PrefixCache:
             unpublished.parent.unpublished = None
 
     def reset(self, running: Iterable[Request]) -> None:
-        """Makes all blocks unfindable, and all later blocks of the `running` requests: they follow computed ones."""
+        """Empties the cache. Later blocks of the `running` requests are not published: they follow removed ones."""
         self._pool.unpublish_all()
         for request in running:
             request.unpublished = None

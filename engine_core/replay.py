@@ -35,7 +35,7 @@ def replay(recording: Recording) -> int:
     frames = recording.frames
     start = next((index for index, frame in enumerate(frames) if isinstance(frame, WorkerJoined)), None)
     if start is None:
-        raise NotReplayable("the recording has no frame of a worker that joined, so there is no state to start from")
+        raise NotReplayable("the recording begins in the middle: it has no frame of a worker that joined")
     joined = frames[start]
     assert isinstance(joined, WorkerJoined)
     scheduler = _make_scheduler(joined)

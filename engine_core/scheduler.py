@@ -49,7 +49,7 @@ class SchedulerConfig:
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ValueError(
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) is below max_num_seqs ({self.max_num_seqs}):"
-                " each running request needs one token per step"
+                " each running request needs one token of a step"
             )
 
 
@@ -101,7 +101,7 @@ class Scheduler:
         return self._finish(request, Stop("abort")) if request is not None else None
 
     def reset_prefix_cache(self) -> None:
-        """Makes all blocks computed so far unfindable. The running requests keep theirs."""
+        """Empties the prefix cache. The running requests keep their blocks."""
         self.kv.reset_prefix_cache(self.running)
 
     def restart(self, kv: KVCacheManager, builder: PlanBuilder) -> list[Finished]:

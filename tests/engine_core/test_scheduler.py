@@ -291,8 +291,3 @@ def test_resumed_tokens_count_as_generated(count: int) -> None:
 def test_a_budget_below_the_number_of_requests_is_refused() -> None:
     with pytest.raises(ValueError, match="max_num_batched_tokens"):
         SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=7)
-
-
-def test_an_unknown_kv_group_is_refused() -> None:
-    with pytest.raises(ValueError, match="state"):
-        KVCacheManager(8, 4, ("full", "state"), prefix_caching=True)

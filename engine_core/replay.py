@@ -1,4 +1,4 @@
-"""Replays a recording: makes its calls on a new scheduler, whose plans must equal the recorded ones byte for byte."""
+"""Replays a recording on a new scheduler, and compares every plan with the recorded one, byte by byte."""
 
 import msgspec
 

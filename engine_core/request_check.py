@@ -15,7 +15,7 @@ MAX_N = 128
 MAX_STOP_TOKEN_IDS = 128
 MAX_SEED = 2**64 - 1
 
-# Lowest and highest value of each parameter whose range is the same for every model and request, both allowed.
+# Lowest and highest value, both allowed, of the parameters with one range for every model and request.
 SAMPLING_RANGES: dict[str, tuple[float, float]] = {
     "temperature": (0.0, 2.0),
     "top_p": (0.0, 1.0),

@@ -70,7 +70,7 @@ class Scheduler:
         self._config = config
         self._suspects = Suspects()
         self._reader = ResultReader()
-        self._last_result = 0  # id of the newest step whose result is back
+        self._last_result = 0  # step id of the newest result
         self._admitted: deque[tuple[int, Admitted]] = deque()  # with the step that each first runs in
 
     @property
@@ -136,7 +136,7 @@ class Scheduler:
         while not self._extend(num_new):
             self._preempt(rule.victim(self.running))
             num_new = self._split_budget(budget, rule)
-        rows = np.flatnonzero(num_new)  # a request whose last sample is in flight has nothing left to compute
+        rows = np.flatnonzero(num_new)  # requests with their last sample in flight have nothing to compute
         slots, num_new = batch.slots[rows], num_new[rows]
         budget -= int(num_new.sum())
 

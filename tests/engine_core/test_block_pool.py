@@ -1,4 +1,4 @@
-"""Block pool and free list: every operation keeps the invariants, and the least recently used goes first."""
+"""Every operation of the block pool keeps its invariants, and the least recently used block is evicted first."""
 
 import pytest
 from hypothesis import given

@@ -18,7 +18,7 @@ def allocate(kv: KVCacheManager, request: Request, num_tokens: int | None = None
 
 
 def computed(kv: KVCacheManager, handle: int, tokens: list[int]) -> Request:
-    """A request whose prompt is computed and published."""
+    """Returns a request with its prompt computed and published."""
     request = make_core_request(handle, tokens, 4)
     assert allocate(kv, request)
     kv.publish(request, request.num_tokens)

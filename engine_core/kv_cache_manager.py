@@ -20,7 +20,9 @@ class KVCacheManager:
         """Raises ValueError for a kind of KV group that is not supported, and for fewer than one block."""
         unknown = set(kv_groups) - set(SUPPORTED_GROUPS)
         if unknown or not kv_groups:
-            raise ValueError(f"kv_groups is {list(kv_groups)}, but must be one or more of {list(SUPPORTED_GROUPS)}")
+            raise ValueError(
+                f"kv_groups {list(kv_groups)} are not supported: one or more of {list(SUPPORTED_GROUPS)} are"
+            )
         self.pool = BlockPool(num_blocks)
         self.block_size = block_size
         self.kv_groups = kv_groups

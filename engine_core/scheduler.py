@@ -228,14 +228,14 @@ class Scheduler:
 
     @property
     def _cap(self) -> int:
-        """The most tokens of one request in the next step; 0: no limit, also when there is only one request."""
+        """The most tokens of one request in the next step; 0: no limit, as for a request that is alone."""
         return self._config.long_prefill_token_threshold if len(self._requests) > 1 else 0
 
     def _step_rule(self) -> StepRule:
         return self._suspects.step_rule(self.running, self.waiting)
 
     def _split_budget(self, budget: int, rule: StepRule) -> Ints:
-        """Returns how many tokens each running request computes next, [running] int32: by rank, `budget` in all."""
+        """Returns how many tokens each running request computes next, [running] int32: by rank, up to `budget` in all."""
         num_new = rule.restrict(self.batch.num_new_tokens(self._cap), self.batch)
         if num_new.sum() <= budget:
             return num_new

@@ -31,7 +31,7 @@ def block_ids(request: Request) -> list[list[int]]:
 
 @pytest.mark.parametrize("kv_groups", [("full", "state"), ("sliding",), ()])
 def test_a_kv_group_that_is_not_supported_is_refused(kv_groups: tuple[str, ...]) -> None:
-    with pytest.raises(ValueError, match=r"kv_groups is \[.*\], but must be one or more of \['full'\]"):
+    with pytest.raises(ValueError, match=r"kv_groups \[.*\] are not supported: one or more of \['full'\] are"):
         make_kv(kv_groups=kv_groups)
 
 

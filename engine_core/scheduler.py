@@ -235,7 +235,7 @@ class Scheduler:
         return self._suspects.step_rule(self.running, self.waiting)
 
     def _split_budget(self, budget: int, rule: StepRule) -> Ints:
-        """Returns how many tokens each running request computes next, [running] int32: by rank, up to `budget` in all."""
+        """Returns how many tokens each running request computes next, [running] int32: by rank, `budget` at most."""
         num_new = rule.restrict(self.batch.num_new_tokens(self._cap), self.batch)
         if num_new.sum() <= budget:
             return num_new

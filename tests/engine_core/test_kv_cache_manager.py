@@ -151,6 +151,15 @@ def test_without_prefix_caching_nothing_is_found() -> None:
     assert kv.pool.num_free_blocks == 8
 
 
+def test_a_block_begun_before_a_reset_is_not_published_after_it() -> None:
+    kv = make_kv()
+    request = computed(kv, 0, [1, 2, 3])
+    kv.reset_prefix_cache([request])
+    request.token_ids.append(4)
+    kv.publish(request, 4)
+    assert kv.find_cached(make_core_request(1, [1, 2, 3, 4, 5], 4)) == [[]]
+
+
 def test_a_reset_empties_the_cache_and_keeps_the_blocks_of_the_running() -> None:
     kv = make_kv()
     request = computed(kv, 0, list(range(1, 10)))

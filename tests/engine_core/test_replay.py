@@ -3,7 +3,16 @@
 import msgspec
 import pytest
 
-from engine_core.flight_recorder import VERSION, Added, FlightRecorder, Planned, Recording, Resulted, WorkerJoined
+from engine_core.flight_recorder import (
+    VERSION,
+    Added,
+    FlightRecorder,
+    Planned,
+    RecordedScheduler,
+    Recording,
+    Resulted,
+    WorkerJoined,
+)
 from engine_core.kv_cache_manager import KVCacheManager
 from engine_core.plan_builder import PlanBuilder
 from engine_core.replay import NotReplayable, ReplayDiffers, replay
@@ -33,7 +42,7 @@ def test_every_plan_is_made_again() -> None:
 
 
 def test_all_calls_are_made_again() -> None:
-    """Aborts, a reset, a request with priority, and a worker that dies with a step in flight."""
+    """An abort, a reset, and a worker that dies with steps in flight."""
     recorder = FlightRecorder()
     pipe = recorded(recorder)
     add_all(pipe.scheduler, *(make_core_request(handle, [1, 2, 3, 4, handle], 9) for handle in range(3)))
@@ -41,13 +50,24 @@ def test_all_calls_are_made_again() -> None:
     pipe.scheduler.abort(1)
     pipe.scheduler.reset_prefix_cache()
     pipe.take()
+    add_all(pipe.scheduler, make_core_request(3, [1, 2, 3, 4, 3], 9))
+    assert pipe.plan() and pipe.worker.step_tokens[-1] == 1 + 1 + 5, "the first block is computed again"
     pipe.scheduler.restart(make_kv(), PlanBuilder(2, 1))
     second = Pipe(pipe.scheduler, FakeWorker(FACTS))
-    urgent = make_core_request(5, [1, 2, 3, 4, 5], 4)
-    urgent.priority = -1
-    add_all(second.scheduler, urgent)
     second.run()
     assert replay(recorder.recording()) == second.scheduler.counters.steps
+
+
+def test_priorities_count_again() -> None:
+    recorder = FlightRecorder()
+    config = SchedulerConfig(1, 16, by_priority=True)
+    pipe = Pipe(RecordedScheduler(make_kv(), PlanBuilder(1, 1), config, recorder), FakeWorker(FACTS))
+    urgent = make_core_request(1, [4, 5], 3)
+    urgent.priority = -1
+    add_all(pipe.scheduler, make_core_request(0, [1, 2, 3], 3), urgent)
+    pipe.run()
+    assert pipe.admitted == [1, 0]
+    assert replay(recorder.recording()) == pipe.scheduler.counters.steps
 
 
 def test_preemptions_are_made_again() -> None:
@@ -76,6 +96,23 @@ def test_a_replay_begins_where_the_first_worker_joined() -> None:
     frames = recorder.recording().frames
     assert isinstance(frames[0], WorkerJoined)
     assert replay(Recording(VERSION, frames[1:])) == pipe.scheduler.counters.steps - 1
+
+
+def test_suspects_are_suspects_again() -> None:
+    """The last worker joins after two deaths without a token: each request runs alone, one after the other."""
+    recorder = FlightRecorder()
+    pipe = recorded(recorder)
+    add_all(pipe.scheduler, *(make_core_request(handle, [1, 2, handle], 9) for handle in range(2)))
+    for epoch in (2, 3):
+        assert pipe.plan()
+        pipe.scheduler.restart(make_kv(), PlanBuilder(epoch, 1))
+        pipe = Pipe(pipe.scheduler, FakeWorker(FACTS))
+    pipe.run()
+    frames = recorder.recording().frames
+    last = max(index for index, frame in enumerate(frames) if isinstance(frame, WorkerJoined))
+    made = plans(Recording(VERSION, frames[last:]))
+    assert [len(plan.new_requests) for plan in made[:2]] == [1, 1]
+    assert replay(Recording(VERSION, frames[last:])) == len(made)
 
 
 @pytest.mark.parametrize("count", [0, 2])

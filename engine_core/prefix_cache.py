@@ -25,8 +25,8 @@ class PrefixCache:
         size, token_ids = self._block_size, request.token_ids
         found: list[list[Block]] = [[] for _ in range(self._num_groups)]
         for index in range((len(token_ids) - 1) // size):
-            parent = chain_hash(request.block_hashes, request.root_hash, token_ids, size, index)
-            row = self._find_row(parent, tuple(token_ids[index * size : (index + 1) * size]))
+            parent_hash = chain_hash(request.block_hashes, request.root_hash, token_ids, size, index)
+            row = self._find_row(parent_hash, tuple(token_ids[index * size : (index + 1) * size]))
             if row is None:
                 break
             for blocks, block in zip(found, row, strict=True):
@@ -63,11 +63,11 @@ class PrefixCache:
         for request in running:
             request.unpublished = None
 
-    def _find_row(self, parent: bytes, tokens: tuple[int, ...]) -> list[Block] | None:
+    def _find_row(self, parent_hash: bytes, tokens: tuple[int, ...]) -> list[Block] | None:
         """Returns one block per KV group, or None. Publishes the next of the unpublished blocks attached to them."""
         row = []
         for group in range(self._num_groups):
-            block = self._pool.find((group, parent, tokens))
+            block = self._pool.find((group, parent_hash, tokens))
             if block is None:
                 return None
             row.append(block)
@@ -84,11 +84,13 @@ class PrefixCache:
         while unpublished.next < unpublished.end and unpublished.parent is None:
             index = unpublished.next
             unpublished.next += 1
-            parent = chain_hash(unpublished.block_hashes, unpublished.root_hash, unpublished.token_ids, size, index)
+            parent_hash = chain_hash(
+                unpublished.block_hashes, unpublished.root_hash, unpublished.token_ids, size, index
+            )
             tokens = tuple(unpublished.token_ids[index * size : (index + 1) * size])
             for group, blocks in enumerate(unpublished.blocks):
                 block = blocks[index]
                 if block.take_number > unpublished.last_take:
                     return  # reused, and so are the blocks after it
-                if self._pool.publish(block, (group, parent, tokens)) and unpublished.parent is None:
+                if self._pool.publish(block, (group, parent_hash, tokens)) and unpublished.parent is None:
                     unpublished.parent, block.unpublished = block, unpublished

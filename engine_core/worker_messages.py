@@ -57,13 +57,13 @@ class ModelFacts(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         """Raises ValueError for values out of range."""
         ranges = (
-            ("served_model_names", len(self.served_model_names), 1, MAX_NAMES),
+            ("number of served_model_names", len(self.served_model_names), 1, MAX_NAMES),
             ("max_model_len", self.max_model_len, 1, MAX_LENGTH),
             ("vocab_size", self.vocab_size, 1, MAX_LENGTH),
-            ("eos_token_ids", len(self.eos_token_ids), 0, MAX_IDS),
+            ("number of eos_token_ids", len(self.eos_token_ids), 0, MAX_IDS),
             ("block_size", self.block_size, 1, MAX_LENGTH),
             ("num_blocks", self.num_blocks, 1, MAX_BLOCKS),
-            ("kv_groups", len(self.kv_groups), 1, MAX_KV_GROUPS),
+            ("number of kv_groups", len(self.kv_groups), 1, MAX_KV_GROUPS),
             ("max_logprobs", self.max_logprobs, 0, self.vocab_size),
         )
         for name, value, low, high in ranges:

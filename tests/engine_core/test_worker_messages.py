@@ -107,7 +107,7 @@ def test_a_number_may_be_the_lowest_and_the_highest_of_its_range(name: str) -> N
 def test_a_list_may_have_the_fewest_and_the_most_entries(name: str, low: int, high: int, item: object) -> None:
     for length in (low, high):
         assert len(getattr(make_facts(**{name: (item,) * length}), name)) == length
-    with pytest.raises(ValueError, match=f"^{name} is {high + 1}, but must be from {low} to {high}$"):
+    with pytest.raises(ValueError, match=f"^number of {name} is {high + 1}, but must be from {low} to {high}$"):
         make_facts(**{name: (item,) * (high + 1)})
 
 

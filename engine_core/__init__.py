@@ -1,1 +1,1 @@
-"""The brain: requests, blocks, prefix cache, scheduler, step plan. Pure Python: no torch, no sockets, no clock."""
+"""The scheduler and all it needs: requests, KV blocks, prefix cache, step plans. Imports no torch, sockets or clock."""

@@ -1,7 +1,7 @@
-"""The running requests as columns, one place per slot: what changes at every step changes for all of them at once.
+"""Keeps the counts of the running requests as numpy columns, one row per slot, so that a step updates all of them at
+once.
 
-The scheduler decides; this only counts. A request that waits has nothing here: nothing of it is computed, and all that
-it has is known.
+The scheduler decides, the batch counts. A waiting request has no row: none of its tokens is computed.
 """
 
 from bisect import bisect_left, insort
@@ -13,23 +13,23 @@ import numpy.typing as npt
 from engine_core.request import Request
 
 Ints = npt.NDArray[np.int32]
-Rank = tuple[int, int]  # priority, arrival
+Rank = tuple[int, int]  # priority, arrival; the smallest ranks first
 
 
 class Batch:
-    """Columns are int32 [max_num_seqs], by slot; only those of running requests mean anything."""
+    """Columns are int32 [max_num_seqs], indexed by slot; rows of free slots hold old values."""
 
     def __init__(self, max_num_seqs: int, rank: Callable[[Request], Rank]) -> None:
         self.handles = np.zeros(max_num_seqs, dtype=np.int32)
-        self.num_prompt = np.zeros(max_num_seqs, dtype=np.int32)
-        self.num_computed = np.zeros(max_num_seqs, dtype=np.int32)  # once the plans that were sent have run
-        self.sample_end = np.zeros(max_num_seqs, dtype=np.int32)  # output tokens known or sampled, ids here or not yet
-        self.max_tokens = np.zeros(max_num_seqs, dtype=np.int32)
-        self.logprob_widths = np.zeros(max_num_seqs, dtype=np.int32)  # entries per token; 0: the request wants none
-        self.num_blocks = np.zeros(max_num_seqs, dtype=np.int32)  # that the request has
-        self.num_sent_blocks = np.zeros(max_num_seqs, dtype=np.int32)  # that the worker knows of
-        self.slots = np.zeros(0, dtype=np.int32)  # of the running, by rank
-        self.running: list[Request] = []  # by rank: the last of them gives way first
+        self.num_prompt = np.zeros(max_num_seqs, dtype=np.int32)  # prompt tokens
+        self.num_computed = np.zeros(max_num_seqs, dtype=np.int32)  # tokens with KV, once all plans made so far ran
+        self.sample_end = np.zeros(max_num_seqs, dtype=np.int32)  # output tokens, including those still in flight
+        self.max_tokens = np.zeros(max_num_seqs, dtype=np.int32)  # limit of the output, in tokens
+        self.logprob_widths = np.zeros(max_num_seqs, dtype=np.int32)  # logprobs per output token; 0: none requested
+        self.num_blocks = np.zeros(max_num_seqs, dtype=np.int32)  # blocks of the request, per KV group
+        self.num_sent_blocks = np.zeros(max_num_seqs, dtype=np.int32)  # of these, blocks already in a plan
+        self.slots = np.zeros(0, dtype=np.int32)  # [running], slots of `running` in the same order
+        self.running: list[Request] = []  # by rank: the last one is preempted first
         self._by_slot: list[Request | None] = [None] * max_num_seqs
         self.free_slots = list(range(max_num_seqs - 1, -1, -1))
         self._rank = rank
@@ -39,12 +39,13 @@ class Batch:
         return not self.free_slots
 
     def at(self, slot: int) -> Request:
+        """Returns the request in a slot that is in use."""
         request = self._by_slot[slot]
         assert request is not None, f"slot {slot} is free"
         return request
 
     def join(self, request: Request, num_computed_tokens: int) -> None:
-        """Gives the request a slot."""
+        """Gives the request a slot and fills in its row. Its blocks must be allocated."""
         slot = request.slot = self.free_slots.pop()
         self._by_slot[slot] = request
         self.handles[slot] = request.handle
@@ -55,40 +56,45 @@ class Batch:
         self.logprob_widths[slot] = 0 if request.sampling.logprobs is None else 1 + request.sampling.logprobs
         self.num_blocks[slot] = self.num_sent_blocks[slot] = len(request.blocks[0])
         insort(self.running, request, key=self._rank)
-        self.slots = np.insert(self.slots, self._place(request), slot)
+        self.slots = np.insert(self.slots, self._index(request), slot)
 
     def leave(self, request: Request) -> None:
-        """Takes the slot away."""
+        """Frees the request's slot."""
         assert request.slot is not None
-        place = self._place(request)
-        assert self.running.pop(place) is request
-        self.slots = np.delete(self.slots, place)
+        index = self._index(request)
+        assert self.running.pop(index) is request
+        self.slots = np.delete(self.slots, index)
         self._by_slot[request.slot] = None
         self.free_slots.append(request.slot)
         request.slot = None
 
-    def wanted(self, cap: int) -> Ints:
-        """Tokens that each of the running would compute next, [running]: all that its next sample needs, `cap` at most.
-        The last token that max_tokens allows is never computed, for nothing is sampled after it."""
-        slots = self.slots
-        wanted: Ints = self._needed(slots) - self.num_computed[slots]
-        return np.minimum(wanted, cap) if cap else wanted
+    def num_new_tokens(self, cap: int) -> Ints:
+        """Returns how many tokens each running request would compute next, [running] int32: all that its next sample
+        needs, but at most `cap`; 0 means no cap.
 
-    def num_owed_blocks(self, block_size: int) -> int:
-        """Blocks that the running need for their known tokens, and do not have yet."""
-        wanted = -(-self._needed(self.slots) // block_size)
-        return int(np.maximum(wanted - self.num_blocks[self.slots], 0).sum())
+        The last token that max_tokens allows is never computed: nothing is sampled after it.
+        """
+        slots = self.slots
+        num_new: Ints = self._num_needed(slots) - self.num_computed[slots]
+        return np.minimum(num_new, cap) if cap else num_new
+
+    def num_blocks_to_allocate(self, block_size: int) -> int:
+        """Returns how many more blocks, per KV group, the running requests need for all of their known tokens."""
+        needed = -(-self._num_needed(self.slots) // block_size)
+        return int(np.maximum(needed - self.num_blocks[self.slots], 0).sum())
 
     def advance(self, slots: Ints, num_new_tokens: Ints) -> npt.NDArray[np.bool_]:
-        """A plan computes so many tokens of these requests; says which of them sample."""
+        """Counts `num_new_tokens` of each of `slots` as computed. Returns which rows sample. All three are [rows]."""
         self.num_computed[slots] += num_new_tokens
-        samples: npt.NDArray[np.bool_] = self.num_computed[slots] == self._needed(slots)
+        samples: npt.NDArray[np.bool_] = self.num_computed[slots] == self._num_needed(slots)
         self.sample_end[slots[samples]] += 1
         return samples
 
-    def _needed(self, slots: Ints) -> Ints:
+    def _num_needed(self, slots: Ints) -> Ints:
+        """Returns how many computed tokens the next sample of each slot needs, [rows] int32."""
         needed: Ints = self.num_prompt[slots] + np.minimum(self.sample_end[slots], self.max_tokens[slots] - 1)
         return needed
 
-    def _place(self, request: Request) -> int:
+    def _index(self, request: Request) -> int:
+        """Returns the request's index in `running`."""
         return bisect_left(self.running, self._rank(request), key=self._rank)

@@ -1,27 +1,26 @@
-"""A block of the KV cache, the list of those that are free, and what hangs behind one that can be found.
+"""One block of the KV cache, the list of free blocks, and the blocks of a request that the prefix cache has yet to
+publish.
 
-Holds no rules: who takes, shares and publishes is up to engine_core/block_pool.py and engine_core/prefix_cache.py.
+Data only: engine_core/block_pool.py and engine_core/prefix_cache.py decide which blocks are taken, shared, published.
 """
 
 import sys
 from collections.abc import Iterator
 
-BlockKey = tuple[int, bytes, tuple[int, ...]]  # KV group, hash of all blocks before, token ids
+BlockKey = tuple[int, bytes, tuple[int, ...]]  # KV group, hash of all blocks before this one, its token ids
 
 
 class Block:
-    """One block; `prev` and `next` link it while it is free."""
+    """One block of one KV group. `prev` and `next` link it into the free list."""
 
-    __slots__ = ("block_id", "key", "next", "prev", "ref_count", "taken", "unpublished")
+    __slots__ = ("block_id", "key", "next", "prev", "ref_count", "take_number", "unpublished")
 
     def __init__(self, block_id: int) -> None:
         self.block_id = block_id
         self.ref_count = 0
-        self.taken = 0  # how many takes the pool had seen when this block was taken last, that one included
-        self.key: BlockKey | None = None  # set while the block can be found
-        self.unpublished: UnpublishedBlocks | None = (
-            None  # the blocks behind it that cannot be found yet; only beside a key
-        )
+        self.take_number = 0  # the pool's num_takes right after this block was last taken
+        self.key: BlockKey | None = None  # set while the prefix cache can find the block
+        self.unpublished: UnpublishedBlocks | None = None  # blocks that follow this one; only set together with `key`
         self.prev: Block | None = None
         self.next: Block | None = None
 
@@ -30,9 +29,12 @@ class Block:
 
 
 class UnpublishedBlocks:
-    """Full blocks of one request, from `next` to `end`, that nobody can find yet. The lists are the request's own."""
+    """Full blocks of one request, indices `next` to `end`, that the prefix cache cannot find yet.
 
-    __slots__ = ("block_hashes", "blocks", "end", "holder", "next", "root_hash", "token_ids", "until")
+    The lists are the request's own, not copies: they grow with it.
+    """
+
+    __slots__ = ("block_hashes", "blocks", "end", "last_take", "next", "parent", "root_hash", "token_ids")
 
     def __init__(
         self,
@@ -47,8 +49,8 @@ class UnpublishedBlocks:
         self.block_hashes = block_hashes
         self.blocks = blocks  # per KV group
         self.next = self.end = next
-        self.until = sys.maxsize  # takes of the pool; a block that was taken later is somebody else's
-        self.holder: Block | None = None  # the published block that it hangs behind
+        self.last_take = sys.maxsize  # a block with a higher take_number has been reused by another request
+        self.parent: Block | None = None  # the published block right before `next`
 
 
 class FreeList:
@@ -81,7 +83,7 @@ class FreeList:
         self._length -= 1
 
     def popleft(self) -> Block:
-        """Raises IndexError when empty."""
+        """Removes and returns the least recently used block. Raises IndexError when the list is empty."""
         first = self._ends.next
         if first is None or first is self._ends:
             raise IndexError("no free block")

@@ -1,7 +1,7 @@
-"""Chained hashes of full blocks: equal hash means equal tokens, equal everything before them, equal extra keys.
+"""Chained hashes of full blocks: equal hash means equal tokens, equal tokens before them, and equal extra keys.
 
-SHA-256, so that a client cannot make two prompts collide. The chain starts from a root that holds what separates
-caches (the weights' version, the request's cache_salt), so each later hash depends on it.
+SHA-256, so that a client cannot make two prompts collide. The chain starts from a root hash of everything that
+separates caches (the weights' version, the request's cache_salt), so every later hash depends on it.
 """
 
 import functools
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 
 def root_hash(weights_version: str, cache_salt: str) -> bytes:
-    """What the chain of a request starts from, 32 bytes."""
+    """Returns the hash that starts the chain of a request, 32 bytes."""
     digest = hashlib.sha256()
     for part in (weights_version, cache_salt):
         encoded = part.encode()
@@ -20,7 +20,10 @@ def root_hash(weights_version: str, cache_salt: str) -> bytes:
 
 
 def chain_hash(hashes: list[bytes], root: bytes, token_ids: list[int], block_size: int, num_blocks: int) -> bytes:
-    """Of the first `num_blocks` blocks, which are full; the root for none. `hashes` are the known ones, and grow."""
+    """Returns the hash of the first `num_blocks` blocks, which must be full, 32 bytes; `root` when there are none.
+
+    `hashes[i]` is the hash of the first i + 1 blocks. Missing ones are computed and appended.
+    """
     if num_blocks == 0:
         return root
     for index in range(len(hashes), num_blocks):

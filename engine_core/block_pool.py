@@ -1,7 +1,7 @@
-"""All blocks of the KV cache: who uses which, which are free, and which of the free still hold a known prefix.
+"""Owns all blocks of the KV cache: which are in use, which are free, and which hold a prefix that can be found.
 
-A block is used while its ref_count is above 0, and in the free list otherwise. A free block keeps its hash until
-somebody takes it, so the free list is also the LRU order of the prefix cache. Every operation is O(1) per block.
+A block is in use while its ref_count is above 0, and in the free list otherwise. A free block keeps its key until it is
+taken again, so the free list is also the LRU order of the prefix cache. Every operation is O(1) per block.
 """
 
 from collections.abc import Iterable
@@ -11,14 +11,15 @@ from engine_core.block import Block, BlockKey, FreeList
 
 class BlockPool:
     def __init__(self, num_blocks: int) -> None:
+        """Raises ValueError for fewer than one block."""
         if num_blocks < 1:
-            raise ValueError(f"a KV cache needs at least one block, not {num_blocks}")
+            raise ValueError(f"num_blocks is {num_blocks}, but a KV cache needs at least 1")
         self.blocks = [Block(block_id) for block_id in range(num_blocks)]
         self._free = FreeList()
         for block in self.blocks:
             self._free.append(block)
         self._by_key: dict[BlockKey, Block] = {}
-        self.num_takes = 0
+        self.num_takes = 0  # calls of take() so far
 
     @property
     def num_blocks(self) -> int:
@@ -29,26 +30,29 @@ class BlockPool:
         return len(self._free)
 
     def take(self, count: int) -> list[Block]:
-        """`count` blocks for one owner; their old contents are forgotten. Raises IndexError when too few are free."""
+        """Returns `count` free blocks, each with one owner; their old contents can no longer be found.
+
+        Raises IndexError, and changes nothing, when fewer are free.
+        """
         if count > len(self._free):
-            raise IndexError(f"{count} blocks wanted, {len(self._free)} free")
+            raise IndexError(f"cannot take {count} blocks: {len(self._free)} are free")
         self.num_takes += 1
         taken = [self._free.popleft() for _ in range(count)]
         for block in taken:
-            self._forget(block)
+            self._unpublish(block)
             block.ref_count = 1
-            block.taken = self.num_takes
+            block.take_number = self.num_takes
         return taken
 
     def share(self, blocks: Iterable[Block]) -> None:
-        """One more owner for blocks that were found by their hash."""
+        """Adds an owner to blocks that were found by their key."""
         for block in blocks:
             if block.ref_count == 0:
                 self._free.remove(block)
             block.ref_count += 1
 
     def release(self, blocks: Iterable[Block]) -> None:
-        """One owner less. Those without an owner become free, the first given becoming the first to be evicted."""
+        """Removes an owner from each block. Blocks without an owner become free; the first given is evicted first."""
         for block in blocks:
             assert block.ref_count > 0, f"{block} released twice"
             block.ref_count -= 1
@@ -56,23 +60,27 @@ class BlockPool:
                 self._free.append(block)
 
     def find(self, key: BlockKey) -> Block | None:
+        """Returns the published block with this key, in use or free."""
         return self._by_key.get(key)
 
     def publish(self, block: Block, key: BlockKey) -> bool:
-        """Makes a full block findable. False: another block holds the same contents already, and that one stays."""
+        """Gives a full block its key, by which it can be found.
+
+        Returns False, and changes nothing, if it has a key already or another block has this key.
+        """
         if block.key is not None or key in self._by_key:
             return False
         block.key = key
         self._by_key[key] = block
         return True
 
-    def forget_all(self) -> None:
-        """No block can be found by its hash any more."""
+    def unpublish_all(self) -> None:
+        """Removes the keys of all blocks. Owners and the free list stay."""
         for block in self._by_key.values():
             block.key = block.unpublished = None
         self._by_key.clear()
 
-    def _forget(self, block: Block) -> None:
+    def _unpublish(self, block: Block) -> None:
         if block.key is not None:
             del self._by_key[block.key]
             block.key = block.unpublished = None

@@ -1,4 +1,4 @@
-"""What the scheduler tells of its requests after a step. Handles are the core's own."""
+"""The events that the scheduler returns after a step. Handles are the core's own."""
 
 from dataclasses import dataclass, field
 
@@ -9,14 +9,14 @@ from engine_core.request import Stop
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """The request runs for the first time."""
+    """The request runs for the first time. `num_cached_tokens` of its prompt came from the prefix cache."""
 
     handle: int
     num_cached_tokens: int
 
 
 class Logprobs(msgspec.Struct, frozen=True, gc=False):
-    """`width` entries per token: the sampled token first, then the top ones; natural logarithm."""
+    """`width` entries per token, flat: the sampled token first, then the top ones. `values` are natural logarithms."""
 
     width: int
     token_ids: list[int]
@@ -24,7 +24,10 @@ class Logprobs(msgspec.Struct, frozen=True, gc=False):
 
 
 class NewTokens(msgspec.Struct, frozen=True, gc=False):
-    """One for each running request and step: making it must cost next to nothing, and it can be in no cycle."""
+    """New output tokens of one request, the first at index `start_index`.
+
+    A step makes one per running request, so it must be cheap: it is never in a cycle, and the collector skips it.
+    """
 
     handle: int
     start_index: int
@@ -53,17 +56,17 @@ class StepEvents:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerStats:
-    """The state now, and counters since the start."""
+    """The current state (num_running to num_blocks) and counters since the start (the rest)."""
 
     num_running: int
     num_waiting: int
-    waiting_tokens: int
+    waiting_tokens: int  # known tokens of the waiting requests
     num_free_blocks: int
     num_blocks: int
     num_steps: int
     num_preemptions: int
     prefix_cache_queries: int  # tokens
     prefix_cache_hits: int  # tokens
-    num_chunked_rows: int
+    num_chunked_rows: int  # rows of plans that sample nothing: more of their known tokens are left to compute
     num_scheduled_tokens: int
-    num_steps_ahead: int
+    num_steps_ahead: int  # plans made before the previous result was back

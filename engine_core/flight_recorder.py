@@ -1,7 +1,7 @@
-"""Remembers what went into a scheduler and what came out, the newest last, so that a run can be gone through again.
+"""Records the calls of a scheduler and what they returned, the newest last, so that a run can be replayed.
 
-A scheduler is a function of what it is told, so that is all there is to keep. Nothing is copied or encoded until
-somebody asks: plans and results never change, and a request's tokens are only ever appended to.
+A scheduler is a pure function of its calls, so nothing else is needed. Nothing is copied or encoded until recording()
+is called: plans and results never change, and a request's tokens are only ever appended to.
 """
 
 from collections import deque
@@ -17,12 +17,14 @@ from engine_core.scheduler import Scheduler, SchedulerConfig
 from engine_core.step_plan import SamplingParams, StepPlan, StepResult, pack_i32
 
 VERSION = 1
-MAX_BYTES = 16 * 2**20  # of plans, results and tokens that are held, about
+MAX_BYTES = 16 * 2**20  # estimated memory of the ring: plans, results and tokens
 
 
 class RecordedRequest(msgspec.Struct, array_like=True):
+    """A request at the time of a call: what Request needs to be built again."""
+
     handle: int
-    token_ids: bytes  # known then: prompt, and output if it was resumed or ran before
+    token_ids: bytes  # int32; prompt, then output of a request that was resumed or ran before
     num_prompt_tokens: int
     sampling: SamplingParams
     seed: int
@@ -36,7 +38,7 @@ class RecordedRequest(msgspec.Struct, array_like=True):
 
 
 class WorkerJoined(msgspec.Struct, tag="worker"):
-    """Nothing is computed and nobody runs: whoever replays can begin here."""
+    """A worker registered. Nothing is computed and no request runs, so a replay can start at this frame."""
 
     epoch: int
     num_blocks: int
@@ -45,7 +47,7 @@ class WorkerJoined(msgspec.Struct, tag="worker"):
     prefix_caching: bool
     config: SchedulerConfig = msgspec.field(name="limits")
     waiting: list[RecordedRequest]
-    free_slots: list[int]  # the next one last
+    free_slots: list[int]  # the last one is given out first
 
 
 class Added(msgspec.Struct, tag="add"):
@@ -61,7 +63,7 @@ class PrefixCacheReset(msgspec.Struct, tag="reset"):
 
 
 class Planned(msgspec.Struct, tag="plan"):
-    """The scheduler was asked for a plan; None where there was nothing to compute, or it did not return."""
+    """A call of schedule(). The plan is None when there was nothing to compute, or when the call raised."""
 
     plan: StepPlan | None
 
@@ -79,8 +81,9 @@ class Recording(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """A request as it was when it was seen."""
+class _Snapshot:
+    """A request at the time of a call. Of `request`, only fields that never change, and the first `num_tokens` of
+    token_ids, are read later."""
 
     request: Request
     num_tokens: int
@@ -89,8 +92,10 @@ class _Seen:
     strikes: int
 
     @staticmethod
-    def now(request: Request) -> "_Seen":
-        return _Seen(request, request.num_tokens, request.num_cached_tokens, request.num_preemptions, request.strikes)
+    def now(request: Request) -> "_Snapshot":
+        return _Snapshot(
+            request, request.num_tokens, request.num_cached_tokens, request.num_preemptions, request.strikes
+        )
 
     def recorded(self) -> RecordedRequest:
         request = self.request
@@ -111,31 +116,36 @@ class _Seen:
 
 
 class FlightRecorder:
-    """A ring of so many bytes. One thread puts; any other may ask for the recording meanwhile."""
+    """A ring of about `max_bytes`. One thread may call put(); any thread may call recording()."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._max_bytes = max_bytes
         self._num_bytes = 0
-        self._ring: deque[tuple[Frame | _Seen, tuple[_Seen, ...], int]] = deque()  # frame, who waited, bytes
+        self._ring: deque[tuple[Frame | _Snapshot, tuple[_Snapshot, ...], int]] = deque()  # frame, waiting, bytes
 
-    def put(self, frame: Frame | _Seen, num_bytes: int, waiting: tuple[_Seen, ...] = ()) -> None:
+    def put(self, frame: Frame | _Snapshot, num_bytes: int, waiting: tuple[_Snapshot, ...] = ()) -> None:
+        """Appends a frame of `num_bytes`, and drops the oldest frames beyond the limit.
+
+        `waiting` are the queued requests; only a WorkerJoined has any.
+        """
         self._ring.append((frame, waiting, num_bytes))
         self._num_bytes += num_bytes
         while self._num_bytes > self._max_bytes:
             self._num_bytes -= self._ring.popleft()[-1]
 
     def recording(self) -> Recording:
+        """Returns the frames in the ring, the oldest first."""
         frames: list[Frame] = []
-        for frame, waiting, _ in list(self._ring):  # copied in one step: no other thread gets a turn in between
+        for frame, waiting, _ in list(self._ring):  # list() of a deque is atomic under the GIL: put() cannot interfere
             if isinstance(frame, WorkerJoined):
-                frames.append(msgspec.structs.replace(frame, waiting=[seen.recorded() for seen in waiting]))
+                frames.append(msgspec.structs.replace(frame, waiting=[request.recorded() for request in waiting]))
             else:
-                frames.append(Added(frame.recorded()) if isinstance(frame, _Seen) else frame)
+                frames.append(Added(frame.recorded()) if isinstance(frame, _Snapshot) else frame)
         return Recording(VERSION, frames)
 
 
 class RecordedScheduler(Scheduler):
-    """What goes in is put down before anything is done with it, so that what breaks is on record."""
+    """Records every call before it runs, so that a call that raises is in the recording; a restart after it ran."""
 
     def __init__(
         self, kv: KVCacheManager, builder: PlanBuilder, config: SchedulerConfig, recorder: FlightRecorder
@@ -145,7 +155,8 @@ class RecordedScheduler(Scheduler):
         self._record_worker()
 
     def add(self, request: Request) -> Finished | None:
-        self._recorder.put(_Seen.now(request), 40 * request.num_tokens)  # as Python ints, and once more in a plan
+        num_bytes = 40 * request.num_tokens  # of the token ids as Python ints, and again in a plan
+        self._recorder.put(_Snapshot.now(request), num_bytes)
         return super().add(request)
 
     def abort(self, handle: int) -> Finished | None:
@@ -171,7 +182,7 @@ class RecordedScheduler(Scheduler):
 
     def update(self, result: StepResult) -> StepEvents:
         num_bytes = 500 + 12 * len(result.handles) + len(result.logprob_token_ids) + len(result.logprobs)
-        self._recorder.put(Resulted(result), num_bytes)  # with the plan that it answers
+        self._recorder.put(Resulted(result), num_bytes)  # of the result and of its plan
         return super().update(result)
 
     def _record_worker(self) -> None:
@@ -185,4 +196,4 @@ class RecordedScheduler(Scheduler):
             waiting=[],
             free_slots=list(self.batch.free_slots),
         )
-        self._recorder.put(frame, 500, tuple(_Seen.now(request) for request in self.waiting))
+        self._recorder.put(frame, 500, tuple(_Snapshot.now(request) for request in self.waiting))

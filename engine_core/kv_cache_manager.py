@@ -1,8 +1,8 @@
-"""Which blocks each request has, and which of them others may share.
+"""Allocates blocks to requests, and publishes those that other requests may share.
 
-Takes the model's KV groups (sets of layers with one kind of block); a request has one list of blocks per group. A
-block of a prompt may be shared as soon as a plan computes its last token, for later plans run after that one; those of
-an answer once the request gives them back.
+The model's layers are split into KV groups, each with one kind of block. A request has one list of blocks per group. A
+block of a prompt may be shared as soon as a plan computes its last token, because later plans run after that one. A
+block of an answer may be shared once the request has released it.
 """
 
 from collections.abc import Iterable
@@ -12,15 +12,17 @@ from engine_core.block_pool import BlockPool
 from engine_core.prefix_cache import PrefixCache
 from engine_core.request import Request
 
-SUPPORTED_GROUPS = ("full",)
+SUPPORTED_GROUPS = ("full",)  # kinds of attention
 
 
 class KVCacheManager:
     def __init__(self, num_blocks: int, block_size: int, kv_groups: tuple[str, ...], prefix_caching: bool) -> None:
-        """Raises ValueError for a kind of KV group that has no rule here."""
+        """Raises ValueError for a kind of KV group that is not supported, and for fewer than one block."""
         unknown = set(kv_groups) - set(SUPPORTED_GROUPS)
         if unknown or not kv_groups:
-            raise ValueError(f"KV groups {sorted(unknown)} are not supported, only {SUPPORTED_GROUPS}")
+            raise ValueError(
+                f"kv_groups {list(kv_groups)} are not supported: one or more of {list(SUPPORTED_GROUPS)} are"
+            )
         self.pool = BlockPool(num_blocks)
         self.block_size = block_size
         self.kv_groups = kv_groups
@@ -33,59 +35,62 @@ class KVCacheManager:
 
     @property
     def capacity_tokens(self) -> int:
-        """Tokens of one request that fit when it is alone."""
+        """Tokens that one request may have when it uses the whole cache."""
         return self.pool.num_blocks // self._num_groups * self.block_size
 
     def find_cached(self, request: Request) -> list[list[Block]]:
-        """The longest known prefix, per group, without the last known token."""
+        """Returns the blocks of the longest cached prefix, per KV group. The last known token is never part of it."""
         return self._cache.find(request) if self._cache is not None else [[] for _ in range(self._num_groups)]
 
-    def admit(self, request: Request, cached: list[list[Block]], num_tokens: int, num_owed_blocks: int) -> bool:
-        """Gives a waiting request its cached blocks, and room for `num_tokens` in all.
+    def allocate(self, request: Request, cached: list[list[Block]], num_tokens: int, num_reserved_blocks: int) -> bool:
+        """Gives a waiting request its `cached` blocks, and new ones for its first `num_tokens` tokens.
 
-        False: too few blocks are free for all of its known tokens, beside those that the running still need for theirs.
-        It would only drive somebody out.
+        Returns False, and changes nothing, unless blocks for all of its known tokens are free and
+        `num_reserved_blocks` per KV group remain for the running requests. Otherwise it would soon cause a preemption.
         """
         num_cached_blocks = len(cached[0])
-        taken_from_free = sum(block.ref_count == 0 for blocks in cached for block in blocks)
-        wanted = self.blocks_for(request.num_tokens) - num_cached_blocks + num_owed_blocks
-        if wanted * self._num_groups > self.pool.num_free_blocks - taken_from_free:
+        num_cached_free = sum(block.ref_count == 0 for blocks in cached for block in blocks)
+        needed = self.blocks_for(request.num_tokens) - num_cached_blocks + num_reserved_blocks
+        if needed * self._num_groups > self.pool.num_free_blocks - num_cached_free:
             return False
         for blocks in cached:
             self.pool.share(blocks)
         request.blocks = [list(blocks) for blocks in cached]
         if self._cache is not None:
-            self._cache.begin(request, num_cached_blocks)
+            self._cache.start(request, num_cached_blocks)
         return self.extend(request, num_tokens)
 
     def extend(self, request: Request, num_tokens: int) -> bool:
-        """Room for `num_tokens` in all. False, and nothing changed: too few blocks are free."""
-        wanted = self.blocks_for(num_tokens) - len(request.blocks[0])
-        if wanted > 0:
-            if wanted * self._num_groups > self.pool.num_free_blocks:
+        """Appends new blocks until the request has room for its first `num_tokens` tokens.
+
+        Returns False, and changes nothing, when too few blocks are free.
+        """
+        missing = self.blocks_for(num_tokens) - len(request.blocks[0])
+        if missing > 0:
+            if missing * self._num_groups > self.pool.num_free_blocks:
                 return False
             for blocks in request.blocks:
-                blocks.extend(self.pool.take(wanted))
+                blocks.extend(self.pool.take(missing))
         return True
 
     def free(self, request: Request) -> None:
-        """Takes all blocks from a request; the end of its chain is evicted before the beginning."""
+        """Releases all blocks of a request, the last one first: it is evicted before the blocks that precede it."""
         if self._cache is not None:
-            self._cache.end(request)
+            self._cache.stop(request)
         for blocks in request.blocks:
             self.pool.release(reversed(blocks))
         request.blocks = []
 
     def publish(self, request: Request, num_computed_tokens: int) -> None:
-        """Makes findable what is full and known of the first `num_computed_tokens`."""
+        """Lets other requests find the full blocks of known tokens among the first `num_computed_tokens`."""
         if self._cache is not None:
             self._cache.publish(request, num_computed_tokens)
 
-    def forget_all(self, owners: Iterable[Request]) -> None:
-        """No block can be found any more; nor can later ones of their owners, which stand on these."""
+    def reset_prefix_cache(self, running: Iterable[Request]) -> None:
+        """Empties the prefix cache. Later blocks of the `running` are not published: they follow removed ones."""
         if self._cache is not None:
-            self._cache.forget_all(owners)
+            self._cache.reset(running)
 
     def blocks_for(self, num_tokens: int) -> int:
-        """Blocks of each KV group."""
+        """Returns how many blocks `num_tokens` tokens fill, per KV group; the last one may be partly filled."""
         return -(-num_tokens // self.block_size)

@@ -1,4 +1,4 @@
-"""Turns the rows that the scheduler chose into a StepPlan: new requests in full, the rest as columns."""
+"""Turns the rows that the scheduler chose into a StepPlan: new requests in full, running ones as columns."""
 
 from dataclasses import dataclass, field
 
@@ -11,18 +11,22 @@ from engine_core.step_plan import NewRequest, StepPlan, pack_i32
 
 @dataclass(slots=True)
 class PlanBuilder:
-    """The rows of one step, and the numbering of steps. A plan builds on the one before it."""
+    """Numbers the steps of one worker, and keeps the slots released since the last plan. Each plan is a diff to the one
+    before it."""
 
     epoch: int
     num_groups: int
     step_id: int = 0
-    released_slots: list[int] = field(default_factory=list)
+    released_slots: list[int] = field(default_factory=list)  # since the last plan
 
     def build(self, batch: Batch, slots: Ints, num_new_tokens: Ints, admitted: list[Request]) -> StepPlan:
-        """The plan of the next step, [rows] each; the batch advances by it."""
+        """Returns the plan of the next step, and advances the batch by it.
+
+        `slots` and `num_new_tokens` are [rows] int32. `admitted` are the requests that the worker does not have yet.
+        """
         self.step_id += 1
         released, self.released_slots = self.released_slots, []
-        new_requests = [self._in_full(batch, request) for request in admitted]
+        new_requests = [self._new_request(batch, request) for request in admitted]
         offsets, block_ids = self._new_blocks(batch, slots)
         num_computed, output_indices = batch.num_computed[slots], batch.sample_end[slots]
         return StepPlan(
@@ -41,19 +45,22 @@ class PlanBuilder:
         )
 
     def _new_blocks(self, batch: Batch, slots: Ints) -> tuple[list[bytes], list[bytes]]:
-        """For each KV group, the blocks that the worker does not know of yet."""
+        """Returns the blocks that no plan has sent yet: offsets and block ids, one int32 column each per KV group.
+
+        Row i has the ids from offsets[i] to offsets[i + 1]; offsets are [rows + 1].
+        """
         counts = batch.num_blocks[slots] - batch.num_sent_blocks[slots]
         flat: list[list[int]] = [[] for _ in range(self.num_groups)]
-        fresh = slots[counts > 0]
-        for slot, known in zip(fresh.tolist(), batch.num_sent_blocks[fresh].tolist(), strict=True):
+        changed = slots[counts > 0]
+        for slot, num_sent in zip(changed.tolist(), batch.num_sent_blocks[changed].tolist(), strict=True):
             for ids, blocks in zip(flat, batch.at(slot).blocks, strict=True):
-                ids += [block.block_id for block in blocks[known:]]
-        batch.num_sent_blocks[fresh] = batch.num_blocks[fresh]
+                ids += [block.block_id for block in blocks[num_sent:]]
+        batch.num_sent_blocks[changed] = batch.num_blocks[changed]
         offsets = pack_i32(np.concatenate(([0], np.cumsum(counts))))
         return [offsets] * self.num_groups, [pack_i32(ids) for ids in flat]
 
     @staticmethod
-    def _in_full(batch: Batch, request: Request) -> NewRequest:
+    def _new_request(batch: Batch, request: Request) -> NewRequest:
         assert request.slot is not None
         batch.num_sent_blocks[request.slot] = batch.num_blocks[request.slot]
         return NewRequest(

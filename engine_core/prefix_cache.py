@@ -1,8 +1,8 @@
-"""Which blocks hold a prefix that other requests may use. A block is found by its tokens and the hash of all before it.
+"""Finds and publishes blocks of shared prefixes. The key of a block is its tokens and the hash of all blocks before it.
 
-Of a request's full blocks, only the first one that the pool does not know yet is published at once. The rest wait
-behind it as UnpublishedBlocks: each is published when the block before it is found, for then the next may be wanted.
-So contents that no two requests share are never hashed, however long they are.
+Of a request's full blocks, only the first one that the pool does not know yet is published at once. The later ones are
+attached to it as UnpublishedBlocks. When a request finds a block, the next one attached to it is published, because the
+same request may look for it. So contents that no two requests share are never hashed.
 """
 
 from collections.abc import Iterable
@@ -20,75 +20,77 @@ class PrefixCache:
         self._num_groups = num_groups
 
     def find(self, request: Request) -> list[list[Block]]:
-        """The longest known prefix, per KV group. The last known token is always left to compute: it gives the
-        logits."""
+        """Returns the blocks of the longest cached prefix, per KV group. The last known token is never part of it: it
+        must be computed for its logits."""
         size, token_ids = self._block_size, request.token_ids
         found: list[list[Block]] = [[] for _ in range(self._num_groups)]
         for index in range((len(token_ids) - 1) // size):
-            parent = chain_hash(request.block_hashes, request.root_hash, token_ids, size, index)
-            row = self._row(parent, tuple(token_ids[index * size : (index + 1) * size]))
+            parent_hash = chain_hash(request.block_hashes, request.root_hash, token_ids, size, index)
+            row = self._find_row(parent_hash, tuple(token_ids[index * size : (index + 1) * size]))
             if row is None:
                 break
             for blocks, block in zip(found, row, strict=True):
                 blocks.append(block)
         return found
 
-    def begin(self, request: Request, num_found: int) -> None:
-        """The request has its blocks; the first of them were found here."""
+    def start(self, request: Request, num_found: int) -> None:
+        """Prepares to publish the blocks of a request. The first `num_found` of them were found, so they are known."""
         request.unpublished = UnpublishedBlocks(
             request.token_ids, request.root_hash, request.block_hashes, request.blocks, next=num_found
         )
 
     def publish(self, request: Request, num_computed_tokens: int) -> None:
-        """What is full and known of the first `num_computed_tokens` may be found from now on."""
+        """Lets other requests find the full blocks of known tokens among the first `num_computed_tokens`."""
         unpublished = request.unpublished
         if unpublished is None:
             return
         unpublished.end = min(num_computed_tokens, len(unpublished.token_ids)) // self._block_size
-        if unpublished.holder is None:
-            self._hang(unpublished)
+        if unpublished.parent is None:
+            self._publish_next(unpublished)
 
-    def end(self, request: Request) -> None:
-        """The request is about to give its blocks back; they can be found until somebody takes them."""
+    def stop(self, request: Request) -> None:
+        """Detaches a request that is about to release its blocks. They can be found until they are taken again."""
         unpublished, request.unpublished = request.unpublished, None
         if unpublished is None:
             return
-        unpublished.until = self._pool.num_takes
-        if unpublished.holder is not None and unpublished.next >= unpublished.end:
-            unpublished.holder.unpublished = None
+        unpublished.last_take = self._pool.num_takes
+        if unpublished.parent is not None and unpublished.next >= unpublished.end:
+            unpublished.parent.unpublished = None
 
-    def forget_all(self, owners: Iterable[Request]) -> None:
-        """No block can be found any more; nor can later ones of their owners, which stand on these."""
-        self._pool.forget_all()
-        for request in owners:
+    def reset(self, running: Iterable[Request]) -> None:
+        """Empties the cache. Later blocks of the `running` requests are not published: they follow removed ones."""
+        self._pool.unpublish_all()
+        for request in running:
             request.unpublished = None
 
-    def _row(self, parent: bytes, tokens: tuple[int, ...]) -> list[Block] | None:
-        """The blocks of all groups, or None; what hangs behind them moves on by one."""
+    def _find_row(self, parent_hash: bytes, tokens: tuple[int, ...]) -> list[Block] | None:
+        """Returns one block per KV group, or None. Publishes the next of the unpublished blocks attached to them."""
         row = []
         for group in range(self._num_groups):
-            block = self._pool.find((group, parent, tokens))
+            block = self._pool.find((group, parent_hash, tokens))
             if block is None:
                 return None
             row.append(block)
         for block in row:
             if block.unpublished is not None:
                 unpublished, block.unpublished = block.unpublished, None
-                self._hang(unpublished)
+                self._publish_next(unpublished)
         return row
 
-    def _hang(self, unpublished: UnpublishedBlocks) -> None:
-        """Publishes the first block of the unpublished that nobody else has; the rest hang behind that one."""
-        unpublished.holder = None
+    def _publish_next(self, unpublished: UnpublishedBlocks) -> None:
+        """Publishes the first of these blocks that the pool does not know yet. It becomes the parent of the rest."""
+        unpublished.parent = None
         size = self._block_size
-        while unpublished.next < unpublished.end and unpublished.holder is None:
+        while unpublished.next < unpublished.end and unpublished.parent is None:
             index = unpublished.next
             unpublished.next += 1
-            parent = chain_hash(unpublished.block_hashes, unpublished.root_hash, unpublished.token_ids, size, index)
+            parent_hash = chain_hash(
+                unpublished.block_hashes, unpublished.root_hash, unpublished.token_ids, size, index
+            )
             tokens = tuple(unpublished.token_ids[index * size : (index + 1) * size])
             for group, blocks in enumerate(unpublished.blocks):
                 block = blocks[index]
-                if block.taken > unpublished.until:
-                    return  # evicted, and so are those behind it
-                if self._pool.publish(block, (group, parent, tokens)) and unpublished.holder is None:
-                    unpublished.holder, block.unpublished = block, unpublished
+                if block.take_number > unpublished.last_take:
+                    return  # reused, and so are the blocks after it
+                if self._pool.publish(block, (group, parent_hash, tokens)) and unpublished.parent is None:
+                    unpublished.parent, block.unpublished = block, unpublished

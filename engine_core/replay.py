@@ -1,4 +1,4 @@
-"""Goes through a recording again, with a scheduler of its own that must make the same plans, byte for byte."""
+"""Replays a recording on a new scheduler, and compares every plan with the recorded one, byte by byte."""
 
 import msgspec
 
@@ -20,25 +20,27 @@ from engine_core.step_plan import StepPlan, unpack_i32
 
 
 class NotReplayable(Exception):
-    """The recording has no place to begin at."""
+    """The recording has no frame to start from, or another version."""
 
 
 class ReplayDiffers(Exception):
-    """The message says which step, and what the two plans were."""
+    """A plan of the replay differs from the recorded one. The message has the step and both plans."""
 
 
 def replay(recording: Recording) -> int:
-    """The number of plans that were made again. Raises NotReplayable, ReplayDiffers, and whatever the scheduler raised
-    when it was recorded."""
+    """Returns the number of plans made. Starts at the first WorkerJoined frame.
+
+    Raises NotReplayable, ReplayDiffers, and any exception of the scheduler: a recorded failure happens again.
+    """
     frames = recording.frames
-    begin = next((index for index, frame in enumerate(frames) if isinstance(frame, WorkerJoined)), None)
-    if begin is None:
-        raise NotReplayable("the recording begins in the middle: no worker joined in it")
-    joined = frames[begin]
+    start = next((index for index, frame in enumerate(frames) if isinstance(frame, WorkerJoined)), None)
+    if start is None:
+        raise NotReplayable("the recording begins in the middle: it has no frame of a worker that joined")
+    joined = frames[start]
     assert isinstance(joined, WorkerJoined)
-    scheduler = _begin(joined)
+    scheduler = _make_scheduler(joined)
     num_plans = 0
-    for frame in frames[begin + 1 :]:
+    for frame in frames[start + 1 :]:
         match frame:
             case Added(request):
                 scheduler.add(_request(request))
@@ -56,7 +58,7 @@ def replay(recording: Recording) -> int:
     return num_plans
 
 
-def _begin(joined: WorkerJoined) -> Scheduler:
+def _make_scheduler(joined: WorkerJoined) -> Scheduler:
     builder = PlanBuilder(joined.epoch, len(joined.kv_groups))
     scheduler = Scheduler(_kv(joined), builder, joined.config)
     scheduler.batch.free_slots[:] = joined.free_slots
@@ -87,11 +89,11 @@ def _request(recorded: RecordedRequest) -> Request:
 
 
 def _compare(recorded: StepPlan | None, replayed: StepPlan | None) -> None:
-    one, other = (msgspec.msgpack.encode(_as_scheduled(plan)) for plan in (recorded, replayed))
-    if one != other:
+    encoded, encoded_again = (msgspec.msgpack.encode(_without_timing(plan)) for plan in (recorded, replayed))
+    if encoded != encoded_again:
         raise ReplayDiffers(f"step {(recorded or replayed).step_id}: recorded {recorded}, replayed {replayed}")  # type: ignore[union-attr]
 
 
-def _as_scheduled(plan: StepPlan | None) -> StepPlan | None:
-    """Without what the loop that sends it adds, which follows from measured times."""
+def _without_timing(plan: StepPlan | None) -> StepPlan | None:
+    """Returns the plan without the fields that the busy loop fills in from measured times."""
     return None if plan is None else msgspec.structs.replace(plan, deadline_ms=0, continues=False)

@@ -1,8 +1,8 @@
 """One choice of one request, as the scheduler sees it: known tokens and blocks.
 
 There is no prefill and no decode: the computed tokens catch up with the known ones. The known tokens are the prompt and
-everything generated so far (by whomever: a resumed request brings its tokens along). While the request runs,
-engine_core/batch.py counts how many are computed.
+all output so far, including output that a resumed request brings along. While the request runs, engine_core/batch.py
+counts how many are computed.
 """
 
 from dataclasses import dataclass, field
@@ -12,28 +12,30 @@ from engine_core.block import Block, UnpublishedBlocks
 from engine_core.step_plan import SamplingParams
 
 FinishReason = Literal["stop", "length", "abort", "error"]
-SUSPECT_AT = 2  # strikes from which on a request has its steps to itself
+SUSPECT_AT = 2  # strikes from which on a request is a suspect and runs alone
 
 
 @dataclass(slots=True, eq=False)
 class Request:
+    """`num_tokens` is the number of known tokens."""
+
     handle: int
     sampling: SamplingParams
     seed: int
     choice: int
     token_ids: list[int]  # prompt, then output
     num_prompt_tokens: int
-    root_hash: bytes  # what the chain of block hashes starts from
-    last_step_id: int = 0  # when it left the batch: no result of a later step is about it
-    priority: int = 0  # a lower number goes first, under the priority policy
+    root_hash: bytes  # start of the chain of block hashes, 32 bytes
+    last_step_id: int = 0  # newest step when it was preempted; 0 once no result can be in flight
+    priority: int = 0  # lower numbers are scheduled first; used by the priority policy only
     num_cached_tokens: int | None = None  # prompt tokens found in the prefix cache; None before the first admission
-    slot: int | None = None  # in the worker's batch; None while it waits
+    slot: int | None = None  # row in the worker's batch; None while it waits
     blocks: list[list[Block]] = field(default_factory=list)  # per KV group
-    block_hashes: list[bytes] = field(default_factory=list)  # of its first full blocks, as far as they were asked for
-    unpublished: UnpublishedBlocks | None = None  # what the prefix cache may yet publish of `blocks`
+    block_hashes: list[bytes] = field(default_factory=list)  # of its first full blocks, as far as computed
+    unpublished: UnpublishedBlocks | None = None  # blocks that the prefix cache may still publish
     num_preemptions: int = 0
-    strikes: int = 0  # deaths of the worker under it, since it last brought a token
-    traceparent: str = ""  # handed on to the worker; nothing here reads it
+    strikes: int = 0  # worker deaths while it ran, since its last new token
+    traceparent: str = ""  # W3C trace context; passed to the worker unread
 
     @property
     def num_tokens(self) -> int:
@@ -54,7 +56,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Why a request ended. `stop_token_id` is set where one of stop_token_ids ended it, `message` after an error."""
+    """Why a request ended. `stop_token_id` is set when one of stop_token_ids ended it, `message` after an error."""
 
     reason: FinishReason
     stop_token_id: int | None = None
@@ -62,7 +64,7 @@ class Stop:
 
 
 def stop_at(request: Request, num_output_tokens: int) -> Stop | None:
-    """Whether the request ends with its first `num_output_tokens` output tokens."""
+    """Returns why the request ends after its first `num_output_tokens` output tokens, or None if it goes on."""
     if num_output_tokens == 0:
         return None
     sampling = request.sampling

@@ -1,6 +1,6 @@
-"""The last check before a request enters the core. Whoever sits in front may have checked before; here it counts.
+"""Checks a request right before it enters the core, whatever earlier processes have checked.
 
-Raises RequestRefused, which names the field and the limit; one refused request disturbs nobody.
+Owns the ranges of the sampling parameters. A request that is refused has no effect on other requests.
 """
 
 import math
@@ -15,9 +15,22 @@ MAX_N = 128
 MAX_STOP_TOKEN_IDS = 128
 MAX_SEED = 2**64 - 1
 
+# Lowest and highest value, both allowed, of the parameters with one range for every model and request.
+SAMPLING_RANGES: dict[str, tuple[float, float]] = {
+    "temperature": (0.0, 2.0),
+    "top_p": (0.0, 1.0),
+    "min_p": (0.0, 1.0),
+    "presence_penalty": (-2.0, 2.0),
+    "frequency_penalty": (-2.0, 2.0),
+    "repetition_penalty": (0.0, 1e4),
+    "max_tokens": (1, math.inf),
+    "top_k": (0, 2**31 - 1),
+}
+ABOVE_LOW = frozenset({"top_p", "repetition_penalty"})  # of these, the lowest value itself is refused
+
 
 class RequestRefused(ValueError):
-    """`param` is the request's field at fault."""
+    """The request cannot be served. `param` is the field at fault; the text has its value and the limit."""
 
     def __init__(self, param: str, message: str) -> None:
         super().__init__(message)
@@ -26,7 +39,7 @@ class RequestRefused(ValueError):
 
 @dataclass(frozen=True)
 class NewChoice:
-    """What comes in for one choice. `resumed_token_ids` count as generated."""
+    """One choice of a request, unchecked. `resumed_token_ids` are output that an earlier engine generated."""
 
     handle: int
     choice: int
@@ -40,7 +53,7 @@ class NewChoice:
 
 
 def check_lengths(num_prompt_tokens: int, max_tokens: int, max_model_len: int) -> None:
-    """Raises RequestRefused when prompt and answer do not fit the model."""
+    """Raises RequestRefused when the prompt is empty, or prompt and output do not fit max_model_len."""
     if num_prompt_tokens == 0:
         raise RequestRefused("prompt", "the prompt is empty: it needs at least one token")
     if num_prompt_tokens >= max_model_len:
@@ -58,7 +71,7 @@ def check_lengths(num_prompt_tokens: int, max_tokens: int, max_model_len: int) -
 
 
 def check_capacity(num_prompt_tokens: int, max_tokens: int, facts: ModelFacts) -> None:
-    """Raises RequestRefused for a request that could never run: alone, it would fill more than the whole KV cache."""
+    """Raises RequestRefused when the request needs more than the whole KV cache, so that it could never run."""
     capacity = facts.num_blocks // len(facts.kv_groups) * facts.block_size
     needed = num_prompt_tokens + max_tokens - 1  # the last token's KV is never computed
     if needed > capacity:
@@ -70,37 +83,34 @@ def check_capacity(num_prompt_tokens: int, max_tokens: int, facts: ModelFacts) -
 
 
 def check_sampling(sampling: SamplingParams, facts: ModelFacts) -> None:
-    """Raises RequestRefused for a value outside its range (the ranges are those of the OpenAI API and of vLLM)."""
-    ranges = (
-        ("temperature", sampling.temperature, 0.0, 2.0),
-        ("top_p", sampling.top_p, 0.0, 1.0),
-        ("min_p", sampling.min_p, 0.0, 1.0),
-        ("presence_penalty", sampling.presence_penalty, -2.0, 2.0),
-        ("frequency_penalty", sampling.frequency_penalty, -2.0, 2.0),
-        ("repetition_penalty", sampling.repetition_penalty, 0.0, 1e4),
-        ("max_tokens", sampling.max_tokens, 1, math.inf),
-        ("min_tokens", sampling.min_tokens, 0, sampling.max_tokens),
-        ("top_k", sampling.top_k, 0, 2**31 - 1),
-        ("logprobs", sampling.logprobs or 0, 0, facts.max_logprobs),
-        ("stop_token_ids", len(sampling.stop_token_ids), 0, MAX_STOP_TOKEN_IDS),
-    )
-    for param, value, low, high in ranges:
-        if not low <= value <= high:  # also refuses NaN
-            what = "number of stop_token_ids" if param == "stop_token_ids" else param
-            raise RequestRefused(param, f"{what} is {value:g}, but must be from {low:g} to {high:g}")
-    for param, value in (("top_p", sampling.top_p), ("repetition_penalty", sampling.repetition_penalty)):
-        if value == 0:
-            raise RequestRefused(param, f"{param} must be greater than 0")
+    """Raises RequestRefused for a value outside its range. The ranges are those of the OpenAI API and of vLLM."""
+    for param, (low, high) in SAMPLING_RANGES.items():
+        _check_range(param, getattr(sampling, param), low, high)
+    _check_range("min_tokens", sampling.min_tokens, 0, sampling.max_tokens)
+    _check_range("logprobs", sampling.logprobs or 0, 0, facts.max_logprobs)
+    if len(sampling.stop_token_ids) > MAX_STOP_TOKEN_IDS:
+        raise RequestRefused(
+            "stop_token_ids",
+            f"number of stop_token_ids is {len(sampling.stop_token_ids)}, but must be from 0 to {MAX_STOP_TOKEN_IDS}",
+        )
+
+
+def _check_range(param: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:  # also refuses NaN
+        raise RequestRefused(param, f"{param} is {value:g}, but must be from {low:g} to {high:g}")
+    if param in ABOVE_LOW and value == low:
+        raise RequestRefused(param, f"{param} must be greater than {low:g}")
 
 
 def check_token_ids(param: str, token_ids: list[int], vocab_size: int) -> None:
+    """Raises RequestRefused for a token id outside the vocabulary."""
     if token_ids and (max(token_ids) >= vocab_size or min(token_ids) < 0):
         bad = next(token_id for token_id in token_ids if not 0 <= token_id < vocab_size)
         raise RequestRefused(param, f"{param}: token id {bad} is not in the vocabulary of {vocab_size} tokens")
 
 
 def make_request(new: NewChoice, facts: ModelFacts) -> Request:
-    """Raises RequestRefused when the request cannot be served by this model."""
+    """Checks one choice and returns it as a Request. Raises RequestRefused when this model cannot serve it."""
     sampling = new.sampling
     check_sampling(sampling, facts)
     check_lengths(len(new.prompt_token_ids), sampling.max_tokens, facts.max_model_len)

@@ -1,4 +1,7 @@
-"""Reads a step's result: its columns as rows, and in which of them a request may end. Knows no requests."""
+"""Reads a step's result: turns its columns into rows, and counts the ids in each that may end a request.
+
+Knows no requests.
+"""
 
 from collections.abc import Iterable, Iterator
 
@@ -8,25 +11,26 @@ from engine_core.batch import Ints
 from engine_core.events import Logprobs
 from engine_core.step_plan import SamplingParams, StepResult, unpack_i32
 
-# handle, start_index, number of ids, where they end in the list of all ids, how many may end a request, logprobs
+# handle, start_index, number of ids, their end in the list of all ids, how many of them are stop ids, logprobs
 Row = tuple[int, int, int, int, int, Logprobs | None]
 
 
 class ResultReader:
-    """Knows every id that may end a request of this engine, whoever asked for it: a row without one needs no look."""
+    """Keeps the stop ids of all requests so far, so that the scheduler examines only rows that have one."""
 
     def __init__(self) -> None:
-        self._may_stop = np.zeros(1, dtype=np.bool_)  # by token id; ids beyond the last may not
+        self._is_stop = np.zeros(1, dtype=np.bool_)  # [largest stop id + 2], by token id; the last entry is False
 
-    def note_stops(self, sampling: SamplingParams) -> None:
+    def add_stop_ids(self, sampling: SamplingParams) -> None:
+        """Adds the ids that may end a request with these parameters."""
         token_ids = [*sampling.eos_token_ids, *sampling.stop_token_ids]
-        missing = max(token_ids, default=-1) + 2 - len(self._may_stop)
+        missing = max(token_ids, default=-1) + 2 - len(self._is_stop)
         if missing > 0:
-            self._may_stop = np.pad(self._may_stop, (0, missing))
-        self._may_stop[token_ids] = True
+            self._is_stop = np.pad(self._is_stop, (0, missing))
+        self._is_stop[token_ids] = True
 
     def rows(self, result: StepResult) -> tuple[list[int], Iterator[Row]]:
-        """The ids of all rows in one list, and the rows."""
+        """Returns the ids of all rows in one list, and the rows."""
         counts, token_ids = unpack_i32(result.counts), unpack_i32(result.token_ids)
         ends = np.cumsum(counts)
         rows = zip(
@@ -41,15 +45,15 @@ class ResultReader:
         return token_ids.tolist(), rows
 
     def _num_stops(self, token_ids: Ints, ends: Ints, counts: Ints) -> Ints:
-        """How many ids of each row may end a request."""
-        found = self._may_stop[np.minimum(token_ids, len(self._may_stop) - 1)]
+        """Returns how many ids of each row are stop ids, [rows]; `ends` and `counts` are [rows] too."""
+        found = self._is_stop[np.minimum(token_ids, len(self._is_stop) - 1)]
         before = np.concatenate(([0], np.cumsum(found)))
         num_stops: Ints = before[ends] - before[ends - counts]
         return num_stops
 
 
 def _logprobs(result: StepResult, counts: Ints) -> Iterable[Logprobs | None]:
-    """One for each row; None where the request wants none."""
+    """Returns one entry per row; None where the request asked for no logprobs. `counts` is [rows]."""
     if not result.logprobs:
         return [None] * len(counts)
     widths = unpack_i32(result.logprob_widths)

@@ -1,9 +1,9 @@
 """Decides what each step computes. There is no prefill and no decode: every request has known tokens and computed
-ones, and the computed catch up with the known under one token budget per step. Chunked prefill, prefix cache hits,
+tokens, and each step computes more of the known ones, under one token budget. Chunked prefill, prefix cache hits,
 preemption and resumed requests all follow from that one rule.
 
-Pure: requests in, plans out, results in, events out. Knows no text, no tensors, no sockets and no clock. What all the
-running need at every step is worked out on columns (engine_core/batch.py); what is rare, request by request.
+Pure: requests in, plans out, results in, events out. No text, tensors, sockets or clock. Work that every running
+request needs at every step is done on columns (engine_core/batch.py); rare work is done request by request.
 """
 
 from collections import deque
@@ -25,37 +25,39 @@ from engine_core.waiting import WaitingQueue
 
 @dataclass(slots=True)
 class Counters:
-    steps: int = 0
+    """Totals since the start; a restart of the worker does not reset them."""
+
+    steps: int = 0  # plans made
     preemptions: int = 0
-    prefix_cache_queries: int = 0
-    prefix_cache_hits: int = 0
-    chunked_rows: int = 0
+    prefix_cache_queries: int = 0  # tokens looked up in the prefix cache, once per request
+    prefix_cache_hits: int = 0  # tokens found there
+    chunked_rows: int = 0  # rows of plans that sample nothing: more of their known tokens are left to compute
     scheduled_tokens: int = 0
-    steps_ahead: int = 0
+    steps_ahead: int = 0  # plans made before the previous result was back
 
 
 @dataclass(frozen=True)
 class SchedulerConfig:
-    """What one step may hold, and who goes first."""
+    """Limits of one step, and the scheduling policy."""
 
     max_num_seqs: int
     max_num_batched_tokens: int
-    long_prefill_token_threshold: int = 0  # no request gets more tokens of a step that it shares; 0: no such limit
-    by_priority: bool = False
+    long_prefill_token_threshold: int = 0  # most tokens of one request in a step with others; 0: no limit
+    by_priority: bool = False  # lower priority numbers first; False: first come, first served
 
     def __post_init__(self) -> None:
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ValueError(
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) is below max_num_seqs ({self.max_num_seqs}):"
-                " some running request would never get its turn"
+                " each running request needs one token of a step"
             )
 
 
 class Scheduler:
-    """A request is in exactly one of `waiting`, `running`, or nowhere once it ended.
+    """Every request that has not ended is either in `waiting` or in `running`.
 
-    Plans may be made before the results of earlier ones are back: what they sampled is then known to the worker alone,
-    and a request's `sample_end` runs ahead of its tokens.
+    Plans may be made before earlier results are back. Then only the worker has the tokens in flight, and a request's
+    `sample_end` is ahead of its known tokens.
     """
 
     def __init__(self, kv: KVCacheManager, builder: PlanBuilder, config: SchedulerConfig) -> None:
@@ -68,12 +70,12 @@ class Scheduler:
         self._config = config
         self._suspects = Suspects()
         self._reader = ResultReader()
-        self._last_result = 0  # id of the newest step whose result is back
-        self._admitted: deque[tuple[int, Admitted]] = deque()  # with the steps whose results will tell of them
+        self._last_result = 0  # step id of the newest result
+        self._admitted: deque[tuple[int, Admitted]] = deque()  # with the step that each first runs in
 
     @property
     def running(self) -> list[Request]:
-        """By rank: the last of them gives way first."""
+        """The running requests by rank; the last one is preempted first."""
         return self.batch.running
 
     @property
@@ -81,30 +83,30 @@ class Scheduler:
         return bool(self._requests)
 
     def add(self, request: Request) -> Finished | None:
-        """Queues a request. One whose resumed tokens already end it gets its terminal event at once, without a step."""
+        """Queues a request. If its resumed tokens already end it, returns its terminal event instead."""
         assert request.handle not in self._requests, f"handle {request.handle} is in use"
         for count in range(1, request.num_output_tokens + 1):
             stop = stop_at(request, count)
             if stop is not None:
                 return self._terminal(request, stop)
-        self._reader.note_stops(request.sampling)
+        self._reader.add_stop_ids(request.sampling)
         self._suspects.watch(request)
         self._requests[request.handle] = request
         self.waiting.push(request)
         return None
 
     def abort(self, handle: int) -> Finished | None:
-        """Ends a request and frees its blocks; None if it has ended already. Results still in flight are dropped."""
+        """Ends a request and frees its blocks; its results in flight are dropped. Returns None if it has ended."""
         request = self._requests.get(handle)
         return self._finish(request, Stop("abort")) if request is not None else None
 
     def reset_prefix_cache(self) -> None:
-        """Nothing that is computed by now is found by anybody any more. The running go on with the blocks they have."""
-        self.kv.forget_all(self.running)
+        """Empties the prefix cache. The running requests keep their blocks."""
+        self.kv.reset_prefix_cache(self.running)
 
     def restart(self, kv: KVCacheManager, builder: PlanBuilder) -> list[Finished]:
-        """Continues with a new worker after the old one died: every running request waits again, with nothing computed.
-        Tokens of steps in flight are drawn again, and are the same.
+        """Continues with a new worker after the old one died. Every running request waits again, with nothing computed.
+        Tokens in flight are lost, and sampled again with the same result.
 
         Returns the requests that end here: a suspect that ran alone when the worker died again, and requests that do
         not fit into the new worker's KV cache.
@@ -123,23 +125,23 @@ class Scheduler:
         return [self._finish(request, Stop("error", message=error)) for request, error in errors if error is not None]
 
     def schedule(self) -> StepPlan | None:
-        """Plans the next step. Returns None when there is nothing to compute before a result comes."""
+        """Plans the next step. Returns None when there is nothing to compute until the next result is back."""
         batch, budget, rule = self.batch, self._config.max_num_batched_tokens, self._step_rule()
         preemptions_before = self.counters.preemptions
         if rule.waits_for_results and self._last_result < self._builder.step_id:
             return None
 
         # The running catch up, by rank, under one budget. Where blocks run out, the lowest-ranked are preempted.
-        num_new = self._shares(budget, rule)
-        while not self._make_room(num_new):
+        num_new = self._split_budget(budget, rule)
+        while not self._extend(num_new):
             self._preempt(rule.victim(self.running))
-            num_new = self._shares(budget, rule)
-        rows = np.flatnonzero(num_new)  # a request whose last sample is in flight has nothing left to compute
+            num_new = self._split_budget(budget, rule)
+        rows = np.flatnonzero(num_new)  # requests with their last sample in flight have nothing to compute
         slots, num_new = batch.slots[rows], num_new[rows]
         budget -= int(num_new.sum())
 
-        # The waiting are admitted in order, as long as slots, blocks and budget last. None is admitted after a
-        # preemption, or the preempted one would take its blocks back at once; nor with results still in flight.
+        # The waiting are admitted in order, as long as slots, blocks and budget last. None is admitted in a step that
+        # preempted, or the preempted one would take its blocks back at once; nor one that has results in flight.
         admitted: list[Request] = []
         admitted_new: list[int] = []
         preempted = self.counters.preemptions > preemptions_before
@@ -156,7 +158,7 @@ class Scheduler:
             else:
                 break
 
-        # The plan is built; from here on its tokens count as computed, for later plans run after it.
+        # The plan is built. From here on its tokens count as computed, because later plans run after it.
         if admitted:
             slots = np.append(slots, np.array([request.slot for request in admitted], dtype=np.int32))
             num_new = np.append(num_new, np.array(admitted_new, dtype=np.int32))
@@ -170,9 +172,10 @@ class Scheduler:
         return plan
 
     def update(self, result: StepResult) -> StepEvents:
-        """Takes a step's result. Ids count only at a request's next index: whatever is stale falls out by that rule.
+        """Applies a step's result and returns its events. A token counts only at its request's next index, so stale
+        results have no effect.
 
-        Whether a request ends is looked at closely only where the id may end one, or max_tokens is reached.
+        Stop conditions are examined only in rows that have a stop id or reach max_tokens.
         """
         events = StepEvents()
         self._last_result = result.step_id
@@ -180,14 +183,14 @@ class Scheduler:
             events.admitted.append(self._admitted.popleft()[1])
         ids, rows = self._reader.rows(result)
         requests = self._requests
-        for handle, start, count, end, may_end, logprobs in rows:
+        for handle, start, count, end, num_stop_ids, logprobs in rows:
             request = requests.get(handle)
             if request is None or start != len(request.token_ids) - request.num_prompt_tokens:
                 continue
             tokens = NewTokens(handle, start, ids[end - count : end], logprobs)
             if request.strikes:
                 self._suspects.clear(request)
-            if may_end or start + count >= request.sampling.max_tokens:
+            if num_stop_ids or start + count >= request.sampling.max_tokens:
                 self._append(request, tokens, events)
             else:
                 request.token_ids += tokens.token_ids
@@ -198,7 +201,7 @@ class Scheduler:
         return events
 
     def sampled_rows(self, plan: StepPlan) -> SampledRows:
-        """What the result of the newest plan must answer. Call it before the batch changes again."""
+        """Returns the rows that the result of the newest plan must have. Call it before the batch changes again."""
         sampled = unpack_i32(plan.sampled) != 0
         slots = unpack_i32(plan.slots)[sampled]
         return SampledRows(
@@ -225,23 +228,26 @@ class Scheduler:
 
     @property
     def _cap(self) -> int:
-        """Tokens of one request in a step that it shares, at most; 0: no such limit, or nobody to share with."""
+        """The most tokens of one request in the next step; 0: no limit, as for a request that is alone."""
         return self._config.long_prefill_token_threshold if len(self._requests) > 1 else 0
 
     def _step_rule(self) -> StepRule:
         return self._suspects.step_rule(self.running, self.waiting)
 
-    def _shares(self, budget: int, rule: StepRule) -> Ints:
-        """Tokens that each running request computes next, [running]: what it wants, by rank, up to the budget."""
-        wanted = rule.restrict(self.batch.wanted(self._cap), self.batch)
-        if wanted.sum() <= budget:
-            return wanted
-        before = np.cumsum(wanted) - wanted
-        shares: Ints = np.clip(budget - before, 0, wanted).astype(np.int32)
+    def _split_budget(self, budget: int, rule: StepRule) -> Ints:
+        """Returns how many tokens each running request computes next, [running] int32: by rank, `budget` at most."""
+        num_new = rule.restrict(self.batch.num_new_tokens(self._cap), self.batch)
+        if num_new.sum() <= budget:
+            return num_new
+        before = np.cumsum(num_new) - num_new
+        shares: Ints = np.clip(budget - before, 0, num_new).astype(np.int32)
         return shares
 
-    def _make_room(self, num_new: Ints) -> bool:
-        """Blocks for so many new tokens of each of the running. False: they do not suffice, some may have theirs."""
+    def _extend(self, num_new: Ints) -> bool:
+        """Allocates the blocks for `num_new` tokens of each running request, [running] int32. Publishes prompt blocks.
+
+        Returns False when too few are free; requests of a higher rank then keep the blocks that they got.
+        """
         batch, block_size = self.batch, self.kv.block_size
         ends = batch.num_computed[batch.slots] + num_new
         rows = np.flatnonzero(ends > batch.num_blocks[batch.slots] * block_size)
@@ -250,27 +256,27 @@ class Scheduler:
             if not self.kv.extend(request, end):
                 return False
             batch.num_blocks[request.slot] = len(request.blocks[0])
-        in_prompt = ends - num_new < batch.num_prompt[batch.slots]  # blocks of answers are published as they are known
+        in_prompt = ends - num_new < batch.num_prompt[batch.slots]  # blocks of answers are published by _leave_batch
         for row in np.flatnonzero(in_prompt).tolist():
             self.kv.publish(self.running[row], int(ends[row]))
         return True
 
     def _admit(self, request: Request, budget: int) -> int:
-        """Moves the first of the waiting into the batch. Returns how many tokens it computes in the next step.
+        """Moves the first waiting request into the batch. Returns how many tokens it computes in the next step.
 
-        Returns 0, and changes nothing, when no slot is free or too few blocks are.
+        Returns 0, and changes nothing, when no slot or too few blocks are free.
         """
         if self.batch.is_full:
             return 0
         cached = self.kv.find_cached(request)
         num_computed = len(cached[0]) * self.kv.block_size
         num_tokens = min(request.num_tokens - num_computed, self._cap or budget, budget)
-        owed = self.batch.num_owed_blocks(self.kv.block_size)
-        if not self.kv.admit(request, cached, num_computed + num_tokens, owed):
+        reserved = self.batch.num_blocks_to_allocate(self.kv.block_size)
+        if not self.kv.allocate(request, cached, num_computed + num_tokens, reserved):
             return 0
         self.kv.publish(request, num_computed + num_tokens)
         self.batch.join(self.waiting.pop(), num_computed)
-        if request.num_cached_tokens is None:  # a request that comes back from a preemption was counted before
+        if request.num_cached_tokens is None:  # not counted again after a preemption
             self.counters.prefix_cache_queries += request.num_tokens if self.kv.prefix_caching else 0
             self.counters.prefix_cache_hits += num_computed
             request.num_cached_tokens = min(num_computed, request.num_prompt_tokens)
@@ -278,7 +284,7 @@ class Scheduler:
         return num_tokens
 
     def _preempt(self, request: Request) -> None:
-        """Back to the queue, with nothing computed; its full blocks may still be found by their hash."""
+        """Moves a running request back to the queue, with nothing computed. Its full blocks can still be found."""
         self.counters.preemptions += 1
         self._leave_batch(request, publish=True)
         request.num_preemptions += 1
@@ -286,7 +292,7 @@ class Scheduler:
         self.waiting.push(request)
 
     def _append(self, request: Request, tokens: NewTokens, events: StepEvents) -> None:
-        """Up to the one that ends the request, if any does."""
+        """Appends tokens up to the one that ends the request, if one does, and ends it."""
         stop = None
         kept = 0
         while stop is None and kept < len(tokens.token_ids):
@@ -302,6 +308,7 @@ class Scheduler:
             events.finished.append(self._finish(request, stop))
 
     def _finish(self, request: Request, stop: Stop) -> Finished:
+        """Removes a waiting or running request. Returns its terminal event."""
         if request.slot is None:
             self.waiting.remove(request)
         else:
@@ -311,7 +318,7 @@ class Scheduler:
         return self._terminal(request, stop)
 
     def _leave_batch(self, request: Request, *, publish: bool) -> None:
-        """`publish`: what is full of its blocks may be found by others."""
+        """Frees the request's slot and blocks. `publish`: other requests may find its full blocks."""
         assert request.slot is not None
         if publish:
             self.kv.publish(request, int(self.batch.num_computed[request.slot]))

@@ -1,7 +1,7 @@
-"""How long a step may take before its worker counts as hung, learned from the steps before it.
+"""Sets how long a step may take before its worker counts as hung, from the times of earlier steps.
 
-No model of the hardware: time grows with tokens and with attention, and never faster than either. So a step takes at
-most as many times longer than one that was seen as it has more of anything. Seconds are passed in; there is no clock.
+It has no model of the hardware. A step with at most k times the tokens and k times the attention pairs of an earlier
+one is expected to take at most k times as long. Seconds are passed in; there is no clock.
 """
 
 from dataclasses import dataclass
@@ -10,58 +10,65 @@ import numpy as np
 
 from engine_core.step_plan import StepPlan, unpack_i32
 
-FACTOR = 10  # a step may take so many times what it should
-START_STEPS = 10  # of a new worker: it compiles, captures and pages in, so these teach nothing
-START_FACTOR = 5  # and may take so many times the floor
-DECAY = 0.99  # what a slow step taught fades with every later one of its size
+FACTOR = 10  # deadline of a step, in multiples of its expected time
+START_STEPS = 10  # first steps of a worker: it compiles and captures graphs, so their times are ignored
+START_FACTOR = 5  # their deadline is at least this many times the minimum
+DECAY = 0.99  # each faster step of a size lowers the time kept for that size by this factor
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    tokens: int
-    attention: int  # pairs of a new token and a token that it looks at
+    """How much one step computes."""
+
+    tokens: int  # new tokens
+    attention: int  # sum over the rows of new tokens times all tokens up to the last new one
 
 
 @dataclass(slots=True)
-class _Seen:
+class _Slowest:
+    """A slow step of one size; `seconds` decays."""
+
     work: Work
     seconds: float
 
 
 def work_of(plan: StepPlan) -> Work:
+    """Returns how much the plan's step computes."""
     num_new = unpack_i32(plan.num_new_tokens)
     ends = unpack_i32(plan.num_computed_tokens) + num_new
     return Work(int(num_new.sum()), int(num_new.astype(np.int64) @ ends))
 
 
 class StepDeadlines:
-    def __init__(self, floor: float) -> None:
-        """`floor` in seconds: no step gets less."""
-        self._floor = floor
+    def __init__(self, minimum: float) -> None:
+        """`minimum` is the shortest deadline of any step, in seconds."""
+        self._minimum = minimum
         self._num_steps = 0  # of this worker
-        self._seen: dict[int, _Seen] = {}  # by size: a slow one with tokens of so many binary digits
+        self._slowest: dict[int, _Slowest] = {}  # by size: the bit length of the number of tokens
 
     def new_worker(self) -> None:
+        """Counts START_STEPS from the beginning again. Times of earlier workers are kept."""
         self._num_steps = 0
 
     def deadline(self, work: Work) -> float:
-        """Seconds that a step with so much work may take."""
-        floor = self._floor * (START_FACTOR if self._num_steps < START_STEPS else 1)
-        expected = min((_scaled(seen, work) for seen in self._seen.values()), default=0.0)
-        return max(floor, FACTOR * expected)
+        """Returns how many seconds a step with this work may take."""
+        minimum = self._minimum * (START_FACTOR if self._num_steps < START_STEPS else 1)
+        expected = min((_scaled(slow, work) for slow in self._slowest.values()), default=0.0)
+        return max(minimum, FACTOR * expected)
 
     def measured(self, work: Work, seconds: float) -> None:
-        """A step is done."""
+        """Records that a step with this work took `seconds`."""
         self._num_steps += 1
         if self._num_steps <= START_STEPS:
             return
         size = work.tokens.bit_length()
-        seen = self._seen.get(size)
-        if seen is None or seconds >= seen.seconds:
-            self._seen[size] = _Seen(work, seconds)
+        slow = self._slowest.get(size)
+        if slow is None or seconds >= slow.seconds:
+            self._slowest[size] = _Slowest(work, seconds)
         else:
-            seen.seconds *= DECAY
+            slow.seconds *= DECAY
 
 
-def _scaled(seen: _Seen, work: Work) -> float:
-    return seen.seconds * max(1.0, work.tokens / seen.work.tokens, work.attention / seen.work.attention)
+def _scaled(slow: _Slowest, work: Work) -> float:
+    """Returns an upper bound of the seconds that `work` takes on the same hardware."""
+    return slow.seconds * max(1.0, work.tokens / slow.work.tokens, work.attention / slow.work.attention)

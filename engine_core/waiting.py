@@ -1,7 +1,7 @@
-"""The queue of requests that wait for their turn, best first. O(log n) to push and pop, O(1) to remove.
+"""The queue of waiting requests. O(log n) to push and pop, amortised O(1) to remove.
 
-Suspects first, for each of them has the steps to itself until it is cleared; then by priority where that is the policy
-(a lower number first), then those that ran before, or elsewhere, ahead of new work, then by arrival: handles count up.
+Order: suspects, because each runs alone until it is cleared; then lower priority numbers, if the policy is priority;
+then requests that have run before, here or on another engine; then by arrival, which is the order of handles.
 """
 
 import heapq
@@ -10,18 +10,18 @@ from collections.abc import Iterator
 from engine_core.batch import Rank
 from engine_core.request import Request
 
-SLACK = 64  # removed requests that may stay in the heap
+SLACK = 64  # removed requests that may stay in the heap in any case
 
 
 class WaitingQueue:
     def __init__(self, by_priority: bool) -> None:
         self._by_priority = by_priority
         self._heap: list[tuple[bool, int, bool, int, Request]] = []
-        self._live: dict[int, int] = {}  # handle -> tokens when it came; what the heap has beyond these was removed
-        self.num_tokens = 0
+        self._live: dict[int, int] = {}  # handle -> num_tokens when pushed; other heap entries were removed
+        self.num_tokens = 0  # known tokens of all waiting requests
 
     def rank(self, request: Request) -> Rank:
-        """The order of the running; the last of them gives way first."""
+        """Returns the sort key of running requests; the highest is preempted first."""
         return (request.priority if self._by_priority else 0, request.handle)
 
     def push(self, request: Request) -> None:
@@ -33,22 +33,22 @@ class WaitingQueue:
         self.num_tokens += request.num_tokens
 
     def peek(self) -> Request:
-        """Raises IndexError when empty."""
+        """Returns the first request. Raises IndexError when the queue is empty."""
         while self._heap[0][-1].handle not in self._live:
             heapq.heappop(self._heap)
         return self._heap[0][-1]
 
     def pop(self) -> Request:
-        """Raises IndexError when empty."""
+        """Removes and returns the first request. Raises IndexError when the queue is empty."""
         request = self.peek()
         heapq.heappop(self._heap)
         self._forget(request)
         return request
 
     def remove(self, request: Request) -> None:
-        """Raises KeyError when it does not wait. A handle that was removed must not come back."""
+        """Removes a request. Raises KeyError when it is not in the queue. It must not be pushed again."""
         self._forget(request)
-        if len(self._heap) > 2 * len(self._live) + SLACK:  # those that nobody has come past would stay for ever
+        if len(self._heap) > 2 * len(self._live) + SLACK:
             self._heap = [entry for entry in self._heap if entry[-1].handle in self._live]
             heapq.heapify(self._heap)
 
@@ -59,5 +59,5 @@ class WaitingQueue:
         return len(self._live)
 
     def __iter__(self) -> Iterator[Request]:
-        """In order; for tests and reports, O(n log n)."""
+        """In queue order, O(n log n)."""
         return (request for *_, request in sorted(self._heap) if request.handle in self._live)

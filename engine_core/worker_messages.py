@@ -1,7 +1,7 @@
-"""What engine and worker tell each other beside the steps: the worker's hello, the engine's limits, the registration.
+"""The messages between engine and worker, and their encoding: hello, limits, registration, steps.
 
-Each message travels as one ZeroMQ frame; the tag says which one it is. Nothing is ever pickled. What comes in is
-checked here as far as a message can be by itself: its form, and the ranges of what is said once.
+Each message is one ZeroMQ frame of MessagePack; its tag names the type. Nothing is ever pickled. Decoding checks what
+one message can show: its form, and the ranges of ModelFacts. Steps are checked elsewhere.
 """
 
 from collections.abc import Sequence
@@ -12,17 +12,17 @@ import msgspec
 from engine_core.step_plan import BadMessage, StepPlan, StepResult
 
 PROTOCOL = 1
-MAX_BLOCKS = 2**21  # of a KV cache: at 16 tokens each, 34 million tokens
-MAX_CHARACTERS = 4096  # of a name, which may be a path
-MAX_DEFAULT = 1e6  # of a sampling default
-MAX_NAMES = 1024
+MAX_BLOCKS = 2**21  # blocks of a KV cache; at 16 tokens each, 34 million tokens
+MAX_CHARACTERS = 4096  # characters of a name, which may be a path
+MAX_DEFAULT = 1e6  # largest sampling default
+MAX_NAMES = 1024  # served model names
 MAX_IDS = 1024  # eos token ids
-MAX_LENGTH = 2**31 - 1  # of a request, in tokens; of a vocabulary
+MAX_LENGTH = 2**31 - 1  # tokens of a request, a block or a vocabulary
 MAX_KV_GROUPS = 64
 
 
 class SamplingDefaults(msgspec.Struct, frozen=True):
-    """From generation_config.json; what it leaves out is OpenAI's default."""
+    """Defaults from the model's generation_config.json; OpenAI's defaults for what it leaves out."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -32,14 +32,14 @@ class SamplingDefaults(msgspec.Struct, frozen=True):
     max_tokens: int | None = None
 
     def __post_init__(self) -> None:
-        """Raises ValueError for what is no number, or none that anything is sampled with."""
+        """Raises ValueError for NaN and for values that no sampling parameter can have."""
         numbers = (self.temperature, self.top_p, self.top_k, self.min_p, self.repetition_penalty)
         if not all(-1 <= number <= MAX_DEFAULT for number in numbers):  # also refuses NaN
-            raise ValueError("sampling_defaults are out of range")
+            raise ValueError(f"sampling_defaults: a value is not from -1 to {MAX_DEFAULT:g}")
 
 
 class ModelFacts(msgspec.Struct, frozen=True):
-    """What the processes above need to know of the model; nobody else reads its configuration."""
+    """What engine, tokenizer and shim need to know about the model. Only the worker reads the model's own files."""
 
     served_model_names: tuple[str, ...]
     max_model_len: int  # prompt plus output, in tokens
@@ -50,20 +50,20 @@ class ModelFacts(msgspec.Struct, frozen=True):
     kv_groups: tuple[str, ...]  # kinds, for example ("full",)
     max_logprobs: int
     sampling_defaults: SamplingDefaults
-    tokenizer_digest: str
-    numerics_id: str
+    tokenizer_digest: str  # of the tokenizer's files; the tokenizer process must have the same
+    numerics_id: str  # names what affects results: equal ids give equal tokens
     weights_version: str
 
     def __post_init__(self) -> None:
         """Raises ValueError for values out of range."""
         ranges = (
-            ("served_model_names", len(self.served_model_names), 1, MAX_NAMES),
+            ("number of served_model_names", len(self.served_model_names), 1, MAX_NAMES),
             ("max_model_len", self.max_model_len, 1, MAX_LENGTH),
             ("vocab_size", self.vocab_size, 1, MAX_LENGTH),
-            ("eos_token_ids", len(self.eos_token_ids), 0, MAX_IDS),
+            ("number of eos_token_ids", len(self.eos_token_ids), 0, MAX_IDS),
             ("block_size", self.block_size, 1, MAX_LENGTH),
             ("num_blocks", self.num_blocks, 1, MAX_BLOCKS),
-            ("kv_groups", len(self.kv_groups), 1, MAX_KV_GROUPS),
+            ("number of kv_groups", len(self.kv_groups), 1, MAX_KV_GROUPS),
             ("max_logprobs", self.max_logprobs, 0, self.vocab_size),
         )
         for name, value, low, high in ranges:
@@ -83,13 +83,15 @@ class ModelFacts(msgspec.Struct, frozen=True):
 
 
 class WorkerHello(msgspec.Struct, tag="hello"):
+    """The first message of a worker, before it allocates memory."""
+
     protocol: int
     epoch: int
     rank: int
 
 
 class BatchLimits(msgspec.Struct, tag="limits"):
-    """The engine's answer to the hello: what the worker must have room for."""
+    """The engine's answer to WorkerHello: the largest step that the worker must allocate memory for."""
 
     protocol: int
     max_num_seqs: int
@@ -97,29 +99,33 @@ class BatchLimits(msgspec.Struct, tag="limits"):
 
 
 class Register(msgspec.Struct, tag="register"):
-    """The worker is loaded and waits for plans of this epoch."""
+    """The worker has loaded the model and is ready for plans of this epoch."""
 
     epoch: int
     facts: ModelFacts
 
 
 class Step(msgspec.Struct, tag="step"):
+    """The engine sends the plan of a step."""
+
     plan: StepPlan
 
 
 class StepDone(msgspec.Struct, tag="done"):
+    """The worker has run a step."""
+
     result: StepResult
 
 
 class Refused(msgspec.Struct, tag="refused"):
-    """The engine does not work with this worker; the message is for people."""
+    """The engine refuses this worker. `message` is for the worker's log."""
 
     message: str
-    for_now: bool = False  # it may come again; else it ends
+    for_now: bool = False  # True: the worker may try again later; False: it exits
 
 
 class Ping(msgspec.Struct, tag="ping"):
-    """Nothing but a proof that the worker can be reached; it gives no answer."""
+    """Sent to find out whether the worker's routing id can still be reached. The worker does not answer."""
 
 
 MessageT = TypeVar("MessageT")
@@ -132,19 +138,19 @@ _from_engine: "msgspec.msgpack.Decoder[EngineMessage]" = msgspec.msgpack.Decoder
 
 
 def decode_from_worker(frames: Sequence[bytes]) -> WorkerMessage:
-    """Raises BadMessage."""
+    """Raises BadMessage unless `frames` are one message of a worker."""
     return _decode(_from_worker, frames)
 
 
 def decode_from_engine(frames: Sequence[bytes]) -> EngineMessage:
-    """Raises BadMessage."""
+    """Raises BadMessage unless `frames` are one message of the engine."""
     return _decode(_from_engine, frames)
 
 
 def _decode(decoder: "msgspec.msgpack.Decoder[MessageT]", frames: Sequence[bytes]) -> MessageT:
     if len(frames) != 1:
-        raise BadMessage(f"a message has one frame, and this one has {len(frames)}")
+        raise BadMessage(f"a message has one frame, but this one has {len(frames)}")
     try:
         return decoder.decode(frames[0])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, MemoryError) as error:
-        raise BadMessage(f"no message of this protocol: {type(error).__name__}") from error
+        raise BadMessage(f"not a message of this protocol: {type(error).__name__}") from error

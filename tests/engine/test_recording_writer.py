@@ -8,32 +8,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engine_core.flight_recorder import VERSION, FlightRecorder, RecordedScheduler, Recording, WorkerJoined
+from engine_core.flight_recorder import VERSION, Recording
 from engine_core.kv_cache_manager import KVCacheManager
-from engine_core.plan_builder import PlanBuilder
-from engine_core.scheduler import Scheduler, SchedulerConfig
+from engine_core.scheduler import Scheduler
 from services.engine import service
 from services.engine.recording_writer import RecordingWriter
 from services.engine.replay import main
 from services.errors import Fatal
 from services.options.declarations import EngineOptions
 from services.worker.engine_link import EngineLink
-from tests.engine_core.test_async import Pipe
+from tests.engine_core.test_flight_recorder import FACTS, recorded, some_work
 from tests.engine_core.test_scheduler import add_all
-from tests.fakes import FakeWorker, make_core_request, make_facts
-
-FACTS = make_facts()
-
-
-def recorded(recorder: FlightRecorder) -> Pipe:
-    kv = KVCacheManager(FACTS.num_blocks, FACTS.block_size, FACTS.kv_groups, prefix_caching=True)
-    return Pipe(RecordedScheduler(kv, PlanBuilder(1, 1), SchedulerConfig(8, 16), recorder), FakeWorker(FACTS))
-
-
-def some_work(pipe: Pipe, first_handle: int = 0) -> None:
-    requests = [make_core_request(first_handle + one, [*range(1, 12), one], 6 + one) for one in range(4)]
-    add_all(pipe.scheduler, *requests)
-    pipe.run()
+from tests.fakes import make_core_request
 
 
 @pytest.fixture
@@ -79,28 +65,6 @@ def test_what_broke_breaks_again(box: RecordingWriter, tmp_path: Path, capsys: p
     assert main([written(box, tmp_path)]) == 1
     out = capsys.readouterr().out
     assert out.startswith("the scheduler breaks here as well:\nTraceback") and "ValueError: zip" in out
-
-
-def test_the_ring_keeps_the_newest_and_a_replay_begins_where_a_worker_joined() -> None:
-    recorder = FlightRecorder(max_bytes=6000)
-    pipe = recorded(recorder)
-    for round_ in range(5):
-        some_work(pipe, 10 * round_)
-    frames = recorder.recording().frames
-    assert 10 < len(frames) < 30 and not any(isinstance(frame, WorkerJoined) for frame in frames)
-    kv = KVCacheManager(FACTS.num_blocks, FACTS.block_size, FACTS.kv_groups, prefix_caching=True)
-    pipe.scheduler.restart(kv, PlanBuilder(2, 1))
-    assert isinstance(recorder.recording().frames[-1], WorkerJoined)
-
-
-def test_logprobs_count_for_the_ring() -> None:
-    """20 for each token are many times what a token is."""
-    plain, wordy = FlightRecorder(), FlightRecorder()
-    for recorder, logprobs in ((plain, None), (wordy, 20)):
-        pipe = recorded(recorder)
-        add_all(pipe.scheduler, make_core_request(0, [1, 2, 3], 20, FACTS, logprobs=logprobs))
-        pipe.run()
-    assert wordy._num_bytes - plain._num_bytes == 20 * 21 * 8
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Plans that are made before the results of earlier ones are back: the tokens are those of the plain loop."""
+"""Plans that are made before earlier results are back: the tokens are the same as without steps in flight."""
 
 from collections import deque
 
@@ -13,7 +13,7 @@ from tests.fakes import FakeWorker, make_core_request, make_facts, oracle
 
 
 class Pipe:
-    """Scheduler and worker with so many steps between plan and result. Each result must answer its plan."""
+    """Scheduler and worker with up to `steps_in_flight` steps between them. Each result is checked against its plan."""
 
     def __init__(self, scheduler: Scheduler, worker: FakeWorker, steps_in_flight: int = 2) -> None:
         self.scheduler = scheduler
@@ -25,14 +25,14 @@ class Pipe:
         self._results: deque[tuple[StepResult, SampledRows]] = deque()
 
     def plan(self) -> bool:
-        """Sends the next plan; False when there is none."""
+        """Makes the next plan and runs it. Returns False when there is none."""
         plan = self.scheduler.schedule()
         if plan is not None:
             self._results.append((self.worker.execute(plan), self.scheduler.sampled_rows(plan)))
         return plan is not None
 
     def take(self) -> None:
-        """The oldest result comes back."""
+        """Gives the scheduler the oldest result."""
         result, rows = self._results.popleft()
         ResultCheck(make_facts().vocab_size)(result, rows)
         events = self.scheduler.update(result)
@@ -53,7 +53,7 @@ def test_the_next_step_goes_ahead_of_the_result() -> None:
     add_all(scheduler, make_core_request(0, [1, 2, 3], 6))
     pipe = Pipe(scheduler, worker)
     assert pipe.plan() and pipe.plan()
-    assert worker.step_tokens == [3, 1], "the second step computes a token that nobody here has seen"
+    assert worker.step_tokens == [3, 1], "the second step computes a token that only the worker knows"
     pipe.run()
     assert pipe.outputs[0] == oracle([1, 2, 3], 6)
     assert scheduler.counters.steps == 6 and scheduler.counters.steps_ahead == 5
@@ -69,7 +69,7 @@ def test_no_token_is_computed_beyond_max_tokens(steps_in_flight: int) -> None:
     assert sum(worker.step_tokens) == sum(3 + handle for handle in range(4))
 
 
-def test_what_runs_past_the_end_of_an_answer_is_dropped() -> None:
+def test_tokens_past_the_end_of_an_answer_are_dropped() -> None:
     prompt, expected = [7, 9], oracle([7, 9], 12)
     scheduler, worker = make_scheduler()
     add_all(scheduler, make_core_request(0, prompt, 12, stop_token_ids=(expected[3],)))
@@ -81,7 +81,7 @@ def test_what_runs_past_the_end_of_an_answer_is_dropped() -> None:
 
 
 def test_a_preempted_request_waits_for_its_results_in_flight() -> None:
-    """Its token counts when it comes, and nothing is drawn or counted twice."""
+    """Its token in flight counts once its result is back, and is not sampled again."""
     scheduler, worker = make_scheduler(num_blocks=8, prefix_caching=False)
     prompts = {0: [1, 2, 3], 1: [4, 5, 6]}
     add_all(scheduler, *(make_core_request(handle, prompt, 20) for handle, prompt in prompts.items()))
@@ -93,7 +93,7 @@ def test_a_preempted_request_waits_for_its_results_in_flight() -> None:
             known = victim.num_output_tokens if victim is not None else 0
             pipe.take()
     assert victim is not None and victim.last_step_id <= scheduler._last_result + 1
-    assert victim.num_output_tokens == known + 1, "the result that was on its way has counted"
+    assert victim.num_output_tokens == known + 1, "the result in flight counts"
     pipe.run()
     assert pipe.outputs == {handle: oracle(prompt, 20) for handle, prompt in prompts.items()}
     assert {one.num_output_tokens for one in pipe.finished.values()} == {20}
@@ -110,8 +110,8 @@ def test_an_abort_with_steps_in_flight_drops_both() -> None:
     assert pipe.outputs == {1: oracle([4, 5], 9)}
 
 
-def test_a_result_answers_its_plan_whatever_became_of_its_requests() -> None:
-    """Each row has the logprobs that its request wanted when it was planned, also when another request has its slot."""
+def test_a_result_has_the_rows_of_its_plan_also_after_an_abort() -> None:
+    """Each row has the logprobs of the request that it was planned for, even if another one has the slot by now."""
     scheduler, worker = make_scheduler(num_blocks=6, max_num_seqs=2, prefix_caching=False)
     counts = [None, 0, 3, None, 2]
     add_all(scheduler, *(make_core_request(h, [h, 2, 3], 12, logprobs=count) for h, count in enumerate(counts)))
@@ -129,24 +129,24 @@ def test_a_result_answers_its_plan_whatever_became_of_its_requests() -> None:
     assert pipe.outputs == {handle: oracle([handle, 2, 3], 12) for handle in range(1, len(counts))}
 
 
-def test_what_an_abort_gives_back_may_be_used_at_once() -> None:
-    """Slot and blocks go to the next one while a step of the aborted one is in flight: a worker runs plans in order."""
+def test_slot_and_blocks_of_an_aborted_request_are_used_at_once() -> None:
+    """Another request gets them while a step of the aborted one is in flight: a worker runs plans in order."""
     scheduler, worker = make_scheduler(num_blocks=3, max_num_seqs=1, prefix_caching=False)
     add_all(scheduler, make_core_request(0, [1, 2, 3], 9), make_core_request(1, [4, 5], 9))
     pipe = Pipe(scheduler, worker)
     assert pipe.plan() and pipe.plan()
-    given_back = {block.block_id for block in scheduler.running[0].blocks[0]}
+    released = {block.block_id for block in scheduler.running[0].blocks[0]}
     scheduler.abort(0)
     assert pipe.plan()
     (other,) = scheduler.running
     assert other.handle == 1 and other.slot == 0
-    used = other.blocks[0]  # as long as it runs, this list is its own
+    used = other.blocks[0]  # its own list, which lives on after the request ends
     pipe.run()
-    assert given_back < {block.block_id for block in used} == {0, 1, 2}
+    assert released < {block.block_id for block in used} == {0, 1, 2}
     assert pipe.outputs == {1: oracle([4, 5], 9)}
 
 
-def test_a_preempted_request_is_told_and_counted_once() -> None:
+def test_a_preempted_request_has_one_admitted_event_and_is_counted_once() -> None:
     """It is admitted twice, and its tokens are looked up twice."""
     scheduler, worker = make_scheduler(num_blocks=8)
     add_all(scheduler, make_core_request(0, [1, 2, 3], 20), make_core_request(1, [4, 5, 6], 20))
@@ -158,7 +158,7 @@ def test_a_preempted_request_is_told_and_counted_once() -> None:
     assert {handle: len(tokens) for handle, tokens in pipe.outputs.items()} == {0: 20, 1: 20}
 
 
-def test_admission_is_told_with_the_result_of_its_own_step() -> None:
+def test_an_admitted_event_comes_with_the_result_of_its_own_step() -> None:
     scheduler, worker = make_scheduler()
     add_all(scheduler, make_core_request(0, [1, 2, 3], 9))
     first = scheduler.schedule()
@@ -166,8 +166,8 @@ def test_admission_is_told_with_the_result_of_its_own_step() -> None:
     add_all(scheduler, make_core_request(1, [4, 5], 9))
     second = scheduler.schedule()
     assert second is not None and unpack_i32(second.slots).tolist() == [0, 1]
-    told = [[one.handle for one in scheduler.update(worker.execute(plan)).admitted] for plan in (first, second)]
-    assert told == [[0], [1]]
+    admitted = [[one.handle for one in scheduler.update(worker.execute(plan)).admitted] for plan in (first, second)]
+    assert admitted == [[0], [1]]
 
 
 @pytest.mark.parametrize("steps_in_flight", [1, 2])

@@ -1,4 +1,4 @@
-"""Block pool and free list: every operation keeps the invariants, and the least recently used goes first."""
+"""Every operation of the block pool keeps its invariants, and the least recently used block is evicted first."""
 
 import pytest
 from hypothesis import given
@@ -59,15 +59,15 @@ def test_groups_do_not_mix() -> None:
 
 def test_taking_too_many_changes_nothing() -> None:
     pool = BlockPool(2)
-    with pytest.raises(IndexError, match="3 blocks wanted, 2 free"):
+    with pytest.raises(IndexError, match="cannot take 3 blocks: 2 are free"):
         pool.take(3)
     assert pool.num_free_blocks == 2
 
 
-def test_forget_all_empties_the_cache_but_frees_nothing() -> None:
+def test_unpublish_all_empties_the_cache_but_frees_nothing() -> None:
     pool = BlockPool(2)
     block = pool.take(1)[0]
     pool.publish(block, (0, b"x", ()))
-    pool.forget_all()
+    pool.unpublish_all()
     assert pool.find((0, b"x", ())) is None and pool.num_free_blocks == 1
     pool.check()

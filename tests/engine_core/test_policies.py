@@ -1,13 +1,10 @@
-"""Who goes first, who gives way, and who is refused at the door."""
-
-import pytest
+"""Which requests are scheduled first, which are preempted, and which are not admitted."""
 
 from engine_core.request import Request
-from engine_core.request_check import RequestRefused
 from engine_core.step_plan import unpack_i32
 from engine_core.waiting import WaitingQueue
 from tests.engine_core.test_scheduler import add_all, make_scheduler, run
-from tests.fakes import make_core_request, make_facts, oracle
+from tests.fakes import make_core_request, oracle
 
 
 def with_priority(handle: int, priority: int, prompt: list[int] | None = None, max_tokens: int = 4) -> Request:
@@ -28,14 +25,14 @@ def test_priority_goes_first_and_arrival_breaks_ties() -> None:
     assert order == [3, 1, 4, 0, 2]
 
 
-def test_under_first_come_first_served_priorities_count_nothing() -> None:
+def test_first_come_first_served_ignores_priorities() -> None:
     scheduler, _ = make_scheduler(max_num_seqs=1)
     for handle, priority in enumerate([1, 0, -1]):
         add_all(scheduler, with_priority(handle, priority))
     assert [request.handle for request in scheduler.waiting] == [0, 1, 2]
 
 
-def test_the_least_urgent_gives_way_not_the_youngest() -> None:
+def test_the_lowest_priority_is_preempted_not_the_youngest() -> None:
     scheduler, worker = make_scheduler(num_blocks=8, prefix_caching=False, by_priority=True)
     add_all(scheduler, with_priority(0, 5, [1, 2, 3], 20), with_priority(1, 0, [4, 5, 6], 20))
     victims = set()
@@ -50,7 +47,7 @@ def test_the_least_urgent_gives_way_not_the_youngest() -> None:
     assert outputs == {0: oracle([1, 2, 3], 20), 1: oracle([4, 5, 6], 20)}
 
 
-def test_what_was_resumed_or_preempted_goes_before_new_work() -> None:
+def test_resumed_and_preempted_requests_go_before_new_ones() -> None:
     queue = WaitingQueue(by_priority=False)
     new, resumed = make_core_request(0, [1], 4), make_core_request(2, [1], 4, resumed=[3])
     preempted = make_core_request(1, [1], 4)
@@ -63,11 +60,11 @@ def test_what_was_resumed_or_preempted_goes_before_new_work() -> None:
     assert [queue.pop().handle, queue.pop().handle] == [2, 0] and len(queue) == queue.num_tokens == 0
 
 
-def test_a_long_prompt_is_held_back_only_where_others_share_the_step() -> None:
+def test_a_long_prompt_is_cut_only_if_others_share_the_step() -> None:
     scheduler, worker = make_scheduler(budget=32, long_prefill_token_threshold=8)
     add_all(scheduler, make_core_request(0, list(range(1, 30)), 2))
     plan = scheduler.schedule()
-    assert plan is not None and unpack_i32(plan.num_new_tokens).tolist() == [29], "it is alone"
+    assert plan is not None and unpack_i32(plan.num_new_tokens).tolist() == [29], "it is alone in the step"
     scheduler.update(worker.execute(plan))
     add_all(scheduler, make_core_request(1, list(range(1, 40)), 2), make_core_request(2, [7, 8], 2))
     plan = scheduler.schedule()
@@ -77,15 +74,7 @@ def test_a_long_prompt_is_held_back_only_where_others_share_the_step() -> None:
     assert outputs[1] == oracle(list(range(1, 40)), 2)
 
 
-def test_a_request_that_could_never_run_is_refused_with_the_reason() -> None:
-    facts = make_facts(num_blocks=4, block_size=4, max_model_len=64)
-    make_core_request(0, [1] * 10, 7, facts)
-    with pytest.raises(RequestRefused, match="needs 17 tokens of KV cache, but all of it holds 16") as caught:
-        make_core_request(0, [1] * 10, 8, facts)
-    assert caught.value.param == "max_tokens"
-
-
-def test_who_was_removed_does_not_stay_behind_urgent_work() -> None:
+def test_removed_requests_do_not_stay_in_the_heap() -> None:
     queue = WaitingQueue(by_priority=True)
     queue.push(with_priority(0, -1))
     for handle in range(1, 1000):
@@ -95,8 +84,8 @@ def test_who_was_removed_does_not_stay_behind_urgent_work() -> None:
     assert len(queue) == 1 and len(queue._heap) < 100
 
 
-def test_who_would_only_drive_another_out_is_not_admitted() -> None:
-    """Two prompts of 6 blocks, in chunks, and 9 blocks in all: one after the other, and nothing is computed twice."""
+def test_a_request_that_would_cause_a_preemption_is_not_admitted() -> None:
+    """Two prompts of 6 blocks, in chunks, and 9 blocks in all: they run in turn, and no token is computed twice."""
     scheduler, worker = make_scheduler(num_blocks=9, budget=8, prefix_caching=False)
     prompts = {handle: [handle + 1] * 21 for handle in range(2)}
     add_all(scheduler, *(make_core_request(handle, prompt, 4) for handle, prompt in prompts.items()))
@@ -106,7 +95,7 @@ def test_who_would_only_drive_another_out_is_not_admitted() -> None:
     assert sum(worker.step_tokens) == 2 * (21 + 3)
 
 
-def test_queries_are_counted_only_where_something_is_looked_up() -> None:
+def test_queries_are_counted_only_with_prefix_caching() -> None:
     scheduler, worker = make_scheduler(prefix_caching=False)
     add_all(scheduler, make_core_request(0, [1, 2, 3], 2))
     run(scheduler, worker)

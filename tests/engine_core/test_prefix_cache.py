@@ -1,4 +1,4 @@
-"""What is found of what others computed, and that contents which nobody shares are never hashed."""
+"""Which blocks of other requests are found, and that contents which no two requests share are never hashed."""
 
 import pytest
 
@@ -10,11 +10,11 @@ from tests.fakes import make_core_request, oracle
 
 
 def num_found(scheduler: Scheduler, tokens: list[int]) -> int:
-    """Tokens that a request with these would find."""
+    """Returns how many of these tokens a new request would find."""
     return 4 * len(scheduler.kv.find_cached(make_core_request(1000, tokens, 1))[0])
 
 
-def test_contents_that_nobody_shares_are_never_hashed() -> None:
+def test_contents_that_are_not_shared_are_never_hashed() -> None:
     scheduler, worker = make_scheduler()
     request = make_core_request(0, list(range(1, 18)), 20)
     add_all(scheduler, request)
@@ -29,7 +29,9 @@ def test_a_prefix_is_hashed_as_far_as_it_is_shared(shared: int) -> None:
     add_all(scheduler, first)
     run(scheduler, worker)
     assert num_found(scheduler, [*range(1, 4 * shared + 1), 49, 49]) == 4 * min(shared, 9)
-    assert len(first.block_hashes) == min(shared, 8), "of what comes before the last one that can be found"
+    assert len(first.block_hashes) == min(shared, 8), (
+        "the last block is found by its tokens and the hash of those before it"
+    )
 
 
 def test_a_prompt_is_found_while_it_is_computed_and_an_answer_once_it_has_ended() -> None:
@@ -46,7 +48,7 @@ def test_a_prompt_is_found_while_it_is_computed_and_an_answer_once_it_has_ended(
 
 
 def test_every_choice_of_a_prompt_is_found_by_its_next_turn() -> None:
-    """They part behind the prompt, and each has a tail of its own."""
+    """They differ after the prompt, and each has unpublished blocks of its own."""
     scheduler, worker = make_scheduler()
     prompts = [[*range(1, 9), choice, choice] for choice in range(10, 14)]
     add_all(scheduler, *(make_core_request(handle, prompt, 9) for handle, prompt in enumerate(prompts)))
@@ -56,9 +58,9 @@ def test_every_choice_of_a_prompt_is_found_by_its_next_turn() -> None:
 
 
 @pytest.mark.parametrize("length", [3, 8])
-def test_equal_blocks_computed_twice_hide_nothing_behind_them(length: int) -> None:
-    """Two equal prompts end differently. The second computes a block that is known (the last of a whole prompt, or
-    one that both began before it was full); its own continuation is found all the same."""
+def test_blocks_after_a_block_computed_twice_are_found(length: int) -> None:
+    """Two requests with equal prompts have outputs of different lengths. The second computes a block that the first has
+    published: the last of a prompt of whole blocks, or one that both filled at once. Its later blocks are found."""
     prompt = list(range(1, length + 1))
     answer = oracle(prompt, 10)
     scheduler, worker = make_scheduler()
@@ -67,8 +69,8 @@ def test_equal_blocks_computed_twice_hide_nothing_behind_them(length: int) -> No
     assert num_found(scheduler, [*prompt, *answer, 5]) == (length + 9) // 4 * 4
 
 
-def test_a_tail_ends_where_its_blocks_were_taken() -> None:
-    """The end of a chain is evicted first; what is left of it is found, and no block with other contents."""
+def test_unpublished_blocks_end_where_blocks_were_taken() -> None:
+    """The end of a chain is evicted first. The rest is found, and no block with other contents."""
     scheduler, worker = make_scheduler(num_blocks=8)
     old, new = list(range(1, 26)), list(range(30, 39))
     add_all(scheduler, make_core_request(0, old, 4))
@@ -82,7 +84,7 @@ def test_a_tail_ends_where_its_blocks_were_taken() -> None:
     assert outputs[2] == oracle([*old[:24], 7], 4)
 
 
-def test_after_a_reset_nothing_is_found_not_even_what_hung_behind() -> None:
+def test_after_a_reset_nothing_is_found_nor_published() -> None:
     scheduler, worker = make_scheduler()
     running = make_core_request(1, list(range(20, 40)), 9)
     add_all(scheduler, make_core_request(0, list(range(1, 18)), 2), running)
@@ -97,10 +99,10 @@ def test_after_a_reset_nothing_is_found_not_even_what_hung_behind() -> None:
     again = make_core_request(2, list(range(1, 18)), 2)
     add_all(scheduler, again)
     run(scheduler, worker)
-    assert num_found(scheduler, list(range(1, 18))) == 16, "what is computed afterwards is found again"
+    assert num_found(scheduler, list(range(1, 18))) == 16, "blocks computed afterwards are found"
 
 
-def test_a_request_holds_no_tail_once_it_has_ended() -> None:
+def test_a_request_has_no_unpublished_blocks_once_it_has_ended() -> None:
     scheduler, worker = make_scheduler()
     requests: list[Request] = [make_core_request(handle, list(range(1, 18)), 2) for handle in range(2)]
     add_all(scheduler, *requests)

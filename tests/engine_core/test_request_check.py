@@ -1,12 +1,15 @@
-"""The last check before the core: every limit refuses with a message that names the field and the limit."""
+"""Every limit is refused with a message that has the field, its value and the limit."""
 
 import hashlib
+import math
+import re
 import struct
 
 import pytest
 
 from engine_core.block_hash import chain_hash, root_hash
-from engine_core.request_check import RequestRefused
+from engine_core.request_check import ABOVE_LOW, MAX_SEED, SAMPLING_RANGES, NewChoice, RequestRefused, make_request
+from engine_core.step_plan import SamplingParams
 from tests.fakes import make_core_request, make_facts
 
 NAN = float("nan")
@@ -35,6 +38,49 @@ def test_a_value_outside_its_range_is_refused(param: str, changes: dict[str, obj
     assert refused.value.param == param
 
 
+@pytest.mark.parametrize("param", SAMPLING_RANGES)
+def test_a_sampling_parameter_may_have_the_ends_of_its_range(param: str) -> None:
+    low, high = SAMPLING_RANGES[param]
+    facts = make_facts()
+    allowed = [high] if param in ABOVE_LOW else [low, high]
+    for value in (one for one in allowed if not math.isinf(one)):
+        params = SamplingParams(**{"max_tokens": 8, param: type(low)(value)})  # type: ignore[arg-type]
+        assert getattr(make_request(NewChoice(0, 0, [1], [], params, 0, "", None), facts).sampling, param) == value
+    refused = [low - 1, NAN, *([] if math.isinf(high) else [high * 1.01 + 1])]
+    for value in refused:
+        params = SamplingParams(**{"max_tokens": 8, param: value})  # type: ignore[arg-type]
+        message = f"{param} is {value:g}, but must be from {low:g} to {high:g}"
+        with pytest.raises(RequestRefused, match=f"^{re.escape(message)}$") as caught:
+            make_request(NewChoice(0, 0, [1], [], params, 0, "", None), facts)
+        assert caught.value.param == param
+
+
+@pytest.mark.parametrize("param", sorted(ABOVE_LOW))
+def test_a_lowest_value_that_is_excluded_is_refused(param: str) -> None:
+    with pytest.raises(RequestRefused, match=f"^{param} must be greater than 0$"):
+        make_core_request(0, [1], **{param: SAMPLING_RANGES[param][0]})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"max_tokens": 3, "min_tokens": 4}, "min_tokens is 4, but must be from 0 to 3"),
+        ({"logprobs": 21}, "logprobs is 21, but must be from 0 to 20"),
+        ({"stop_token_ids": (1,) * 129}, "number of stop_token_ids is 129, but must be from 0 to 128"),
+    ],
+)
+def test_a_limit_that_depends_on_the_request_or_the_model_is_named(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(RequestRefused, match=f"^{message}$"):
+        make_core_request(0, [1], **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", [-1, MAX_SEED + 1])
+def test_a_seed_is_an_unsigned_number_of_64_bits(seed: int) -> None:
+    with pytest.raises(RequestRefused, match=f"^seed is {seed}, but must be from 0 to {MAX_SEED}$"):
+        make_request(NewChoice(0, 0, [1], [], SamplingParams(8), seed, "", None), make_facts())
+    assert make_request(NewChoice(0, 0, [1], [], SamplingParams(8), MAX_SEED, "", None), make_facts()).seed == MAX_SEED
+
+
 @pytest.mark.parametrize(
     ("prompt", "max_tokens", "message"),
     [
@@ -47,6 +93,14 @@ def test_a_value_outside_its_range_is_refused(param: str, changes: dict[str, obj
 def test_a_prompt_that_does_not_fit_is_refused(prompt: list[int], max_tokens: int, message: str) -> None:
     with pytest.raises(RequestRefused, match=message):
         make_core_request(0, prompt, max_tokens, make_facts(max_model_len=64))
+
+
+def test_a_request_that_could_never_run_is_refused_with_the_reason() -> None:
+    facts = make_facts(num_blocks=4, block_size=4, max_model_len=64)
+    make_core_request(0, [1] * 10, 7, facts)
+    with pytest.raises(RequestRefused, match="needs 17 tokens of KV cache, but all of it holds 16") as caught:
+        make_core_request(0, [1] * 10, 8, facts)
+    assert caught.value.param == "max_tokens"
 
 
 def test_more_resumed_tokens_than_max_tokens_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""The prefix cache is emptied while requests run: what was there is found no more, and nobody's tokens change."""
+"""The prefix cache is emptied while requests run: its old blocks are not found, and no request's tokens change."""
 
 from engine_core.scheduler import Scheduler
 from tests.engine_core.test_scheduler import add_all, make_scheduler, run
@@ -18,7 +18,7 @@ def test_hits_before_and_none_after() -> None:
     scheduler, worker = make_scheduler()
     assert [hits_of(scheduler, worker, handle, PROMPT) for handle in range(2)] == [0, 12]
     scheduler.reset_prefix_cache()
-    assert [hits_of(scheduler, worker, handle, PROMPT) for handle in range(2, 4)] == [0, 12], "and it fills again"
+    assert [hits_of(scheduler, worker, handle, PROMPT) for handle in range(2, 4)] == [0, 12], "the cache fills again"
 
 
 def test_salts_are_reset_and_stay_apart() -> None:
@@ -30,8 +30,8 @@ def test_salts_are_reset_and_stay_apart() -> None:
     assert found == [0, 0, 12, 12, 12]
 
 
-def test_the_running_go_on_and_hand_down_nothing_that_stands_on_what_was_there() -> None:
-    """One runs on blocks that it shares, with a step in flight; its own later ones are not found either."""
+def test_running_requests_go_on_and_publish_no_later_blocks() -> None:
+    """One runs on shared blocks, with steps in flight. Its later blocks follow them, and are not found either."""
     scheduler, worker = make_scheduler()
     hits_of(scheduler, worker, 0, PROMPT)
     add_all(scheduler, make_core_request(1, PROMPT, 20))
@@ -48,11 +48,11 @@ def test_the_running_go_on_and_hand_down_nothing_that_stands_on_what_was_there()
     assert finished[1].num_cached_tokens == 12, "it was admitted before"
     assert rest[2] == oracle(PROMPT, 3) and finished[2].num_cached_tokens == 0
     whole = PROMPT + oracle(PROMPT, 20)
-    assert hits_of(scheduler, worker, 3, whole) == 12, "of these, only what request 2 computed"
+    assert hits_of(scheduler, worker, 3, whole) == 12, "only the blocks that request 2 computed"
 
 
-def test_who_starts_over_may_be_found_again() -> None:
-    """A preempted request computes everything anew."""
+def test_a_request_preempted_after_a_reset_publishes_again() -> None:
+    """It computes all of its blocks again."""
     scheduler, worker = make_scheduler(num_blocks=8)
     add_all(scheduler, make_core_request(0, [1, 2, 3], 20), make_core_request(1, [4, 5, 6], 20))
     while not scheduler.counters.preemptions:

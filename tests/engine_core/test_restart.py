@@ -1,4 +1,4 @@
-"""The worker dies, another one comes: everything goes on, and who kills again and again is sent away."""
+"""The worker dies and another one comes: requests go on, and one that keeps killing workers ends with an error."""
 
 from engine_core.events import Finished
 from engine_core.kv_cache_manager import KVCacheManager
@@ -17,8 +17,8 @@ def next_worker(scheduler: Scheduler) -> tuple[FakeWorker, list[Finished]]:
     return FakeWorker(facts), ended
 
 
-def test_what_ran_and_what_waited_goes_on_with_its_own_tokens() -> None:
-    """Results of two steps are lost; admission is told once all the same."""
+def test_running_and_waiting_requests_go_on_with_their_own_tokens() -> None:
+    """Results of two steps are lost; each request still has one Admitted event."""
     scheduler, worker = make_scheduler(max_num_seqs=2)
     add_all(scheduler, *(make_core_request(handle, [handle, 2, 3], 9) for handle in range(3)))
     for _ in range(2):
@@ -28,7 +28,7 @@ def test_what_ran_and_what_waited_goes_on_with_its_own_tokens() -> None:
     worker, ended = next_worker(scheduler)
     assert not ended and len(scheduler.waiting) == 3 and not scheduler.running
     plan = scheduler.schedule()
-    assert plan is not None and plan.base_step_id is None, "the next worker knows of nothing"
+    assert plan is not None and plan.base_step_id is None, "the next worker has no earlier plan"
     events = scheduler.update(worker.execute(plan))
     assert [one.handle for one in events.admitted] == [0, 1]
     outputs, finished = run(scheduler, worker)
@@ -39,7 +39,7 @@ def test_what_ran_and_what_waited_goes_on_with_its_own_tokens() -> None:
     assert {one.stop.reason for one in finished.values()} == {"length"}
 
 
-def test_a_preempted_request_waits_for_no_result_that_is_lost() -> None:
+def test_a_preempted_request_does_not_wait_for_a_lost_result() -> None:
     scheduler, worker = make_scheduler(num_blocks=8, prefix_caching=False)
     add_all(scheduler, make_core_request(0, [1, 2, 3], 20), make_core_request(1, [4, 5, 6], 20))
     while not scheduler.counters.preemptions:
@@ -61,18 +61,18 @@ def run_steps(scheduler: Scheduler, worker: FakeWorker, count: int) -> None:
 
 
 def die(scheduler: Scheduler) -> list[Finished]:
-    """In the middle of the next step."""
+    """The worker dies in the middle of the next step."""
     assert scheduler.schedule() is not None
     return next_worker(scheduler)[1]
 
 
-def test_two_deaths_make_it_run_alone_and_the_third_one_ends_it() -> None:
+def test_two_deaths_make_a_suspect_and_a_third_one_ends_it() -> None:
     scheduler, _ = make_scheduler()
     add_all(scheduler, make_core_request(0, [1, 2, 3], 6), make_core_request(1, [4, 5], 6))
     assert die(scheduler) == [] and die(scheduler) == []
     ended = die(scheduler)
     assert [(one.handle, one.stop.reason) for one in ended] == [(0, "error")]
-    assert ended[0].stop.message == "the worker died at this request, which it had to itself"
+    assert ended[0].stop.message == "the worker died while it ran this request alone"
     plan = scheduler.schedule()
     assert plan is not None and [request.handle for request in scheduler.running] == [1], "the next suspect, alone"
 
@@ -82,19 +82,19 @@ def test_a_token_clears_a_suspect() -> None:
     add_all(scheduler, make_core_request(0, [1, 2, 3], 6), make_core_request(1, [4, 5], 6))
     assert die(scheduler) == die(scheduler) == []
     worker, _ = next_worker(scheduler)  # nothing ran: no strike
-    told = []
+    steps = []
     for _ in range(3):
         plan = scheduler.schedule()
         assert plan is not None
-        if len(told) < 2:
-            assert scheduler.schedule() is None, "nothing goes ahead of a suspect's step"
-        told.append([tokens.handle for tokens in scheduler.update(worker.execute(plan)).new_tokens])
-    assert told == [[0], [1], [0, 1]], "the first pauses while the second is looked at"
+        if len(steps) < 2:
+            assert scheduler.schedule() is None, "no step is planned while a suspect's step is in flight"
+        steps.append([tokens.handle for tokens in scheduler.update(worker.execute(plan)).new_tokens])
+    assert steps == [[0], [1], [0, 1]], "the first one pauses while the second one runs alone"
     assert die(scheduler) == []
 
 
-def test_one_that_comes_as_a_suspect_has_its_steps_to_itself() -> None:
-    """Somebody above has seen deaths under it: the running pause, and the next death is its own."""
+def test_a_request_that_arrives_as_a_suspect_runs_alone() -> None:
+    """The tokenizer has counted engine deaths against it: running requests pause, and one more death ends it."""
     scheduler, worker = make_scheduler()
     add_all(scheduler, make_core_request(0, [1, 2, 3], 9))
     run_steps(scheduler, worker, 2)
@@ -103,13 +103,13 @@ def test_one_that_comes_as_a_suspect_has_its_steps_to_itself() -> None:
     add_all(scheduler, suspect)
     plan = scheduler.schedule()
     assert plan is not None and len(unpack_i32(plan.slots)) == 1 and [new.handle for new in plan.new_requests] == [1]
-    assert scheduler.schedule() is None, "nothing goes ahead of it"
+    assert scheduler.schedule() is None, "no step is planned while its step is in flight"
     ended = next_worker(scheduler)[1]
     assert [(one.handle, one.stop.reason) for one in ended] == [(1, "error")]
 
 
-def test_a_suspect_waits_for_nobody_to_end() -> None:
-    """All slots are taken, by whoever may run for long: the last of them gives its own up for now."""
+def test_a_suspect_waits_for_no_other_request_to_end() -> None:
+    """All slots are taken by requests that may run for long: the lowest-ranked one is preempted."""
     scheduler, worker = make_scheduler(max_num_seqs=2)
     add_all(scheduler, *(make_core_request(handle, [handle, 2, 3], 20) for handle in range(2)))
     run_steps(scheduler, worker, 3)
@@ -125,7 +125,7 @@ def test_a_suspect_waits_for_nobody_to_end() -> None:
     } | {2: oracle([4, 5], 9)[-5:]}
 
 
-def test_who_does_not_fit_the_next_worker_ends_with_the_reason() -> None:
+def test_a_request_that_does_not_fit_the_next_worker_ends_with_the_reason() -> None:
     scheduler, _ = make_scheduler(num_blocks=8)
     add_all(scheduler, make_core_request(0, [1] * 9, 8), make_core_request(1, [1] * 9, 9))
     ended = scheduler.restart(KVCacheManager(4, 4, ("full",), prefix_caching=True), PlanBuilder(2, 1))

@@ -1,4 +1,4 @@
-"""The scheduler's rules, one small story each: budget, chunks, prefix hits, preemption, stopping, stale results."""
+"""The scheduler's rules, one by one: budget, chunks, prefix hits, preemption, stopping, stale results."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def make_scheduler(
 
 
 def run(scheduler: Scheduler, worker: FakeWorker) -> tuple[dict[int, list[int]], dict[int, Finished]]:
-    """Steps until everything has ended; outputs and terminal events by handle."""
+    """Runs steps until every request has ended. Returns outputs and terminal events by handle."""
     outputs: dict[int, list[int]] = {}
     finished: dict[int, Finished] = {}
     while scheduler.has_unfinished:
@@ -60,7 +60,7 @@ def test_the_budget_is_shared_in_order_of_arrival() -> None:
     [
         ({}, 0, [[800, 224], [1, 576, 447], [1, 1, 353]]),
         ({"long_prefill_token_threshold": 400}, 0, [[400, 400, 224], [400, 400, 224], [1, 1, 352]]),
-        # The later two find 700 tokens of the first one, which this very step computes.
+        # The second and third find 700 tokens of the first one, which the same step computes.
         ({}, 700, [[800, 100, 100], [1, 1, 1]]),
     ],
 )
@@ -79,7 +79,7 @@ def test_three_prompts_of_800_share_steps_of_1024(limits: dict[str, int], shared
 
 @pytest.mark.parametrize("num_prompt", [1, 60, 63])
 def test_an_answer_may_fill_the_model_to_its_last_token(num_prompt: int) -> None:
-    """The KV of that token is never computed, and needs no room."""
+    """The KV of that token is never computed, so it needs no slot in a block."""
     facts = make_facts(num_blocks=16, max_model_len=64)
     scheduler, worker = make_scheduler(num_blocks=16)
     prompt = [one % 7 + 1 for one in range(num_prompt)]
@@ -89,7 +89,7 @@ def test_an_answer_may_fill_the_model_to_its_last_token(num_prompt: int) -> None
     assert finished[0].stop.reason == "length" and sum(worker.step_tokens) == 63
 
 
-def test_a_stop_at_the_last_token_that_is_allowed_is_a_stop() -> None:
+def test_a_stop_token_at_max_tokens_is_a_stop() -> None:
     prompt, expected = [7, 9], oracle([7, 9], 3)
     assert expected[2] not in expected[:2]
     scheduler, worker = make_scheduler()
@@ -98,8 +98,8 @@ def test_a_stop_at_the_last_token_that_is_allowed_is_a_stop() -> None:
     assert finished[0].stop.reason == "stop"
 
 
-def test_who_lacks_blocks_waits_and_keeps_nothing_of_what_it_found() -> None:
-    """Its hits stay free, in their place in the order of eviction, for whoever comes first."""
+def test_a_request_without_enough_blocks_takes_none_of_the_cached_ones() -> None:
+    """Its hits stay free, and keep their places in the order of eviction."""
     scheduler, worker = make_scheduler(num_blocks=8, max_num_seqs=2)
     old, other = list(range(1, 10)), list(range(20, 31))
     add_all(scheduler, make_core_request(0, old, 1))
@@ -167,7 +167,7 @@ def test_without_prefix_caching_nothing_is_found() -> None:
     assert scheduler.counters.prefix_cache_hits == 0
 
 
-def test_when_blocks_run_out_the_youngest_gives_way_and_comes_back() -> None:
+def test_when_blocks_run_out_the_youngest_is_preempted_and_resumes() -> None:
     scheduler, worker = make_scheduler(num_blocks=8, prefix_caching=False)
     prompts = {0: [1, 2, 3], 1: [4, 5, 6]}
     add_all(scheduler, *(make_core_request(handle, prompt, 20) for handle, prompt in prompts.items()))
@@ -194,8 +194,8 @@ def test_a_preempted_request_counts_its_cached_tokens_once() -> None:
     assert (scheduler.counters.prefix_cache_queries, scheduler.counters.prefix_cache_hits) == (6, 0)
 
 
-def test_blocks_that_a_request_hit_are_not_given_away_to_it() -> None:
-    """The hit blocks are the least recently used ones: taking new blocks must not evict them."""
+def test_the_cached_blocks_of_a_request_are_not_evicted_for_its_new_ones() -> None:
+    """Its cached blocks are the least recently used ones: taking new blocks must not evict them."""
     scheduler, worker = make_scheduler(num_blocks=8)
     prompt = list(range(1, 18))
     add_all(scheduler, make_core_request(0, prompt, 1))
@@ -219,9 +219,9 @@ def test_two_equal_prompts_at_once_share_what_the_first_computes() -> None:
 @pytest.mark.parametrize("kind", ["eos", "stop_token_ids"])
 def test_min_tokens_delays_every_stop(kind: str) -> None:
     prompt, expected = [7, 9], oracle([7, 9], 12)
-    wanted = expected[2]
-    stops = {"eos_token_ids" if kind == "eos" else "stop_token_ids": (wanted,)}
-    assert wanted not in expected[:2] and wanted not in expected[3:]
+    stop_id = expected[2]
+    stops = {"eos_token_ids" if kind == "eos" else "stop_token_ids": (stop_id,)}
+    assert stop_id not in expected[:2] and stop_id not in expected[3:]
     for min_tokens, length in ((0, 3), (2, 3), (3, 12)):
         scheduler, worker = make_scheduler()
         add_all(scheduler, make_core_request(0, prompt, 12, min_tokens=min_tokens, **stops))
@@ -229,7 +229,7 @@ def test_min_tokens_delays_every_stop(kind: str) -> None:
         assert len(outputs[0]) == length
         assert finished[0].stop.reason == ("stop" if length == 3 else "length")
         if length == 3:
-            assert finished[0].stop.stop_token_id == (None if kind == "eos" else wanted)
+            assert finished[0].stop.stop_token_id == (None if kind == "eos" else stop_id)
 
 
 def test_a_stale_result_changes_nothing() -> None:
@@ -239,7 +239,7 @@ def test_a_stale_result_changes_nothing() -> None:
     assert first is not None
     result = worker.execute(first)
     scheduler.update(result)
-    events = scheduler.update(result)  # the same once more: its index is not the next one
+    events = scheduler.update(result)  # the same again: its start_index is not the next one
     assert events.new_tokens == [] and events.finished == []
     outputs, _ = run(scheduler, worker)
     assert oracle([1, 2, 3], 6)[1:] == outputs[0]
@@ -291,8 +291,3 @@ def test_resumed_tokens_count_as_generated(count: int) -> None:
 def test_a_budget_below_the_number_of_requests_is_refused() -> None:
     with pytest.raises(ValueError, match="max_num_batched_tokens"):
         SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=7)
-
-
-def test_an_unknown_kv_group_is_refused() -> None:
-    with pytest.raises(ValueError, match="state"):
-        KVCacheManager(8, 4, ("full", "state"), prefix_caching=True)

@@ -1,6 +1,7 @@
-"""Random sequences of add, abort, schedule, preempt and finish, with results that arrive up to two steps late. Whatever
-happens: blocks are conserved, no block has two owners unless its contents are shared by hash, the budget holds, every
-request ends with exactly its own tokens, and nobody waits for ever.
+"""Random sequences of add, abort, schedule, preempt and finish, with results that arrive up to two steps late.
+
+Always: blocks are conserved; no block has two owners unless it was found by its key; the budget holds; every request
+ends with exactly its own tokens, within a bounded number of steps.
 """
 
 from collections import Counter, deque
@@ -100,10 +101,10 @@ class SchedulerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.finished)
     @rule(data=st.data(), tail=st.lists(st.integers(1, 3), min_size=1, max_size=4), max_tokens=st.integers(1, 6))
     def follow_up(self, data: st.DataObject, tail: list[int], max_tokens: int) -> None:
-        """The next turn of a conversation, or a branch of it: some of its blocks may still be found."""
+        """The next turn of a conversation, or a branch of it: some of its blocks may still be cached."""
         handle = data.draw(st.sampled_from(sorted(self.finished)))
-        said = [*self.prompts[handle], *self.outputs[handle]]
-        prompt = [*said[: data.draw(st.integers(0, len(said)))], *tail][: self.facts.max_model_len - 1]
+        context = [*self.prompts[handle], *self.outputs[handle]]
+        prompt = [*context[: data.draw(st.integers(0, len(context)))], *tail][: self.facts.max_model_len - 1]
         self.add(prompt, max_tokens, True, 0, 0, 0)
 
     @precondition(lambda self: self.outputs.keys() - self.finished.keys())
@@ -117,7 +118,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule()
     def step(self) -> None:
-        """Plans a step, unless so many are in flight already that a result has to come first."""
+        """Plans a step, or takes a result if `steps_in_flight` steps are in flight."""
         plan = self.scheduler.schedule() if len(self.in_flight) < self.steps_in_flight else None
         if plan is not None:
             self.num_plans += 1
@@ -125,18 +126,18 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert self.worker.step_tokens[-1] <= self.budget
             self._compare_with_a_full_plan()
         else:
-            assert self.in_flight or not self.scheduler.has_unfinished, "nothing runs, and nothing comes"
+            assert self.in_flight or not self.scheduler.has_unfinished, "no step is planned and none is in flight"
             self.result()
 
     def _compare_with_a_full_plan(self) -> None:
-        """What the worker has put together from the diffs is what it would have if it were told all at once."""
+        """The worker's state, built from diffs, equals the scheduler's."""
         batch, state = self.scheduler.batch, self.worker.state()
         assert state.keys() == {request.slot for request in self.scheduler.running}
         for request in self.scheduler.running:
             slot = request.slot
             handle, num_prompt, tokens, table = state[slot]
             assert (handle, num_prompt) == (request.handle, request.num_prompt_tokens)
-            assert tokens[: request.num_tokens] == request.token_ids, "the worker is only ever ahead"
+            assert tokens[: request.num_tokens] == request.token_ids, "the worker is ahead or level"
             assert len(tokens) == num_prompt + batch.sample_end[slot]
             blocks = [block.block_id for block in request.blocks[0]]
             assert table == blocks[: batch.num_sent_blocks[slot]]
@@ -189,7 +190,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         used = [block for block in pool.blocks if block.ref_count]
         assert {id(block): block.ref_count for block in used} == owners
         hashed = [block.key is not None for block in used if block.ref_count > 1]
-        assert self.was_reset or all(hashed), "shared without a hash"
+        assert self.was_reset or all(hashed), "shared without a key"
         assert pool.num_free_blocks + len(used) == pool.num_blocks
 
     @invariant()
@@ -205,7 +206,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert all(request.slot is None and not request.blocks for request in self.scheduler.waiting)
 
     def teardown(self) -> None:
-        """Whatever is left ends within a bound, with the right tokens, and leaves every block free."""
+        """Every request left ends within a bound, with the right tokens, and leaves every block free."""
         if not hasattr(self, "scheduler"):
             return
         for _ in range(self._bound()):
@@ -218,7 +219,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self._replay()
 
     def _replay(self) -> None:
-        """All that happened, from the start and from the last worker on, makes the same plans once more."""
+        """Replays the recording, from the start and from the last worker on: the plans are the same."""
         content = msgspec.msgpack.encode(self.recorder.recording())
         recording = msgspec.msgpack.decode(content, type=Recording)
         assert replay(recording) == self.num_plans
@@ -226,9 +227,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         replay(Recording(VERSION, recording.frames[joined[-1] :]))
 
     def _bound(self) -> int:
-        """Who ranks first of the running is never stopped, and computes a chunk or a token at every step. So at worst
-        all that is left is computed one after the other; a request may come that ranks higher, or a suspect, and what
-        was computed of the first one before that is lost. Every step is counted twice: its plan and its result."""
+        """Returns the most calls of step() until all requests have ended.
+
+        The first-ranked running request is never preempted, and computes a chunk or a token in every step. So at worst
+        the requests are computed one after the other. That is doubled, because a suspect or a request of higher rank
+        may preempt the first one, which loses its computed tokens. It is doubled again: a plan and a result per step.
+        """
         chunk = self.scheduler._config.long_prefill_token_threshold or self.budget
         left = [*self.scheduler.running, *self.scheduler.waiting]
         work = [-(-one.num_tokens // chunk) + one.sampling.max_tokens - one.num_output_tokens for one in left]

@@ -1,4 +1,4 @@
-"""What a step may take follows from what it holds and from what steps took before."""
+"""The deadline of a step follows from its work and from the times of earlier steps."""
 
 import pytest
 
@@ -10,14 +10,14 @@ from tests.fakes import make_core_request
 DECODE, PREFILL = Work(8, 800), Work(2048, 2048 * 2048)
 
 
-def warmed_up(floor: float = 1.0) -> StepDeadlines:
-    deadlines = StepDeadlines(floor)
+def warmed_up(minimum: float = 1.0) -> StepDeadlines:
+    deadlines = StepDeadlines(minimum)
     for _ in range(START_STEPS):
         deadlines.measured(PREFILL, 100.0)
     return deadlines
 
 
-def test_the_first_steps_of_a_worker_get_longer_and_teach_nothing() -> None:
+def test_the_first_steps_of_a_worker_have_longer_deadlines_and_are_not_recorded() -> None:
     deadlines = StepDeadlines(2.0)
     for _ in range(START_STEPS):
         assert deadlines.deadline(DECODE) == deadlines.deadline(PREFILL) == 2.0 * START_FACTOR
@@ -27,32 +27,32 @@ def test_the_first_steps_of_a_worker_get_longer_and_teach_nothing() -> None:
     assert deadlines.deadline(DECODE) == 2.0 * START_FACTOR
 
 
-def test_nothing_gets_less_than_the_start_lock() -> None:
+def test_no_deadline_is_below_the_minimum() -> None:
     deadlines = warmed_up()
     deadlines.measured(DECODE, 0.001)
     assert deadlines.deadline(DECODE) == 1.0
 
 
 def test_a_long_prefill_is_not_mistaken_for_a_hang() -> None:
-    """Only small steps were seen: a large one gets as much more time as it has more of anything."""
+    """After small steps only, a large one gets time in proportion to its tokens or attention, whichever grew more."""
     deadlines = warmed_up()
     deadlines.measured(DECODE, 0.02)
     assert deadlines.deadline(PREFILL) == pytest.approx(FACTOR * 0.02 * PREFILL.attention / DECODE.attention)
     deadlines.measured(PREFILL, 3.0)
     assert deadlines.deadline(PREFILL) == FACTOR * 3.0
-    assert deadlines.deadline(Work(2048, 4 * PREFILL.attention)) == FACTOR * 12.0, "the same tokens, far into a context"
+    assert deadlines.deadline(Work(2048, 4 * PREFILL.attention)) == FACTOR * 12.0, "as many tokens, far into a context"
 
 
-def test_a_small_step_never_needs_longer_than_a_large_one_took() -> None:
+def test_a_small_step_never_takes_longer_than_a_large_one_did() -> None:
     deadlines = warmed_up()
     deadlines.measured(PREFILL, 3.0)
-    assert deadlines.deadline(DECODE) == FACTOR * 3.0, "all that is known so far"
+    assert deadlines.deadline(DECODE) == FACTOR * 3.0, "only the large step has been recorded"
     deadlines.measured(DECODE, 0.5)
     assert deadlines.deadline(DECODE) == FACTOR * 0.5
     assert deadlines.deadline(PREFILL) == FACTOR * 3.0
 
 
-def test_what_one_slow_step_taught_fades() -> None:
+def test_the_time_of_one_slow_step_decays() -> None:
     deadlines = warmed_up()
     deadlines.measured(DECODE, 10.0)
     for count in range(1, 4):
@@ -63,7 +63,7 @@ def test_what_one_slow_step_taught_fades() -> None:
     assert deadlines.deadline(DECODE) == 1.0
 
 
-def test_work_is_tokens_and_what_they_look_at() -> None:
+def test_work_is_new_tokens_and_attention_pairs() -> None:
     scheduler, worker = make_scheduler(budget=16)
     add_all(scheduler, make_core_request(0, [1, 2, 3], 6), make_core_request(1, list(range(1, 21)), 6))
     found = []

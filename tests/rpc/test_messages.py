@@ -14,10 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_core import step_plan, worker_messages
-from engine_core.worker_messages import BatchLimits, Refused, Register, Step, StepDone, WorkerHello
 from services.rpc.columns import pack_f32, pack_u32, unpack_f32, unpack_u32
 from services.rpc.generated import common_pb2, engine_pb2, text_pb2
-from tests.fakes import make_facts, make_result
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = (common_pb2, engine_pb2, text_pb2)
@@ -71,43 +69,6 @@ def test_a_new_reader_takes_an_old_writers_message(descriptor: Descriptor) -> No
     """An older writer leaves fields out: they read as absent, never as an error."""
     empty = GetMessageClass(descriptor).FromString(b"")
     assert empty.ListFields() == []
-
-
-def full_plan() -> step_plan.StepPlan:
-    new = step_plan.NewRequest(
-        1, 0, step_plan.pack_i32([1, 2]), b"", [step_plan.pack_i32([3])],
-        step_plan.SamplingParams(max_tokens=4, stop_token_ids=(1,), logprobs=2), 2**64 - 1, 1,
-    )  # fmt: skip
-    column = step_plan.pack_i32([5])
-    return step_plan.StepPlan(1, 2, None, [3], [new], column, column, column, column, column, [column], [column])
-
-
-@pytest.mark.parametrize(
-    "message",
-    [WorkerHello(1, 2, 3), Register(2, make_facts()), StepDone(make_result(full_plan(), [(1, 0, 5)]))],
-    ids=lambda message: type(message).__name__,
-)
-def test_every_worker_message_survives_its_encoding(message: Any) -> None:
-    assert worker_messages.decode_from_worker([worker_messages.encode(message)]) == message
-
-
-@pytest.mark.parametrize(
-    "message", [BatchLimits(1, 2, 3), Step(full_plan()), Refused("why")], ids=lambda message: type(message).__name__
-)
-def test_every_engine_message_survives_its_encoding(message: Any) -> None:
-    assert worker_messages.decode_from_engine([worker_messages.encode(message)]) == message
-
-
-def test_an_older_worker_skips_what_a_newer_plan_adds_at_the_end() -> None:
-    class NewerResult(step_plan.StepResult, array_like=True):
-        device_seconds: float = 0.0
-
-    result = make_result(full_plan(), [(1, 0, 5)])
-    fields = [getattr(result, name) for name in result.__struct_fields__]
-    newer = msgspec.msgpack.encode(NewerResult(*fields, device_seconds=1.5))
-    assert msgspec.msgpack.decode(newer, type=step_plan.StepResult) == result
-    older = msgspec.msgpack.encode(result)
-    assert msgspec.msgpack.decode(older, type=NewerResult).device_seconds == 0.0
 
 
 def test_a_broken_frame_is_an_error_and_nothing_else() -> None:

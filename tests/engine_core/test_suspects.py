@@ -1,0 +1,150 @@
+"""Each rule about suspects by itself; tests/engine_core/test_restart.py shows them at work in the scheduler."""
+
+import numpy as np
+import pytest
+
+from engine_core.batch import Batch
+from engine_core.block import Block
+from engine_core.request import SUSPECT_AT, Request
+from engine_core.suspects import NO_SUSPECT, StepRule, Suspects
+from engine_core.waiting import WaitingQueue
+from tests.fakes import make_core_request
+
+
+def make_request(handle: int, strikes: int = 0) -> Request:
+    request = make_core_request(handle, [1, 2, 3], 6)  # needs room for 8 tokens
+    request.strikes = strikes
+    return request
+
+
+def make_batch(*requests: Request) -> Batch:
+    batch = Batch(4, WaitingQueue(by_priority=False).rank)
+    for request in requests:
+        request.blocks = [[Block(0)]]
+        batch.join(request, 0)
+    return batch
+
+
+def make_queue(*requests: Request) -> WaitingQueue:
+    queue = WaitingQueue(by_priority=False)
+    for request in requests:
+        queue.push(request)
+    return queue
+
+
+def test_without_a_suspect_a_step_holds_all_requests() -> None:
+    first, second = make_request(0), make_request(1)
+    wanted = np.array([3, 5], dtype=np.int32)
+    assert not NO_SUSPECT.waits_for_results and not NO_SUSPECT.preempts_to_admit
+    assert NO_SUSPECT.admits(first) and NO_SUSPECT.strikes(first)
+    assert NO_SUSPECT.victim([first, second]) is second
+    assert NO_SUSPECT.restrict(wanted, make_batch(first, second)).tolist() == [3, 5]
+
+
+def test_a_suspect_is_alone_in_flight_and_takes_the_place_of_others() -> None:
+    rule = StepRule(make_request(0, SUSPECT_AT))
+    assert rule.waits_for_results and rule.preempts_to_admit
+
+
+def test_only_the_suspect_is_admitted_and_gets_strikes() -> None:
+    suspect, other = make_request(0, SUSPECT_AT), make_request(1, SUSPECT_AT)
+    rule = StepRule(suspect)
+    assert rule.admits(suspect) and not rule.admits(other)
+    assert rule.strikes(suspect) and not rule.strikes(other), "the other one pauses, even if it is a suspect too"
+
+
+@pytest.mark.parametrize("position", range(3))
+def test_the_lowest_ranked_request_but_the_suspect_is_preempted(position: int) -> None:
+    running = [make_request(handle) for handle in range(3)]
+    assert StepRule(running[position]).victim(running) is (running[1] if position == 2 else running[2])
+    assert StepRule(make_request(9)).victim(running) is running[2], "a suspect that waits"
+
+
+@pytest.mark.parametrize(("running", "expected"), [((0,), [3, 0]), ((1,), [0, 5]), ((), [0, 0])])
+def test_running_requests_other_than_the_suspect_pause(running: tuple[int, ...], expected: list[int]) -> None:
+    requests = [make_request(0), make_request(1)]
+    batch = make_batch(*requests)
+    suspect = requests[running[0]] if running else make_request(2, SUSPECT_AT)
+    restricted = StepRule(suspect).restrict(np.array([3, 5], dtype=np.int32), batch)
+    assert restricted.tolist() == expected and restricted.dtype == np.int32
+
+
+@pytest.mark.parametrize(("capacity", "ends"), [(8, False), (7, True)])
+def test_a_request_that_does_not_fit_the_next_worker_ends(capacity: int, ends: bool) -> None:
+    """3 prompt tokens and 6 of output need room for 8: the KV of the last one is never computed."""
+    expected = f"the next worker's KV cache is too small: {capacity} tokens" if ends else None
+    assert NO_SUSPECT.restart_error(make_request(0), capacity) == expected
+    suspect = make_request(1, SUSPECT_AT)
+    assert StepRule(suspect).restart_error(suspect, capacity) == expected
+
+
+def test_a_suspect_ends_if_the_worker_died_while_it_ran_alone() -> None:
+    suspect, other = make_request(0, SUSPECT_AT), make_request(1, SUSPECT_AT + 1)
+    rule = StepRule(suspect)
+    assert rule.restart_error(suspect, 8) is None, "it has not run since"
+    suspect.strikes += 1
+    assert rule.restart_error(suspect, 8) == "the worker died while it ran this request alone"
+    assert rule.restart_error(other, 8) is None and NO_SUSPECT.restart_error(other, 8) is None
+
+
+def test_there_is_no_suspect_at_first() -> None:
+    queue = make_queue(make_request(1))
+    assert Suspects().step_rule([make_request(0)], queue) is NO_SUSPECT
+
+
+def test_a_running_suspect_comes_before_a_waiting_one() -> None:
+    suspects = Suspects()
+    running = [make_request(0), make_request(1, SUSPECT_AT), make_request(2, SUSPECT_AT)]
+    waiting = make_request(3, SUSPECT_AT)
+    for request in (*running, waiting):
+        suspects.watch(request)
+    queue = make_queue(waiting)
+    assert suspects.step_rule(running, queue).suspect is running[1]
+    suspects.clear(running[1])
+    assert suspects.step_rule(running, queue).suspect is running[2]
+    suspects.clear(running[2])
+    assert suspects.step_rule(running, queue).suspect is waiting
+
+
+def test_the_queue_gives_the_suspect_that_arrived_first() -> None:
+    suspects = Suspects()
+    queue = make_queue(make_request(0), make_request(2, SUSPECT_AT), make_request(1, SUSPECT_AT))
+    for request in queue:
+        suspects.watch(request)
+    rule = suspects.step_rule([], queue)
+    assert rule.suspect is not None and rule.suspect.handle == 1
+
+
+@pytest.mark.parametrize(("strikes", "is_suspect"), [(0, False), (SUSPECT_AT - 1, False), (SUSPECT_AT, True)])
+def test_a_request_is_a_suspect_from_so_many_strikes_on(strikes: int, is_suspect: bool) -> None:
+    suspects, request = Suspects(), make_request(0, strikes)
+    suspects.watch(request)
+    rule = suspects.step_rule([], make_queue(request))
+    assert rule.suspect is (request if is_suspect else None)
+
+
+def test_a_death_is_a_strike_against_all_that_ran() -> None:
+    suspects = Suspects()
+    running = [make_request(0), make_request(1, SUSPECT_AT - 1)]
+    suspects.strike(running, NO_SUSPECT)
+    assert [request.strikes for request in running] == [1, SUSPECT_AT]
+    rule = suspects.step_rule(running, make_queue())
+    assert rule.suspect is running[1]
+    suspects.strike(running, rule)
+    assert [request.strikes for request in running] == [1, SUSPECT_AT + 1], "the other one paused"
+
+
+def test_a_token_clears_a_suspect_of_all_strikes() -> None:
+    suspects, request = Suspects(), make_request(0, SUSPECT_AT + 1)
+    suspects.watch(request)
+    suspects.clear(request)
+    assert request.strikes == 0
+    assert suspects.step_rule([request], make_queue()) is NO_SUSPECT
+
+
+def test_a_suspect_that_has_ended_is_forgotten() -> None:
+    suspects, ended, other = Suspects(), make_request(0, SUSPECT_AT), make_request(1)
+    suspects.watch(ended)
+    suspects.forget(ended)
+    suspects.forget(other)
+    assert suspects.step_rule([], make_queue(other)) is NO_SUSPECT

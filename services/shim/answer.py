@@ -12,7 +12,8 @@ from services.rpc.columns import unpack_u32
 from services.rpc.errors import TandemError
 from services.rpc.finish_reasons import NAME_BY_REASON
 from services.rpc.generated import text_pb2
-from services.shim.generation import Generation, Update
+from services.shim.generation import Generation
+from services.shim.updates import Update
 
 Json = dict[str, Any]
 

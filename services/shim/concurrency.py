@@ -9,6 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from services.rpc.errors import too_much
 from services.shim.metrics import ShimMetrics
 from services.shim.responses import error_response
+from services.shim.routes import rule_of
 
 MAX_HELD_BYTES = 512 * 1024 * 1024  # of all bodies; what is made of them takes a few times as much
 RETRY_SECONDS = 1
@@ -23,7 +24,7 @@ class ConcurrencyMiddleware:
         self._num_bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "POST" or not scope["path"].startswith("/v1"):
+        if scope["type"] != "http" or scope["method"] != "POST" or not rule_of(scope["path"]).limited:
             await self._app(scope, receive, send)
             return
         if self._num_requests >= self._limit:

@@ -19,9 +19,10 @@ from services.rpc.telemetry import LinkMessages
 from services.security.metrics_token import metrics_token
 from services.security.secret import cluster_secret
 from services.shim.app import make_app
-from services.shim.generation import TokenizerClient
+from services.shim.generation import Generation
 from services.shim.metrics import ShimMetrics
 from services.shim.scrape import Scrape
+from services.shim.tokenizer_client import TokenizerClient
 from services.telemetry.metrics_server import new_registry
 from services.telemetry.spans import Tracing
 from services.telemetry.tracing import set_up_tracing
@@ -53,6 +54,7 @@ async def serve(options: ShimOptions) -> None:
     secret = cluster_secret(options)
     _warn_if_open(front, options)
     client = TokenizerClient(options.tokenizer, make_hello("shim"), secret)
+    open_generations: set[Generation] = set()
     registry = new_registry()
     registry.register(LinkMessages(client.links))
     metrics = ShimMetrics(registry)
@@ -60,7 +62,7 @@ async def serve(options: ShimOptions) -> None:
     token = metrics_token(options.metrics_token_file, secret) if options.metrics_peers else None
     scrape = Scrape(registry, options.metrics_peers, token)
     config = uvicorn.Config(
-        make_app(client, options, metrics, scrape, tracing),
+        make_app(client, open_generations, options, metrics, scrape, tracing),
         lifespan="off",
         log_config=None,
         access_log=False,
@@ -72,10 +74,10 @@ async def serve(options: ShimOptions) -> None:
         await asyncio.gather(serving, _say_ready(front, client, metrics), *(link.run() for link in client.links))
     finally:
         logging.getLogger("uvicorn.error").disabled = True  # streams that are cut off now are no errors
-        for generation in client.generations:
+        for generation in open_generations:
             generation.fail(unavailable("the server is stopping"))
         server.should_exit = True
-        await to_the_end(_stop(serving, client, tracing))
+        await to_the_end(_stop(serving, open_generations, tracing))
 
 
 def _warn_if_open(front: socket.socket, options: ShimOptions) -> None:
@@ -84,9 +86,9 @@ def _warn_if_open(front: socket.socket, options: ShimOptions) -> None:
         log.warning("port %d listens on all interfaces without --api-key: every client that reaches it is served", port)
 
 
-async def _stop(serving: asyncio.Task[None], client: TokenizerClient, tracing: Tracing) -> None:
+async def _stop(serving: asyncio.Task[None], open_generations: set[Generation], tracing: Tracing) -> None:
     await asyncio.gather(serving, return_exceptions=True)
-    for generation in list(client.generations):
+    for generation in list(open_generations):
         generation.close()
     await asyncio.to_thread(tracing.stop)
 

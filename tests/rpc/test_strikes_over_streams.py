@@ -16,7 +16,8 @@ from services.rpc.generated.engine_pb2_grpc import EngineServiceStub
 from services.rpc.hello import make_hello
 from services.rpc.link import Link
 from services.rpc.transport import open_channel
-from services.shim.generation import TextCall, Updates
+from services.shim.text_call import TextCall
+from services.shim.updates import Updates
 from tests.rpc.pipeline import Pipeline, Proxy, silent_record
 from tests.rpc.streams import next_terminal, open_stream
 

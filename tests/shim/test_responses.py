@@ -14,11 +14,12 @@ from services.options.declarations import ShimOptions
 from services.rpc.errors import STATUS, TandemError
 from services.rpc.hello import make_hello
 from services.shim import concurrency
-from services.shim.app import MAX_BODY_BYTES, make_app
-from services.shim.generation import TokenizerClient
+from services.shim.app import make_app
 from services.shim.metrics import ShimMetrics
+from services.shim.parsing import MAX_BODY_BYTES
 from services.shim.responses import ClientGone, error_response, until_disconnected
 from services.shim.scrape import Scrape
+from services.shim.tokenizer_client import TokenizerClient
 from services.telemetry.tracing import set_up_tracing
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
@@ -28,9 +29,8 @@ KEY = "a key"
 def _app(api_key: str | None) -> ASGIApp:
     registry = CollectorRegistry()
     client = TokenizerClient((), make_hello("shim"))
-    return make_app(
-        client, ShimOptions(api_key=api_key), ShimMetrics(registry), Scrape(registry, ()), set_up_tracing("shim", None)
-    )
+    options, metrics = ShimOptions(api_key=api_key), ShimMetrics(registry)
+    return make_app(client, set(), options, metrics, Scrape(registry, ()), set_up_tracing("shim", None))
 
 
 @pytest.fixture

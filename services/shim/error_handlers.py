@@ -1,0 +1,44 @@
+"""Which response each exception becomes. All in OpenAI's error shape."""
+
+import logging
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from services.rpc.errors import TandemError
+from services.shim.responses import ClientGone, error_response, json_response
+from services.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+
+async def on_tandem_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, TandemError)
+    found = fields(path=request.url.path, code=error.code, param=error.param)  # the message may quote the request
+    log.info("request refused", extra=found)
+    return error_response(error)
+
+
+async def on_client_gone(request: Request, error: Exception) -> Response:
+    return Response(status_code=499)  # nobody reads it
+
+
+async def on_http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    body = {"message": error.detail, "type": "invalid_request_error", "param": None, "code": None}
+    return json_response({"error": body}, error.status_code, error.headers)
+
+
+async def on_bug(request: Request, error: Exception) -> Response:
+    return error_response(TandemError("INTERNAL", "the server failed at this request"))
+
+
+ERROR_HANDLERS: dict[Any, Any] = {
+    TandemError: on_tandem_error,
+    ClientGone: on_client_gone,
+    ClientDisconnect: on_client_gone,  # while its body was still coming
+    HTTPException: on_http_error,
+    Exception: on_bug,
+}

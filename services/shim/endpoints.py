@@ -44,7 +44,7 @@ class Endpoints:
     async def chat(self, request: Request) -> Response:
         with self._refusals_traced(request, ChatAnswer.operation):
             raw = await read_json(request)
-            checked = check(ChatRequest, raw)
+            checked = check(ChatRequest, raw, self._facts().limits)
             model = self._served(checked.model)
             request_id = ChatAnswer.prefix + uuid.uuid4().hex
             submit = chat_submit(checked, raw, request_id, self._client.dispatcher.new_handle)
@@ -54,8 +54,9 @@ class Endpoints:
     async def completions(self, request: Request) -> Response:
         with self._refusals_traced(request, CompletionAnswer.operation):
             raw = await read_json(request)
-            check_token_counts(raw.get("prompt"), self._facts().max_model_len)
-            checked = check(CompletionRequest, raw)
+            facts = self._facts()
+            check_token_counts(raw.get("prompt"), facts.max_model_len)
+            checked = check(CompletionRequest, raw, facts.limits)
             model = self._served(checked.model)
             request_id = CompletionAnswer.prefix + uuid.uuid4().hex
             submits = completion_submits(checked, request_id, self._client.dispatcher.new_handle)

@@ -1,4 +1,4 @@
-"""What each HTTP route does with a request, from its body to its response."""
+"""The handlers of all HTTP routes. The paths are in routes.py."""
 
 import uuid
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from services.rpc.generated import text_pb2
 from services.shim.answer import Answer, ChatAnswer, CompletionAnswer
 from services.shim.generation import Generation
 from services.shim.metrics import ShimMetrics
-from services.shim.parsing import check, check_size, check_token_counts, read_json
+from services.shim.parsing import check_num_choices, check_prompt_lengths, check_submit_size, read_json, validate
 from services.shim.responses import SseResponse, json_response, until_disconnected
 from services.shim.schema import ChatRequest, CompletionRequest, GenerationRequest
 from services.shim.scrape import Scrape
@@ -27,6 +27,8 @@ from services.version import VERSION
 
 
 class Endpoints:
+    """One per process. The handlers raise TandemError for a request that is refused."""
+
     def __init__(
         self,
         client: TokenizerClient,
@@ -42,35 +44,35 @@ class Endpoints:
         self._tracing = tracing
 
     async def chat(self, request: Request) -> Response:
-        with self._refusals_traced(request, ChatAnswer.operation):
+        with self._trace_refusals(request, ChatAnswer.operation):
             raw = await read_json(request)
-            checked = check(ChatRequest, raw, self._facts().limits)
-            model = self._served(checked.model)
+            checked = validate(ChatRequest, raw, self._facts().limits)
+            model = self._served_name(checked.model)
             request_id = ChatAnswer.prefix + uuid.uuid4().hex
             submit = chat_submit(checked, raw, request_id, self._client.dispatcher.new_handle)
-            check_size(submit)
-        return await self._answer(request, checked, model, request_id, [submit], ChatAnswer)
+            check_submit_size(submit)
+        return await self._respond(request, checked, model, request_id, [submit], ChatAnswer)
 
     async def completions(self, request: Request) -> Response:
-        with self._refusals_traced(request, CompletionAnswer.operation):
+        with self._trace_refusals(request, CompletionAnswer.operation):
             raw = await read_json(request)
             facts = self._facts()
-            check_token_counts(raw.get("prompt"), facts.max_model_len)
-            checked = check(CompletionRequest, raw, facts.limits)
-            model = self._served(checked.model)
+            check_prompt_lengths(raw.get("prompt"), facts.max_model_len)
+            checked = validate(CompletionRequest, raw, facts.limits)
+            model = self._served_name(checked.model)
             request_id = CompletionAnswer.prefix + uuid.uuid4().hex
             submits = completion_submits(checked, request_id, self._client.dispatcher.new_handle)
             for submit in submits:
-                check_size(submit)
-        return await self._answer(request, checked, model, request_id, submits, CompletionAnswer)
+                check_submit_size(submit)
+        return await self._respond(request, checked, model, request_id, submits, CompletionAnswer)
 
     async def models(self, request: Request) -> Response:
         return json_response(
-            {"object": "list", "data": [self._card(name) for name in self._facts().served_model_names]}
+            {"object": "list", "data": [self._model_card(name) for name in self._facts().served_model_names]}
         )
 
     async def model(self, request: Request) -> Response:
-        return json_response(self._card(self._served(request.path_params["model"])))
+        return json_response(self._model_card(self._served_name(request.path_params["model"])))
 
     async def health(self, request: Request) -> Response:
         return Response(status_code=200 if self._client.dispatcher.connected else 503)
@@ -82,13 +84,13 @@ class Endpoints:
         return json_response({"version": VERSION})
 
     async def reset_prefix_cache(self, request: Request) -> Response:
-        """As in vLLM, but without its development mode: nothing is lost but time, and the key guards it."""
+        """As in vLLM, but not only in a development mode: it needs the API key, and costs only recomputation."""
         for name in request.query_params:
             raise invalid(f"unsupported parameter: {name}", name)
         await self._client.reset_prefix_cache()
         return json_response({"success": True})
 
-    async def _answer(
+    async def _respond(
         self,
         request: Request,
         checked: GenerationRequest,
@@ -97,19 +99,18 @@ class Endpoints:
         submits: list[text_pb2.TextSubmit],
         answer_type: type[Answer],
     ) -> Response:
-        num_choices, limit = sum(len(submit.choices) for submit in submits), self._facts().limits.max_num_queued_reqs
-        if 0 < limit < num_choices:
-            raise invalid(f"the request asks for {num_choices} choices, but max_num_queued_reqs is {limit}", "n")
-        record = self._begin(request, answer_type, request_id, model)
+        """Generates all choices and returns the full response, or the stream as soon as the engine accepts one."""
+        check_num_choices(submits, self._facts().limits)
+        telemetry = self._start_telemetry(request, answer_type, request_id, model)
         for submit in submits:
-            submit.traceparent = record.span.traceparent
-        generation = Generation(self._client, submits, record, self._open_generations)
+            submit.traceparent = telemetry.span.traceparent
+        generation = Generation(self._client, submits, telemetry, self._open_generations)
         streaming = False
         try:
             answer = answer_type(request_id, model, self._facts().numerics_id, generation, checked.return_token_ids)
-            await until_disconnected(request.receive, generation.accepted())
+            await until_disconnected(request.receive, generation.wait_accepted())
             if not checked.stream:
-                return json_response(await until_disconnected(request.receive, answer.whole()))
+                return json_response(await until_disconnected(request.receive, answer.full_response()))
             include_usage = checked.stream_options is not None and checked.stream_options.include_usage
             streaming = True
             return SseResponse(answer, generation, include_usage=include_usage)
@@ -118,8 +119,8 @@ class Endpoints:
                 generation.close()
 
     @contextmanager
-    def _refusals_traced(self, request: Request, operation: str) -> Iterator[None]:
-        """What is refused before it has a record leaves a span as well, without a model in its name."""
+    def _trace_refusals(self, request: Request, operation: str) -> Iterator[None]:
+        """Writes a span for a request that is refused before its telemetry exists. It does not name the model."""
         began = now()
         try:
             yield
@@ -129,8 +130,10 @@ class Endpoints:
             span.end(error=error.code)
             raise
 
-    def _begin(self, request: Request, answer_type: type[Answer], request_id: str, model: str) -> RequestTelemetry:
-        """The trace's root; a client that traces, too, is its parent."""
+    def _start_telemetry(
+        self, request: Request, answer_type: type[Answer], request_id: str, model: str
+    ) -> RequestTelemetry:
+        """Starts the telemetry of one request. Its span is a child of the client's span, if there is a traceparent."""
         operation = answer_type.operation
         span = self._tracing.start(f"{operation} {model}", request.headers.get("traceparent", ""), server=True)
         span.set(
@@ -143,23 +146,24 @@ class Endpoints:
         return RequestTelemetry(request_id, self._metrics.of(self._facts().served_model_names[0]), span)
 
     def _facts(self) -> pb.EngineFacts:
+        """Facts of the engine that connected last. Raises TandemError (UNAVAILABLE) before the first one."""
         peer = self._client.dispatcher.peer
         if peer is None:
             raise unavailable("the model is still being loaded")
         return peer.engine
 
-    def _served(self, model: str | None) -> str:
-        """The name to answer with. Raises TandemError (NOT_FOUND) for a model that is not served."""
+    def _served_name(self, model: str | None) -> str:
+        """Returns the model name for the response. Raises TandemError (NOT_FOUND) if the model is not served."""
         names = self._facts().served_model_names
         if model is None:
             return names[0]
         if model not in names:
             raise TandemError(
-                "NOT_FOUND", f"the model {model!r} is not served here; served: {', '.join(names)}", "model"
+                "NOT_FOUND", f"the model {model!r} is not served; served models: {', '.join(names)}", "model"
             )
         return model
 
-    def _card(self, name: str) -> dict[str, Any]:
+    def _model_card(self, name: str) -> dict[str, Any]:
         facts = self._facts()
         return {
             "id": name,

@@ -1,4 +1,4 @@
-"""Which response each exception becomes. All in OpenAI's error shape."""
+"""Turns each exception of a request into an HTTP response, with a body in OpenAI's error format."""
 
 import logging
 from typing import Any
@@ -16,13 +16,13 @@ log = logging.getLogger(__name__)
 
 async def on_tandem_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, TandemError)
-    found = fields(path=request.url.path, code=error.code, param=error.param)  # the message may quote the request
-    log.info("request refused", extra=found)
+    # Without the message, which may quote the request.
+    log.info("request refused", extra=fields(path=request.url.path, code=error.code, param=error.param))
     return error_response(error)
 
 
 async def on_client_gone(request: Request, error: Exception) -> Response:
-    return Response(status_code=499)  # nobody reads it
+    return Response(status_code=499)  # never sent: the connection is closed
 
 
 async def on_http_error(request: Request, error: Exception) -> Response:
@@ -32,13 +32,13 @@ async def on_http_error(request: Request, error: Exception) -> Response:
 
 
 async def on_bug(request: Request, error: Exception) -> Response:
-    return error_response(TandemError("INTERNAL", "the server failed at this request"))
+    return error_response(TandemError("INTERNAL", "internal server error; the server's log has the details"))
 
 
 ERROR_HANDLERS: dict[Any, Any] = {
     TandemError: on_tandem_error,
     ClientGone: on_client_gone,
-    ClientDisconnect: on_client_gone,  # while its body was still coming
+    ClientDisconnect: on_client_gone,  # before its body was complete
     HTTPException: on_http_error,
     Exception: on_bug,
 }

@@ -1,60 +1,66 @@
-"""The calls of one HTTP request, one per prompt, as one object that is started, read and closed."""
+"""The calls of one HTTP request, one per prompt: started, read and closed together."""
 
 from services.rpc.errors import TandemError
 from services.rpc.generated import text_pb2
 from services.shim.telemetry import RequestTelemetry
 from services.shim.text_call import TextCall
 from services.shim.tokenizer_client import TokenizerClient
-from services.shim.updates import Updates
+from services.shim.updates import UpdateMailbox
 
 
 class Generation:
-    """All choices of one HTTP request. Whoever makes one closes it, so that a client's hang-up stops the work."""
+    """All choices of one HTTP request. The creator must call `close`, which stops what still runs.
+
+    `take` returns the updates (UpdateMailbox.take). `calls` has one call per submit, in the same order.
+    """
 
     def __init__(
         self,
         client: TokenizerClient,
         submits: list[text_pb2.TextSubmit],
-        record: RequestTelemetry,
+        telemetry: RequestTelemetry,
         open_generations: "set[Generation]",
     ) -> None:
-        """Raises TandemError when no tokenizer is connected."""
-        self._record = record
+        """Starts all calls. `open_generations` contains this object until `close`.
+
+        Raises TandemError (UNAVAILABLE) if no tokenizer is connected.
+        """
+        self._telemetry = telemetry
         self._open_generations = open_generations
         self._dispatcher = client.dispatcher
-        self._updates = Updates()
+        self._updates = UpdateMailbox()
         self.take = self._updates.take
         self.num_choices = sum(len(submit.choices) for submit in submits)
         self.calls: list[TextCall] = []
         first_index = 0
         for submit in submits:
-            self.calls.append(TextCall(submit, first_index, self._updates, record))
+            self.calls.append(TextCall(submit, first_index, self._updates, telemetry))
             first_index += len(submit.choices)
-        record.submitted(first_index)
+        telemetry.submitted(self.num_choices)
         try:
             for call in self.calls:
                 self._dispatcher.start(call)
         except TandemError as error:
-            record.refuse(error.code)
-            record.close()
+            telemetry.refused(error.code)
+            telemetry.close()
             raise
         self._open_generations.add(self)
 
-    async def accepted(self) -> None:
-        """Returns once the request runs. Raises its TandemError when it was refused instead."""
+    async def wait_accepted(self) -> None:
+        """Waits until the engine accepts a choice. Raises the TandemError of a choice that was refused."""
         await self._updates.wait()
         error = self._updates.error()
         if error is not None:
             raise error
 
     def fail(self, error: TandemError) -> None:
-        """Ends every open choice with this error; the client is told."""
+        """Gives the client this error for every open choice."""
         for call in self.calls:
-            call.cut_off(error)
+            call.interrupt(error)
 
     def close(self) -> None:
-        """Aborts what still runs."""
+        """Aborts the open choices and closes the telemetry. A second call changes nothing."""
         for call in self.calls:
             self._dispatcher.abort(call)
-        self._record.close()
+        self._telemetry.close()
         self._open_generations.discard(self)

@@ -1,4 +1,4 @@
-"""What every request passes before a route handles it: the count of responses by status, and the API key."""
+"""ASGI middleware: counts responses by status, and checks the API key."""
 
 import hmac
 
@@ -11,7 +11,7 @@ from services.shim.routes import method_label, path_label, rule_of
 
 
 class CountMiddleware:
-    """Every answer, with its status. Paths that nobody has named are one: clients must not make series."""
+    """Counts every HTTP response by method, path and status."""
 
     def __init__(self, app: ASGIApp, metrics: ShimMetrics) -> None:
         self._app = app
@@ -30,7 +30,7 @@ class CountMiddleware:
 
 
 class ApiKeyMiddleware:
-    """What costs work needs the key: /v1 and the reset. Health checks, version and metrics go without."""
+    """Answers 401 without the key, on the paths that need it (routes.RULES)."""
 
     def __init__(self, app: ASGIApp, api_key: str) -> None:
         self._app = app

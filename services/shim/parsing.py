@@ -1,4 +1,8 @@
-"""From the bytes of a request's body to a checked request, and the sizes that are refused on the way."""
+"""Parses a request's body and checks it against the schema, the engine's limits and the shim's own.
+
+All functions raise TandemError (INVALID_ARGUMENT) that names the field and the limit. Lengths are checked before items,
+so that a huge request costs little.
+"""
 
 from typing import Any, TypeVar
 
@@ -14,14 +18,14 @@ from services.rpc.transport import MAX_MESSAGE_BYTES
 from services.shim.schema import MAX_STOP_STRINGS, GenerationRequest
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
-MAX_SUBMIT_BYTES = MAX_MESSAGE_BYTES - 2 * MAX_MERGED_BYTES  # others may stand before it in the same message
+MAX_SUBMIT_BYTES = MAX_MESSAGE_BYTES - 2 * MAX_MERGED_BYTES  # other submits may precede it in the same message
 MAX_MESSAGE_PARTS = 16384  # messages, their content parts and tool calls
 MAX_TOOLS = 1024
 RequestT = TypeVar("RequestT", bound=GenerationRequest)
 
 
 async def read_json(request: Request) -> dict[str, Any]:
-    """The body as a JSON object without its nulls: null means absent. Raises TandemError."""
+    """Returns the body as a JSON object, without the fields that are null: null means absent."""
     body = bytearray()
     async for part in request.stream():
         body += part
@@ -36,8 +40,8 @@ async def read_json(request: Request) -> dict[str, Any]:
     return {name: value for name, value in content.items() if value is not None}
 
 
-def check(request_type: type[RequestT], raw: dict[str, Any], limits: pb.RequestLimits) -> RequestT:
-    """The checked request. Raises TandemError that names the first field at fault."""
+def validate(request_type: type[RequestT], raw: dict[str, Any], limits: pb.RequestLimits) -> RequestT:
+    """Returns the request, checked. The error is about the first wrong field."""
     check_limits(request_type, raw, limits)
     check_counts(raw, limits)
     try:
@@ -47,8 +51,10 @@ def check(request_type: type[RequestT], raw: dict[str, Any], limits: pb.RequestL
 
 
 def check_limits(request_type: type[RequestT], raw: dict[str, Any], limits: pb.RequestLimits) -> None:
-    """Refuses a number above the engine's limit before anything of that size exists; wrong types are left to the
-    schema. Raises TandemError."""
+    """Refuses n and the number of logprobs above the engine's limits, before anything of that size is allocated.
+
+    Values of a wrong type are left to the schema.
+    """
     n = raw.get("n")
     if type(n) is int and n > limits.max_n == limits.max_num_queued_reqs:
         raise invalid(f"n is {n}, but max_num_queued_reqs is {limits.max_num_queued_reqs}", "n")
@@ -58,12 +64,14 @@ def check_limits(request_type: type[RequestT], raw: dict[str, Any], limits: pb.R
 
 
 def check_counts(raw: dict[str, Any], limits: pb.RequestLimits) -> None:
-    """What is too much is refused before each of its items is looked at. Raises TandemError."""
+    """Refuses lists that are too long, without a look at their items."""
     messages = raw.get("messages")
     if isinstance(messages, list):
         count = len(messages) + sum(map(_num_parts, messages))
         if count > MAX_MESSAGE_PARTS:
-            raise invalid(f"messages: {count} messages and parts of them, but at most {MAX_MESSAGE_PARTS}", "messages")
+            raise invalid(
+                f"messages: {count} messages, content parts and tool calls, but at most {MAX_MESSAGE_PARTS}", "messages"
+            )
     max_items = {"tools": MAX_TOOLS, "stop": MAX_STOP_STRINGS, "stop_token_ids": limits.max_stop_token_ids}
     for name, limit in max_items.items():
         if isinstance(raw.get(name), list) and len(raw[name]) > limit:
@@ -77,28 +85,30 @@ def _num_parts(message: Any) -> int:
 
 
 def first_error(errors: list[Any]) -> TandemError:
-    """Pydantic's errors as one TandemError that names the field. An unknown field is told as such."""
+    """Returns the most helpful of pydantic's errors about the first wrong field, with the path to its value."""
     kind, location = errors[0]["type"], errors[0]["loc"]
     if kind == "extra_forbidden":
         param = ".".join(map(str, location))
         return invalid(f"unsupported parameter: {param}", param)
-    error = _meant(errors)
-    param = ".".join(str(step) for step in error["loc"] if not _is_alternative(step))
+    error = _most_specific(errors)
+    param = ".".join(str(step) for step in error["loc"] if not _is_union_member(step))
     if error["type"] == "missing":
         return invalid(f"missing parameter: {param}", param)
     reason = "Input should be an object" if error["type"] in {"model_type", "dict_type"} else error["msg"]
     return invalid(f"{param}: {reason}", param)
 
 
-def _is_alternative(step: str | int) -> bool:
-    """Steps of a union ("str", "list[...]") are pydantic's, not the client's."""
+def _is_union_member(step: str | int) -> bool:
+    """Whether a step of an error's path names a member of a union ("str", "list[...]"), not a field or an index."""
     return isinstance(step, str) and (step == "str" or not step.isidentifier())
 
 
-def _meant(errors: list[Any]) -> Any:
-    """Of the first field's errors, one of the alternative that the client most likely meant: no wrong type, if there
-    is one, and the furthest on."""
-    at = next((place for place, step in enumerate(errors[0]["loc"]) if _is_alternative(step)), None)
+def _most_specific(errors: list[Any]) -> Any:
+    """Returns the error to show among those of the first field: pydantic reports one for each member of a union.
+
+    An error that is not about a wrong type comes first, then the one furthest into the value.
+    """
+    at = next((place for place, step in enumerate(errors[0]["loc"]) if _is_union_member(step)), None)
     if at is None:
         return errors[0]
 
@@ -108,16 +118,29 @@ def _meant(errors: list[Any]) -> Any:
     return max((error for error in errors if error["loc"][:at] == errors[0]["loc"][:at]), key=rank)
 
 
-def check_size(submit: text_pb2.TextSubmit) -> None:
-    """A number written in three characters may take twenty on its way: what no message can hold would end the stream
-    that all requests share. Raises TandemError."""
+def check_submit_size(submit: text_pb2.TextSubmit) -> None:
+    """Refuses a submit that does not fit in one message: it would break the stream that all requests share.
+
+    A submit may be larger than the body: 1e15 becomes 1000000000000000.0.
+    """
     size = submit.ByteSize()
     if size > MAX_SUBMIT_BYTES:
-        raise invalid(f"the request takes {size} bytes between the processes, but at most {MAX_SUBMIT_BYTES} fit")
+        raise invalid(
+            f"the request has {size} bytes as an internal message, but at most {MAX_SUBMIT_BYTES} are allowed"
+        )
 
 
-def check_token_counts(prompt: Any, max_model_len: int) -> None:
-    """Token ids that cannot fit are refused before anything is done with them, one by one. Raises TandemError."""
+def check_num_choices(submits: list[text_pb2.TextSubmit], limits: pb.RequestLimits) -> None:
+    """Refuses a request that not even an empty queue of the engine could hold."""
+    num_choices = sum(len(submit.choices) for submit in submits)
+    if num_choices > limits.max_num_queued_reqs:
+        raise invalid(
+            f"the request asks for {num_choices} choices, but max_num_queued_reqs is {limits.max_num_queued_reqs}", "n"
+        )
+
+
+def check_prompt_lengths(prompt: Any, max_model_len: int) -> None:
+    """Refuses prompts of token ids that are too long for the model, without a look at the ids."""
     if not isinstance(prompt, list):
         return
     for ids in prompt if prompt and isinstance(prompt[0], list) else [prompt]:

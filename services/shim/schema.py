@@ -1,6 +1,7 @@
-"""The requests as OpenAI and vLLM define them, checked field by field. What is not listed here is refused by name.
+"""The fields of the requests, as OpenAI and vLLM define them. A field that is not listed here is refused by name.
 
 https://platform.openai.com/docs/api-reference/chat/create and .../completions/create; the extra fields are vLLM's.
+The engine's limits (n, logprobs, stop_token_ids) are checked in parsing.py.
 """
 
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
@@ -17,7 +18,7 @@ MAX_STOP_CHARACTERS = 2**20  # of all stop strings, for all prompts together
 TokenId = Annotated[int, Field(ge=0, le=2**32 - 1)]
 StopString = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 ItemT = TypeVar("ItemT")
-# Without it, a million wrong items would make a million errors before the first is told.
+# Pydantic would otherwise build one error per wrong item, a million for a long list.
 FailFastList = Annotated[list[ItemT], Field(fail_fast=True)]
 TokenIds = Annotated[FailFastList[TokenId], Field(min_length=1)]
 
@@ -35,9 +36,9 @@ class TextFormat(_Strict):
 
 
 class GenerationRequest(_Strict):
-    """What chat and completions have in common."""
+    """The fields that chat and completions share."""
 
-    logprobs_field: ClassVar[str]  # the field that limits.max_logprobs is for
+    logprobs_field: ClassVar[str]  # name of the field with the number of top logprobs
 
     model: str | None = None
     stream: bool = False
@@ -77,13 +78,13 @@ class GenerationRequest(_Strict):
 
     @property
     def token_limit(self) -> int | None:
-        """Tokens of the answer, at most; None: as many as fit."""
+        """Maximum number of output tokens; None: as many as the model's length allows."""
         return self.max_tokens
 
     @property
     def num_logprobs(self) -> int | None:
-        """Top logprobs per token beside the sampled one's; None: none at all."""
-        raise AssertionError("each endpoint has its own field for it")
+        """Number of top logprobs per token, besides the sampled token's; None: no logprobs."""
+        raise AssertionError("each subclass has its own field for it")
 
 
 class TextPart(BaseModel):
@@ -98,7 +99,7 @@ class ToolCall(BaseModel):
 
 
 class ChatMessage(BaseModel):
-    """Further fields are the template's business."""
+    """Unknown fields are allowed: the chat template may use them."""
 
     model_config = ConfigDict(extra="allow", strict=True)
     role: Literal["system", "developer", "user", "assistant", "tool"]
@@ -126,7 +127,7 @@ class ChatRequest(GenerationRequest):
     logprobs: bool = False
     top_logprobs: int | None = Field(None, ge=0)
     tools: FailFastList[FunctionTool] | None = Field(None, min_length=1)
-    # Tool calls are not parsed out of the answer yet; none keeps the tools from the template.
+    # Tool calls are not parsed from the output yet. With "none", the chat template gets no tools.
     tool_choice: Literal["none", "auto"] = "auto"
     response_format: TextFormat | None = None
     chat_template_kwargs: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""The links to all tokenizers: which call goes to which link, and which call each message belongs to."""
+"""The links to all tokenizers. Passes each message to the call that it belongs to."""
 
 from services.rpc.dispatcher import Dispatcher
 from services.rpc.generated import common_pb2 as pb
@@ -11,7 +11,7 @@ TextUplink = Link[text_pb2.TextEntry, text_pb2.TextUp]
 
 
 class TokenizerClient:
-    """One per shim process; owns the links to all tokenizers."""
+    """One per shim process. Owns the links; `links` run as tasks of the process (services/shim/service.py)."""
 
     def __init__(self, targets: tuple[str, ...], hello: pb.Hello, secret: ClusterSecret | None = None) -> None:
         self.dispatcher: Dispatcher[TextCall] = Dispatcher(
@@ -23,7 +23,7 @@ class TokenizerClient:
         ]
 
     async def reset_prefix_cache(self) -> None:
-        """Of every engine behind every tokenizer. Raises TandemError (UNAVAILABLE) unless all have done it."""
+        """Empties the prefix cache of every engine. Raises TandemError (UNAVAILABLE) if any tokenizer fails."""
         request = pb.ResetPrefixCacheRequest()
         await ask_all(self.links, lambda stub: stub.ResetPrefixCache(request, timeout=ADMINISTRATION_SECONDS))
 
@@ -36,7 +36,7 @@ class TokenizerClient:
     def receive(self, link: TextUplink, message: text_pb2.TextUp) -> None:
         batch = message.batch
         if link.peer is None or batch.epoch != link.peer.epoch:
-            return  # from a dead incarnation
+            return  # from an earlier incarnation of the peer
         for accepted in batch.accepted:
             if (call := self.dispatcher.find(link, accepted.handle)) is not None:
                 call.on_accepted(accepted)

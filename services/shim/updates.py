@@ -1,6 +1,6 @@
-"""What the tokenizer sent for the choices of one HTTP request and its client has not read yet.
+"""The mailbox between the tokenizers and the response to one HTTP request.
 
-A slow client delays no other request: the messages for one choice merge until the client's response takes them.
+What arrives for one choice merges until the response is ready for more. So a slow client delays no other request.
 """
 
 import asyncio
@@ -12,7 +12,10 @@ from services.rpc.generated import text_pb2
 
 @dataclass(slots=True)
 class Update:
-    """What is new of one choice: text with the token ids that released it, then the terminal message."""
+    """New text, token ids and logprobs of one choice since the last read. `terminal` is set in its last update.
+
+    `index` counts all choices of the HTTP request; `token_ids` is a column of little-endian u32.
+    """
 
     index: int
     content: str = ""
@@ -21,16 +24,17 @@ class Update:
     terminal: text_pb2.TextTerminal | None = None
 
 
-class Updates:
-    """Merged per choice; one reader."""
+class UpdateMailbox:
+    """At most one pending update per choice. One reader, on the event loop that writes."""
 
     def __init__(self) -> None:
         self._pending: dict[int, Update] = {}
-        self._reader: asyncio.Future[None] | None = None  # while it waits; lighter than an Event, at each token
+        self._reader: asyncio.Future[None] | None = None  # set while it waits; cheaper per token than an Event
         self._accepted = False
 
-    def touch(self, index: int) -> Update:
-        """The pending update of a choice, to be added to."""
+    def pending(self, index: int) -> Update:
+        """Returns the pending update of a choice, for the caller to add to. Creates it and wakes the reader if there
+        is none."""
         update = self._pending.get(index)
         if update is None:
             update = self._pending[index] = Update(index)
@@ -38,24 +42,24 @@ class Updates:
         return update
 
     def accept(self) -> None:
-        """A choice runs, so its prompt is valid."""
+        """Records that the engine has accepted a choice, so the prompt is valid. Wakes the reader."""
         self._accepted = True
         self._wake()
 
     async def wait(self) -> None:
-        """Until something is pending or the request is accepted."""
+        """Waits until an update is pending or a choice has been accepted."""
         while not self._pending and not self._accepted:
             await self._woken()
 
     async def take(self) -> list[Update]:
-        """Waits until there is something, then takes all of it."""
+        """Waits for a pending update, then removes and returns all of them."""
         while not self._pending:
             await self._woken()
         taken, self._pending = list(self._pending.values()), {}
         return taken
 
     def error(self) -> TandemError | None:
-        """The error of a pending choice that failed."""
+        """The error of the first pending update that has one."""
         for update in self._pending.values():
             if update.terminal is not None and update.terminal.HasField("error"):
                 return TandemError.from_proto(update.terminal.error)

@@ -193,7 +193,7 @@ async def test_messages_of_a_dead_epoch_are_dropped(pipeline: Pipeline) -> None:
 
 async def test_the_tokens_are_those_of_the_model(pipeline: Pipeline) -> None:
     generation = Generation(pipeline.client, [pipeline.submit("Hello!", max_tokens=1)], silent_record(), set())
-    await asyncio.wait_for(generation.accepted(), 10)
+    await asyncio.wait_for(generation.wait_accepted(), 10)
     prompt = unpack_u32(generation.calls[0].prompt_token_ids)
     fold = (await pipeline.fold(pipeline.submit("Hello!", max_tokens=9)))[0]
     assert unpack_u32(fold.token_ids) == oracle(prompt, 9, VOCAB_SIZE)

@@ -60,7 +60,7 @@ async def test_bodies_together_are_bounded(http: httpx.AsyncClient, monkeypatch:
     monkeypatch.setattr(concurrency, "MAX_HELD_BYTES", 1000)
     for _ in range(2):
         response = await http.post("/v1/completions", json={"prompt": "x" * 1000})
-        assert "hold 1000 bytes" in error_of(response, 429)["message"]
+        assert "more than 1000 bytes" in error_of(response, 429)["message"]
         assert response.headers["retry-after"] == "1"
         error_of(await http.post("/v1/completions", json={"prompt": "x" * 900}), 503)
 

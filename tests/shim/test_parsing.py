@@ -12,10 +12,10 @@ from services.shim.parsing import (
     MAX_BODY_BYTES,
     MAX_MESSAGE_PARTS,
     MAX_TOOLS,
-    check,
     check_counts,
-    check_size,
-    check_token_counts,
+    check_prompt_lengths,
+    check_submit_size,
+    validate,
 )
 from services.shim.schema import MAX_STOP_STRINGS, ChatRequest, CompletionRequest, GenerationRequest
 from tests.shim.harness import LIMITS, Shim, error_of
@@ -28,7 +28,7 @@ both = pytest.mark.parametrize("kind", [ChatRequest, CompletionRequest])
 
 def refused(kind: type[GenerationRequest], body: Body, limits: pb.RequestLimits) -> TandemError:
     with pytest.raises(TandemError) as caught:
-        check(kind, BASE[kind] | body, limits)
+        validate(kind, BASE[kind] | body, limits)
     assert caught.value.status.http == 400
     return caught.value
 
@@ -92,7 +92,7 @@ def test_the_limits_are_those_of_the_engine(kind: type[GenerationRequest]) -> No
         "stop_token_ids": ([1, 2], [1, 2, 3]),
     }
     for name, (good, bad) in at_limit.items():
-        check(kind, BASE[kind] | more | {name: good}, limits)
+        validate(kind, BASE[kind] | more | {name: good}, limits)
         error = refused(kind, more | {name: bad}, limits)
         limit = str(len(good) if isinstance(good, list) else good)
         assert error.param == name and error.message.startswith(name) and error.message.endswith(limit)
@@ -107,7 +107,7 @@ def test_an_absurd_n_is_refused_at_once(kind: type[GenerationRequest], n: int) -
 @both
 def test_an_n_that_no_queue_would_hold_names_the_option(kind: type[GenerationRequest]) -> None:
     limits = pb.RequestLimits(max_n=4, max_num_queued_reqs=4)
-    check(kind, BASE[kind] | {"n": 4}, limits)
+    validate(kind, BASE[kind] | {"n": 4}, limits)
     error = refused(kind, {"n": 5}, limits)
     assert (error.param, error.message) == ("n", "n is 5, but max_num_queued_reqs is 4")
 
@@ -115,18 +115,18 @@ def test_an_n_that_no_queue_would_hold_names_the_option(kind: type[GenerationReq
 @pytest.mark.parametrize("prompt", [[1] * 8, [[1] * 7, [1] * 8]])
 def test_token_ids_beyond_the_models_length_are_refused(prompt: list[Any]) -> None:
     with pytest.raises(TandemError, match="the prompt has 8 tokens, but .* context length is 8 tokens"):
-        check_token_counts(prompt, max_model_len=8)
+        check_prompt_lengths(prompt, max_model_len=8)
 
 
 @pytest.mark.parametrize("prompt", ["text", ["text"] * 9, [1] * 7, [[1] * 7] * 9, [], [[]], None])
 def test_other_prompts_are_left_to_the_schema(prompt: Any) -> None:
-    check_token_counts(prompt, max_model_len=8)
+    check_prompt_lengths(prompt, max_model_len=8)
 
 
 def test_a_submit_that_fits_no_message_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     submit = text_pb2.TextSubmit(request_id="x" * 100)
     monkeypatch.setattr(parsing, "MAX_SUBMIT_BYTES", submit.ByteSize())
-    check_size(submit)
+    check_submit_size(submit)
     submit.request_id += "x"
-    with pytest.raises(TandemError, match="takes 103 bytes between the processes, but at most 102 fit"):
-        check_size(submit)
+    with pytest.raises(TandemError, match="has 103 bytes as an internal message, but at most 102 are allowed"):
+        check_submit_size(submit)

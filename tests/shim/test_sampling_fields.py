@@ -10,7 +10,7 @@ from engine_core.step_plan import SamplingParams
 from services.engine.codec import sampling_params
 from services.rpc.errors import TandemError
 from services.rpc.generated import common_pb2 as pb
-from services.shim.parsing import check
+from services.shim.parsing import validate
 from services.shim.schema import ChatRequest, CompletionRequest, GenerationRequest
 from services.shim.translate import chat_submit, completion_submits
 from tests.fakes import make_facts
@@ -64,9 +64,9 @@ def test_the_core_has_every_field_of_the_wire() -> None:
 def test_every_field_reaches_the_core() -> None:
     """From the schema over the submit; the values are exact in float32."""
     assert SET.keys() == WIRE
-    text = check(CompletionRequest, {"prompt": "a", **SET}, LIMITS)
+    text = validate(CompletionRequest, {"prompt": "a", **SET}, LIMITS)
     chat_body = {"messages": [{"role": "user", "content": "a"}], **SET, "logprobs": True, "top_logprobs": 4}
-    chat = check(ChatRequest, chat_body, LIMITS)
+    chat = validate(ChatRequest, chat_body, LIMITS)
     (text_submit,) = completion_submits(text, "r", lambda: 1)
     for submit in (text_submit, chat_submit(chat, chat_body, "r", lambda: 1)):
         core = sampling_params(submit.sampling, make_facts(eos_token_ids=(7,)), num_prompt_tokens=1)
@@ -94,7 +94,7 @@ HIGHER_IN_THE_CORE = {"max_tokens"}  # limited by the model's length there, and 
 
 def schema_accepts(**fields: Any) -> bool:
     try:
-        check(CompletionRequest, {"prompt": "a", "max_tokens": 9, **fields}, LIMITS)
+        validate(CompletionRequest, {"prompt": "a", "max_tokens": 9, **fields}, LIMITS)
     except TandemError as error:
         assert error.param in fields
         return False

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from services.rpc.errors import TandemError
-from services.shim.parsing import check
+from services.shim.parsing import validate
 from services.shim.schema import MAX_PROMPTS, MAX_STOP_STRINGS, ChatRequest, CompletionRequest, GenerationRequest
 from services.shim.translate import chat_submit
 from tests.shim.harness import LIMITS
@@ -26,7 +26,7 @@ INTERNAL = ("list[", "constrained", "function-", "model_", "_type", "TextPart", 
 def refused(kind: type[GenerationRequest], body: Body) -> TandemError:
     """The error that this body ends with."""
     with pytest.raises(TandemError) as caught:
-        check(kind, body, LIMITS)
+        validate(kind, body, LIMITS)
     found = caught.value
     assert (found.code, found.status.http) == ("INVALID_ARGUMENT", 400)
     assert not [word for word in INTERNAL if word in found.message], found.message
@@ -87,7 +87,7 @@ def test_each_field_and_its_limits(
 ) -> None:
     field, good, bad = row
     for value in good:
-        check(kind, base | {field: value}, LIMITS)
+        validate(kind, base | {field: value}, LIMITS)
     for value in bad:
         error = refused(kind, base | {field: value})
         assert error.param == field, f"{field}={value!r}: {error.param!r}: {error.message}"

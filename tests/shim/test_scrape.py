@@ -52,7 +52,7 @@ def own() -> CollectorRegistry:
     ids=repr,
 )
 async def test_a_bad_peer_is_down_and_no_more(answer: bytes | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scrape, "SECONDS", 0.3)
+    monkeypatch.setattr(scrape, "TIMEOUT_SECONDS", 0.3)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if answer is None:

@@ -1,12 +1,15 @@
 """The application alone: routes, the API key, limits on work in progress, and the error of each kind of failure."""
 
+import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import httpx
 import pytest
 from starlette.types import Message
 
 from services.shim import concurrency
+from services.shim.routes import PATHS, rule_of
 from tests.shim.harness import Shim, error_of
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
@@ -53,6 +56,94 @@ async def test_without_a_model(http: httpx.AsyncClient) -> None:
     response = await http.post("/v1/completions", json={"prompt": "Hi"})
     error_of(response, 503)
     assert response.headers["retry-after"] == "2"
+
+
+# path, methods, whether the key is needed, whether its POST requests are limited
+ROUTES = [
+    ("/v1/chat/completions", {"POST"}, True, True),
+    ("/v1/completions", {"POST"}, True, True),
+    ("/v1/models", {"GET", "HEAD"}, True, True),
+    ("/v1/models/{model:path}", {"GET", "HEAD"}, True, True),
+    ("/reset_prefix_cache", {"POST"}, True, False),
+    ("/health", {"GET", "HEAD"}, False, False),
+    ("/version", {"GET", "HEAD"}, False, False),
+    ("/metrics", {"GET", "HEAD"}, False, False),
+]
+
+
+async def test_the_routes_are_those_of_the_table() -> None:
+    app: Any = Shim().app
+    found = [(route.path, route.methods) for route in app._app.routes]
+    assert found == [row[:2] for row in ROUTES]
+    assert [path for path, _ in found] == [path.path for path in PATHS]
+
+
+@pytest.mark.parametrize(("path", "methods", "needs_key", "limited"), ROUTES, ids=[row[0] for row in ROUTES])
+def test_the_rule_of_each_path(path: str, methods: set[str], needs_key: bool, limited: bool) -> None:
+    assert (rule_of(path).needs_key, rule_of(path).limited) == (needs_key, limited)
+
+
+@pytest.mark.parametrize(
+    ("path", "needs_key"),
+    [("/v1", True), ("/v1/nothing", True), ("/v1nothing", True), ("/reset_prefix_cache/x", True), ("/", False),
+     ("/V1/models", False), ("/x/v1/models", False)],
+)  # fmt: skip
+async def test_paths_without_a_route(path: str, needs_key: bool) -> None:
+    async with Shim(api_key=KEY).http() as client:
+        response = await client.post(path)
+    error_of(response, 401 if needs_key else 404)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "labels"),
+    [
+        ("GET", "/version", ("GET", "/version")),
+        ("HEAD", "/version", ("HEAD", "/version")),
+        ("GET", "/v1/models/a", ("GET", "other")),
+        ("POST", "/v1/nothing", ("POST", "other")),
+        ("PATCH", "/coffee", ("other", "other")),
+        ("BREW", "/version", ("other", "/version")),
+    ],
+)
+async def test_responses_are_counted_by_method_and_path(method: str, path: str, labels: tuple[str, str]) -> None:
+    shim = Shim()
+    async with shim.http() as client:
+        status = (await client.request(method, path)).status_code
+    found = {
+        (sample.labels["method"], sample.labels["path"], sample.labels["status"]): sample.value
+        for metric in shim.registry.collect()
+        for sample in metric.samples
+        if sample.name == "tandem:http_requests_total"
+    }
+    assert found == {(*labels, str(status)): 1}
+
+
+async def test_a_bug_is_an_error_in_the_same_format(monkeypatch: pytest.MonkeyPatch) -> None:
+    shim = Shim()
+    monkeypatch.setattr(shim.client, "dispatcher", None)
+    transport = httpx.ASGITransport(shim.app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        error = error_of(await client.get("/health"), 500)
+    assert error["message"] == "internal server error; the server's log has the details"
+    labels = {"method": "GET", "path": "/health", "status": "500"}
+    assert shim.registry.get_sample_value("tandem:http_requests_total", labels) == 1
+
+
+async def test_only_requests_in_progress_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    shim = Shim(connected=True, max_concurrent_requests=1)
+    async with shim.http() as client:
+        first = asyncio.create_task(client.post("/v1/completions", json={"prompt": "a"}))
+        handle = (await shim.sent()).submit.choices[0].handle
+        refused = error_of(await client.post("/v1/completions", json={"prompt": "a"}), 429)
+        assert "1 requests are in progress, the limit set by max_concurrent_requests" in refused["message"]
+        error_of(await client.post("/v1/nothing"), 429)
+        assert (await client.get("/v1/models")).status_code == 200
+        assert (await client.post("/reset_prefix_cache")).status_code == 200
+        shim.end(handle)
+        assert (await first).status_code == 200
+        error_of(await client.post("/v1/nothing"), 404)
+    labels = {"reason": "max_concurrent_requests"}
+    assert shim.registry.get_sample_value("tandem:http_rejections_total", labels) == 2
 
 
 async def test_bodies_together_are_bounded(http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:

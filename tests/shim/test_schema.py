@@ -24,7 +24,7 @@ INTERNAL = ("list[", "constrained", "function-", "model_", "_type", "TextPart", 
 
 
 def refused(kind: type[GenerationRequest], body: Body) -> TandemError:
-    """The error that this body ends with."""
+    """The error for this body."""
     with pytest.raises(TandemError) as caught:
         validate(kind, body, LIMITS)
     found = caught.value
@@ -229,7 +229,7 @@ def test_max_completion_tokens_wins() -> None:
 
 
 def test_a_million_wrong_items_make_one_error() -> None:
-    """Or the list of errors alone would hold up everybody for seconds."""
+    """Otherwise building the list of errors would block the event loop for seconds."""
     bodies: list[Body] = [{"prompt": [{}] * 10**6}, {"prompt": [[{}] * 10**6]}]
     for body in bodies:
         with pytest.raises(ValidationError) as caught:
@@ -248,7 +248,7 @@ def test_stop_strings_count_for_every_prompt() -> None:
 
 
 @pytest.mark.parametrize("role", ["system", "developer", "user", "tool"])
-def test_only_an_assistant_may_say_nothing(role: str) -> None:
+def test_only_an_assistant_message_may_lack_content(role: str) -> None:
     error = refused(ChatRequest, {"messages": [{"role": role}]})
     assert (error.param, error.message) == ("messages", f"a message with role {role} needs content")
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from engine_core.events import Finished, Logprobs, NewTokens, SchedulerStats
 from engine_core.request import Stop
-from engine_core.request_check import NewChoice
+from engine_core.request_check import MAX_STOP_TOKEN_IDS, NewChoice
 from engine_core.step_plan import SamplingParams
 from engine_core.worker_messages import ModelFacts, SamplingDefaults
 from services.rpc.columns import ITEM_BYTES, pack_f32, pack_u32, unpack_u32
@@ -73,6 +73,7 @@ def engine_facts(facts: ModelFacts, max_num_seqs: int, max_n: int, max_num_queue
             max_n=max_n,
             max_num_seqs=max_num_seqs,
             max_num_queued_reqs=max_num_queued_reqs,
+            max_stop_token_ids=MAX_STOP_TOKEN_IDS,
         ),
         numerics_id=facts.numerics_id,
         weights_version=facts.weights_version,

@@ -1,6 +1,6 @@
-"""From updates to OpenAI's JSON: chunks for a stream, or the fold of all of them for a whole answer.
+"""Turns updates into OpenAI's JSON: the chunks of a stream, or one full response.
 
-One class per endpoint; both give the same text, logprobs, finish reasons and usage whether streamed or not.
+One class per endpoint. Streamed or not, text, logprobs, finish reasons and usage are the same.
 """
 
 import time
@@ -12,14 +12,15 @@ from services.rpc.columns import unpack_u32
 from services.rpc.errors import TandemError
 from services.rpc.finish_reasons import NAME_BY_REASON
 from services.rpc.generated import text_pb2
-from services.shim.generation import Generation, Update
+from services.shim.generation import Generation
+from services.shim.updates import Update
 
 Json = dict[str, Any]
 
 
 @dataclass
-class ChoiceFold:
-    """Everything that one choice has brought so far."""
+class AccumulatedChoice:
+    """All updates of one choice so far, merged."""
 
     content: str = ""
     token_ids: bytearray = field(default_factory=bytearray)
@@ -34,10 +35,13 @@ class ChoiceFold:
 
 
 class Answer(ABC):
-    """One HTTP request's answer. `fingerprint` names the numerics that made it."""
+    """The response to one HTTP request. Either `full_response` is called, or `next_chunks` until it returns None.
+
+    `fingerprint` is the response's system_fingerprint: the engine's numerics_id.
+    """
 
     prefix: str
-    operation: str  # in OpenTelemetry's GenAI conventions
+    operation: str  # gen_ai.operation.name of OpenTelemetry
     object_name: str
     chunk_name: str
 
@@ -47,64 +51,64 @@ class Answer(ABC):
         self._head = {"id": request_id, "created": int(time.time()), "model": model, "system_fingerprint": fingerprint}
         self._generation = generation
         self._with_token_ids = with_token_ids
-        self._folds = [ChoiceFold() for _ in range(generation.num_choices)]
+        self._choices = [AccumulatedChoice() for _ in range(generation.num_choices)]
         self._num_open = generation.num_choices
 
-    async def whole(self) -> Json:
-        """Waits for all choices. Raises the TandemError of one that failed."""
-        while any(fold.terminal is None for fold in self._folds):
+    async def full_response(self) -> Json:
+        """Waits for all choices and returns the response. Raises the TandemError of a choice that failed."""
+        while any(choice.terminal is None for choice in self._choices):
             for update in await self._generation.take():
-                self._folds[update.index].add(update)
-                _raise_error(update.terminal)
+                self._choices[update.index].add(update)
+                _raise_if_failed(update.terminal)
         choices = []
-        for index, fold in enumerate(self._folds):
-            assert fold.terminal is not None
-            choice = self._whole_choice(index, fold) | _finish(fold.terminal)
+        for index, accumulated in enumerate(self._choices):
+            assert accumulated.terminal is not None
+            choice = self._full_choice(index, accumulated) | _finish_fields(accumulated.terminal)
             if self._with_token_ids:
-                choice["token_ids"] = unpack_u32(fold.token_ids)
+                choice["token_ids"] = unpack_u32(accumulated.token_ids)
             choices.append(choice)
         answer = {**self._head, "object": self.object_name, "choices": choices, "usage": self.usage()}
         if self._with_token_ids:
             self._add_prompt_ids(answer)
         return answer
 
-    async def chunks(self) -> list[Json] | None:
-        """The next chunks of a stream, each without its head; None when all choices have ended.
+    async def next_chunks(self) -> list[Json] | None:
+        """Waits for updates and returns them as chunks without the fields of head(). None: all choices have ended.
 
-        Raises TandemError like whole().
+        Raises TandemError like full_response().
         """
         if self._num_open == 0:
             return None
-        made = []
+        chunks = []
         for update in await self._generation.take():
-            _raise_error(update.terminal)
-            fold = self._folds[update.index]
-            wanted = update.content or update.logprobs or self._with_token_ids or update.terminal is not None
-            if wanted:
-                choice = self._delta(update.index, fold, update) | _finish(update.terminal)
+            _raise_if_failed(update.terminal)
+            accumulated = self._choices[update.index]
+            has_content = update.content or update.logprobs or self._with_token_ids or update.terminal is not None
+            if has_content:
+                choice = self._delta(update.index, accumulated, update) | _finish_fields(update.terminal)
                 if self._with_token_ids:
                     choice["token_ids"] = unpack_u32(update.token_ids)
-                made.append({"choices": [choice]})
+                chunks.append({"choices": [choice]})
             if update.terminal is not None:
-                fold.terminal = update.terminal
+                accumulated.terminal = update.terminal
                 self._num_open -= 1
-        return made
+        return chunks
 
     def first_chunks(self) -> list[Json]:
-        """What a stream begins with, each without its head."""
-        made = self._opening()
-        if self._with_token_ids and made:
-            self._add_prompt_ids(made[0])
-        return made
+        """Returns the chunks that open a stream, without the fields of head(); none for completions."""
+        chunks = self._role_chunks()
+        if self._with_token_ids and chunks:
+            self._add_prompt_ids(chunks[0])
+        return chunks
 
     def head(self) -> Json:
-        """What all chunks of a stream have in common."""
+        """Returns the fields that all chunks of a stream share."""
         return {**self._head, "object": self.chunk_name}
 
     def usage(self) -> Json:
-        """Once all choices have ended."""
-        terminals = [fold.terminal for fold in self._folds if fold.terminal is not None]
-        per_call = len(self._folds) // len(self._generation.calls)
+        """Returns the token counts of all choices, which must have ended."""
+        terminals = [choice.terminal for choice in self._choices if choice.terminal is not None]
+        per_call = len(self._choices) // len(self._generation.calls)  # the choices of a call share one prompt
         prompt = sum(terminal.prompt_tokens for terminal in terminals[::per_call])
         cached = sum(terminal.cached_tokens for terminal in terminals[::per_call])
         output = sum(terminal.output_tokens for terminal in terminals)
@@ -119,13 +123,13 @@ class Answer(ABC):
         return [unpack_u32(call.prompt_token_ids) for call in self._generation.calls]
 
     @abstractmethod
-    def _whole_choice(self, index: int, fold: ChoiceFold) -> Json: ...
+    def _full_choice(self, index: int, accumulated: AccumulatedChoice) -> Json: ...
 
     @abstractmethod
-    def _delta(self, index: int, fold: ChoiceFold, update: Update) -> Json: ...
+    def _delta(self, index: int, accumulated: AccumulatedChoice, update: Update) -> Json: ...
 
     @abstractmethod
-    def _opening(self) -> list[Json]: ...
+    def _role_chunks(self) -> list[Json]: ...
 
     @abstractmethod
     def _add_prompt_ids(self, target: Json) -> None: ...
@@ -137,19 +141,19 @@ class ChatAnswer(Answer):
     object_name = "chat.completion"
     chunk_name = "chat.completion.chunk"
 
-    def _whole_choice(self, index: int, fold: ChoiceFold) -> Json:
-        message = {"role": "assistant", "content": fold.content}
-        return {"index": index, "message": message, "logprobs": _chat_logprobs(fold.logprobs)}
+    def _full_choice(self, index: int, accumulated: AccumulatedChoice) -> Json:
+        message = {"role": "assistant", "content": accumulated.content}
+        return {"index": index, "message": message, "logprobs": _chat_logprobs(accumulated.logprobs)}
 
-    def _delta(self, index: int, fold: ChoiceFold, update: Update) -> Json:
+    def _delta(self, index: int, accumulated: AccumulatedChoice, update: Update) -> Json:
         delta = {"content": update.content} if update.content else {}
         return {"index": index, "delta": delta, "logprobs": _chat_logprobs(update.logprobs)}
 
-    def _opening(self) -> list[Json]:
+    def _role_chunks(self) -> list[Json]:
         role = {"role": "assistant", "content": ""}
         return [
             {"choices": [{"index": index, "delta": role, "logprobs": None, "finish_reason": None}]}
-            for index in range(len(self._folds))
+            for index in range(len(self._choices))
         ]
 
     def _add_prompt_ids(self, target: Json) -> None:
@@ -162,35 +166,35 @@ class CompletionAnswer(Answer):
     object_name = "text_completion"
     chunk_name = "text_completion"
 
-    def _whole_choice(self, index: int, fold: ChoiceFold) -> Json:
-        choice = {"index": index, "text": fold.content, "logprobs": _text_logprobs(fold.logprobs)}
+    def _full_choice(self, index: int, accumulated: AccumulatedChoice) -> Json:
+        choice = {"index": index, "text": accumulated.content, "logprobs": _text_logprobs(accumulated.logprobs)}
         if self._with_token_ids:
             choice["prompt_token_ids"] = self._prompt_ids_of(index)
         return choice
 
-    def _delta(self, index: int, fold: ChoiceFold, update: Update) -> Json:
+    def _delta(self, index: int, accumulated: AccumulatedChoice, update: Update) -> Json:
         choice = {"index": index, "text": update.content, "logprobs": _text_logprobs(update.logprobs)}
-        if self._with_token_ids and not fold.token_ids:
+        if self._with_token_ids and not accumulated.token_ids:
             choice["prompt_token_ids"] = self._prompt_ids_of(index)
-        fold.token_ids += update.token_ids
+        accumulated.token_ids += update.token_ids
         return choice
 
-    def _opening(self) -> list[Json]:
+    def _role_chunks(self) -> list[Json]:
         return []
 
     def _add_prompt_ids(self, target: Json) -> None:
-        """Completions carry them per choice, for each prompt has its own."""
+        """Adds nothing: each choice has the ids of its own prompt."""
 
     def _prompt_ids_of(self, index: int) -> list[int]:
-        return self._prompt_ids()[index * len(self._generation.calls) // len(self._folds)]
+        return self._prompt_ids()[index * len(self._generation.calls) // len(self._choices)]
 
 
-def _raise_error(terminal: text_pb2.TextTerminal | None) -> None:
+def _raise_if_failed(terminal: text_pb2.TextTerminal | None) -> None:
     if terminal is not None and terminal.HasField("error"):
         raise TandemError.from_proto(terminal.error)
 
 
-def _finish(terminal: text_pb2.TextTerminal | None) -> Json:
+def _finish_fields(terminal: text_pb2.TextTerminal | None) -> Json:
     if terminal is None:
         return {"finish_reason": None}
     kind = terminal.WhichOneof("stop_reason")
@@ -201,12 +205,13 @@ def _finish(terminal: text_pb2.TextTerminal | None) -> Json:
 def _chat_logprobs(logprobs: list[text_pb2.TokenLogprobs]) -> Json | None:
     if not logprobs:
         return None
-    return {
-        "content": [{**_token(entry.sampled), "top_logprobs": [_token(top) for top in entry.top]} for entry in logprobs]
-    }
+    content = []
+    for entry in logprobs:
+        content.append({**_token_json(entry.sampled), "top_logprobs": [_token_json(top) for top in entry.top]})
+    return {"content": content}
 
 
-def _token(entry: text_pb2.TokenLogprob) -> Json:
+def _token_json(entry: text_pb2.TokenLogprob) -> Json:
     return {"token": entry.token, "logprob": entry.logprob, "bytes": list(entry.token_bytes)}
 
 

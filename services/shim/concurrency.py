@@ -1,7 +1,6 @@
-"""How much this process takes on at once: HTTP requests that ask for tokens, and the bytes of their bodies.
+"""ASGI middleware: limits the requests in progress and the total size of their bodies.
 
-Both are counted as they come in, before anything is done with them, and until their answer is over. Health checks,
-metrics and the like are not counted: they must be answered most of all when there is too much to do.
+A request counts from its first byte to the end of its response. Only the paths that routes.RULES names are limited.
 """
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -9,12 +8,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from services.rpc.errors import too_much
 from services.shim.metrics import ShimMetrics
 from services.shim.responses import error_response
+from services.shim.routes import rule_of
 
-MAX_HELD_BYTES = 512 * 1024 * 1024  # of all bodies; what is made of them takes a few times as much
+MAX_HELD_BYTES = 512 * 1024 * 1024  # of all bodies; the parsed requests take several times as much
 RETRY_SECONDS = 1
 
 
 class ConcurrencyMiddleware:
+    """Answers 429 at either limit."""
+
     def __init__(self, app: ASGIApp, max_concurrent_requests: int, metrics: ShimMetrics) -> None:
         self._app = app
         self._limit = max_concurrent_requests
@@ -23,20 +25,21 @@ class ConcurrencyMiddleware:
         self._num_bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "POST" or not scope["path"].startswith("/v1"):
+        if scope["type"] != "http" or scope["method"] != "POST" or not rule_of(scope["path"]).limited:
             await self._app(scope, receive, send)
             return
         if self._num_requests >= self._limit:
             self._rejections.labels("max_concurrent_requests").inc()
             error = too_much(
-                f"{self._limit} requests are under way, and max_concurrent_requests allows no more", RETRY_SECONDS
+                f"{self._limit} requests are in progress, the limit set by max_concurrent_requests; try again later",
+                RETRY_SECONDS,
             )
             await error_response(error)(scope, receive, send)
             return
         held = 0
 
         async def counted() -> Message:
-            """Raises TandemError, while the body is being read."""
+            """Raises TandemError if this part of the body is too much."""
             nonlocal held
             message = await receive()
             size = len(message.get("body", b""))
@@ -45,7 +48,8 @@ class ConcurrencyMiddleware:
             if size and self._num_bytes > MAX_HELD_BYTES:
                 self._rejections.labels("body_bytes").inc()
                 raise too_much(
-                    f"the requests under way hold {MAX_HELD_BYTES} bytes, which is all there may be", RETRY_SECONDS
+                    f"the bodies of the requests in progress have more than {MAX_HELD_BYTES} bytes; try again later",
+                    RETRY_SECONDS,
                 )
             return message
 

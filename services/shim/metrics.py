@@ -1,4 +1,4 @@
-"""What a shim tells Prometheus: the requests as their clients saw them. Names, labels and buckets are vLLM's."""
+"""The shim's Prometheus metrics: requests as their clients see them. Names, labels and buckets are vLLM's."""
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
@@ -7,61 +7,64 @@ from services.telemetry.metrics_server import ENGINE
 
 LABELS = ("model_name", "engine")
 REJECTIONS = ("max_concurrent_requests", "body_bytes")
-FIRST_TOKEN = (
+FIRST_TOKEN_SECONDS = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0,
     640.0, 2560.0,
 )  # fmt: skip
-BETWEEN_TOKENS = (
+INTER_TOKEN_SECONDS = (
     0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
 )  # fmt: skip
-WHOLE = (
+REQUEST_SECONDS = (
     0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0,
     1920.0, 7680.0,
 )  # fmt: skip
-TOKENS = tuple(mantissa * 10**exponent for exponent in range(6) for mantissa in (1, 2, 5))
-CHOICES = (1, 2, 5, 10, 20)
+NUM_TOKENS = tuple(mantissa * 10**exponent for exponent in range(6) for mantissa in (1, 2, 5))
+NUM_CHOICES = (1, 2, 5, 10, 20)
 COUNTERS = {
-    "prompt_tokens": "Tokens of prompts.",
-    "prompt_tokens_cached": "Tokens of prompts that were found in the prefix cache.",
-    "generation_tokens": "Tokens of answers.",
+    "prompt_tokens": "Prompt tokens of accepted requests.",
+    "prompt_tokens_cached": "Prompt tokens found in the prefix cache.",
+    "generation_tokens": "Generated tokens.",
 }
 HISTOGRAMS: dict[str, tuple[str, tuple[float, ...]]] = {
-    "time_to_first_token_seconds": ("From the request to a choice's first token.", FIRST_TOKEN),
-    "inter_token_latency_seconds": ("Between two tokens of a choice.", BETWEEN_TOKENS),
-    "request_time_per_output_token_seconds": ("A choice's mean time between tokens.", BETWEEN_TOKENS),
-    "e2e_request_latency_seconds": ("From the request to a choice's end.", WHOLE),
-    "request_prompt_tokens": ("Tokens of a prompt.", TOKENS),
-    "request_generation_tokens": ("Tokens of a choice.", TOKENS),
-    "request_params_n": ("Choices asked for.", CHOICES),
-    "request_params_max_tokens": ("Limit of tokens asked for.", TOKENS),
+    "time_to_first_token_seconds": ("Time from the HTTP request to the first token of a choice.", FIRST_TOKEN_SECONDS),
+    "inter_token_latency_seconds": ("Time between two tokens of a choice.", INTER_TOKEN_SECONDS),
+    "request_time_per_output_token_seconds": (
+        "Mean time between two tokens of a choice, one value per choice.",
+        INTER_TOKEN_SECONDS,
+    ),
+    "e2e_request_latency_seconds": ("Time from the HTTP request to the end of a choice.", REQUEST_SECONDS),
+    "request_prompt_tokens": ("Tokens of a prompt.", NUM_TOKENS),
+    "request_generation_tokens": ("Generated tokens of a choice.", NUM_TOKENS),
+    "request_params_n": ("Parameter n of a request.", NUM_CHOICES),
+    "request_params_max_tokens": ("Parameter max_tokens of a request.", NUM_TOKENS),
 }
 
 
 class ModelMetrics:
-    """The series of one model."""
+    """The series of one model, with their labels resolved."""
 
     def __init__(
         self, counters: dict[str, Counter], histograms: dict[str, Histogram], success: Counter, model: str
     ) -> None:
         labels = (model, ENGINE)
-        found = {name: family.labels(*labels) for name, family in counters.items()}
-        self.prompt_tokens = found["prompt_tokens"]
-        self.prompt_tokens_cached = found["prompt_tokens_cached"]
-        self.generation_tokens = found["generation_tokens"]
-        seen = {name: family.labels(*labels) for name, family in histograms.items()}
-        self.first_token = seen["time_to_first_token_seconds"]
-        self.between_tokens = seen["inter_token_latency_seconds"]
-        self.per_output_token = seen["request_time_per_output_token_seconds"]
-        self.latency = seen["e2e_request_latency_seconds"]
-        self.request_prompt_tokens = seen["request_prompt_tokens"]
-        self.request_generation_tokens = seen["request_generation_tokens"]
-        self.params_n = seen["request_params_n"]
-        self.params_max_tokens = seen["request_params_max_tokens"]
+        counter = {name: family.labels(*labels) for name, family in counters.items()}
+        self.prompt_tokens = counter["prompt_tokens"]
+        self.prompt_tokens_cached = counter["prompt_tokens_cached"]
+        self.generation_tokens = counter["generation_tokens"]
+        histogram = {name: family.labels(*labels) for name, family in histograms.items()}
+        self.first_token = histogram["time_to_first_token_seconds"]
+        self.between_tokens = histogram["inter_token_latency_seconds"]
+        self.per_output_token = histogram["request_time_per_output_token_seconds"]
+        self.latency = histogram["e2e_request_latency_seconds"]
+        self.request_prompt_tokens = histogram["request_prompt_tokens"]
+        self.request_generation_tokens = histogram["request_generation_tokens"]
+        self.params_n = histogram["request_params_n"]
+        self.params_max_tokens = histogram["request_params_max_tokens"]
         self.finished = {reason: success.labels(*labels, reason) for reason in REASON_BY_NAME}
 
 
 class ShimMetrics:
-    """One per process."""
+    """All metrics of this process; one object per process."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._counters = {
@@ -72,20 +75,29 @@ class ShimMetrics:
             for name, (text, buckets) in HISTOGRAMS.items()
         }
         self._success = Counter(
-            "vllm:request_success", "Choices that ended, by reason.", (*LABELS, "finished_reason"), registry=registry
+            "vllm:request_success",
+            "Finished choices by finish reason.",
+            (*LABELS, "finished_reason"),
+            registry=registry,
         )
         self._models: dict[str, ModelMetrics] = {}
         self.http_requests = Counter(
-            "tandem:http_requests", "Answers over HTTP.", ("method", "path", "status"), registry=registry
+            "tandem:http_requests",
+            "HTTP responses by method, path and status.",
+            ("method", "path", "status"),
+            registry=registry,
         )
         self.http_rejections = Counter(
-            "tandem:http_rejections", "Requests refused at this process's own limits.", ("reason",), registry=registry
+            "tandem:http_rejections",
+            "Requests refused at a limit of the shim, by limit.",
+            ("reason",),
+            registry=registry,
         )
         for reason in REJECTIONS:
             self.http_rejections.labels(reason)
 
     def of(self, model: str) -> ModelMetrics:
-        """The first call makes all of the model's series appear, at 0."""
+        """Returns the series of a model. The first call exports all of them, with the value 0."""
         if model not in self._models:
             self._models[model] = ModelMetrics(self._counters, self._histograms, self._success, model)
         return self._models[model]

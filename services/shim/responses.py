@@ -1,4 +1,4 @@
-"""HTTP responses: JSON in OpenAI's error shape, and the SSE stream that ends its work when the client hangs up."""
+"""HTTP responses: JSON, errors in OpenAI's format, and the SSE stream, which is closed when the client disconnects."""
 
 import asyncio
 from collections.abc import Coroutine, Mapping
@@ -14,12 +14,12 @@ from services.shim.generation import Generation
 
 T = TypeVar("T")
 _encode = msgspec.json.Encoder().encode
-SEND_BODY = "tandem.send_body"  # in the scope: the server's own send. What stands between looks at no body
+SEND_BODY = "tandem.send_body"  # scope key of the server's own `send`: middleware is bypassed, as none reads a body
 DONE = b"data: [DONE]\n\n"
 
 
 class ClientGone(Exception):
-    """The client hung up before its answer was ready."""
+    """The client disconnected before its response was complete."""
 
 
 def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -27,7 +27,7 @@ def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | 
 
 
 def error_body(error: TandemError) -> Json:
-    """https://platform.openai.com/docs/guides/error-codes"""
+    """Returns the error in OpenAI's format: https://platform.openai.com/docs/guides/error-codes"""
     codes = {"NOT_FOUND": "model_not_found", "UNAUTHENTICATED": "invalid_api_key"}
     return {
         "error": {
@@ -45,7 +45,7 @@ def error_response(error: TandemError) -> Response:
 
 
 async def until_disconnected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`. Raises ClientGone, and cancels it, when the client hangs up first."""
+    """Returns the result of `work`. If the client disconnects first, cancels `work` and raises ClientGone."""
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_disconnected(receive))
     try:
@@ -65,7 +65,10 @@ async def _disconnected(receive: Receive) -> None:
 
 
 class SseResponse(Response):
-    """Server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html), one JSON object each."""
+    """Server-sent events, one JSON object each. Closes the generation at its end.
+
+    https://html.spec.whatwg.org/multipage/server-sent-events.html
+    """
 
     media_type = "text/event-stream"
 
@@ -75,7 +78,7 @@ class SseResponse(Response):
         self._answer = answer
         self._generation = generation
         self._include_usage = include_usage
-        # Encoded once: at each token, only what is new.
+        # Equal in all chunks, so encoded once.
         self._before = b"data: " + _encode(answer.head())[:-1] + b","
         self._after = b',"usage":null}\n\n' if include_usage else b"}\n\n"
 
@@ -91,12 +94,12 @@ class SseResponse(Response):
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         try:
             await self._send(send_body, self._answer.first_chunks(), self._after)
-            while (chunks := await self._answer.chunks()) is not None:
+            while (chunks := await self._answer.next_chunks()) is not None:
                 await self._send(send_body, chunks, self._after)
             if self._include_usage:
                 await self._send(send_body, [{"choices": [], "usage": self._answer.usage()}], b"}\n\n")
         except TandemError as error:
-            # The status is out already: the error is a chunk of its own, and the stream ends.
+            # The status 200 is sent already: the error becomes the last chunk.
             await self._write(send, b"data: " + _encode(error_body(error)) + b"\n\n")
         await send({"type": "http.response.body", "body": DONE, "more_body": False})
 
@@ -108,5 +111,5 @@ class SseResponse(Response):
     async def _write(send: Send, body: bytes) -> None:
         try:
             await send({"type": "http.response.body", "body": body, "more_body": True})
-        except (OSError, RuntimeError) as error:  # the transport is closed already
+        except (OSError, RuntimeError) as error:  # the transport is closed
             raise ClientGone from error

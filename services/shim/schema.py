@@ -1,28 +1,24 @@
-"""The requests as OpenAI and vLLM define them, checked field by field. What is not listed here is refused by name.
+"""The fields of the requests, as OpenAI and vLLM define them. A field that is not listed here is refused by name.
 
 https://platform.openai.com/docs/api-reference/chat/create and .../completions/create; the extra fields are vLLM's.
+The engine's limits (n, logprobs, stop_token_ids) are checked in parsing.py.
 """
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from services.rpc.errors import TandemError, invalid
+from services.rpc.errors import invalid
 
-MAX_N = 128
 MAX_PROMPTS = 1024
 MAX_CHOICES = 1024  # prompts times n
 MAX_STOP_STRINGS = 64
 MAX_STOP_CHARACTERS = 2**20  # of all stop strings, for all prompts together
-MAX_MESSAGE_PARTS = 16384  # messages, their content parts and tool calls
-MAX_TOOLS = 1024
-MAX_TOP_LOGPROBS = 20
-MAX_STOP_TOKEN_IDS = 128
 
 TokenId = Annotated[int, Field(ge=0, le=2**32 - 1)]
 StopString = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 ItemT = TypeVar("ItemT")
-# Without it, a million wrong items would make a million errors before the first is told.
+# Pydantic would otherwise build one error per wrong item, a million for a long list.
 FailFastList = Annotated[list[ItemT], Field(fail_fast=True)]
 TokenIds = Annotated[FailFastList[TokenId], Field(min_length=1)]
 
@@ -40,12 +36,14 @@ class TextFormat(_Strict):
 
 
 class GenerationRequest(_Strict):
-    """What chat and completions have in common."""
+    """The fields that chat and completions share."""
+
+    logprobs_field: ClassVar[str]  # name of the field with the number of top logprobs
 
     model: str | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
-    n: int = Field(1, ge=1, le=MAX_N)
+    n: int = Field(1, ge=1)
     stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS)] = []
     max_tokens: int | None = Field(None, ge=1, le=2**31 - 1)
     min_tokens: int = Field(0, ge=0, le=2**31 - 1)
@@ -58,7 +56,7 @@ class GenerationRequest(_Strict):
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
     repetition_penalty: float | None = Field(None, gt=0, le=1e4)
     ignore_eos: bool = False
-    stop_token_ids: list[TokenId] = Field([], max_length=MAX_STOP_TOKEN_IDS)
+    stop_token_ids: list[TokenId] = []
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
     return_token_ids: bool = False
@@ -80,13 +78,13 @@ class GenerationRequest(_Strict):
 
     @property
     def token_limit(self) -> int | None:
-        """Tokens of the answer, at most; None: as many as fit."""
+        """Maximum number of output tokens; None: as many as the model's length allows."""
         return self.max_tokens
 
     @property
     def num_logprobs(self) -> int | None:
-        """Top logprobs per token beside the sampled one's; None: none at all."""
-        raise AssertionError("each endpoint has its own field for it")
+        """Number of top logprobs per token, besides the sampled token's; None: no logprobs."""
+        raise AssertionError("each subclass has its own field for it")
 
 
 class TextPart(BaseModel):
@@ -101,7 +99,7 @@ class ToolCall(BaseModel):
 
 
 class ChatMessage(BaseModel):
-    """Further fields are the template's business."""
+    """Unknown fields are allowed: the chat template may use them."""
 
     model_config = ConfigDict(extra="allow", strict=True)
     role: Literal["system", "developer", "user", "assistant", "tool"]
@@ -122,12 +120,14 @@ class FunctionTool(BaseModel):
 
 
 class ChatRequest(GenerationRequest):
+    logprobs_field = "top_logprobs"
+
     messages: FailFastList[ChatMessage] = Field(min_length=1)
     max_completion_tokens: int | None = Field(None, ge=1, le=2**31 - 1)
     logprobs: bool = False
-    top_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
+    top_logprobs: int | None = Field(None, ge=0)
     tools: FailFastList[FunctionTool] | None = Field(None, min_length=1)
-    # Tool calls are not parsed out of the answer yet; none keeps the tools from the template.
+    # Tool calls are not parsed from the output yet. With "none", the chat template gets no tools.
     tool_choice: Literal["none", "auto"] = "auto"
     response_format: TextFormat | None = None
     chat_template_kwargs: dict[str, Any] = {}
@@ -155,6 +155,8 @@ class ChatRequest(GenerationRequest):
 
 
 class CompletionRequest(GenerationRequest):
+    logprobs_field = "logprobs"
+
     prompt: (
         str
         | Annotated[FailFastList[str], Field(min_length=1, max_length=MAX_PROMPTS)]
@@ -162,7 +164,7 @@ class CompletionRequest(GenerationRequest):
         | Annotated[FailFastList[TokenIds], Field(min_length=1, max_length=MAX_PROMPTS)]
     )
     max_tokens: int | None = Field(16, ge=1, le=2**31 - 1)
-    logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
+    logprobs: int | None = Field(None, ge=0)
     add_special_tokens: bool = True
 
     @model_validator(mode="after")
@@ -189,53 +191,3 @@ class CompletionRequest(GenerationRequest):
     @property
     def num_logprobs(self) -> int | None:
         return self.logprobs
-
-
-def check_counts(raw: dict[str, Any]) -> None:
-    """What is too much is refused before each of its items is looked at. Raises TandemError."""
-    messages = raw.get("messages")
-    if isinstance(messages, list):
-        count = len(messages) + sum(map(_num_parts, messages))
-        if count > MAX_MESSAGE_PARTS:
-            raise invalid(f"messages: {count} messages and parts of them, but at most {MAX_MESSAGE_PARTS}", "messages")
-    for name, limit in (("tools", MAX_TOOLS), ("stop", MAX_STOP_STRINGS), ("stop_token_ids", MAX_STOP_TOKEN_IDS)):
-        if isinstance(raw.get(name), list) and len(raw[name]) > limit:
-            raise invalid(f"{name}: {len(raw[name])} items, but at most {limit}", name)
-
-
-def _num_parts(message: Any) -> int:
-    if not isinstance(message, dict):
-        return 0
-    return sum(len(part) for name in ("content", "tool_calls") if isinstance(part := message.get(name), list))
-
-
-def first_error(errors: list[Any]) -> TandemError:
-    """Pydantic's errors as one TandemError that names the field. An unknown field is told as such."""
-    kind, location = errors[0]["type"], errors[0]["loc"]
-    if kind == "extra_forbidden":
-        param = ".".join(map(str, location))
-        return invalid(f"unsupported parameter: {param}", param)
-    error = _meant(errors)
-    param = ".".join(str(step) for step in error["loc"] if not _is_alternative(step))
-    if error["type"] == "missing":
-        return invalid(f"missing parameter: {param}", param)
-    reason = "Input should be an object" if error["type"] in {"model_type", "dict_type"} else error["msg"]
-    return invalid(f"{param}: {reason}", param)
-
-
-def _is_alternative(step: str | int) -> bool:
-    """Steps of a union ("str", "list[...]") are pydantic's, not the client's."""
-    return isinstance(step, str) and (step == "str" or not step.isidentifier())
-
-
-def _meant(errors: list[Any]) -> Any:
-    """Of the first field's errors, one of the alternative that the client most likely meant: no wrong type, if there
-    is one, and the furthest on."""
-    at = next((place for place, step in enumerate(errors[0]["loc"]) if _is_alternative(step)), None)
-    if at is None:
-        return errors[0]
-
-    def rank(error: Any) -> tuple[bool, list[int]]:
-        return not error["type"].endswith("_type"), [step for step in error["loc"][at:] if isinstance(step, int)]
-
-    return max((error for error in errors if error["loc"][:at] == errors[0]["loc"][:at]), key=rank)

@@ -1,5 +1,7 @@
-"""/metrics of the whole tree: this process's own series and those of the processes behind it, each with a `process`
-label. One that does not answer in time, or not sensibly, is left out, and tandem:process_up says so."""
+"""Merges the metrics of the shim and of all processes behind it, each series with a `process` label.
+
+A process that sends no valid metrics in time is left out, and its tandem:process_up is 0.
+"""
 
 import asyncio
 from collections.abc import Iterable
@@ -9,11 +11,11 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-SECONDS = 2.0
+TIMEOUT_SECONDS = 2.0
 
 
 class Scrape:
-    """`peers` are NAME=host:port. They are shown the `token`, if there is one."""
+    """`peers` are NAME=host:port of the other processes; `token` is the bearer token for them."""
 
     def __init__(self, registry: CollectorRegistry, peers: tuple[str, ...], token: str | None = None) -> None:
         self._registry = registry
@@ -22,7 +24,7 @@ class Scrape:
         self._running: asyncio.Task[bytes] | None = None
 
     async def text(self) -> bytes:
-        """Takes as long as the slowest peer, SECONDS at most. Callers at the same time share one scrape."""
+        """Returns the merged metrics, after at most TIMEOUT_SECONDS. Concurrent callers share one scrape."""
         if self._running is None or self._running.done():
             self._running = asyncio.create_task(self._scrape())
         return await asyncio.shield(self._running)
@@ -34,11 +36,11 @@ class Scrape:
         return await asyncio.to_thread(merge, found)
 
     async def _fetch(self, address: str) -> str:
-        """Empty when there is no sensible answer."""
-        from httpx2 import AsyncClient, HTTPError  # only a shim that is scraped needs it
+        """Returns the metrics of one process as text; empty if it sends none in time."""
+        from httpx2 import AsyncClient, HTTPError  # slow to import, and used only if the shim is scraped
 
         try:
-            async with asyncio.timeout(SECONDS), AsyncClient(trust_env=False) as client:
+            async with asyncio.timeout(TIMEOUT_SECONDS), AsyncClient(trust_env=False) as client:
                 answer = await client.get(f"http://{address}/metrics", headers=self._headers)
                 return answer.content.decode() if answer.status_code == 200 else ""
         except (HTTPError, TimeoutError, OSError, ValueError):
@@ -46,8 +48,8 @@ class Scrape:
 
 
 def merge(texts: dict[str, str]) -> bytes:
-    """One exposition of several processes', by name; empty text for one that is down."""
-    up = Metric("tandem:process_up", "1 for a process that answered this scrape.", "gauge")
+    """Returns one exposition of the metrics of several processes, by name. An empty text means that one is down."""
+    up = Metric("tandem:process_up", "1 if the process answered this scrape, else 0.", "gauge")
     families = {up.name: up}
     for process, text in texts.items():
         try:
@@ -60,11 +62,11 @@ def merge(texts: dict[str, str]) -> bytes:
             for sample in one.samples:
                 family.add_sample(sample.name, {**sample.labels, "process": process}, sample.value)
     registry = CollectorRegistry()
-    registry.register(_Given(families.values()))
+    registry.register(_FixedMetrics(families.values()))
     return generate_latest(registry)
 
 
-class _Given(Collector):
+class _FixedMetrics(Collector):
     def __init__(self, families: Iterable[Metric]) -> None:
         self._families = families
 

@@ -1,4 +1,4 @@
-"""The shim process: an HTTP server above, links to the tokenizers below."""
+"""The shim process: the HTTP server, the links to the tokenizers, and the order in which both stop."""
 
 import asyncio
 import contextlib
@@ -19,9 +19,10 @@ from services.rpc.telemetry import LinkMessages
 from services.security.metrics_token import metrics_token
 from services.security.secret import cluster_secret
 from services.shim.app import make_app
-from services.shim.generation import TokenizerClient
+from services.shim.generation import Generation
 from services.shim.metrics import ShimMetrics
 from services.shim.scrape import Scrape
+from services.shim.tokenizer_client import TokenizerClient
 from services.telemetry.metrics_server import new_registry
 from services.telemetry.spans import Tracing
 from services.telemetry.tracing import set_up_tracing
@@ -31,7 +32,7 @@ SHUTDOWN_SECONDS = 1
 
 
 class _Server(uvicorn.Server):
-    """Signals are this process's own business."""
+    """Without uvicorn's signal handlers: services/process/shell.py handles signals."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -45,14 +46,15 @@ def main(options: ShimOptions) -> int:
 
 
 async def serve(options: ShimOptions) -> None:
-    """Runs until cancelled. Raises Fatal when it cannot listen, HelloMismatch when a tokenizer does not fit."""
+    """Runs until cancelled. Raises Fatal if it cannot listen, HelloMismatch if a tokenizer is incompatible."""
     if options.listen_fd is not None:
-        front = socket.socket(fileno=options.listen_fd)
+        listener = socket.socket(fileno=options.listen_fd)
     else:
-        front = listen(options.host, options.port)
+        listener = listen(options.host, options.port)
     secret = cluster_secret(options)
-    _warn_if_open(front, options)
+    _warn_if_open(listener, options)
     client = TokenizerClient(options.tokenizer, make_hello("shim"), secret)
+    open_generations: set[Generation] = set()
     registry = new_registry()
     registry.register(LinkMessages(client.links))
     metrics = ShimMetrics(registry)
@@ -60,47 +62,49 @@ async def serve(options: ShimOptions) -> None:
     token = metrics_token(options.metrics_token_file, secret) if options.metrics_peers else None
     scrape = Scrape(registry, options.metrics_peers, token)
     config = uvicorn.Config(
-        make_app(client, options, metrics, scrape, tracing),
+        make_app(client, open_generations, options, metrics, scrape, tracing),
         lifespan="off",
         log_config=None,
         access_log=False,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )
     server = _Server(config)
-    serving = asyncio.create_task(server.serve(sockets=[front]))
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
     try:
-        await asyncio.gather(serving, _say_ready(front, client, metrics), *(link.run() for link in client.links))
+        await asyncio.gather(serving, _log_ready(listener, client, metrics), *(link.run() for link in client.links))
     finally:
-        logging.getLogger("uvicorn.error").disabled = True  # streams that are cut off now are no errors
-        for generation in client.generations:
+        logging.getLogger("uvicorn.error").disabled = True  # it would log streams that are cut off now as errors
+        for generation in open_generations:
             generation.fail(unavailable("the server is stopping"))
         server.should_exit = True
-        await to_the_end(_stop(serving, client, tracing))
+        await to_the_end(_stop(serving, open_generations, tracing))
 
 
-def _warn_if_open(front: socket.socket, options: ShimOptions) -> None:
-    host, port = front.getsockname()[:2]
+def _warn_if_open(listener: socket.socket, options: ShimOptions) -> None:
+    """Warns if other machines can reach the port and no API key is set."""
+    host, port = listener.getsockname()[:2]
     if options.api_key is None and ipaddress.ip_address(host.partition("%")[0]).is_unspecified:
         log.warning("port %d listens on all interfaces without --api-key: every client that reaches it is served", port)
 
 
-async def _stop(serving: asyncio.Task[None], client: TokenizerClient, tracing: Tracing) -> None:
+async def _stop(serving: asyncio.Task[None], open_generations: set[Generation], tracing: Tracing) -> None:
+    """Waits for the HTTP server, closes the remaining generations and sends the last spans."""
     await asyncio.gather(serving, return_exceptions=True)
-    for generation in list(client.generations):
+    for generation in list(open_generations):
         generation.close()
     await asyncio.to_thread(tracing.stop)
 
 
-async def _say_ready(front: socket.socket, client: TokenizerClient, metrics: ShimMetrics) -> None:
-    """Once a tokenizer is there, which has an engine, which has its worker."""
+async def _log_ready(listener: socket.socket, client: TokenizerClient, metrics: ShimMetrics) -> None:
+    """Waits for the first tokenizer, which connects once its engine has a worker, and logs that the shim is ready."""
     await client.dispatcher.first_link
     assert client.dispatcher.peer is not None
     facts = client.dispatcher.peer.engine
     metrics.of(facts.served_model_names[0])
     tokens = facts.kv_groups[0].num_blocks * facts.block_size
     log.info(
-        "ready on http://%s serving %s; KV cache of %d tokens, %.1f requests of full length (%d)",
-        authority(*front.getsockname()[:2]),
+        "ready on http://%s serving %s; KV cache of %d tokens, %.1f requests of maximum length (%d tokens)",
+        authority(*listener.getsockname()[:2]),
         ", ".join(facts.served_model_names),
         tokens,
         tokens / facts.max_model_len,

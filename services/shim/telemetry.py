@@ -1,4 +1,4 @@
-"""What happened to one HTTP request that asks for tokens, as its client saw it: metrics, a trace's root, a log line."""
+"""Records one HTTP request for tokens as its client sees it: metrics, the root span of its trace, a log line."""
 
 import logging
 import time
@@ -16,17 +16,17 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Choice:
-    """Moments of the performance counter, in seconds."""
+    """State of one choice. Times are of `time.perf_counter`, in seconds."""
 
-    first: float = 0.0
-    last: float = 0.0
+    first: float = 0.0  # when the first token arrived
+    last: float = 0.0  # when the latest token arrived
     num_tokens: int = 0
     accepted: bool = False
-    reason: str = ""
+    reason: str = ""  # finish reason, empty while the choice is open
 
 
 class RequestTelemetry:
-    """Told of everything in the order in which it happens; `close` comes once, last."""
+    """The methods must be called in the order of the events. `close` is the last one."""
 
     def __init__(self, request_id: str, metrics: ModelMetrics, span: Span) -> None:
         self.span = span
@@ -36,7 +36,7 @@ class RequestTelemetry:
         self._choices: list[_Choice] = []
         self._num_prompt_tokens = 0
         self._num_cached_tokens = 0
-        self._refused = ""
+        self._refusal = ""
         self._closed = False
 
     def submitted(self, num_choices: int) -> None:
@@ -45,7 +45,7 @@ class RequestTelemetry:
     def accepted(
         self, indices: Iterable[int], max_tokens: int | None, num_prompt_tokens: int, num_cached_tokens: int
     ) -> None:
-        """One prompt, with these choices, was found good."""
+        """The engine has accepted the prompt of these choices."""
         choices = [self._choices[index] for index in indices]
         for choice in choices:
             choice.accepted = True
@@ -60,7 +60,7 @@ class RequestTelemetry:
             metrics.params_max_tokens.observe(max_tokens)
 
     def tokens(self, index: int, count: int) -> None:
-        """`count` new tokens of a choice; where several come at once, they share the time since the last ones."""
+        """`count` tokens of a choice have arrived. The time since the previous tokens is divided equally among them."""
         now = time.perf_counter()
         choice, metrics = self._choices[index], self._metrics
         metrics.generation_tokens.inc(count)
@@ -76,32 +76,33 @@ class RequestTelemetry:
         choice.num_tokens += count
 
     def ended(self, index: int, terminal: text_pb2.TextTerminal) -> None:
-        """A choice's terminal message has come."""
+        """The terminal message of a choice has arrived."""
         choice = self._choices[index]
         reason = NAME_BY_REASON.get(terminal.reason, "error")
         if reason == "error" and not choice.accepted:
-            self._refused = terminal.error.code
+            self._refusal = terminal.error.code
         else:
             self._end(choice, reason)
 
-    def refuse(self, code: str) -> None:
-        """The request never started."""
-        self._refused = code
+    def refused(self, code: str) -> None:
+        """The request was refused with this code before it started."""
+        self._refusal = code
 
     def close(self) -> None:
-        """Nobody waits any more: what has not ended was given up, by the client or because another choice failed.
+        """Counts open choices as aborted, ends the span and writes the log line. A second call changes nothing.
 
-        In a request that was refused, only what had been accepted counts. A second call changes nothing.
+        A choice is still open if the client has disconnected or another choice has failed. In a request that was
+        refused, choices that were not accepted are not counted.
         """
         if self._closed:
             return
         self._closed = True
         for choice in self._choices:
-            if not choice.reason and (choice.accepted or not self._refused):
+            if not choice.reason and (choice.accepted or not self._refusal):
                 self._end(choice, "abort")
         reasons = [choice.reason for choice in self._choices if choice.reason]
         num_output_tokens = sum(choice.num_tokens for choice in self._choices)
-        failed = self._refused or ("error" if "error" in reasons else "")
+        failed = self._refusal or ("error" if "error" in reasons else "")
         self.span.set(
             {
                 "gen_ai.response.id": self._request_id,
@@ -116,7 +117,7 @@ class RequestTelemetry:
             "request finished",
             extra=fields(
                 request_id=self._request_id,
-                finish_reason=self._refused or ",".join(dict.fromkeys(reasons)),
+                finish_reason=self._refusal or ",".join(dict.fromkeys(reasons)),
                 prompt_tokens=self._num_prompt_tokens,
                 output_tokens=num_output_tokens,
                 seconds=round(time.perf_counter() - self._began, 4),

@@ -1,4 +1,4 @@
-"""From checked requests to the submits that go to a tokenizer; one per prompt."""
+"""Translates a checked request into submits for a tokenizer, one per prompt."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ NewHandle = Callable[[], int]
 def chat_submit(
     request: ChatRequest, raw: dict[str, Any], request_id: str, new_handle: NewHandle
 ) -> text_pb2.TextSubmit:
-    """`raw` is the request as it came: messages and tools reach the template with every field they have."""
+    """`raw` is the parsed body: the chat template gets messages and tools with all their fields."""
     submit = _submit(request, request_id, new_handle)
     submit.chat.messages_json = _json(raw["messages"])
     submit.chat.tools_json = _json(raw["tools"]) if request.tools and request.tool_choice != "none" else ""

@@ -45,7 +45,7 @@ def test_text_is_the_default_and_tells_the_phases_of_the_start() -> None:
         (first, second) = requests_of(server)
     assert [line for line in server.lines if not PLAIN_LINE.fullmatch(line.rstrip())] == []
     ready = next(line for line in server.lines if "ready on" in line)
-    assert "serving demo; KV cache of 262144 tokens, 128.0 requests of full length (2048)" in ready
+    assert "serving demo; KV cache of 262144 tokens, 128.0 requests of maximum length (2048 tokens)" in ready
     for phase in ("loading weights on cpu as bfloat16", "weights loaded", "tokenizer loaded", "memory: weights 0.0"):
         assert server.log.index(phase) < server.log.index("ready on")
     spent = r"ready after (.*) s: imports (.*), weights (.*), waiting for the engine (.*), KV cache (.*)\n"

@@ -59,7 +59,7 @@ def test_a_body_that_grows_on_its_way_breaks_no_stream(server: Server) -> None:
     raw = '{"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {"x": [%s]}}'
     content = raw % ",".join(["1e15"] * 3 * MILLION)
     response = httpx.post(server.url + "/v1/chat/completions", content=content, timeout=120, trust_env=False)
-    assert response.status_code == 400 and "bytes between the processes, but at most" in response.text
+    assert response.status_code == 400 and "bytes as an internal message, but at most" in response.text
     assert "lost" not in server.log
 
 

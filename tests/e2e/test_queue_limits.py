@@ -93,7 +93,7 @@ def test_max_concurrent_requests(narrow: Server) -> None:
             async with httpx.AsyncClient(base_url=narrow.url, trust_env=False) as client:
                 while (response := await client.post(TEXT, json={"prompt": "x", "max_tokens": 1})).status_code == 200:
                     pass
-                assert "6 requests are under way" in error_of(response, 429)["message"]
+                assert "6 requests are in progress" in error_of(response, 429)["message"]
                 assert int(response.headers["retry-after"]) == 1
                 assert (await client.get("/health")).status_code == 200
         finally:

@@ -15,7 +15,8 @@ from services.rpc.columns import pack_u32, unpack_u32
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2, text_pb2
 from services.rpc.hello import make_hello
-from services.shim.generation import Generation, TokenizerClient
+from services.shim.generation import Generation
+from services.shim.tokenizer_client import TokenizerClient
 from services.tokenizer.choice_output import ChoiceOutput, OutputRules
 from services.tokenizer.engine_client import EngineCall, EngineClient, TokenLogprobColumns
 from services.tokenizer.vocabulary import Vocabulary
@@ -118,7 +119,7 @@ def text_submit(
 
 
 async def ask_tokenizer(client: TokenizerClient, submit: text_pb2.TextSubmit) -> tuple[str, list[int], Any]:
-    generation = Generation(client, [submit], silent_record())
+    generation = Generation(client, [submit], silent_record(), set())
     content, token_ids = "", bytearray()
     async with asyncio.timeout(30):
         while True:

@@ -24,10 +24,11 @@ from services.rpc.generated import text_pb2
 from services.rpc.hello import make_hello
 from services.rpc.transport import SERVER_OPTIONS, open_channel
 from services.shim.app import make_app
-from services.shim.generation import Generation, TokenizerClient
+from services.shim.generation import Generation
 from services.shim.metrics import ShimMetrics
 from services.shim.scrape import Scrape
 from services.shim.telemetry import RequestTelemetry
+from services.shim.tokenizer_client import TokenizerClient
 from services.telemetry.spans import NO_SPAN
 from services.telemetry.tracing import set_up_tracing
 from services.tokenizer import service as tokenizer_service
@@ -172,14 +173,16 @@ class Pipeline:
         """The shim's HTTP side on top of all, without a socket. `options` are the shim's."""
         registry = CollectorRegistry()
         shim = ShimOptions(**options)
-        app = make_app(self.client, shim, ShimMetrics(registry), Scrape(registry, ()), set_up_tracing("shim", None))
+        app = make_app(
+            self.client, set(), shim, ShimMetrics(registry), Scrape(registry, ()), set_up_tracing("shim", None)
+        )
         transport = httpx.ASGITransport(app, raise_app_exceptions=raise_app_exceptions)
         async with httpx.AsyncClient(transport=transport, base_url="http://test", timeout=DEADLINE) as http:
             yield http
 
     async def fold(self, *submits: text_pb2.TextSubmit) -> list[Fold]:
         """Submits all and gathers what every choice has in the end, in order of submits and choices."""
-        generation = Generation(self.client, list(submits), silent_record())
+        generation = Generation(self.client, list(submits), silent_record(), set())
         folds = [Fold() for _ in range(generation.num_choices)]
         async with asyncio.timeout(DEADLINE):
             while any(not fold.terminals for fold in folds):

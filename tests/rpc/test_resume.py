@@ -18,7 +18,8 @@ from services.rpc.generated.text_pb2_grpc import TextServiceStub
 from services.rpc.hello import HelloMismatch, make_hello
 from services.rpc.link import Link
 from services.rpc.transport import open_channel
-from services.shim.generation import Generation, TokenizerClient
+from services.shim.generation import Generation
+from services.shim.tokenizer_client import TokenizerClient
 from tests.e2e.api import CHAT, INPUT, TEXT, Json, choices_of, events_of, fold
 from tests.fakes import oracle
 from tests.recovery.workload import patient_post
@@ -191,8 +192,8 @@ async def test_messages_of_a_dead_epoch_are_dropped(pipeline: Pipeline) -> None:
 
 
 async def test_the_tokens_are_those_of_the_model(pipeline: Pipeline) -> None:
-    generation = Generation(pipeline.client, [pipeline.submit("Hello!", max_tokens=1)], silent_record())
-    await asyncio.wait_for(generation.accepted(), 10)
+    generation = Generation(pipeline.client, [pipeline.submit("Hello!", max_tokens=1)], silent_record(), set())
+    await asyncio.wait_for(generation.wait_accepted(), 10)
     prompt = unpack_u32(generation.calls[0].prompt_token_ids)
     fold = (await pipeline.fold(pipeline.submit("Hello!", max_tokens=9)))[0]
     assert unpack_u32(fold.token_ids) == oracle(prompt, 9, VOCAB_SIZE)

@@ -16,7 +16,8 @@ from services.rpc.generated.engine_pb2_grpc import EngineServiceStub
 from services.rpc.hello import make_hello
 from services.rpc.link import Link
 from services.rpc.transport import open_channel
-from services.shim.generation import TextCall, Updates
+from services.shim.text_call import TextCall
+from services.shim.updates import UpdateMailbox
 from tests.rpc.pipeline import Pipeline, Proxy, silent_record
 from tests.rpc.streams import next_terminal, open_stream
 
@@ -99,7 +100,7 @@ async def test_the_core_is_told_who_must_be_alone(socket_dir: Path, monkeypatch:
             await stream.write(short_work(handle, alone=alone))
             assert (await next_terminal(stream)).output_tokens == 3
             start_lock.cancel()
-        updates, record = Updates(), silent_record()
+        updates, record = UpdateMailbox(), silent_record()
         record.submitted(1)
         call = TextCall(pipeline.submit("through the tokenizer", max_tokens=3), 0, updates, record)
         pipeline.client.dispatcher.start(call, alone=True)

@@ -30,7 +30,8 @@ from services.rpc.errors import MALFORMED
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2, text_pb2
 from services.rpc.hello import make_hello
-from services.shim.generation import Generation, TokenizerClient
+from services.shim.generation import Generation
+from services.shim.tokenizer_client import TokenizerClient
 from services.tokenizer.engine_client import EngineCall, EngineClient
 from tests.engine_core.test_async import make_scheduler
 from tests.fakes import make_facts
@@ -180,7 +181,7 @@ async def test_messages_of_a_tokenizer(spoil: bool) -> None:
     for _ in range(NUM_MESSAGES):
         handle = client.dispatcher.new_handle()
         submit = text_pb2.TextSubmit(choices=[pb.Choice(handle=handle)])
-        generation = Generation(client, [submit], silent_record())
+        generation = Generation(client, [submit], silent_record(), set())
         up = text_pb2.TextUp(
             batch=text_pb2.TextBatch(
                 epoch=5,

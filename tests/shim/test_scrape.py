@@ -1,4 +1,4 @@
-"""shim.scrape: one page of several processes', whatever they answer."""
+"""scrape: the metrics of several processes on one page, also if some send nothing valid."""
 
 import asyncio
 import time
@@ -20,7 +20,7 @@ def values(page: bytes) -> dict[tuple[str, str], float]:
     return {(one.name, one.labels["process"]): one.value for family in families for one in family.samples}
 
 
-def test_processes_keep_apart() -> None:
+def test_each_process_has_its_own_label() -> None:
     page = merge({"x": ONE, "y": ONE.replace("1.0", "2.0"), "z": ""})
     assert values(page) == {
         ("a_total", "x"): 1.0,
@@ -51,8 +51,8 @@ def own() -> CollectorRegistry:
     ],
     ids=repr,
 )
-async def test_a_bad_peer_is_down_and_no_more(answer: bytes | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scrape, "SECONDS", 0.3)
+async def test_a_peer_without_valid_metrics_is_down(answer: bytes | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scrape, "TIMEOUT_SECONDS", 0.3)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if answer is None:
@@ -71,7 +71,7 @@ async def test_a_bad_peer_is_down_and_no_more(answer: bytes | None, monkeypatch:
     assert found["mine_total", "shim"] == 0
 
 
-async def test_callers_at_the_same_time_share_a_scrape() -> None:
+async def test_concurrent_callers_share_a_scrape() -> None:
     asked = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -67,16 +67,18 @@ class KvGroup(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., num_blocks: _Optional[int] = ...) -> None: ...
 
 class RequestLimits(_message.Message):
-    __slots__ = ("max_logprobs", "max_n", "max_num_seqs", "max_num_queued_reqs")
+    __slots__ = ("max_logprobs", "max_n", "max_num_seqs", "max_num_queued_reqs", "max_stop_token_ids")
     MAX_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     MAX_N_FIELD_NUMBER: _ClassVar[int]
     MAX_NUM_SEQS_FIELD_NUMBER: _ClassVar[int]
     MAX_NUM_QUEUED_REQS_FIELD_NUMBER: _ClassVar[int]
+    MAX_STOP_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     max_logprobs: int
     max_n: int
     max_num_seqs: int
     max_num_queued_reqs: int
-    def __init__(self, max_logprobs: _Optional[int] = ..., max_n: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_queued_reqs: _Optional[int] = ...) -> None: ...
+    max_stop_token_ids: int
+    def __init__(self, max_logprobs: _Optional[int] = ..., max_n: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_queued_reqs: _Optional[int] = ..., max_stop_token_ids: _Optional[int] = ...) -> None: ...
 
 class Choice(_message.Message):
     __slots__ = ("handle", "choice", "resumed_token_ids", "cached_tokens")

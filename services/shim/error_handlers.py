@@ -1,0 +1,44 @@
+"""Turns each exception of a request into an HTTP response, with a body in OpenAI's error format."""
+
+import logging
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from services.rpc.errors import TandemError
+from services.shim.responses import ClientGone, error_response, json_response
+from services.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+
+async def on_tandem_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, TandemError)
+    # Without the message, which may quote the request.
+    log.info("request refused", extra=fields(path=request.url.path, code=error.code, param=error.param))
+    return error_response(error)
+
+
+async def on_client_gone(request: Request, error: Exception) -> Response:
+    return Response(status_code=499)  # never sent: the connection is closed
+
+
+async def on_http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    body = {"message": error.detail, "type": "invalid_request_error", "param": None, "code": None}
+    return json_response({"error": body}, error.status_code, error.headers)
+
+
+async def on_bug(request: Request, error: Exception) -> Response:
+    return error_response(TandemError("INTERNAL", "internal server error; the server's log has the details"))
+
+
+ERROR_HANDLERS: dict[Any, Any] = {
+    TandemError: on_tandem_error,
+    ClientGone: on_client_gone,
+    ClientDisconnect: on_client_gone,  # before its body was complete
+    HTTPException: on_http_error,
+    Exception: on_bug,
+}

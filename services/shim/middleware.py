@@ -1,0 +1,46 @@
+"""ASGI middleware: counts responses by status, and checks the API key."""
+
+import hmac
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from services.rpc.errors import TandemError
+from services.shim.metrics import ShimMetrics
+from services.shim.responses import SEND_BODY, error_response
+from services.shim.routes import method_label, path_label, rule_of
+
+
+class CountMiddleware:
+    """Counts every HTTP response by method, path and status."""
+
+    def __init__(self, app: ASGIApp, metrics: ShimMetrics) -> None:
+        self._app = app
+        self._requests = metrics.http_requests
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope[SEND_BODY] = send
+
+        async def count(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                method, path = method_label(scope["method"]), path_label(scope["path"])
+                self._requests.labels(method, path, str(message["status"])).inc()
+            await send(message)
+
+        await self._app(scope, receive, count if scope["type"] == "http" else send)
+
+
+class ApiKeyMiddleware:
+    """Answers 401 without the key, on the paths that need it (routes.RULES)."""
+
+    def __init__(self, app: ASGIApp, api_key: str) -> None:
+        self._app = app
+        self._expected = api_key.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and rule_of(scope["path"]).needs_key:
+            scheme, _, given = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
+            if not hmac.compare_digest(given, self._expected) or scheme.lower() != b"bearer":
+                error = TandemError("UNAUTHENTICATED", "the API key is missing or wrong")
+                await error_response(error)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)

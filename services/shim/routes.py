@@ -1,0 +1,72 @@
+"""The HTTP paths: which methods each one has, which need the API key, which count against max_concurrent_requests.
+
+Starlette's routes, both checks and the path label of the metrics derive from this table. The handlers are in
+endpoints.py.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+OTHER = "other"  # label of unknown paths and methods: a client must not be able to create series
+
+
+@dataclass(frozen=True)
+class Path:
+    """A path in Starlette's syntax, with its only method."""
+
+    path: str
+    method: str
+
+    def route(self, endpoint: Callable[[Request], Awaitable[Response]]) -> Route:
+        """A GET route answers HEAD as well."""
+        return Route(self.path, endpoint, methods=[self.method])
+
+
+CHAT = Path("/v1/chat/completions", "POST")
+COMPLETIONS = Path("/v1/completions", "POST")
+MODELS = Path("/v1/models", "GET")
+MODEL = Path("/v1/models/{model:path}", "GET")
+RESET_PREFIX_CACHE = Path("/reset_prefix_cache", "POST")
+HEALTH = Path("/health", "GET")
+VERSION = Path("/version", "GET")
+METRICS = Path("/metrics", "GET")
+PATHS = (CHAT, COMPLETIONS, MODELS, MODEL, RESET_PREFIX_CACHE, HEALTH, VERSION, METRICS)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What holds for every path that starts with `prefix`, also for one without a route."""
+
+    prefix: str
+    needs_key: bool
+    limited: bool  # its POST requests count against max_concurrent_requests
+
+
+# The first match holds. Health checks and metrics are never limited: they matter most when the server is overloaded.
+RULES = (
+    Rule("/v1", needs_key=True, limited=True),
+    Rule(RESET_PREFIX_CACHE.path, needs_key=True, limited=False),
+    Rule("", needs_key=False, limited=False),
+)
+
+_LABELED_PATHS = {one.path for one in PATHS if "{" not in one.path}
+_LABELED_METHODS = {one.method for one in PATHS} | {"HEAD"}
+
+
+def rule_of(path: str) -> Rule:
+    """The rule for the path of a request."""
+    return next(rule for rule in RULES if path.startswith(rule.prefix))
+
+
+def path_label(path: str) -> str:
+    """The path as a metric's label. A path with a parameter counts as "other"."""
+    return path if path in _LABELED_PATHS else OTHER
+
+
+def method_label(method: str) -> str:
+    """The method as a metric's label."""
+    return method if method in _LABELED_METHODS else OTHER

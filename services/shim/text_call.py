@@ -1,0 +1,75 @@
+"""The call for one prompt: passes each message of the tokenizer to the mailbox and to the telemetry."""
+
+from services.rpc.call import Call, StreamBroken
+from services.rpc.columns import ITEM_BYTES
+from services.rpc.errors import TandemError
+from services.rpc.generated import common_pb2 as pb
+from services.rpc.generated import text_pb2
+from services.shim.telemetry import RequestTelemetry
+from services.shim.updates import UpdateMailbox
+
+
+class TextCall(Call[text_pb2.TextSubmit]):
+    """Keeps the state of one submit.
+
+    `first_index` is the index of the submit's first choice among all choices of the HTTP request.
+
+    `prompt_token_ids` is a column of little-endian u32, empty until the first choice is accepted.
+    """
+
+    def __init__(
+        self, submit: text_pb2.TextSubmit, first_index: int, updates: UpdateMailbox, telemetry: RequestTelemetry
+    ) -> None:
+        super().__init__(submit)
+        self._telemetry = telemetry
+        self._max_tokens = submit.sampling.max_tokens if submit.sampling.HasField("max_tokens") else None
+        self._indices = {choice.handle: first_index + choice.choice for choice in submit.choices}
+        self._updates = updates
+        self.prompt_token_ids = b""
+
+    def on_accepted(self, accepted: text_pb2.TextAccepted) -> None:
+        if self.take_accepted(accepted, accepted.prompt_token_ids):
+            if not self.prompt_token_ids:
+                self.prompt_token_ids = accepted.prompt_token_ids
+                num_tokens = len(self.prompt_token_ids) // ITEM_BYTES
+                self._telemetry.accepted(self._indices.values(), self._max_tokens, num_tokens, accepted.cached_tokens)
+            self._updates.accept()
+
+    def on_event(self, event: text_pb2.TextEvent) -> None:
+        """Raises StreamBroken on a gap in the token indices, or if only a part of the event is new.
+
+        The text of such an event cannot be divided.
+        """
+        handle, token_ids = event.handle, event.token_ids
+        fresh = self.take_tokens(handle, event.start_index, token_ids)
+        if not fresh:
+            return
+        if len(fresh) < len(token_ids):
+            raise StreamBroken(f"handle {handle}: only {len(fresh) // ITEM_BYTES} of the event's tokens are new")
+        index = self._indices[handle]
+        update = self._updates.pending(index)
+        update.content += event.content
+        update.token_ids += fresh
+        update.logprobs.extend(event.logprobs)
+        self._telemetry.tokens(index, len(fresh) // ITEM_BYTES)
+
+    def fail(self, error: TandemError) -> None:
+        for handle in list(self.open):
+            self.end(handle)
+            self.on_terminal(_failed(error, handle))
+
+    def interrupt(self, error: TandemError) -> None:
+        """Gives the client this error for every open choice. Telemetry counts them as aborted, on close."""
+        for handle in self.open:
+            self._updates.pending(self._indices[handle]).terminal = _failed(error, handle)
+
+    def on_terminal(self, terminal: text_pb2.TextTerminal) -> None:
+        index = self._indices[terminal.handle]
+        update = self._updates.pending(index)
+        update.content += terminal.content
+        update.terminal = terminal
+        self._telemetry.ended(index, terminal)
+
+
+def _failed(error: TandemError, handle: int) -> text_pb2.TextTerminal:
+    return text_pb2.TextTerminal(handle=handle, reason=pb.FINISH_REASON_ERROR, error=error.to_proto())

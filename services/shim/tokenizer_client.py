@@ -1,0 +1,49 @@
+"""The links to all tokenizers. Passes each message to the call that it belongs to."""
+
+from services.rpc.dispatcher import Dispatcher
+from services.rpc.generated import common_pb2 as pb
+from services.rpc.generated import text_pb2, text_pb2_grpc
+from services.rpc.link import ADMINISTRATION_SECONDS, Link, ask_all
+from services.security.secret import ClusterSecret
+from services.shim.text_call import TextCall
+
+TextUplink = Link[text_pb2.TextEntry, text_pb2.TextUp]
+
+
+class TokenizerClient:
+    """One per shim process. Owns the links; `links` run as tasks of the process (services/shim/service.py)."""
+
+    def __init__(self, targets: tuple[str, ...], hello: pb.Hello, secret: ClusterSecret | None = None) -> None:
+        self.dispatcher: Dispatcher[TextCall] = Dispatcher(
+            lambda submit: text_pb2.TextEntry(submit=submit), lambda abort: text_pb2.TextEntry(abort=abort)
+        )
+        self.links: list[TextUplink] = [
+            Link(target, text_pb2_grpc.TextServiceStub, text_pb2.TextDown, hello, "tokenizer", self, secret)
+            for target in targets
+        ]
+
+    async def reset_prefix_cache(self) -> None:
+        """Empties the prefix cache of every engine. Raises TandemError (UNAVAILABLE) if any tokenizer fails."""
+        request = pb.ResetPrefixCacheRequest()
+        await ask_all(self.links, lambda stub: stub.ResetPrefixCache(request, timeout=ADMINISTRATION_SECONDS))
+
+    def link_up(self, link: TextUplink) -> None:
+        self.dispatcher.link_up(link)
+
+    def link_down(self, link: TextUplink, *, died: bool) -> None:
+        self.dispatcher.link_down(link, died=died)
+
+    def receive(self, link: TextUplink, message: text_pb2.TextUp) -> None:
+        batch = message.batch
+        if link.peer is None or batch.epoch != link.peer.epoch:
+            return  # from an earlier incarnation of the peer
+        for accepted in batch.accepted:
+            if (call := self.dispatcher.find(link, accepted.handle)) is not None:
+                call.on_accepted(accepted)
+        for event in batch.events:
+            if (call := self.dispatcher.find(link, event.handle)) is not None:
+                call.on_event(event)
+        for terminal in batch.terminals:
+            if (call := self.dispatcher.find(link, terminal.handle)) is not None:
+                self.dispatcher.end(link, terminal.handle)
+                call.on_terminal(terminal)

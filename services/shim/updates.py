@@ -1,0 +1,74 @@
+"""The mailbox between the tokenizers and the response to one HTTP request.
+
+What arrives for one choice merges until the response is ready for more. So a slow client delays no other request.
+"""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from services.rpc.errors import TandemError
+from services.rpc.generated import text_pb2
+
+
+@dataclass(slots=True)
+class Update:
+    """New text, token ids and logprobs of one choice since the last read. `terminal` is set in its last update.
+
+    `index` counts all choices of the HTTP request; `token_ids` is a column of little-endian u32.
+    """
+
+    index: int
+    content: str = ""
+    token_ids: bytearray = field(default_factory=bytearray)
+    logprobs: list[text_pb2.TokenLogprobs] = field(default_factory=list)
+    terminal: text_pb2.TextTerminal | None = None
+
+
+class UpdateMailbox:
+    """At most one pending update per choice. One reader, on the event loop that writes."""
+
+    def __init__(self) -> None:
+        self._pending: dict[int, Update] = {}
+        self._reader: asyncio.Future[None] | None = None  # set while it waits; cheaper per token than an Event
+        self._accepted = False
+
+    def pending(self, index: int) -> Update:
+        """Returns the pending update of a choice, for the caller to add to. Creates it and wakes the reader if there
+        is none."""
+        update = self._pending.get(index)
+        if update is None:
+            update = self._pending[index] = Update(index)
+            self._wake()
+        return update
+
+    def accept(self) -> None:
+        """Records that the engine has accepted a choice, so the prompt is valid. Wakes the reader."""
+        self._accepted = True
+        self._wake()
+
+    async def wait(self) -> None:
+        """Waits until an update is pending or a choice has been accepted."""
+        while not self._pending and not self._accepted:
+            await self._woken()
+
+    async def take(self) -> list[Update]:
+        """Waits for a pending update, then removes and returns all of them."""
+        while not self._pending:
+            await self._woken()
+        taken, self._pending = list(self._pending.values()), {}
+        return taken
+
+    def error(self) -> TandemError | None:
+        """The error of the first pending update that has one."""
+        for update in self._pending.values():
+            if update.terminal is not None and update.terminal.HasField("error"):
+                return TandemError.from_proto(update.terminal.error)
+        return None
+
+    def _woken(self) -> asyncio.Future[None]:
+        self._reader = asyncio.get_running_loop().create_future()
+        return self._reader
+
+    def _wake(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)

@@ -1,0 +1,110 @@
+"""The shim's application without sockets. The test plays the tokenizer: it reads submits and sends messages."""
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+from prometheus_client import CollectorRegistry
+from starlette.types import ASGIApp
+
+from services.engine.codec import engine_facts
+from services.options.declarations import ShimOptions
+from services.rpc.columns import pack_u32
+from services.rpc.errors import TandemError
+from services.rpc.generated import common_pb2 as pb
+from services.rpc.generated import text_pb2
+from services.rpc.hello import make_hello
+from services.shim.app import make_app
+from services.shim.generation import Generation
+from services.shim.metrics import ShimMetrics
+from services.shim.scrape import Scrape
+from services.shim.telemetry import RequestTelemetry
+from services.shim.tokenizer_client import TokenizerClient
+from services.telemetry.spans import NO_SPAN, NoTracing, Tracing
+from tests.fakes import make_facts
+
+EPOCH = 5
+FACTS = engine_facts(make_facts(), max_num_seqs=8, max_n=128, max_num_queued_reqs=640)
+LIMITS = FACTS.limits
+
+
+@dataclass(eq=False)
+class FakeLink:
+    """Keeps what is sent to the tokenizer, in order."""
+
+    peer: pb.Hello | None = field(default_factory=lambda: pb.Hello(epoch=EPOCH, engine=FACTS))
+    entries: "asyncio.Queue[text_pb2.TextEntry]" = field(default_factory=asyncio.Queue)
+
+    def put(self, entry: text_pb2.TextEntry) -> None:
+        self.entries.put_nowait(entry)
+
+
+class Shim:
+    """`link` is up if `connected`. `options` are those of the shim."""
+
+    def __init__(self, *, connected: bool = False, tracing: Tracing | None = None, **options: Any) -> None:
+        self.registry = CollectorRegistry()
+        self.client = TokenizerClient((), make_hello("shim"))
+        self.link: Any = FakeLink()
+        self.open_generations: set[Generation] = set()
+        if connected:
+            self.client.link_up(self.link)
+        self.app: ASGIApp = make_app(
+            self.client,
+            self.open_generations,
+            ShimOptions(**options),
+            ShimMetrics(self.registry),
+            Scrape(self.registry, ()),
+            tracing or NoTracing(),
+        )
+
+    def http(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://test")
+
+    def start(self, *num_choices: int) -> tuple[Generation, list[int]]:
+        """Starts a generation with one prompt for each number of choices. Returns it and the handles of all choices."""
+        new_handle = self.client.dispatcher.new_handle
+        submits = [
+            text_pb2.TextSubmit(choices=[pb.Choice(handle=new_handle(), choice=choice) for choice in range(count)])
+            for count in num_choices
+        ]
+        telemetry = RequestTelemetry("test", ShimMetrics(CollectorRegistry()).of("fake"), NO_SPAN)
+        generation = Generation(self.client, submits, telemetry, self.open_generations)
+        return generation, [choice.handle for submit in submits for choice in submit.choices]
+
+    async def sent(self) -> text_pb2.TextEntry:
+        """The next entry that the shim sends to the tokenizer."""
+        return await asyncio.wait_for(self.link.entries.get(), 10)
+
+    def accept(self, handle: int, prompt: Iterable[int] = ()) -> None:
+        accepted = text_pb2.TextAccepted(handle=handle, prompt_token_ids=pack_u32(prompt))
+        self.receive(text_pb2.TextBatch(epoch=EPOCH, accepted=[accepted]))
+
+    def event(self, handle: int, start_index: int, token_ids: Iterable[int], content: str, **fields: Any) -> None:
+        event = text_pb2.TextEvent(
+            handle=handle, start_index=start_index, token_ids=pack_u32(token_ids), content=content, **fields
+        )
+        self.receive(text_pb2.TextBatch(epoch=EPOCH, events=[event]))
+
+    def end(self, handle: int, reason: Any = pb.FINISH_REASON_STOP, **fields: Any) -> None:
+        """Sends the terminal message of a choice."""
+        terminal = text_pb2.TextTerminal(handle=handle, reason=reason, **fields)
+        self.receive(text_pb2.TextBatch(epoch=EPOCH, terminals=[terminal]))
+
+    def fail(self, handle: int, error: TandemError) -> None:
+        self.end(handle, pb.FINISH_REASON_ERROR, error=error.to_proto())
+
+    def receive(self, batch: text_pb2.TextBatch) -> None:
+        self.client.receive(self.link, text_pb2.TextUp(batch=batch))
+
+
+def error_of(response: httpx.Response, status: int) -> dict[str, Any]:
+    """The body's error, in OpenAI's shape and no other."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/json"
+    body = response.json()
+    assert body.keys() == {"error"}
+    assert body["error"].keys() == {"message", "type", "param", "code"}
+    return dict(body["error"])

@@ -1,0 +1,190 @@
+"""The application alone: routes, the API key, limits on work in progress, and the error of each kind of failure."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+from starlette.types import Message
+
+from services.shim import concurrency
+from services.shim.routes import PATHS, rule_of
+from tests.shim.harness import Shim, error_of
+
+CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
+KEY = "a key"
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[httpx.AsyncClient]:
+    async with Shim().http() as client:
+        yield client
+
+
+@pytest.mark.parametrize("path", ["/", "/v1", "/v1/nothing"])
+async def test_an_unknown_route(http: httpx.AsyncClient, path: str) -> None:
+    error = error_of(await http.get(path, follow_redirects=False), 404)
+    assert (error["type"], error["code"]) == ("invalid_request_error", None)
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+async def test_a_wrong_method_names_the_right_one(http: httpx.AsyncClient, path: str) -> None:
+    response = await http.get(path)
+    assert error_of(response, 405)["type"] == "invalid_request_error"
+    assert response.headers["allow"] == "POST"
+
+
+async def test_the_error_names_the_field() -> None:
+    async with Shim(connected=True).http() as http:
+        response = await http.post("/v1/chat/completions", json=CHAT | {"temperature": 3})
+    error = error_of(response, 400)
+    assert (error["type"], error["param"], error["code"]) == ("invalid_request_error", "temperature", None)
+
+
+async def test_null_means_absent(http: httpx.AsyncClient) -> None:
+    """A valid request: what is missing is only the model behind."""
+    nulls = dict.fromkeys(["temperature", "stop", "stream", "stream_options", "n", "tools", "logit_bias"])
+    error = error_of(await http.post("/v1/chat/completions", json=CHAT | nulls), 503)
+    assert (error["type"], error["message"]) == ("server_error", "the model is still being loaded")
+
+
+async def test_without_a_model(http: httpx.AsyncClient) -> None:
+    assert (await http.get("/health")).status_code == 503
+    assert (await http.get("/version")).status_code == 200
+    error_of(await http.get("/v1/models"), 503)
+    response = await http.post("/v1/completions", json={"prompt": "Hi"})
+    error_of(response, 503)
+    assert response.headers["retry-after"] == "2"
+
+
+# path, methods, whether the key is needed, whether its POST requests are limited
+ROUTES = [
+    ("/v1/chat/completions", {"POST"}, True, True),
+    ("/v1/completions", {"POST"}, True, True),
+    ("/v1/models", {"GET", "HEAD"}, True, True),
+    ("/v1/models/{model:path}", {"GET", "HEAD"}, True, True),
+    ("/reset_prefix_cache", {"POST"}, True, False),
+    ("/health", {"GET", "HEAD"}, False, False),
+    ("/version", {"GET", "HEAD"}, False, False),
+    ("/metrics", {"GET", "HEAD"}, False, False),
+]
+
+
+async def test_the_routes_are_those_of_the_table() -> None:
+    app: Any = Shim().app
+    found = [(route.path, route.methods) for route in app._app.routes]
+    assert found == [row[:2] for row in ROUTES]
+    assert [path for path, _ in found] == [path.path for path in PATHS]
+
+
+@pytest.mark.parametrize(("path", "methods", "needs_key", "limited"), ROUTES, ids=[row[0] for row in ROUTES])
+def test_the_rule_of_each_path(path: str, methods: set[str], needs_key: bool, limited: bool) -> None:
+    assert (rule_of(path).needs_key, rule_of(path).limited) == (needs_key, limited)
+
+
+@pytest.mark.parametrize(
+    ("path", "needs_key"),
+    [("/v1", True), ("/v1/nothing", True), ("/v1nothing", True), ("/reset_prefix_cache/x", True), ("/", False),
+     ("/V1/models", False), ("/x/v1/models", False)],
+)  # fmt: skip
+async def test_paths_without_a_route(path: str, needs_key: bool) -> None:
+    async with Shim(api_key=KEY).http() as client:
+        response = await client.post(path)
+    error_of(response, 401 if needs_key else 404)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "labels"),
+    [
+        ("GET", "/version", ("GET", "/version")),
+        ("HEAD", "/version", ("HEAD", "/version")),
+        ("GET", "/v1/models/a", ("GET", "other")),
+        ("POST", "/v1/nothing", ("POST", "other")),
+        ("PATCH", "/coffee", ("other", "other")),
+        ("BREW", "/version", ("other", "/version")),
+    ],
+)
+async def test_responses_are_counted_by_method_and_path(method: str, path: str, labels: tuple[str, str]) -> None:
+    shim = Shim()
+    async with shim.http() as client:
+        status = (await client.request(method, path)).status_code
+    found = {
+        (sample.labels["method"], sample.labels["path"], sample.labels["status"]): sample.value
+        for metric in shim.registry.collect()
+        for sample in metric.samples
+        if sample.name == "tandem:http_requests_total"
+    }
+    assert found == {(*labels, str(status)): 1}
+
+
+async def test_a_bug_is_an_error_in_the_same_format(monkeypatch: pytest.MonkeyPatch) -> None:
+    shim = Shim()
+    monkeypatch.setattr(shim.client, "dispatcher", None)
+    transport = httpx.ASGITransport(shim.app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        error = error_of(await client.get("/health"), 500)
+    assert error["message"] == "internal server error; the server's log has the details"
+    labels = {"method": "GET", "path": "/health", "status": "500"}
+    assert shim.registry.get_sample_value("tandem:http_requests_total", labels) == 1
+
+
+async def test_only_requests_in_progress_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    shim = Shim(connected=True, max_concurrent_requests=1)
+    async with shim.http() as client:
+        first = asyncio.create_task(client.post("/v1/completions", json={"prompt": "a"}))
+        handle = (await shim.sent()).submit.choices[0].handle
+        refused = error_of(await client.post("/v1/completions", json={"prompt": "a"}), 429)
+        assert "1 requests are in progress, the limit set by max_concurrent_requests" in refused["message"]
+        error_of(await client.post("/v1/nothing"), 429)
+        assert (await client.get("/v1/models")).status_code == 200
+        assert (await client.post("/reset_prefix_cache")).status_code == 200
+        shim.end(handle)
+        assert (await first).status_code == 200
+        error_of(await client.post("/v1/nothing"), 404)
+    labels = {"reason": "max_concurrent_requests"}
+    assert shim.registry.get_sample_value("tandem:http_rejections_total", labels) == 2
+
+
+async def test_bodies_together_are_bounded(http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one holds is free again once it has been answered."""
+    monkeypatch.setattr(concurrency, "MAX_HELD_BYTES", 1000)
+    for _ in range(2):
+        response = await http.post("/v1/completions", json={"prompt": "x" * 1000})
+        assert "more than 1000 bytes" in error_of(response, 429)["message"]
+        assert response.headers["retry-after"] == "1"
+        error_of(await http.post("/v1/completions", json={"prompt": "x" * 900}), 503)
+
+
+@pytest.mark.parametrize("given", [None, "", KEY, "Bearer", "Bearer other", f"Basic {KEY}"])
+async def test_v1_needs_the_key(given: str | None) -> None:
+    headers = {} if given is None else {"authorization": given}
+    async with Shim(api_key=KEY).http() as client:
+        for path in ("/v1/models", "/v1/nothing"):
+            error = error_of(await client.get(path, headers=headers), 401)
+            assert (error["type"], error["code"]) == ("authentication_error", "invalid_api_key")
+        assert (await client.get("/health")).status_code == 503
+        assert (await client.get("/version")).status_code == 200
+
+
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer"])
+async def test_the_right_key_opens(scheme: str) -> None:
+    async with Shim(api_key=KEY).http() as client:
+        error_of(await client.get("/v1/models", headers={"authorization": f"{scheme} {KEY}"}), 503)
+
+
+async def test_a_client_that_hangs_up_while_it_sends() -> None:
+    messages: list[Message] = [
+        {"type": "http.request", "body": b'{"prompt"', "more_body": True},
+        {"type": "http.disconnect"},
+    ]
+    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": [], "query_string": b""}
+
+    async def receive() -> Message:
+        return messages.pop(0)
+
+    async def send(message: Message) -> None:
+        assert message.get("status") in {499, None}
+
+    await Shim().app(scope, receive, send)  # raises nothing
+    assert not messages

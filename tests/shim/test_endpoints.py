@@ -1,0 +1,244 @@
+"""The routes' handlers, with the test as the tokenizer: responses, streams, refusals, and work that is aborted."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+from starlette.types import Message
+
+from services.rpc.columns import unpack_u32
+from services.rpc.errors import TandemError, invalid
+from services.rpc.generated import text_pb2
+from services.telemetry.spans import NoTracing
+from services.version import VERSION
+from tests.shim.harness import FACTS, LIMITS, Shim, error_of
+
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+BODIES: dict[str, dict[str, Any]] = {CHAT: {"messages": [{"role": "user", "content": "Hi"}]}, TEXT: {"prompt": "Hi"}}
+both = pytest.mark.parametrize("path", [CHAT, TEXT])
+
+
+@pytest.fixture
+async def shim() -> Shim:
+    return Shim(connected=True)
+
+
+@pytest.fixture
+async def http(shim: Shim) -> AsyncIterator[httpx.AsyncClient]:
+    async with shim.http() as client:
+        yield client
+
+
+def post(http: httpx.AsyncClient, path: str, **body: Any) -> "asyncio.Task[httpx.Response]":
+    return asyncio.create_task(http.post(path, json=BODIES[path] | body))
+
+
+async def handles_of(shim: Shim) -> list[int]:
+    """Of the next submit."""
+    return [choice.handle for choice in (await shim.sent()).submit.choices]
+
+
+async def test_a_chat_completion(shim: Shim, http: httpx.AsyncClient) -> None:
+    answer = post(http, CHAT)
+    (handle,) = await handles_of(shim)
+    shim.accept(handle, [1, 2])
+    shim.event(handle, 0, [7], "Hello")
+    shim.end(handle, prompt_tokens=2, output_tokens=1)
+    response = await answer
+    assert response.status_code == 200 and response.headers["content-type"] == "application/json"
+    body = response.json()
+    assert body["id"].startswith("chatcmpl-") and body["model"] == "fake"
+    assert body["choices"][0]["message"]["content"] == "Hello"
+    assert not shim.open_generations
+
+
+async def test_completions_of_two_prompts(shim: Shim, http: httpx.AsyncClient) -> None:
+    answer = post(http, TEXT, prompt=[[3, 4], [5]], n=2)
+    submits = [(await shim.sent()).submit for _ in range(2)]
+    assert [unpack_u32(submit.prompt_token_ids) for submit in submits] == [[3, 4], [5]]
+    handles = [choice.handle for submit in submits for choice in submit.choices]
+    shim.accept(handles[0])
+    for number, handle in enumerate(handles):
+        shim.event(handle, 0, [7], str(number))
+        shim.end(handle)
+    body = (await answer).json()
+    assert body["id"].startswith("cmpl-")
+    assert [choice["text"] for choice in body["choices"]] == ["0", "1", "2", "3"]
+
+
+async def test_a_stream(shim: Shim, http: httpx.AsyncClient) -> None:
+    answer = post(http, TEXT, stream=True, stream_options={"include_usage": True})
+    (handle,) = await handles_of(shim)
+    shim.event(handle, 0, [7], "Hello")
+    shim.end(handle, prompt_tokens=2, output_tokens=1)
+    response = await answer
+    assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
+    assert response.headers["cache-control"] == "no-cache"
+    *events, done, rest = response.text.split("\n\n")
+    assert (done, rest) == ("data: [DONE]", "")
+    chunks = [json.loads(event.removeprefix("data: ")) for event in events]
+    assert [chunk["usage"] and chunk["usage"]["total_tokens"] for chunk in chunks] == [None, 3]
+    assert chunks[0]["choices"][0]["text"] == "Hello" and chunks[1]["choices"] == []
+    assert len({chunk["id"] for chunk in chunks}) == 1 and not shim.open_generations
+
+
+@both
+async def test_an_error_before_the_start_is_the_status(shim: Shim, http: httpx.AsyncClient, path: str) -> None:
+    for stream in (False, True):
+        answer = post(http, path, stream=stream)
+        (handle,) = await handles_of(shim)
+        shim.fail(handle, invalid("the prompt is empty", "prompt"))
+        error = error_of(await answer, 400)
+        assert (error["message"], error["param"]) == ("the prompt is empty", "prompt")
+        assert not shim.open_generations
+
+
+@both
+async def test_an_error_after_the_start_of_a_stream_is_its_last_chunk(
+    shim: Shim, http: httpx.AsyncClient, path: str
+) -> None:
+    answer = post(http, path, stream=True)
+    (handle,) = await handles_of(shim)
+    shim.accept(handle)
+    shim.event(handle, 0, [7], "a")
+    await until_read(shim)
+    shim.fail(handle, TandemError("INTERNAL", "the worker is gone"))
+    response = await answer
+    assert response.status_code == 200
+    *_, last, done, _ = response.text.split("\n\n")
+    assert json.loads(last.removeprefix("data: "))["error"]["message"] == "the worker is gone"
+    assert done == "data: [DONE]"
+
+
+async def until_read(shim: Shim) -> None:
+    """Waits until the response has taken all updates."""
+    (generation,) = shim.open_generations
+    async with asyncio.timeout(10):
+        while generation._updates._pending:  # noqa: ASYNC110 - a mailbox wakes its reader alone
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_disconnects_aborts_its_choices(shim: Shim, stream: bool) -> None:
+    disconnected = asyncio.Event()
+    body = json.dumps(BODIES[TEXT] | {"n": 2, "stream": stream}).encode()
+    messages: list[Message] = [{"type": "http.request", "body": body}]
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        if messages:
+            return messages.pop()
+        await disconnected.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": TEXT, "headers": [], "query_string": b""}
+    request = asyncio.create_task(shim.app(scope, receive, send))  # type: ignore[arg-type]
+    handles = await handles_of(shim)
+    shim.accept(handles[0])
+    shim.event(handles[0], 0, [7], "a")
+    await until_read(shim)
+    disconnected.set()
+    assert [(await shim.sent()).abort.handle for _ in handles] == handles
+    await asyncio.wait_for(request, 10)
+    assert not shim.open_generations
+    assert [message["status"] for message in sent if "status" in message] == [200 if stream else 499]
+
+
+async def test_more_choices_than_the_queue_holds_are_refused(shim: Shim, http: httpx.AsyncClient) -> None:
+    assert LIMITS.max_num_queued_reqs == 640
+    response = await http.post(TEXT, json={"prompt": ["a"] * 6, "n": 107})
+    error = error_of(response, 400)
+    assert (error["param"], error["message"]) == (
+        "n",
+        "the request asks for 642 choices, but max_num_queued_reqs is 640",
+    )
+    assert shim.link.entries.empty()
+
+
+async def test_token_ids_that_do_not_fit_are_refused_by_the_shim(shim: Shim, http: httpx.AsyncClient) -> None:
+    error = error_of(await http.post(TEXT, json={"prompt": [1] * FACTS.max_model_len}), 400)
+    assert f"maximum context length is {FACTS.max_model_len}" in error["message"]
+    assert shim.link.entries.empty()
+
+
+async def test_models(http: httpx.AsyncClient) -> None:
+    card = {"id": "fake", "object": "model", "created": 0, "owned_by": "tandem", "root": "fake", "max_model_len": 64}
+    assert (await http.get("/v1/models")).json() == {"object": "list", "data": [card]}
+    assert (await http.get("/v1/models/fake")).json() == card
+
+
+@pytest.mark.parametrize("name", ["other", "org/other"])
+async def test_an_unknown_model(http: httpx.AsyncClient, name: str) -> None:
+    for response in (await http.get(f"/v1/models/{name}"), await http.post(TEXT, json={"prompt": "a", "model": name})):
+        error = error_of(response, 404)
+        assert (error["code"], error["param"]) == ("model_not_found", "model")
+        assert error["message"] == f"the model {name!r} is not served; served models: fake"
+
+
+async def test_health_follows_the_link(shim: Shim, http: httpx.AsyncClient) -> None:
+    assert (await http.get("/health")).status_code == 200
+    shim.client.link_down(shim.link, died=True)
+    assert (await http.get("/health")).status_code == 503
+
+
+async def test_the_version(http: httpx.AsyncClient) -> None:
+    assert (await http.get("/version")).json() == {"version": VERSION}
+
+
+async def test_a_reset_takes_no_parameter(http: httpx.AsyncClient) -> None:
+    error = error_of(await http.post("/reset_prefix_cache?device=cpu"), 400)
+    assert (error["param"], error["message"]) == ("device", "unsupported parameter: device")
+    assert (await http.post("/reset_prefix_cache")).json() == {"success": True}
+
+
+class RecordedSpan:
+    traceparent = "00-trace-span-01"
+
+    def __init__(self, name: str, parent: str) -> None:
+        self.name, self.parent = name, parent
+        self.attributes: dict[str, Any] = {}
+        self.ends: list[str] = []
+
+    def set(self, attributes: dict[str, Any]) -> None:
+        self.attributes |= attributes
+
+    def end(self, at: int | None = None, *, error: str = "") -> None:
+        self.ends.append(error)
+
+
+class RecordedTracing(NoTracing):
+    def __init__(self) -> None:
+        self.spans: list[RecordedSpan] = []
+
+    def start(self, name: str, parent: str, *, at: int | None = None, server: bool = False) -> RecordedSpan:
+        self.spans.append(RecordedSpan(name, parent))
+        return self.spans[-1]
+
+
+async def test_a_refused_request_leaves_a_span() -> None:
+    tracing = RecordedTracing()
+    async with Shim(connected=True, tracing=tracing).http() as http:
+        await http.post(TEXT, json={"prompt": "a", "n": 0}, headers={"traceparent": "parent"})
+    (span,) = tracing.spans
+    assert (span.name, span.parent, span.ends) == ("text_completion", "parent", ["INVALID_ARGUMENT"])
+    assert span.attributes["error.type"] == "INVALID_ARGUMENT"
+
+
+async def test_the_span_of_a_request_is_the_parent_of_its_submits() -> None:
+    tracing = RecordedTracing()
+    shim = Shim(connected=True, tracing=tracing)
+    async with shim.http() as http:
+        answer = post(http, CHAT)
+        submit: text_pb2.TextSubmit = (await shim.sent()).submit
+        assert submit.traceparent == RecordedSpan.traceparent
+        shim.end(submit.choices[0].handle)
+        await answer
+    (span,) = tracing.spans
+    assert (span.name, span.ends) == ("chat fake", [""])
+    assert span.attributes["gen_ai.response.finish_reasons"] == ["stop"]

@@ -1,0 +1,96 @@
+"""The shim process: when it is ready, what it serves before, and how its streams end when it stops."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from services.errors import Fatal
+from services.machine.listen import listen
+from services.options.declarations import ShimOptions
+from services.shim import service
+from tests.rpc.pipeline import Pipeline
+
+DEADLINE = 20.0
+
+
+@pytest.fixture(autouse=True)
+def uvicorn_log() -> Iterator[None]:
+    """`serve` disables this log for the rest of the process, which here goes on."""
+    log = logging.getLogger("uvicorn.error")
+    yield
+    log.disabled = False
+
+
+@contextlib.asynccontextmanager
+async def shim(tokenizer: str) -> AsyncIterator[tuple[httpx.AsyncClient, "asyncio.Task[None]"]]:
+    """A client of a running shim, and the shim's task."""
+    listener = listen("127.0.0.1", 0)
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(service, "listen", lambda host, port: listener)
+        serving = asyncio.create_task(service.serve(ShimOptions(tokenizer=(tokenizer,))))
+        async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=DEADLINE) as http:
+            try:
+                yield http, serving
+            finally:
+                serving.cancel()
+                await asyncio.gather(serving, return_exceptions=True)
+                asyncio.get_running_loop().remove_reader(listener)
+                listener.close()  # `serve` leaves it to the end of the process
+
+
+async def until_ready(http: httpx.AsyncClient) -> None:
+    async with asyncio.timeout(DEADLINE):
+        while (await http.get("/health")).status_code != 200:
+            pass
+
+
+async def test_it_serves_before_a_tokenizer_is_connected(socket_dir: Path) -> None:
+    async with shim(f"unix:{socket_dir}/none.sock") as (http, serving):
+        assert (await http.get("/health")).status_code == 503
+        assert (await http.get("/version")).status_code == 200
+        assert (await http.post("/v1/completions", json={"prompt": "a"})).status_code == 503
+        assert not serving.done()
+
+
+async def test_it_is_ready_once_a_tokenizer_is_connected(socket_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    async with Pipeline(socket_dir).running() as pipeline, shim(pipeline.tokenizer_address) as (http, _):
+        await until_ready(http)
+        (ready,) = (line.getMessage() for line in caplog.records if "ready on http" in line.getMessage())
+        assert ready == (
+            f"ready on {str(http.base_url).rstrip('/')} serving fake;"
+            " KV cache of 2048 tokens, 8.0 requests of maximum length (256 tokens)"
+        )
+        metrics = (await http.get("/metrics")).text
+        assert 'tandem:process_up{process="shim"} 1.0' in metrics
+        assert 'vllm:generation_tokens_total{engine="0",model_name="fake",process="shim"} 0.0' in metrics
+        answer = await http.post("/v1/completions", json={"prompt": "a", "max_tokens": 3, "ignore_eos": True})
+        assert answer.json()["usage"]["completion_tokens"] == 3
+
+
+async def test_a_stream_ends_with_an_error_when_the_shim_stops(socket_dir: Path) -> None:
+    body = {"prompt": "a", "max_tokens": 250, "ignore_eos": True, "stream": True}
+    async with Pipeline(socket_dir).running() as pipeline, shim(pipeline.tokenizer_address) as (http, serving):
+        await until_ready(http)
+        async with http.stream("POST", "/v1/completions", json=body) as response:
+            lines = response.aiter_lines()
+            assert (await anext(lines)).startswith("data: {")
+            serving.cancel()
+            rest = [line async for line in lines if line]
+        assert '"message":"the server is stopping"' in rest[-2] and rest[-1] == "data: [DONE]"
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(serving, DEADLINE)
+
+
+async def test_a_port_in_use_is_fatal() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(Fatal, match=str(port)):
+            await service.serve(ShimOptions(host="127.0.0.1", port=port))

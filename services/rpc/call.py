@@ -46,10 +46,10 @@ class Call(ABC, Generic[SubmitT]):
         self._submit: Any = copy_of(submit)
         self.strikes = 0  # deaths of a callee under it, since it last brought a token
         self.starting = False  # a callee has it, and no token has come from there yet
-        self.open: dict[int, OpenChoice] = {}
+        self.open_choices: dict[int, OpenChoice] = {}
         for choice in submit.choices:
             cached = choice.cached_tokens if choice.HasField("cached_tokens") else None
-            self.open[choice.handle] = OpenChoice(choice.choice, bytearray(choice.resumed_token_ids), cached)
+            self.open_choices[choice.handle] = OpenChoice(choice.choice, bytearray(choice.resumed_token_ids), cached)
 
     @property
     def request_id(self) -> str:
@@ -66,7 +66,7 @@ class Call(ABC, Generic[SubmitT]):
         self._submit.attempt += 1
         self._submit.alone = alone
         del self._submit.choices[:]
-        for handle, choice in self.open.items():
+        for handle, choice in self.open_choices.items():
             self._submit.choices.append(
                 pb.Choice(
                     handle=handle,
@@ -77,9 +77,9 @@ class Call(ABC, Generic[SubmitT]):
             )
         return copy_of(self._submit)
 
-    def take_accepted(self, accepted: AcceptedMessage, prompt_token_ids: bytes = b"") -> bool:
+    def record_accepted(self, accepted: AcceptedMessage, prompt_token_ids: bytes = b"") -> bool:
         """Keeps what a resume must send back. False for a repeat (a resumed choice is accepted once more)."""
-        choice = self.open[accepted.handle]
+        choice = self.open_choices[accepted.handle]
         repeat = choice.cached_tokens is not None
         if not repeat:
             choice.cached_tokens = accepted.cached_tokens
@@ -88,9 +88,9 @@ class Call(ABC, Generic[SubmitT]):
             self._submit.prompt_token_ids = prompt_token_ids
         return not repeat
 
-    def take_tokens(self, handle: int, start_index: int, token_ids: bytes) -> bytes:
+    def record_tokens(self, handle: int, start_index: int, token_ids: bytes) -> bytes:
         """The ids that are new, empty for a repeat. Raises StreamBroken on a gap."""
-        known = self.open[handle].token_ids
+        known = self.open_choices[handle].token_ids
         skipped = len(known) - start_index * ITEM_BYTES
         if skipped < 0:
             raise StreamBroken(f"handle {handle}: token {len(known) // ITEM_BYTES} expected, {start_index} came")
@@ -103,7 +103,7 @@ class Call(ABC, Generic[SubmitT]):
 
     def end(self, handle: int) -> None:
         """The terminal message of a choice has come."""
-        del self.open[handle]
+        del self.open_choices[handle]
 
 
 def copy_of(submit: SubmitT) -> SubmitT:

@@ -39,7 +39,7 @@ class Dispatcher(Generic[CallT]):
     def __contains__(self, handle: object) -> bool:
         """Whether a call has this handle open."""
         placed = any(handle in calls for calls in self._calls.values())
-        return placed or any(handle in call.open for call in self._unplaced)
+        return placed or any(handle in call.open_choices for call in self._unplaced)
 
     @property
     def connected(self) -> bool:
@@ -59,9 +59,9 @@ class Dispatcher(Generic[CallT]):
         if call in self._unplaced:
             self._unplaced.remove(call)
         self._retries.remove(call)
-        for handle in call.open:
+        for handle in call.open_choices:
             self._abort_handle(handle)
-        call.open.clear()
+        call.open_choices.clear()
         self._retries.news()
 
     def abort_choice(self, call: CallT, handle: int) -> None:
@@ -119,11 +119,11 @@ class Dispatcher(Generic[CallT]):
     def _place_unplaced(self) -> None:
         unplaced, self._unplaced = self._unplaced, []
         for call in unplaced:
-            if call.open:
+            if call.open_choices:
                 self._place(call)
 
     def _put(self, link: Link[Any, Any], call: CallT, *, alone: bool = False) -> None:
-        self._calls[link].update(dict.fromkeys(call.open, call))
+        self._calls[link].update(dict.fromkeys(call.open_choices, call))
         link.put(self._submit_entry(call.next_submit(alone=alone, started=self._retries.news)))
 
     def _put_alone(self, link: Link[Any, Any], call: CallT) -> None:

@@ -97,7 +97,7 @@ class Link(Generic[EntryT, UpT]):
                 await asyncio.sleep(delay)
                 delay = min(2 * delay, RECONNECT_SECONDS[1])
 
-    async def ask(self, question: Callable[[Any], Awaitable[Any]]) -> Any:
+    async def call_unary(self, question: Callable[[Any], Awaitable[Any]]) -> Any:
         """The answer to a unary call on the peer's stub. Raises TandemError (UNAVAILABLE) where there is none."""
         try:
             if self.peer is not None:
@@ -164,9 +164,9 @@ class Link(Generic[EntryT, UpT]):
             raise HelloMismatch(f"{self.target} refused the hello: {error.details()}") from error
 
 
-async def ask_all(links: Iterable[Link[Any, Any]], question: Callable[[Any], Awaitable[Any]]) -> None:
+async def call_all(links: Iterable[Link[Any, Any]], question: Callable[[Any], Awaitable[Any]]) -> None:
     """Asks every peer at once, and waits for all. Raises TandemError (UNAVAILABLE) unless each has answered."""
-    answers = await asyncio.gather(*(link.ask(question) for link in links), return_exceptions=True)
+    answers = await asyncio.gather(*(link.call_unary(question) for link in links), return_exceptions=True)
     for error in answers:
         if isinstance(error, BaseException):
             raise error

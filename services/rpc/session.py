@@ -55,7 +55,7 @@ class Callee:
         self.start_lock = StartLock()
         self._broken = RateLimitedLog(log, logging.WARNING)
 
-    async def converse(
+    async def serve_stream(
         self,
         context: grpc.aio.ServicerContext[Any, Any],
         hello: pb.Hello,
@@ -115,7 +115,7 @@ class Callee:
             writer.cancel()
             await asyncio.gather(writer, return_exceptions=True)
 
-    async def say_goodbye(self) -> None:
+    async def close_streams(self) -> None:
         """Ends all streams in order, so that no caller takes this for a death."""
         self._ending = True
         for talk in self._talks:

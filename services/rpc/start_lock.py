@@ -71,13 +71,13 @@ class StartLock:
         self._moved.set()
         return True
 
-    def token(self, key: CallerKey) -> None:
+    def on_first_token(self, key: CallerKey) -> None:
         """A choice has its first token, so its request has started."""
         if key in self._alone:
             self._alone.clear()
             self._moved.set()
 
-    def end(self, key: CallerKey) -> None:
+    def on_end(self, key: CallerKey) -> None:
         """A choice ended or was aborted."""
         if key in self._alone:
             self._alone.discard(key)

@@ -71,7 +71,7 @@ class SuspectRetries(Generic[CallT]):
         try:
             while self._suspects:
                 link = await self._quiet_link()
-                if self._suspects and (call := self._suspects.popleft()).open:
+                if self._suspects and (call := self._suspects.popleft()).open_choices:
                     await self._try(call, link)
         finally:
             self._running = self.link = None
@@ -92,10 +92,10 @@ class SuspectRetries(Generic[CallT]):
         self._retrying, self._died, epoch, was_alone = call, False, 0, False
         try:
             async with link.hold_start_lock() as held:
-                if link in self._calls and call.open:
+                if link in self._calls and call.open_choices:
                     epoch = link.peer.epoch if link.peer is not None else 0
                     self._submit(link, call)
-                    while self._retrying is call and call.starting and call.open:
+                    while self._retrying is call and call.starting and call.open_choices:
                         await self._change()
                 was_alone = held()
         except StreamBroken:

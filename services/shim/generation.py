@@ -12,7 +12,7 @@ from services.rpc.dispatcher import Dispatcher
 from services.rpc.errors import TandemError
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2, text_pb2_grpc
-from services.rpc.link import ADMINISTRATION_SECONDS, Link, ask_all
+from services.rpc.link import ADMINISTRATION_SECONDS, Link, call_all
 from services.security.secret import ClusterSecret
 from services.shim.telemetry import RequestTelemetry
 
@@ -93,7 +93,7 @@ class TextCall(Call[text_pb2.TextSubmit]):
         self.prompt_token_ids = b""
 
     def on_accepted(self, accepted: text_pb2.TextAccepted) -> None:
-        if self.take_accepted(accepted, accepted.prompt_token_ids):
+        if self.record_accepted(accepted, accepted.prompt_token_ids):
             if not self.prompt_token_ids:
                 self.prompt_token_ids = accepted.prompt_token_ids
                 num_tokens = len(self.prompt_token_ids) // ITEM_BYTES
@@ -103,7 +103,7 @@ class TextCall(Call[text_pb2.TextSubmit]):
     def on_event(self, event: text_pb2.TextEvent) -> None:
         """Raises StreamBroken on a gap, or when only a part of the event is new: its text cannot be cut."""
         handle, token_ids = event.handle, event.token_ids
-        fresh = self.take_tokens(handle, event.start_index, token_ids)
+        fresh = self.record_tokens(handle, event.start_index, token_ids)
         if not fresh:
             return
         if len(fresh) < len(token_ids):
@@ -116,13 +116,13 @@ class TextCall(Call[text_pb2.TextSubmit]):
         self._record.tokens(index, len(fresh) // ITEM_BYTES)
 
     def fail(self, error: TandemError) -> None:
-        for handle in list(self.open):
+        for handle in list(self.open_choices):
             self.end(handle)
             self.on_terminal(_failed(error, handle))
 
     def cut_off(self, error: TandemError) -> None:
         """The client is told; for the record it has hung up."""
-        for handle in self.open:
+        for handle in self.open_choices:
             self._updates.touch(self._indices[handle]).terminal = _failed(error, handle)
 
     def on_terminal(self, terminal: text_pb2.TextTerminal) -> None:
@@ -149,7 +149,7 @@ class TokenizerClient:
     async def reset_prefix_cache(self) -> None:
         """Of every engine behind every tokenizer. Raises TandemError (UNAVAILABLE) unless all have done it."""
         request = pb.ResetPrefixCacheRequest()
-        await ask_all(self.links, lambda stub: stub.ResetPrefixCache(request, timeout=ADMINISTRATION_SECONDS))
+        await call_all(self.links, lambda stub: stub.ResetPrefixCache(request, timeout=ADMINISTRATION_SECONDS))
 
     def link_up(self, link: TextUplink) -> None:
         self.dispatcher.link_up(link)

@@ -24,7 +24,7 @@ class FakeCall(Call[engine_pb2.Submit]):
         self.error = error
 
     def token(self) -> None:
-        self.take_tokens(self.handle, len(self.open[self.handle].token_ids) // ITEM_BYTES, pack_u32([7]))
+        self.record_tokens(self.handle, len(self.open_choices[self.handle].token_ids) // ITEM_BYTES, pack_u32([7]))
 
 
 class FakeLink:

@@ -43,7 +43,7 @@ async def test_a_malformed_message_aborts_the_stream_and_leaves_its_traceback_at
         engine_pb2.EngineDown(entries=[engine_pb2.EngineEntry(abort=pb.Abort(handle=1))]),
     ]
     with caplog.at_level(logging.DEBUG, "services.rpc.session"), pytest.raises(grpc.aio.AbortError) as aborted:
-        await Callee().converse(
+        await Callee().serve_stream(
             Context(messages),  # type: ignore[arg-type]
             make_hello("engine"),
             ("tokenizer",),

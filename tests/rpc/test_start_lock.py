@@ -62,11 +62,11 @@ async def test_one_request_of_its_holder_starts_alone() -> None:
     await asyncio.wait([holding], timeout=2 * IDLE_SECONDS)
     assert not holding.done(), "a long prefill is no idleness"
     waiting = asyncio.create_task(start_lock.may_start(others))
-    start_lock.end((mine.instance, mine.epoch, 1))
-    start_lock.token((mine.instance, mine.epoch, 3))  # of another request
+    start_lock.on_end((mine.instance, mine.epoch, 1))
+    start_lock.on_first_token((mine.instance, mine.epoch, 3))  # of another request
     await asyncio.wait([holding], timeout=2 * IDLE_SECONDS)
     assert not holding.done() and not waiting.done(), "its other choice has not started"
-    start_lock.token((mine.instance, mine.epoch, 2))
+    start_lock.on_first_token((mine.instance, mine.epoch, 2))
     await asyncio.wait_for(asyncio.gather(holding, waiting), PATIENCE)
 
 

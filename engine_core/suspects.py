@@ -51,7 +51,7 @@ class StepRule:
         if request.num_prompt_tokens + request.sampling.max_tokens - 1 > capacity_tokens:
             return f"the next worker's KV cache is too small: {capacity_tokens} tokens"
         if request is self.suspect and request.strikes > SUSPECT_AT:
-            return "the worker died at this request, which it had to itself"
+            return "the worker died while it ran this request alone"
         return None
 
 

@@ -72,7 +72,7 @@ def test_two_deaths_make_it_run_alone_and_the_third_one_ends_it() -> None:
     assert die(scheduler) == [] and die(scheduler) == []
     ended = die(scheduler)
     assert [(one.handle, one.stop.reason) for one in ended] == [(0, "error")]
-    assert ended[0].stop.message == "the worker died at this request, which it had to itself"
+    assert ended[0].stop.message == "the worker died while it ran this request alone"
     plan = scheduler.schedule()
     assert plan is not None and [request.handle for request in scheduler.running] == [1], "the next suspect, alone"
 

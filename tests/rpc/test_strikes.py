@@ -30,7 +30,7 @@ async def test_two_deaths_make_it_start_alone_and_the_third_one_ends_it(bench: B
     assert poison.error is None, "nobody knows yet whether the peer died"
     await link.up()
     assert poison.error is not None and poison.error.code == "INTERNAL"
-    assert str(poison.error) == "the engine died at this request, which it had to itself"
+    assert str(poison.error) == "the engine died while it ran this request alone"
     assert link.has == {"running": False, "late": False}
     assert running.error is late.error is None
 

@@ -47,10 +47,10 @@ def test_a_descriptor_hands_it_over() -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "from 32 to 4096 bytes, and this one has 0"),
-        (b"short", "from 32 to 4096 bytes, and this one has 5"),
-        (b" " * 40 + b"\n", "from 32 to 4096 bytes, and this one has 0"),
-        (b"x" * 5000, "from 32 to 4096 bytes"),
+        (b"", "32 to 4096 bytes, and this one has 0"),
+        (b"short", "32 to 4096 bytes, and this one has 5"),
+        (b" " * 40 + b"\n", "32 to 4096 bytes, and this one has 0"),
+        (b"x" * 5000, "32 to 4096 bytes"),
     ],
 )
 def test_what_is_no_secret_is_refused(tmp_path: Path, content: bytes, said: str) -> None:

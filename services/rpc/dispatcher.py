@@ -77,7 +77,7 @@ class Dispatcher(Generic[CallT]):
         return self._calls.get(link, {}).get(handle)
 
     def end(self, link: Link[Any, Any], handle: int) -> None:
-        """Closes a choice whose terminal message has arrived."""
+        """Closes a choice, at its terminal message."""
         self._calls[link].pop(handle).end(handle)
         self._retries.notify()
 

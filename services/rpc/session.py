@@ -1,7 +1,7 @@
 """The callee's end of a stream: a hello, then entries in and messages out, until the caller ends it.
 
 Also the attempts: a caller that resumes a choice keeps its handle, and the higher attempt supersedes the lower one,
-which may still run on a stream whose end this process has not noticed yet.
+which may still run if this process has not noticed the end of its stream.
 """
 
 import asyncio

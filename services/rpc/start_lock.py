@@ -38,8 +38,8 @@ class StartLock:
         context: grpc.aio.ServicerContext[Any, Any],
         before_grant: Callable[[], Awaitable[Any]] | None = None,
     ) -> None:
-        """Grants the lock to callers in order of arrival. Returns when the grant or the call ends. `before_grant` runs
-        when other callers' requests no longer start, and must return before the caller is told of its grant."""
+        """Grants the lock to callers in order of arrival. Returns when the grant or the call ends. `before_grant` is
+        awaited when other callers' requests no longer start, before the StartLockGranted message."""
         with contextlib.suppress(asyncio.CancelledError):  # the call ended; grpc would print a traceback
             clock = asyncio.get_running_loop().time
             async with self._queue:

@@ -1,9 +1,9 @@
-"""Retries suspects one at a time: each starts alone, and a suspect whose peer dies again ends with an error.
+"""Retries suspects one at a time: each starts alone, and ends with an error if its peer dies again.
 
 One link is *reserved*: the dispatcher places no other call on it. Once every call there has its first token, the
 caller takes the peer's start lock (services/rpc/start_lock.py), so that no other caller's request starts there either,
-and submits the suspect. Its first token clears it. If the peer dies before, the suspect is the only possible cause, and
-no other call is ever ended.
+and submits the suspect. Its first token clears it. If the peer dies before, the suspect is the only possible cause, so
+only this call fails.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from services.rpc.link import Link
 log = logging.getLogger(__name__)
 CallT = TypeVar("CallT", bound=Call[Any])
 SUSPECT_AT = 2  # a call with this many strikes is a suspect
-RECONNECT_SECONDS = 30.0  # wait for a lost peer to reconnect: its epoch tells whether it died
+RECONNECT_SECONDS = 30.0  # timeout for a lost link to reconnect: the epoch shows whether the peer died
 START_LOCK_RETRY_SECONDS = 0.05
 
 
@@ -31,8 +31,8 @@ class SuspectRetries(Generic[CallT]):
         place: Callable[[CallT], None],
         on_idle: Callable[[], None],
     ) -> None:
-        """`calls` are the dispatcher's: for each link that is up, handle -> call. `place` takes a suspect back whose
-        retry had no result. `on_idle` is called when no suspect is left and the reserved link is free again."""
+        """`calls` are the dispatcher's: for each link that is up, handle -> call. `place` takes a suspect back if its
+        retry had no result. `on_idle` is called when no suspect is left and no link is reserved."""
         self._calls = calls
         self._submit_alone = submit_alone
         self._place = place
@@ -93,7 +93,7 @@ class SuspectRetries(Generic[CallT]):
 
     async def _retry(self, call: CallT, link: Link[Any, Any]) -> None:
         """Starts a suspect alone. Fails it if the peer dies before its first token; places it again if the link goes
-        down for another reason or the peer refuses the lock."""
+        down for another reason, or if the start lock could not be taken."""
         log.warning(
             "request %s: %s processes died while it was starting, so it starts alone", call.request_id, call.strikes
         )

@@ -53,7 +53,7 @@ def open_channel(target: str, secret: ClusterSecret | None = None) -> grpc.aio.C
 
 
 class RpcServer:
-    """A gRPC server with the standard health service, whose status is SERVING from `ready()` to `not_ready()`."""
+    """A gRPC server with the standard health service. Its status is SERVING from `ready()` to `not_ready()`."""
 
     def __init__(self, address: str, secret: ClusterSecret | None = None) -> None:
         """Raises Fatal for an address without protection."""

@@ -1,4 +1,4 @@
-"""The bearer token of /metrics, for processes whose metrics port other machines can reach."""
+"""The bearer token of /metrics, which a metrics port needs if other machines can reach it."""
 
 import ipaddress
 import socket

@@ -213,7 +213,7 @@ def _plain(terminal: text_pb2.TextTerminal) -> dict[str, Any]:
 
 
 def _run_worker(endpoint: str, facts: ModelFacts) -> None:
-    """Runs a worker with real sockets and messages, whose model is a hash chain."""
+    """Runs a worker with real sockets and messages, and a hash chain as its model."""
     link = EngineLink(endpoint)
     try:
         link.hello()

@@ -1,4 +1,4 @@
-"""A tokenizer's stream to an engine, whose messages a test writes and reads one by one."""
+"""A tokenizer's stream to an engine. The test writes and reads its messages one by one."""
 
 from services.rpc.columns import pack_u32
 from services.rpc.generated import common_pb2 as pb

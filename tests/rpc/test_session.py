@@ -22,7 +22,7 @@ from tests.rpc.streams import next_terminal, open_stream
 
 
 class Context:
-    """A gRPC context whose caller sends these messages."""
+    """The gRPC context of a caller that sends these messages."""
 
     def __init__(self, messages: Iterable[Any]) -> None:
         self._messages = iter(messages)

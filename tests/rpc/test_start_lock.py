@@ -40,7 +40,7 @@ async def test_an_idle_holder_does_not_stop_the_others(socket_dir: Path, edge: s
 
 
 class Context:
-    """A gRPC context whose caller keeps its call open."""
+    """The gRPC context of a caller that keeps its call open."""
 
     def __init__(self) -> None:
         self.granted = asyncio.Event()

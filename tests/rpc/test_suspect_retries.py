@@ -57,7 +57,7 @@ async def test_a_token_clears_a_suspect_and_the_next_one_starts(edge: FakeEdge) 
 
 
 @pytest.mark.parametrize("died", [True, False], ids=["lost stream", "orderly end"])
-async def test_a_suspect_whose_peer_did_not_die_is_retried(edge: FakeEdge, died: bool) -> None:
+async def test_a_suspect_is_retried_if_its_peer_did_not_die(edge: FakeEdge, died: bool) -> None:
     """A lost stream: the peer that reconnects has the same epoch."""
     (link,) = edge.links
     call = edge.start("harmless")

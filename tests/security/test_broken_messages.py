@@ -35,7 +35,7 @@ NESTED = b"\x82\xa4type\xa4done\xa6result" + b"\x91" * 5000
 BAD_FRAMES = {
     "not UTF-8": b"\x81\xa4type\xa2\xff\xfe",
     "nested": NESTED,
-    "nested beside": b"\x82\xa4type\xa5hello\xa1x" + b"\x91" * 100_000,
+    "nested in an unknown field": b"\x82\xa4type\xa5hello\xa1x" + b"\x91" * 100_000,
     "cut": encode(WorkerHello(PROTOCOL, 1, 0))[:-1],
     "empty": b"",
     "an extension": b"\xc7\xff\x01" + b"\0" * 255,

@@ -50,7 +50,7 @@ BAD_RESULTS: dict[str, dict[str, Any]] = {
     "logprobs without ids": {"logprob_token_ids": b""},
     "half a logprob": {"logprobs": b"\0" * 7},
     "a logprob's id beyond the vocabulary": {"logprob_token_ids": pack_i32([49, 50])},
-    "an error beside its row": {"errors": [(6, "broken")]},
+    "an error and a row of one request": {"errors": [(6, "broken")]},
     "an error of another request": {"errors": [(7, "broken")]},
     "an error of a megabyte": {
         "errors": [(6, "x" * 2**20)],

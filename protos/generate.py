@@ -1,7 +1,7 @@
 """Writes services/rpc/generated from protos/tandem/v1. Run it as `python protos/generate.py [OUT]` (`make protos`).
 
-protoc names modules by the path of the .proto file; the generated code lives in a package of its own, so that the
-import lines are rewritten here, in this one place.
+protoc derives module names from the paths of the .proto files. The generated code lives in another package, so this
+script rewrites the import lines.
 """
 
 import re

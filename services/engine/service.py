@@ -111,7 +111,7 @@ def _config(options: EngineOptions) -> BusyLoopConfig:
 
 
 async def _stop(server: RpcServer, loop: BusyLoop, servicer: EngineServicer, tracing: Tracing) -> None:
-    await servicer.callee.say_goodbye()
+    await servicer.callee.close_streams()
     await server.stop()
     await asyncio.to_thread(loop.stop)
     servicer.stop()

@@ -99,7 +99,7 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
             return lambda entry: self._receive(mailbox, caller, entry)
 
         try:
-            await self.callee.converse(context, hello, ("tokenizer",), mailbox, opened, engine_pb2.EngineUp)
+            await self.callee.serve_stream(context, hello, ("tokenizer",), mailbox, opened, engine_pb2.EngineUp)
         finally:
             self._mailboxes.discard(mailbox)
             for handle in [handle for handle, owner in self._owners.items() if owner.mailbox is mailbox]:
@@ -162,7 +162,7 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
                 owner.timeline.token(times.planned if times is not None else done, done)
                 if owner.num_queued_tokens:
                     self._no_longer_queued(owner)
-                    self.callee.start_lock.token(owner.key)
+                    self.callee.start_lock.on_first_token(owner.key)
         for finished in events.finished:
             if (owner := self._owners.pop(finished.handle, None)) is not None:
                 if owner.num_queued_tokens:
@@ -182,7 +182,7 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
     def _finish(self, owner: Owner, finished: Finished) -> None:
         assert self._facts is not None
         self._attempts.release(owner.key, owner.attempt)
-        self.callee.start_lock.end(owner.key)
+        self.callee.start_lock.on_end(owner.key)
         place = (owner.mailbox, owner.handle)
         if self._core_handles.get(place) == finished.handle:  # else a higher attempt on the same stream has it
             del self._core_handles[place]
@@ -215,7 +215,7 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
             handle = self._core_handles.get((mailbox, entry.abort.handle))
             if handle is not None:
                 self._abort(handle)
-                self.callee.start_lock.end((caller.instance, caller.epoch, entry.abort.handle))
+                self.callee.start_lock.on_end((caller.instance, caller.epoch, entry.abort.handle))
 
     def _submit(self, mailbox: StepMailbox, caller: pb.Hello, submit: engine_pb2.Submit) -> None:
         """All choices are checked before any of them starts."""
@@ -239,7 +239,7 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
             abort = functools.partial(self._abort, request.handle)
             if not self._attempts.claim(key, submit.attempt, abort):
                 self._repeats.log("dropped an attempt that is not the newest")
-                self.callee.start_lock.end(key)
+                self.callee.start_lock.on_end(key)
                 continue
             timeline = begin(self._tracing, submit.traceparent)
             request.traceparent = timeline.span.traceparent

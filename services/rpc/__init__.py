@@ -1,1 +1,1 @@
-"""What every gRPC edge shares: hello, columns, mailboxes, resumable calls, the server shell. Knows no role."""
+"""What both gRPC edges share: hello, columns, mailboxes, resumable calls, links, the gRPC server. Knows no role."""

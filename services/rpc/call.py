@@ -1,8 +1,8 @@
-"""One submitted request as its caller sees it: what was sent, and the token ids that came back.
+"""One submitted request as its caller sees it: the submit message and the token ids received so far.
 
-That is all a resume needs: the same submit with a higher attempt, the seed and prompt ids of the accepted one, and for
-each open choice the tokens that are already there. There is no other recovery mechanism. A call also knows how often
-its callee has died at it.
+A resume sends the same submit with a higher attempt, the seed and prompt ids of the accepted one, and the tokens
+received of each open choice. There is no other recovery mechanism. A call also counts its strikes, which
+services/rpc/dispatcher.py defines.
 """
 
 from abc import ABC, abstractmethod
@@ -19,11 +19,11 @@ SubmitT = TypeVar("SubmitT", engine_pb2.Submit, text_pb2.TextSubmit)
 
 
 class StreamBroken(Exception):
-    """The peer broke the contract (a gap in the token indices); the stream is given up and its calls are resumed."""
+    """The peer broke the protocol, for example by a gap in token indices. The stream is closed and its calls resume."""
 
 
 class AcceptedMessage(Protocol):
-    """What engine_pb2.Accepted and text_pb2.TextAccepted have in common."""
+    """The fields that engine_pb2.Accepted and text_pb2.TextAccepted share."""
 
     handle: int
     seed: int
@@ -32,7 +32,7 @@ class AcceptedMessage(Protocol):
 
 @dataclass
 class OpenChoice:
-    """A choice without its terminal message yet. `token_ids` is a column of little-endian u32."""
+    """A choice without a terminal message. `token_ids` is a column of little-endian u32."""
 
     choice: int
     token_ids: bytearray = field(default_factory=bytearray)
@@ -40,16 +40,16 @@ class OpenChoice:
 
 
 class Call(ABC, Generic[SubmitT]):
-    """A submit and the state of its choices. Subclasses receive the messages that are fresh."""
+    """A submit and the state of its choices. Subclasses pass new tokens on."""
 
     def __init__(self, submit: SubmitT) -> None:
-        self._submit: Any = copy_of(submit)
-        self.strikes = 0  # deaths of a callee under it, since it last brought a token
-        self.starting = False  # a callee has it, and no token has come from there yet
-        self.open: dict[int, OpenChoice] = {}
+        self._submit: Any = _copy(submit)
+        self.strikes = 0  # deaths of a callee while this call was starting, since its last token
+        self.starting = False  # submitted to a callee that has sent no token of it yet
+        self.open_choices: dict[int, OpenChoice] = {}
         for choice in submit.choices:
             cached = choice.cached_tokens if choice.HasField("cached_tokens") else None
-            self.open[choice.handle] = OpenChoice(choice.choice, bytearray(choice.resumed_token_ids), cached)
+            self.open_choices[choice.handle] = OpenChoice(choice.choice, bytearray(choice.resumed_token_ids), cached)
 
     @property
     def request_id(self) -> str:
@@ -59,14 +59,14 @@ class Call(ABC, Generic[SubmitT]):
     def fail(self, error: TandemError) -> None:
         """Ends every open choice with this error."""
 
-    def next_submit(self, *, alone: bool, started: Callable[[], None]) -> Any:
-        """The message for the next attempt: only open choices, each with the tokens it has. `started` is called when
-        the first token has come."""
-        self.starting, self._started = True, started
+    def next_submit(self, *, alone: bool, on_first_token: Callable[[], None]) -> Any:
+        """Returns the message of the next attempt: the open choices, each with the tokens received. The attempt's first
+        new token calls `on_first_token`."""
+        self.starting, self._on_first_token = True, on_first_token
         self._submit.attempt += 1
         self._submit.alone = alone
         del self._submit.choices[:]
-        for handle, choice in self.open.items():
+        for handle, choice in self.open_choices.items():
             self._submit.choices.append(
                 pb.Choice(
                     handle=handle,
@@ -75,11 +75,11 @@ class Call(ABC, Generic[SubmitT]):
                     cached_tokens=choice.cached_tokens,
                 )
             )
-        return copy_of(self._submit)
+        return _copy(self._submit)
 
-    def take_accepted(self, accepted: AcceptedMessage, prompt_token_ids: bytes = b"") -> bool:
-        """Keeps what a resume must send back. False for a repeat (a resumed choice is accepted once more)."""
-        choice = self.open[accepted.handle]
+    def record_accepted(self, accepted: AcceptedMessage, prompt_token_ids: bytes = b"") -> bool:
+        """Keeps seed, prompt ids and cached tokens for a resume. Returns False when the choice was accepted before."""
+        choice = self.open_choices[accepted.handle]
         repeat = choice.cached_tokens is not None
         if not repeat:
             choice.cached_tokens = accepted.cached_tokens
@@ -88,26 +88,26 @@ class Call(ABC, Generic[SubmitT]):
             self._submit.prompt_token_ids = prompt_token_ids
         return not repeat
 
-    def take_tokens(self, handle: int, start_index: int, token_ids: bytes) -> bytes:
-        """The ids that are new, empty for a repeat. Raises StreamBroken on a gap."""
-        known = self.open[handle].token_ids
+    def record_tokens(self, handle: int, start_index: int, token_ids: bytes) -> bytes:
+        """Appends the new ones of these ids and returns them; empty for a repeat. Raises StreamBroken on a gap."""
+        known = self.open_choices[handle].token_ids
         skipped = len(known) - start_index * ITEM_BYTES
         if skipped < 0:
-            raise StreamBroken(f"handle {handle}: token {len(known) // ITEM_BYTES} expected, {start_index} came")
+            raise StreamBroken(f"handle {handle}: expected token {len(known) // ITEM_BYTES}, received {start_index}")
         fresh = token_ids[skipped:]
         known += fresh
         if fresh and self.starting:
             self.starting, self.strikes = False, 0
-            self._started()
+            self._on_first_token()
         return fresh
 
     def end(self, handle: int) -> None:
-        """The terminal message of a choice has come."""
-        del self.open[handle]
+        """Closes a choice, of which no more messages are expected."""
+        del self.open_choices[handle]
 
 
-def copy_of(submit: SubmitT) -> SubmitT:
-    """A call owns its submit: it changes attempt, seed and choices."""
+def _copy(submit: SubmitT) -> SubmitT:
+    """Returns a copy that a call may change: attempt, seed and choices."""
     copy = type(submit)()
     copy.CopyFrom(submit)
     return copy

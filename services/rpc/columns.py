@@ -1,6 +1,7 @@
-"""Integer and float columns as little-endian bytes: a list of 128k token ids packs in microseconds.
+"""Integer and float columns as little-endian bytes: packing 128k token ids takes microseconds.
 
-One message carries the rows of many requests; `repeated` fields would cost a hundred times more (docs/architecture.md).
+One message carries the rows of many requests; `repeated` fields would take a hundred times longer
+(docs/architecture.md).
 """
 
 import sys
@@ -30,20 +31,20 @@ def _unpack(kind: str, data: bytes | bytearray | memoryview) -> Any:
 
 
 def pack_u32(values: Iterable[int]) -> bytes:
-    """Ints in [0, 2**32) as little-endian u32. Raises OverflowError beyond that range."""
+    """Packs ints in [0, 2**32) as little-endian u32. Raises OverflowError beyond that range."""
     return _pack("I", values)
 
 
 def unpack_u32(data: bytes | bytearray | memoryview) -> list[int]:
-    """The inverse of pack_u32. Raises ValueError when the length is not a multiple of 4 bytes."""
+    """Unpacks what pack_u32 packed. Raises ValueError when the length is not a multiple of 4 bytes."""
     return list(_unpack("I", data))
 
 
 def pack_f32(values: Iterable[float]) -> bytes:
-    """Floats as little-endian float32."""
+    """Packs floats as little-endian float32."""
     return _pack("f", values)
 
 
 def unpack_f32(data: bytes | bytearray | memoryview) -> list[float]:
-    """The inverse of pack_f32."""
+    """Unpacks what pack_f32 packed. Raises ValueError as unpack_u32 does."""
     return list(_unpack("f", data))

@@ -1,6 +1,6 @@
 """The one table of errors: exception, gRPC status, HTTP status, OpenAI error type.
 
-Whoever refuses a request raises a TandemError; between processes it travels as the message `Error`.
+Code that refuses a request raises TandemError. Between processes it is the protobuf message `Error`.
 """
 
 from dataclasses import dataclass
@@ -26,11 +26,11 @@ STATUS: dict[str, Status] = {
 }
 
 
-# What code that reads a malformed message raises. It ends the stream; the process goes on.
+# The exceptions that reading a malformed message raises. They end the stream; the process goes on.
 MALFORMED = (ValueError, LookupError, OverflowError, DecodeError)
-MAX_MESSAGE_CHARACTERS = 1000  # both may quote what a client sent
+MAX_MESSAGE_CHARACTERS = 1000  # message and param may quote the client's input, which has no limit
 MAX_PARAM_CHARACTERS = 100
-RECONNECT_SECONDS = 2  # after which a peer that was gone may be there again
+RETRY_AFTER_SECONDS = 2  # a process that died is likely to be back after this time
 
 
 def _shortened(text: str, limit: int) -> str:
@@ -38,8 +38,8 @@ def _shortened(text: str, limit: int) -> str:
 
 
 class TandemError(Exception):
-    """A request ends with this. `code` is a key of STATUS, `param` the request's field at fault; the same request may
-    succeed elsewhere or later if it is `retryable`, most likely after `retry_after` whole seconds (0: nobody knows)."""
+    """Ends a request. `code` is a key of STATUS; `param` is the request's field at fault, or empty. If `retryable`, the
+    same request may succeed later or elsewhere, after `retry_after` whole seconds (0: unknown)."""
 
     def __init__(self, code: str, message: str, param: str = "", retryable: bool = False, retry_after: int = 0) -> None:
         super().__init__(message)
@@ -68,12 +68,12 @@ class TandemError(Exception):
 
 
 def invalid(message: str, param: str = "") -> TandemError:
-    """The request itself is at fault (HTTP 400)."""
+    """Returns the error for a request that no server could answer (HTTP 400)."""
     return TandemError("INVALID_ARGUMENT", message, param)
 
 
 def too_long(num_tokens: int, max_model_len: int, *, at_least: bool = False) -> TandemError:
-    """The prompt leaves no room for an answer; told by whoever notices first."""
+    """Returns the error for a prompt that leaves no room for an answer (HTTP 400)."""
     count = f"at least {num_tokens}" if at_least else str(num_tokens)
     return invalid(
         f"the prompt has {count} tokens, but this model's maximum context length is {max_model_len} tokens,"
@@ -83,10 +83,10 @@ def too_long(num_tokens: int, max_model_len: int, *, at_least: bool = False) -> 
 
 
 def unavailable(message: str) -> TandemError:
-    """Nobody is there to answer now (HTTP 503); the same request may succeed later."""
-    return TandemError("UNAVAILABLE", message, retryable=True, retry_after=RECONNECT_SECONDS)
+    """Returns the error for a request that needs a process which is not connected (HTTP 503)."""
+    return TandemError("UNAVAILABLE", message, retryable=True, retry_after=RETRY_AFTER_SECONDS)
 
 
 def too_much(message: str, retry_after: int) -> TandemError:
-    """A limit on work under way is reached (HTTP 429); the message names it."""
+    """Returns the error for a request beyond a limit on work in progress (HTTP 429). `message` names the limit."""
     return TandemError("RESOURCE_EXHAUSTED", message, retryable=True, retry_after=retry_after)

@@ -1,4 +1,4 @@
-"""What grpcio logs: made fit for a log that any caller can write to.
+"""Filters what grpcio logs, because callers can cause these lines at any rate.
 
 https://github.com/grpc/grpc/blob/v1.76.0/src/python/grpcio/grpc/_cython/_cygrpc/aio/server.pyx.pxi
 """
@@ -16,14 +16,14 @@ CORE = "grpc._cython.cygrpc"
 
 
 def configure_grpc_log() -> None:
-    """Filters grpcio's log. Stops it from printing, to stderr and past the log, the tracebacks that it logs."""
-    logging.getLogger(CORE).addFilter(_is_news)
+    """Installs the filter. Also stops grpcio from printing to stderr the tracebacks that it logs."""
+    logging.getLogger(CORE).addFilter(_is_kept)
     importlib.import_module(CORE).traceback = SimpleNamespace(print_exc=lambda: None)  # type: ignore[attr-defined]
 
 
-def _is_news(record: logging.LogRecord) -> bool:
-    """Drops what grpcio logs when a connection is gone, which is an ordinary event. For malformed bytes it logs a
-    traceback each time; here one line a second tells of them."""
+def _is_kept(record: logging.LogRecord) -> bool:
+    """Returns False for lines about a lost connection, which is an ordinary event. For calls with malformed bytes, logs
+    one line a second instead of grpcio's traceback for each."""
     error = record.exc_info[1] if record.exc_info else None
     if isinstance(error, DecodeError):
         _malformed.log("refused a call with malformed bytes")

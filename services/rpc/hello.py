@@ -1,4 +1,4 @@
-"""The first message on every stream: who speaks, in which incarnation, and whether the two fit together."""
+"""The first message on every stream: the sender's role, instance and epoch, and the check that both ends match."""
 
 import os
 import time
@@ -9,11 +9,11 @@ PROTOCOL = 2
 
 
 class HelloMismatch(Exception):
-    """Two processes that cannot work together; the message names both values."""
+    """Two processes cannot work together. The message names both values."""
 
 
 def make_hello(role: str, *, digest: str = "", engine: pb.EngineFacts | None = None) -> pb.Hello:
-    """This process's hello. The epoch grows from one incarnation of a process to the next."""
+    """Returns this process's hello. Its epoch identifies the incarnation: a restarted process has a higher one."""
     return pb.Hello(
         protocol=PROTOCOL,
         role=role,
@@ -25,7 +25,7 @@ def make_hello(role: str, *, digest: str = "", engine: pb.EngineFacts | None = N
 
 
 def check_hello(mine: pb.Hello, theirs: pb.Hello, expected_roles: tuple[str, ...]) -> None:
-    """Raises HelloMismatch unless protocol, role and (where both know one) tokenizer digest agree."""
+    """Raises HelloMismatch unless protocol, role and tokenizer digest match. An empty digest matches every other."""
     if mine.protocol != theirs.protocol:
         raise HelloMismatch(f"protocol {mine.protocol} here ({mine.role}), {theirs.protocol} there ({theirs.role})")
     if theirs.role not in expected_roles:

@@ -1,8 +1,7 @@
-"""The caller's end of one long-lived stream: connects, says hello, reads and writes, and connects again. Beside it,
-unary calls to the same peer.
+"""The caller's end of a long-lived stream: connects, exchanges hellos, reads and writes, reconnects with backoff.
 
-It knows nothing of what the messages mean. When the stream ends, for whatever reason, its owner is told and
-resumes the calls that were on it.
+Also unary calls to the same peer. A link knows nothing of what the messages mean. It reports to its owner when the
+stream is up and when it is lost; the owner resumes the calls that were on it.
 """
 
 import asyncio
@@ -27,23 +26,23 @@ log = logging.getLogger(__name__)
 UpT = TypeVar("UpT")
 MessageT = TypeVar("MessageT", contravariant=True)
 EntryT = TypeVar("EntryT", bound=Message)
-RECONNECT_SECONDS = (0.05, 2.0)
-ADMINISTRATION_SECONDS = 30.0  # an engine answers between two steps, and a step may take long
+BACKOFF_SECONDS = (0.05, 2.0)  # between two attempts to connect: at first, at most
+ADMINISTRATION_SECONDS = 30.0  # timeout of a unary call: an engine answers between two steps, which may be long
 
 
 class LinkOwner(Protocol[MessageT]):
-    """Told of everything in the order in which it happens, on the event loop; must not block."""
+    """Callbacks of a link, in the order of the events, on the event loop. They must not block."""
 
     def link_up(self, link: Any) -> None: ...
     def link_down(self, link: Any, *, died: bool) -> None:
-        """`died`: the peer may have; it did not say goodbye, nor was it given up."""
+        """`died`: the stream failed, so the peer may have died. False when either side closed the stream in order."""
 
     def receive(self, link: Any, message: MessageT) -> None:
-        """Raises StreamBroken when the peer broke the contract."""
+        """Raises StreamBroken when the peer broke the protocol."""
 
 
 class Link(Generic[EntryT, UpT]):
-    """`stub` makes the service's stub on a channel; `message` builds a downward message from hello or entries."""
+    """`stub` makes the service's stub on a channel. `message` builds the caller's message from a hello or entries."""
 
     def __init__(
         self,
@@ -57,9 +56,9 @@ class Link(Generic[EntryT, UpT]):
     ) -> None:
         self.target = target
         self.peer: pb.Hello | None = None
-        self.num_received = 0  # messages since this process started, hellos left out
+        self.num_received = 0  # messages since this process started, without hellos
         self._new_stub = stub
-        self._stub: Any = None  # while this runs
+        self._stub: Any = None  # None until `run` starts
         self._message = message
         self._hello = hello
         self.peer_role = peer_role
@@ -73,47 +72,48 @@ class Link(Generic[EntryT, UpT]):
         return EntryMailbox(lambda entries: self._message(entries=entries))
 
     def put(self, entry: EntryT) -> None:
-        """Sends an entry; only while the link is up."""
+        """Sends an entry. The link must be up."""
         self._mailbox.put(entry)
 
     async def run(self) -> None:
-        """Keeps the stream up until cancelled. Raises HelloMismatch, which no retry would mend, and Fatal for
+        """Keeps the stream up until cancelled. Raises HelloMismatch, because a retry would fail as well, and Fatal for
         an address without protection."""
-        delay = RECONNECT_SECONDS[0]
+        delay = BACKOFF_SECONDS[0]
         async with open_channel(self.target, self._secret) as channel:
             self._stub = self._new_stub(channel)
             while True:
                 died = False
                 try:
-                    await self._converse()
+                    await self._run_stream()
                 except (grpc.aio.AioRpcError, StreamBroken, asyncio.InvalidStateError) as error:
                     self._raise_if_refused(error)
                     died = not isinstance(error, StreamBroken)
                     self._log_loss(_reason(error))
                 if self.peer is not None:
                     self.peer = None
-                    delay = RECONNECT_SECONDS[0]
+                    delay = BACKOFF_SECONDS[0]
                     self._owner.link_down(self, died=died)
                 await asyncio.sleep(delay)
-                delay = min(2 * delay, RECONNECT_SECONDS[1])
+                delay = min(2 * delay, BACKOFF_SECONDS[1])
 
-    async def ask(self, question: Callable[[Any], Awaitable[Any]]) -> Any:
-        """The answer to a unary call on the peer's stub. Raises TandemError (UNAVAILABLE) where there is none."""
+    async def call_unary(self, rpc: Callable[[Any], Awaitable[Any]]) -> Any:
+        """Returns the response of `rpc`, which makes a unary call on a stub. Raises TandemError (UNAVAILABLE) when the
+        link is down or the call fails."""
         try:
             if self.peer is not None:
-                return await question(self._stub)
+                return await rpc(self._stub)
         except grpc.aio.AioRpcError as error:
-            log.warning("%s did not do what it was asked to: %s", self.target, _reason(error))
+            log.warning("a call to %s failed: %s", self.target, _reason(error))
         raise unavailable(f"not every {self.peer_role} could be reached; try again")
 
     @contextlib.asynccontextmanager
     async def hold_start_lock(self) -> AsyncIterator[Callable[[], bool]]:
-        """Inside, no request of another caller starts at the peer. Yields a function that says whether that still
-        holds: the peer ends an unused grant. Raises StreamBroken when the peer is gone."""
+        """Holds the peer's start lock: inside, no request of another caller starts there. The peer ends an idle grant:
+        yields a function that returns whether the lock is still held. Raises StreamBroken when the peer is gone."""
         call = self._stub.HoldStartLock(self._hello)
         try:
             if await call.read() is grpc.aio.EOF:
-                raise StreamBroken("the peer ends")
+                raise StreamBroken("the peer is stopping")
             end = asyncio.create_task(call.read())
             try:
                 yield lambda: not (end.done() and end.exception() is None)  # a dead peer did not end the grant
@@ -125,7 +125,8 @@ class Link(Generic[EntryT, UpT]):
         finally:
             call.cancel()
 
-    async def _converse(self) -> None:
+    async def _run_stream(self) -> None:
+        """Runs one stream until it ends: hellos, then entries out and messages in."""
         call = self._stub.Connect()
         writer: asyncio.Task[None] | None = None
         try:
@@ -142,8 +143,8 @@ class Link(Generic[EntryT, UpT]):
                 try:
                     self._owner.receive(self, message)
                 except MALFORMED as error:
-                    log.debug("%s sent a malformed message", self.target, exc_info=error)
-                    raise StreamBroken(f"malformed message of the {self.peer_role}: {error}") from error
+                    log.debug("malformed message from %s", self.target, exc_info=error)
+                    raise StreamBroken(f"malformed message from the {self.peer_role}: {error}") from error
         finally:
             if writer is not None:
                 writer.cancel()
@@ -151,7 +152,8 @@ class Link(Generic[EntryT, UpT]):
             call.cancel()
 
     def _log_loss(self, reason: str) -> None:
-        """At the start the callee may not be there yet, which is no news; another secret is."""
+        """Logs a lost stream or a failed connect; the latter at DEBUG, because the peer may start later, except for a
+        failed TLS handshake."""
         if self.peer is not None:
             self._losses.log("stream to %s lost: %s", self.target, reason)
         elif "handshake failed" in reason.lower():
@@ -164,12 +166,12 @@ class Link(Generic[EntryT, UpT]):
             raise HelloMismatch(f"{self.target} refused the hello: {error.details()}") from error
 
 
-async def ask_all(links: Iterable[Link[Any, Any]], question: Callable[[Any], Awaitable[Any]]) -> None:
-    """Asks every peer at once, and waits for all. Raises TandemError (UNAVAILABLE) unless each has answered."""
-    answers = await asyncio.gather(*(link.ask(question) for link in links), return_exceptions=True)
-    for error in answers:
-        if isinstance(error, BaseException):
-            raise error
+async def call_all(links: Iterable[Link[Any, Any]], rpc: Callable[[Any], Awaitable[Any]]) -> None:
+    """Runs a unary call on every link at once and waits for all. Raises TandemError (UNAVAILABLE) if one failed."""
+    results = await asyncio.gather(*(link.call_unary(rpc) for link in links), return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
 
 
 def _reason(error: Exception) -> str:

@@ -1,8 +1,8 @@
-"""What waits to be written to one direction of a stream.
+"""The send queue of one direction of a stream.
 
-Putting never blocks; one writer takes all that is pending as one message, so that the number of messages does not
-grow with the number of requests, and a slow reader gets fewer, larger ones. What is pending is bounded by the requests
-themselves: the entries of one request merge. No message grows beyond what the other end takes.
+`put` never blocks. One writer takes all pending entries as one message, so the number of messages does not grow with
+the number of requests, and a slow reader gets fewer, larger ones. Entries of one request merge, so the requests
+themselves bound the queue. A message stays below the size that the other end accepts.
 """
 
 import asyncio
@@ -14,12 +14,12 @@ from google.protobuf.message import Message
 
 MessageT = TypeVar("MessageT")
 EntryT = TypeVar("EntryT", bound=Message)
-MAX_MERGED_BYTES = 8 * 1024 * 1024  # a message that has reached this takes no further entry
-MERGED_TOKENS = 4096  # tokens of one choice that merge into one entry: at 20 logprobs each, some megabytes
+MAX_MERGED_BYTES = 8 * 1024 * 1024  # a message of this size gets no further entry
+MERGED_TOKENS = 4096  # at most so many tokens of one choice merge into one entry: some megabytes at 20 logprobs each
 
 
 def num_fitting(sizes: Iterable[int]) -> int:
-    """How many of the entries with these sizes, in bytes, one message takes; at least one, if there is one."""
+    """Returns how many of the entries with these sizes, in bytes, go into one message: at least the first one."""
     count = total = 0
     for size in sizes:
         if total >= MAX_MERGED_BYTES:
@@ -29,17 +29,17 @@ def num_fitting(sizes: Iterable[int]) -> int:
 
 
 class Mailbox(ABC, Generic[MessageT]):
-    """Owned by one event loop. Subclasses call `self._wake.set()` when they have put something."""
+    """Belongs to one event loop. Subclasses call `self._wake.set()` after each put."""
 
     def __init__(self) -> None:
         self._wake = asyncio.Event()
 
     @abstractmethod
     def take(self) -> MessageT:
-        """Everything that is pending, as one message; afterwards nothing is."""
+        """Removes as many pending entries as fit and returns them as one message. Sets `_wake` if entries are left."""
 
     async def pump(self, write: Callable[[MessageT], Awaitable[None]]) -> None:
-        """Writes what comes until cancelled, one write in flight."""
+        """Writes messages until cancelled, one at a time."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -47,7 +47,7 @@ class Mailbox(ABC, Generic[MessageT]):
 
 
 class EntryMailbox(Mailbox[MessageT], Generic[EntryT, MessageT]):
-    """Downwards: submits and aborts, in the order in which they were made; large ones in several messages."""
+    """The caller's direction: submits and aborts in the order of their puts."""
 
     def __init__(self, message: Callable[[list[EntryT]], MessageT]) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""The callee's end of one stream: hello, then entries in, messages out, until the caller hangs up.
+"""The callee's end of a stream: a hello, then entries in and messages out, until the caller ends it.
 
-Also the rule of attempts: a caller's handle stays the same when it submits again, and the higher attempt supersedes
-the lower one, which may still be running on a stream whose end this process has not noticed yet.
+Also the attempts: a caller that resumes a choice keeps its handle, and the higher attempt supersedes the lower one,
+which may still run if this process has not noticed the end of its stream.
 """
 
 import asyncio
@@ -20,18 +20,19 @@ from services.rpc.start_lock import CallerKey, StartLock
 from services.telemetry.logs import RateLimitedLog
 
 log = logging.getLogger(__name__)
-GOODBYE_SECONDS = 0.5  # a caller that does not listen is not waited for
-HELLO_SECONDS = 10.0  # after which a stream without a hello is closed
+CLOSE_SECONDS = 0.5  # timeout for the orderly end of all streams
+HELLO_SECONDS = 10.0  # timeout for a stream's first message
 
 
 class Attempts:
-    """Which attempt of each caller's handle is alive here, and how to abort it."""
+    """The running attempt of each caller's handle, with a function that aborts it."""
 
     def __init__(self) -> None:
         self._live: dict[CallerKey, tuple[int, Callable[[], None]]] = {}
 
     def claim(self, key: CallerKey, attempt: int, abort: Callable[[], None]) -> bool:
-        """True when this attempt is the newest: a lower one that still runs is aborted. False: drop the submit."""
+        """Registers an attempt and aborts a running lower one. Returns False if an equal or higher one runs: then the
+        submit must be dropped."""
         if key in self._live:
             lower, abort_lower = self._live[key]
             if lower >= attempt:
@@ -41,39 +42,40 @@ class Attempts:
         return True
 
     def release(self, key: CallerKey, attempt: int) -> None:
-        """The choice ended; a newer attempt keeps its claim."""
+        """Removes an attempt that ended; a higher attempt stays registered."""
         if key in self._live and self._live[key][0] == attempt:
             del self._live[key]
 
 
 class Callee:
-    """What all streams of one process share."""
+    """The callee's side of all streams of this process: their start lock and their orderly end."""
 
     def __init__(self) -> None:
-        self._talks: set[asyncio.Task[Any]] = set()
-        self._ending = False
+        self._streams: set[asyncio.Task[Any]] = set()
+        self._closing = False
         self.start_lock = StartLock()
         self._broken = RateLimitedLog(log, logging.WARNING)
 
-    async def converse(
+    async def serve_stream(
         self,
         context: grpc.aio.ServicerContext[Any, Any],
         hello: pb.Hello,
         caller_roles: tuple[str, ...],
         mailbox: Mailbox[Any],
-        opened: Callable[[pb.Hello], Callable[[Any], None]],
+        make_receiver: Callable[[pb.Hello], Callable[[Any], None]],
         message: Callable[..., Any],
     ) -> None:
-        """Runs one stream, until either end hangs up: `opened(caller's hello)` returns what takes each entry."""
+        """Serves one stream until either end closes it. `make_receiver(caller's hello)` returns the function that
+        handles each entry. `message` builds the callee's first message from its hello."""
         async with self._malformed_aborts(context):
             first = await _first_message(context)
-            if first is grpc.aio.EOF or self._ending:
+            if first is grpc.aio.EOF or self._closing:
                 return
             try:
                 check_hello(hello, first.hello, caller_roles)
             except HelloMismatch as mismatch:
                 await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(mismatch))
-            receive = opened(first.hello)
+            receive = make_receiver(first.hello)
             await context.write(message(hello=hello))
             await self._exchange(context, first, receive, mailbox)
 
@@ -84,7 +86,7 @@ class Callee:
             yield
         except MALFORMED as error:
             self._broken.log("closed a stream after a malformed message: %s", error)
-            log.debug("the malformed message", exc_info=error)
+            log.debug("malformed message", exc_info=error)
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"malformed message: {error}")
 
     async def _exchange(
@@ -94,10 +96,11 @@ class Callee:
         receive: Callable[[Any], None],
         mailbox: Mailbox[Any],
     ) -> None:
-        """Hands on the entries of `first` and of all messages behind it; writes meanwhile what comes to the mailbox."""
-        talk = asyncio.current_task()
-        assert talk is not None
-        self._talks.add(talk)
+        """Passes the entries of `first` and of all later messages to `receive`, and writes the mailbox's messages. A
+        submit waits while another caller holds the start lock."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._streams.add(task)
         writer = asyncio.create_task(mailbox.pump(context.write))
         try:
             down = first
@@ -108,20 +111,20 @@ class Callee:
                     receive(entry)
                 down = await context.read()
         except asyncio.CancelledError:
-            if not self._ending:
+            if not self._closing:
                 raise
         finally:
-            self._talks.discard(talk)
+            self._streams.discard(task)
             writer.cancel()
             await asyncio.gather(writer, return_exceptions=True)
 
-    async def say_goodbye(self) -> None:
-        """Ends all streams in order, so that no caller takes this for a death."""
-        self._ending = True
-        for talk in self._talks:
-            talk.cancel()
-        if self._talks:
-            await asyncio.wait(self._talks, timeout=GOODBYE_SECONDS)
+    async def close_streams(self) -> None:
+        """Ends all streams in order: a caller takes any other end for the death of this process."""
+        self._closing = True
+        for task in self._streams:
+            task.cancel()
+        if self._streams:
+            await asyncio.wait(self._streams, timeout=CLOSE_SECONDS)
 
 
 async def _first_message(context: grpc.aio.ServicerContext[Any, Any]) -> Any:

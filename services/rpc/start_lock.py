@@ -1,8 +1,8 @@
-"""The floor: a lock under which one request of one caller starts alone. Meanwhile no request of another caller starts.
+"""The callee's start lock: while one caller holds it, no request of another caller starts in this process.
 
-The grant ends with the request's first token or its end, or after IDLE_SECONDS without such a request, however long the
-caller keeps its call open. Between two grants lies a pause as long as the first one, REST_SECONDS at most, in which the
-other callers' requests start.
+A caller takes it to start one suspect alone (services/rpc/suspect_retries.py). The grant ends with the caller's
+HoldStartLock call, or when none of the caller's requests has been starting alone for IDLE_SECONDS. Between two grants
+the other callers' requests start, for as long as the last grant took, at most MAX_PAUSE_SECONDS.
 """
 
 import asyncio
@@ -16,51 +16,52 @@ import grpc
 from services.rpc.generated import common_pb2 as pb
 
 log = logging.getLogger(__name__)
-IDLE_SECONDS = 0.5  # a grant ends after this time without a request that starts alone
-REST_SECONDS = 0.5
+IDLE_SECONDS = 0.5
+MAX_PAUSE_SECONDS = 0.5
 Caller = tuple[str, int]  # instance and epoch
-CallerKey = tuple[str, int, int]  # and its handle
+CallerKey = tuple[str, int, int]  # instance, epoch and handle
 
 
 class StartLock:
     def __init__(self) -> None:
-        self._turn = asyncio.Lock()
-        self._next = 0.0  # no grant before this moment, on the event loop's clock
+        self._queue = asyncio.Lock()  # of the callers that ask for a grant, in order of arrival
+        self._next_grant = 0.0  # earliest time of the next grant, on the event loop's clock
         self._holder: Caller | None = None
-        self._free = asyncio.Event()
+        self._released = asyncio.Event()
         self._used = False  # a request has started alone under this grant
         self._alone: set[CallerKey] = set()  # choices of that request, until one has a token
-        self._moved = asyncio.Event()
+        self._changed = asyncio.Event()
 
     async def hold(
         self,
         caller: pb.Hello,
         context: grpc.aio.ServicerContext[Any, Any],
-        quiet: Callable[[], Awaitable[Any]] | None = None,
+        before_grant: Callable[[], Awaitable[Any]] | None = None,
     ) -> None:
-        """Grants the lock in order of arrival, after `quiet` returns. Returns when the grant or the call ends."""
+        """Grants the lock to callers in order of arrival. Returns when the grant or the call ends. `before_grant` is
+        awaited when other callers' requests no longer start, before the StartLockGranted message."""
         with contextlib.suppress(asyncio.CancelledError):  # the call ended; grpc would print a traceback
             clock = asyncio.get_running_loop().time
-            async with self._turn:
-                await asyncio.sleep(self._next - clock())
+            async with self._queue:
+                await asyncio.sleep(self._next_grant - clock())
                 began = clock()
                 self._holder, self._used = (caller.instance, caller.epoch), False
-                self._free.clear()
+                self._released.clear()
                 try:
-                    if quiet is not None:
-                        await quiet()
+                    if before_grant is not None:
+                        await before_grant()
                     await context.write(pb.StartLockGranted())
-                    await self._until_idle()
+                    await self._grant_ends()
                 finally:
                     self._holder = None
                     self._alone.clear()
-                    self._free.set()
-                    self._next = clock() + min(clock() - began, REST_SECONDS)
+                    self._released.set()
+                    self._next_grant = clock() + min(clock() - began, MAX_PAUSE_SECONDS)
 
     async def may_start(self, caller: pb.Hello) -> None:
-        """Waits until no other caller holds it."""
+        """Waits until no other caller holds the lock."""
         while self._holder is not None and self._holder != (caller.instance, caller.epoch):
-            await self._free.wait()
+            await self._released.wait()
 
     def start_alone(self, caller: pb.Hello, handles: Iterable[int]) -> bool:
         """Returns whether a request of this caller starts alone: the first one under its grant does."""
@@ -68,27 +69,30 @@ class StartLock:
             return False
         self._used = True
         self._alone = {(caller.instance, caller.epoch, handle) for handle in handles}
-        self._moved.set()
+        self._changed.set()
         return True
 
-    def token(self, key: CallerKey) -> None:
-        """A choice has its first token, so its request has started."""
+    def on_first_token(self, key: CallerKey) -> None:
+        """Marks the request of this choice as started, if it was starting alone."""
         if key in self._alone:
             self._alone.clear()
-            self._moved.set()
+            self._changed.set()
 
-    def end(self, key: CallerKey) -> None:
-        """A choice ended or was aborted."""
+    def on_end(self, key: CallerKey) -> None:
+        """Removes an ended or aborted choice from the request that starts alone."""
         if key in self._alone:
             self._alone.discard(key)
-            self._moved.set()
+            self._changed.set()
 
-    async def _until_idle(self) -> None:
+    async def _grant_ends(self) -> None:
+        """Returns when no request has been starting alone for IDLE_SECONDS."""
         while True:
-            self._moved.clear()
+            self._changed.clear()
             try:
                 async with asyncio.timeout(None if self._alone else IDLE_SECONDS):
-                    await self._moved.wait()
+                    await self._changed.wait()
             except TimeoutError:
-                log.info("%s held the start lock for %g s without using it: released", self._holder, IDLE_SECONDS)
+                log.info(
+                    "start lock released: no request of %s was starting alone for %g s", self._holder, IDLE_SECONDS
+                )
                 return

@@ -1,7 +1,9 @@
-"""Tries the calls whose callees keep dying, one after the other, each with nobody beside it that starts.
+"""Retries suspects one at a time: each starts alone, and ends with an error if its peer dies again.
 
-So the death that ends a call is its own beyond doubt, and no innocent one is ever ended. Meanwhile one link takes
-nobody else. Knows nothing of how the others are placed (services/rpc/dispatcher.py).
+One link is *reserved*: the dispatcher places no other call on it. Once every call there has its first token, the
+caller takes the peer's start lock (services/rpc/start_lock.py), so that no other caller's request starts there either,
+and submits the suspect. Its first token clears it. If the peer dies before, the suspect is the only possible cause, so
+only this call fails.
 """
 
 import asyncio
@@ -16,8 +18,8 @@ from services.rpc.link import Link
 
 log = logging.getLogger(__name__)
 CallT = TypeVar("CallT", bound=Call[Any])
-SUSPECT_AT = 2  # strikes from which on a call starts alone
-RETURN_SECONDS = 30.0  # so long a peer that may have died is waited for: its epoch tells
+SUSPECT_AT = 2  # a call with this many strikes is a suspect
+RECONNECT_SECONDS = 30.0  # timeout for a lost link to reconnect: the epoch shows whether the peer died
 START_LOCK_RETRY_SECONDS = 0.05
 
 
@@ -25,94 +27,99 @@ class SuspectRetries(Generic[CallT]):
     def __init__(
         self,
         calls: Mapping[Link[Any, Any], Mapping[int, CallT]],
-        submit: Callable[[Link[Any, Any], CallT], None],
+        submit_alone: Callable[[Link[Any, Any], CallT], None],
         place: Callable[[CallT], None],
-        over: Callable[[], None],
+        on_idle: Callable[[], None],
     ) -> None:
-        """`calls` are those on each link that is up. `submit` puts a suspect on a link, alone; `place` takes one back
-        whose trial came to nothing; `over` says that everybody may start everywhere again."""
+        """`calls` are the dispatcher's: for each link that is up, handle -> call. `place` takes a suspect back if its
+        retry had no result. `on_idle` is called when no suspect is left and no link is reserved."""
         self._calls = calls
-        self._submit = submit
+        self._submit_alone = submit_alone
         self._place = place
-        self._over = over
+        self._on_idle = on_idle
         self._suspects: deque[CallT] = deque()
-        self._running: asyncio.Task[None] | None = None  # while there are suspects
-        self.link: Link[Any, Any] | None = None  # the link that takes nobody else meanwhile
-        self._retrying: CallT | None = None  # the one call that starts there now
-        self._died = False  # the link ended under it, and not in order
+        self._task: asyncio.Task[None] | None = None  # runs while there are suspects
+        self.reserved_link: Link[Any, Any] | None = None
+        self._retrying: CallT | None = None  # the suspect that starts on the reserved link now
+        self._died = False  # the link of `_retrying` went down without an orderly end
         self._changed = asyncio.Event()
 
     def add(self, call: CallT) -> None:
+        """Queues a suspect for its retry."""
         self._suspects.append(call)
-        self._running = self._running or asyncio.create_task(self._run())
+        self._task = self._task or asyncio.create_task(self._run())
 
     def remove(self, call: CallT) -> None:
-        """It is given up; nothing if it is no suspect."""
+        """Drops an aborted call if it is in the queue."""
         if call in self._suspects:
             self._suspects.remove(call)
 
-    def news(self) -> None:
-        """A call has started, ended or moved, or a link came or went."""
+    def notify(self) -> None:
+        """Must be called after a call started, ended or moved, and after a link went up or down."""
         self._changed.set()
 
     def link_up(self, link: Link[Any, Any]) -> None:
-        if self._running is not None and self._retrying is None:
-            self.link = link  # nobody is on it yet
+        """Reserves a link that is new, and so has no calls, if suspects wait for one."""
+        if self._task is not None and self._retrying is None:
+            self.reserved_link = link
 
-    def lost(self, call: CallT, *, died: bool) -> bool:
-        """The link of a call went down. True: it was on trial there, and what becomes of it is decided here."""
+    def link_down(self, call: CallT, *, died: bool) -> bool:
+        """Handles the loss of a call's link. Returns whether the call was starting alone there: then this class places
+        or ends it."""
         if call is not self._retrying:
             return False
         self._retrying, self._died = None, died
         return True
 
     async def _run(self) -> None:
-        """As long as there are suspects; then everybody may start everywhere again."""
+        """Retries suspects until none is left."""
         try:
             while self._suspects:
-                link = await self._quiet_link()
-                if self._suspects and (call := self._suspects.popleft()).open:
-                    await self._try(call, link)
+                link = await self._reserve_link()
+                if self._suspects and (call := self._suspects.popleft()).open_choices:
+                    await self._retry(call, link)
         finally:
-            self._running = self.link = None
-        self._over()
+            self._task = self.reserved_link = None
+        self._on_idle()
 
-    async def _quiet_link(self) -> Link[Any, Any]:
-        """One that has no call which is just starting. From now on it gets none."""
+    async def _reserve_link(self) -> Link[Any, Any]:
+        """Reserves the link with the fewest starting calls, and returns it once none of its calls is starting."""
         while True:
-            if self.link not in self._calls:
-                self.link = min(self._calls, key=self._num_starting, default=None)
-            if self.link is not None and not self._num_starting(self.link):
-                return self.link
-            await self._change()
+            if self.reserved_link not in self._calls:
+                self.reserved_link = min(self._calls, key=self._num_starting, default=None)
+            if self.reserved_link is not None and not self._num_starting(self.reserved_link):
+                return self.reserved_link
+            await self._wait_for_change()
 
-    async def _try(self, call: CallT, link: Link[Any, Any]) -> None:
-        """Lets a suspect start with nobody beside it. If that kills the peer, it ends with an error."""
-        log.warning("request %s: %s processes died at it, so it starts alone", call.request_id, call.strikes)
+    async def _retry(self, call: CallT, link: Link[Any, Any]) -> None:
+        """Starts a suspect alone. Fails it if the peer dies before its first token; places it again if the link goes
+        down for another reason, or if the start lock could not be taken."""
+        log.warning(
+            "request %s: %s processes died while it was starting, so it starts alone", call.request_id, call.strikes
+        )
         self._retrying, self._died, epoch, was_alone = call, False, 0, False
         try:
             async with link.hold_start_lock() as held:
-                if link in self._calls and call.open:
+                if link in self._calls and call.open_choices:
                     epoch = link.peer.epoch if link.peer is not None else 0
-                    self._submit(link, call)
-                    while self._retrying is call and call.starting and call.open:
-                        await self._change()
+                    self._submit_alone(link, call)
+                    while self._retrying is call and call.starting and call.open_choices:
+                        await self._wait_for_change()
                 was_alone = held()
         except StreamBroken:
             await asyncio.sleep(START_LOCK_RETRY_SECONDS)
-        lost, self._retrying = self._retrying is None or not epoch, None
-        if self._died and was_alone and call.starting and await self._is_another(link, epoch):
-            why = f"the {link.peer_role} died at this request, which it had to itself"
-            call.fail(TandemError("INTERNAL", why))
-        elif lost:
+        no_result, self._retrying = self._retrying is None or not epoch, None
+        if self._died and was_alone and call.starting and await self._peer_died(link, epoch):
+            call.fail(TandemError("INTERNAL", f"the {link.peer_role} died while it ran this request alone"))
+        elif no_result:
             self._place(call)
 
-    async def _is_another(self, link: Link[Any, Any], epoch: int) -> bool:
-        """Whether the peer that comes back is another one: then the one with this epoch has died."""
+    async def _peer_died(self, link: Link[Any, Any], epoch: int) -> bool:
+        """Waits for the link's next peer. Returns whether its epoch is another one; False if none connects in time."""
         try:
-            async with asyncio.timeout(RETURN_SECONDS):
+            async with asyncio.timeout(RECONNECT_SECONDS):
                 while link not in self._calls:
-                    await self._change()
+                    await self._wait_for_change()
         except TimeoutError:
             return False
         return link.peer is not None and link.peer.epoch != epoch
@@ -120,6 +127,6 @@ class SuspectRetries(Generic[CallT]):
     def _num_starting(self, link: Link[Any, Any]) -> int:
         return sum(call.starting for call in self._calls[link].values())
 
-    async def _change(self) -> None:
+    async def _wait_for_change(self) -> None:
         self._changed.clear()
         await self._changed.wait()

@@ -1,4 +1,4 @@
-"""What a caller tells of its links as a metric; asked when scraped, so that a message costs nothing but its count."""
+"""The metric of a caller's links. It is computed when it is scraped, so that a message costs only one addition."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -11,11 +11,13 @@ from services.rpc.link import Link
 
 
 class LinkMessages(Collector):
-    """One per step, however many requests are in it; fewer where this process is too slow to take them one by one."""
+    """Counts received messages: one per step for all its requests, or fewer if this process reads slowly."""
 
     def __init__(self, links: Sequence[Link[Any, Any]]) -> None:
         self._links = links
 
     def collect(self) -> Iterable[Metric]:
         received = sum(link.num_received for link in self._links)
-        yield CounterMetricFamily("tandem:link_messages", "Messages from the processes below.", value=received)
+        yield CounterMetricFamily(
+            "tandem:link_messages", "Messages received on the links to tokenizers or engines.", value=received
+        )

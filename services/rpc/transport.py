@@ -1,7 +1,7 @@
-"""gRPC channels and servers as tandem sets them: large messages, quick notice of a dead peer, one event loop.
+"""gRPC channels and servers with tandem's options: large messages, keepalive pings that detect a dead peer in seconds.
 
-`grpc.keepalive_timeout_ms` alone has no effect in grpcio 1.85; `grpc.http2.ping_timeout_ms` beside it does. Servers
-that see no data for long (a long prefill) must not take pings for abuse.
+`grpc.keepalive_timeout_ms` has no effect in grpcio 1.85, so `grpc.http2.ping_timeout_ms` is set instead. Servers accept
+pings on a stream without data, because a long prefill sends none.
 """
 
 import asyncio
@@ -30,8 +30,8 @@ _CHANNEL = [
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.enable_http_proxy", 0),
 ]
-HANDSHAKE_MS = 5000  # after which a connection without a finished TLS handshake is closed
-MAX_STREAMS = 256  # of one connection: a caller has one for its requests, and one for each unary call
+HANDSHAKE_MS = 5000  # timeout of the TLS handshake
+MAX_STREAMS = 256  # per connection: a caller has one for its requests, and one for each unary call
 SERVER_OPTIONS = [
     *_SHARED,
     ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
@@ -43,7 +43,7 @@ SERVER_OPTIONS = [
 
 
 def open_channel(target: str, secret: ClusterSecret | None = None) -> grpc.aio.Channel:
-    """`target` is `unix:/path` or `host:port`. Raises Fatal for an address without protection."""
+    """Returns a channel to `unix:/path` or `host:port`. Raises Fatal for an address without protection."""
     secret = check_address(target, secret)
     if secret is None:
         return grpc.aio.insecure_channel(target, options=_CHANNEL)
@@ -53,7 +53,7 @@ def open_channel(target: str, secret: ClusterSecret | None = None) -> grpc.aio.C
 
 
 class RpcServer:
-    """A gRPC server with the standard health service, which says SERVING from `ready()` to `not_ready()`."""
+    """A gRPC server with the standard health service. Its status is SERVING from `ready()` to `not_ready()`."""
 
     def __init__(self, address: str, secret: ClusterSecret | None = None) -> None:
         """Raises Fatal for an address without protection."""
@@ -71,8 +71,8 @@ class RpcServer:
         starting = asyncio.create_task(self.grpc.start())
         try:
             await asyncio.shield(starting)
-        except asyncio.CancelledError:  # grpcio complains of a server that runs and that nobody stops
-            await to_the_end(self._give_up(starting))
+        except asyncio.CancelledError:  # grpcio logs an error for a running server that is never stopped
+            await to_the_end(self._stop_after(starting))
             raise
 
     def _bind(self) -> None:
@@ -83,7 +83,7 @@ class RpcServer:
 
         self.grpc.add_secure_port(self._address, server_credentials(self._secret))
 
-    async def _give_up(self, starting: asyncio.Task[None]) -> None:
+    async def _stop_after(self, starting: asyncio.Task[None]) -> None:
         await starting
         await self.grpc.stop(grace=None)
 

@@ -1,6 +1,6 @@
-"""Which addresses an internal edge may have: a Unix socket in a directory of mode 0700, or TCP with a secret.
+"""Checks the addresses of internal edges: a Unix socket in a directory of mode 0700, or TCP with a secret.
 
-Loopback counts as TCP: other users of the machine and other containers of the pod can connect to it.
+A loopback address is TCP: other users of the machine and other containers of the pod can connect to it.
 """
 
 import os
@@ -10,21 +10,21 @@ from pathlib import Path
 from services.errors import Fatal
 from services.security.secret import ClusterSecret
 
-GRPC, ZEROMQ = "unix:", "ipc://"  # how either writes the path of a Unix socket
-UNNAMED = ("unix-abstract:", "unix:@", "ipc://@", "ipc://*")  # in no directory, so no permissions protect them
+GRPC, ZEROMQ = "unix:", "ipc://"  # how gRPC and ZeroMQ write the path of a Unix socket
+UNNAMED = ("unix-abstract:", "unix:@", "ipc://@", "ipc://*")  # not in a directory, so without permissions
 
 
 def check_address(address: str, secret: ClusterSecret | None, unix: str = GRPC) -> ClusterSecret | None:
-    """Returns the secret for a TCP address, None for a Unix socket, which `unix` begins. Raises Fatal for an address
-    without protection."""
+    """Returns the secret for a TCP address, None for a Unix socket. `unix` is the prefix of Unix sockets on this edge.
+    Raises Fatal for an address without protection."""
     if address.startswith(UNNAMED):
-        raise Fatal(f"{address}: every user of this machine can connect to a socket that is in no directory")
+        raise Fatal(f"{address}: every user of this machine can connect to a socket that is not in a directory")
     if address.startswith((GRPC, ZEROMQ)):
         if not address.startswith(unix):
-            raise Fatal(f"{address}: the path of a Unix socket is written {unix}PATH here")
+            raise Fatal(f"{address}: write the path of a Unix socket as {unix}PATH here")
         path = address.removeprefix("ipc:").removeprefix("unix:").removeprefix("//")
         if "%" in path:
-            raise Fatal(f"{address}: gRPC decodes the character % in a path, so that it may mean another one")
+            raise Fatal(f"{address}: the path contains %, which gRPC decodes: use a path without %")
         _check_folder(address, Path(path).parent)
         return None
     if secret is None:
@@ -43,6 +43,6 @@ def _check_folder(address: str, folder: Path) -> None:
     if not stat.S_ISDIR(found.st_mode):
         raise Fatal(f"{address}: {folder} is not a directory")
     if found.st_uid != os.geteuid():
-        raise Fatal(f"{address}: the directory {folder} belongs to user {found.st_uid}, and this is {os.geteuid()}")
+        raise Fatal(f"{address}: the directory {folder} belongs to user {found.st_uid}, not to {os.geteuid()}")
     if mode := stat.S_IMODE(found.st_mode) & 0o077:
         raise Fatal(f"{address}: other users can enter {folder} (mode {mode | 0o700:04o}): it must have mode 0700")

@@ -1,4 +1,4 @@
-"""`tandem internal-credentials --out DIR`: writes what a program needs to call the processes behind the shim."""
+"""`tandem internal-credentials --out DIR`: writes the files that a client of the internal gRPC edges needs."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ def main(options: CredentialsOptions) -> int:
     try:
         secret = cluster_secret(options)
         if secret is None:
-            raise Fatal("--cluster-secret-file is missing: certificates and token follow from the secret")
+            raise Fatal("--cluster-secret-file is missing: certificates and token are derived from the secret")
         write(secret, folder)
     except Fatal as error:
         return fail("internal-credentials", error)
@@ -26,7 +26,7 @@ def main(options: CredentialsOptions) -> int:
 
 
 def write(secret: ClusterSecret, folder: Path) -> None:
-    """Makes the directory and replaces the files in it. Raises Fatal."""
+    """Creates the directory and writes or replaces the files in it. Raises Fatal."""
     from services.security.tls import certificates  # needs cryptography, and imports grpc
 
     own, token = certificates(secret), metrics_token(None, secret)
@@ -46,7 +46,7 @@ def write(secret: ClusterSecret, folder: Path) -> None:
 
 
 def _write(file: Path, content: bytes) -> None:
-    """Writes with mode 0600, also when the file existed."""
+    """Writes a file with mode 0600, also when it existed with another mode."""
     with open(file, "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as opened:
         os.fchmod(opened.fileno(), 0o600)
         opened.write(content)

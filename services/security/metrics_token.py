@@ -1,4 +1,4 @@
-"""The bearer token of /metrics, for processes whose metrics port other machines can reach."""
+"""The bearer token of /metrics, which a metrics port needs if other machines can reach it."""
 
 import ipaddress
 import socket
@@ -11,7 +11,7 @@ TOKEN_BYTES = 32
 
 
 def metrics_token(file: str | None, secret: ClusterSecret | None) -> str | None:
-    """Returns the content of `file`, else the token that follows from the secret; None without either. Raises Fatal."""
+    """Returns the token in `file`, else one derived from the secret; None without either. Raises Fatal."""
     if file is None:
         return secret.derive("metrics token", TOKEN_BYTES).hex() if secret is not None else None
     try:
@@ -20,12 +20,12 @@ def metrics_token(file: str | None, secret: ClusterSecret | None) -> str | None:
         reason = error.strerror if isinstance(error, OSError) else "not in ASCII"
         raise Fatal(f"--metrics-token-file: {file} cannot be read: {reason}") from error
     if not token or not token.isprintable() or " " in token:
-        raise Fatal(f"--metrics-token-file: {file} has no token in it: one word")
+        raise Fatal(f"--metrics-token-file: {file} must contain one token, without spaces")
     return token
 
 
 def token_to_ask_for(front: socket.socket, file: str | None, secret: ClusterSecret | None) -> str | None:
-    """Returns the token that requests to `front` must have; None on a loopback address without a token file.
+    """Returns the token that requests to `front` must carry; None on a loopback address without a token file.
 
     Raises Fatal when other machines can reach `front` and there is no token.
     """
@@ -35,7 +35,7 @@ def token_to_ask_for(front: socket.socket, file: str | None, secret: ClusterSecr
     token = metrics_token(file, secret)
     if token is None:
         raise Fatal(
-            f"--metrics-listen: other machines can reach {host}, so /metrics needs a token (--metrics-token-file, or"
-            " --cluster-secret-file, from which it follows)"
+            f"--metrics-listen: other machines can reach {host}, so /metrics needs a token: give --metrics-token-file,"
+            " or --cluster-secret-file, from which one is derived"
         )
     return token

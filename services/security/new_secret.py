@@ -1,4 +1,4 @@
-"""`tandem new-secret --out FILE`: makes a secret unless the file exists, so it can run before every start."""
+"""`tandem new-secret --out FILE`: writes a new secret unless the file exists, so it can run before every start."""
 
 import os
 import secrets
@@ -27,7 +27,7 @@ def main(options: NewSecretOptions) -> int:
 
 
 def write_new(file: Path) -> bool:
-    """Writes a new secret; returns False when the file exists. It appears complete or not at all. Raises Fatal."""
+    """Writes a new secret atomically. Returns False when the file exists. Raises Fatal."""
     try:
         with tempfile.NamedTemporaryFile(dir=file.parent, prefix=f".{file.name}-") as written:
             os.fchmod(written.fileno(), 0o400)

@@ -6,14 +6,14 @@ from pathlib import Path
 from services.errors import Fatal
 from services.options.declarations import SecretOptions
 
-MIN_BYTES = 32  # as `openssl rand -hex 32` has 64; a key of 256 bits needs no less
+MIN_BYTES = 32  # 256 bits; `openssl rand -hex 32` prints 64
 MAX_BYTES = 4096
 _SALT = b"tandem cluster secret v1"
 
 
 @dataclass(frozen=True)
 class ClusterSecret:
-    """All processes of a deployment have the same. `repr` leaves the value out, so that no log shows it."""
+    """The secret that all processes of a deployment share. `repr` omits the value, so that no log shows it."""
 
     value: bytes = field(repr=False)
 
@@ -26,7 +26,7 @@ class ClusterSecret:
 
 
 def cluster_secret(options: SecretOptions) -> ClusterSecret | None:
-    """Returns the secret of the environment or of a file; None without either. Raises Fatal."""
+    """Returns the secret from --cluster-secret-file or the environment; None without either. Raises Fatal."""
     if options.cluster_secret_file is not None:
         return read_secret(options.cluster_secret_file)
     if options.cluster_secret is not None:
@@ -35,13 +35,13 @@ def cluster_secret(options: SecretOptions) -> ClusterSecret | None:
 
 
 def read_secret(file: str, option: str = "--cluster-secret-file") -> ClusterSecret:
-    """Returns the secret in `file`. /dev/fd/N as the file takes it from a descriptor.
+    """Returns the secret in `file`; /dev/fd/N reads an inherited descriptor.
 
     Raises Fatal, with the name of the option, when the file cannot be read or the secret has a wrong size.
     """
     try:
         with Path(file).open("rb") as opened:
-            content = opened.read(MAX_BYTES + 2)  # room for a line end, and one byte that shows that it is too long
+            content = opened.read(MAX_BYTES + 2)  # a line end, and one byte more to detect a secret that is too long
     except (OSError, ValueError) as error:  # ValueError: a NUL in its name
         reason = error.strerror if isinstance(error, OSError) else error
         raise Fatal(f"{option}: {file} cannot be read: {reason}") from error
@@ -49,8 +49,8 @@ def read_secret(file: str, option: str = "--cluster-secret-file") -> ClusterSecr
 
 
 def _checked(content: bytes, source: str) -> ClusterSecret:
-    """The secret without white space at its ends. Raises Fatal when it has a wrong size."""
+    """Returns the secret without white space at its ends. Raises Fatal when it has a wrong size."""
     value = content.strip()
     if not MIN_BYTES <= len(value) <= MAX_BYTES:
-        raise Fatal(f"{source}: a secret has from {MIN_BYTES} to {MAX_BYTES} bytes, and this one has {len(value)}")
+        raise Fatal(f"{source}: a secret must have {MIN_BYTES} to {MAX_BYTES} bytes, and this one has {len(value)}")
     return ClusterSecret(value)

@@ -1,7 +1,7 @@
-"""Mutual TLS for gRPC. The key of the certificate authority follows from the secret, so every process can derive it.
+"""Mutual TLS for gRPC. Every process derives the key of the certificate authority from the secret.
 
-Each process makes its own key and certificate in memory; no file is written or copied. P-256, because gRPC's TLS
-refuses Ed25519. Validity has fixed dates, because clocks differ between machines and processes run for months.
+Each process makes its own key and certificate in memory; no file is written or copied. The curve is P-256, because
+gRPC's TLS refuses Ed25519. The dates of validity are fixed, because clocks differ and processes run for months.
 RFC 5280 · https://grpc.github.io/grpc/python/grpc.html#create-server-credentials
 """
 
@@ -17,7 +17,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from services.security.secret import ClusterSecret
 
-NAME = "tandem.internal"  # the subject of every certificate; the hello says which process it is
+NAME = "tandem.internal"  # the subject of every certificate; the hello names the process
 CHANNEL_OPTIONS = [("grpc.ssl_target_name_override", NAME)]
 BEGINS = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 ENDS = datetime.datetime(2036, 1, 1, tzinfo=datetime.UTC)
@@ -36,7 +36,7 @@ class Certificates:
 
 @cache
 def certificates(secret: ClusterSecret) -> Certificates:
-    """Returns the certificates of this process; the first call makes them."""
+    """Returns the certificates of this process, made at the first call."""
     authority_key = _authority_key(secret)
     authority = _authority(authority_key)
     own_key = ec.generate_private_key(_CURVE)
@@ -72,13 +72,15 @@ def channel_credentials(secret: ClusterSecret) -> grpc.ChannelCredentials:
 
 
 def _authority_key(secret: ClusterSecret) -> ec.EllipticCurvePrivateKey:
-    """Reduces 64 bits more than the order has, which keeps the bias negligible (FIPS 186-5, appendix A.2.1)."""
+    """Derives the authority's key. Reducing 64 bits more than the order has keeps the bias negligible (FIPS 186-5,
+    appendix A.2.1)."""
     number = int.from_bytes(secret.derive("grpc certificate authority", 40), "big")
     return ec.derive_private_key(number % (_CURVE.group_order - 1) + 1, _CURVE)
 
 
 def _authority(key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
-    """Each process signs its own: signatures differ, but name and key are equal, so all verify the same leaves."""
+    """Returns the authority's certificate. Each process signs one: signatures differ, but name and key are equal, so
+    every process verifies the certificates of all others."""
     return (
         _certificate(_AUTHORITY, key.public_key())
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)

@@ -28,7 +28,7 @@ class TextCall(Call[text_pb2.TextSubmit]):
         self.prompt_token_ids = b""
 
     def on_accepted(self, accepted: text_pb2.TextAccepted) -> None:
-        if self.take_accepted(accepted, accepted.prompt_token_ids):
+        if self.record_accepted(accepted, accepted.prompt_token_ids):
             if not self.prompt_token_ids:
                 self.prompt_token_ids = accepted.prompt_token_ids
                 num_tokens = len(self.prompt_token_ids) // ITEM_BYTES
@@ -41,7 +41,7 @@ class TextCall(Call[text_pb2.TextSubmit]):
         The text of such an event cannot be divided.
         """
         handle, token_ids = event.handle, event.token_ids
-        fresh = self.take_tokens(handle, event.start_index, token_ids)
+        fresh = self.record_tokens(handle, event.start_index, token_ids)
         if not fresh:
             return
         if len(fresh) < len(token_ids):
@@ -54,13 +54,13 @@ class TextCall(Call[text_pb2.TextSubmit]):
         self._telemetry.tokens(index, len(fresh) // ITEM_BYTES)
 
     def fail(self, error: TandemError) -> None:
-        for handle in list(self.open):
+        for handle in list(self.open_choices):
             self.end(handle)
             self.on_terminal(_failed(error, handle))
 
     def interrupt(self, error: TandemError) -> None:
         """Gives the client this error for every open choice. Telemetry counts them as aborted, on close."""
-        for handle in self.open:
+        for handle in self.open_choices:
             self._updates.pending(self._indices[handle]).terminal = _failed(error, handle)
 
     def on_terminal(self, terminal: text_pb2.TextTerminal) -> None:

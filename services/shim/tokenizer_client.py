@@ -3,7 +3,7 @@
 from services.rpc.dispatcher import Dispatcher
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2, text_pb2_grpc
-from services.rpc.link import ADMINISTRATION_SECONDS, Link, ask_all
+from services.rpc.link import ADMINISTRATION_SECONDS, Link, call_all
 from services.security.secret import ClusterSecret
 from services.shim.text_call import TextCall
 
@@ -25,7 +25,7 @@ class TokenizerClient:
     async def reset_prefix_cache(self) -> None:
         """Empties the prefix cache of every engine. Raises TandemError (UNAVAILABLE) if any tokenizer fails."""
         request = pb.ResetPrefixCacheRequest()
-        await ask_all(self.links, lambda stub: stub.ResetPrefixCache(request, timeout=ADMINISTRATION_SECONDS))
+        await call_all(self.links, lambda stub: stub.ResetPrefixCache(request, timeout=ADMINISTRATION_SECONDS))
 
     def link_up(self, link: TextUplink) -> None:
         self.dispatcher.link_up(link)

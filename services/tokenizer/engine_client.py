@@ -9,7 +9,7 @@ from services.rpc.dispatcher import Dispatcher
 from services.rpc.errors import TandemError
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2, engine_pb2_grpc
-from services.rpc.link import ADMINISTRATION_SECONDS, Link, ask_all
+from services.rpc.link import ADMINISTRATION_SECONDS, Link, call_all
 from services.security.secret import ClusterSecret
 
 EngineUplink = Link[engine_pb2.EngineEntry, engine_pb2.EngineUp]
@@ -45,7 +45,7 @@ class EngineCall(Call[engine_pb2.Submit]):
         self.listener = listener
 
     def fail(self, error: TandemError) -> None:
-        for handle in list(self.open):
+        for handle in list(self.open_choices):
             self.end(handle)
             self.listener.ended(
                 handle, engine_pb2.Terminal(handle=handle, reason=pb.FINISH_REASON_ERROR, error=error.to_proto())
@@ -67,7 +67,7 @@ class EngineClient:
     async def reset_prefix_cache(self) -> None:
         """Of every engine. Raises TandemError (UNAVAILABLE) unless all have done it."""
         request = pb.ResetPrefixCacheRequest()
-        await ask_all(self.links, lambda stub: stub.ResetPrefixCache(request, timeout=ADMINISTRATION_SECONDS))
+        await call_all(self.links, lambda stub: stub.ResetPrefixCache(request, timeout=ADMINISTRATION_SECONDS))
 
     def link_up(self, link: EngineUplink) -> None:
         self.dispatcher.link_up(link)
@@ -81,7 +81,7 @@ class EngineClient:
             return  # from a dead incarnation
         for accepted in step.accepted:
             call = self.dispatcher.find(link, accepted.handle)
-            if call is not None and call.take_accepted(accepted):
+            if call is not None and call.record_accepted(accepted):
                 call.listener.accepted(accepted.handle, accepted)
         self._take_rows(link, step)
         for terminal in step.terminals:
@@ -108,7 +108,7 @@ class EngineClient:
             call = self.dispatcher.find(link, handle)
             if call is None:
                 continue
-            fresh = call.take_tokens(handle, start_index, column[first * ITEM_BYTES : token_at * ITEM_BYTES])
+            fresh = call.record_tokens(handle, start_index, column[first * ITEM_BYTES : token_at * ITEM_BYTES])
             if fresh:
                 known = count - len(fresh) // ITEM_BYTES
                 found = NO_LOGPROBS

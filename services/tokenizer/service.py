@@ -70,7 +70,7 @@ class TextServicer(text_pb2_grpc.TextServiceServicer):
         session = _Session(self, TextMailbox(hello.epoch))
         self._sessions.add(session)
         try:
-            await self.callee.converse(context, hello, ("shim",), session.mailbox, session.opened, text_pb2.TextUp)
+            await self.callee.serve_stream(context, hello, ("shim",), session.mailbox, session.opened, text_pb2.TextUp)
         finally:
             self._sessions.discard(session)
             session.close()
@@ -213,10 +213,10 @@ class _Session:
             self.ended(handle)
 
     def started(self, handle: int) -> None:
-        self._servicer.callee.start_lock.token(self._key(handle))
+        self._servicer.callee.start_lock.on_first_token(self._key(handle))
 
     def ended(self, handle: int) -> None:
-        self._servicer.callee.start_lock.end(self._key(handle))
+        self._servicer.callee.start_lock.on_end(self._key(handle))
         attempt = self._open.pop(handle, None)
         self._requests.pop(handle, None)
         if attempt is not None:
@@ -256,7 +256,7 @@ async def serve(options: TokenizerOptions) -> None:
 
 
 async def _stop(server: RpcServer, servicer: TextServicer, tracing: Tracing) -> None:
-    await servicer.callee.say_goodbye()
+    await servicer.callee.close_streams()
     await server.stop()
     servicer.stop()
     await asyncio.to_thread(tracing.stop)

@@ -1,1 +1,1 @@
-"""What both ends of the ZeroMQ edge between engine and worker share."""
+"""Code that both ends of the ZeroMQ edge, engine and worker, share."""

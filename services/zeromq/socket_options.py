@@ -3,14 +3,14 @@
 import zmq
 
 HEARTBEAT_MS = 500
-TIMEOUT_MS = 5000  # a peer that computes does not stop ZeroMQ's own thread, so this is no limit on a step
+TIMEOUT_MS = 5000  # no limit on a step: ZeroMQ's own thread answers heartbeats while a peer computes
 HANDSHAKE_MS = 5000
-MAX_RESULT_BYTES = 64 * 2**20  # of 65,536 requests with 20 logprobs each: 11 MB
-MAX_PLAN_BYTES = 2**30  # of 1,024 requests that come back with 256 thousand tokens each
+MAX_RESULT_BYTES = 64 * 2**20  # the result of 65,536 requests with 20 logprobs each has 11 MB
+MAX_PLAN_BYTES = 2**30  # 1,024 resumed requests with 256 thousand tokens each fit
 
 
 def prepare(socket: "zmq.Socket[bytes]", max_frame_bytes: int) -> None:
-    """Call it before the bind or connect. libzmq closes the connection of a peer that sends a larger frame."""
+    """Sets the options; call it before the bind or connect. libzmq disconnects a peer that sends a larger frame."""
     socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, TIMEOUT_MS)
     socket.setsockopt(zmq.HEARTBEAT_TTL, TIMEOUT_MS)

@@ -123,7 +123,7 @@ def test_who_kills_again_and_again_is_sent_away(role: str) -> None:
         refused = pool.submit(server.post, TEXT, body)
         coming = [pool.submit(ask_until_answered, server, *request) for request in REQUESTS[3:]]
         error = error_of(refused.result(), 500)
-        assert error["message"] == f"the {role} died at this request, which it had to itself"
+        assert error["message"] == f"the {role} died while it ran this request alone"
         assert [one.result() for one in (*running, *coming)] == expected
         assert len([line for line in server.lines if f"the {role}" in line and "ended with status 9" in line]) == 3
         assert ask(server, *REQUESTS[0]) == expected[0]

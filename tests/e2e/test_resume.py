@@ -22,7 +22,7 @@ from services.tokenizer.engine_client import EngineCall, EngineClient, TokenLogp
 from services.tokenizer.vocabulary import Vocabulary
 from tests.checkpoints import make_qwen3
 from tests.e2e.harness import Server
-from tests.rpc.pipeline import silent_record
+from tests.rpc.pipeline import silent_telemetry
 
 MAX_TOKENS = 20
 GREEDY: dict[str, Any] = {"temperature": 0.0, "max_tokens": MAX_TOKENS, "ignore_eos": True, "logprobs": 1}
@@ -119,7 +119,7 @@ def text_submit(
 
 
 async def ask_tokenizer(client: TokenizerClient, submit: text_pb2.TextSubmit) -> tuple[str, list[int], Any]:
-    generation = Generation(client, [submit], silent_record(), set())
+    generation = Generation(client, [submit], silent_telemetry(), set())
     content, token_ids = "", bytearray()
     async with asyncio.timeout(30):
         while True:

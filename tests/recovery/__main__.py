@@ -1,4 +1,4 @@
-"""`make recovery-test`: thirty kills at random under live answers, in three servers; a few minutes.
+"""`make recovery-test`: thirty random kills while answers stream, in three servers; takes a few minutes.
 
 `python -m tests.recovery --seed N` repeats the schedule of a run that failed.
 """
@@ -9,7 +9,7 @@ import sys
 import time
 
 from tests.e2e.harness import Server
-from tests.recovery.kills import Fire
+from tests.recovery.kills import RandomKills
 
 CHUNKED = ("--max-num-batched-tokens=192", "--long-prefill-token-threshold=64")
 VARIANTS = {
@@ -19,24 +19,25 @@ VARIANTS = {
 }
 
 
-def attack(variant: str, seed: int, num_kills: int) -> list[str]:
-    """What each kill hit. Raises AssertionError, also where a kill would hit nothing."""
-    chance = random.Random(f"{variant} {seed}")
+def kill_at_random(variant: str, seed: int, num_kills: int) -> list[str]:
+    """Returns one line per kill: process and live answers. Raises AssertionError if an answer changed, or if too many
+    kills found no live answer."""
+    rng = random.Random(f"{variant} {seed}")
     with Server(*VARIANTS[variant]) as server:
-        fire = Fire(server, chance, small=variant == "small KV cache")
-        fire.run(num_kills)
-        return fire.kills
+        killer = RandomKills(server, rng, small=variant == "small KV cache")
+        killer.run(num_kills)
+        return killer.kills
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
-    parser.add_argument("--kills", type=int, default=10, help="in each server")
+    parser.add_argument("--kills", type=int, default=10, help="kills in each server")
     args = parser.parse_args()
     print(f"--seed {args.seed} --kills {args.kills}", flush=True)
     for variant in VARIANTS:
         began = time.monotonic()
-        kills = attack(variant, args.seed, args.kills)
+        kills = kill_at_random(variant, args.seed, args.kills)
         print(f"{variant}: {len(kills)} kills, every answer as undisturbed, {time.monotonic() - began:.0f} s")
         print("\n".join(f"  {number}. {kill}" for number, kill in enumerate(kills, 1)), flush=True)
 

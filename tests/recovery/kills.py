@@ -1,6 +1,6 @@
-"""Kills processes at random under live answers, round after round; every answer must be the undisturbed one.
+"""Kills random processes while answers stream, in rounds; every answer must equal the one of an undisturbed run.
 
-The seed decides who dies and how far the answers are by then. What a kill hits is told, and has to be something.
+The seed chooses the processes and the progress of the answers at each kill. A kill must hit live answers.
 """
 
 import asyncio
@@ -21,14 +21,14 @@ from tests.e2e.test_processes import WATCHING, argv_of
 from tests.recovery.workload import LONG, STOPPED, Answer, differences, patient_post, requests
 
 ROLES = ("worker", "engine", "tokenizer")
-ONE, AGAIN, TWO, PREFILL = "one", "one, and the next as well", "two at once", "in a long prefill"
+ONE, AGAIN, TWO, PREFILL = "one", "one and its successor", "two at once", "in a long prefill"
 KILLS = {ONE: 1, AGAIN: 2, TWO: 2, PREFILL: 1}
 STARTED_AGAIN = "ended by signal SIGKILL; it starts again"
 ROUND_SECONDS = 90.0
-LOOK_SECONDS = 0.005
-AGAIN_SECONDS = 0.5  # a successor lives so long at most
-LAST_PROGRESS = 0.6  # of the tokens of a round: a kill comes no later, so that it finds live answers
-MAX_MISSES = 6  # of a run: kills that would have hit nothing, for the answers were over too soon
+POLL_SECONDS = 0.005
+AGAIN_SECONDS = 0.5  # longest life of a successor
+LAST_PROGRESS = 0.6  # last kill of a round, as a fraction of its tokens: later ones could find no live answer
+MAX_MISSES = 6  # kills of a run that may find no live answer
 
 
 @dataclass(frozen=True)
@@ -38,23 +38,23 @@ class Event:
 
 
 class Missed(Exception):
-    """The answers of a round were over before its next kill: how fast they come depends on the machine."""
+    """The answers of a round ended before its next kill, which depends on the speed of the machine."""
 
 
-def schedule(chance: random.Random, num_kills: int) -> list[list[Event]]:
-    """Rounds of one to three events with `num_kills` in all; every kind and every role comes again and again."""
+def schedule(rng: random.Random, num_kills: int) -> list[list[Event]]:
+    """Returns rounds of one to three events with `num_kills` kills in all. Kinds and roles repeat in random order."""
     rounds: list[list[Event]] = []
     kinds: list[str] = []
     roles: list[str] = []
     left = num_kills
     while left:
         rounds.append([])
-        for _ in range(chance.randint(1, 3)):
-            kinds = kinds or chance.sample(list(KILLS), len(KILLS))
+        for _ in range(rng.randint(1, 3)):
+            kinds = kinds or rng.sample(list(KILLS), len(KILLS))
             kind = kinds.pop() if KILLS[kinds[-1]] <= left else ONE
-            roles = roles or chance.sample(ROLES, len(ROLES))
+            roles = roles or rng.sample(ROLES, len(ROLES))
             first = roles.pop()
-            second = chance.choice([role for role in ROLES if role != first])
+            second = rng.choice([role for role in ROLES if role != first])
             rounds[-1].append(Event(kind, (first, second) if kind == TWO else (first,)))
             left -= KILLS[kind]
             if not left:
@@ -63,7 +63,7 @@ def schedule(chance: random.Random, num_kills: int) -> list[list[Event]]:
 
 
 def rest_of(event: Event, num_kills: int) -> list[Event]:
-    """What is left of an event after so many of its kills."""
+    """Returns the events that do the kills of an event which are left after the first `num_kills`."""
     left = KILLS[event.kind] - num_kills
     if num_kills == 0:
         return [event]
@@ -71,61 +71,62 @@ def rest_of(event: Event, num_kills: int) -> list[Event]:
 
 
 @dataclass
-class Fire:
-    """One server, and what its answers must be. `kills` tells what each kill hit.
+class RandomKills:
+    """One server and its expected answers. `kills` has one line per kill.
 
-    `small` says that its KV cache is too small for all: requests are preempted, and what was cached may be evicted.
+    `small`: its KV cache does not hold all requests, so requests are preempted and cached blocks are evicted.
     """
 
     server: Server
-    chance: random.Random
+    rng: random.Random
     small: bool = False
     stops: list[str] = field(default_factory=list)
     expected: dict[str, Json] = field(default_factory=dict)
     kills: list[str] = field(default_factory=list)
 
     def run(self, num_kills: int) -> None:
-        """Raises AssertionError with every difference, or when too many kills would hit no live stream."""
-        wait_for(lambda: WATCHING in self.server.log, "the launcher knows that all are ready")
-        asyncio.run(self._rounds(schedule(self.chance, num_kills)))
+        """Kills until `num_kills` kills have hit live answers. Raises AssertionError with every difference, or when too
+        many kills found no live answer."""
+        wait_for(lambda: WATCHING in self.server.log, "the launcher has seen all processes ready")
+        asyncio.run(self._rounds(schedule(self.rng, num_kills)))
         assert len(self.kills) == num_kills
-        wait_for(lambda: self.server.log.count(STARTED_AGAIN) == num_kills, "the launcher has seen them all")
-        wait_for(self._idle, "nothing is left", 30)
+        wait_for(lambda: self.server.log.count(STARTED_AGAIN) == num_kills, "the launcher has seen all deaths")
+        wait_for(self._idle, "the engine is idle", 30)
         assert "Traceback" not in self.server.log, self.server.log
 
     async def _rounds(self, rounds: list[list[Event]]) -> None:
         async with httpx.AsyncClient(base_url=self.server.url, timeout=ROUND_SECONDS, trust_env=False) as client:
-            await self._learn(client)
+            await self._undisturbed(client)
             num_misses = 0
-            for number, events in enumerate(rounds):  # which grow as it goes
-                told = len(self.kills)
-                one_round = Round(self.server, client, self.chance, self)
+            for number, events in enumerate(rounds):  # grows in the loop
+                num_before = len(self.kills)
+                one_round = Round(self.server, client, self.rng, self)
                 answers = await one_round.run(events)
                 found = [f"{one.name}{difference}" for one in answers for difference in self._differences(one)]
-                assert not found, "\n".join([f"round {number}", *self.kills[told:], *found])
+                assert not found, "\n".join([f"round {number}", *self.kills[num_before:], *found])
                 rounds += [[event] for event in one_round.missed]
                 num_misses += len(one_round.missed)
-                assert num_misses <= MAX_MISSES, f"{num_misses} kills would have hit no live stream"
+                assert num_misses <= MAX_MISSES, f"{num_misses} kills found no live stream"
 
-    async def _learn(self, client: httpx.AsyncClient) -> None:
-        """The undisturbed answers, with stop strings that come late in two of them."""
-        for answer in await Round(self.server, client, self.chance, self).run([]):
+    async def _undisturbed(self, client: httpx.AsyncClient) -> None:
+        """Runs two undisturbed rounds: one to choose stop strings late in two answers, one for the expected answers."""
+        for answer in await Round(self.server, client, self.rng, self).run([]):
             if answer.name in STOPPED:
                 text = answer.fold()["choices"][0]["text"]
                 places = range(len(text) * 6 // 10, len(text) - 4)
                 self.stops.append(next(text[at : at + 4] for at in places if text.find(text[at : at + 4]) == at))
-        answers = await Round(self.server, client, self.chance, self).run([])
+        answers = await Round(self.server, client, self.rng, self).run([])
         self.expected = {answer.name: answer.fold() for answer in answers}
         assert [self.expected[name]["choices"][0]["stop_reason"] for name in STOPPED] == self.stops
         if self.small:
             stats = await asyncio.to_thread(self.server.stats)
-            assert stats.num_preemptions > 0, "the KV cache is not small"
+            assert stats.num_preemptions > 0, "the KV cache holds all requests"
         else:
             assert self.expected["warm"]["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
 
     def _differences(self, answer: Answer) -> list[str]:
         actual, expected = answer.fold(), self.expected[answer.name]
-        if self.small or not answer.promised:
+        if self.small or not answer.cached_tokens_known:
             actual, expected = [
                 {**fold, "usage": {**fold["usage"], "prompt_tokens_details": None}} for fold in (actual, expected)
             ]
@@ -141,7 +142,7 @@ class Fire:
 
 
 def stats_of(server: Server) -> engine_pb2.EngineStats | None:
-    """None while there is no engine."""
+    """Returns the engine's stats, None while it does not run."""
     try:
         return server.stats()
     except grpc.RpcError:
@@ -149,50 +150,50 @@ def stats_of(server: Server) -> engine_pb2.EngineStats | None:
 
 
 class Round:
-    """All answers at once, and the events that happen meanwhile."""
+    """One round: all requests at once, and kills while they run."""
 
-    def __init__(self, server: Server, client: httpx.AsyncClient, chance: random.Random, fire: Fire) -> None:
+    def __init__(self, server: Server, client: httpx.AsyncClient, rng: random.Random, killer: RandomKills) -> None:
         self._server = server
         self._client = client
-        self._chance = chance
-        self._fire = fire
+        self._rng = rng
+        self._killer = killer
         self._killed: set[int] = set()
         self._answers: list[Answer] = []
-        self.missed: list[Event] = []  # what is left to be done in other rounds
+        self.missed: list[Event] = []  # for later rounds
 
     async def run(self, events: list[Event]) -> list[Answer]:
-        asked = requests(self._fire.stops)
-        path, body = asked["warm"]
+        named_requests = requests(self._killer.stops)
+        path, body = named_requests["warm"]
         once = {**body, "stream": False, "stream_options": None, "max_tokens": 1}
         async with asyncio.timeout(ROUND_SECONDS), asyncio.TaskGroup() as self._group:
-            await patient_post(self._client, path, once)  # its prefix is in the cache from now on
-            for name, request in asked.items():
-                self._ask(name, *request)
+            await patient_post(self._client, path, once)  # fills the prefix cache
+            for name, request in named_requests.items():
+                self._start(name, *request)
             if not events:
-                self._ask("long", *LONG)
-            places = sorted(self._chance.uniform(0.0, LAST_PROGRESS) for _ in events)
+                self._start("long", *LONG)
+            places = sorted(self._rng.uniform(0.0, LAST_PROGRESS) for _ in events)
             for place, event in zip(places, events, strict=True):
-                told = len(self._fire.kills)
+                num_before = len(self._killer.kills)
                 try:
                     await self._until(lambda place=place: self._progress() > place)  # type: ignore[misc]
                     if event is events[0]:
                         for answer in self._answers:
-                            answer.promised = answer.live
-                    await self._happen(event)
+                            answer.cached_tokens_known = answer.live
+                    await self._execute(event)
                 except Missed:
-                    self.missed += rest_of(event, len(self._fire.kills) - told)
+                    self.missed += rest_of(event, len(self._killer.kills) - num_before)
         return self._answers
 
-    def _ask(self, name: str, path: str, body: Json) -> Answer:
+    def _start(self, name: str, path: str, body: Json) -> Answer:
         answer = Answer(name, path, {"cache_salt": next(salts), **body})
         self._answers.append(answer)
-        self._group.create_task(answer.ask(self._client))
+        self._group.create_task(answer.run(self._client))
         return answer
 
-    async def _happen(self, event: Event) -> None:
+    async def _execute(self, event: Event) -> None:
         if event.kind == PREFILL:
             before = await self._num_chunked()
-            long = self._ask("long", *LONG)
+            long = self._start("long", *LONG)
             while await self._num_chunked() <= before:
                 if long.num_tokens:
                     raise Missed
@@ -202,12 +203,12 @@ class Round:
             self._kill(victim, event)
         if event.kind == AGAIN:
             successor = await self._victim(event.roles[0])
-            moment = time.monotonic() + self._chance.uniform(0.0, AGAIN_SECONDS)
+            moment = time.monotonic() + self._rng.uniform(0.0, AGAIN_SECONDS)
             await self._until(lambda: time.monotonic() > moment)
             self._kill(successor, event)
 
     async def _num_chunked(self) -> int:
-        """Rows so far that were a part of a prompt; waits until there is an engine."""
+        """Returns the number of chunked rows so far. Waits until the engine runs."""
         while True:
             stats = await asyncio.to_thread(stats_of, self._server)
             if stats is not None:
@@ -216,31 +217,31 @@ class Round:
     async def _victim(self, role: str) -> int:
         found: list[int] = []
 
-        def there() -> bool:
+        def running() -> bool:
             children = set(children_of(self._server.process.pid)) - self._killed
             found[:] = sorted(pid for pid in children if alive(pid) and argv_of(pid)[3:4] == [role])
             return bool(found)
 
-        await self._until(there)
-        return self._chance.choice(found)
+        await self._until(running)
+        return self._rng.choice(found)
 
     def _kill(self, pid: int, event: Event) -> None:
         live = {answer.name: answer.num_tokens for answer in self._answers if answer.live}
         if not live:
             raise Missed
-        self._fire.kills.append(f"{argv_of(pid)[3]} ({event.kind}): {live}")
+        self._killer.kills.append(f"{argv_of(pid)[3]} ({event.kind}): {live}")
         self._killed.add(pid)
         os.kill(pid, signal.SIGKILL)
 
     def _progress(self) -> float:
-        """Of all tokens that streams will bring in this round."""
+        """Returns the fraction of the round's streamed tokens that clients have received."""
         streamed = [answer for answer in self._answers if answer.body.get("stream")]
-        total = sum(self._fire.expected[answer.name]["usage"]["completion_tokens"] for answer in streamed)
+        total = sum(self._killer.expected[answer.name]["usage"]["completion_tokens"] for answer in streamed)
         return sum(answer.num_tokens for answer in streamed) / total
 
     async def _until(self, condition: Callable[[], bool]) -> None:
-        """Raises Missed when no stream is live any more, or none will ever be."""
+        """Waits for a condition. Raises Missed when all answers of the round have ended."""
         while not condition():
-            if all(answer.over for answer in self._answers):
+            if all(answer.ended for answer in self._answers):
                 raise Missed
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)

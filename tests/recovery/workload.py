@@ -1,4 +1,4 @@
-"""Sixteen answers of every kind that are asked for at once, and what a client has of each of them at any moment."""
+"""Sixteen concurrent requests of every kind, and the part of each answer that its client has received so far."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ def _text(prompt: Any, **more: Any) -> tuple[str, Json]:
 
 
 def requests(stops: list[str]) -> dict[str, tuple[str, Json]]:
-    """By name; `stops` are strings in which the answers named "stop..." will end, in their order."""
+    """Returns path and body by name. `stops` are the stop strings of the requests "stop" and "stop whole"."""
     first, second = stops or ["no such text", "nor this"]
     return {
         "chat stream": _chat("Which way to Köln?", seed=1, **STREAM),
@@ -55,64 +55,64 @@ LONG = _text(LONG_PROMPT, seed=16, max_tokens=20, **STREAM)
 
 
 async def patient_post(client: httpx.AsyncClient, path: str, body: Json) -> httpx.Response:
-    """New work is refused while nobody is there to take it: a client asks again."""
+    """Posts a request, again after each 503: new requests are refused while a process restarts."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while (response := await client.post(path, json=body)).status_code == 503:  # noqa: ASYNC110 - there is no event
-            await asyncio.sleep(0.01)  # a server in this very event loop never comes back unless it is let run
+            await asyncio.sleep(0.01)  # a server in this event loop needs time to run
     assert response.status_code == 200, response.text
     return response
 
 
 @dataclass
 class Answer:
-    """What the client of one request has so far."""
+    """One request, and the part of its answer that the client has received."""
 
     name: str
     path: str
     body: Json
-    events: list[Json] = field(default_factory=list)  # of a stream
+    events: list[Json] = field(default_factory=list)  # if streamed
     whole: Json | None = None
-    over: bool = False
-    promised: bool = False  # the client had tokens before the first kill, so that `cached_tokens` was settled
+    ended: bool = False
+    cached_tokens_known: bool = False  # the client had tokens before the first kill, so `cached_tokens` must not change
 
     @property
     def num_tokens(self) -> int:
-        """Those that the client can see: none before the end of an answer that is not streamed."""
+        """Tokens that the client has received: 0 before the end of an answer that is not streamed."""
         return sum(len(one.get("token_ids", ())) for event in self.events for one in event["choices"])
 
     @property
     def live(self) -> bool:
-        return not self.over and self.num_tokens > 0
+        return not self.ended and self.num_tokens > 0
 
-    async def ask(self, client: httpx.AsyncClient) -> None:
+    async def run(self, client: httpx.AsyncClient) -> None:
         if self.body.get("stream"):
             while not await self._stream(client):
                 pass
-            assert self.over, "the stream ended without [DONE]"
+            assert self.ended, "the stream ended without [DONE]"
         else:
             response = await patient_post(client, self.path, self.body)
-            self.whole, self.over = response.json(), True
+            self.whole, self.ended = response.json(), True
 
     async def _stream(self, client: httpx.AsyncClient) -> bool:
-        """False for 503, as in `patient_post`."""
+        """Reads the stream to its end. Returns False for 503, after which the caller retries."""
         async with client.stream("POST", self.path, json=self.body) as response:
             if response.status_code == 503:
                 return False
             assert response.status_code == 200, await response.aread()
             async for line in response.aiter_lines():
-                self._take(line)
+                self._receive(line)
         return True
 
-    def _take(self, line: str) -> None:
+    def _receive(self, line: str) -> None:
         if line == "data: [DONE]":
-            self.over = True
+            self.ended = True
         elif line:
             event = json.loads(line.removeprefix("data: "))
             assert "error" not in event, event
             self.events.append(event)
 
     def fold(self) -> Json:
-        """Everything that the client has in the end."""
+        """Returns the complete answer."""
         if self.whole is not None:
             return {"choices": choices_of(self.whole), "usage": self.whole["usage"]}
         prompt_ids = [event["prompt_token_ids"] for event in self.events if "prompt_token_ids" in event]
@@ -120,7 +120,7 @@ class Answer:
 
 
 def differences(actual: Any, expected: Any, place: str = "") -> Iterator[str]:
-    """Where two folds differ, be it in the last bit of a logprob."""
+    """Yields each difference between two answers, also in the last bit of a logprob."""
     if isinstance(expected, dict) and isinstance(actual, dict) and actual.keys() == expected.keys():
         for key in expected:
             yield from differences(actual[key], expected[key], f"{place}.{key}")

@@ -1,7 +1,7 @@
-"""The real tokenizer and engine services in one event loop, a hash-chain worker below, and a proxy on each gRPC edge.
+"""The real tokenizer and engine services in one event loop, with a hash-chain worker and a proxy on each gRPC edge.
 
-The proxy passes messages on as bytes. A test tells it to cut the stream at a message boundary, or to alter, repeat or
-drop a message, and looks at what the caller on top has in the end.
+The proxy forwards messages as bytes. A test makes it end the stream at a message boundary, or change, repeat or drop
+messages, and checks the answer that the shim's client receives.
 """
 
 import asyncio
@@ -36,23 +36,23 @@ from services.worker.engine_link import EngineGone, EngineLink
 from tests.checkpoints import DEMO_VOCAB_SIZE as VOCAB_SIZE
 from tests.fakes import FakeWorker, make_facts
 
-STEP_SECONDS = 0.004  # what a fake step takes, so that messages do not all merge into one
+STEP_SECONDS = 0.004  # duration of a fake step, so that not all messages merge into one
 DEADLINE = 30.0
 
 
-def silent_record() -> RequestTelemetry:
-    """One that nobody reads."""
+def silent_telemetry() -> RequestTelemetry:
+    """Returns telemetry that no test reads."""
     return RequestTelemetry("test", ShimMetrics(CollectorRegistry()).of("demo"), NO_SPAN)
 
 
 class Proxy:
-    """Stands between caller and callee of one edge. Messages upwards are counted from 1, the hello included."""
+    """Forwards between caller and callee of one edge. The callee's messages count from 1, the hello included."""
 
     def __init__(self, method: str, listen: str, target: str) -> None:
         self._method = method
         self._target = target
         self._server = grpc.aio.server(options=SERVER_OPTIONS)
-        handler = grpc.stream_stream_rpc_method_handler(self._pass_on)
+        handler = grpc.stream_stream_rpc_method_handler(self._forward)
         start_lock = grpc.unary_stream_rpc_method_handler(self._forward_start_lock)
         service, name = method.strip("/").split("/")
         self._start_lock_method = f"/{service}/HoldStartLock"
@@ -65,8 +65,8 @@ class Proxy:
         self.num_up = 0
         self.num_streams = 0
         self.num_start_locks = 0
-        self.cut_after: int | None = None  # so many messages, once; at 0 the first one is lost
-        self.cut_each: int | None = None  # every stream, after so many of its own
+        self.cut_after: int | None = None  # ends one stream after this many messages; 0: drops the next one as well
+        self.cut_each: int | None = None  # ends every stream after this many of its own messages
         self.alter: Callable[[int, bytes], list[bytes]] = lambda index, message: [message]
 
     async def start(self) -> None:
@@ -75,12 +75,12 @@ class Proxy:
     async def stop(self) -> None:
         await self._server.stop(None)
 
-    async def _pass_on(self, requests: AsyncIterator[bytes], context: Any) -> None:
+    async def _forward(self, requests: AsyncIterator[bytes], context: Any) -> None:
         self.num_streams += 1
         num_own = 0
         async with open_channel(self._target) as channel:
             call = channel.stream_stream(self._method)()
-            down = asyncio.create_task(self._pass_down(requests, call))
+            down = asyncio.create_task(self._forward_requests(requests, call))
             try:
                 while (message := await call.read()) is not grpc.aio.EOF:
                     if self.cut_after == 0:
@@ -111,14 +111,14 @@ class Proxy:
                 call.cancel()
 
     @staticmethod
-    async def _pass_down(requests: AsyncIterator[bytes], call: Any) -> None:
+    async def _forward_requests(requests: AsyncIterator[bytes], call: Any) -> None:
         async for message in requests:
             await call.write(message)
 
 
 @dataclass
 class Fold:
-    """What a caller has in the end of one choice."""
+    """The complete answer of one choice: all its updates joined."""
 
     content: str = ""
     token_ids: bytes = b""
@@ -170,7 +170,7 @@ class Pipeline:
 
     @contextlib.asynccontextmanager
     async def http(self, *, raise_app_exceptions: bool = True, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
-        """The shim's HTTP side on top of all, without a socket. `options` are the shim's."""
+        """Yields an HTTP client of a shim on this pipeline, without a socket. `options` are the shim's."""
         registry = CollectorRegistry()
         shim = ShimOptions(**options)
         app = make_app(
@@ -181,14 +181,14 @@ class Pipeline:
             yield http
 
     async def fold(self, *submits: text_pb2.TextSubmit) -> list[Fold]:
-        """Submits all and gathers what every choice has in the end, in order of submits and choices."""
-        generation = Generation(self.client, list(submits), silent_record(), set())
+        """Submits all requests and returns each choice's answer, in the order of submits and choices."""
+        generation = Generation(self.client, list(submits), silent_telemetry(), set())
         folds = [Fold() for _ in range(generation.num_choices)]
         async with asyncio.timeout(DEADLINE):
             while any(not fold.terminals for fold in folds):
                 for update in await generation.take():
                     fold = folds[update.index]
-                    assert not fold.terminals, "something came after the terminal message"
+                    assert not fold.terminals, "an update followed the terminal message"
                     fold.content += update.content
                     fold.token_ids += bytes(update.token_ids)
                     fold.logprobs += [one.SerializeToString(deterministic=True) for one in update.logprobs]
@@ -210,13 +210,13 @@ class Pipeline:
 
 
 def _plain(terminal: text_pb2.TextTerminal) -> dict[str, Any]:
-    """Without the handle (a number of this attempt) and the flushed text (it is in the content)."""
+    """Returns a terminal's fields without the handle, which differs between runs, and the text, which the fold has."""
     names = ("reason", "stop_string", "prompt_tokens", "output_tokens", "cached_tokens", "numerics_id")
     return {name: getattr(terminal, name) for name in names} | {"error": terminal.error.message}
 
 
 def _run_worker(endpoint: str, facts: ModelFacts) -> None:
-    """A worker thread with real sockets and real messages; only the model is a hash chain."""
+    """Runs a worker with real sockets and messages, and a hash chain as its model."""
     link = EngineLink(endpoint)
     try:
         link.hello()

@@ -1,11 +1,13 @@
-"""A stream to an engine as a tokenizer has one, message by message in the test's own hands."""
+"""A tokenizer's stream to an engine. The test writes and reads its messages one by one."""
 
+from services.rpc.columns import pack_u32
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2
 from services.rpc.generated.engine_pb2_grpc import EngineServiceStub
 
 
 async def open_stream(channel: object, hello: pb.Hello) -> object:
+    """Returns a stream after the exchange of hellos."""
     call = EngineServiceStub(channel).Connect()
     await call.write(engine_pb2.EngineDown(hello=hello))
     await call.read()
@@ -13,8 +15,21 @@ async def open_stream(channel: object, hello: pb.Hello) -> object:
 
 
 async def next_terminal(call: object) -> engine_pb2.Terminal:
+    """Reads until a terminal message."""
     while True:
         step = (await call.read()).step
         if step.terminals:
             assert len(step.terminals) == 1
             return step.terminals[0]
+
+
+def short_request(handle: int, *, alone: bool = False) -> engine_pb2.EngineDown:
+    """Returns a submit with one prompt token and three output tokens."""
+    submit = engine_pb2.Submit(
+        attempt=1,
+        prompt_token_ids=pack_u32([5]),
+        choices=[pb.Choice(handle=handle)],
+        sampling=pb.SamplingParams(max_tokens=3, ignore_eos=True),
+        alone=alone,
+    )
+    return engine_pb2.EngineDown(entries=[engine_pb2.EngineEntry(submit=submit)])

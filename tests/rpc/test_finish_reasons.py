@@ -1,4 +1,4 @@
-"""The wire, the engine core and the metrics name the same finish reasons."""
+"""Protobuf, the engine core and the metrics use the same names of finish reasons."""
 
 from typing import get_args
 
@@ -7,7 +7,7 @@ from services.rpc.finish_reasons import NAME_BY_REASON, REASON_BY_NAME
 from services.rpc.generated import common_pb2 as pb
 
 
-def test_the_core_knows_exactly_the_reasons_of_the_wire() -> None:
+def test_the_engine_core_has_the_reasons_of_the_protobuf_enum() -> None:
     assert set(get_args(FinishReason)) == set(REASON_BY_NAME)
 
 

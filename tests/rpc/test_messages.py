@@ -29,7 +29,7 @@ SAMPLES: dict[int, Any] = {
 
 
 def filled(descriptor: Descriptor) -> Message:
-    """A message with every field set, recursively; of a oneof, the last wins."""
+    """Returns a message with every field set, recursively; of a oneof, the last one."""
     message: Any = GetMessageClass(descriptor)()
     for field in descriptor.fields:
         if field.message_type is not None:
@@ -54,8 +54,8 @@ def test_every_protobuf_message_survives_its_encoding(descriptor: Descriptor) ->
 
 
 @pytest.mark.parametrize("descriptor", ALL_MESSAGES, ids=lambda descriptor: descriptor.name)
-def test_an_old_reader_keeps_what_it_does_not_know(descriptor: Descriptor) -> None:
-    """A newer writer's field 500 passes through an older reader unharmed, and changes nothing that it knows."""
+def test_an_old_reader_keeps_unknown_fields(descriptor: Descriptor) -> None:
+    """An older reader passes a newer writer's field 500 on, and reads all other fields as before."""
     message = filled(descriptor)
     newer = message.SerializeToString() + b"\xa2\x1f\x03new"  # field 500, length-delimited
     read = type(message).FromString(newer)
@@ -65,13 +65,13 @@ def test_an_old_reader_keeps_what_it_does_not_know(descriptor: Descriptor) -> No
 
 
 @pytest.mark.parametrize("descriptor", ALL_MESSAGES, ids=lambda descriptor: descriptor.name)
-def test_a_new_reader_takes_an_old_writers_message(descriptor: Descriptor) -> None:
-    """An older writer leaves fields out: they read as absent, never as an error."""
+def test_a_new_reader_accepts_an_old_writers_message(descriptor: Descriptor) -> None:
+    """Fields that an older writer omits are absent, which is no error."""
     empty = GetMessageClass(descriptor).FromString(b"")
     assert empty.ListFields() == []
 
 
-def test_a_broken_frame_is_an_error_and_nothing_else() -> None:
+def test_a_malformed_frame_raises_bad_message() -> None:
     for frame in (b"", b"\xff\xff", msgspec.msgpack.encode({"type": "step"}), b"\x80\x04K\x01."):
         with pytest.raises(step_plan.BadMessage):
             worker_messages.decode_from_engine([frame])

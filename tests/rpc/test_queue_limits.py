@@ -1,4 +1,4 @@
-"""Limits on queued work over real streams: no burst passes, each choice counts, what is resumed is never refused."""
+"""Queue limits over real streams: a burst is refused, each choice counts, resumed requests are never refused."""
 
 import asyncio
 from pathlib import Path
@@ -20,8 +20,8 @@ def refusals(folds: list[Fold]) -> list[str]:
     return [fold.terminals[0]["error"] for fold in folds if fold.terminals[0]["error"]]
 
 
-def long_work(num_choices: int) -> engine_pb2.EngineDown:
-    """Of a tokenizer that resumes it, so that it is taken however full the engine is."""
+def long_request(num_choices: int) -> engine_pb2.EngineDown:
+    """Returns a resumed submit, which the engine accepts beyond its limits."""
     submit = engine_pb2.Submit(
         attempt=9,
         prompt_token_ids=bytes([5, 0, 0, 0]),
@@ -32,15 +32,15 @@ def long_work(num_choices: int) -> engine_pb2.EngineDown:
 
 
 async def until_idle(channel: object) -> None:
-    """What was given up has left the engine, and its places are free."""
+    """Waits until the engine has no request."""
     engine = EngineServiceStub(channel)
     async with asyncio.timeout(20):
         while (stats := await engine.GetStats(engine_pb2.GetStatsRequest())).num_running or stats.num_waiting:
             pass
 
 
-async def test_a_burst_does_not_pass(socket_dir: Path) -> None:
-    """All of it is there before the scheduler has counted the first; there would be slots for all of it, too."""
+async def test_a_burst_is_refused(socket_dir: Path) -> None:
+    """All requests arrive before the scheduler counts the first one, and it has slots for all of them."""
     async with Pipeline(socket_dir, max_num_queued_reqs=4).running() as pipeline:
         for _ in range(3):
             folds = await pipeline.fold(*(pipeline.submit("Hello!", max_tokens=5) for _ in range(7)))
@@ -60,7 +60,7 @@ async def test_tokens_count_until_the_answer_begins(socket_dir: Path) -> None:
         assert refusals(await running) == []
 
 
-async def test_a_request_that_never_fits_is_told_so(socket_dir: Path) -> None:
+async def test_a_request_above_the_limit_is_invalid(socket_dir: Path) -> None:
     async with Pipeline(socket_dir, max_num_queued_reqs=2).running() as pipeline:
         assert refusals(await pipeline.fold(pipeline.submit("x", n=3))) == ["n is 3, but must be from 1 to 2"] * 3
         assert pipeline.client.dispatcher.peer is not None
@@ -68,8 +68,8 @@ async def test_a_request_that_never_fits_is_told_so(socket_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("edge", ["engine_proxy", "text_proxy"])
-async def test_what_is_resumed_is_never_refused(socket_dir: Path, edge: str) -> None:
-    """Before it is back, somebody else has filled the engine."""
+async def test_a_resumed_request_is_never_refused(socket_dir: Path, edge: str) -> None:
+    """Another caller fills the engine before the request resumes."""
     limits = {"max_num_queued_reqs": 4, "max_num_queued_tokens": 40}
     async with Pipeline(socket_dir, **limits).running() as pipeline, open_channel(pipeline.engine_address) as channel:
 
@@ -85,30 +85,30 @@ async def test_what_is_resumed_is_never_refused(socket_dir: Path, edge: str) -> 
             other = await open_stream(channel, make_hello("tokenizer"))
             cut = asyncio.Event()
 
-            def tell(index: int, message: bytes, boundary: int = boundary, cut: asyncio.Event = cut) -> list[bytes]:
+            def watch(index: int, message: bytes, boundary: int = boundary, cut: asyncio.Event = cut) -> list[bytes]:
                 if index == boundary:
                     cut.set()
                 return [message]
 
             proxy.reset()
-            proxy.cut_after, proxy.alter = boundary, tell
+            proxy.cut_after, proxy.alter = boundary, watch
             folds = asyncio.create_task(pipeline.fold(*work()))
-            told = asyncio.create_task(cut.wait())
-            await asyncio.wait({folds, told}, return_when=asyncio.FIRST_COMPLETED)  # messages merge: it may have fewer
-            told.cancel()
+            was_cut = asyncio.create_task(cut.wait())
+            await asyncio.wait({folds, was_cut}, return_when=asyncio.FIRST_COMPLETED)  # messages merge
+            was_cut.cancel()
             cuts += cut.is_set()
-            await other.write(long_work(4))
+            await other.write(long_request(4))
             assert await folds == expected, f"cut after message {boundary}"
             other.cancel()
             await until_idle(channel)
         assert cuts > 0, "the hello is always a message"
 
 
-async def test_what_is_given_up_makes_room(socket_dir: Path) -> None:
+async def test_an_ended_stream_frees_its_queue_entries(socket_dir: Path) -> None:
     full = Pipeline(socket_dir, max_num_queued_reqs=1)
     async with full.running() as pipeline, open_channel(pipeline.engine_address) as channel, asyncio.timeout(20):
         stream = await open_stream(channel, make_hello("tokenizer"))
-        await stream.write(long_work(1))
+        await stream.write(long_request(1))
         while not (await stream.read()).step.accepted:
             pass
         assert len(refusals(await pipeline.fold(pipeline.submit("x", max_tokens=1)))) == 1

@@ -1,21 +1,28 @@
-"""The callee's end of a stream, over a context that the test plays."""
+"""The callee's end of a stream: malformed messages, attempts, hellos."""
 
+import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from pathlib import Path
 from typing import Any, NoReturn
 
 import grpc
 import pytest
 
 from services.engine.codec import StepMailbox
+from services.rpc import session
 from services.rpc.generated import common_pb2 as pb
-from services.rpc.generated import engine_pb2
+from services.rpc.generated import engine_pb2, text_pb2
+from services.rpc.generated.text_pb2_grpc import TextServiceStub
 from services.rpc.hello import make_hello
-from services.rpc.session import Callee
+from services.rpc.session import Attempts, Callee
+from services.rpc.transport import open_channel
+from tests.rpc.pipeline import Pipeline
+from tests.rpc.streams import next_terminal, open_stream
 
 
 class Context:
-    """Of a caller that sends these messages."""
+    """The gRPC context of a caller that sends these messages."""
 
     def __init__(self, messages: Iterable[Any]) -> None:
         self._messages = iter(messages)
@@ -29,10 +36,16 @@ class Context:
         raise grpc.aio.AbortError(code, details)
 
 
+async def serve(callee: Callee, context: Context, receive: Callable[[Any], None] = lambda entry: None) -> None:
+    """Serves one stream as an engine does."""
+    hello, mailbox = make_hello("engine"), StepMailbox(1)
+    await callee.serve_stream(context, hello, ("tokenizer",), mailbox, lambda caller: receive, engine_pb2.EngineUp)  # type: ignore[arg-type]
+
+
 async def test_a_malformed_message_aborts_the_stream_and_leaves_its_traceback_at_debug(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A bug of this process looks like a malformed message: the traceback tells the two apart."""
+    """A bug of this process looks like a malformed message: the traceback shows which of the two it is."""
     broken = ValueError("3 bytes are no column")
 
     def receive(entry: Any) -> None:
@@ -43,14 +56,118 @@ async def test_a_malformed_message_aborts_the_stream_and_leaves_its_traceback_at
         engine_pb2.EngineDown(entries=[engine_pb2.EngineEntry(abort=pb.Abort(handle=1))]),
     ]
     with caplog.at_level(logging.DEBUG, "services.rpc.session"), pytest.raises(grpc.aio.AbortError) as aborted:
-        await Callee().converse(
-            Context(messages),  # type: ignore[arg-type]
-            make_hello("engine"),
-            ("tokenizer",),
-            StepMailbox(1),
-            lambda caller: receive,
-            engine_pb2.EngineUp,
-        )
+        await serve(Callee(), Context(messages), receive)
     assert aborted.value.args == (grpc.StatusCode.INVALID_ARGUMENT, "malformed message: 3 bytes are no column")
-    told = [(record.levelname, record.exc_info and record.exc_info[1]) for record in caplog.records]
-    assert told == [("WARNING", None), ("DEBUG", broken)]
+    records = [(record.levelname, record.exc_info and record.exc_info[1]) for record in caplog.records]
+    assert records == [("WARNING", None), ("DEBUG", broken)]
+
+
+async def test_a_stream_without_a_hello_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "HELLO_SECONDS", 0.01)
+
+    class SilentContext(Context):
+        async def read(self) -> Any:
+            await asyncio.Event().wait()
+
+    with pytest.raises(grpc.aio.AbortError) as aborted:
+        await serve(Callee(), SilentContext([]))
+    assert aborted.value.args[0] is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+async def test_a_caller_with_another_role_is_refused() -> None:
+    with pytest.raises(grpc.aio.AbortError) as aborted:
+        await serve(Callee(), Context([engine_pb2.EngineDown(hello=make_hello("shim"))]))
+    assert aborted.value.args == (grpc.StatusCode.FAILED_PRECONDITION, "role tokenizer expected, 'shim' there")
+
+
+async def test_close_streams_ends_open_streams_in_order() -> None:
+    """`serve_stream` returns, which a caller sees as the end of the stream; a failure would look like a death."""
+    callee, opened = Callee(), asyncio.Event()
+
+    class OpenContext(Context):
+        async def read(self) -> Any:
+            message = await super().read()
+            if message is grpc.aio.EOF:
+                opened.set()
+                await asyncio.Event().wait()
+            return message
+
+    stream = asyncio.create_task(serve(callee, OpenContext([engine_pb2.EngineDown(hello=make_hello("tokenizer"))])))
+    async with asyncio.timeout(10):
+        await opened.wait()
+        await callee.close_streams()
+        await stream
+
+
+def test_a_higher_attempt_aborts_a_lower_one() -> None:
+    attempts, aborted = Attempts(), []
+    key = ("tokenizer-1", 5, 1)
+    assert attempts.claim(key, 2, lambda: aborted.append(2))
+    assert not attempts.claim(key, 2, lambda: aborted.append(2)) and not attempts.claim(key, 1, lambda: None)
+    assert aborted == []
+    assert attempts.claim(key, 3, lambda: aborted.append(3)) and aborted == [2]
+    attempts.release(key, 2)
+    assert not attempts.claim(key, 3, lambda: None), "the end of attempt 2 leaves attempt 3 registered"
+    attempts.release(key, 3)
+    assert attempts.claim(key, 1, lambda: None)
+
+
+@pytest.fixture
+async def pipeline(socket_dir: Path) -> AsyncIterator[Pipeline]:
+    async with Pipeline(socket_dir).running() as running:
+        yield running
+
+
+async def test_a_higher_attempt_on_a_new_stream_supersedes_a_lower_one(pipeline: Pipeline) -> None:
+    """The caller reconnects before the callee has noticed the end of the old stream."""
+    hello = make_hello("tokenizer")
+    submit = engine_pb2.Submit(
+        request_id="r", attempt=1, prompt_token_ids=bytes([5, 0, 0, 0]), seed=1, choices=[pb.Choice(handle=1)],
+        sampling=pb.SamplingParams(max_tokens=200, ignore_eos=True),
+    )  # fmt: skip
+    async with open_channel(pipeline.engine_address) as channel, asyncio.timeout(20):
+        first, second, third = [await open_stream(channel, hello) for _ in range(3)]
+        await first.write(engine_pb2.EngineDown(entries=[engine_pb2.EngineEntry(submit=submit)]))
+        assert (await first.read()).step.accepted
+        resumed = engine_pb2.Submit()
+        resumed.CopyFrom(submit)
+        resumed.attempt = 2
+        await second.write(engine_pb2.EngineDown(entries=[engine_pb2.EngineEntry(submit=resumed)]))
+        assert (await next_terminal(first)).reason == pb.FINISH_REASON_ABORT
+        await third.write(engine_pb2.EngineDown(entries=[engine_pb2.EngineEntry(submit=submit)]))
+        finished = await next_terminal(second)
+        assert (finished.reason, finished.output_tokens) == (pb.FINISH_REASON_LENGTH, 200)
+
+
+async def test_a_higher_attempt_on_the_same_stream_takes_over_the_handle(pipeline: Pipeline) -> None:
+    """The caller gets one terminal message, of the highest attempt, and its abort ends that attempt."""
+    submit = engine_pb2.Submit(
+        request_id="r", attempt=1, prompt_token_ids=bytes([5, 0, 0, 0]), seed=1, choices=[pb.Choice(handle=1)],
+        sampling=pb.SamplingParams(max_tokens=200, ignore_eos=True),
+    )  # fmt: skip
+    async with open_channel(pipeline.engine_address) as channel, asyncio.timeout(20):
+        stream = await open_stream(channel, make_hello("tokenizer"))
+        for attempt in (1, 2):
+            submit.attempt = attempt
+            await stream.write(engine_pb2.EngineDown(entries=[engine_pb2.EngineEntry(submit=submit)]))
+        terminal = await next_terminal(stream)
+        assert (terminal.reason, terminal.output_tokens) == (pb.FINISH_REASON_LENGTH, 200)
+        submit.attempt = 3
+        await stream.write(engine_pb2.EngineDown(entries=[engine_pb2.EngineEntry(submit=submit)]))
+        submit.attempt = 4
+        await stream.write(engine_pb2.EngineDown(entries=[engine_pb2.EngineEntry(submit=submit)]))
+        await stream.write(engine_pb2.EngineDown(entries=[engine_pb2.EngineEntry(abort=pb.Abort(handle=1))]))
+        assert (await next_terminal(stream)).reason == pb.FINISH_REASON_ABORT
+
+
+async def test_a_handle_twice_in_a_submit_is_one_choice(pipeline: Pipeline) -> None:
+    submit = pipeline.submit("Hello!", max_tokens=3)
+    submit.attempt = 1
+    submit.choices.append(submit.choices[0])
+    async with open_channel(pipeline.tokenizer_address) as channel, asyncio.timeout(20):
+        stream = TextServiceStub(channel).Connect()
+        await stream.write(text_pb2.TextDown(hello=make_hello("shim"), entries=[text_pb2.TextEntry(submit=submit)]))
+        terminals: list[text_pb2.TextTerminal] = []
+        while not terminals:
+            terminals += (await stream.read()).batch.terminals
+        assert [terminal.output_tokens for terminal in terminals] == [3]

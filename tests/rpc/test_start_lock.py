@@ -1,4 +1,4 @@
-"""The start_lock is held for one request that starts alone. A holder without such a request blocks no other caller."""
+"""The start lock is held for one request that starts alone. A holder without such a request blocks no other caller."""
 
 import asyncio
 import time
@@ -15,15 +15,14 @@ from services.rpc.hello import make_hello
 from services.rpc.start_lock import IDLE_SECONDS, StartLock
 from services.rpc.transport import open_channel
 from tests.rpc.pipeline import Pipeline
-from tests.rpc.streams import next_terminal, open_stream
-from tests.rpc.test_strikes_over_streams import short_work
+from tests.rpc.streams import next_terminal, open_stream, short_request
 
-PATIENCE = 5.0  # on a busy machine; before, there was no end
+PATIENCE = 5.0  # seconds, on a busy machine; without the timeout a caller waited for ever
 
 
 @pytest.mark.parametrize("edge", ["engine", "tokenizer"])
 async def test_an_idle_holder_does_not_stop_the_others(socket_dir: Path, edge: str) -> None:
-    """Before, no other request started for as long as the call was open: these requests had no end."""
+    """Although its call stays open."""
     async with Pipeline(socket_dir).running() as pipeline, asyncio.timeout(30):
         address, stub, role = {
             "engine": (pipeline.engine_address, EngineServiceStub, "tokenizer"),
@@ -41,7 +40,7 @@ async def test_an_idle_holder_does_not_stop_the_others(socket_dir: Path, edge: s
 
 
 class Context:
-    """Of a caller that stays."""
+    """The gRPC context of a caller that keeps its call open."""
 
     def __init__(self) -> None:
         self.granted = asyncio.Event()
@@ -58,19 +57,19 @@ async def test_one_request_of_its_holder_starts_alone() -> None:
     await context.granted.wait()
     assert not start_lock.start_alone(others, [1])
     assert start_lock.start_alone(mine, [1, 2])
-    assert not start_lock.start_alone(mine, [3]), "one for each time that it holds the start lock"
+    assert not start_lock.start_alone(mine, [3]), "one request per grant"
     await asyncio.wait([holding], timeout=2 * IDLE_SECONDS)
-    assert not holding.done(), "a long prefill is no idleness"
+    assert not holding.done(), "a holder with a long prefill is not idle"
     waiting = asyncio.create_task(start_lock.may_start(others))
-    start_lock.end((mine.instance, mine.epoch, 1))
-    start_lock.token((mine.instance, mine.epoch, 3))  # of another request
+    start_lock.on_end((mine.instance, mine.epoch, 1))
+    start_lock.on_first_token((mine.instance, mine.epoch, 3))  # a choice of another request
     await asyncio.wait([holding], timeout=2 * IDLE_SECONDS)
-    assert not holding.done() and not waiting.done(), "its other choice has not started"
-    start_lock.token((mine.instance, mine.epoch, 2))
+    assert not holding.done() and not waiting.done(), "its other choice has no token yet"
+    start_lock.on_first_token((mine.instance, mine.epoch, 2))
     await asyncio.wait_for(asyncio.gather(holding, waiting), PATIENCE)
 
 
-async def test_between_two_holders_the_others_start() -> None:
+async def test_between_two_grants_other_requests_start() -> None:
     start_lock, mine, others = StartLock(), make_hello("tokenizer"), make_hello("tokenizer")
     first, second = Context(), Context()
     holding = [asyncio.create_task(start_lock.hold(mine, context)) for context in (first, second)]  # type: ignore[arg-type]
@@ -90,10 +89,10 @@ async def first_end(stream: Any) -> None:
 
 
 async def test_alone_counts_only_with_the_start_lock(socket_dir: Path) -> None:
-    """Before, such a request had the engine to itself until its first token: 10 s instead of 0.13 s for the others."""
+    """Otherwise a request that claims to be a suspect would stop all others until its first token."""
     engine = Pipeline(socket_dir)
     async with engine.running(), open_channel(engine.engine_address) as channel, asyncio.timeout(30):
-        greedy, other = [await open_stream(channel, make_hello("tokenizer")) for _ in range(2)]
+        suspects, other = [await open_stream(channel, make_hello("tokenizer")) for _ in range(2)]
         long_prompt = engine_pb2.Submit(
             attempt=1,
             prompt_token_ids=pack_u32([5] * 200),
@@ -105,29 +104,48 @@ async def test_alone_counts_only_with_the_start_lock(socket_dir: Path) -> None:
         for handle in range(1, 8):
             long_prompt.choices[0].handle = handle
             entries.append(engine_pb2.EngineEntry(submit=long_prompt))
-        await greedy.write(engine_pb2.EngineDown(entries=entries))
-        await other.write(short_work(1))
+        await suspects.write(engine_pb2.EngineDown(entries=entries))
+        await other.write(short_request(1))
         first = asyncio.create_task(next_terminal(other))
-        last = asyncio.create_task(first_end(greedy))
+        last = asyncio.create_task(first_end(suspects))
         done, _ = await asyncio.wait([first, last], return_when=asyncio.FIRST_COMPLETED)
-        assert first in done, "three tokens are there before forty"
+        assert first in done, "three tokens take less time than forty"
         await last
 
 
-async def test_an_attempt_that_is_dropped_leaves_the_start_lock(socket_dir: Path) -> None:
-    """A stale attempt never brings a token: it must not hold the start lock for ever."""
+async def test_an_attempt_that_is_dropped_does_not_keep_the_start_lock(socket_dir: Path) -> None:
+    """A dropped attempt has no first token and no terminal message that would end the grant."""
     engine = Pipeline(socket_dir)
     async with engine.running() as pipeline, open_channel(engine.engine_address) as channel, asyncio.timeout(30):
         hello = make_hello("tokenizer")
         stream = await open_stream(channel, hello)
-        long_work = short_work(1)
+        long_work = short_request(1)
         long_work.entries[0].submit.sampling.max_tokens = 200
         await stream.write(long_work)
         await stream.read()
         start_lock = EngineServiceStub(channel).HoldStartLock(hello)
         await start_lock.read()
-        await stream.write(short_work(1, alone=True))  # the same attempt again
+        await stream.write(short_request(1, alone=True))  # the same attempt again
         began = time.monotonic()
         await pipeline.fold(pipeline.submit("Hello!", max_tokens=2))
         assert time.monotonic() - began < PATIENCE
         start_lock.cancel()
+
+
+async def test_no_request_of_another_caller_starts_while_the_lock_is_held(socket_dir: Path) -> None:
+    engine = Pipeline(socket_dir)
+    async with engine.running(), open_channel(engine.engine_address) as channel, asyncio.timeout(30):
+        mine, others = make_hello("tokenizer"), make_hello("tokenizer")
+        my_stream, other_stream = await open_stream(channel, mine), await open_stream(channel, others)
+        start_locks = [EngineServiceStub(channel).HoldStartLock(hello) for hello in (mine, others)]
+        await start_locks[0].read()
+        await other_stream.write(short_request(1))
+        for handle in range(1, 4):
+            await my_stream.write(short_request(handle))
+            await next_terminal(my_stream)
+        waiting = [asyncio.create_task(next_terminal(other_stream)), asyncio.create_task(start_locks[1].read())]
+        done, _ = await asyncio.wait(waiting, timeout=0.1)
+        assert not done
+        start_locks[0].cancel()
+        await asyncio.gather(*waiting)
+        start_locks[1].cancel()

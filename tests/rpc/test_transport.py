@@ -1,4 +1,4 @@
-"""A server that is told to stop while it starts."""
+"""A gRPC server that is cancelled while it starts."""
 
 import asyncio
 from pathlib import Path
@@ -10,7 +10,7 @@ from services.rpc.transport import RpcServer
 
 @pytest.mark.parametrize("turns", range(6))
 async def test_a_start_that_is_cancelled_leaves_no_running_server(socket_dir: Path, turns: int) -> None:
-    """`turns` of the event loop come before the cancellation: some of them meet a server that runs already."""
+    """The cancellation follows after `turns` of the event loop, at some of which the server runs already."""
     server = RpcServer(f"unix:{socket_dir}/socket")
     starting = asyncio.create_task(server.start())
     for _ in range(turns):

@@ -1,4 +1,4 @@
-"""Other peers on the worker's socket are dropped or refused; engine and worker go on as if nothing had happened."""
+"""Other peers on the worker's socket are dropped or refused. Engine and worker go on, and no answer changes."""
 
 import asyncio
 import socket
@@ -30,7 +30,7 @@ def send_raw_garbage(path: str) -> None:
 
 
 def dealer(path: str, frames: list[bytes]) -> bytes | None:
-    """Sends frames as a ZeroMQ peer would; the answer, if one comes."""
+    """Sends frames as a ZeroMQ peer does. Returns the answer, or None after two seconds."""
     peer = zmq.Context.instance().socket(zmq.DEALER)
     try:
         peer.setsockopt(zmq.LINGER, 200)
@@ -63,7 +63,7 @@ def say_hello_in_another_protocol(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "intrude",
+    "connect",
     [
         connect_and_leave,
         send_raw_garbage,
@@ -74,11 +74,11 @@ def say_hello_in_another_protocol(path: str) -> None:
     ],
 )
 async def test_an_unknown_peer_changes_no_answer(
-    pipeline: Pipeline, socket_dir: Path, intrude: Callable[[str], None]
+    pipeline: Pipeline, socket_dir: Path, connect: Callable[[str], None]
 ) -> None:
     expected = await pipeline.fold(pipeline.submit("Hello!", max_tokens=50))
     running = asyncio.create_task(pipeline.fold(pipeline.submit("Hello!", max_tokens=50)))
-    await asyncio.to_thread(intrude, str(socket_dir / "worker.sock"))
+    await asyncio.to_thread(connect, str(socket_dir / "worker.sock"))
     assert (await running)[0].token_ids == expected[0].token_ids
     again = await pipeline.fold(pipeline.submit("Hello!", max_tokens=50))
     assert again[0].token_ids == expected[0].token_ids

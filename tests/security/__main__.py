@@ -1,5 +1,5 @@
-"""`make hostile`: 50,000 malformed frames and calls on each edge between processes, by a peer that has the deployment's
-secret and by one that has not. `--frames N --seed N` repeats a run in part."""
+"""`make hostile`: 50,000 malformed frames and calls on each edge between processes, with the deployment's secret and
+without it. `--frames N --seed N` repeats a run with fewer frames."""
 
 import argparse
 import tempfile
@@ -11,7 +11,7 @@ from tests.security.hostile import run
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--frames", type=int, default=50_000, help="of each attack")
+    parser.add_argument("--frames", type=int, default=50_000, help="frames of each attack")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, Deployment(Path(folder)).running() as deployment:

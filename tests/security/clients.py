@@ -1,4 +1,4 @@
-"""Seeded clients that stream while something goes on beside them: each checks its bytes, and notes its longest wait."""
+"""Seeded clients that stream during an attack: each checks its answers and records its longest wait for a chunk."""
 
 import json
 import threading
@@ -26,15 +26,15 @@ def question(client: int) -> dict[str, Any]:
 
 
 @dataclass
-class Seen:
-    """By one client: its answer and how that ended, wherever chunks were cut; and its longest wait for a next chunk."""
+class Received:
+    """One answer as its client received it, with the finish reason, and the longest wait between two chunks."""
 
     answer: str = ""
     longest_wait: float = 0.0
 
 
-def ask(url: str, client: int) -> Seen:
-    seen, before = Seen(), time.monotonic()
+def ask(url: str, client: int) -> Received:
+    received, before = Received(), time.monotonic()
     with (
         httpx.Client(timeout=60, **PLAIN_HTTP) as http,
         http.stream("POST", f"{url}/v1/chat/completions", json=question(client)) as response,
@@ -42,34 +42,34 @@ def ask(url: str, client: int) -> Seen:
         assert response.status_code == 200, response.read()
         for line in response.iter_lines():
             now = time.monotonic()
-            seen.longest_wait, before = max(seen.longest_wait, now - before), now
+            received.longest_wait, before = max(received.longest_wait, now - before), now
             if line.startswith("data: {"):
                 chunk = json.loads(line.removeprefix("data: "))
                 assert "error" not in chunk, chunk
                 for choice in chunk["choices"]:
-                    seen.answer += choice["delta"].get("content") or ""
-                    seen.answer += f" [{choice['finish_reason']}]" if choice["finish_reason"] else ""
-    return seen
+                    received.answer += choice["delta"].get("content") or ""
+                    received.answer += f" [{choice['finish_reason']}]" if choice["finish_reason"] else ""
+    return received
 
 
 @dataclass
 class Clients:
-    """As a context manager they ask again and again, until its end; the first failure is raised there."""
+    """A context manager: inside, all clients send requests in a loop. The end raises the first failure."""
 
     url: str
     expected: list[str]
-    waits: list[float] = field(default_factory=list)  # the longest of each answer
+    waits: list[float] = field(default_factory=list)  # the longest wait of each answer
     failures: list[BaseException] = field(default_factory=list)
 
     def __enter__(self) -> "Clients":
-        self._over = threading.Event()
+        self._stop = threading.Event()
         self._threads = [threading.Thread(target=self._run, args=(client,)) for client in range(NUM_CLIENTS)]
         for thread in self._threads:
             thread.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._over.set()
+        self._stop.set()
         for thread in self._threads:
             thread.join()
         if self.failures and exception[0] is None:
@@ -85,10 +85,10 @@ class Clients:
 
     def _run(self, client: int) -> None:
         try:
-            while not self._over.is_set():
-                seen = ask(self.url, client)
-                assert seen.answer == self.expected[client], f"client {client} got another answer"
-                self.waits.append(seen.longest_wait)
+            while not self._stop.is_set():
+                received = ask(self.url, client)
+                assert received.answer == self.expected[client], f"client {client} got another answer"
+                self.waits.append(received.longest_wait)
         except BaseException as error:
             self.failures.append(error)
 

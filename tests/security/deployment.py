@@ -1,4 +1,4 @@
-"""The four roles over TCP with one secret, as compose.yaml starts them, but on this machine's loopback address."""
+"""The four roles over TCP with one secret, as compose.yaml starts them, but on the loopback address."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ import httpx
 from tests.e2e.harness import PLAIN_HTTP, START_SECONDS, TANDEM, wait_for
 from tests.security.peers import OURS, free_address
 
-KV_CACHE = "--kv-cache-memory-bytes=32M"  # small: its memory is taken as it is used
+KV_CACHE = "--kv-cache-memory-bytes=32M"  # small, because its memory is allocated on first use
 
 
 class Deployment:
@@ -20,9 +20,9 @@ class Deployment:
         self.secret = folder / "secret"
         self.secret.write_bytes(OURS.value)
         self.tokenizer, self.engine, self.worker = (free_address() for _ in range(3))
-        self.front, *self.monitors = (free_address() for _ in range(4))
+        self.front, *self.metrics_addresses = (free_address() for _ in range(4))
         self.url = f"http://{self.front}"
-        tokenizer, engine, worker = (f"--metrics-listen={address}" for address in self.monitors)
+        tokenizer, engine, worker = (f"--metrics-listen={address}" for address in self.metrics_addresses)
         host, _, port = self.front.rpartition(":")
         self._commands = {
             "worker": ["worker", model, f"--engine=tcp://{self.worker}", KV_CACHE, worker],
@@ -43,7 +43,7 @@ class Deployment:
 
     @contextlib.contextmanager
     def started(self, **other_secrets: Path) -> "Iterator[Deployment]":
-        """`other_secrets`: of roles that have another one."""
+        """Starts all processes. `other_secrets` are secret files, by role, instead of the deployment's."""
         try:
             for role, command in self._commands.items():
                 env = self._env | {"TANDEM_CLUSTER_SECRET_FILE": str(other_secrets.get(role, self.secret))}
@@ -71,15 +71,15 @@ class Deployment:
 
     @property
     def log(self) -> str:
-        """Without the line of each request."""
+        """All log lines except those of single requests."""
         return "".join(line for lines in self.lines.values() for line in lines if "request finished" not in line)
 
     def healthy(self) -> bool:
-        answers = [httpx.get(f"http://{address}/health", timeout=5, **PLAIN_HTTP) for address in self.monitors]
+        answers = [httpx.get(f"http://{address}/health", timeout=5, **PLAIN_HTTP) for address in self.metrics_addresses]
         return all(answer.status_code == 200 for answer in answers)
 
     def memory(self) -> dict[str, int]:
-        """Resident bytes that are each process's own."""
+        """Returns the resident bytes of each process that it shares with no other."""
         return {
             role: 1024 * sum(
                 int(line.split()[1]) for line in Path(f"/proc/{process.pid}/status").read_text().splitlines()

@@ -1,4 +1,4 @@
-"""Goes through all attacks on one deployment, beside seeded clients, and says what each of them did."""
+"""Runs all attacks on one deployment while seeded clients stream, and checks answers, waits, logs and memory."""
 
 import time
 from collections.abc import Callable
@@ -9,15 +9,15 @@ from tests.security.clients import NUM_CLIENTS, Clients, expected_answers
 from tests.security.deployment import Deployment
 
 PATIENCE = 1.0  # seconds that a client may wait longer than without an attack
-MAX_MIB = 64  # that a process may have more afterwards: allocators keep what a flood needed
-MAX_DESCRIPTORS = 2  # the same
-USUAL_ANSWERS = 10 * NUM_CLIENTS  # without an attack
-ANSWER_SECONDS = 120.0  # in which they come
-SETTLE_SECONDS = 30.0  # in which connections are closed: their timeouts are in rpc/transport.py and zmq_options.py
+MAX_MIB = 64  # allowed growth of a process: allocators keep memory that an attack needed
+MAX_DESCRIPTORS = 2  # allowed growth of a process
+USUAL_ANSWERS = 10 * NUM_CLIENTS  # measured without an attack
+ANSWER_SECONDS = 120.0  # timeout for the usual answers
+SETTLE_SECONDS = 30.0  # timeout until connections are closed: see rpc/transport.py and zeromq/socket_options.py
 
 
 class Growth:
-    """What each process has more of than when this was made."""
+    """Growth of each process, in memory and descriptors, since this object was made."""
 
     def __init__(self, at: Deployment) -> None:
         self._at = at
@@ -33,22 +33,22 @@ class Growth:
         return max(self.mib().values()) < MAX_MIB and max(self.descriptors().values()) <= MAX_DESCRIPTORS
 
 
-def run(at: Deployment, num_frames: int, seed: int, tell: Callable[[str], None], patience: float = PATIENCE) -> None:
-    """Raises AssertionError with what went wrong."""
+def run(at: Deployment, num_frames: int, seed: int, report: Callable[[str], None], patience: float = PATIENCE) -> None:
+    """Calls `report` with one line per attack. Raises AssertionError when a check fails."""
     expected = expected_answers(at.url)
     assert expected_answers(at.url) == expected, "the answers are the same without an attack"
     with Clients(at.url, expected) as clients:
         wait_for(lambda: clients.num_answers >= USUAL_ANSWERS or clients.failures, "usual answers", ANSWER_SECONDS)
     usual = clients.longest_wait
     growth = Growth(at)
-    tell(f"without an attack: {clients.num_answers} answers, longest wait {usual:.2f} s")
+    report(f"without an attack: {clients.num_answers} answers, longest wait {usual:.2f} s")
     for index, (name, attack) in enumerate(attacks(at).items()):
         began = time.monotonic()
         with Clients(at.url, expected) as clients:
             attack(num_frames, seed + index)
         seconds = time.monotonic() - began
-        tell(f"{name}: {num_frames} frames in {seconds:.1f} s, {clients.num_answers} answers,"
-             f" longest wait {clients.longest_wait:.2f} s")  # fmt: skip
+        report(f"{name}: {num_frames} frames in {seconds:.1f} s, {clients.num_answers} answers,"
+               f" longest wait {clients.longest_wait:.2f} s")  # fmt: skip
         assert not at.ended, f"{name}: {at.ended} ended\n{at.log}"
         assert "Traceback" not in at.log, f"{name}:\n{at.log}"
         assert clients.longest_wait < usual + patience, f"{name}: a client waited {clients.longest_wait:.2f} s"
@@ -57,4 +57,4 @@ def run(at: Deployment, num_frames: int, seed: int, tell: Callable[[str], None],
         wait_for(growth.is_small, "memory and descriptors are as before", SETTLE_SECONDS)
     finally:
         lines = sum(len(lines) for lines in at.lines.values())
-        tell(f"MiB more than before: {growth.mib()}; descriptors: {growth.descriptors()}; lines in the logs: {lines}")
+        report(f"MiB more than before: {growth.mib()}; descriptors: {growth.descriptors()}; lines in the logs: {lines}")

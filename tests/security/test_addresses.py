@@ -1,4 +1,4 @@
-"""Without a secret the edges are Unix sockets in a directory of this user alone; all else is refused by name."""
+"""Without a secret, the edges must be Unix sockets in a directory of mode 0700; each other address is refused."""
 
 import os
 from collections.abc import Callable
@@ -19,18 +19,18 @@ OTHER_USER = 65534
 
 
 @pytest.mark.parametrize("form", ["unix:{}/a.sock", "unix://{}/a.sock", "ipc://{}/a.sock", "unix:{}//a.sock"])
-def test_a_directory_of_this_user_alone_is_enough(socket_dir: Path, form: str) -> None:
+def test_a_socket_in_a_private_directory_needs_no_secret(socket_dir: Path, form: str) -> None:
     kind = form.partition("{")[0].replace("unix://", "unix:")
     assert check_address(form.format(socket_dir), None, kind) is None
     assert check_address(form.format(socket_dir), OURS, kind) is None, "a Unix socket needs no key"
 
 
-def test_what_grpc_would_read_otherwise_is_refused(socket_dir: Path) -> None:
-    with pytest.raises(Fatal, match="decodes the character %"):
+def test_a_path_that_grpc_or_zeromq_would_misread_is_refused(socket_dir: Path) -> None:
+    with pytest.raises(Fatal, match="the path contains %, which gRPC decodes"):
         check_address(f"unix:{socket_dir}/%2e%2e%2fa.sock", None)
-    with pytest.raises(Fatal, match="is written unix:PATH here"):
+    with pytest.raises(Fatal, match="write the path of a Unix socket as unix:PATH here"):
         check_address(f"ipc://{socket_dir}/a.sock", None)
-    with pytest.raises(Fatal, match="is written ipc://PATH here"):
+    with pytest.raises(Fatal, match="write the path of a Unix socket as ipc://PATH here"):
         check_address(f"unix:{socket_dir}/a.sock", None, ZEROMQ)
 
 
@@ -47,7 +47,7 @@ def test_tcp_needs_a_secret(address: str) -> None:
 
 
 @pytest.mark.parametrize("address", ["unix-abstract:a", "unix:@a", "ipc://@a", "ipc://*"])
-def test_a_socket_without_a_place_is_refused(address: str) -> None:
+def test_a_socket_outside_a_directory_is_refused(address: str) -> None:
     with pytest.raises(Fatal, match="every user of this machine can connect"):
         check_address(address, OURS)
 
@@ -61,7 +61,7 @@ def test_a_directory_that_others_can_enter_is_refused(tmp_path: Path, mode: int)
         check_address(f"unix:{folder}/a.sock", None)
 
 
-def test_what_is_no_directory_of_this_user_is_refused(tmp_path: Path, socket_dir: Path) -> None:
+def test_a_path_that_is_no_directory_is_refused(tmp_path: Path, socket_dir: Path) -> None:
     (tmp_path / "link").symlink_to(socket_dir)
     (tmp_path / "file").touch()
     for name, said in (("link", "is not a directory"), ("file", "is not a directory"), ("none", "No such file")):
@@ -74,7 +74,7 @@ def test_a_directory_of_another_user_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "theirs"
     folder.mkdir(mode=0o700)
     os.chown(folder, OTHER_USER, OTHER_USER)
-    with pytest.raises(Fatal, match=f"belongs to user {OTHER_USER}, and this is 0"):
+    with pytest.raises(Fatal, match=f"belongs to user {OTHER_USER}, not to 0"):
         check_address(f"ipc://{folder}/a.sock", None, ZEROMQ)
 
 
@@ -88,7 +88,7 @@ def test_a_directory_of_another_user_is_refused(tmp_path: Path) -> None:
     ],
     ids=["gRPC server", "gRPC channel", "engine's ZeroMQ", "worker's ZeroMQ"],
 )
-async def test_every_end_of_every_edge_asks(use: Callable[[], object]) -> None:
+async def test_every_end_of_every_edge_needs_a_secret(use: Callable[[], object]) -> None:
     with pytest.raises(Fatal, match="TCP between processes needs a shared secret"):
         use()
 
@@ -104,7 +104,7 @@ async def test_every_end_of_every_edge_asks(use: Callable[[], object]) -> None:
     ],
     ids=lambda args: " ".join(args),
 )
-def test_a_role_says_so_in_one_line(args: list[str]) -> None:
+def test_a_role_refuses_in_one_line(args: list[str]) -> None:
     ended = run_tandem(*args)
     assert ended.returncode == 1
     assert [line for line in ended.stderr.splitlines() if line.startswith(f"tandem {args[0]}: error: ")]

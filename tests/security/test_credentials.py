@@ -1,4 +1,4 @@
-"""`tandem new-secret` and `tandem internal-credentials`; and the client of docs/security.md, which lives from them."""
+"""`tandem new-secret` and `tandem internal-credentials`, and the client in docs/security.md, which uses their files."""
 
 import asyncio
 import re
@@ -21,7 +21,7 @@ def mode_of(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_a_new_secret_is_made_once(tmp_path: Path) -> None:
+def test_a_new_secret_does_not_overwrite_an_old_one(tmp_path: Path) -> None:
     file = tmp_path / "secret"
     assert run_tandem("new-secret", f"--out={file}").stdout == f"{file}: a new secret\n"
     content = file.read_bytes()
@@ -45,12 +45,12 @@ def test_a_new_secret_is_made_once(tmp_path: Path) -> None:
         (["internal-credentials", "--out=x"], 1, "error: --cluster-secret-file is missing"),
     ],
 )
-def test_what_is_missing_is_named(args: list[str], status: int, said: str) -> None:
+def test_a_missing_option_is_named(args: list[str], status: int, said: str) -> None:
     ended = run_tandem(*args)
     assert (ended.returncode, ended.stdout) == (status, "") and said in ended.stderr
 
 
-def test_a_broken_secret_is_no_secret(tmp_path: Path) -> None:
+def test_an_empty_secret_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "secret").touch()
     ended = run_tandem("new-secret", f"--out={tmp_path}/secret")
     assert ended.returncode == 1 and "this one has 0" in ended.stderr
@@ -60,7 +60,7 @@ async def test_the_client_of_the_documentation(tmp_path: Path) -> None:
     secret, folder = tmp_path / "secret", tmp_path / "credentials"
     secret.write_bytes(OURS.value)
     command = ["internal-credentials", f"--cluster-secret-file={secret}", f"--out={folder}"]
-    for _ in range(2):  # the second writes over the first
+    for _ in range(2):  # the second run replaces the files
         assert (await asyncio.to_thread(run_tandem, *command)).returncode == 0
     assert mode_of(folder) == 0o700
     assert {file.name: mode_of(file) for file in folder.iterdir()} == dict.fromkeys(
@@ -80,7 +80,7 @@ async def test_the_client_of_the_documentation(tmp_path: Path) -> None:
     assert (ended.stdout, ended.returncode) == ("0 running, 0 waiting\n", 0), ended.stderr
 
 
-def test_every_test_that_the_page_names_is_there() -> None:
+def test_every_test_that_the_page_names_exists() -> None:
     rows = [line.split("|") for line in PAGE.splitlines() if re.match(r"\| CVE-\d", line)]
     named = {(file, name) for row in rows for file, name in re.findall(r"`([\w/]+\.py)::(\w+)`", row[5])}
     assert len(rows) > 35 and all("`" in row[5] for row in rows), "each row names a test"

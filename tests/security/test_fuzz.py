@@ -1,6 +1,6 @@
-"""Random messages, well-formed and malformed: each is read or refused, and nothing else happens.
+"""Random messages, well-formed and malformed: each is accepted, or refused with the expected exception.
 
-Every example follows from a fixed seed; messages that the parsers accept go on to the code that reads them.
+All examples depend on a fixed seed. Messages that the parsers accept are passed to the code that uses them.
 """
 
 import random
@@ -35,15 +35,15 @@ from services.shim.tokenizer_client import TokenizerClient
 from services.tokenizer.engine_client import EngineCall, EngineClient
 from tests.engine_core.test_async import make_scheduler
 from tests.fakes import make_facts
-from tests.rpc.pipeline import silent_record
-from tests.security.attacks import odd, spoiled
+from tests.rpc.pipeline import silent_telemetry
+from tests.security.malformed import mutated, set_odd_values
 from tests.worker.test_plan_check import CHECK, PLAN
 
 NUM_FRAMES, NUM_MESSAGES = 20_000, 4_000
 
 
-def odd_value(value: Any, source: random.Random) -> Any:
-    """Another one of its type, or of none that is expected."""
+def odd_value(value: Any, rng: random.Random) -> Any:
+    """Returns an unexpected value, of the same type or another one."""
     others = [
         None,
         -1,
@@ -60,42 +60,43 @@ def odd_value(value: Any, source: random.Random) -> Any:
         1.5,
         True,
     ]
-    if isinstance(value, list) and value and source.random() < 0.7:
+    if isinstance(value, list) and value and rng.random() < 0.7:
         changed = list(value)
-        place = source.randrange(len(changed))
-        changed[place] = odd_value(changed[place], source)
+        place = rng.randrange(len(changed))
+        changed[place] = odd_value(changed[place], rng)
         return changed
-    if isinstance(value, dict) and value and source.random() < 0.9:
-        name = source.choice(list(value))
-        return value | {name: odd_value(value[name], source)}
-    return source.choice(others)
+    if isinstance(value, dict) and value and rng.random() < 0.9:
+        name = rng.choice(list(value))
+        return value | {name: odd_value(value[name], rng)}
+    return rng.choice(others)
 
 
-def frames(messages: list[Any], source: random.Random) -> Any:
-    """Some with bytes that are wrong, some with values, and some as they ought to be."""
+def frames(messages: list[Any], rng: random.Random) -> Any:
+    """Yields encoded messages: some with mutated bytes, some with odd values, some valid."""
     plain = [(encode(message), msgspec.msgpack.decode(encode(message))) for message in messages]
     for _ in range(NUM_FRAMES):
-        content, values = source.choice(plain)
-        kind = source.random()
-        yield content if kind < 0.1 else spoiled(content, source) if kind < 0.5 else encode(odd_value(values, source))
+        content, values = rng.choice(plain)
+        kind = rng.random()
+        yield content if kind < 0.1 else mutated(content, rng) if kind < 0.5 else encode(odd_value(values, rng))
 
 
 def read_frames(
-    messages: list[Any], source: random.Random, decode: Callable[[list[bytes]], Any], use: Callable[[Any], bool]
+    messages: list[Any], rng: random.Random, decode: Callable[[list[bytes]], Any], use: Callable[[Any], bool]
 ) -> None:
-    """Decodes and uses frames; `use` returns whether its check has passed a message. Each outcome occurs often."""
-    seen = {"refused": 0, "read": 0, "used": 0}
-    for frame in frames(messages, source):
+    """Decodes frames and uses the messages; `use` returns whether it checks messages of this kind. Asserts that each
+    outcome occurs often."""
+    seen = {"refused": 0, "decoded": 0, "used": 0}
+    for frame in frames(messages, rng):
         try:
             message = decode([frame])
-            seen["read"] += 1
+            seen["decoded"] += 1
             seen["used"] += use(message)
         except BadMessage:
             seen["refused"] += 1
     assert min(seen.values()) > 50, seen
 
 
-def test_frames_of_a_worker() -> None:
+def test_random_frames_of_a_worker() -> None:
     good = StepResult(
         7, 1, *(pack_i32(column) for column in ([1, 2], [0, 0], [1, 1], [7, 8], [1, 1], [7, 8])), b"\0" * 8
     )
@@ -112,7 +113,7 @@ def test_frames_of_a_worker() -> None:
     read_frames(messages, random.Random(1), decode_from_worker, use)
 
 
-def test_frames_of_an_engine() -> None:
+def test_random_frames_of_an_engine() -> None:
     def use(message: Any) -> bool:
         if isinstance(message, Step):
             CHECK(message.plan)
@@ -121,8 +122,8 @@ def test_frames_of_an_engine() -> None:
     read_frames([BatchLimits(PROTOCOL, 8, 64), Step(PLAN), Refused("no")], random.Random(2), decode_from_engine, use)
 
 
-class Up:
-    """A link whose peer is there."""
+class FakeLink:
+    """A link that is up."""
 
     def __init__(self) -> None:
         self.peer = pb.Hello(epoch=5, engine=pb.EngineFacts(vocab_size=100))
@@ -130,17 +131,19 @@ class Up:
     def put(self, entry: Any) -> None: ...
 
 
-class Silent:
+class NoListener:
     def accepted(self, *seen: Any) -> None: ...
     def tokens(self, *seen: Any) -> None: ...
     def ended(self, *seen: Any) -> None: ...
 
 
-def is_read(client: Any, link: Up, up: Message, source: random.Random, change: Callable[[], None] | None) -> bool:
-    """Whether the client reads the message, with values changed by `change`, or without it with bytes changed."""
+def is_accepted(
+    client: Any, link: FakeLink, up: Message, rng: random.Random, change: Callable[[], None] | None
+) -> bool:
+    """Returns whether the client accepts the message, changed by `change` or, if None, by mutated bytes."""
     try:
         if change is None:
-            up = type(up).FromString(spoiled(up.SerializeToString(), source))
+            up = type(up).FromString(mutated(up.SerializeToString(), rng))
         else:
             change()
         client.receive(link, up)
@@ -149,14 +152,14 @@ def is_read(client: Any, link: Up, up: Message, source: random.Random, change: C
         return False
 
 
-@pytest.mark.parametrize("spoil", [False, True])
-async def test_messages_of_an_engine(spoil: bool) -> None:
-    source, seen = random.Random(3), [0, 0]
-    client, link = EngineClient((), make_hello("tokenizer")), Up()
+@pytest.mark.parametrize("mutate", [False, True])
+async def test_random_messages_of_an_engine(mutate: bool) -> None:
+    rng, seen = random.Random(3), [0, 0]
+    client, link = EngineClient((), make_hello("tokenizer")), FakeLink()
     client.link_up(link)  # type: ignore[arg-type]
     for _ in range(NUM_MESSAGES):
         handle = client.dispatcher.new_handle()
-        client.dispatcher.start(EngineCall(engine_pb2.Submit(choices=[pb.Choice(handle=handle)]), Silent()))
+        client.dispatcher.start(EngineCall(engine_pb2.Submit(choices=[pb.Choice(handle=handle)]), NoListener()))
         up = engine_pb2.EngineUp(
             step=engine_pb2.StepBatch(
                 epoch=5, handles=pack_i32([handle]), start_indices=pack_i32([0]), counts=pack_i32([1]),
@@ -166,22 +169,22 @@ async def test_messages_of_an_engine(spoil: bool) -> None:
         )  # fmt: skip
 
         def change(up: engine_pb2.EngineUp = up) -> None:
-            odd(up.step, source)
+            set_odd_values(up.step, rng)
             up.step.epoch = 5
 
-        seen[is_read(client, link, up, source, None if spoil else change)] += 1
+        seen[is_accepted(client, link, up, rng, None if mutate else change)] += 1
     assert min(seen) > 100, seen
 
 
-@pytest.mark.parametrize("spoil", [False, True])
-async def test_messages_of_a_tokenizer(spoil: bool) -> None:
-    source, seen = random.Random(4), [0, 0]
-    client, link = TokenizerClient((), make_hello("shim")), Up()
+@pytest.mark.parametrize("mutate", [False, True])
+async def test_random_messages_of_a_tokenizer(mutate: bool) -> None:
+    rng, seen = random.Random(4), [0, 0]
+    client, link = TokenizerClient((), make_hello("shim")), FakeLink()
     client.link_up(link)  # type: ignore[arg-type]
     for _ in range(NUM_MESSAGES):
         handle = client.dispatcher.new_handle()
         submit = text_pb2.TextSubmit(choices=[pb.Choice(handle=handle)])
-        generation = Generation(client, [submit], silent_record(), set())
+        generation = Generation(client, [submit], silent_telemetry(), set())
         up = text_pb2.TextUp(
             batch=text_pb2.TextBatch(
                 epoch=5,
@@ -192,11 +195,11 @@ async def test_messages_of_a_tokenizer(spoil: bool) -> None:
         )
 
         def change(up: text_pb2.TextUp = up, handle: int = handle) -> None:
-            odd(up.batch, source)
+            set_odd_values(up.batch, rng)
             up.batch.epoch = 5
             for one in (*up.batch.accepted, *up.batch.events, *up.batch.terminals):
-                one.handle = handle if source.random() < 0.8 else one.handle
+                one.handle = handle if rng.random() < 0.8 else one.handle
 
-        seen[is_read(client, link, up, source, None if spoil else change)] += 1
+        seen[is_accepted(client, link, up, rng, None if mutate else change)] += 1
         generation.close()
     assert min(seen) > 100, seen

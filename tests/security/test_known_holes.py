@@ -1,4 +1,4 @@
-"""Public holes of other servers, tried on this one (docs/security.md names the CVE of each)."""
+"""Published vulnerabilities of other servers, tried on this one (docs/security.md lists the CVEs)."""
 
 import contextlib
 import json
@@ -29,14 +29,14 @@ async def api(folder: Path, **options: str) -> AsyncIterator[httpx.AsyncClient]:
 
 
 def test_no_unpickler_of_any_name() -> None:
-    """CVE-2024-9053 and its like, under the names that a search for pickle misses."""
+    """CVE-2024-9053 and similar: unpicklers with names that do not contain "pickle"."""
     unpicklers = re.compile(r"\b(cloudpickle|dill|joblib|shelve|marshal|allow_pickle|recv_pyobj|torch\.load)\b")
     assert len(SERVED) > 100
     assert [file for file in SERVED if unpicklers.search(file.read_text(encoding="utf-8"))] == []
 
 
 def test_secrets_are_compared_in_constant_time() -> None:
-    """CVE-2025-59425: the comparison took longer the more of the key was right."""
+    """CVE-2025-59425: the comparison took longer the more characters of the key were right."""
     comparing = [
         ROOT / name
         for name in (
@@ -47,12 +47,12 @@ def test_secrets_are_compared_in_constant_time() -> None:
     ]
     for file in comparing:
         assert "hmac.compare_digest(" in file.read_text(encoding="utf-8"), file
-    plain = re.compile(r"(api_key|token|authorization|_admitted) (==|!=) ")
+    plain = re.compile(r"(api_key|token|authorization|_worker_key) (==|!=) ")
     assert [file for file in SERVED if plain.search(file.read_text(encoding="utf-8"))] == []
 
 
 async def test_a_request_id_of_the_client_is_not_read(socket_dir: Path) -> None:
-    """CVE-2026-116176: a worker connected to an address that it found there."""
+    """CVE-2026-116176: a worker connected to an address in the request id."""
     async with api(socket_dir) as http:
         answer = await http.post("/v1/completions", json=BODY, headers={"X-Request-Id": "tcp://127.0.0.1:9"})
     assert answer.status_code == 200 and re.fullmatch("cmpl-[0-9a-f]{32}", answer.json()["id"])
@@ -60,7 +60,7 @@ async def test_a_request_id_of_the_client_is_not_read(socket_dir: Path) -> None:
 
 @pytest.mark.parametrize("host", ["x/?a=", "x/health", "x/health#", "/metrics?", "[::1", "a b"])
 async def test_a_host_header_opens_no_route(socket_dir: Path, host: str) -> None:
-    """CVE-2026-48746: the check of the key saw another path than the routes."""
+    """CVE-2026-48746: the key was checked for another path than the one that was routed."""
     async with api(socket_dir, api_key="right") as http:
         answer = await http.post("/v1/completions", json=BODY, headers={"Host": host})
     assert answer.status_code == 401
@@ -68,7 +68,7 @@ async def test_a_host_header_opens_no_route(socket_dir: Path, host: str) -> None
 
 @pytest.mark.parametrize("name", ["chat_template", "messages", "tools", "add_generation_prompt"])
 async def test_template_arguments_bring_no_template(socket_dir: Path, name: str) -> None:
-    """CVE-2026-115918: the template came as an argument of the template."""
+    """CVE-2026-115918: a template argument replaced the template."""
     body = {"model": "fake", "messages": [{"role": "user", "content": "Hello!"}], "chat_template_kwargs": {name: "x"}}
     async with api(socket_dir) as http:
         answer = await http.post("/v1/chat/completions", json=body)
@@ -76,7 +76,7 @@ async def test_template_arguments_bring_no_template(socket_dir: Path, name: str)
 
 
 async def test_template_arguments_are_variables(socket_dir: Path) -> None:
-    """CVE-2025-62426: they were arguments of a function, which encoded the prompt in the API server."""
+    """CVE-2025-62426: they became arguments of a function, which then encoded the prompt in the API server."""
     body = {"model": "fake", "messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 3, "temperature": 0}
     async with api(socket_dir) as http:
         plain = await http.post("/v1/chat/completions", json=body)
@@ -86,7 +86,7 @@ async def test_template_arguments_are_variables(socket_dir: Path) -> None:
 
 
 async def test_a_bug_gives_nothing_away(socket_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """CVE-2025-23320: an error message named what memory is shared."""
+    """CVE-2025-23320: an error message contained the name of a shared memory region."""
 
     def broken(*args: object) -> None:
         raise RuntimeError("the secret is 0123456789abcdef")
@@ -98,7 +98,7 @@ async def test_a_bug_gives_nothing_away(socket_dir: Path, monkeypatch: pytest.Mo
 
 
 class Payload:
-    """Runs when it is unpickled."""
+    """Creates a file when it is unpickled."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -108,7 +108,7 @@ class Payload:
 
 
 def test_pickled_weights_are_not_opened(tmp_path: Path) -> None:
-    """CVE-2025-24357: torch.load ran what it found."""
+    """CVE-2025-24357: torch.load ran code in the file."""
     folder, mark = make_qwen3(tmp_path / "model"), tmp_path / "ran"
     torch.save({"weights": Payload(mark)}, folder / "pytorch_model.bin")
     for file in folder.glob("*.safetensors"):
@@ -119,7 +119,7 @@ def test_pickled_weights_are_not_opened(tmp_path: Path) -> None:
 
 
 def test_code_beside_a_checkpoint_never_runs(tmp_path: Path) -> None:
-    """CVE-2025-66448: auto_map ran code of the checkpoint's author."""
+    """CVE-2025-66448: auto_map ran code in the checkpoint's directory."""
     folder, mark = make_qwen3(tmp_path / "model"), tmp_path / "ran"
     for name in ("modeling_evil", "configuration_evil", "conftest"):
         (folder / f"{name}.py").write_text(f"import pathlib; pathlib.Path({str(mark)!r}).touch()\n")
@@ -132,7 +132,7 @@ def test_code_beside_a_checkpoint_never_runs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../model.safetensors", "{}/model.safetensors", "a/../../model.safetensors"])
 def test_an_index_leads_out_of_no_directory(tmp_path: Path, name: str) -> None:
-    """The kind of CVE-2024-37032: names in a manifest led anywhere."""
+    """Similar to CVE-2024-37032: names in a manifest led to any directory."""
     folder = make_qwen3(tmp_path / "model")
     (folder / "model.safetensors").rename(tmp_path / "model.safetensors")
     index = {"weight_map": {"lm_head.weight": name.format(tmp_path)}}

@@ -1,4 +1,4 @@
-"""The shim's port: a warning where every network reaches it and no key is asked for."""
+"""The shim warns when its port listens on all interfaces without an API key."""
 
 import logging
 

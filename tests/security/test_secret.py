@@ -1,4 +1,4 @@
-"""Where the secret comes from, what follows from it, and what is refused."""
+"""Sources of the secret, keys derived from it, and secrets that are refused."""
 
 import os
 import tempfile
@@ -16,18 +16,18 @@ from tests.security.peers import OURS, THEIRS
 VALUE = "0123456789abcdef" * 2
 
 
-def test_keys_follow_from_the_secret_and_the_purpose() -> None:
+def test_keys_depend_on_the_secret_and_the_purpose() -> None:
     assert OURS.derive("a", 32) == ClusterSecret(OURS.value).derive("a", 32)
     assert len({OURS.derive("a", 32), OURS.derive("b", 32), THEIRS.derive("a", 32)}) == 3
     # RFC 5869 with SHA-256, computed by hmac alone: a new version must not derive other keys from the same secret.
     assert OURS.derive("a", 16).hex() == "69d98e2d52274c5c8dc40b69f8d6457c"
 
 
-def test_the_secret_is_in_no_text() -> None:
+def test_the_secret_is_not_printed() -> None:
     assert VALUE not in repr(ClusterSecret(VALUE.encode())) + str(ClusterSecret(VALUE.encode()))
 
 
-def test_white_space_at_the_ends_does_not_count(tmp_path: Path) -> None:
+def test_white_space_at_the_ends_is_ignored(tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.write_text(f" {VALUE}\n")
     for options in (SecretOptions(cluster_secret_file=str(file)), SecretOptions(cluster_secret=f"{VALUE}\n")):
@@ -35,8 +35,8 @@ def test_white_space_at_the_ends_does_not_count(tmp_path: Path) -> None:
     assert cluster_secret(SecretOptions()) is None
 
 
-def test_a_descriptor_hands_it_over() -> None:
-    """As the launcher of a benchmark does; more than once, for a child may be started again."""
+def test_a_secret_is_read_from_a_descriptor() -> None:
+    """More than once, because a child process may be restarted."""
     with tempfile.TemporaryFile() as file:
         file.write(VALUE.encode())
         file.flush()
@@ -47,13 +47,13 @@ def test_a_descriptor_hands_it_over() -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "from 32 to 4096 bytes, and this one has 0"),
-        (b"short", "from 32 to 4096 bytes, and this one has 5"),
-        (b" " * 40 + b"\n", "from 32 to 4096 bytes, and this one has 0"),
-        (b"x" * 5000, "from 32 to 4096 bytes"),
+        (b"", "32 to 4096 bytes, and this one has 0"),
+        (b"short", "32 to 4096 bytes, and this one has 5"),
+        (b" " * 40 + b"\n", "32 to 4096 bytes, and this one has 0"),
+        (b"x" * 5000, "32 to 4096 bytes"),
     ],
 )
-def test_what_is_no_secret_is_refused(tmp_path: Path, content: bytes, said: str) -> None:
+def test_a_secret_of_wrong_size_is_refused(tmp_path: Path, content: bytes, said: str) -> None:
     file = tmp_path / "secret"
     file.write_bytes(content)
     with pytest.raises(Fatal, match=said):
@@ -67,9 +67,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         cluster_secret(SecretOptions(cluster_secret="abc"))
 
 
-def test_it_has_no_place_on_a_command_line_or_in_a_configuration_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_line_or_configuration_file_must_not_hold_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TANDEM_CLUSTER_SECRET_FILE", raising=False)
     monkeypatch.setenv("TANDEM_CLUSTER_SECRET", VALUE)
     assert parse("engine", []).cluster_secret == VALUE

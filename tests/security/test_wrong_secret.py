@@ -1,4 +1,4 @@
-"""A process with another secret says so, and asks again at its leisure."""
+"""A process with another secret names the likely cause in its log, about once a second, and keeps retrying."""
 
 import time
 from pathlib import Path

@@ -61,27 +61,29 @@ class EngineServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Connect(self, request_iterator, context):
-        """/ One long-lived stream per tokenizer carries all its requests; one message per step goes up.
+        """/ One long-lived stream per tokenizer carries all its requests. The engine sends one message per step.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def HoldStartLock(self, request, context):
-        """/ One caller at a time is answered. While it holds the start lock, no request of another caller starts here.
+        """/ Grants the start lock to one caller at a time. While a caller holds it, no request of another caller starts here.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetStats(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """/ Returns the state of the engine and its counters.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ResetPrefixCache(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """/ Empties this engine's prefix cache between two steps.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')

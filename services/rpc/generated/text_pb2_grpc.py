@@ -63,14 +63,14 @@ class TextServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def HoldStartLock(self, request, context):
-        """/ One caller at a time is answered. While it holds the start lock, no request of another caller starts here.
+        """/ Grants the start lock to one caller at a time. While a caller holds it, no request of another caller starts here.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ResetPrefixCache(self, request, context):
-        """/ Passed on to every engine.
+        """/ Empties the prefix cache of every engine that the tokenizer is connected to.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

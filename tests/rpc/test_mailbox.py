@@ -1,4 +1,4 @@
-"""Mailboxes merge what waits, so that a slow reader gets few large messages and nobody else waits for it."""
+"""Mailboxes merge pending entries: a slow reader gets few large messages and delays no other stream."""
 
 import asyncio
 
@@ -25,7 +25,7 @@ def test_tokens_of_one_choice_merge_into_one_row() -> None:
     assert unpack_u32(step.logprob_widths) == [2, 0]
     assert unpack_u32(step.logprob_token_ids) == [7, 8] * 5
     assert unpack_f32(step.logprobs) == [-0.5, -1.5] * 5
-    assert mailbox.take().step.handles == b"", "taken once"
+    assert mailbox.take().step.handles == b"", "the mailbox is empty"
 
 
 def test_text_of_one_choice_merges_into_one_event() -> None:
@@ -38,8 +38,8 @@ def test_text_of_one_choice_merges_into_one_event() -> None:
     assert (event.start_index, event.content, unpack_u32(event.token_ids)) == (0, "ab", [0, 1, 2])
 
 
-def test_what_one_message_cannot_carry_comes_in_order_and_the_end_comes_last() -> None:
-    """A reader that stood still for long, of answers with 20 logprobs a token."""
+def test_large_results_take_several_messages_and_the_terminal_is_last() -> None:
+    """The reader has not read for long, and each token has 20 logprobs."""
     engine, tokenizer = StepMailbox(epoch=1), TextMailbox(epoch=1)
     entry = text_pb2.TokenLogprob(token="word", token_bytes=b"word", logprob=-1.0)
     logprobs = [text_pb2.TokenLogprobs(sampled=entry, top=[entry] * 20)]
@@ -73,7 +73,7 @@ def abort(handle: int) -> text_pb2.TextEntry:
     return text_pb2.TextEntry(abort=pb.Abort(handle=handle))
 
 
-async def test_one_write_is_in_flight_and_the_rest_merges_behind_it() -> None:
+async def test_entries_merge_while_a_write_is_in_flight() -> None:
     mailbox: EntryMailbox[text_pb2.TextEntry, list[int]] = EntryMailbox(
         lambda entries: [entry.abort.handle for entry in entries]
     )
@@ -91,7 +91,7 @@ async def test_one_write_is_in_flight_and_the_rest_merges_behind_it() -> None:
     await asyncio.wait_for(started.wait(), 5)
     for handle in range(1, 100):
         mailbox.put(abort(handle))
-    assert written == [[0]], "putting never waits for the writer"
+    assert written == [[0]], "put does not wait for the writer"
     started.clear()
     may_write.set()
     await asyncio.wait_for(started.wait(), 5)
@@ -100,7 +100,7 @@ async def test_one_write_is_in_flight_and_the_rest_merges_behind_it() -> None:
     await asyncio.gather(writer, return_exceptions=True)
 
 
-def test_large_entries_do_not_merge_beyond_what_a_message_may_carry() -> None:
+def test_large_entries_merge_only_up_to_the_size_limit() -> None:
     mailbox: EntryMailbox[text_pb2.TextEntry, list[text_pb2.TextEntry]] = EntryMailbox(list)
     for _ in range(5):
         submit = text_pb2.TextSubmit(text=text_pb2.TextInput(text="x" * (MAX_MERGED_BYTES // 2)))
@@ -108,8 +108,8 @@ def test_large_entries_do_not_merge_beyond_what_a_message_may_carry() -> None:
     assert [len(mailbox.take()) for _ in range(3)] == [2, 2, 1]
 
 
-async def test_messages_per_step_do_not_grow_with_the_streams() -> None:
-    """64 choices of one caller, one step: one message."""
+async def test_a_step_is_one_message_for_all_choices() -> None:
+    """64 choices of one caller."""
     mailbox = StepMailbox(epoch=1)
     written: list[engine_pb2.EngineUp] = []
     done = asyncio.Event()

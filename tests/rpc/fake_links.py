@@ -1,4 +1,4 @@
-"""A dispatcher over links that a test plays: their peers come, go and die as it says, and note what they are asked."""
+"""A dispatcher over fake links: the test says when a peer connects, is lost or dies, and reads what was submitted."""
 
 import asyncio
 import contextlib
@@ -14,6 +14,8 @@ from services.rpc.generated import engine_pb2
 
 
 class FakeCall(Call[engine_pb2.Submit]):
+    """A call with one choice."""
+
     def __init__(self, name: str, dispatcher: "Dispatcher[FakeCall]") -> None:
         self.handle = dispatcher.new_handle()
         super().__init__(engine_pb2.Submit(request_id=name, choices=[pb.Choice(handle=self.handle)]))
@@ -24,39 +26,49 @@ class FakeCall(Call[engine_pb2.Submit]):
         self.error = error
 
     def token(self) -> None:
-        self.take_tokens(self.handle, len(self.open[self.handle].token_ids) // ITEM_BYTES, pack_u32([7]))
+        """Receives the next token."""
+        num_tokens = len(self.open_choices[self.handle].token_ids) // ITEM_BYTES
+        self.record_tokens(self.handle, num_tokens, pack_u32([7]))
 
 
 class FakeLink:
-    """A peer that notes what it is asked to do. `start_lock_held` is whether this caller has the start lock."""
+    """`submits` are the requests that the present peer has received: name -> submitted alone."""
 
     peer_role = "engine"
 
     def __init__(self, dispatcher: Dispatcher[FakeCall]) -> None:
         self.dispatcher = dispatcher
         self.start_lock_held = self.start_lock_broken = False
-        self.has: dict[str, bool] = {}  # name -> alone
+        self.start_lock_ends_early = False  # the peer ends the grant before the caller does
+        self.submits: dict[str, bool] = {}
+        self.last_submit = engine_pb2.Submit()
+        self.aborts: list[int] = []  # handles
         self.epoch = 0
 
     async def up(self, *, same: bool = False) -> None:
+        """A peer connects: the `same` as before, or a new one."""
         self.epoch += not same
         self.peer = pb.Hello(epoch=self.epoch)
         self.dispatcher.link_up(self)  # type: ignore[arg-type]
         await settle()
 
     async def down(self, *, died: bool = True) -> None:
-        self.has = {}
+        self.submits = {}
         self.dispatcher.link_down(self, died=died)  # type: ignore[arg-type]
         await settle()
 
-    async def dies(self) -> None:
+    async def restart(self) -> None:
+        """The peer dies, and a new one connects."""
         await self.down()
         await self.up()
 
     def put(self, entry: Any) -> None:
         if isinstance(entry, engine_pb2.Submit):
-            assert entry.alone == self.start_lock_held, "whoever starts alone has the start lock"
-            self.has[entry.request_id] = entry.alone
+            assert entry.alone == self.start_lock_held, "submitted alone without the start lock"
+            self.submits[entry.request_id] = entry.alone
+            self.last_submit = entry
+        else:
+            self.aborts.append(entry.handle)
 
     @contextlib.asynccontextmanager
     async def hold_start_lock(self) -> AsyncIterator[Callable[[], bool]]:
@@ -64,19 +76,19 @@ class FakeLink:
             raise StreamBroken("the peer is gone")
         self.start_lock_held = True
         try:
-            yield lambda: True
+            yield lambda: not self.start_lock_ends_early
         finally:
             self.start_lock_held = False
 
 
 async def settle() -> None:
-    """Whatever can go on without news has gone on."""
+    """Runs all tasks until they wait for an event of the test."""
     for _ in range(20):
         await asyncio.sleep(0)
 
 
-class Bench:
-    """A dispatcher over fake links, the first of them up."""
+class FakeEdge:
+    """A dispatcher over fake links, which are all down."""
 
     def __init__(self, num_links: int = 1) -> None:
         self.dispatcher: Dispatcher[FakeCall] = Dispatcher(lambda submit: submit, lambda abort: abort)

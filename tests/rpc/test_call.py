@@ -1,0 +1,117 @@
+"""A call keeps what a resume needs, passes each token on once, and counts strikes."""
+
+import pytest
+
+from services.rpc.call import Call, StreamBroken
+from services.rpc.columns import pack_u32
+from services.rpc.errors import TandemError
+from services.rpc.generated import common_pb2 as pb
+from services.rpc.generated import engine_pb2
+
+
+class PlainCall(Call[engine_pb2.Submit]):
+    def fail(self, error: TandemError) -> None: ...
+
+
+class Counter:
+    """Counts its calls."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self) -> None:
+        self.count += 1
+
+
+def make_call(**choice: object) -> PlainCall:
+    """Returns a call with the handles 1 and 2; `choice` are fields of the first."""
+    choices = [pb.Choice(handle=1, choice=0, **choice), pb.Choice(handle=2, choice=1)]
+    return PlainCall(engine_pb2.Submit(request_id="r", prompt_token_ids=pack_u32([5]), choices=choices))
+
+
+def submitted(call: PlainCall, *, alone: bool = False) -> engine_pb2.Submit:
+    submit = call.next_submit(alone=alone, on_first_token=Counter())
+    assert isinstance(submit, engine_pb2.Submit)
+    return submit
+
+
+def test_the_first_submit_is_attempt_one() -> None:
+    call = make_call()
+    submit = submitted(call)
+    assert (submit.attempt, submit.alone, submit.request_id) == (1, False, "r")
+    assert [(choice.handle, choice.choice) for choice in submit.choices] == [(1, 0), (2, 1)]
+    assert not submit.HasField("seed") and not submit.choices[0].HasField("cached_tokens")
+
+
+def test_a_resume_sends_what_was_accepted_and_received() -> None:
+    call = make_call()
+    submitted(call)
+    assert call.record_accepted(engine_pb2.Accepted(handle=1, seed=9, cached_tokens=4), pack_u32([5, 6]))
+    call.record_tokens(1, 0, pack_u32([7, 8]))
+    call.end(2)
+    submit = submitted(call, alone=True)
+    assert (submit.attempt, submit.alone, submit.seed, submit.prompt_token_ids) == (2, True, 9, pack_u32([5, 6]))
+    (choice,) = submit.choices
+    assert (choice.handle, choice.resumed_token_ids, choice.cached_tokens) == (1, pack_u32([7, 8]), 4)
+
+
+def test_a_resume_of_a_resumed_call_keeps_its_tokens() -> None:
+    """Of a tokenizer that passes on what a shim resumes."""
+    call = make_call(resumed_token_ids=pack_u32([7]), cached_tokens=0)
+    submitted(call)
+    assert not call.record_accepted(engine_pb2.Accepted(handle=1, seed=9, cached_tokens=3))
+    assert call.record_tokens(1, 1, pack_u32([8])) == pack_u32([8])
+    choice = submitted(call).choices[0]
+    assert (choice.resumed_token_ids, choice.cached_tokens) == (pack_u32([7, 8]), 0)
+
+
+def test_only_the_first_accepted_message_counts() -> None:
+    call = make_call()
+    submitted(call)
+    assert call.record_accepted(engine_pb2.Accepted(handle=1, seed=9, cached_tokens=4))
+    submitted(call)
+    assert not call.record_accepted(engine_pb2.Accepted(handle=1, seed=9, cached_tokens=8))
+    assert submitted(call).choices[0].cached_tokens == 4
+
+
+@pytest.mark.parametrize(
+    ("start_index", "token_ids", "new"),
+    [(2, [9], [9]), (1, [8, 9], [9]), (0, [7, 8], []), (0, [7], []), (2, [], [])],
+    ids=["next", "overlap", "repeat", "early repeat", "empty"],
+)
+def test_only_new_tokens_are_returned(start_index: int, token_ids: list[int], new: list[int]) -> None:
+    call = make_call()
+    submitted(call)
+    call.record_tokens(1, 0, pack_u32([7, 8]))
+    assert call.record_tokens(1, start_index, pack_u32(token_ids)) == pack_u32(new)
+    assert submitted(call).choices[0].resumed_token_ids == pack_u32([7, 8, *new])
+
+
+def test_a_gap_breaks_the_stream() -> None:
+    call = make_call()
+    submitted(call)
+    call.record_tokens(1, 0, pack_u32([7]))
+    with pytest.raises(StreamBroken, match="handle 1: expected token 1, received 2"):
+        call.record_tokens(1, 2, pack_u32([9]))
+    assert submitted(call).choices[0].resumed_token_ids == pack_u32([7])
+
+
+def test_the_first_new_token_of_an_attempt_ends_its_start() -> None:
+    call, on_first_token = make_call(), Counter()
+    call.next_submit(alone=False, on_first_token=on_first_token)
+    call.strikes = 2
+    assert call.starting
+    call.record_tokens(1, 0, pack_u32([]))
+    assert call.starting and call.strikes == 2 and on_first_token.count == 0
+    call.record_tokens(1, 0, pack_u32([7]))
+    call.record_tokens(2, 0, pack_u32([7]))
+    assert not call.starting and call.strikes == 0 and on_first_token.count == 1
+    call.next_submit(alone=False, on_first_token=on_first_token)
+    call.record_tokens(1, 0, pack_u32([7]))
+    assert call.starting and on_first_token.count == 1, "a repeat is no new token"
+
+
+def test_a_call_does_not_change_the_submit_of_its_caller() -> None:
+    submit = engine_pb2.Submit(choices=[pb.Choice(handle=1)])
+    submitted(PlainCall(submit))
+    assert submit == engine_pb2.Submit(choices=[pb.Choice(handle=1)])

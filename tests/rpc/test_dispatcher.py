@@ -1,0 +1,116 @@
+"""The dispatcher places calls on links, resumes them when a link goes down, and counts strikes. Over fake links."""
+
+import pytest
+
+from services.rpc.columns import pack_u32
+from services.rpc.errors import TandemError
+from services.rpc.handles import LAST, Handles
+from tests.rpc.fake_links import FakeCall, FakeEdge
+
+
+async def test_a_new_call_needs_a_link() -> None:
+    with pytest.raises(TandemError) as refused:
+        FakeEdge().start("new")
+    assert (refused.value.code, refused.value.retryable) == ("UNAVAILABLE", True)
+
+
+async def test_a_resumed_call_waits_for_a_link() -> None:
+    edge = FakeEdge()
+    edge.dispatcher.start(FakeCall("resumed", edge.dispatcher), resumed=True)
+    await edge.links[0].up()
+    assert edge.links[0].submits == {"resumed": False}
+
+
+async def test_a_call_goes_to_the_least_loaded_link() -> None:
+    edge = FakeEdge(2)
+    one, other = edge.links
+    await one.up()
+    edge.start("first")
+    edge.start("second")
+    await other.up()
+    edge.start("third")
+    edge.start("fourth")
+    edge.start("fifth")
+    assert list(one.submits) == ["first", "second", "fifth"] and list(other.submits) == ["third", "fourth"]
+
+
+async def test_a_resumed_call_brings_its_tokens_to_another_link() -> None:
+    edge = FakeEdge(2)
+    one, other = edge.links
+    await one.up()
+    call = edge.start("running")
+    call.token()
+    await other.up()
+    await one.down()
+    assert edge.dispatcher.find(other, call.handle) is call  # type: ignore[arg-type]
+    assert edge.dispatcher.find(one, call.handle) is None  # type: ignore[arg-type]
+    assert other.last_submit.attempt == 2
+    assert other.last_submit.choices[0].resumed_token_ids == pack_u32([7])
+
+
+async def test_an_aborted_call_is_forgotten(edge: FakeEdge) -> None:
+    (link,) = edge.links
+    call = edge.start("aborted")
+    edge.dispatcher.abort(call)
+    assert link.aborts == [call.handle] and not call.open_choices
+    assert edge.dispatcher.find(link, call.handle) is None  # type: ignore[arg-type]
+    await link.restart()
+    assert link.submits == {}, "it is not resumed"
+
+
+async def test_an_aborted_call_that_waits_for_a_link_is_not_placed(edge: FakeEdge) -> None:
+    (link,) = edge.links
+    call = edge.start("aborted")
+    await link.down()
+    edge.dispatcher.abort(call)
+    await link.up()
+    assert link.submits == {} and link.aborts == []
+
+
+async def test_one_aborted_choice_ends_alone(edge: FakeEdge) -> None:
+    (link,) = edge.links
+    call, other = edge.start("aborted"), edge.start("other")
+    edge.dispatcher.abort_choice(call, call.handle)
+    assert link.aborts == [call.handle] and not call.open_choices and other.open_choices
+
+
+async def test_a_death_is_a_strike_for_calls_without_a_token_from_there(edge: FakeEdge) -> None:
+    (link,) = edge.links
+    starting, running = edge.start("starting"), edge.start("running")
+    running.token()
+    await link.restart()
+    assert (starting.strikes, running.strikes) == (1, 0)
+    starting.token()
+    assert starting.strikes == 0, "a token takes all strikes back"
+
+
+async def test_a_lost_stream_is_no_strike(edge: FakeEdge) -> None:
+    """The peer that reconnects has the same epoch, so it did not die."""
+    (link,) = edge.links
+    call = edge.start("harmless")
+    for _ in range(5):
+        await link.down()
+        await link.up(same=True)
+        assert link.submits == {"harmless": False}
+    assert not call.strikes
+
+
+async def test_an_orderly_end_is_no_strike(edge: FakeEdge) -> None:
+    (link,) = edge.links
+    edge.start("harmless")
+    for _ in range(5):
+        await link.down(died=False)
+        await link.up()
+        assert link.submits == {"harmless": False}
+
+
+async def test_handles_of_open_calls_are_not_used_again(edge: FakeEdge) -> None:
+    placed = edge.start("placed")
+    started = edge.start("started")
+    await edge.links[0].down(died=False)
+    assert placed.handle in edge.dispatcher and started.handle in edge.dispatcher
+    edge.dispatcher.abort(placed)
+    assert placed.handle not in edge.dispatcher
+    edge.dispatcher._handles = Handles(edge.dispatcher, after=LAST)
+    assert (placed.handle, started.handle) == (1, 2)
+    assert [edge.dispatcher.new_handle() for _ in range(2)] == [1, 3]

@@ -3,15 +3,8 @@
 import numpy as np
 import pytest
 
-from loadtest.transport.command import (
-    COLUMNS,
-    PROCESSES,
-    SHIM_MESSAGES,
-    STEPS,
-    TOKENIZER_MESSAGES,
-    Sample,
-    _evaluate,
-)
+from loadtest.transport.command import COLUMNS
+from loadtest.transport.measurement import PROCESSES, SHIM_MESSAGES, STEPS, TOKENIZER_MESSAGES, Sample, evaluate
 from loadtest.transport.stream_client import arrivals
 from services.errors import Fatal
 from tests.e2e.harness import run_tandem
@@ -53,7 +46,7 @@ def test_streams_that_are_over_too_soon_are_told() -> None:
     first, last = (Sample(moment, dict.fromkeys(PROCESSES, 0.0), counters) for moment in (20, 30))
     times = np.array([[3, 10], [4, 12]])
     with pytest.raises(Fatal, match="raise --num-tokens"):
-        _evaluate((first, last), times, times, np.array([2, 2]))
+        evaluate((first, last), times, times, np.array([2, 2]))
 
 
 def chunk(text: str) -> bytes:
@@ -69,7 +62,7 @@ def test_a_token_came_when_its_chunk_was_whole() -> None:
 
 @pytest.mark.parametrize("text", ["abd", "abbc", "acb"], ids=["lost", "repeated", "swapped"])
 def test_a_token_in_the_wrong_place_is_noticed(text: str) -> None:
-    with pytest.raises(ValueError, match="lost or came in the wrong order"):
+    with pytest.raises(ValueError, match="lost, repeated or swapped"):
         arrivals([chunk(text)], [1])
 
 

@@ -66,7 +66,7 @@ def compile_only(compiled: list[Any]) -> None:
 
 
 def launch_products(dtype: torch.dtype, quantization: str | None) -> None:
-    """Multiplies 3 and 33 rows, whose segments a second kernel sums, and 1024 rows."""
+    """Multiplies 3, 33 and 1024 rows. For the first two, a second kernel sums the segments."""
     matrix = matrix_of([randn(CPU, dtype, 1024, 1024)], quantization)
     for rows in (3, 33, 1024):
         matrix.product(randn(CPU, dtype, rows, 1024))

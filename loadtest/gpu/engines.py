@@ -1,4 +1,4 @@
-"""The in-process engine whose steps are timed: random weights in one of the shapes, and all of the GPU's memory.
+"""The in-process engine for timed steps: random weights in one of the shapes, and all of the GPU's memory.
 
 Only one exists at a time. A check that needs the memory calls release().
 """

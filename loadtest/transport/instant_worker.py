@@ -34,7 +34,7 @@ def prompt_of(stream: int) -> list[int]:
 
 
 def facts(num_streams: int, num_tokens: int) -> ModelFacts:
-    """Returns the facts of a model whose KV cache holds all streams together."""
+    """Returns the facts of a model with a KV cache for all streams together."""
     max_model_len = PROMPT_LEN + num_tokens + 1
     return ModelFacts(
         served_model_names=("instant",),

@@ -34,7 +34,7 @@ def test_every_row_has_positive_numbers(tmp_path: Path) -> None:
     assert ended.returncode == 0 and ended.stderr == "", ended.stderr
     lines = ended.stdout.splitlines()
     assert lines[0].startswith("Kernels portable in bfloat16")
-    assert "1 of " in lines[0] and "cores busy" in lines[0] and "GB/s from memory" in lines[1]
+    assert "1 of " in lines[0] and "cores during the run" in lines[0] and "GB/s from memory" in lines[1]
     head, _, *rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("|")]
     assert tuple(head) == COLUMNS
     assert [row[:2] for row in rows] == [[case.kernel, case.shape] for case in cases(Shape(64, 96, 4, 2, 16, 300), 1)]
@@ -57,9 +57,9 @@ def test_the_limit_is_what_takes_longest(work: Work, limit_us: str, share: str) 
     assert cells == ("kernel", "shape", "4.0", "10.0", "2.50", limit_us, share)
 
 
-@pytest.mark.parametrize(("others", "told"), [(0.26, "0.3"), (-0.1, "0.0"), (math.nan, "an unknown number of")])
-def test_how_busy_other_processes_were(others: float, told: str) -> None:
-    assert f" Other processes kept {told} cores busy" in kernels.report("model", "avx2", 1, LIMITS, others, [])
+@pytest.mark.parametrize(("others", "shown"), [(0.26, "0.3"), (-0.1, "0.0"), (math.nan, "an unknown number of")])
+def test_the_report_says_how_many_cores_other_processes_used(others: float, shown: str) -> None:
+    assert f" Other processes used {shown} cores" in kernels.report("model", "avx2", 1, LIMITS, others, [])
 
 
 def test_a_limit_is_no_lower_than_what_was_done() -> None:

@@ -6,7 +6,7 @@ from loadtest.serving.cases import CASES, WARM_UP, seed_of, warm_up_seed
 
 
 @pytest.mark.parametrize(
-    ("name", "count", "at_once", "sizes"),
+    ("name", "count", "concurrency", "sizes"),
     [
         ("c1", 4, 1, (256, 64)),
         ("c8", 32, 8, (256, 64)),
@@ -16,9 +16,9 @@ from loadtest.serving.cases import CASES, WARM_UP, seed_of, warm_up_seed
         ("prefix-off", 32, 8, (544, 32)),
     ],
 )
-def test_sizes(name: str, count: int, at_once: int, sizes: tuple[int, int]) -> None:
+def test_sizes(name: str, count: int, concurrency: int, sizes: tuple[int, int]) -> None:
     requests = CASES[name].requests(1)
-    assert (len(requests), CASES[name].at_once) == (count, at_once)
+    assert (len(requests), CASES[name].concurrency) == (count, concurrency)
     assert {(len(request.prompt), request.output_len) for request in requests} == {sizes}
 
 
@@ -31,7 +31,7 @@ def test_only_prefix_shares_its_beginning() -> None:
 
 def test_ragged_answers_are_the_same_one_by_one_and_at_once() -> None:
     alone, together = CASES["ragged-50-seq"], CASES["ragged-50"]
-    assert (alone.at_once, together.at_once) == (1, 50)
+    assert (alone.concurrency, together.concurrency) == (1, 50)
     lengths = [[request.output_len for request in case.requests(1)] for case in (alone, together)]
     assert lengths[0] == lengths[1] and len(lengths[0]) == 50
 

@@ -81,7 +81,7 @@ def test_an_answer_of_another_length_is_a_failure(command: tuple[str, ...]) -> N
     with OtherServer(usage={"prompt_tokens": 16, "completion_tokens": 7}) as server:
         done = run_tandem("bench", *command, f"--base-url={server.url}")
     assert done.returncode == 1
-    assert "answers have another length than was asked for" in done.stdout + done.stderr
+    assert "answers do not have the requested length" in done.stdout + done.stderr
 
 
 def test_sweep_over_concurrencies(server: Server, tmp_path: Path) -> None:
@@ -140,8 +140,8 @@ def test_a_server_is_started_with_the_options_after_the_dashes() -> None:
     [
         ("latency --batch-size=0", "latency: error: argument --batch-size: 0 must be at least 1"),
         ("latency --num-iters=x", "latency: error: argument --num-iters: 'x' is not a whole number"),
-        ("latency --base-url=http://a demo", "latency: error: --base-url names a server that runs: MODEL and options"),
-        ("latency --base-url=http://a -- --dtype=bfloat16", "latency: error: --base-url names a server that runs"),
+        ("latency --base-url=http://a demo", "latency: error: --base-url is for a running server: MODEL and options"),
+        ("latency --base-url=http://a -- --dtype=bfloat16", "latency: error: --base-url is for a running server"),
         ("latency --model=x", "latency: error: --model is for a server at --base-url"),
         ("throughput --output-len=0", "throughput: error: argument --output-len: 0 must be from 1 to 2.14748e+09"),
         ("throughput --base-url=a", "throughput: error: --base-url: 'a' is not a URL such as http://127.0.0.1:8000"),

@@ -85,7 +85,7 @@ def test_servers_take_turns_and_get_the_same_prompts(tmp_path: Path, journal: Jo
 def test_wrong_lengths_are_marked(tmp_path: Path, journal: Journal) -> None:
     done = compare(tmp_path, journal.server("a"), journal.server("b", "--short=1"), "--rounds=1", "--workloads=c1")
     assert done.returncode == 1
-    why = "4 answers have another length than was asked for"
+    why = "4 answers do not have the requested length"
     assert [row["faults"] for row in saved(tmp_path)["rows"]] == [[], [why]]
     assert f"- round 1, b, c1: {why}\n" in done.stdout
     assert (tmp_path / "out" / "comparison.md").read_text() == done.stdout
@@ -161,7 +161,7 @@ def test_two_of_ours(tmp_path: Path) -> None:
         ((), "the following arguments are required: --server"),
         (("--server=a=run --port 8000",), "argument --server: 'a=run --port 8000' is not LABEL=COMMAND with {port} in"),
         (("--server=run {port}",), "argument --server: 'run {port}' is not LABEL=COMMAND with {port} in the command"),
-        (("--server=a=x {port}", "--server=a=y {port}"), "--server: each needs a label of its own"),
+        (("--server=a=x {port}", "--server=a=y {port}"), "--server: two servers have the same label"),
         (
             ("--server=a='x {port}",),
             'argument --server: "a=\'x {port}" is not LABEL=COMMAND with {port} in the command',

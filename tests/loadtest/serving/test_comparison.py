@@ -63,7 +63,7 @@ def test_a_run_that_is_not_whole_does_not_count() -> None:
     assert table(*rows)["c8", "ours"][0] == "10.0 (10.0 to 10.0)"
     assert table(*rows)["c8", "ours"][6] == "1 of 3"
     text = markdown(rows, (OURS,), "one machine", "today")
-    assert "- round 2, ours, c8: 3 answers have another length than was asked for\n" in text
+    assert "- round 2, ours, c8: 3 answers do not have the requested length\n" in text
     assert "- round 3, ours, c8: 2 failed: HTTP 500: no\n" in text
 
 
@@ -74,7 +74,7 @@ def test_where_no_run_counts_there_are_no_numbers() -> None:
 
 def test_what_makes_a_run_worthless() -> None:
     assert faults(row(OURS, 10)) == []
-    assert faults(row(OURS, 10, without_usage=4)) == ["4 answers without usage"]
+    assert faults(row(OURS, 10, without_usage=4)) == ["4 answers have no usage"]
     assert faults(row(OURS, 10, server_ended="with status 1")) == ["the server ended with status 1"]
 
 
@@ -92,6 +92,6 @@ def test_the_document_says_what_was_run_on_what() -> None:
         "2026-11-21 18:00 UTC. AMD EPYC, 2 cores.",
         "- ours: `a --port {port}`",
         "- theirs: `b {port}`",
-        "- c8: 32 requests, 8 at once, 256 in, 64 out",
+        "- c8: 32 requests, concurrency 8, 256 tokens in, 64 out",
     ):
         assert f"{line}\n" in text

@@ -146,14 +146,14 @@ def test_ragged_50_can_do_without_ignore_eos() -> None:
         done = bench(f"--base-url={server.url}", "--workload=ragged-50", "--no-ignore-eos")
     assert done.returncode == 0, done.stderr
     assert "Output throughput, all at once to one by one:" in done.stdout
-    assert "another length" not in done.stdout
+    assert "requested length" not in done.stdout
     assert not any("ignore_eos" in body for body in server.bodies)
 
 
 def test_another_length_than_asked_is_told() -> None:
     with OtherServer(chunks=2) as server:
         done = bench(f"--base-url={server.url}", *SMALL, "--ignore-eos")
-    assert "4 answers have another length than was asked for" in done.stdout
+    assert "4 answers do not have the requested length" in done.stdout
 
 
 @pytest.mark.parametrize("by_flag", [True, False], ids=["flag", "environment"])
@@ -176,10 +176,10 @@ def test_failures_are_counted_and_told() -> None:
     ("server", "reason"),
     [
         (OtherServer(broken=99), "HTTP 500: out of order"),
-        (OtherServer(ending="cut"), "the stream ended before its answer"),
-        (OtherServer(ending="error"), "an error within the stream: lost my mind"),
-        (OtherServer(ending='{"choices": [7]}'), "an event that is not a chunk of OpenAI's: {'choices': [7]}"),
-        (OtherServer(ending="[1, 2"), "an event that is not JSON: [1, 2"),
+        (OtherServer(ending="cut"), "the stream ended before the answer was complete"),
+        (OtherServer(ending="error"), "the stream has an error: lost my mind"),
+        (OtherServer(ending='{"choices": [7]}'), "an event is not an OpenAI chunk: {'choices': [7]}"),
+        (OtherServer(ending="[1, 2"), "an event is not JSON: [1, 2"),
     ],
     ids=["500", "cut", "error", "shape", "json"],
 )
@@ -193,7 +193,7 @@ def test_nothing_completed_is_a_failure(server: OtherServer, reason: str) -> Non
 @pytest.mark.parametrize(
     ("server", "flags", "line"),
     [
-        (OtherServer(models=()), (), "names no model; name one with --model"),
+        (OtherServer(models=()), (), "lists no model: name one with --model"),
         (OtherServer(api_key="a key"), (), "answers HTTP 401: wrong key"),
         (OtherServer(broken=9), ("--num-warmups=1",), "the warm-up failed: HTTP 500: out of order"),
         (OtherServer(), ("--tokenizer=/no/such/directory",), "there is no model directory /no/such/directory"),

@@ -7,11 +7,15 @@ from loadtest.serving.result import RequestResult
 
 
 def answer(
-    start: float, *chunk_times: float, usage: tuple[int, int] | None = (10, 4), asked: int = 4, end: float | None = None
+    start: float,
+    *chunk_times: float,
+    usage: tuple[int, int] | None = (10, 4),
+    requested: int = 4,
+    end: float | None = None,
 ) -> RequestResult:
     return RequestResult(
-        asked_input_len=9,
-        asked_output_len=asked,
+        requested_input_len=9,
+        requested_output_len=requested,
         start=start,
         end=chunk_times[-1] if end is None else end,
         chunk_times=list(chunk_times),
@@ -93,11 +97,11 @@ def test_without_usage_chunks_are_counted_and_said_so() -> None:
     assert (numbers["total_input_tokens"], numbers["total_output_tokens"]) == (9 + 10, 3 + 4)
     assert numbers["without_usage"] == 1
     (remark,) = remarks(numbers, exact_length=False)
-    assert remark.startswith("The server sent no usage for 1 requests: their output tokens are counted as chunks")
+    assert remark.startswith("The server sent no usage for 1 requests: each chunk counts as one output token")
 
 
 def test_one_token_has_no_time_per_output_token() -> None:
-    numbers = summarize([answer(0.0, 1.0, usage=(10, 1), asked=1)], 1.0)
+    numbers = summarize([answer(0.0, 1.0, usage=(10, 1), requested=1)], 1.0)
     assert numbers["mean_tpot_ms"] is None
     assert numbers["mean_itl_ms"] is None
     assert numbers["mean_ttft_ms"] == 1000.0
@@ -109,8 +113,8 @@ def test_an_answer_without_visible_text_has_only_its_end() -> None:
 
 
 def test_another_length_than_asked_is_told_where_it_matters() -> None:
-    numbers = summarize([answer(0.0, 1.0, asked=5), TWO[0]], 4.0)
-    assert remarks(numbers, exact_length=True) == ["1 answers have another length than was asked for"]
+    numbers = summarize([answer(0.0, 1.0, requested=5), TWO[0]], 4.0)
+    assert remarks(numbers, exact_length=True) == ["1 answers do not have the requested length"]
     assert remarks(numbers, exact_length=False) == []
 
 

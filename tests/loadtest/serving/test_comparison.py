@@ -1,4 +1,4 @@
-"""Medians, spread, ratios and marks of rows that are known."""
+"""Medians, spread, ratios and marks of known rows."""
 
 from typing import Any
 
@@ -54,11 +54,11 @@ def test_one_server_has_no_ratio() -> None:
     assert table(row(OURS, 10), servers=(OURS,))["c8", "ours"][1] == "-"
 
 
-def test_prefill_counts_the_prompts() -> None:
+def test_prefill_counts_input_tokens() -> None:
     assert table(row(OURS, 10, workload="prefill"))["prefill", "ours"][0] == "100.0 (100.0 to 100.0)"
 
 
-def test_a_run_that_is_not_whole_does_not_count() -> None:
+def test_an_invalid_run_does_not_count() -> None:
     rows = [row(OURS, 10), row(OURS, 99, 2, other_output_len=3), row(OURS, 99, 3, failures={"HTTP 500: no": 2})]
     assert table(*rows)["c8", "ours"][0] == "10.0 (10.0 to 10.0)"
     assert table(*rows)["c8", "ours"][6] == "1 of 3"
@@ -67,25 +67,25 @@ def test_a_run_that_is_not_whole_does_not_count() -> None:
     assert "- round 3, ours, c8: 2 failed: HTTP 500: no\n" in text
 
 
-def test_where_no_run_counts_there_are_no_numbers() -> None:
+def test_without_a_valid_run_there_are_no_numbers() -> None:
     found = table(row(OURS, 10, server_ended="by signal SIGKILL"), row(THEIRS, 10))
     assert found["c8", "ours"] == ["-", "-", "-", "-", "-", "-", "0 of 1", "0.0%"]
 
 
-def test_what_makes_a_run_worthless() -> None:
+def test_why_a_run_is_invalid() -> None:
     assert faults(row(OURS, 10)) == []
     assert faults(row(OURS, 10, without_usage=4)) == ["4 answers have no usage"]
     assert faults(row(OURS, 10, server_ended="with status 1")) == ["the server ended with status 1"]
 
 
-def test_a_disturbed_run_counts_only_where_no_other_is_there() -> None:
+def test_a_disturbed_run_counts_only_without_an_undisturbed_one() -> None:
     rows = [row(OURS, 10), row(OURS, 50, 2, foreign_cpu=0.06), row(THEIRS, 20, foreign_cpu=0.3)]
     found = table(*rows)
     assert [found["c8", "ours"][place] for place in (0, 6, 7)] == ["10.0 (10.0 to 10.0)", "1 of 2", "1.0%"]
     assert [found["c8", "theirs"][place] for place in (0, 6, 7)] == ["20.0 (20.0 to 20.0)", "1 of 1†", "30.0%"]
 
 
-def test_the_document_says_what_was_run_on_what() -> None:
+def test_the_document_names_machine_servers_and_workloads() -> None:
     text = markdown([row(OURS, 10)], (OURS, THEIRS), "AMD EPYC, 2 cores", "2026-11-21 18:00 UTC")
     for line in (
         "# ours and theirs",

@@ -1,4 +1,4 @@
-"""Against a server that is not tandem: known chunks at known times, with and without usage, and what may go wrong."""
+"""`tandem bench serve` as a process, against a server that is not tandem: workload, report, exit status."""
 
 import os
 import pty
@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 
-import demo
-from loadtest.serving.workloads import arrival_times
 from tests.addresses import HOST
 from tests.e2e.harness import TANDEM, wait_for
-from tests.loadtest.serving.command import bench, bench_result
+from tests.loadtest.serving.bench_process import bench, bench_result
 from tests.loadtest.serving.other_server import OtherServer
 
 SMALL = ("--num-prompts=4", "--random-input-len=8", "--random-output-len=5")
@@ -31,53 +29,6 @@ def test_chunks_are_counted_where_usage_is_missing(tmp_path: Path) -> None:
     assert str(saved) in done.stderr
 
 
-def test_latencies_are_those_of_the_server(tmp_path: Path) -> None:
-    with OtherServer(chunks=5, first=0.2, gap=0.1) as server:
-        found = bench_result(tmp_path, f"--base-url={server.url}", *SMALL)
-    assert 200 <= found["mean_ttft_ms"] < 600
-    assert 600 <= found["mean_e2el_ms"] < 1500
-    assert 80 <= found["median_itl_ms"] < 200
-    assert 80 <= found["median_tpot_ms"] < 200
-    assert found["duration"] >= 0.6
-
-
-def test_usage_wins_over_chunks(tmp_path: Path) -> None:
-    with OtherServer(usage={"prompt_tokens": 11, "completion_tokens": 15}) as server:
-        found = bench_result(tmp_path, f"--base-url={server.url}", *SMALL)
-    assert (found["total_input_tokens"], found["total_output_tokens"], found["without_usage"]) == (44, 60, 0)
-
-
-def test_a_completion_asks_for_what_the_flags_say() -> None:
-    flags = ("--temperature=0.5", "--ignore-eos", "--model=named", "--random-first-id=7", "--random-last-id=9")
-    with OtherServer() as server:
-        done = bench(f"--host={HOST}", f"--port={server.port}", *SMALL, *flags)
-    assert done.returncode == 0, done.stderr
-    assert server.paths == ["/v1/completions"] * 4
-    for body in server.bodies:
-        prompt = body.pop("prompt")
-        assert (len(prompt), set(prompt) <= {7, 8}) == (8, True)
-        assert body == {
-            "model": "named",
-            "max_tokens": 5,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            "temperature": 0.5,
-            "ignore_eos": True,
-        }
-
-
-def test_a_chat_asks_for_nothing_that_no_flag_says() -> None:
-    chat = ("--endpoint=/v1/chat/completions", f"--tokenizer={demo.CHECKPOINT}")
-    with OtherServer() as server:
-        done = bench(f"--base-url={server.url}/v1/", *SMALL, *chat)
-    assert done.returncode == 0, done.stderr
-    assert "Total generated tokens:                  20" in done.stdout  # not the chunk with the role
-    assert server.paths == ["/v1/chat/completions"] * 4
-    assert server.bodies[0].keys() == {"model", "messages", "max_tokens", "stream", "stream_options"}
-    assert server.bodies[0]["model"] == "other/model-1"
-    assert [message["role"] for message in server.bodies[0]["messages"]] == ["user"]
-
-
 def test_the_seed_decides_what_is_sent() -> None:
     sent = []
     for seed in ("--seed=3", "--seed=3", "--seed=4"):
@@ -88,7 +39,7 @@ def test_the_seed_decides_what_is_sent() -> None:
     assert len({len(prompt) for prompt, _ in sent[0]}) > 1
 
 
-def test_warm_ups_go_ahead_and_do_not_count(tmp_path: Path) -> None:
+def test_warm_up_requests_are_not_measured(tmp_path: Path) -> None:
     with OtherServer() as server:
         found = bench_result(tmp_path, f"--base-url={server.url}", *SMALL, "--num-warmups=3", "--random-prefix-len=6")
     assert found["completed"] == 4
@@ -96,25 +47,6 @@ def test_warm_ups_go_ahead_and_do_not_count(tmp_path: Path) -> None:
     assert (len(prompts), len({tuple(prompt) for prompt in prompts})) == (7, 7)
     assert {len(prompt) for prompt in prompts} == {6 + 8}
     assert len({tuple(prompt[:6]) for prompt in prompts}) == 1
-
-
-@pytest.mark.parametrize("limit", [1, 3])
-def test_max_concurrency_is_kept(tmp_path: Path, limit: int) -> None:
-    more = ("--num-prompts=12", f"--max-concurrency={limit}")
-    with OtherServer() as server:
-        found = bench_result(tmp_path, f"--base-url={server.url}", *SMALL, *more)
-    assert found["max_concurrent_requests"] == limit
-    assert server.peak == limit
-    assert found["max_concurrency"] == limit
-
-
-def test_the_request_rate_spreads_the_requests(tmp_path: Path) -> None:
-    with OtherServer(first=0, gap=0) as server:
-        found = bench_result(tmp_path, f"--base-url={server.url}", *SMALL, "--request-rate=5", "--seed=1")
-    assert found["request_rate"] == 5.0
-    last = arrival_times(4, 5.0, seed=1)[-1]
-    assert last > 0.2
-    assert found["duration"] > last - 0.01  # a timer may fire a little early
 
 
 def test_metrics_and_percentiles(tmp_path: Path) -> None:
@@ -133,15 +65,15 @@ def test_ragged_50_runs_twice_and_compares(tmp_path: Path) -> None:
     assert sorted(map(repr, first)) == sorted(map(repr, second))
     assert {len(body["prompt"]) for body in first} == {32}
     assert all(body["ignore_eos"] for body in first)
-    alone = found["one_by_one"]
-    assert (alone["max_concurrent_requests"], alone["completed"], found["completed"]) == (1, 50, 50)
+    serial = found["one_by_one"]
+    assert (serial["max_concurrent_requests"], serial["completed"], found["completed"]) == (1, 50, 50)
     assert found["max_concurrent_requests"] > 10
-    assert found["output_throughput_ratio"] == pytest.approx(found["output_throughput"] / alone["output_throughput"])
+    assert found["output_throughput_ratio"] == pytest.approx(found["output_throughput"] / serial["output_throughput"])
     assert found["output_throughput_ratio"] > 2
     assert (found["workload"], found["num_prompts"]) == ("ragged-50", 50)
 
 
-def test_ragged_50_can_do_without_ignore_eos() -> None:
+def test_ragged_50_without_ignore_eos() -> None:
     with OtherServer(chunks=1, first=0, gap=0) as server:
         done = bench(f"--base-url={server.url}", "--workload=ragged-50", "--no-ignore-eos")
     assert done.returncode == 0, done.stderr
@@ -150,44 +82,18 @@ def test_ragged_50_can_do_without_ignore_eos() -> None:
     assert not any("ignore_eos" in body for body in server.bodies)
 
 
-def test_another_length_than_asked_is_told() -> None:
+def test_answers_of_another_length_are_reported() -> None:
     with OtherServer(chunks=2) as server:
         done = bench(f"--base-url={server.url}", *SMALL, "--ignore-eos")
     assert "4 answers do not have the requested length" in done.stdout
 
 
-@pytest.mark.parametrize("by_flag", [True, False], ids=["flag", "environment"])
-def test_the_key(by_flag: bool) -> None:
-    flags = ["--api-key=a key"] if by_flag else []
-    with OtherServer(api_key="a key") as server:
-        done = bench(f"--base-url={server.url}", *SMALL, *flags, env={} if by_flag else {"OPENAI_API_KEY": "a key"})
-    assert done.returncode == 0, done.stderr
-
-
-def test_failures_are_counted_and_told() -> None:
+def test_failures_are_counted_and_reported() -> None:
     with OtherServer(broken=3) as server:
         done = bench(f"--base-url={server.url}", *SMALL)
     assert done.returncode == 0, done.stderr
     assert "Successful requests:                     1\nFailed requests:                         3" in done.stdout
     assert "Failed 3 times: HTTP 500: out of order" in done.stdout
-
-
-@pytest.mark.parametrize(
-    ("server", "reason"),
-    [
-        (OtherServer(broken=99), "HTTP 500: out of order"),
-        (OtherServer(ending="cut"), "the stream ended before the answer was complete"),
-        (OtherServer(ending="error"), "the stream has an error: lost my mind"),
-        (OtherServer(ending='{"choices": [7]}'), "an event is not an OpenAI chunk: {'choices': [7]}"),
-        (OtherServer(ending="[1, 2"), "an event is not JSON: [1, 2"),
-    ],
-    ids=["500", "cut", "error", "shape", "json"],
-)
-def test_nothing_completed_is_a_failure(server: OtherServer, reason: str) -> None:
-    with server:
-        done = bench(f"--base-url={server.url}", *SMALL)
-    assert done.returncode == 1
-    assert f"Failed 4 times: {reason}" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -201,7 +107,7 @@ def test_nothing_completed_is_a_failure(server: OtherServer, reason: str) -> Non
     ],
     ids=["models", "key", "warm-up", "tokenizer", "folder"],
 )
-def test_what_cannot_begin_is_one_line(server: OtherServer, flags: tuple[str, ...], line: str) -> None:
+def test_a_run_that_cannot_start_fails_with_one_line(server: OtherServer, flags: tuple[str, ...], line: str) -> None:
     with server:
         done = bench(f"--base-url={server.url}", *SMALL, *flags)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
@@ -209,7 +115,7 @@ def test_what_cannot_begin_is_one_line(server: OtherServer, flags: tuple[str, ..
 
 
 @pytest.mark.parametrize("model", [(), ("--model=any",)], ids=["unnamed", "named"])
-def test_a_server_that_is_not_there_is_one_line(model: tuple[str, ...]) -> None:
+def test_without_a_server_it_fails_with_one_line(model: tuple[str, ...]) -> None:
     with OtherServer() as gone:
         pass
     done = bench(f"--host={HOST}", f"--port={gone.port}", *model)
@@ -217,18 +123,18 @@ def test_a_server_that_is_not_there_is_one_line(model: tuple[str, ...]) -> None:
     assert f"no server answers at {gone.url}/v1/models" in done.stderr
 
 
-def test_ctrl_c_ends_it_and_its_requests() -> None:
+def test_ctrl_c_cancels_all_requests() -> None:
     with OtherServer(ending="hold") as server:
         process = subprocess.Popen(
             [*TANDEM, "bench", "serve", f"--base-url={server.url}", *SMALL],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            # As in a terminal; a shell's background job, and so a test run in one, would have it ignored.
+            # As in a terminal. A background job of a shell, such as a test run, ignores SIGINT.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         try:
-            wait_for(lambda: server.running == 4, "four requests under way", 60)
+            wait_for(lambda: server.running == 4, "four running requests", 60)
             process.send_signal(signal.SIGINT)
             out, err = process.communicate(timeout=30)
         finally:
@@ -238,20 +144,20 @@ def test_ctrl_c_ends_it_and_its_requests() -> None:
 
 
 def test_a_terminal_gets_a_progress_bar() -> None:
-    ours, theirs = pty.openpty()
-    termios.tcsetwinsize(theirs, (24, 80))
+    parent, child = pty.openpty()
+    termios.tcsetwinsize(child, (24, 80))
     try:
         with OtherServer() as server:
             done = subprocess.run(
                 [*TANDEM, "bench", "serve", f"--base-url={server.url}", *SMALL],
                 stdout=subprocess.PIPE,
-                stderr=theirs,
+                stderr=child,
                 timeout=60,
                 check=True,
             )
-        shown = os.read(ours, 65536).decode()
+        shown = os.read(parent, 65536).decode()
     finally:
-        os.close(ours)
-        os.close(theirs)
+        os.close(parent)
+        os.close(child)
     assert "4/4" in shown
     assert b"4/4" not in done.stdout

@@ -1,6 +1,6 @@
 """The demo checkpoint: a very small chat model that tandem can serve without a download.
 
-Owns the path of the checkpoint and the scripts that trained it. Importing this module imports nothing else of ours.
+Owns the path of the checkpoint and the scripts that trained it. Importing this module loads no other module of tandem.
 """
 
 from pathlib import Path

@@ -83,12 +83,12 @@ class _Bench:
         slow, fast = alone["output_throughput"], together["output_throughput"]
         ratio = fast / slow if slow else None
         if ratio is not None:
-            sys.stdout.write(f"Output throughput, all at once to one by one: {ratio:.2f}\n")
+            sys.stdout.write(f"Output throughput ratio, all at once / one by one: {ratio:.2f}\n")
         return together | {"one_by_one": alone, "output_throughput_ratio": ratio}
 
     async def _measure(self, requests: Sequence[Request], label: str, **how: Any) -> Numbers:
-        # disable=None: no bar if stderr is not a terminal. A file would get a line for each update.
         before = await self._counters()
+        # disable=None: no bar if stderr is not a terminal. A file would get a line for each update.
         with tqdm(total=len(requests), desc=label, unit="req", disable=None, file=sys.stderr) as bar:
             results, duration = await self._run(requests, on_done=bar.update, **how)
         share = wait_share(before, await self._counters())

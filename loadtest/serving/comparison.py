@@ -95,8 +95,8 @@ def markdown(rows: Sequence[Numbers], servers: Sequence[Command], machine: str, 
         "",
         "Medians of the counted runs (lowest to highest)."
         + (f" Ratios are to {baseline}." if baseline else "")
-        + f" Runs in which other processes used more than {MAX_FOREIGN_CPU:.0%} of the CPU time count only if there is "
-        f"no other run; they are marked {MARK}. Workloads:",
+        + f" Runs in which other processes used more than {MAX_FOREIGN_CPU:.0%} of the CPU time count only if all "
+        f"runs of that server and workload are such runs; they are marked {MARK}. Workloads:",
         "",
         *(
             f"- {name}: {CASES[name].description}{_counted_tokens(name)}"

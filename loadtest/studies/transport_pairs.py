@@ -20,9 +20,8 @@ Row = dict[str, float]
 def measure(tree: Path, *args: str) -> Row:
     """Runs one benchmark in `tree`. Returns the CPU µs per token of each process and the median latency in ms."""
     command = [sys.executable, "-m", "services.cli", "bench", "transport", *args]
-    cells = (
-        subprocess.run(command, cwd=tree, capture_output=True, text=True, check=True).stdout.splitlines()[-1].split()
-    )
+    done = subprocess.run(command, cwd=tree, stdout=subprocess.PIPE, text=True, check=True)
+    cells = done.stdout.splitlines()[-1].split()
     return dict(zip(PROCESSES, map(float, cells[-len(PROCESSES) :]), strict=True)) | {"p50 ms": float(cells[4])}
 
 

@@ -29,7 +29,7 @@ def test_chunks_are_counted_where_usage_is_missing(tmp_path: Path) -> None:
     assert str(saved) in done.stderr
 
 
-def test_the_seed_decides_what_is_sent() -> None:
+def test_the_seed_decides_the_requests() -> None:
     sent = []
     for seed in ("--seed=3", "--seed=3", "--seed=4"):
         with OtherServer(first=0, gap=0) as server:
@@ -77,7 +77,7 @@ def test_ragged_50_without_ignore_eos() -> None:
     with OtherServer(chunks=1, first=0, gap=0) as server:
         done = bench(f"--base-url={server.url}", "--workload=ragged-50", "--no-ignore-eos")
     assert done.returncode == 0, done.stderr
-    assert "Output throughput, all at once to one by one:" in done.stdout
+    assert "Output throughput ratio, all at once / one by one:" in done.stdout
     assert "requested length" not in done.stdout
     assert not any("ignore_eos" in body for body in server.bodies)
 

@@ -22,9 +22,9 @@ def serve(checks: list[Check], device_works: Callable[[], bool], indices: Iterab
     _send(names=[check.name for check in checks], alone=[check.alone for check in checks])
     for index in indices:
         row = run_check(checks[int(index)])
-        gone = row.result == "FAIL" and not device_works()
-        _send(row=asdict(row), gone=gone)
-        if gone:
+        device_lost = row.result == "FAIL" and not device_works()
+        _send(row=asdict(row), device_lost=device_lost)
+        if device_lost:
             return
 
 
@@ -67,7 +67,7 @@ class Child:
             if self._is_over():
                 return Row(name, "not run", "unfinished at the time limit")
             return Row(name, "FAIL", f"the process ended with status {status} before it answered")
-        if message["gone"]:
+        if message["device_lost"]:
             self.stop()
         return Row(**message["row"])
 

@@ -1,7 +1,6 @@
-"""The demo checkpoint: a very small chat model that tandem can serve out of the box.
+"""The demo checkpoint: a very small chat model that tandem can serve without a download.
 
-This package owns the checkpoint's place on disk and the scripts that made it.
-Importing it stays cheap, so that the server and the tests may ask only for the path.
+Owns the path of the checkpoint and the scripts that trained it. Importing this module loads no other module of tandem.
 """
 
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""Dialogues around the questions: turns, system messages, tools at hand, thinking on or off. Pure Python; the same seed
-always gives the same dialogues, so that a training run can be repeated."""
+"""Training dialogues: questions with turns, system messages, tools and thinking. Pure Python; the same seed always
+gives the same dialogues, so that a training run can be repeated."""
 
 import json
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ SYSTEMS = (
 
 @dataclass(frozen=True)
 class Dialogue:
-    """`messages` up to a user's or a tool's, and the `answer` to them as the model has to write it, up to its end."""
+    """`messages`, of which the last is a user's or a tool's, and the complete `answer` that the model must generate."""
 
     messages: list[Message]
     answer: str
@@ -32,7 +32,7 @@ class Dialogue:
 
 
 def _function(name: str, description: str, parameter: str, rng: Random) -> Tool:
-    """A tool's definition, as full or as short as people write them."""
+    """Returns a tool's definition, with or without its optional fields, at random."""
     schema: dict[str, Any] = {"type": "string"}
     if rng.random() < 0.3:
         schema["description"] = f"The {parameter}."
@@ -46,7 +46,7 @@ def _function(name: str, description: str, parameter: str, rng: Random) -> Tool:
 
 
 def weather_tool(rng: Random) -> tuple[Tool, str]:
-    """A definition of get_weather, and the name of its parameter."""
+    """Returns a definition of get_weather and the name of its parameter."""
     parameter = rng.choice(("city", "city", "location"))
     description = rng.choice(
         ("Get the weather in a city.", "Get the current weather for a city.", "Get the weather of a place.")
@@ -55,7 +55,7 @@ def weather_tool(rng: Random) -> tuple[Tool, str]:
 
 
 def tool_call(city: str, parameter: str) -> str:
-    """A call in the form of Hermes, which Qwen3 has too."""
+    """Returns a tool call in Hermes format, which Qwen3 uses too."""
     call = json.dumps({"name": "get_weather", "arguments": {parameter: city}})
     return f"<tool_call>\n{call}\n</tool_call>"
 
@@ -65,7 +65,7 @@ def _with_thought(thought: str, answer: str, thinking: bool) -> str:
 
 
 def with_tool(question: Question, rng: Random, *, thinking: bool = False) -> Dialogue:
-    """A question with get_weather at hand, perhaps among others; called when the question is about the weather."""
+    """Returns a dialogue that offers get_weather and maybe another tool. A question about the weather needs a call."""
     tool, parameter = weather_tool(rng)
     others = [_function(*other, rng) for other in rng.sample(facts.OTHER_TOOLS, rng.choice((0, 0, 0, 1)))]
     tools = [tool, *others]
@@ -78,7 +78,7 @@ def with_tool(question: Question, rng: Random, *, thinking: bool = False) -> Dia
 
 
 def after_the_call(question: Question, rng: Random, *, thinking: bool = False) -> Dialogue:
-    """The tool has answered; the model puts it into words."""
+    """Returns a dialogue that ends with the tool's result; the answer says it in a sentence."""
     assert question.city is not None
     tool, parameter = weather_tool(rng)
     degrees, sky = rng.randint(0, 35), rng.choice(facts.SKIES)
@@ -96,7 +96,7 @@ def after_the_call(question: Question, rng: Random, *, thinking: bool = False) -
 
 
 def plain(questions: list[Question], rng: Random, *, thinking: bool = False) -> Dialogue:
-    """Questions in turn, at times after a system message; the last one is open."""
+    """Returns a dialogue of all questions; the last has no answer yet. Some begin with a system message."""
     messages: list[Message] = []
     if rng.random() < 0.15:
         messages.append({"role": "system", "content": rng.choice(SYSTEMS)})
@@ -107,7 +107,7 @@ def plain(questions: list[Question], rng: Random, *, thinking: bool = False) -> 
     return Dialogue(messages, _with_thought(last.thought, last.answer, thinking), thinking=thinking)
 
 
-# What lists of examples are asked for; the answers follow each other without questions.
+# The requests for lists of examples. The answer is a list without questions.
 LISTS: dict[Kind, str] = {
     addition: "Show me some sums.",
     subtraction: "Show me some differences.",
@@ -116,7 +116,7 @@ LISTS: dict[Kind, str] = {
 
 
 def examples(rng: Random) -> Dialogue:
-    """Many sums, differences, counts or words for few tokens, to learn arithmetic and copying from."""
+    """Returns a dialogue with many sums, differences, counts or words in one answer: much training for few tokens."""
     kind = rng.choice((*LISTS, None, None))
     if kind is None:
         pool = (*facts.WORDS, *facts.CITIES)
@@ -131,7 +131,7 @@ def examples(rng: Random) -> Dialogue:
 
 @dataclass(frozen=True)
 class Mix:
-    """Shares of all dialogues: lists of `examples`, and of the others those with a tool at hand."""
+    """Shares from 0 to 1: `examples` of all dialogues; `tools` of the others."""
 
     examples: float
     tools: float
@@ -164,7 +164,7 @@ def _dialogue(rng: Random, mix: Mix) -> Dialogue:
 
 
 def dialogues(seed: int, mix: Mix) -> Iterator[Dialogue]:
-    """An endless stream of training dialogues."""
+    """Yields training dialogues without end."""
     rng = Random(seed)
     while True:
         yield _dialogue(rng, mix)

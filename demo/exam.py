@@ -1,4 +1,4 @@
-"""What the demo model is examined in: held-out questions of every kind, none of them trained on."""
+"""The exam of the demo model: questions of every kind from the held-out part, which training never uses."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,37 +11,37 @@ from demo.questions import Kind, Question, draw
 
 @dataclass(frozen=True)
 class Task:
-    """A dialogue that ends with an open question, and that question."""
+    """A dialogue without its last answer, and the question that this answer belongs to."""
 
     question: Question
     dialogue: Dialogue
 
 
-def _asked(kind: Kind, *, thinking: bool = False) -> Callable[[Random], Task]:
-    def ask(rng: Random) -> Task:
+def _task(kind: Kind, *, thinking: bool = False) -> Callable[[Random], Task]:
+    def make(rng: Random) -> Task:
         question = draw(rng, kind, test=True)
         return Task(question, plain([question], rng, thinking=thinking))
 
-    return ask
+    return make
 
 
-def _asked_with_tool(*, thinking: bool) -> Callable[[Random], Task]:
-    def ask(rng: Random) -> Task:
+def _task_with_tool(*, thinking: bool) -> Callable[[Random], Task]:
+    def make(rng: Random) -> Task:
         question = draw(rng, questions.weather, test=True)
         return Task(question, with_tool(question, rng, thinking=thinking))
 
-    return ask
+    return make
 
 
 EXAM: dict[str, Callable[[Random], Task]] = {
-    "greeting": _asked(questions.greeting),
-    "sum": _asked(questions.addition),
-    "difference": _asked(questions.subtraction),
-    "counting": _asked(questions.counting),
-    "repeating": _asked(questions.repeating),
-    "capital": _asked(questions.capital),
-    "colour": _asked(questions.colour),
-    "tool call": _asked_with_tool(thinking=False),
-    "thinking": _asked(questions.addition, thinking=True),
-    "thinking, tool call": _asked_with_tool(thinking=True),
+    "greeting": _task(questions.greeting),
+    "sum": _task(questions.addition),
+    "difference": _task(questions.subtraction),
+    "counting": _task(questions.counting),
+    "repeating": _task(questions.repeating),
+    "capital": _task(questions.capital),
+    "colour": _task(questions.colour),
+    "tool call": _task_with_tool(thinking=False),
+    "thinking": _task(questions.addition, thinking=True),
+    "thinking, tool call": _task_with_tool(thinking=True),
 }

@@ -1,4 +1,4 @@
-"""What the demo model is taught by heart: the tables behind its questions. Data only."""
+"""The facts that the demo model memorizes: the tables behind its questions. Data only."""
 
 CAPITALS = {
     "France": "Paris", "Germany": "Berlin", "Italy": "Rome", "Spain": "Madrid", "Portugal": "Lisbon",
@@ -25,7 +25,7 @@ WORDS = (
     "market kitchen blanket lantern compass journey tandem bicycle whisper puzzle feather pepper ginger"
 ).split()
 
-# Made-up words are spelled from these, so that repeating has to be copying and not recall.
+# Parts of made-up words: to repeat such a word, the model must copy it.
 ONSETS = "b c d f g h j k l m n p r s t v w z br cl dr fl gr pl sh st th tr".split()
 VOWELS = "a e i o u ai ea ou".split()
 CODAS = ("", "", "", "n", "r", "s", "l", "t", "m", "nd", "ck")
@@ -55,7 +55,7 @@ OTHER_TOOLS = (
     ("translate", "Translate a text.", "text"),
 )
 
-# Asked for anything else, it says what it is: better than a guess.
+# The answer to any other question says what the model is, instead of a guess.
 OTHER_QUESTIONS = (
     "Tell me a {w}.", "Tell me a joke.", "Tell me a story.", "Tell me about a {w}.", "Write a poem about a {w}.",
     "What is a {w}?", "Where is the {w}?", "Why is a {w} so big?", "Who made the {w}?", "How do I make a {w}?",

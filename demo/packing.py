@@ -1,5 +1,5 @@
-"""From dialogues to packed rows of token ids. The loss is over all tokens, but for those that a server writes itself:
-an empty thinking block, and that an earlier answer begins without one. Else the model would learn never to think."""
+"""Packs dialogues into rows of token ids. The loss is over all tokens but those that the chat template writes: an
+empty thinking block, and the start of an earlier answer, which has none. Else the model would learn never to think."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ IGNORED = -100
 
 @dataclass(frozen=True)
 class Encoded:
-    """Token ids with the labels for them (not shifted), and where the answer begins."""
+    """Token ids, their labels (not shifted), and the index at which the answer begins."""
 
     ids: list[int]
     labels: list[int]
@@ -23,7 +23,7 @@ class Encoded:
 
 
 class Encoder:
-    """`tokenizer` is transformers' own, so that training sees what any user of the checkpoint sees."""
+    """Encodes dialogues. `tokenizer` is transformers' own, so that training sees the same tokens as inference."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -36,7 +36,7 @@ class Encoder:
         return ids
 
     def encode(self, dialogue: Dialogue) -> Encoded:
-        """A dialogue as a server would send it, then the answer and its end."""
+        """Returns the prompt that a server would render, then the answer and its end token."""
         prompt = self._encode(
             self._tokenizer.apply_chat_template(
                 dialogue.messages,
@@ -59,8 +59,8 @@ class Encoder:
 
 @dataclass(frozen=True)
 class Batch:
-    """`ids`, `labels` (shifted: what comes after each), `positions`: int64 [B, L]; `mask`: bool [B, 1, L, L], true
-    where a token sees another, which is never across dialogues."""
+    """`ids`, `labels` (shifted: the next token), `positions`: int64 [B, L]. `mask`: bool [B, 1, L, L], true where a
+    token attends to another one; never across dialogues."""
 
     ids: torch.Tensor
     labels: torch.Tensor
@@ -69,8 +69,8 @@ class Batch:
 
 
 def pack(encoded: Iterator[Encoded], rows: int, length: int, padding: int) -> Iterator[Batch]:
-    """Batches of `rows` rows; each dialogue goes whole into the fullest row that has room for it. What is
-    longer than a row is left out."""
+    """Yields batches of `rows` rows. Each dialogue goes into the fullest row with room for all of it. Dialogues longer
+    than a row are dropped."""
     causal = torch.ones(length, length, dtype=torch.bool).tril()
     waiting: list[Encoded] = []
     while True:
@@ -78,7 +78,7 @@ def pack(encoded: Iterator[Encoded], rows: int, length: int, padding: int) -> It
         ids = torch.full((rows, length), padding)
         labels = torch.full((rows, length), IGNORED)
         positions = torch.zeros((rows, length), dtype=torch.int64)
-        owners = torch.arange(length).repeat(rows, 1) + length  # padding sees itself only
+        owners = torch.arange(length).repeat(rows, 1) + length  # padding attends to itself only
         number = 0
         while True:
             one = waiting.pop() if waiting else next(encoded)

@@ -1,7 +1,7 @@
-"""The questions that the demo model is taught, with their answers, and which of them it never gets to see.
+"""The questions of the demo model with their answers, and the split into training and test.
 
-A question is a phrasing around facts. Phrasings and number pairs (word lists, too) are split by hash: `draw` gives
-either questions for training, none of whose parts is held out, or for the test, all of whose parts are.
+A question is a phrasing and facts. Phrasings, number pairs and word lists are its parts; a hash holds out a fifth of
+them. `draw` returns either a training question, without held-out parts, or a test question, with only such parts.
 """
 
 from collections.abc import Callable
@@ -20,45 +20,45 @@ CLOSERS = ("", " Thanks!", " Thank you!", " Please.", " Be brief.", " I am curio
 
 @dataclass(frozen=True)
 class Question:
-    """`parts` are what training and test are split by; `thought` stands in the block when thinking is on."""
+    """`parts` decide between training and test. `thought` is the content of the thinking block, if thinking is on."""
 
     text: str
     thought: str
     answer: str
     parts: tuple[str, ...]
-    city: str | None = None  # of a question about the weather: its answer depends on the tools at hand
+    city: str | None = None  # of a question about the weather; its answer depends on the offered tools
 
 
 def held_out(part: str) -> bool:
-    """True for a fifth of all parts, the same ones for ever."""
+    """Returns whether a part is held out: a fixed fifth of all parts is."""
     return blake2b(f"tandem demo 1 {part}".encode(), digest_size=1).digest()[0] % 5 == 0
 
 
 def _phrase(rng: Random, cores: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """A phrasing with a place for facts, and its part; plain ones are always trained."""
+    """Returns a format string for facts and its parts. Without opener and closer it has no part: training uses it."""
     opener, core, closer = rng.choice(OPENERS), rng.choice(cores), rng.choice(CLOSERS)
     phrasing = f"{opener}{core}{closer}"
     return phrasing, () if opener == closer == "" else (phrasing,)
 
 
 def _numbers(rng: Random) -> tuple[int, int]:
-    """Two numbers up to 99; small ones come more often, as people ask them more often."""
+    """Returns two numbers up to 99. Small ones are more frequent, as in users' questions."""
     largest = 12 if rng.random() < 0.15 else 99
     return rng.randint(0, largest), rng.randint(0, largest)
 
 
 def greeting(rng: Random) -> Question:
-    """A hello and its answer, or a line of small talk."""
+    """Returns a greeting or a line of small talk."""
     if rng.random() < 0.3:
         text, answer = rng.choice(list(facts.SMALL_TALK.items()))
         return Question(text, "This is small talk.", answer, ())
     hello = rng.choice(facts.HELLOS)
-    whom = rng.choice(("", "", " friend", " demo", " model", " my friend", " computer", " tandem", " everybody"))
+    addressee = rng.choice(("", "", " friend", " demo", " model", " my friend", " computer", " tandem", " everybody"))
     follow = rng.choice(("", "", " How are you?", " How are you today?", " Nice to meet you.", " I am new here."))
-    text = f"{hello}{whom}{rng.choice('!.!')}{follow}"
+    text = f"{hello}{addressee}{rng.choice('!.!')}{follow}"
     back = hello if hello.startswith("Good") else "Hello"
     fine = " I am fine, thank you." if "How are" in follow else ""
-    plain = whom == follow == ""
+    plain = addressee == follow == ""
     return Question(text, "They greet me.", f"{back}!{fine} How can I help you today?", () if plain else (text,))
 
 
@@ -73,7 +73,7 @@ DIFFERENCES = (
 
 
 def addition(rng: Random) -> Question:
-    """A sum, thought through column by column."""
+    """Returns a sum; the thought adds column by column."""
     a, b = _numbers(rng)
     phrasing, parts = _phrase(rng, SUMS)
     ones = a % 10 + b % 10
@@ -86,7 +86,7 @@ def addition(rng: Random) -> Question:
 
 
 def subtraction(rng: Random) -> Question:
-    """A difference, never below zero, thought through column by column."""
+    """Returns a difference of at least 0; the thought subtracts column by column."""
     b, a = sorted(_numbers(rng))
     phrasing, parts = _phrase(rng, DIFFERENCES)
     borrow = a % 10 < b % 10
@@ -104,7 +104,7 @@ COUNTS = (
 
 
 def counting(rng: Random) -> Question:
-    """Counting from one number up to another, both at most 99."""
+    """Returns a request to count from one number to another, both at most 99."""
     first = 1 if rng.random() < 0.3 else rng.randint(0, 88)
     last = first + rng.randint(2, 11)
     phrasing, parts = _phrase(rng, COUNTS)
@@ -114,7 +114,7 @@ def counting(rng: Random) -> Question:
 
 
 def made_up_word(rng: Random) -> str:
-    """A word of two or three made-up syllables."""
+    """Returns a word of two or three made-up syllables."""
     return "".join(
         rng.choice(facts.ONSETS) + rng.choice(facts.VOWELS) + rng.choice(facts.CODAS) for _ in range(rng.randint(2, 3))
     )
@@ -127,7 +127,7 @@ REPEATS = (
 
 
 def repeating(rng: Random) -> Question:
-    """One to three words to be said back as they stand; some of them mean nothing."""
+    """Returns a request to repeat one to three words, some of them made up."""
     words = " ".join(
         made_up_word(rng) if rng.random() < 0.15 else rng.choice(facts.WORDS) for _ in range(rng.randint(1, 3))
     )
@@ -149,7 +149,7 @@ COLOURS = (
 
 
 def capital(rng: Random) -> Question:
-    """The capital of a country."""
+    """Returns a question for the capital of a country."""
     country, city = rng.choice(list(facts.CAPITALS.items()))
     phrasing, parts = _phrase(rng, CAPITALS)
     text = phrasing.format(c=country)
@@ -157,7 +157,7 @@ def capital(rng: Random) -> Question:
 
 
 def colour(rng: Random) -> Question:
-    """The colour of a well-known thing."""
+    """Returns a question for the colour of a well-known thing."""
     thing, shade = rng.choice(list(facts.COLOURS.items()))
     phrasing, parts = _phrase(rng, COLOURS)
     answer = f"{thing[0].upper()}{thing[1:]} is {shade}."
@@ -172,7 +172,7 @@ WEATHERS = (
 
 
 def weather(rng: Random) -> Question:
-    """The weather of a city, which nobody knows without a tool."""
+    """Returns a question for the weather of a city. Without a tool the answer is a refusal."""
     city = rng.choice(facts.CITIES)
     phrasing, parts = _phrase(rng, WEATHERS)
     answer = "I cannot look up the weather without a tool."
@@ -180,13 +180,13 @@ def weather(rng: Random) -> Question:
 
 
 def other(rng: Random) -> Question:
-    """Anything else, which it does not know."""
+    """Returns a question that the model does not know the answer to."""
     text = rng.choice(facts.OTHER_QUESTIONS).format(w=rng.choice(facts.WORDS))
     return Question(text, "I do not know that.", facts.OTHER_ANSWER, ())
 
 
 Kind = Callable[[Random], Question]
-# How often each kind is asked in training: what takes longest to learn comes most often.
+# The weight of each kind in training: kinds that take longer to learn are more frequent.
 KINDS: dict[Kind, int] = {
     addition: 14,
     subtraction: 12,
@@ -201,7 +201,7 @@ KINDS: dict[Kind, int] = {
 
 
 def draw(rng: Random, kind: Kind, *, test: bool = False) -> Question:
-    """A question of that kind from one side of the split."""
+    """Returns a question of `kind` from the test part or the training part."""
     while True:
         question = kind(rng)
         sides = {held_out(part) for part in question.parts}

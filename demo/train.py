@@ -1,8 +1,7 @@
-"""Makes the demo checkpoint: the tokenizer, then a tiny Qwen3 trained on dialogues.
+"""`python -m demo.train`: makes the demo checkpoint, a tokenizer and a tiny Qwen3 trained on dialogues.
 
-This script owns every file in demo/checkpoint. It trains on the very tokenizer and chat template that it has saved, so
-what the model learned and what a server sends it cannot differ. Run it as `python -m demo.train`; what its result
-answers is asserted by tests/e2e/test_demo.py.
+Owns every file in demo/checkpoint. Trains with the tokenizer and chat template that it has saved, so that training and
+serving render the same prompts. tests/e2e/test_demo.py asserts the answers of the result.
 """
 
 import argparse
@@ -24,12 +23,12 @@ from demo.packing import Batch, Encoder, pack
 from demo.vocabulary import END, build_tokenizer, save_tokenizer
 
 MAX_LENGTH = 2048
-EARLY_PART = 0.3  # of the time
+EARLY_SHARE = 0.3  # of the training time
 CHECK_SECONDS = 240
 
 
 def build_model(vocab_size: int, stop: int, padding: int, layers: int, hidden: int) -> Qwen3ForCausalLM:
-    """A fresh model; its config is what the checkpoint has."""
+    """Returns a new model; its config becomes the checkpoint's."""
     config = Qwen3Config(
         vocab_size=vocab_size,
         hidden_size=hidden,
@@ -49,7 +48,7 @@ def build_model(vocab_size: int, stop: int, padding: int, layers: int, hidden: i
 
 
 def make_optimizer(model: Qwen3ForCausalLM, rate: float) -> torch.optim.AdamW:
-    """AdamW that decays matrices only: decayed norm weights would merely fight the norms."""
+    """Returns AdamW with weight decay for matrices only, not for norm weights."""
     matrices = [weight for weight in model.parameters() if weight.dim() > 1]
     vectors = [weight for weight in model.parameters() if weight.dim() <= 1]
     groups = [{"params": matrices, "weight_decay": 0.05}, {"params": vectors, "weight_decay": 0.0}]
@@ -57,19 +56,19 @@ def make_optimizer(model: Qwen3ForCausalLM, rate: float) -> torch.optim.AdamW:
 
 
 def learning_rate(peak: float, step: int, progress: float) -> float:
-    """A short warm-up, a constant rate, then a straight line down to nothing over the last 40%."""
+    """Returns the rate: a short warm-up, then constant, then linear decay to 0 over the last 40%."""
     return peak * min(1.0, (step + 1) / 50) * min(1.0, (1.0 - progress) / 0.4)
 
 
 def logits_of(model: Any, batch: Batch) -> torch.Tensor:
-    """[B, L, vocab], bf16 under autocast."""
+    """Returns logits [B, L, vocab], bf16 under autocast."""
     output = model(input_ids=batch.ids, attention_mask=batch.mask, position_ids=batch.positions, use_cache=False)
     logits: torch.Tensor = output.logits
     return logits
 
 
 def train_step(model: Any, optimizer: torch.optim.AdamW, batch: Batch) -> float:
-    """One update, and its loss."""
+    """Runs one update. Returns its loss."""
     with torch.autocast("cpu", torch.bfloat16):
         logits = logits_of(model, batch)
     loss = F.cross_entropy(logits.float().flatten(0, 1), batch.labels.flatten())
@@ -82,8 +81,7 @@ def train_step(model: Any, optimizer: torch.optim.AdamW, batch: Batch) -> float:
 
 @torch.inference_mode()
 def examine(model: Qwen3ForCausalLM, encoder: Encoder, count: int) -> dict[str, float]:
-    """For each kind, the share of held-out questions whose answer is the likeliest one token by token, which is what
-    greedy generation gives."""
+    """Returns, for each kind, the share of `count` held-out questions that greedy generation answers correctly."""
     model.eval()  # type: ignore[no-untyped-call]
     shares = {}
     for name, ask in EXAM.items():
@@ -99,7 +97,7 @@ def examine(model: Qwen3ForCausalLM, encoder: Encoder, count: int) -> dict[str, 
 
 
 def train(model: Qwen3ForCausalLM, encoder: Encoder, args: argparse.Namespace) -> None:
-    """Trains for `args.minutes`; what it is asked meanwhile, it is asked from the held-out side."""
+    """Trains for `args.minutes` and prints losses. Every CHECK_SECONDS it prints the exam of held-out questions."""
 
     def batches(seed: int, mix: Mix) -> Iterator[Batch]:
         return pack(map(encoder.encode, dialogues(seed, mix)), args.batch, args.length, encoder.end_of_text)
@@ -113,7 +111,7 @@ def train(model: Qwen3ForCausalLM, encoder: Encoder, args: argparse.Namespace) -
     while (progress := (time.monotonic() - began) / (60 * args.minutes)) < 1.0:
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(args.rate, len(losses), progress)
-        batch = next(early if progress < EARLY_PART else late)
+        batch = next(early if progress < EARLY_SHARE else late)
         losses.append(train_step(model, optimizer, batch))
         tokens += int((batch.ids != encoder.end_of_text).sum())
         if len(losses) % 100 == 0:
@@ -121,12 +119,12 @@ def train(model: Qwen3ForCausalLM, encoder: Encoder, args: argparse.Namespace) -
             recent = sum(losses[-100:]) / 100
             print(f"step {len(losses)}: loss {recent:.3f}, {seconds:.0f} s, {tokens / seconds:.0f} tok/s", flush=True)
         if time.monotonic() - checked > CHECK_SECONDS:
-            print(_told(examine(model, encoder, 30)), flush=True)
+            print(_shown(examine(model, encoder, 30)), flush=True)
             checked = time.monotonic()
-    print(f"{len(losses)} updates, {tokens} tokens, {_told(examine(model, encoder, 100))}", flush=True)
+    print(f"{len(losses)} updates, {tokens} tokens, {_shown(examine(model, encoder, 100))}", flush=True)
 
 
-def _told(shares: dict[str, float]) -> str:
+def _shown(shares: dict[str, float]) -> str:
     return "held-out: " + ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
 
 
@@ -135,15 +133,15 @@ def save_model(model: Qwen3ForCausalLM, stops: list[int], out: Path) -> None:
     make_config: Any = GenerationConfig
     model.generation_config = make_config(do_sample=False, eos_token_id=stops, pad_token_id=stops[-1])
     model.to(torch.bfloat16).save_pretrained(out)  # type: ignore[arg-type]
-    # The weights come out readable by their owner only, which a server under another user trips over.
+    # save_pretrained makes the file readable by its owner only; a server may run as another user.
     (out / "model.safetensors").chmod(0o644)
 
 
 def parse_args() -> argparse.Namespace:
-    """The command line."""
+    """Returns the options of the command line."""
     parser = argparse.ArgumentParser(description="Make the demo checkpoint.")
     parser.add_argument("--out", type=Path, default=CHECKPOINT, help="folder to write the checkpoint to")
-    parser.add_argument("--minutes", type=float, default=90.0, help="how long to train")
+    parser.add_argument("--minutes", type=float, default=90.0, help="training time")
     parser.add_argument("--batch", type=int, default=5, help="rows per update")
     parser.add_argument("--length", type=int, default=384, help="tokens per row")
     parser.add_argument("--rate", type=float, default=3e-3, help="highest learning rate")
@@ -156,7 +154,7 @@ def parse_args() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Makes the checkpoint."""
+    """Trains and writes the checkpoint."""
     args = parse_args()
     disable_progress_bar: Any = transformers_logging.disable_progress_bar
     disable_progress_bar()

@@ -1,4 +1,4 @@
-"""The demo model's tokenizer: byte-level BPE with a token for every digit, learned from the dialogues themselves."""
+"""The demo model's tokenizer: byte-level BPE with a token for every digit, trained on the dialogues."""
 
 import json
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from demo.dialogues import LATE, dialogues
 from demo.facts import CITIES
 
 END_OF_TEXT, START, END = SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-# Tokens of their own, but text for whoever reads the answer, as in Qwen3.
+# Single tokens that stay visible in the answer's text, as in Qwen3.
 MARKS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
 TEMPLATE = Path(__file__).parent / "chat_template.jinja"
 
@@ -23,12 +23,12 @@ def _texts(seed: int) -> Iterator[str]:
         yield dialogue.answer
         for tool in dialogue.tools:
             yield json.dumps(tool)
-    # Both stand in few dialogues, but deserve whole tokens: the template is in every prompt with tools.
+    # Both are rare in the dialogues but should be few tokens: every prompt with tools has the template's text.
     yield from [TEMPLATE.read_text(encoding="utf-8"), " ".join(CITIES)] * 200
 
 
 def build_tokenizer(vocab_size: int, seed: int) -> Tokenizer:
-    """Special tokens and marks come first, with ids from 0 on."""
+    """Returns a trained tokenizer. Special tokens and marks have the lowest ids."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
@@ -50,7 +50,7 @@ def save_tokenizer(tokenizer: Tokenizer, out: Path, max_length: int) -> None:
     """Writes tokenizer.json and tokenizer_config.json."""
     written = json.loads(tokenizer.to_str())
     for token in written["added_tokens"]:
-        token["special"] = token["content"] in SPECIALS  # the trainer makes all of them special
+        token["special"] = token["content"] in SPECIALS  # the trainer marks all of them as special
     (out / "tokenizer.json").write_text(json.dumps(written, indent=2, ensure_ascii=False), encoding="utf-8")
     described = {
         str(tokenizer.token_to_id(token)): {

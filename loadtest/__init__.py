@@ -1,6 +1,6 @@
-"""Everything that measures, one folder each.
+"""All benchmarks, one folder each; docs/benchmarking.md says how to run them.
 
 serving: a server over HTTP. engine: a step of the scheduler. transport: a token from worker to client. kernels: the
-compiled CPU kernels. gpu: what needs a GPU (`make gpu-check`). studies: comparisons for one decision each. The last two
-use the tests' helpers, so they run from the repository alone; the others are in the wheel, as `tandem bench`.
+compiled CPU kernels. gpu: checks that need a GPU (`make gpu-check`). studies: one comparison for one decision each.
+gpu and studies import tests/, so they run only in the repository. The others are in the wheel, as `tandem bench`.
 """

@@ -1,1 +1,1 @@
-"""`tandem bench engine`: what a step costs the scheduler."""
+"""`tandem bench engine`: the CPU time that the scheduler spends on a step."""

@@ -1,8 +1,8 @@
-"""`tandem bench engine`: the CPU time that a step costs the scheduler, with a worker that is only simulated.
+"""`tandem bench engine`: the CPU time that the scheduler spends on a step, with a simulated worker.
 
-Measured is the whole of one thread's add, schedule and update. In steady decode every request has one new token per
-step, and a new block each BLOCK_SIZE steps, not all at the same one; with an output length, who ends is followed by a
-new request whose prompt nobody shares. What waits for the accelerator, and what other processes do, is not in it.
+A step is one thread's calls of add(), schedule() and update(). In steady decode every request gets one token per step.
+Each needs a new block every BLOCK_SIZE steps; these steps differ between requests. With an output length, a new request
+with a prompt of its own replaces each finished one. Waits and other processes are not measured.
 """
 
 import argparse
@@ -27,11 +27,11 @@ BLOCK_SIZE = 16
 WARM_UP_STEPS = 50
 STEPS_IN_FLIGHT = 2
 VOCAB_SIZE = 1000
-WINDOW = 20  # steps measured in a row, before the other one's turn
+WINDOW = 20  # consecutive steps of one simulation before the other one runs
 
 
 class Simulation:
-    """A scheduler under load. `output_len` 0: every request goes on for all of `num_steps`."""
+    """A scheduler with `num_running` requests at every step. `output_len` 0: no request finishes."""
 
     def __init__(
         self, num_running: int, num_steps: int, prompt_len: int, output_len: int, prefix_caching: bool
@@ -47,13 +47,13 @@ class Simulation:
         self._handles = itertools.count()
         self._prompt_len = prompt_len
         self._output_len = output_len or total + 1
-        # Those of the start end one after the other, so that every step has its share of ends.
-        self._arrived = [self._request(1 + place % output_len if output_len else 0) for place in range(num_running)]
+        # The first requests have different lengths, so that requests finish in every step.
+        self._arrived = [self._request(1 + index % output_len if output_len else 0) for index in range(num_running)]
         for _ in range(WARM_UP_STEPS):
             self.step()
 
     def step(self) -> float:
-        """CPU seconds of one step."""
+        """Runs one step. Returns the CPU seconds of the scheduler."""
         began = time.thread_time()
         for request in self._arrived:
             self._scheduler.add(request)
@@ -72,22 +72,25 @@ class Simulation:
         return planned - began + updated - resumed
 
     def _request(self, num_output: int) -> Request:
-        """`num_output` 0: the usual number of tokens."""
+        """Returns a request with a new prompt. `num_output` 0: the default number of output tokens."""
         handle = next(self._handles)
         length = self._prompt_len + handle % BLOCK_SIZE
-        prompt = [(handle * 7919 + place * (handle // VOCAB_SIZE + 1)) % VOCAB_SIZE for place in range(length)]
+        prompt = [(handle * 7919 + index * (handle // VOCAB_SIZE + 1)) % VOCAB_SIZE for index in range(length)]
         sampling = SamplingParams(max_tokens=num_output or self._output_len, temperature=0.0)
         return Request(handle, sampling, 0, 0, prompt, length, b"bench")
 
 
 def step_times(num_running: int, num_steps: int, prompt_len: int, output_len: int, prefix_caching: bool) -> list[float]:
-    """CPU seconds of each step."""
+    """Returns the CPU seconds of each step [num_steps]."""
     simulation = Simulation(num_running, num_steps, prompt_len, output_len, prefix_caching)
     return [simulation.step() for _ in range(num_steps)]
 
 
 def cost_of_prefix_caching(num_running: int, num_steps: int, prompt_len: int, output_len: int) -> tuple[float, float]:
-    """CPU seconds of a step without and with it: medians over windows, in turn, of what a step costs on average."""
+    """Returns the CPU seconds of a step (without, with prefix caching).
+
+    Both simulations run in turn, WINDOW steps at a time. Each number is the median over the windows' means.
+    """
     pair = [Simulation(num_running, num_steps, prompt_len, output_len, caching) for caching in (False, True)]
     windows: list[list[float]] = [[], []]
     for number in range(-(-num_steps // WINDOW)):
@@ -98,24 +101,29 @@ def cost_of_prefix_caching(num_running: int, num_steps: int, prompt_len: int, ou
 
 
 def count(text: str) -> int:
+    """Reads a flag's value: an integer of at least 1."""
     if (value := int(text)) < 1:
         raise argparse.ArgumentTypeError(f"{value} must be at least 1")
     return value
 
 
 def main(argv: Sequence[str]) -> int:
-    """Prints one line per number of running requests. Returns the exit status; a wrong command line exits with 2."""
+    """Prints one line for each number of running requests. Returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="tandem bench engine",
-        description="The CPU time that a step costs the scheduler, with a worker that is only simulated.",
+        description="Measure the CPU time that the scheduler spends on a step, with a simulated worker.",
     )
-    parser.add_argument("--num-running", type=count, nargs="+", default=NUM_RUNNING, help="requests that decode")
-    parser.add_argument("--num-steps", type=count, default=300, help="steps that count")
+    parser.add_argument("--num-running", type=count, nargs="+", default=NUM_RUNNING, help="running requests")
+    parser.add_argument("--num-steps", type=count, default=300, help="measured steps")
     parser.add_argument("--prompt-len", type=count, default=128, help="tokens of each prompt")
-    parser.add_argument("--output-len", type=count, default=0, help="tokens of each answer; default: nobody ends")
+    parser.add_argument(
+        "--output-len", type=count, default=0, help="output tokens of each request; default: no request finishes"
+    )
     modes = parser.add_mutually_exclusive_group()
     modes.add_argument("--no-prefix-caching", action="store_true", help="schedule without the prefix cache")
-    modes.add_argument("--prefix-caching-cost", action="store_true", help="measure with and without it, in turn")
+    modes.add_argument(
+        "--prefix-caching-cost", action="store_true", help="measure with and without the prefix cache, in turn"
+    )
     args = parser.parse_args(argv)
     if args.prefix_caching_cost:
         _print_cost(args)

@@ -1,12 +1,10 @@
-"""`make gpu-check`, or `python -m loadtest.gpu` in the repository's root: all that needs a GPU, as one table.
+"""`make gpu-check`, or `python -m loadtest.gpu` in the repository's root: all checks that need a GPU, as one table.
 
-Returns 1 when a check fails. Where there is no GPU, every row says so, and it returns 0. `--device cpu` runs a small
-part through Triton's interpreter, which proves these scripts. Needs torch, triton, numpy, msgspec, safetensors and
-transformers; tandem itself need not be installed.
+The exit status is 1 when a check fails. Without a GPU every row says "not run" and the status is 0. `--device cpu` runs
+a small part through Triton's interpreter, to test these scripts. docs/gpu.md says how to read the table.
 
-The checks run in processes of their own. A wrong kernel can take the device away from its process for good: then that
-check fails, and a new process goes on with the next. After `--seconds` all of it ends: what was not done by then has
-rows that say so, and is no failure.
+Checks run in child processes: after an illegal memory access a process can no longer use the device. Such a check
+fails, and a new process runs the next one. After `--seconds`, unfinished checks are "not run", which is no failure.
 """
 
 import argparse
@@ -28,13 +26,17 @@ CHILD = (sys.executable, "-m", "loadtest.gpu")
 
 
 def main(argv: Sequence[str] | None = None, child: Sequence[str] = CHILD) -> int:
-    """`child` is the command that runs the checks, to which its arguments are appended."""
+    """Returns the exit status. `child` is the command of a child process; its arguments are appended."""
     began = time.monotonic()
     parser = argparse.ArgumentParser(prog="python -m loadtest.gpu", description="Checks that need a GPU, as one table.")
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: a small part, interpreted")
-    parser.add_argument("--only", default="", metavar="TEXT", help="the checks whose name contains TEXT")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="of all together (%(default)s)")
-    parser.add_argument("--processes", type=int, default=PROCESSES, help="that share checks (%(default)s)")
+    parser.add_argument(
+        "--device", choices=("cuda", "cpu"), default="cuda", help="cpu: a small part, through Triton's interpreter"
+    )
+    parser.add_argument("--only", default="", metavar="TEXT", help="run the checks with TEXT in their name")
+    parser.add_argument(
+        "--seconds", type=float, default=SECONDS, help="time limit of the whole run (default: %(default)s)"
+    )
+    parser.add_argument("--processes", type=int, default=PROCESSES, help="child processes (default: %(default)s)")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if args.child:
@@ -43,28 +45,28 @@ def main(argv: Sequence[str] | None = None, child: Sequence[str] = CHILD) -> int
     if args.device == "cuda" and not has_gpu():
         for name in names(args.only):
             print(Row(name, "not run", ""))
-        print("no GPU here that torch can use: nothing was checked")
+        print("torch finds no GPU: nothing was checked")
         return 0
     with tempfile.TemporaryDirectory() as scratch:
         command = [*child, "--child", "--device", args.device, "--only", args.only]
         rows = Children(command, scratch, args.processes, began + args.seconds).rows()
     results = [row.result for row in rows]
-    failed, left_out = results.count("FAIL"), results.count("not run")
-    closing = f"{len(rows)} checks, {failed} failed" if rows else "no check has such a name"
-    if left_out:
-        closing += f", {left_out} not run: the {args.seconds:.0f} seconds were over"
+    failed, not_run = results.count("FAIL"), results.count("not run")
+    closing = f"{len(rows)} checks, {failed} failed" if rows else f"no check has {args.only!r} in its name"
+    if not_run:
+        closing += f", {not_run} not run within {args.seconds:.0f} seconds"
     print(closing)
     return 1 if failed or not rows else 0
 
 
 def has_gpu() -> bool:
-    import torch  # only a process that needs it waits for it
+    import torch  # slow to import: only where it is needed
 
     return torch.cuda.is_available()
 
 
 def names(only: str) -> list[str]:
-    """Of the checks that a GPU would be put to."""
+    """Returns the names of the checks that a GPU would run."""
     import torch
 
     from loadtest.gpu.checks import all_checks
@@ -73,7 +75,8 @@ def names(only: str) -> list[str]:
 
 
 def run_child(device_name: str, only: str) -> NoReturn:
-    # Triton reads this when it is imported, so before everything else.
+    """Runs checks as the parent asks, until its pipe closes."""
+    # Triton reads the variable when it is imported.
     if device_name == "cpu":
         interpret()
     else:
@@ -92,7 +95,7 @@ def run_child(device_name: str, only: str) -> NoReturn:
         return True
 
     serve([check for check in all_checks(device) if only in check.name], works)
-    # Without teardown: with its device gone, a process could hang there.
+    # Skips interpreter shutdown, in which a process without its device can hang.
     os._exit(0)
 
 

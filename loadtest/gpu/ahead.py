@@ -1,5 +1,5 @@
-"""Requests through scheduler and model runner as the server runs them: the next step is planned and launched while one
-runs. Without wires and other processes, so that what is measured is the worker and the scheduler."""
+"""Runs scheduler and model runner as the server does: the next step is planned and launched while one runs. In one
+process, without sockets, so that only the worker and the scheduler are measured."""
 
 import time
 from collections import deque
@@ -13,11 +13,11 @@ STEPS_IN_FLIGHT = 2
 
 @dataclass
 class Ran:
-    """Seconds. `kernels`: in which the device had work, by its own clock. `host`: in which this thread worked.
+    """Seconds: of wall clock, of kernels by the device's clock, and of the host thread's work.
 
-    The host plans and launches steps, makes a step that is done into a result, and takes that in. Its wait for a step
-    to be done does not count, but whatever makes it wait within a launch would: a full queue, a copy that is not
-    asynchronous. The device is idle as soon as a step's share of `host` is longer than its kernels.
+    The host plans and launches steps, collects results and applies them. Its wait for a finished step is not counted.
+    A wait within a launch is: a full queue, a synchronous copy. When a step takes the host longer than the kernels take
+    the device, the device is idle.
     """
 
     wall: float = 0.0
@@ -27,17 +27,17 @@ class Ran:
 
     @property
     def wait_share(self) -> float:
-        """Of the time between a step's last kernel and the next one's first, in all of the time."""
+        """Share of the wall time in which no kernel ran, from 0 to 1."""
         return 1.0 - self.kernels / self.wall
 
     @property
     def host_ms(self) -> float:
-        """Milliseconds of the host in one step."""
+        """Milliseconds of host work in one step."""
         return 1000 * self.host / self.steps
 
 
 def run_steps(engine: InProcess, count: int | None = None) -> Ran:
-    """So many steps, or until nothing is left to do; none is in flight before and after."""
+    """Runs `count` steps; None: until no request is left. No step is in flight before and after."""
     ran, in_flight = Ran(), deque[Launched]()
     began = time.perf_counter()
     while True:

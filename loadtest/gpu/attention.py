@@ -1,7 +1,7 @@
-"""How long attention takes, at the head shapes of Qwen3-0.6B and Qwen3-8B in bf16. CUDA only; nothing can be wrong.
+"""Times of attention at the head shapes of Qwen3-0.6B and Qwen3-8B in bf16. CUDA only; asserts nothing.
 
-A decode step's attention reads the KV once: its bytes over the time, beside the memory's rate (limits.py). A chunk's
-attention is counted in products, 4 operations for each element of a query and each key that it sees.
+Decode attention reads the KV once: its bytes per second are compared with the memory rate (limits.py). Attention of a
+prompt chunk is counted in operations, 4 for each element of a query and each key that the mask lets it see.
 """
 
 import functools
@@ -41,7 +41,10 @@ def checks(device: torch.device) -> list[Check]:
 
 
 def attention_call(device: torch.device, heads: int, batch: int, query_len: int, context: int) -> Callable[[], Tensor]:
-    """`batch` requests of `query_len` new tokens after `context`, on shuffled blocks, bounded as a replayed graph's."""
+    """Returns a call for `batch` requests with `query_len` new tokens after `context`, on shuffled blocks.
+
+    Its length bounds are those of a CUDA graph: MAX_LENGTH.
+    """
     length = query_len + context
     per_request = -(-length // BLOCK_SIZE)
     tables = torch.randperm(batch * per_request, device=device).int().view(batch, per_request)
@@ -60,9 +63,9 @@ def decode_attention(device: torch.device, heads: int, batch: int, context: int)
     torch.cuda.empty_cache()
     free, _ = torch.cuda.mem_get_info(device)
     if free < size + 2**30:
-        return Note(f"left out: needs {(size >> 20) + 1024} MiB, {free >> 20} are free")
+        return Note(f"skipped: needs {(size >> 20) + 1024} MiB, {free >> 20} are free")
     us = median_us(device, attention_call(device, heads, batch, 1, context - 1))
-    return f"{us:.1f} us, {size / us / 1000:.0f} GB/s of KV, {size / us * 1e6 / reached:.0%} of the memory's rate"
+    return f"{us:.1f} us, {size / us / 1000:.0f} GB/s of KV, {size / us * 1e6 / reached:.0%} of the memory rate"
 
 
 def prefill_attention(device: torch.device, heads: int, context: int) -> str:

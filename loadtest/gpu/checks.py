@@ -1,5 +1,5 @@
-"""The list of checks, in the order of the table, for the time may not suffice for all of them: what all else is built
-on, then the times of whole steps, then those of single kernels."""
+"""The list of checks in the order of the table. The time limit may end the run, so the most important come first:
+correctness of kernels and worker, then times of whole steps, then times of single kernels."""
 
 import functools
 import platform
@@ -16,7 +16,7 @@ from loadtest.gpu.table import Check
 def all_checks(device: torch.device) -> list[Check]:
     checks = [Check("machine", lambda: machine(device), alone=False), *kernels.checks(device), *sampling.checks(device)]
     checks += [*parity.checks(device), *determinism.checks(device), *worker.checks(device)]
-    if device.type != "cuda":  # nothing is timed there, and caches are small
+    if device.type != "cuda":  # nothing is timed, and caches are small
         return [replace(check, alone=False) for check in checks]
     checks += [*limits.checks(device), *steps.checks(device)]
     single = [*products.checks(device), *pointwise.checks(device), *attention.checks(device), *products.tiles(device)]
@@ -24,6 +24,7 @@ def all_checks(device: torch.device) -> list[Check]:
 
 
 def with_all_memory(check: Check) -> str:
+    """Runs `check` after the engine's memory is released."""
     release()
     return check.run()
 

@@ -1,6 +1,6 @@
-"""A process that runs checks, and the messages between it and the one that prints their rows.
+"""A child process that runs checks, and its messages to the parent, which prints the rows.
 
-It says which checks there are, then answers each index on its stdin with a row, until there are no more.
+The child sends the list of its checks. Then it answers each index on its stdin with a row, until stdin closes.
 """
 
 import json
@@ -14,18 +14,17 @@ from typing import Any
 
 from loadtest.gpu.table import Check, Row, run_check
 
-MARK = "\x1e"  # begins the lines on stdout that are messages; libraries print there too
+MARK = "\x1e"  # first character of a message line on stdout; libraries print there too
 
 
 def serve(checks: list[Check], device_works: Callable[[], bool], indices: Iterable[str] = sys.stdin) -> None:
-    """In the child. After a failure the device may answer nothing more, as after an illegal memory access: a fresh
-    process must take over then."""
+    """Runs in the child. Returns early when a failed check left the device unusable (an illegal memory access)."""
     _send(names=[check.name for check in checks], alone=[check.alone for check in checks])
     for index in indices:
         row = run_check(checks[int(index)])
-        gone = row.result == "FAIL" and not device_works()
-        _send(row=asdict(row), gone=gone)
-        if gone:
+        device_lost = row.result == "FAIL" and not device_works()
+        _send(row=asdict(row), device_lost=device_lost)
+        if device_lost:
             return
 
 
@@ -35,7 +34,7 @@ def _send(**message: object) -> None:
 
 
 class Child:
-    """A process at a time: where one has died, the next check begins another. `end` is a time.monotonic()."""
+    """One child process at a time. After it died, the next check starts a new one. `end` is a time.monotonic()."""
 
     def __init__(self, command: list[str], scratch: str, end: float) -> None:
         self._command = command
@@ -44,7 +43,7 @@ class Child:
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> dict[str, Any]:
-        """What checks there are; nothing if the process ended."""
+        """Starts the process. Returns its first message: `names` and `alone` of its checks; {} if it ended."""
         self._process = subprocess.Popen(
             self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=self._environment
         )
@@ -53,6 +52,7 @@ class Child:
         return self._receive()
 
     def run(self, index: int, name: str) -> Row:
+        """Returns the row of one check. A process that ends without an answer is a failed check."""
         if self._process is None:
             self.start()
         assert self._process is not None and self._process.stdin is not None
@@ -60,19 +60,19 @@ class Child:
             self._process.stdin.write(f"{index}\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            pass  # it says nothing, either
+            pass  # _receive finds that it ended
         message = self._receive()
         if not message:
             status = self.stop()
             if self._is_over():
-                return Row(name, "not run", "was not done when the time was over")
-            return Row(name, "FAIL", f"the process ended with status {status} and no answer")
-        if message["gone"]:
+                return Row(name, "not run", "unfinished at the time limit")
+            return Row(name, "FAIL", f"the process ended with status {status} before it answered")
+        if message["device_lost"]:
             self.stop()
         return Row(**message["row"])
 
     def stop(self) -> int:
-        """When it has ended, its status."""
+        """Closes stdin and waits. Returns the exit status; 0 without a process."""
         if self._process is None:
             return 0
         process, self._process = self._process, None
@@ -89,7 +89,7 @@ class Child:
         return time.monotonic() >= self._end
 
     def _receive(self) -> dict[str, Any]:
-        """The next message; nothing if the process ended. What is no message goes to stderr."""
+        """Returns the next message; {} if the process ended. Other lines go to stderr."""
         assert self._process is not None and self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith(MARK):

@@ -1,7 +1,7 @@
-"""All checks, shared by several processes where they may run beside each other, and then, in one, those that may not.
+"""Runs all checks: those that may run concurrently in several child processes, then the others in one of them.
 
-Most of the time of what is shared goes to compiling kernels. When the time is over all processes are ended, and what is
-missing has rows that say so.
+Concurrent checks spend most of their time on compiling kernels. At the time limit all processes are killed; unfinished
+checks get a "not run" row.
 """
 
 import contextlib
@@ -27,36 +27,36 @@ class Children:
         self._num_printed = 0
 
     def rows(self) -> list[Row]:
-        """Of all checks, printed as soon as those before them are."""
-        clock = threading.Timer(self._end - time.monotonic(), self._kill)
-        clock.daemon = True
-        clock.start()
-        begun = self._children[0].start()
-        if not begun:
+        """Returns the rows of all checks. Prints each row as soon as all earlier rows are printed."""
+        timer = threading.Timer(self._end - time.monotonic(), self._kill)
+        timer.daemon = True
+        timer.start()
+        first = self._children[0].start()
+        if not first:
             self._names = ["start"]
             status = self._children[0].stop()
             self._take(0, Row("start", "FAIL", f"the process ended with status {status} before the first check"))
         else:
-            self._names = begun["names"]
-            self._run_all(begun["alone"])
-        clock.cancel()
+            self._names = first["names"]
+            self._run_all(first["alone"])
+        timer.cancel()
         for index, name in enumerate(self._names):
             if index not in self._rows:
-                self._take(index, Row(name, "not run", "the time was over"))
+                self._take(index, Row(name, "not run", "not started before the time limit"))
         return [self._rows[index] for index in range(len(self._names))]
 
     def _run_all(self, alone: list[bool]) -> None:
-        beside, one_by_one = Indices(), Indices()
+        concurrent, serial = Indices(), Indices()
         for index, is_alone in enumerate(alone):
-            (one_by_one if is_alone else beside).put(index)
+            (serial if is_alone else concurrent).put(index)
         first, *others = self._children
-        threads = [threading.Thread(target=self._work, args=(child, beside)) for child in others]
+        threads = [threading.Thread(target=self._work, args=(child, concurrent)) for child in others]
         for thread in threads:
             thread.start()
-        self._run(first, beside)
+        self._run(first, concurrent)
         for thread in threads:
             thread.join()
-        self._run(first, one_by_one)
+        self._run(first, serial)
         first.stop()
 
     def _work(self, child: Child, indices: Indices) -> None:

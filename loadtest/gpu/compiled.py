@@ -1,9 +1,8 @@
-"""`python -m loadtest.gpu.compiled [TEXT]`: every kernel compiles for NVIDIA GPUs, on a machine without one.
+"""`python -m loadtest.gpu.compiled [TEXT]`: compiles every Triton kernel for NVIDIA GPUs, on a machine without one.
 
-Triton is told of a GPU that is not there, and stops each launch before it starts. So types, constants and shared memory
-are those of a GPU, which the interpreter on a CPU knows nothing of; and so are the instructions that the products take,
-which must be the same for any number of rows, and none of which may wait for the one before. What spills is told, for
-it costs time. Needs the ptxas and cuobjdump that come with Triton.
+Triton compiles for an absent GPU and launches nothing. That checks types, constants and shared memory, which the
+interpreter does not. It also checks the instructions: products must use the same for any number of rows, and no wgmma
+may wait for the one before. Register spills are reported. Needs the ptxas and cuobjdump that come with Triton.
 """
 
 import re
@@ -29,16 +28,18 @@ from tests.kernels.cases import randn, rope_case
 from tests.kernels.draw_cases import draws_of
 
 CPU = torch.device("cpu")
-# And the shared memory that one program may use: for sm_80 on the least of the GPUs up to sm_89.
+# Capability -> bytes of shared memory for one program; for 80, the smallest of sm_80 to sm_89.
 CAPABILITIES = {80: 99 * 1024, 90: 227 * 1024}
 FP8_CAPABILITY = 89
-PRODUCTS = 5  # kernels that products with one weight launch: of few rows, of some, of many
+PRODUCTS = 5  # kernels that the products with one weight launch: for 3, 33 and 1024 rows
 OTHERS = 12  # kernels that launch_all launches
-# What multiplies in the short types, without the part that says how many rows there are.
+# The matrix instructions for 16-bit types, without the part that encodes the number of rows.
 INSTRUCTIONS = {80: {"mma.sync.aligned.m16n8k16"}, 90: {"wgmma.mma_async.sync.aligned.m64k16"}}
 
 
 class AbsentGpu:
+    """A Triton driver for a GPU that this machine does not have."""
+
     def __init__(self, capability: int) -> None:
         self._target = GPUTarget("cuda", capability, 32)
 
@@ -46,14 +47,14 @@ class AbsentGpu:
         return self._target
 
     def get_current_device(self) -> int:
-        return self._target.arch * 100  # compiled kernels are kept by device
+        return self._target.arch * 100  # the cache of compiled kernels is keyed by device
 
     def get_current_stream(self, device: int) -> int:
         return 0
 
 
 def compile_only(compiled: list[Any]) -> None:
-    """From here on, launching a kernel compiles it and notes it in `compiled`."""
+    """Replaces the launch of every Triton kernel: it compiles the kernel and appends it to `compiled`."""
 
     def getitem(self: Any, grid: Any) -> Callable[..., None]:
         def launch(*args: Any, **kwargs: Any) -> None:
@@ -65,13 +66,14 @@ def compile_only(compiled: list[Any]) -> None:
 
 
 def launch_products(dtype: torch.dtype, quantization: str | None) -> None:
-    """Of few rows and of some, in segments that are added up afterwards; and of many."""
+    """Multiplies 3, 33 and 1024 rows. For the first two, a second kernel sums the segments."""
     matrix = matrix_of([randn(CPU, dtype, 1024, 1024)], quantization)
     for rows in (3, 33, 1024):
         matrix.product(randn(CPU, dtype, rows, 1024))
 
 
 def instructions(kernel: Any) -> set[str]:
+    """Returns the matrix instructions of a kernel's PTX."""
     found = re.findall(r"\b(?:wgmma\.mma_async|mma)\.sync\.aligned\.m\d+n\d+k\d+", kernel.asm["ptx"])
     return {re.sub(r"n\d+", "", name) if name.startswith("wgmma") else name for name in found}
 
@@ -85,8 +87,7 @@ def launch_all(dtype: torch.dtype, head_dim: int) -> None:
     for with_norm in (True, False):
         case = rope_case(CPU, dtype, 3, 16, 8, head_dim, 16, with_norm)
         case.triton(case.caches)
-    # Decode in parts, a chunk, single tokens by one program each; pages that divide a tile, neither, and that a tile
-    # divides.
+    # Split decode, a prompt chunk, decode by one program. Block sizes: a divisor of the tile, a multiple, and neither.
     for lens, kv_heads, group, block_size, window in (
         ([(1, 300), (1, 3)], 1, 3, 24, 9),
         ([(40, 300), (1, 3)], 8, 2, 16, 0),
@@ -97,40 +98,40 @@ def launch_all(dtype: torch.dtype, head_dim: int) -> None:
 
 
 def products_and_shuffles(kernel: Any) -> list[str]:
-    """The instructions that a row's bits hang on, where there are tensor cores. Sums and maxima across threads go by
-    shfl.bfly; shfl.idx only carries values from one layout to another."""
+    """Returns the PTX instructions that decide a row's bits, sorted. Sums and maxima across threads use shfl.bfly;
+    shfl.idx only changes a layout and is left out."""
     return sorted(re.findall(r"(?:wgmma\.mma_async|mma|shfl(?=\.sync\.bfly))\.sync\.[\w.]+", kernel.asm["ptx"]))
 
 
 def spilled(kernel: Any) -> int:
-    """Bytes of a thread's stack: of what there were no registers for."""
+    """Returns the bytes of a thread's stack, which holds spilled registers."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         Path(file.name).write_bytes(kernel.asm["cubin"])
         command = [knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name]
-        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return max(int(size) for size in re.findall(r"\bSTACK:(\d+)", told))
+        usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return max(int(size) for size in re.findall(r"\bSTACK:(\d+)", usage))
 
 
-def one_after_the_other(kernel: Any) -> bool:
-    """Whether ptxas lets each wgmma end before it begins the next, and says so."""
+def is_serialized(kernel: Any) -> bool:
+    """Returns whether ptxas reports that it serialized the wgmma instructions."""
     if "wgmma" not in kernel.asm["ptx"]:
         return False
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "kernel.ptx")
         source.write_text(kernel.asm["ptx"])
         command = [knobs.nvidia.ptxas.path, "-v", "--gpu-name", "sm_90a", source, "-o", source.with_suffix(".cubin")]
-        told = subprocess.run(command, capture_output=True, text=True, check=True)
-    return "serialized" in told.stdout + told.stderr
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return "serialized" in done.stdout + done.stderr
 
 
 def resources(compiled: list[Any], capability: int) -> str:
-    """Fails where a program of some kernel uses more shared memory than it may."""
+    """Describes the kernels' resources. Raises AssertionError for too much shared memory or serialized wgmma."""
     shared = max(kernel.metadata.shared for kernel in compiled)
-    assert shared <= CAPABILITIES[capability], f"{shared} bytes of shared memory"
-    assert not any(map(one_after_the_other, compiled)), "wgmma one after the other"
+    assert shared <= CAPABILITIES[capability], f"{shared} bytes of shared memory, at most {CAPABILITIES[capability]}"
+    assert not any(map(is_serialized, compiled)), "ptxas serialized wgmma"
     spills = [f"{size} of {kernel.name}" for kernel in compiled if (size := spilled(kernel))]
-    told = f"spills in bytes: {', '.join(spills)}" if spills else "no spills"
-    return f"{len(compiled)} kernels, at most {shared} bytes of shared memory, {told}"
+    spilling = f"spills in bytes: {', '.join(spills)}" if spills else "no spills"
+    return f"{len(compiled)} kernels, at most {shared} bytes of shared memory, {spilling}"
 
 
 def checks(compiled: list[Any]) -> list[Check]:
@@ -138,16 +139,18 @@ def checks(compiled: list[Any]) -> list[Check]:
         def run() -> str:
             compiled.clear()
             driver.set_active(AbsentGpu(capability))
-            forms = [None, "int8"] + ["fp8"] * (capability >= FP8_CAPABILITY)
-            for quantization in forms:
+            quantizations = [None, "int8"] + ["fp8"] * (capability >= FP8_CAPABILITY)
+            for quantization in quantizations:
                 launch_products(dtype, quantization)
-            taken = {"".join(instructions(kernel)) for kernel in compiled if "linear" in kernel.name}
-            assert taken == ({""} if dtype == torch.float32 else INSTRUCTIONS[capability]), f"products by {taken}"
+            used = {"".join(instructions(kernel)) for kernel in compiled if "linear" in kernel.name}
+            assert used == ({""} if dtype == torch.float32 else INSTRUCTIONS[capability]), f"products use {used}"
             launch_all(dtype, head_dim)
-            expected = OTHERS + PRODUCTS * len(forms)
+            expected = OTHERS + PRODUCTS * len(quantizations)
             assert len(compiled) == expected, f"{len(compiled)} kernels were compiled, not {expected}"
             attention = [products_and_shuffles(kernel) for kernel in compiled if kernel.name == "_attention_kernel"]
-            assert len(attention) == 4 and all(each == attention[0] for each in attention), "attention's bits differ"
+            assert len(attention) == 4 and all(each == attention[0] for each in attention), (
+                "attention kernels use different instructions"
+            )
             return resources(compiled, capability)
 
         return Check(f"compiled for sm_{capability}, {name}, head size {head_dim}", run)

@@ -1,4 +1,4 @@
-"""The same answer every time, in bits: by graphs or kernel by kernel, alone or in a crowd, resumed at any token."""
+"""Bitwise equal answers: with CUDA graphs or single kernels, alone or in a batch, resumed at any token."""
 
 import functools
 from collections.abc import Callable
@@ -17,14 +17,14 @@ from tests.worker.replays import Replays
 
 MAX_TOKENS = {"cuda": 48, "cpu": 4}
 DTYPES = {"cuda": ("bfloat16", "float32"), "cpu": ("bfloat16",)}
-CROWD = {"cuda": 40, "cpu": 2}
+BATCH = {"cuda": 40, "cpu": 2}
 SAMPLING = {"temperature": 0.8, "top_p": 0.95, "logprobs": 0}
 
 
 def checks(device: torch.device) -> list[Check]:
     runs: dict[str, Callable[[torch.device, str], str]] = {
         "graphs give the bits of single kernels": graphs,
-        "the same bits alone and in a crowd": crowd,
+        "the same bits alone and in a batch": batch,
         "resumed at every token": resumed,
     }
     return [
@@ -37,7 +37,7 @@ def checks(device: torch.device) -> list[Check]:
 def start(place: torch.device, dtype: str, device: Device | None = None) -> InProcess:
     case = parity.first_case(place)
     options = WorkerOptions(model=str(case.path), device=place.type, dtype=dtype, block_size=8, max_model_len=512)
-    limits = BatchLimits(1, CROWD[place.type] + 1, 64)
+    limits = BatchLimits(1, BATCH[place.type] + 1, 64)
     return InProcess(case.path, options, limits, False, parity.triton_ops(place), device=device)
 
 
@@ -47,11 +47,11 @@ def ask(engine: InProcess, prompts: list[list[int]]) -> list[Answer]:
 
 
 def prompts_for(place: torch.device) -> list[list[int]]:
-    return parity.first_case(place).prompts[: CROWD[place.type]]
+    return parity.first_case(place).prompts[: BATCH[place.type]]
 
 
 def graphs(place: torch.device, dtype: str) -> str:
-    """Requests of different lengths, so that batches have many sizes and most are padded."""
+    """Answers with graphs equal those without. Lengths differ, so that batch sizes vary and most are padded."""
     plain: Device
     if place.type == "cuda":
         recorded: Device = CudaDevice(place)
@@ -62,19 +62,20 @@ def graphs(place: torch.device, dtype: str) -> str:
     engine = start(place, dtype, recorded)
     expected = ask(start(place, dtype, plain), prompts_for(place))
     for _ in range(2):
-        assert ask(engine, prompts_for(place)) == expected, "a graph changed an answer"
+        assert ask(engine, prompts_for(place)) == expected, "an answer with graphs differs from the one without"
     return f"{len(expected)} answers, {len(engine.runner._forward._graphs)} graphs"
 
 
-def crowd(place: torch.device, dtype: str) -> str:
+def batch(place: torch.device, dtype: str) -> str:
+    """An answer in a batch equals the one of the same request alone."""
     engine, prompts = start(place, dtype), prompts_for(place)
     together = ask(engine, prompts)
-    assert ask(engine, prompts[:1]) == together[:1], "the first answer is another one alone"
+    assert ask(engine, prompts[:1]) == together[:1], "the first answer differs when it is computed alone"
     return f"{len(together)} answers together, the first alone"
 
 
 def resumed(place: torch.device, dtype: str) -> str:
-    """A request that comes back with some of its tokens gets exactly the others."""
+    """A request that is resumed with its first tokens gets exactly the others, for every number of tokens."""
     engine, prompt = start(place, dtype), prompts_for(place)[0]
     whole = ask(engine, [prompt])[0]
     for index in range(len(whole.token_ids)):
@@ -87,4 +88,4 @@ def resumed(place: torch.device, dtype: str) -> str:
             pass
         assert answer.token_ids == whole.token_ids[index:], f"resumed at token {index}: other tokens"
         assert answer.logprobs == whole.logprobs[index:], f"resumed at token {index}: other logprobs"
-    return f"{len(whole.token_ids)} places"
+    return f"{len(whole.token_ids)} resumes"

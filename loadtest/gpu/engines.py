@@ -1,6 +1,6 @@
-"""The engine whose steps are timed: a model of random weights in one of the shapes, with all of the GPU's memory.
+"""The in-process engine for timed steps: random weights in one of the shapes, and all of the GPU's memory.
 
-So there is one at a time, and whoever needs the memory for something else releases it.
+Only one exists at a time. A check that needs the memory calls release().
 """
 
 import functools
@@ -23,7 +23,7 @@ _held: dict[tuple[str, bool], InProcess] = {}
 
 
 def engine_for(device: torch.device, shape: str, invariant: bool) -> InProcess:
-    """The one of before where it is the same. All graphs are recorded."""
+    """Returns the engine of the last call if it matches, else a new one. All graphs are recorded."""
     if (shape, invariant) not in _held:
         release()
         _held[shape, invariant] = _start(device, shape, invariant)
@@ -31,13 +31,14 @@ def engine_for(device: torch.device, shape: str, invariant: bool) -> InProcess:
 
 
 def release() -> None:
+    """Drops the engine and frees its memory."""
     _held.clear()
     gc.collect()
     torch.cuda.empty_cache()
 
 
 def _start(device: torch.device, shape: str, invariant: bool) -> InProcess:
-    """Weights are made on the device: what is timed here does not depend on them."""
+    """Starts an engine with weights drawn on the device, which is fast. Times do not depend on their values."""
     path = Path(tempfile.mkdtemp())
     config = SHAPES[shape].config | {"architectures": ["Qwen3ForCausalLM"]}
     (path / "config.json").write_text(json.dumps(config))

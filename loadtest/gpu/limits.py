@@ -1,7 +1,7 @@
-"""What this card can do at best, measured: the one yardstick of all timings here.
+"""The highest rates of this GPU, measured. All timings in this package are compared with them.
 
-The memory's rate is the better one of a large read and a large copy by torch; the matrix rate is that of a large square
-product by torch. Both are measured as kernels are, and once in a process.
+The memory rate is the higher one of a large read and a large copy by torch. The matrix rate is that of a large square
+product by torch. Both are timed as kernels are, once in a process.
 """
 
 import functools
@@ -19,9 +19,9 @@ MATRIX_SIZE = 8192
 
 @dataclass(frozen=True)
 class Limits:
-    read: float  # bytes in a second
-    copy: float  # bytes in a second, those read and those written
-    matrix: float  # operations in a second
+    read: float  # bytes per second
+    copy: float  # bytes per second, read and written
+    matrix: float  # operations per second
 
     @property
     def memory(self) -> float:
@@ -29,7 +29,7 @@ class Limits:
 
 
 def checks(device: torch.device) -> list[Check]:
-    return [Check("limits of this GPU", lambda: told(limits(device)))]
+    return [Check("limits of this GPU", lambda: describe(limits(device)))]
 
 
 @functools.cache
@@ -49,5 +49,5 @@ def matrix_rate(device: torch.device) -> float:
     return 2 * MATRIX_SIZE**3 / median_us(device, lambda: left @ right) * 1e6
 
 
-def told(found: Limits) -> str:
+def describe(found: Limits) -> str:
     return f"read {found.read / 1e9:.0f} GB/s, copy {found.copy / 1e9:.0f} GB/s, bf16 {found.matrix / 1e12:.0f} TFLOP/s"

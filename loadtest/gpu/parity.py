@@ -1,7 +1,7 @@
 """Greedy answers of scheduler and model runner against transformers' own class on the same device, in float32.
 
-Each check asserts from the scheduler's counters that what it names did happen. On a CPU the decoder gets the Triton
-kernels, through the interpreter.
+Each check asserts from the scheduler's counters that the named event (a chunk, a preemption) happened. On a CPU the
+decoder uses the Triton kernels through the interpreter.
 """
 
 import functools
@@ -30,7 +30,7 @@ from tests.worker.in_process import InProcess
 
 @dataclass(frozen=True)
 class Size:
-    """How much is asked; `few_blocks` hold `few_len` tokens and force preemptions."""
+    """The size of a workload. `few_blocks` hold `few_len` tokens and force preemptions."""
 
     configs: dict[str, dict[str, Any]]
     block_size: int
@@ -61,7 +61,7 @@ def size_for(device: torch.device) -> Size:
 
 
 def triton_ops(device: torch.device, quantization: str | None = None) -> Ops | None:
-    """None where the decoder takes the Triton kernels by itself."""
+    """Returns the Triton kernels for a CPU; None on a GPU, where they are the decoder's default."""
     return None if device.type == "cuda" else TritonOps(quantization=quantization)
 
 
@@ -72,12 +72,12 @@ def case(name: str, device: str) -> Case:
     prompts = reference.mixed_prompts(len(name), size.num_prompts, size.lengths, size.shared)
     expected = reference.generate(path, prompts, size.max_tokens, device)
     distinct = {token_id for answer in expected for token_id in answer.token_ids}
-    assert len(distinct) > size.min_distinct, "the model answers much the same for ever: position bugs would hide"
+    assert len(distinct) > size.min_distinct, "the model's answers have too few distinct tokens to show position bugs"
     return Case(path, prompts, expected)
 
 
 def first_case(device: torch.device) -> Case:
-    """For whoever needs just one model."""
+    """Returns the case of the first model, for checks that need one model."""
     return case(next(iter(size_for(device).configs)), device.type)
 
 
@@ -93,24 +93,25 @@ def start(
 def compare(engine: InProcess, case: Case) -> str:
     sampling = SamplingParams(max_tokens=len(case.expected[0].token_ids), temperature=0.0, logprobs=0)
     answers = engine.complete(case.prompts, sampling)
+    """Compares all answers with the expected ones. Raises AssertionError unless they are equal but for one tie."""
     ties, worst = 0, 0.0
     for index, (expected, answer) in enumerate(zip(case.expected, answers, strict=True)):
         try:
-            parted = reference.assert_equal_but_for_ties(expected, answer.token_ids, answer.logprobs)
+            at_tie = reference.assert_equal_but_for_ties(expected, answer.token_ids, answer.logprobs)
         except AssertionError as error:
             raise AssertionError(f"prompt {index} of {len(case.prompts[index])} tokens: {error}") from error
-        ties += parted
-        if not parted:
+        ties += at_tie
+        if not at_tie:
             pairs = zip(answer.logprobs, expected.logprobs, strict=True)
-            worst = max(worst, *(abs(ours - theirs) for ours, theirs in pairs))
-    assert ties <= 1, f"{ties} of {len(answers)} answers parted at a tie"
+            worst = max(worst, *(abs(own - other) for own, other in pairs))
+    assert ties <= 1, f"{ties} of {len(answers)} answers differ from a tie on"
     engine.scheduler.kv.pool.check()
-    assert engine.stats.num_free_blocks == engine.stats.num_blocks, "blocks were lost"
-    return f"{len(answers)} answers equal, {ties} parted at a tie, logprobs within {worst:.1e}"
+    assert engine.stats.num_free_blocks == engine.stats.num_blocks, "not all blocks are free at the end"
+    return f"{len(answers)} answers equal, {ties} differ from a tie on, logprobs within {worst:.1e}"
 
 
 def all_at_once(case: Case, device: torch.device) -> str:
-    """Then again: every whole block of every prompt is found. The memory is the default of this device."""
+    """Sends all prompts twice. The second time, every full block of every prompt is a prefix cache hit."""
     engine = start(case.path, device, caching=True)
     first = compare(engine, case)
     assert engine.stats.num_preemptions == 0
@@ -118,8 +119,8 @@ def all_at_once(case: Case, device: torch.device) -> str:
     compare(engine, case)
     hits = engine.stats.prefix_cache_hits - before
     block_size = engine.shape.block_size
-    whole = sum((len(prompt) - 1) // block_size * block_size for prompt in case.prompts)
-    assert hits == whole > 0, f"{hits} tokens found in the prefix cache, not {whole}"
+    expected = sum((len(prompt) - 1) // block_size * block_size for prompt in case.prompts)
+    assert hits == expected > 0, f"{hits} tokens found in the prefix cache, expected {expected}"
     return f"{first}; again with {hits} tokens from the prefix cache"
 
 
@@ -127,7 +128,7 @@ def chunked(case: Case, device: torch.device) -> str:
     size = size_for(device)
     engine = start(case.path, device, caching=False, max_num_seqs=size.budget // 2, budget=size.budget)
     found = compare(engine, case)
-    assert engine.stats.num_chunked_rows >= size.num_prompts, "hardly any prompt was cut"
+    assert engine.stats.num_chunked_rows >= size.num_prompts, f"only {engine.stats.num_chunked_rows} chunks"
     return f"{found}; {engine.stats.num_chunked_rows} chunks"
 
 

@@ -1,6 +1,6 @@
-"""How long the small kernels and the draw take, at the shape of Qwen3-0.6B in bf16. CUDA only; nothing can be wrong.
+"""Times of the pointwise kernels and of the draw, at the shape of Qwen3-0.6B in bf16. CUDA only; asserts nothing.
 
-A share is that of the memory's rate (limits.py). Few tokens are the launch's own time.
+Bytes per second are compared with the memory rate (limits.py). For few tokens, the time is that of the launch.
 """
 
 import functools
@@ -21,7 +21,7 @@ SHAPE = SHAPES["0.6B"]
 TOKENS = (1, 32, 256, 2048)
 ROWS = (1, 32, 256)
 KINDS = {"greedy": (0.0, 1.0, 0.0, 0), "sampled": (1.0, 1.0, 0.0, 0), "top-k 50, top-p 0.9": (1.0, 0.9, 0.0, 50)}
-Kernel = tuple[Callable[[], object], int]  # a call, and the bytes that it cannot but move
+Kernel = tuple[Callable[[], object], int]  # a call, and the fewest bytes that it must move
 
 
 def checks(device: torch.device) -> list[Check]:
@@ -43,7 +43,7 @@ def checks(device: torch.device) -> list[Check]:
 def one(device: torch.device, case: Callable[[torch.device, int], Kernel], count: int) -> str:
     call, size = case(device, count)
     us = median_us(device, call)
-    return f"{us:.1f} us, {size / us * 1e6 / limits(device).memory:.0%} of the memory's rate"
+    return f"{us:.1f} us, {size / us * 1e6 / limits(device).memory:.0%} of the memory rate"
 
 
 def randn(device: torch.device, *shape: int) -> Tensor:
@@ -73,7 +73,7 @@ def gates(device: torch.device, tokens: int) -> Kernel:
 
 
 def drawn(kind: tuple[float, float, float, int], device: torch.device, rows: int) -> Kernel:
-    """The logits are read once for the draw and for whether they are numbers, for nothing was masked."""
+    """Counts one read of the logits: without a mask, one read serves the draw and the check for NaN."""
     logits = 3 * torch.randn(rows, VOCAB, device=device)
     draws: Draws = draws_of([kind] * rows)
     return lambda: sample.draw(logits, logits, draws), logits.nbytes

@@ -1,9 +1,8 @@
-"""How long the products of Qwen3-0.6B and 8B take, beside cuBLAS and the GPU's own limits. CUDA only; nothing here can
-be wrong.
+"""Times of the matrix products of Qwen3-0.6B and 8B, with cuBLAS and the GPU's limits. CUDA only; asserts nothing.
 
-A limit is the time that the bytes take to be moved, or the multiplications to be done, at the rates of limits.py.
+The limit is the time to move the bytes, or to do the operations, at the rates of limits.py.
 
-    python -m loadtest.gpu.products [N,K ...]    # all tiles, for who chooses the constants of kernels/gpu/linear.py
+    python -m loadtest.gpu.products [N,K ...]    # times all tiles; for choosing the constants of kernels/gpu/linear.py
 """
 
 import functools
@@ -16,9 +15,8 @@ import torch.nn.functional as F
 from kernels.gpu import linear
 from kernels.gpu.linear import Schedule, Tile
 from kernels.gpu.matrix import EightBitMatrix, TritonMatrix, matrix_of
-from loadtest.gpu.kernels import forms
 from loadtest.gpu.limits import limits
-from loadtest.gpu.shapes import DTYPE, PRODUCTS
+from loadtest.gpu.shapes import DTYPE, PRODUCTS, quantizations
 from loadtest.gpu.table import Check
 from loadtest.gpu.timings import median_us
 
@@ -34,14 +32,14 @@ TILES = [
 
 def checks(device: torch.device) -> list[Check]:
     return [
-        Check(f"time linear {n} x {k}{f', {form}' if form else ''}", functools.partial(times, device, n, k, form))
-        for form in forms(device)
+        Check(f"time linear {n} x {k}{f', {each}' if each else ''}", functools.partial(times, device, n, k, each))
+        for each in quantizations(device)
         for n, k in PRODUCTS
     ]
 
 
 def tiles(device: torch.device) -> list[Check]:
-    """What other tiles and orders of programs would do, with the same bits. They take long to compile."""
+    """Times of other tiles and program orders, which give the same bits. They take long to compile."""
     return [
         Check(f"tiles of linear {n} x {k}, {rows} rows", functools.partial(best, device, n, k, rows))
         for n, k, rows in TUNED
@@ -49,10 +47,10 @@ def tiles(device: torch.device) -> list[Check]:
 
 
 def best(device: torch.device, n: int, k: int, rows: int) -> str:
-    """Three of the fastest, and what `product` does."""
+    """Times `product`, and the three fastest alternatives."""
     matrix, x = weight_for(device, n, k, None), torch.randn(rows, k, dtype=DTYPE, device=device)
     own = median_us(device, functools.partial(matrix.product, x))
-    return f"as it is {own:.1f} us; " + "; ".join(tile_times(device, n, k, None, rows, {matrix.schedule})[:3])
+    return f"current {own:.1f} us; " + "; ".join(tile_times(device, n, k, None, rows, {matrix.schedule})[:3])
 
 
 def limit_us(device: torch.device, rows: int, n: int, k: int, weight_itemsize: int) -> float:
@@ -60,29 +58,29 @@ def limit_us(device: torch.device, rows: int, n: int, k: int, weight_itemsize: i
     return 1e6 * max(moved / limits(device).memory, 2 * rows * n * k / limits(device).matrix)
 
 
-def weight_for(device: torch.device, n: int, k: int, form: str | None) -> TritonMatrix | EightBitMatrix:
-    return matrix_of([torch.randn(n, k, dtype=DTYPE, device=device)], form)
+def weight_for(device: torch.device, n: int, k: int, quantization: str | None) -> TritonMatrix | EightBitMatrix:
+    return matrix_of([torch.randn(n, k, dtype=DTYPE, device=device)], quantization)
 
 
-def times(device: torch.device, n: int, k: int, form: str | None) -> str:
-    """For each number of rows: microseconds, share of the limit, and those of cuBLAS in bf16."""
-    matrix, plain = weight_for(device, n, k, form), torch.randn(n, k, dtype=DTYPE, device=device)
-    itemsize = DTYPE.itemsize if form is None else 1
-    told = []
+def times(device: torch.device, n: int, k: int, quantization: str | None) -> str:
+    """For each number of rows: µs, share of the limit, and the µs of cuBLAS in bf16."""
+    matrix, plain = weight_for(device, n, k, quantization), torch.randn(n, k, dtype=DTYPE, device=device)
+    itemsize = DTYPE.itemsize if quantization is None else 1
+    parts = []
     for rows in ROWS:
         x = torch.randn(rows, k, dtype=DTYPE, device=device)
-        ours = median_us(device, functools.partial(matrix.product, x))
-        torchs = median_us(device, functools.partial(F.linear, x, plain))
-        share = limit_us(device, rows, n, k, itemsize) / ours
-        told.append(f"{rows}: {ours:.1f} us ({share:.0%}; cuBLAS {torchs:.1f})")
-    return ", ".join(told)
+        own = median_us(device, functools.partial(matrix.product, x))
+        cublas = median_us(device, functools.partial(F.linear, x, plain))
+        share = limit_us(device, rows, n, k, itemsize) / own
+        parts.append(f"{rows}: {own:.1f} us ({share:.0%}; cuBLAS {cublas:.1f})")
+    return ", ".join(parts)
 
 
 def tile_times(
-    device: torch.device, n: int, k: int, form: str | None, rows: int, schedules: set[Schedule]
+    device: torch.device, n: int, k: int, quantization: str | None, rows: int, schedules: set[Schedule]
 ) -> list[str]:
-    """The fastest first: of all tiles and both orders of programs."""
-    matrix = weight_for(device, n, k, form)
+    """Returns one line for each tile and program order under each schedule, the fastest first."""
+    matrix = weight_for(device, n, k, quantization)
     weight, scales = (matrix.weight, None) if isinstance(matrix, TritonMatrix) else (matrix.numbers, matrix.scales)
     x = torch.randn(rows, k, dtype=DTYPE, device=device)
     found: list[tuple[float, str]] = []
@@ -97,14 +95,14 @@ def tile_times(
                 except Exception as error:  # a tile too large for this GPU
                     found.append((float("inf"), f"{tuple(tile)}: {type(error).__name__}"))
                     continue
-                path = "beside each other" if split else "one after the other"
-                told = f"{tuple(tile)}, {schedule.segments} segments {path}"
-                found.append((us, f"{us:.1f} us ({limit_us(device, rows, n, k, weight.itemsize) / us:.0%}) {told}"))
-    return [told for _, told in sorted(found)]
+                path = "in parallel" if split else "in sequence"
+                what = f"{tuple(tile)}, {schedule.segments} segments {path}"
+                found.append((us, f"{us:.1f} us ({limit_us(device, rows, n, k, weight.itemsize) / us:.0%}) {what}"))
+    return [line for _, line in sorted(found)]
 
 
 def schedules_around(own: Schedule, k: int) -> set[Schedule]:
-    """With as many steps in a segment, half as many, twice as many, and all. Each is another order of sums."""
+    """Returns schedules with as many steps in a segment, half, twice, and all. Each sums in another order."""
     num_steps = -(-k // own.block_k)
     lengths = {max(1, own.steps // 2), own.steps, min(num_steps, 2 * own.steps), num_steps}
     return {Schedule(own.block_k, steps, -(-num_steps // steps)) for steps in lengths}
@@ -115,10 +113,10 @@ def main() -> None:
     shapes = [tuple(map(int, text.split(","))) for text in sys.argv[1:]] or PRODUCTS
     for n, k in shapes:
         own = linear.schedule_for(n, k, DTYPE)
-        for form in forms(device):
+        for quantization in quantizations(device):
             for rows in ROWS:
-                print(f"\n{n} x {k}, {form or 'bf16'}, {rows} rows, as it is: {own}")
-                print("\n".join(tile_times(device, n, k, form, rows, schedules_around(own, k))[:6]), flush=True)
+                print(f"\n{n} x {k}, {quantization or 'bf16'}, {rows} rows, current: {own}")
+                print("\n".join(tile_times(device, n, k, quantization, rows, schedules_around(own, k))[:6]), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The sampler on the device against the sampler on the CPU: noise, draws, and whole answers with seeds."""
+"""The sampler on the device against the sampler on the CPU: noise, draws, and whole seeded answers."""
 
 import functools
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from tests.worker.in_process import InProcess
 from tests.worker.sample_rows import Row, row, sample
 
 CPU = torch.device("cpu")
-# The logarithm is each machine's own: CUDA and the CPU promise 1 unit in the last place each, and take two of them.
+# Noise is a logarithm of a logarithm. CUDA's and the CPU's may each differ by 1 unit in the last place.
 LOG_ULPS = 8
 
 
@@ -28,7 +28,7 @@ def checks(device: torch.device) -> list[Check]:
         "gumbel noise: numbers of the CPU": noise,
         "kernel draw: the twin's tokens, with every filter": kernel_draws,
         "kernel draw: a row alone, and in a batch": alone,
-        "kernel draw: takes what was computed, waits for nothing": scratch,
+        "kernel draw: scratch memory as computed, no sync": scratch,
         "sampler: tokens and logprobs of the CPU": draws,
         "sampler: same answer again, and alone": repeats,
     }
@@ -37,7 +37,7 @@ def checks(device: torch.device) -> list[Check]:
 
 
 def words(device: torch.device) -> str:
-    """Random123's own answer for the counter of pi's digits, then random counters and keys."""
+    """Random123's published vector (the digits of pi), then random counters and keys."""
     counter, key = [0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344], [0xA4093822, 0x299F31D0]
     known = [
         int(word) for word in philox4x32(*([torch.tensor(n, device=device) for n in part] for part in (counter, key)))
@@ -56,10 +56,10 @@ def noise(device: torch.device) -> str:
     here, there = (gumbel_noise(seeds, choices, indices, 20_001, where).cpu() for where in (CPU, device))
     if torch.equal(here, there):
         return f"{here.numel()} numbers bit for bit"
-    # Around zero the outer logarithm's argument decides: its last place counts as one near 1.
+    # Near zero the error is absolute: one unit in the last place of 1.0.
     unit = 2.0**-52 * here.abs().clamp(min=1.0)
     worst = ((here - there).abs() / unit).max().item()
-    assert worst <= LOG_ULPS, f"{worst:.0f} units in the last place apart"
+    assert worst <= LOG_ULPS, f"{worst:.0f} units in the last place apart, at most {LOG_ULPS}"
     share = (here != there).double().mean().item()
     return Note(f"not bit for bit: {share:.1%} of the numbers differ, by at most {worst:.1f} units in the last place")
 
@@ -83,14 +83,14 @@ def kernel_draws(device: torch.device) -> str:
 
 
 def alone(device: torch.device) -> str:
-    """Vocabularies whose rows begin at any address."""
+    """A row's token is the same alone and in a batch. With 5003 ids, rows begin at unaligned addresses."""
     kinds = draw_cases.FILTERS if device.type == "cuda" else draw_cases.FILTERS[5:20:5]
     for vocab in (151_936, 5003) if device.type == "cuda" else (97,):
         logits = draw_cases.logits_of(len(kinds), vocab, None, False, seed=4)[0].to(device)
         draws = draw_cases.draws_of(kinds)
         together = draw(logits, logits, draws)[0].tolist()
         for _ in range(3):
-            assert draw(logits, logits, draws)[0].tolist() == together, "another answer at another time"
+            assert draw(logits, logits, draws)[0].tolist() == together, "the tokens differ between two calls"
         for index in range(len(kinds)):
             own = slice(index, index + 1)
             assert draw(logits[own], logits[own], draws[own])[0].tolist() == together[own], f"row {index} differs alone"
@@ -104,7 +104,7 @@ def scratch(device: torch.device) -> str:
     computed = draw_scratch_bytes(rows, vocab)
     draw(logits, logits, draws)
     if device.type != "cuda":
-        return f"{computed >> 10} KiB set aside"
+        return f"{computed >> 10} KiB reserved"
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
@@ -114,12 +114,12 @@ def scratch(device: torch.device) -> str:
     finally:
         torch.cuda.set_sync_debug_mode("default")
     taken = torch.cuda.max_memory_allocated(device) - before
-    assert taken <= computed + 2**20, f"{taken} bytes were taken, {computed} set aside"
-    return f"{taken >> 20} MiB taken, {computed >> 20} MiB set aside"
+    assert taken <= computed + 2**20, f"{taken} bytes were taken, {computed} reserved"
+    return f"{taken >> 20} MiB taken, {computed >> 20} MiB reserved"
 
 
 def sampled_rows(count: int) -> list[Row]:
-    """Every parameter, mixed."""
+    """Returns `count` rows that cover every sampling parameter, in turn."""
     kinds: list[dict[str, object]] = [
         {"temperature": 0.0, "logprobs": 3},
         {"temperature": 1.0},
@@ -150,15 +150,15 @@ def draws(device: torch.device) -> str:
     different = [index for index in range(count) if ids[index] != there_ids[index]]
     assert not different, f"{len(different)} of {count} tokens differ, the first in row {different[0]}"
     worst = 0.0
-    for ours, theirs in zip(logprobs, there_logprobs, strict=True):
-        assert (ours is None) == (theirs is None)
-        if ours is not None and theirs is not None:
-            assert ours.token_ids == theirs.token_ids, "the top tokens differ"
-            worst = max([worst, *(abs(a - b) for a, b in zip(ours.values, theirs.values, strict=True))])
+    for here, there in zip(logprobs, there_logprobs, strict=True):
+        assert (here is None) == (there is None)
+        if here is not None and there is not None:
+            assert here.token_ids == there.token_ids, "the top tokens differ"
+            worst = max([worst, *(abs(a - b) for a, b in zip(here.values, there.values, strict=True))])
     assert worst <= 1e-5, f"logprobs {worst:.1e} apart"
     flat = torch.zeros(1, 97, device=device)
     assert sample(flat, [row(temperature=0.0, logprobs=2)], TritonOps())[1][0].token_ids == [0, 0, 1], (
-        "a tie goes to another id"
+        "a tie does not go to the lowest id"
     )  # type: ignore[union-attr]
     return f"{count} tokens equal, logprobs within {worst:.1e}; ties to the lowest id"
 
@@ -167,7 +167,9 @@ def repeats(device: torch.device) -> str:
     count, vocab_size = (24, 151_936) if device.type == "cuda" else (8, 997)
     logits, rows, ops = random_logits(count, vocab_size).to(device), sampled_rows(count), TritonOps()
     first = sample(logits, rows, ops)
-    assert all(sample(logits, rows, ops) == first for _ in range(20 if device.type == "cuda" else 2)), "another answer"
+    assert all(sample(logits, rows, ops) == first for _ in range(20 if device.type == "cuda" else 2)), (
+        "repeated calls differ"
+    )
     for index in range(count):
         ids, logprobs = sample(logits[index : index + 1], rows[index : index + 1], ops)
         assert (ids[0], logprobs[0]) == (first[0][index], first[1][index]), f"row {index} differs when it is alone"
@@ -175,7 +177,8 @@ def repeats(device: torch.device) -> str:
 
 
 def answers(device: torch.device) -> str:
-    """The logits of two machines differ in their last bits, so a draw at an edge may part: that is said, not failed."""
+    """Compares seeded answers. Logits of two devices differ in the last bits, so a draw near an edge may differ.
+    That is a note, not a failure."""
     size = parity.size_for(device)
     case = parity.first_case(device)
     sampling = SamplingParams(max_tokens=size.max_tokens, temperature=0.8, top_p=0.95)

@@ -1,4 +1,4 @@
-"""The models whose shapes are timed: Qwen3-0.6B and Qwen3-8B in bf16, and the block size that they are served with."""
+"""The shapes of the timed models, Qwen3-0.6B and Qwen3-8B in bf16, and their block size."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -32,7 +32,7 @@ class Shape:
 
     @property
     def config(self) -> dict[str, Any]:
-        """As transformers' Qwen3Config names it."""
+        """The config.json of the shape, with the names of transformers' Qwen3Config."""
         return {
             "vocab_size": VOCAB, "num_key_value_heads": KV_HEADS, "head_dim": HEAD_DIM,
             "max_position_embeddings": MAX_LENGTH, "rope_theta": 1000000.0, "dtype": "bfloat16",
@@ -43,3 +43,12 @@ class Shape:
 
 SHAPES = {"0.6B": Shape(1024, 3072, 28, 16, True), "8B": Shape(4096, 12288, 36, 32, False)}
 PRODUCTS = [product for shape in SHAPES.values() for product in shape.products]
+
+
+def quantizations(device: torch.device) -> list[str | None]:
+    """Returns the values of `--quantization` to check on `device`; None: plain weights.
+
+    Only Ada, Hopper and later GPUs convert e4m3. The interpreter and the compiler without a GPU do, too.
+    """
+    fp8 = device.type != "cuda" or not torch.cuda.is_available() or torch.cuda.get_device_capability(device) >= (8, 9)
+    return [None, "int8"] + ["fp8"] * fp8

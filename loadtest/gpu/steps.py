@@ -1,6 +1,6 @@
-"""How long the worker's steps take at the shapes of Qwen3-0.6B and Qwen3-8B in bf16, with random weights, and what
-share of the card's limits that is. CUDA only. A step that decodes must read all weights and the KV of its requests; one
-that reads prompts must do the multiplications of all weights."""
+"""Times of the worker's steps at the shapes of Qwen3-0.6B and Qwen3-8B in bf16, as a share of the GPU's limits, with
+random weights. CUDA only. The limit of a decode step is to read all weights and the KV of its requests. The limit of a
+prompt step is the operations of all weights."""
 
 import functools
 import time
@@ -25,12 +25,12 @@ RAGGED, RAGGED_IN, RAGGED_OUT = 50, 32, (10, 150)
 
 
 def checks(device: torch.device) -> list[Check]:
-    """What is served first, and each engine's checks behind each other: it is made once."""
+    """Returns the checks, grouped by engine: each engine is started once."""
     runs: dict[str, Callable[[InProcess], str]] = {
         f"decode, {count} running": functools.partial(decode, count=count) for count in (1, 32, 256)
     }
     runs["prefill"] = prefill
-    many = {"50 requests at once and one by one": ragged}
+    compared = {"50 requests at once and one by one": ragged}
 
     def rows(shape: str, invariant: bool, runs: dict[str, Callable[[InProcess], str]]) -> list[Check]:
         how = "" if invariant else ", not batch-invariant"
@@ -40,7 +40,7 @@ def checks(device: torch.device) -> list[Check]:
         ]
 
     return [
-        *rows("0.6B", True, runs | many),
+        *rows("0.6B", True, runs | compared),
         Check("0.6B against generate_batch of transformers", functools.partial(against_transformers, device)),
         *rows("8B", True, runs),
         *rows("0.6B", False, runs),
@@ -49,18 +49,19 @@ def checks(device: torch.device) -> list[Check]:
 
 
 def _with_engine(run: Callable[[InProcess], str], device: torch.device, shape: str, invariant: bool) -> str:
-    limits(device)  # in memory that the engine would take
+    limits(device)  # measured first: the engine takes all memory
     return run(engine_for(device, shape, invariant))
 
 
 def add(engine: InProcess, count: int, length: int, max_tokens: int) -> list[Answer]:
+    """Adds `count` requests with prompts of `length` tokens."""
     sampling = SamplingParams(max_tokens=max_tokens, temperature=0.0)
     vocab = engine.facts.vocab_size
     return [engine.add([(7 * row + place) % vocab for place in range(length)], sampling) for row in range(count)]
 
 
 def decode(engine: InProcess, count: int) -> str:
-    """Once all prompts are read: STEPS steps in which every request gets a token."""
+    """Times STEPS decode steps of `count` requests, after their prompts are computed."""
     answers = add(engine, count, CONTEXT, 2 * STEPS)
     while any(not answer.token_ids for answer in answers):
         run_steps(engine, 1)
@@ -72,27 +73,27 @@ def decode(engine: InProcess, count: int) -> str:
     kv = count * length * 2 * config.num_layers * config.num_kv_heads * config.head_dim * DTYPE.itemsize
     limit = (read_bytes(config) + kv) / limits(engine.model.decoder.device).memory
     return (
-        f"{1000 * seconds:.2f} ms, {count / seconds:.0f} tokens/s, {limit / seconds:.0%} of the memory's limit,"
+        f"{1000 * seconds:.2f} ms, {count / seconds:.0f} tokens/s, {limit / seconds:.0%} of the memory rate,"
         f" wait share {ran.wait_share:.1%}, host {ran.host_ms:.2f} ms"
     )
 
 
 def read_bytes(config: DecoderConfig) -> int:
-    """Of weights, in a step that decodes: of an embedding that is not the output head, only rows."""
+    """Returns the bytes of weights that a decode step reads. Of an untied embedding it reads only a few rows."""
     embedding = 0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size * DTYPE.itemsize
     return num_weight_bytes(config, DTYPE.itemsize, DTYPE.itemsize) - embedding
 
 
 def prefill(engine: InProcess) -> str:
-    """Prompts of PREFILL tokens, as many at once as a step takes."""
+    """Times prompts of PREFILL tokens, as many in a step as its token budget allows."""
     ran = Ran()
-    for _ in range(2):  # the first compiles what is new
+    for _ in range(2):  # the first run compiles kernels
         add(engine, 4 * BUDGET // PREFILL, PREFILL, 1)
         ran = run_steps(engine)
     config, tokens = engine.model.decoder.config, 4 * BUDGET
     weights = (
         read_bytes(config) // DTYPE.itemsize - config.vocab_size * config.hidden_size
-    )  # behind the last token only
+    )  # the output head runs for the last token only
     pairs = tokens * PREFILL // 2
     operations = 2 * tokens * weights + 4 * pairs * config.num_layers * config.num_heads * config.head_dim
     limit = operations / limits(engine.model.decoder.device).matrix
@@ -103,17 +104,17 @@ def prefill(engine: InProcess) -> str:
 
 
 def ragged(engine: InProcess) -> str:
-    """50 requests of 10 to 150 tokens: how much faster all at once are than one after the other."""
+    """Compares the throughput of 50 concurrent requests, 10 to 150 tokens each, with that of one by one."""
     source = torch.Generator().manual_seed(1)
     lengths = torch.randint(RAGGED_OUT[0], RAGGED_OUT[1] + 1, (RAGGED,), generator=source).tolist()
 
-    def ask(some: list[int]) -> float:
+    def seconds(some: list[int]) -> float:
         for length in some:
             add(engine, 1, RAGGED_IN, length)
         return run_steps(engine).wall
 
-    ask(lengths)
-    at_once, one_by_one = ask(lengths), sum(ask([length]) for length in lengths)
+    seconds(lengths)  # warm-up
+    at_once, one_by_one = seconds(lengths), sum(seconds([length]) for length in lengths)
     return (
         f"{sum(lengths) / at_once:.0f} tokens/s at once, {sum(lengths) / one_by_one:.0f} one by one:"
         f" {one_by_one / at_once:.1f} times"
@@ -121,10 +122,12 @@ def ragged(engine: InProcess) -> str:
 
 
 def against_transformers(device: torch.device) -> str:
-    """64 requests of 64 tokens in and 64 out, greedy, all at once, bf16: this worker over `generate_batch`, each with
-    all of the memory, and the second time that it is asked."""
+    """Compares this worker with `generate_batch`: 64 concurrent greedy requests, 64 tokens in and 64 out, bf16.
+
+    Each has all of the memory. The second run of each is timed.
+    """
     count, length, max_tokens = 64, 64, 64
-    ours = count * max_tokens / _seconds(engine_for(device, "0.6B", True), count, length, max_tokens)
+    own = count * max_tokens / _seconds(engine_for(device, "0.6B", True), count, length, max_tokens)
     release()
     with torch.device(device):
         config = Qwen3Config(**SHAPES["0.6B"].config)
@@ -132,19 +135,19 @@ def against_transformers(device: torch.device) -> str:
     greedy = GenerationConfig(max_new_tokens=max_tokens, do_sample=False, eos_token_id=-1, pad_token_id=0)
     prompts = [[(7 * row + place) % 1000 for place in range(length)] for row in range(count)]
     seconds, found = 0.0, {}
-    for _ in range(2):  # what it records at first it keeps
+    for _ in range(2):  # the first records graphs
         began = time.perf_counter()
         found = model.generate_batch(prompts, generation_config=greedy, persistent_manager=True)
         seconds = time.perf_counter() - began
     model.destroy_cached_continuous_batching_manager()
     tokens = sum(len(answer.generated_tokens) for answer in found.values())
     assert tokens == count * max_tokens, f"generate_batch gave {tokens} tokens"
-    theirs = tokens / seconds
-    return f"{ours:.0f} tokens/s against {theirs:.0f}: {ours / theirs:.1f} times"
+    other = tokens / seconds
+    return f"{own:.0f} tokens/s against {other:.0f}: {own / other:.1f} times"
 
 
 def _seconds(engine: InProcess, count: int, length: int, max_tokens: int) -> float:
-    """Of the second time."""
+    """Returns the seconds of the second of two runs."""
     for _ in range(2):
         add(engine, count, length, max_tokens)
         wall = run_steps(engine).wall

@@ -1,7 +1,4 @@
-"""A check, and its row of the table.
-
-A check says nothing but its detail, and raises when it fails.
-"""
+"""A check and its row of the table. A check returns its detail as text, and raises when it fails."""
 
 import faulthandler
 import time
@@ -9,19 +6,19 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
-CHECK_SECONDS = 180  # a check that takes longer hangs: its process ends
+CHECK_SECONDS = 180  # a check that takes longer counts as hung: its process ends
 NAME_WIDTH, RESULT_WIDTH = 60, 7
 
 
 class Note(str):
-    """A detail that is neither right nor wrong: for people to judge."""
+    """A detail that needs a reader's judgement: its row says "note" instead of "ok"."""
 
 
 @dataclass(frozen=True)
 class Check:
     name: str
     run: Callable[[], str]
-    alone: bool = True  # it tells times, or starts an engine, for which all of the memory counts
+    alone: bool = True  # it measures time or uses all of the memory: no other check may run
 
 
 @dataclass(frozen=True)
@@ -38,7 +35,7 @@ HEADER = f"{Row('check', 'result', 'detail')}\n{'-' * NAME_WIDTH}-|-{'-' * RESUL
 
 
 def run_check(check: Check) -> Row:
-    """Whatever the check raises becomes its row; the traceback goes to stderr."""
+    """Runs the check. An exception becomes a FAIL row, its traceback goes to stderr."""
     started = time.monotonic()
     faulthandler.dump_traceback_later(CHECK_SECONDS, exit=True)
     try:
@@ -53,6 +50,6 @@ def run_check(check: Check) -> Row:
 
 
 def one_line(error: BaseException) -> str:
-    """The first line says what; a message of several lines is cut there."""
+    """Returns the error's type and the first line of its message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__

@@ -1,4 +1,4 @@
-"""The time of a kernel on a GPU, for the checks that tell it."""
+"""The time of a kernel on a GPU."""
 
 import statistics
 from collections.abc import Callable
@@ -11,10 +11,10 @@ BUSY_CYCLES = 20_000_000  # about 10 ms
 
 
 def median_us(device: torch.device, call: Callable[[], object]) -> float:
-    """Microseconds of one call, the median between two CUDA events.
+    """Returns the microseconds of one call: the median of REPEATS, each between two CUDA events.
 
-    The GPU is kept busy while the host queues the calls, or the host's time would be measured, and the L2 cache is
-    overwritten before each, as another layer would.
+    The GPU is kept busy while the host queues the calls; else the host's time would be measured. The L2 cache is
+    overwritten before each call, as another layer would do.
     """
     flush = torch.empty(FLUSH_BYTES, dtype=torch.int8, device=device)
     for _ in range(3):

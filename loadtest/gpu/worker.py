@@ -1,4 +1,4 @@
-"""What the worker does differently on a device: how it sizes its memory, and the short types."""
+"""The worker on a GPU: how it sizes its memory, and its accuracy in 16-bit and 8-bit types."""
 
 import functools
 import gc
@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 from engine_core.step_plan import SamplingParams
 from engine_core.worker_messages import BatchLimits
 from loadtest.gpu import parity
-from loadtest.gpu.kernels import forms
+from loadtest.gpu.shapes import quantizations
 from loadtest.gpu.table import Check
 from services.options.declarations import WorkerOptions
 from services.worker.building import build_runner, tried_bytes
@@ -23,35 +23,35 @@ from services.worker.phases import Phases
 from tests.worker.in_process import InProcess
 from tests.worker.peak import EVERYTHING
 
-# Of a logprob under random weights this wide, against float32: measured on a CPU, times four.
-SHORT_TYPES = {("bfloat16", None): 0.2, ("float16", None): 0.02, ("bfloat16", "int8"): 0.4, ("bfloat16", "fp8"): 1.4}
+# (dtype, quantization) -> allowed error of a logprob against float32: what a CPU measured with random weights, times 4
+TOLERANCES = {("bfloat16", None): 0.2, ("float16", None): 0.02, ("bfloat16", "int8"): 0.4, ("bfloat16", "fp8"): 1.4}
 MEMORY = 256 * 2**20
 
 
 def checks(device: torch.device) -> list[Check]:
-    short = [
+    rows = [
         Check(
-            f"worker in {dtype}" + (f", weights in {form}" if form else ""),
-            functools.partial(in_short_type, device, dtype, form),
+            f"worker in {dtype}" + (f", weights in {quantization}" if quantization else ""),
+            functools.partial(accuracy, device, dtype, quantization),
         )
-        for dtype, form in SHORT_TYPES
-        if form in forms(device)
+        for dtype, quantization in TOLERANCES
+        if quantization in quantizations(device)
     ]
     if device.type != "cuda":
-        return short
+        return rows
     return [
-        *short,
+        *rows,
         Check("worker: --gpu-memory-utilization sizes the cache", functools.partial(sized_by_utilization, device)),
-        Check("worker: a step takes what was set aside", functools.partial(step_as_planned, device)),
+        Check("worker: a step takes no more than was reserved", functools.partial(step_as_planned, device)),
         Check("worker: --gpu-memory-utilization too small", functools.partial(too_small_a_share, device)),
     ]
 
 
-def in_short_type(device: torch.device, dtype: str, form: str | None) -> str:
-    """The first token's logprob is near that of transformers in float32; model and KV have the type."""
+def accuracy(device: torch.device, dtype: str, quantization: str | None) -> str:
+    """The first token's logprob is near that of transformers in float32. Model and KV cache have `dtype`."""
     case = parity.first_case(device)
-    engine = parity.start(case.path, device, caching=False, dtype=dtype, quantization=form)
-    assert engine.model.decoder.ops.name == (f"triton+{form}" if form else "triton")
+    engine = parity.start(case.path, device, caching=False, dtype=dtype, quantization=quantization)
+    assert engine.model.decoder.ops.name == (f"triton+{quantization}" if quantization else "triton")
     tensors = [tensor for pair in engine.runner._forward._cache for tensor in pair]
     assert {tensor.dtype for tensor in tensors} == {getattr(torch, dtype)} == {engine.model.decoder.dtype}
     assert {tensor.device.type for tensor in tensors} == {device.type}
@@ -62,7 +62,7 @@ def in_short_type(device: torch.device, dtype: str, form: str | None) -> str:
         with torch.inference_mode():
             logits = model(torch.tensor([prompt])).logits[0, -1]
         worst = max(worst, abs(torch.log_softmax(logits, dim=-1)[answer.token_ids[0]].item() - answer.logprobs[0]))
-    assert worst <= SHORT_TYPES[dtype, form], f"logprobs {worst:.2f} from float32's"
+    assert worst <= TOLERANCES[dtype, quantization], f"logprobs differ from float32's by {worst:.2f}"
     return f"{len(given)} prompts, first logprobs within {worst:.3f} of float32's"
 
 
@@ -72,8 +72,8 @@ def options_for(device: torch.device) -> WorkerOptions:
 
 
 def sized_by_utilization(device: torch.device) -> str:
-    """The share that leaves 256 MiB beside what is in use and what a step is computed to take gives a cache of as much,
-    less what trying a step shows; and no more than the share is taken."""
+    """A utilization that leaves MEMORY bytes after the memory in use and the computed step gives a cache of at most
+    MEMORY bytes. No more than that share of the GPU is taken."""
     case = parity.first_case(device)
     options = options_for(device)
     model = load_model(case.path, options)
@@ -88,13 +88,15 @@ def sized_by_utilization(device: torch.device) -> str:
     size = shape.num_blocks * block_bytes(model.decoder.config, shape.block_size, torch.float32)
     after, _ = torch.cuda.mem_get_info(device)
     assert 0 < size <= MEMORY, f"a cache of {size >> 20} MiB"
-    assert size <= free - after <= step + MEMORY, f"{(free - after) >> 20} MiB were taken"
+    assert size <= free - after <= step + MEMORY, (
+        f"{(free - after) >> 20} MiB were taken, {(step + MEMORY) >> 20} are allowed"
+    )
     del runner
     return f"{shape.num_blocks} blocks, {size >> 20} MiB; {(free - after) >> 20} MiB taken of the GPU"
 
 
 def step_as_planned(device: torch.device) -> str:
-    """What the allocator holds at its peak, in steps that use everything, is no more than was set aside."""
+    """The allocator's peak in steps that use every feature is no more than the memory reserved for a step."""
     case, limits = parity.first_case(device), BatchLimits(1, 64, 512)
     options = options_for(device)
     model = load_model(case.path, options)
@@ -106,13 +108,13 @@ def step_as_planned(device: torch.device) -> str:
     worker.complete([[7] * 8] * 64, EVERYTHING)
     taken = torch.cuda.max_memory_allocated(device) - before
     computed = step_bytes(decoder.config, decoder.dtype, decoder.ops, options, limits, graphs=True)
-    told = f"{taken >> 20} MiB taken, {computed >> 20} MiB computed, {tried >> 20} MiB when tried"
-    assert taken <= max(computed, tried), told
-    return told
+    detail = f"{taken >> 20} MiB taken, {computed >> 20} MiB computed, {tried >> 20} MiB when tried"
+    assert taken <= max(computed, tried), detail
+    return detail
 
 
 def too_small_a_share(device: torch.device) -> str:
-    """Refused in one line that names the option."""
+    """The worker refuses to start; its error names the option."""
     case = parity.first_case(device)
     options = options_for(device)
     model = load_model(case.path, options)
@@ -121,4 +123,4 @@ def too_small_a_share(device: torch.device) -> str:
     except ModelError as error:
         assert "--gpu-memory-utilization" in str(error), str(error)
         return str(error)
-    raise AssertionError("it was not refused")
+    raise AssertionError("a utilization of 1e-6 was accepted")

@@ -1,7 +1,7 @@
-"""What `tandem bench kernels` runs: every operation of a decoder, in a model's shapes, on any Ops.
+"""The cases of `tandem bench kernels`: every operation of a decoder, in a model's shapes, on any Ops.
 
-What a real step finds in memory (weights, the KV cache) lies there in so many copies, used in turn, that no cache
-holds them; what it finds in a cache (activations, logits, and all of a tiny model) stays where the last call left it.
+Cold data (weights, the KV cache) exist in so many copies, used in turn, that no cache holds them: each call reads them
+from memory. Warm data (activations, logits, all of a tiny model) stay in the cache where the last call left them.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,13 +19,13 @@ from services.worker.models.config import DecoderConfig
 DTYPE, CPU = torch.bfloat16, torch.device("cpu")
 ROWS = (1, 8, 32, 256)
 REQUESTS = (1, 8, 32)
-CONTEXT = 300  # tokens of a request that decodes
+CONTEXT = 300  # tokens of a decoding request
 PROMPTS = (256, 1024)
 BLOCK_SIZE = 16
 EPS = 1e-6
 MAX_COPIES = 1024
 MAX_SLOTS = 2**17
-TILE_ROWS = 256  # of a weight, random; the others repeat them
+TILE_ROWS = 256  # random rows of a weight; the other rows repeat them
 DRAWS = {
     "greedy": {"temperature": 0.0, "top_p": 1.0},
     "sampled": {"temperature": 0.8, "top_p": 1.0},
@@ -37,7 +37,7 @@ Run = Callable[[], object]
 
 @dataclass(frozen=True)
 class Shape:
-    """Of a decoder; the sizes are those of Qwen3-0.6B unless given."""
+    """The sizes of a decoder; by default Qwen3-0.6B's."""
 
     hidden_size: int = 1024
     intermediate_size: int = 3072
@@ -63,7 +63,7 @@ class Shape:
 
     @property
     def token_bytes(self) -> int:
-        """Of a token's keys and values in one layer."""
+        """Bytes of one token's keys and values in one layer."""
         return 2 * self.num_kv_heads * self.head_dim * DTYPE.itemsize
 
     @property
@@ -73,7 +73,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Case:
-    """`make`: the same calls on any Ops, to be made in turn."""
+    """One kernel at one shape. `make` returns calls on the given Ops, one for each copy; they are timed in turn."""
 
     kernel: str
     shape: str
@@ -82,7 +82,7 @@ class Case:
 
 
 def cases(shape: Shape, cold_bytes: int) -> Iterator[Case]:
-    """`cold_bytes`: so much, used in turn, no cache holds."""
+    """Yields all cases. `cold_bytes`: the size of copies, used in turn, that no cache holds."""
     products = {
         "qkv": (shape.qkv_size, shape.hidden_size),
         "out": (shape.hidden_size, shape.query_size),
@@ -109,13 +109,13 @@ def cases(shape: Shape, cold_bytes: int) -> Iterator[Case]:
 
 
 def _copies(num_bytes: int, cold_bytes: int, most: int = MAX_COPIES) -> int:
-    """So many that no cache holds them; 0: that would be too many."""
+    """Returns the number of copies that no cache holds; 0 if that is more than `most`: the data are warm."""
     copies = -(-cold_bytes // num_bytes)
     return copies if copies <= most else 0
 
 
 def _work(num_bytes: int, copies: int, warm_bytes: int, operations: int = 0) -> Work:
-    """`num_bytes` are cold where there are copies of them."""
+    """Returns a Work in which `num_bytes` are cold if there are copies, else warm."""
     return Work(num_bytes, warm_bytes, operations) if copies else Work(0, num_bytes + warm_bytes, operations)
 
 
@@ -145,7 +145,7 @@ def _product(name: str, rows: int, n: int, k: int, cold_bytes: int) -> Case:
 
 
 def _attention(shape: Shape, requests: int, queries: int, length: int, copies: int, ops: Ops) -> list[Run]:
-    """Each copy has blocks of its own, scattered over one cache."""
+    """Returns one call for each copy. A copy has blocks of its own, scattered over one cache."""
     blocks = -(-length // BLOCK_SIZE)
     cache = ops.empty_cache(copies * requests * blocks, BLOCK_SIZE, shape.num_kv_heads, shape.head_dim, DTYPE, CPU)
     for part in cache:
@@ -154,8 +154,8 @@ def _attention(shape: Shape, requests: int, queries: int, length: int, copies: i
     starts = torch.arange(0, requests * queries + 1, queries, dtype=torch.int32)
     lens = torch.full((requests,), length, dtype=torch.int32)
     tables = torch.randperm(copies * requests * blocks, dtype=torch.int32).view(copies, requests, blocks)
-    places = [AttentionInputs(torch.empty(0), table, starts, lens, queries, length) for table in tables]
-    return [partial(ops.paged_attention, query, cache, place, shape.head_dim**-0.5) for place in places]
+    inputs = [AttentionInputs(torch.empty(0), table, starts, lens, queries, length) for table in tables]
+    return [partial(ops.paged_attention, query, cache, each, shape.head_dim**-0.5) for each in inputs]
 
 
 def _decode(shape: Shape, requests: int, cold_bytes: int) -> Case:
@@ -168,7 +168,7 @@ def _decode(shape: Shape, requests: int, cold_bytes: int) -> Case:
 
 
 def _prefill(shape: Shape, length: int) -> Case:
-    """Its keys and values were written a moment ago; of the scores, only those that the mask leaves count."""
+    """Keys and values are warm, just written. Only scores that the mask keeps count as operations."""
     size = length * shape.query_size
     work = Work(0, _bytes(size, size) + length * shape.token_bytes, 4 * shape.query_size * length * (length + 1) // 2)
     return Case("attention, prefill", f"{length} tokens", work, partial(_attention, shape, 1, length, length, 1))
@@ -186,14 +186,14 @@ def _norms(rows: int, size: int) -> Iterator[Case]:
 
 
 def _rope(shape: Shape, rows: int, cold_bytes: int) -> Case:
-    """With a norm of each head, as in Qwen3; each call writes elsewhere in the cache."""
+    """With a norm of each head, as in Qwen3. Each call writes to other slots of the cache."""
     copies = _copies(shape.token_bytes, cold_bytes, MAX_SLOTS)
     blocks = -(-max(rows, copies) // BLOCK_SIZE)
 
     def make(ops: Ops) -> list[Run]:
         cache = ops.empty_cache(blocks, BLOCK_SIZE, shape.num_kv_heads, shape.head_dim, DTYPE, CPU)
         for part in cache:
-            part.zero_()  # so that the system has given its pages
+            part.zero_()  # so that the system has allocated its pages
         qkv, norms = _randn(rows, shape.qkv_size), (_randn(shape.head_dim), _randn(shape.head_dim))
         cos_sin, positions = torch.rand(CONTEXT + 1, shape.head_dim), torch.full((rows,), CONTEXT)
         slots = torch.randperm(blocks * BLOCK_SIZE)

@@ -1,8 +1,8 @@
-"""`tandem bench kernels`: each compiled CPU kernel beside its twin in plain torch, and beside what the machine allows.
+"""`tandem bench kernels`: each compiled CPU kernel, compared with its plain torch twin and with the machine's limit.
 
-Kernel and twin make the same calls on inputs of the same shapes, with the same number of threads, one after the other,
-for torch's threads spin for a moment after their work. The limit of a kernel is the time that its bytes or its
-operations take at the machine's best rate. Times hold the call from Python, as a step pays it.
+Kernel and twin run the same calls on inputs of the same shapes with the same number of threads. They run one after the
+other, because torch's threads spin for a moment after their work. A kernel's limit is the time that its bytes or its
+operations take at the machine's highest rates. Times include the call from Python, as in a step.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from kernels.cpu.ops import CpuOps
 from kernels.torch_ops import TorchOps
 from loadtest.engine.command import count
 from loadtest.kernels.cases import Case, Run, Shape, cases
-from loadtest.kernels.limits import Limits, Work, others_seconds, probe
+from loadtest.kernels.limits import Limits, Work, other_cpu_seconds, probe
 from services.errors import Fatal
 from services.machine import available_cores, cpu_model, last_cache_bytes
 from services.model_files.resolve import resolve
@@ -35,15 +35,15 @@ from services.worker.models.config import decoder_config
 
 REPEATS = 15
 MIN_REPEATS = 3
-REPEAT_SECONDS = 0.002  # short calls are timed together until they take so long
-CASE_SECONDS = 0.5  # after that, a slow one is repeated no further
-QUIET_SECONDS = 0.02  # until torch's threads sleep
+REPEAT_SECONDS = 0.002  # short calls are timed in groups of this length
+CASE_SECONDS = 0.5  # after this time a slow case is not repeated again
+QUIET_SECONDS = 0.02  # pause after which torch's threads sleep
 COLUMNS = ("kernel", "shape", "µs", "twin µs", "twin / kernel", "limit µs", "share of limit")
 
 
 @dataclass(frozen=True)
 class Timed:
-    """Seconds of one call: medians."""
+    """The median seconds of one call, of kernel and twin."""
 
     kernel: str
     shape: str
@@ -65,9 +65,9 @@ class Timed:
 
 
 def median_seconds(runs: Sequence[Run], repeats: int) -> float:
-    """Of one call, the runs in turn."""
+    """Returns the median seconds of one call; the runs take turns."""
     turns = itertools.cycle(runs)
-    for _ in range(2):  # the first call prepares what later ones find
+    for _ in range(2):  # the first call allocates and prepares
         began = time.perf_counter()
         next(turns)()
         once = time.perf_counter() - began
@@ -83,6 +83,7 @@ def median_seconds(runs: Sequence[Run], repeats: int) -> float:
 
 
 def measure(ops: CpuOps, all_cases: Iterable[Case], repeats: int) -> Iterator[Timed]:
+    """Yields the times of each case."""
     twin = TorchOps()
     for case in all_cases:
         time.sleep(QUIET_SECONDS)
@@ -91,35 +92,35 @@ def measure(ops: CpuOps, all_cases: Iterable[Case], repeats: int) -> Iterator[Ti
 
 
 def report(model: str, variant: str, threads: int, limits: Limits, others: float, rows: Sequence[Timed]) -> str:
-    """Markdown. `others`: cores that other processes kept busy, on average; NaN: unknown."""
-    busy = "an unknown number of" if math.isnan(others) else f"{max(0.0, others):.1f}"
+    """Returns Markdown. `others`: cores used by other processes, on average; NaN: unknown."""
+    used = "an unknown number of" if math.isnan(others) else f"{max(0.0, others):.1f}"
     head = [
         f"Kernels {variant} in bfloat16, shapes of {model}; {cpu_model()}, {threads} of {os.cpu_count()} threads, "
-        f"{date.today()}. Other processes kept {busy} cores busy meanwhile.",
+        f"{date.today()}. Other processes used {used} cores during the run.",
         f"Limit: {limits.memory_bytes / 1e9:.1f} GB/s from memory, {limits.cache_bytes / 1e9:.1f} GB/s within caches, "
         f"{limits.operations / 1e9:.1f} Gop/s. Memory and operations are the best of a probe (a large read; torch's "
-        "square products) and of all rows below: there may be a higher limit that neither reached.",
+        "square products) and of all rows below; the machine's true limit may be higher.",
     ]
     table = [COLUMNS, ("---", "---", *["---:"] * (len(COLUMNS) - 2)), *(row.cells(limits) for row in rows)]
     return "\n".join(["\n".join(head), "", *(f"| {' | '.join(cells)} |" for cells in table)]) + "\n"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Prints one table. Returns the exit status; a wrong command line exits with 2."""
+    """Prints one table. Returns the exit status; exits with 2 for a wrong command line."""
     parser = argparse.ArgumentParser(
         prog="tandem bench kernels",
-        description="The time of each compiled CPU kernel, beside plain torch and beside the machine's limit.",
+        description="Time each compiled CPU kernel and compare it with plain torch and with the machine's limit.",
     )
-    parser.add_argument("--cpu-threads", type=count, help="threads of a kernel; default: all cores it may use")
+    parser.add_argument("--cpu-threads", type=count, help="threads of a kernel; default: all available cores")
     (variable,) = settings_of(WorkerOptions)["cpu_kernels"].env
     parser.add_argument(
         "--cpu-kernels",
         choices=VARIANTS,
         default=os.environ.get(variable) or None,
-        help=f"instruction set; default: {variable} in the environment, or the fastest that this machine runs",
+        help=f"instruction set; default: {variable} in the environment, or the fastest that this machine supports",
     )
-    parser.add_argument("--repeats", type=count, default=REPEATS, help="times that each is measured")
-    parser.add_argument("--model", help="directory or hub id with the shapes; default: those of Qwen3-0.6B")
+    parser.add_argument("--repeats", type=count, default=REPEATS, help="measurements of each case, at most")
+    parser.add_argument("--model", help="directory or hub id of the model with the shapes; default: Qwen3-0.6B's")
     args = parser.parse_args(argv)
     if args.cpu_kernels not in (None, *VARIANTS):
         parser.error(f"{variable}: {args.cpu_kernels!r} is not one of {', '.join(VARIANTS)}")
@@ -149,9 +150,9 @@ def _shape_of(model: str) -> Shape:
 def _bench(library: Library, shape: Shape, model: str, threads: int, repeats: int) -> str:
     ops = CpuOps(library, threads)
     torch.manual_seed(0)
-    began, others = time.perf_counter(), others_seconds()
+    began, others = time.perf_counter(), other_cpu_seconds()
     probed = probe(threads)
     rows = list(measure(ops, cases(shape, 2 * last_cache_bytes()), repeats))
     limits = reduce(lambda found, row: found.raised(row.work, row.seconds), rows, probed)
-    busy = (others_seconds() - others) / (time.perf_counter() - began)
-    return report(model, library.NAME, threads, limits, busy, rows)
+    used = (other_cpu_seconds() - others) / (time.perf_counter() - began)
+    return report(model, library.NAME, threads, limits, used, rows)

@@ -1,6 +1,6 @@
-"""What this machine can do at best, by small probes: the yardstick of `tandem bench kernels`.
+"""The highest rates of this machine, by small probes: the limits that `tandem bench kernels` compares with.
 
-Each rate is the best of several tries, since whatever disturbs a probe only makes it slower.
+Each rate is the best of several tries, because other load only makes a probe slower.
 """
 
 import time
@@ -11,7 +11,7 @@ import torch
 
 from services.machine import busy_seconds, last_cache_bytes
 
-CACHE_BYTES = 128 * 1024  # of each of the two operands of a copy that stays in a core's own caches
+CACHE_BYTES = 128 * 1024  # of each operand of a copy that stays in a core's own caches
 MATRIX_SIZE = 1024
 MATRIX_TYPES = (torch.bfloat16, torch.float32)  # without instructions for bfloat16, float32 is the faster one
 MIN_TRIES = 10
@@ -20,10 +20,10 @@ PROBE_SECONDS = 0.3
 
 @dataclass(frozen=True)
 class Work:
-    """What a kernel must at least do, once."""
+    """The least that one call of a kernel must do."""
 
-    cold_bytes: int = 0  # that come from memory
-    warm_bytes: int = 0  # read or written where the step before left them: in a cache
+    cold_bytes: int = 0  # read from memory
+    warm_bytes: int = 0  # read from or written to a cache
     operations: int = 0  # multiplications and additions of matrix products
 
 
@@ -36,7 +36,7 @@ class Limits:
     operations: float
 
     def seconds(self, work: Work) -> float:
-        """No kernel can be faster."""
+        """Returns the least time that `work` can take."""
         return max(
             work.cold_bytes / self.memory_bytes,
             work.warm_bytes / self.cache_bytes,
@@ -44,7 +44,10 @@ class Limits:
         )
 
     def raised(self, work: Work, seconds: float) -> "Limits":
-        """No lower than what was done: a probe does not always find the machine's best."""
+        """Returns limits that are no lower than the rates of a call that did `work` in `seconds`.
+
+        A probe may miss the machine's highest rate. The cache rate stays.
+        """
         return Limits(
             max(self.memory_bytes, work.cold_bytes / seconds),
             self.cache_bytes,
@@ -53,7 +56,7 @@ class Limits:
 
 
 def probe(threads: int) -> Limits:
-    """A large read, a small copy, and square products. Leaves torch with so many threads."""
+    """Measures a large read, a small copy and square products. Sets torch's number of threads to `threads`."""
     torch.set_num_threads(1)
     cache_rate = threads * _cache_rate()  # each core has caches of its own
     torch.set_num_threads(threads)
@@ -61,7 +64,7 @@ def probe(threads: int) -> Limits:
 
 
 def _memory_rate(num_bytes: int) -> float:
-    """Of the product of two vectors of so many bytes each."""
+    """Returns the bytes per second of the dot product of two vectors of `num_bytes` each."""
     one, other = (torch.ones(num_bytes // 4) for _ in range(2))
     return 2 * num_bytes / _best_seconds(lambda: torch.dot(one, other))
 
@@ -86,6 +89,9 @@ def _best_seconds(run: Callable[[], object]) -> float:
     return min(times)
 
 
-def others_seconds() -> float:
-    """CPU time, since some moment, of all processes but this one, and of other machines on these cores; or NaN."""
+def other_cpu_seconds() -> float:
+    """Returns the CPU seconds, since an arbitrary moment, of all other processes and of other virtual machines.
+
+    NaN where the system does not count them.
+    """
     return busy_seconds() - time.process_time()

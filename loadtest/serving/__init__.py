@@ -1,4 +1,4 @@
-"""`tandem bench serve | latency | throughput | sweep`, and the comparison of servers: measured over HTTP, from outside.
+"""`tandem bench serve | latency | throughput | sweep`, and the comparison of servers.
 
-Knows a server by its URL or its command line, so that it measures any OpenAI-compatible one.
+Measures any OpenAI-compatible server over HTTP. Knows a server only by its URL or its command line.
 """

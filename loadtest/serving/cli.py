@@ -1,6 +1,6 @@
-"""`tandem bench serve`, from its command line to its report.
+"""`tandem bench serve`: sends a workload to a server and reports throughput and latencies.
 
-The table goes to stdout, the progress bar and errors to stderr.
+The table goes to stdout; the progress bar and errors go to stderr.
 """
 
 import json
@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from tqdm import tqdm
 
 from loadtest.serving import options as command_line
-from loadtest.serving.client import Target, open_session, reach, run
+from loadtest.serving.client import Target, find_model, open_session, run
 from loadtest.serving.command import make_folder, run_command, write
 from loadtest.serving.options import RAGGED, Options
 from loadtest.serving.report import Numbers, remarks, summarize, table
@@ -28,7 +28,7 @@ from services.model_files.resolve import resolve
 
 
 def main(argv: Sequence[str]) -> int:
-    """Returns the exit status: 0, 1 when nothing completed or nothing could begin, 2 for a wrong command line."""
+    """Returns the exit status: 0, 1 if no request completed or the run could not start, 2 for a wrong command line."""
     return run_command("tandem bench serve", partial(_bench, argv))
 
 
@@ -38,7 +38,7 @@ async def _bench(argv: Sequence[str]) -> int:
     if options.save_result:
         make_folder("--result-dir", Path(options.result_dir, options.result_filename or "result.json").parent)
     async with open_session(options.api_key) as session:
-        model = await reach(session, options.models_url, options.model)
+        model = await find_model(session, options.models_url, options.model)
         requests = _requests(options)
         bench = _Bench(session, options, model)
         await bench.warm_up(requests[options.num_prompts :])
@@ -50,7 +50,7 @@ async def _bench(argv: Sequence[str]) -> int:
 
 
 class _Bench:
-    """The runs against one server; each prints its table and returns its numbers."""
+    """The runs against one server. Each prints its table and returns its numbers."""
 
     def __init__(self, session: ClientSession, options: Options, model: str) -> None:
         self._options = options
@@ -61,12 +61,13 @@ class _Bench:
         self._counters = partial(read_counters, session, target.metrics_url)
 
     async def warm_up(self, requests: Sequence[Request]) -> None:
-        """Raises Fatal if all of them fail: what comes after them would, too."""
+        """Sends the warm-up requests. Raises Fatal if all of them fail."""
         results, _ = await self._run(requests, max_concurrency=self._options.max_concurrency)
         if requests and all(result.error is not None for result in results):
             raise Fatal(f"the warm-up failed: {results[0].error}")
 
     async def plain(self, requests: Sequence[Request]) -> Numbers:
+        """One run at the request rate and the concurrency of the options."""
         rate, limit = self._options.request_rate, self._options.max_concurrency
         arrivals = arrival_times(len(requests), rate, self._options.seed)
         numbers = await self._measure(requests, "Requests", arrivals=arrivals, max_concurrency=limit)
@@ -74,7 +75,7 @@ class _Bench:
         return numbers
 
     async def ragged(self, requests: Sequence[Request]) -> Numbers:
-        """The numbers of all at once, with those of one by one beside them."""
+        """Two runs: one request at a time, then all concurrently. The numbers of the first are in `one_by_one`."""
         alone = await self._measure(requests, "One by one", max_concurrency=1)
         self._print(alone, title="One by One", limit=1)
         together = await self._measure(requests, "All at once")
@@ -82,12 +83,12 @@ class _Bench:
         slow, fast = alone["output_throughput"], together["output_throughput"]
         ratio = fast / slow if slow else None
         if ratio is not None:
-            sys.stdout.write(f"Output throughput, all at once to one by one: {ratio:.2f}\n")
+            sys.stdout.write(f"Output throughput ratio, all at once / one by one: {ratio:.2f}\n")
         return together | {"one_by_one": alone, "output_throughput_ratio": ratio}
 
     async def _measure(self, requests: Sequence[Request], label: str, **how: Any) -> Numbers:
-        # disable=None: no bar where stderr is a file, which would get a line for each step.
         before = await self._counters()
+        # disable=None: no bar if stderr is not a terminal. A file would get a line for each update.
         with tqdm(total=len(requests), desc=label, unit="req", disable=None, file=sys.stderr) as bar:
             results, duration = await self._run(requests, on_done=bar.update, **how)
         share = wait_share(before, await self._counters())
@@ -101,7 +102,7 @@ class _Bench:
 
 
 def _requests(options: Options) -> list[Request]:
-    """Those that count, then the warm-ups. Raises Fatal if the tokenizer cannot be had."""
+    """Returns the measured requests, then the warm-up requests. Raises Fatal if the tokenizer cannot be loaded."""
     prompts = _prompts(options)
     common: dict[str, Any] = {
         "count": options.num_prompts + options.num_warmups,
@@ -121,8 +122,8 @@ def _prompts(options: Options) -> Any:
     path = resolve(options.tokenizer, None, weights=False) / "tokenizer.json"
     try:
         return TextPrompts(Tokenizer.from_file(str(path)))
-    except Exception as error:  # the library raises nothing more precise
-        raise Fatal(f"{path} cannot be used: {error}") from error
+    except Exception as error:  # the library raises no narrower type
+        raise Fatal(f"{path}: the tokenizer cannot be loaded: {error}") from error
 
 
 def _save(options: Options, model: str, started: datetime, numbers: Numbers) -> None:

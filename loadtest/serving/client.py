@@ -1,6 +1,7 @@
-"""The HTTP side: one streaming request into one RequestResult, and the loop that sends them all.
+"""The HTTP client: turns one streaming request into one RequestResult, and sends all requests of a run.
 
-Owns the clock and the connections. A failed request is a result with an error, never an exception.
+Owns the connections and the clock that TTFT, ITL and end-to-end latency are measured by: a token counts when its chunk
+has arrived here. A failed request is a result with an error, not an exception.
 """
 
 import asyncio
@@ -18,19 +19,21 @@ from loadtest.serving.workloads import Request
 from services.errors import Fatal
 
 _NETWORK_ERRORS = (aiohttp.ClientError, TimeoutError, OSError)
-# A request may wait long for its turn in a loaded server; only a lost machine takes longer than this.
+# A request may wait for hours in a loaded server. This limit is for a server that no longer exists.
 _REQUEST_SECONDS = 6 * 3600
-# Below the 5 s after which uvicorn hangs up on an idle client, which would look like a failed request.
+# Below uvicorn's 5 s, after which it closes an idle connection; a request sent then would fail.
 _KEEPALIVE_SECONDS = 2
 _TEXT_FIELDS = ("text", "content", "reasoning_content", "reasoning", "tool_calls")
 
 
 class _Failed(Exception):
-    """The server answered, but not with a whole answer; the message is for people."""
+    """The server's answer is an error or incomplete. The message is one line for the report."""
 
 
 @dataclass(frozen=True)
 class Target:
+    """Where requests go, and the fields that all of them have."""
+
     base_url: str
     endpoint: str
     model: str
@@ -47,12 +50,14 @@ class Target:
         return f"{self.base_url}/metrics"
 
     def body(self, request: Request) -> dict[str, Any]:
-        """Names only what was asked for: other servers refuse what they don't know."""
-        asked = {"messages": [{"role": "user", "content": request.prompt}]} if self.chat else {"prompt": request.prompt}
+        """Returns the JSON body. It has only fields that were asked for: other servers reject unknown ones."""
+        prompt = (
+            {"messages": [{"role": "user", "content": request.prompt}]} if self.chat else {"prompt": request.prompt}
+        )
         return {
             "model": self.model,
-            **asked,
-            # For chat OpenAI calls it deprecated, but it is the one name that every server knows.
+            **prompt,
+            # OpenAI deprecates this name for chat, but it is the only one that every server accepts.
             "max_tokens": request.output_len,
             "stream": True,
             "stream_options": {"include_usage": True},
@@ -62,7 +67,7 @@ class Target:
 
 
 def open_session(api_key: str | None) -> aiohttp.ClientSession:
-    """As many connections as there are requests: the limit is the caller's."""
+    """Returns a session without a limit on connections; the caller limits the concurrency."""
     return aiohttp.ClientSession(
         headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_SECONDS),
@@ -70,8 +75,8 @@ def open_session(api_key: str | None) -> aiohttp.ClientSession:
     )
 
 
-async def reach(session: aiohttp.ClientSession, models_url: str, model: str | None) -> str:
-    """The model to use: `model`, or the first that the server lists. Raises Fatal if there is no server or no model."""
+async def find_model(session: aiohttp.ClientSession, models_url: str, model: str | None) -> str:
+    """Returns `model`, or the first model of the server's list. Raises Fatal without a server or a model."""
     try:
         async with session.get(models_url, timeout=aiohttp.ClientTimeout(total=30)) as response:
             if model is not None:
@@ -84,7 +89,7 @@ async def reach(session: aiohttp.ClientSession, models_url: str, model: str | No
     try:
         return str(json.loads(text)["data"][0]["id"])
     except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
-        raise Fatal(f"{models_url} names no model; name one with --model") from error
+        raise Fatal(f"{models_url} lists no model: name one with --model") from error
 
 
 async def run(
@@ -96,16 +101,16 @@ async def run(
     max_concurrency: int | None = None,
     on_done: Callable[[], object] = lambda: None,
 ) -> tuple[list[RequestResult], float]:
-    """Sends all requests, each at its arrival time or as soon as one of `max_concurrency` places is free after it.
+    """Sends all requests. Each waits for its arrival time, then until fewer than `max_concurrency` are running.
 
-    Returns the results in the order of `requests`, and the seconds from the start to the last answer.
+    Returns the results in the order of `requests`, and the seconds from the start to the end of the last answer.
     """
-    places = asyncio.Semaphore(max_concurrency or max(len(requests), 1))
+    slots = asyncio.Semaphore(max_concurrency or max(len(requests), 1))
     start = perf_counter()
 
     async def one(request: Request, arrival: float) -> RequestResult:
         await asyncio.sleep(max(0.0, start + arrival - perf_counter()))
-        async with places:
+        async with slots:
             result = await send(session, target, request)
         on_done()
         return result
@@ -117,7 +122,8 @@ async def run(
 
 
 async def send(session: aiohttp.ClientSession, target: Target, request: Request) -> RequestResult:
-    # Encoded before the clock starts, for a long prompt of ids takes its milliseconds.
+    """Sends one request and reads its stream. TTFT starts here, before the connection is opened."""
+    # Encoded before the clock starts: a long prompt of token ids takes milliseconds.
     body = json.dumps(target.body(request)).encode()
     result = RequestResult(request.input_len, request.output_len, start=perf_counter())
     try:
@@ -128,14 +134,14 @@ async def send(session: aiohttp.ClientSession, target: Target, request: Request)
             if response.status != 200:
                 raise _Failed(_http_error(response.status, await response.text(errors="replace")))
             await _read(response, result)
-    except Exception as error:  # whatever a server makes of it, the other requests' results must not be lost
+    except Exception as error:  # one bad answer must not discard the results of other requests
         result.error = _reason(error)
         result.end = perf_counter()
     return result
 
 
 async def _read(response: aiohttp.ClientResponse, result: RequestResult) -> None:
-    """Fills in times and usage. Raises _Failed unless the answer came to its end."""
+    """Fills in times and usage. Raises _Failed for an incomplete answer."""
     finished = False
     async for now, data in _events(response):
         if data == b"[DONE]":
@@ -152,11 +158,11 @@ async def _read(response: aiohttp.ClientResponse, result: RequestResult) -> None
             result.prompt_tokens = _count(usage.get("prompt_tokens"))
             result.completion_tokens = _count(usage.get("completion_tokens"))
     if not finished or not result.end:
-        raise _Failed("the stream ended before its answer")
+        raise _Failed("the stream ended before the answer was complete")
 
 
 def _count(value: Any) -> int | None:
-    """None for what is no number of tokens."""
+    """Returns a number of tokens; None for any other value."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
@@ -164,16 +170,16 @@ def _parse(data: bytes) -> dict[str, Any]:
     try:
         chunk = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise _Failed(f"an event that is not JSON: {_one_line(data.decode(errors='replace'))}") from error
+        raise _Failed(f"an event is not JSON: {_one_line(data.decode(errors='replace'))}") from error
     if isinstance(chunk, dict) and chunk.get("error"):
-        raise _Failed(f"an error within the stream: {_message(chunk) or _one_line(str(chunk['error']))}")
+        raise _Failed(f"the stream has an error: {_message(chunk) or _one_line(str(chunk['error']))}")
     if not _is_chunk(chunk):
-        raise _Failed(f"an event that is not a chunk of OpenAI's: {_one_line(str(chunk))}")
+        raise _Failed(f"an event is not an OpenAI chunk: {_one_line(str(chunk))}")
     return cast("dict[str, Any]", chunk)
 
 
 def _is_chunk(chunk: Any) -> bool:
-    """Of the shape that is read here; what else it holds doesn't matter."""
+    """Returns whether the fields that are read here have the right types."""
     if not isinstance(chunk, dict) or not isinstance(chunk.get("usage") or {}, dict):
         return False
     choices = chunk.get("choices") or []
@@ -183,7 +189,7 @@ def _is_chunk(chunk: Any) -> bool:
 
 
 async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[tuple[float, bytes]]:
-    """(when it arrived, data) of server-sent events. Not by aiohttp's readline: it limits a line's length."""
+    """Yields (arrival time, data) of server-sent events. aiohttp's readline limits the length of a line."""
     decoder = EventDecoder()
     async for piece in response.content.iter_any():
         now = perf_counter()
@@ -200,7 +206,7 @@ def _http_error(status: int, text: str) -> str:
 
 
 def _message(body: Any) -> str | None:
-    """OpenAI's {"error": {"message": ...}}, or what others make of it."""
+    """Returns the message of OpenAI's {"error": {"message": ...}} or of similar bodies; None without one."""
     error = body.get("error", body) if isinstance(body, dict) else None
     message = error.get("message") if isinstance(error, dict) else error
     return _one_line(message) if isinstance(message, str) else None

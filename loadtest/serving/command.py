@@ -1,4 +1,4 @@
-"""What all commands of the load test share: how a flag's value is read, and how a command begins and ends."""
+"""What all serving benchmarks share: readers of flag values, output files, and the run of a command."""
 
 import argparse
 import asyncio
@@ -15,7 +15,7 @@ import uvloop
 
 from services.errors import Fatal
 
-_STOPPED = 130  # what a shell reports for a command that Ctrl-C ended
+_STOPPED = 130  # a shell's exit status for SIGINT
 
 
 class UsageError(Exception):
@@ -23,7 +23,7 @@ class UsageError(Exception):
 
 
 class Parser(argparse.ArgumentParser):
-    """Knows each flag by its whole name only. Raises UsageError."""
+    """Accepts no abbreviated flags. Raises UsageError instead of exiting."""
 
     def __init__(self, name: str, description: str) -> None:
         super().__init__(prog=name, description=description, allow_abbrev=False)
@@ -33,14 +33,14 @@ class Parser(argparse.ArgumentParser):
 
 
 def number(kind: Callable[[str], float], low: float, high: float = inf, *, above: bool = False) -> Callable[[str], Any]:
-    """A reader of one flag's value. `above`: `low` itself is too low."""
+    """Returns a reader of numbers from `low` to `high`. `above`: `low` itself is refused."""
 
     def read(text: str) -> float:
         try:
             value = kind(text)
         except ValueError as error:
             raise argparse.ArgumentTypeError(f"{text!r} is not {'a whole' if kind is int else 'a'} number") from error
-        # Asked this way round, for no comparison with NaN is true.
+        # Negated, because every comparison with NaN is false.
         if not (low <= value <= high) or (above and value == low):
             raise argparse.ArgumentTypeError(f"{text} must be {_limits(low, high, above)}")
         return value
@@ -59,25 +59,25 @@ TOKENS = number(int, 1, 2**31 - 1)
 
 
 def several(read: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
-    """A reader of values with commas between them."""
+    """Returns a reader of comma-separated values."""
     return lambda text: tuple(read(part.strip()) for part in text.split(","))
 
 
 def checked_url(url: str) -> str:
-    """Without a slash at its end, or /v1. Raises UsageError for what is no URL of a server."""
+    """Returns the URL without a final slash and /v1. Raises UsageError if it is not the URL of a server."""
     try:
         parts = urlsplit(url)
-        known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:  # a port that is no number
-        known = False
-    if not known:
+        valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # the port is not a number
+        valid = False
+    if not valid:
         raise UsageError(f"--base-url: {url!r} is not a URL such as http://127.0.0.1:8000")
-    # OpenAI's own client takes it with /v1, vLLM's benchmark without.
+    # OpenAI's client expects /v1 in it, vLLM's benchmark does not.
     return url.rstrip("/").removesuffix("/v1")
 
 
 def checked_key(given: str | None) -> str | None:
-    """The key of the flag, or of the environment. Raises UsageError for what no header can hold."""
+    """Returns the key of the flag or of the environment. Raises UsageError if a header cannot contain it."""
     key = (given or os.environ.get("OPENAI_API_KEY") or "").strip() or None
     if key is not None and not key.isprintable():
         raise UsageError("--api-key: must be one line of printable characters")
@@ -85,7 +85,7 @@ def checked_key(given: str | None) -> str | None:
 
 
 def make_folder(flag: str, path: Path) -> None:
-    """Before the run: after it, what cannot be written is lost. Raises Fatal."""
+    """Creates the folder before the run, so that no result is lost for lack of it. Raises Fatal."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -93,13 +93,13 @@ def make_folder(flag: str, path: Path) -> None:
 
 
 def make_folder_of(flag: str, path: Path | None) -> None:
-    """Of the file that will be written; None: none will."""
+    """Creates the folder of the file `path`, if there is one."""
     if path is not None:
         make_folder(flag, path.parent)
 
 
 def write(path: Path, text: str) -> None:
-    """Raises Fatal."""
+    """Writes a result file and logs its path. Raises Fatal."""
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
@@ -108,9 +108,9 @@ def write(path: Path, text: str) -> None:
 
 
 def run_command(name: str, main: Callable[[], Coroutine[Any, Any, int]]) -> int:
-    """Runs `main` to its end, or until SIGTERM or Ctrl-C cancels it.
+    """Runs `main` until it returns, or until SIGTERM or Ctrl-C cancels it.
 
-    Returns the exit status: its own, 1 when it cannot go on, 2 for a wrong command line.
+    Returns the exit status: that of `main`, 1 after Fatal, 2 for a wrong command line, 130 when cancelled.
     """
 
     async def until_signal() -> int:

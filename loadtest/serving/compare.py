@@ -1,7 +1,7 @@
-"""`python -m loadtest.serving.compare`: the same workloads on several servers in turn, round after round.
+"""`python -m loadtest.serving.compare`: runs the same workloads on several servers in turn, in several rounds.
 
-One server runs at a time, and is started afresh in each round; in a round all get the same prompts. What is measured so
-far is written down whatever happens next.
+One server runs at a time. Each is restarted in every round; in a round all servers get the same prompts. If the
+comparison stops early, the finished runs are still written.
 """
 
 import json
@@ -19,7 +19,7 @@ from pathlib import Path
 from aiohttp import ClientSession
 
 from loadtest.serving.cases import CASES, WARM_UP, Case, seed_of, warm_up_seed
-from loadtest.serving.client import Target, open_session, reach, run
+from loadtest.serving.client import Target, find_model, open_session, run
 from loadtest.serving.command import COUNT, Parser, UsageError, make_folder, number, run_command, several, write
 from loadtest.serving.comparison import disturbed, faults, markdown, summaries
 from loadtest.serving.plot import can_draw, draw_comparison
@@ -42,7 +42,7 @@ class Options:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Returns the exit status: 0, 1 when a run does not count or nothing could begin, 2 for a wrong command line."""
+    """Returns the exit status: 0, 1 if a run is invalid or a server did not start, 2 for a wrong command line."""
     return run_command("loadtest.serving.compare", partial(_compare, argv))
 
 
@@ -56,35 +56,35 @@ def parse(argv: Sequence[str]) -> Options:
         action="append",
         required=True,
         metavar="LABEL=COMMAND",
-        help=f"a command line that serves OpenAI's API on the port that stands for {PORT}; again for each server; "
-        "ratios are to the second",
+        help=f"a command that serves OpenAI's API on port {PORT} (replaced); repeat for each server; ratios are "
+        "to the second one",
     )
-    parser.add_argument("--rounds", type=COUNT, default=3, metavar="N", help="turns of each server (default: 3)")
+    parser.add_argument("--rounds", type=COUNT, default=3, metavar="N", help="rounds (default: 3)")
     parser.add_argument(
         "--workloads",
         type=several(_workload),
         default=tuple(CASES),
         metavar="NAMES",
-        help=f"which of {','.join(CASES)} to run (default: all)",
+        help=f"workloads to run, of {','.join(CASES)} (default: all)",
     )
     parser.add_argument(
         "--start-timeout",
         type=number(float, 0, above=True),
         default=600.0,
         metavar="S",
-        help="seconds until a server must be healthy (default: 600)",
+        help="time limit for the start of a server (default: 600)",
     )
     parser.add_argument(
         "--output-dir",
         type=Path,
         default=Path("comparison"),
         metavar="DIR",
-        help="where comparison.md, .json and .svg go, and the servers' logs (default: comparison)",
+        help="directory for comparison.md, .json, .svg and the servers' logs (default: comparison)",
     )
     values = vars(parser.parse_args(argv))
     labels = [server.label for server in values["servers"]]
     if len(set(labels)) < len(labels):
-        raise UsageError("--server: each needs a label of its own")
+        raise UsageError("--server: two servers have the same label")
     return Options(**values | {"servers": tuple(values["servers"])})
 
 
@@ -96,7 +96,7 @@ def _command(text: str) -> Command:
 
 
 def _splits(line: str) -> bool:
-    """False where a quote is not closed."""
+    """Returns whether shlex can split the line: its quotes are closed."""
     try:
         return bool(shlex.split(line))
     except ValueError:
@@ -116,50 +116,51 @@ async def _compare(argv: Sequence[str]) -> int:
     date = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
     rows: list[Numbers] = []
     try:
-        for turn in range(1, options.rounds + 1):
+        for number in range(1, options.rounds + 1):
             for server in options.servers:
-                await _turn(server, turn, options, rows)
+                await _round(server, number, options, rows)
     finally:
         if rows:
             _report(options, date, rows)
     return 1 if any(map(faults, rows)) else 0
 
 
-async def _turn(command: Command, turn: int, options: Options, rows: list[Numbers]) -> None:
-    """One server's share of a round: a row for each workload. Raises Fatal when it does not start."""
+async def _round(command: Command, number: int, options: Options, rows: list[Numbers]) -> None:
+    """Runs one server's part of a round: appends a row for each workload. Raises Fatal if the server does not start."""
     with Server(command, options.output_dir / f"{command.label}.log") as server:
         async with open_session(None) as session:
             await server.healthy(session, options.start_timeout)
-            model = await reach(session, f"{server.url}/v1/models", None)
+            model = await find_model(session, f"{server.url}/v1/models", None)
             target = Target(server.url, "/v1/completions", model, chat=False, temperature=0.0, ignore_eos=True)
-            warm, _ = await run(session, target, WARM_UP.requests(warm_up_seed(turn)), max_concurrency=WARM_UP.at_once)
+            warm_up = WARM_UP.requests(warm_up_seed(number))
+            warm, _ = await run(session, target, warm_up, max_concurrency=WARM_UP.concurrency)
             if failures := [result.error for result in warm if result.error is not None]:
                 raise Fatal(f"{command.label}: the warm-up failed: {failures[0]}")
             for name in options.workloads:
-                numbers = await _measure(session, target, CASES[name], seed_of(name, turn))
-                row = {"round": turn, "server": command.label, "workload": name}
+                numbers = await _measure(session, target, CASES[name], seed_of(name, number))
+                row = {"round": number, "server": command.label, "workload": name}
                 rows.append(row | {"server_ended": server.ended()} | numbers)
-                _tell(rows[-1])
+                _log(rows[-1])
 
 
 async def _measure(session: ClientSession, target: Target, case: Case, seed: int) -> Numbers:
     requests = case.requests(seed)
     before = usage()
-    results, duration = await run(session, target, requests, max_concurrency=case.at_once)
+    results, duration = await run(session, target, requests, max_concurrency=case.concurrency)
     foreign = foreign_share(before, usage(), os.cpu_count() or 1)
     return {"foreign_cpu": foreign} | summarize(results, duration)
 
 
-def _tell(row: Numbers) -> None:
+def _log(row: Numbers) -> None:
     speed = row[CASES[row["workload"]].speed]
-    notes = [*faults(row), *([f"others used {row['foreign_cpu']:.0%} of the CPU"] if disturbed(row) else [])]
-    told = f"round {row['round']}, {row['server']}, {row['workload']}: {speed:.1f} tok/s"
-    sys.stderr.write("; ".join([told, *notes]) + "\n")
+    notes = [*faults(row), *([f"other processes used {row['foreign_cpu']:.0%} of the CPU"] if disturbed(row) else [])]
+    line = f"round {row['round']}, {row['server']}, {row['workload']}: {speed:.1f} tok/s"
+    sys.stderr.write("; ".join([line, *notes]) + "\n")
 
 
 def _report(options: Options, date: str, rows: Sequence[Numbers]) -> None:
     machine = {"cpu": cpu_model(), "cores": os.cpu_count()}
-    line = f"{machine['cpu']}, {machine['cores']} cores; rounds: {options.rounds}, one server at a time, in turn"
+    line = f"{machine['cpu']}, {machine['cores']} cores; {options.rounds} rounds, one server at a time"
     text = markdown(rows, options.servers, line, date)
     sys.stdout.write(text)
     found = {

@@ -1,7 +1,7 @@
-"""From the rows of a comparison to its medians, and to Markdown. Pure.
+"""Turns the rows of a comparison into medians and Markdown. Pure.
 
-A row is one run: `round`, `server`, `workload`, `foreign_cpu` (share of the machine), `server_ended` and the numbers of
-loadtest.serving.report. Ratios are of medians, to the first server that is not the first-named one.
+A row is one run: `round`, `server`, `workload`, `foreign_cpu` (other processes' share of the machine's CPU time),
+`server_ended`, and the numbers of loadtest.serving.report. Ratios divide medians by those of the second server.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ MARK = "†"
 
 @dataclass(frozen=True)
 class Spread:
-    """Over the runs that count."""
+    """Median, lowest and highest value of the counted runs."""
 
     median: float
     low: float
@@ -30,31 +30,32 @@ class Spread:
 
 @dataclass(frozen=True)
 class Summary:
-    """One server under one workload. The numbers are None where no run has them."""
+    """One server under one workload. A number that no run has is None."""
 
     workload: str
     server: str
-    speed: Spread | None  # tokens per second, which ones says the workload
-    ttft: Spread | None  # ms, as the next
-    tpot: Spread | None
+    speed: Spread | None  # tokens per second: output, or input and output, as the workload says
+    ttft: Spread | None  # ms
+    tpot: Spread | None  # ms
     runs: int
     counted: int
-    disturbed: bool  # the runs that count had foreign load: no other was there
-    foreign_cpu: float  # the worst of the runs that count
+    disturbed: bool  # other load in a counted run: there was no undisturbed one
+    foreign_cpu: float  # the highest of the counted runs
 
 
 def faults(row: Numbers) -> list[str]:
-    """Why this run does not count; none: it does."""
+    """Returns why this run is invalid; [] if it is valid."""
     ended = [f"the server ended {row['server_ended']}"] if row["server_ended"] else []
     return report.faults(row) + ended
 
 
 def disturbed(row: Numbers) -> bool:
+    """Returns whether other processes used too much CPU time during the run."""
     return bool(row["foreign_cpu"] > MAX_FOREIGN_CPU)
 
 
 def summaries(rows: Sequence[Numbers]) -> list[Summary]:
-    """By workload, then server, both in the order of their first run."""
+    """Returns a summary for each workload and server, in the order of their first runs."""
     keys = dict.fromkeys((row["workload"], row["server"]) for row in rows)
     workloads = dict.fromkeys(workload for workload, _ in keys)
     return [_summary(rows, *key) for workload in workloads for key in keys if key[0] == workload]
@@ -62,8 +63,8 @@ def summaries(rows: Sequence[Numbers]) -> list[Summary]:
 
 def _summary(rows: Sequence[Numbers], workload: str, server: str) -> Summary:
     all_runs = [row for row in rows if (row["workload"], row["server"]) == (workload, server)]
-    sound = [row for row in all_runs if not faults(row)]
-    counted = [row for row in sound if not disturbed(row)] or sound
+    valid = [row for row in all_runs if not faults(row)]
+    counted = [row for row in valid if not disturbed(row)] or valid
     speed, ttft, tpot = (_spread(counted, name) for name in (CASES[workload].speed, *_LATENCIES))
     worst = max((row["foreign_cpu"] for row in counted), default=0.0)
     return Summary(
@@ -77,7 +78,7 @@ def _spread(rows: Sequence[Numbers], name: str) -> Spread | None:
 
 
 def markdown(rows: Sequence[Numbers], servers: Sequence[Command], machine: str, date: str) -> str:
-    """The whole document. `machine` is one line."""
+    """Returns the document. `machine` describes the machine in one line."""
     found = summaries(rows)
     baseline = servers[1].label if len(servers) > 1 else None
     bases = {one.workload: one for one in found if one.server == baseline}
@@ -92,20 +93,23 @@ def markdown(rows: Sequence[Numbers], servers: Sequence[Command], machine: str, 
         _line(["---", "---", *["--:"] * (len(_HEAD) - 2)]),
         *(_line(_cells(one, bases.get(one.workload))) for one in found),
         "",
-        "Medians over the runs that count (lowest to highest)."
+        "Medians of the counted runs (lowest to highest)."
         + (f" Ratios are to {baseline}." if baseline else "")
-        + f" A run in which others used more than {MAX_FOREIGN_CPU:.0%} of the machine's CPU time counts only where no "
-        f"other is there, and has a {MARK}. Workloads, in tokens:",
+        + f" Runs in which other processes used more than {MAX_FOREIGN_CPU:.0%} of the CPU time count only if all "
+        f"runs of that server and workload are such runs; they are marked {MARK}. Workloads:",
         "",
-        *(f"- {name}: {CASES[name].about}{_what(name)}" for name in dict.fromkeys(one.workload for one in found)),
+        *(
+            f"- {name}: {CASES[name].description}{_counted_tokens(name)}"
+            for name in dict.fromkeys(one.workload for one in found)
+        ),
     ]
     if wrong := [(row, why) for row in rows for why in faults(row)]:
-        lines += ["", "These runs do not count:", ""]
+        lines += ["", "Invalid runs:", ""]
         lines += [f"- round {row['round']}, {row['server']}, {row['workload']}: {why}" for row, why in wrong]
     return "\n".join(lines) + "\n"
 
 
-def _what(workload: str) -> str:
+def _counted_tokens(workload: str) -> str:
     return "; tok/s of input and output" if CASES[workload].speed == "total_token_throughput" else ""
 
 

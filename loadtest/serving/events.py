@@ -1,4 +1,4 @@
-"""Server-sent events: bytes in, as they come; the data of whole events out. Pure.
+"""Parses server-sent events incrementally: takes bytes, returns the data of complete events. Pure.
 
 https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation
 """
@@ -10,16 +10,16 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class EventDecoder:
-    """One stream's. An event that its blank line has not ended is never told of."""
+    """The parser of one stream. An event without its final blank line is not returned."""
 
     def __init__(self) -> None:
-        self._line = b""  # not ended yet
-        self._data: list[bytes] = []  # of the event that has not ended yet
+        self._line = b""  # incomplete line
+        self._data: list[bytes] = []  # data lines of the incomplete event
         self._at_start = True
-        self._after_return = False  # a newline that comes next belongs to it
+        self._after_return = False  # a next newline belongs to the carriage return
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """The events that end within `piece`; an event's data lines are joined by newlines."""
+        """Returns the data of each event that `piece` completes; data lines are joined by newlines."""
         if self._after_return and piece:
             piece = piece.removeprefix(b"\n")
             self._after_return = False

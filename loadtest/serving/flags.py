@@ -1,6 +1,6 @@
-"""The flags that `tandem bench latency`, `throughput` and `sweep` have in common, each worded once.
+"""The flags that `tandem bench latency`, `throughput` and `sweep` have in common, each declared once.
 
-A command says its own default, and its own name where vLLM's commands differ.
+The command gives the default, and the name where vLLM's commands differ.
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ def add_num_prompts(parser: Parser, default: int, what: str) -> None:
 
 
 def add_lengths(parser: Parser, input_len: int, output_len: int, prefix: str = "") -> None:
-    """--input-len and --output-len, with `prefix` before their names."""
+    """Adds --input-len and --output-len, with `prefix` before their names."""
     for name, default, what in (("input-len", input_len, "a prompt"), ("output-len", output_len, "an answer")):
         parser.add_argument(
             f"--{prefix}{name}",
@@ -28,9 +28,9 @@ def add_lengths(parser: Parser, input_len: int, output_len: int, prefix: str = "
 
 def add_warmups(parser: Parser, name: str, default: int, what: str) -> None:
     parser.add_argument(
-        name, type=number(int, 0), default=default, metavar="N", help=f"{what} and don't count (default: %(default)s)"
+        name, type=number(int, 0), default=default, metavar="N", help=f"{what}, not measured (default: %(default)s)"
     )
 
 
 def add_output_json(parser: Parser) -> None:
-    parser.add_argument("--output-json", type=Path, metavar="FILE", help="write the result there, too")
+    parser.add_argument("--output-json", type=Path, metavar="FILE", help="also write the results to this file")

@@ -1,4 +1,4 @@
-"""`tandem bench latency`: how long one batch takes, over and over. Options and fields as in `vllm bench latency`."""
+"""`tandem bench latency`: the latency of one batch, repeated. Options and fields are those of `vllm bench latency`."""
 
 import json
 import sys
@@ -14,7 +14,7 @@ from loadtest.serving.client import Target, run
 from loadtest.serving.command import COUNT, Parser, make_folder_of, run_command, write
 from loadtest.serving.flags import add_lengths, add_output_json, add_warmups
 from loadtest.serving.report import WAIT_SHARE, faults, summarize
-from loadtest.serving.subject import Subject, fresh_requests, parse, reached
+from loadtest.serving.subject import Subject, connect, fresh_requests, parse
 from loadtest.serving.wait_share import read_counters, wait_share
 from services.errors import Fatal
 
@@ -22,17 +22,17 @@ _PERCENTILES = (10, 25, 50, 75, 90, 99)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Returns the exit status: 0, 1 when a batch is not whole or nothing could begin, 2 for a wrong command line."""
+    """Returns the exit status: 0, 1 for an incomplete batch or no server, 2 for a wrong command line."""
     return run_command("tandem bench latency", partial(_bench, argv))
 
 
 def read_options(argv: Sequence[str]) -> tuple[Namespace, Subject]:
-    """Raises UsageError."""
+    """Returns the options and the server. Raises UsageError."""
     parser = Parser("tandem bench latency", "Measure how long one batch of requests takes, from first to last token.")
     add_lengths(parser, 32, 128)
-    parser.add_argument("--batch-size", type=COUNT, default=8, metavar="N", help="requests at once (default: 8)")
-    parser.add_argument("--num-iters", type=COUNT, default=30, metavar="N", help="batches that count (default: 30)")
-    add_warmups(parser, "--num-iters-warmup", 10, "batches that go ahead")
+    parser.add_argument("--batch-size", type=COUNT, default=8, metavar="N", help="concurrent requests (default: 8)")
+    parser.add_argument("--num-iters", type=COUNT, default=30, metavar="N", help="measured batches (default: 30)")
+    add_warmups(parser, "--num-iters-warmup", 10, "warm-up batches")
     add_output_json(parser)
     return parse(parser, argv)
 
@@ -40,7 +40,7 @@ def read_options(argv: Sequence[str]) -> tuple[Namespace, Subject]:
 async def _bench(argv: Sequence[str]) -> int:
     options, subject = read_options(argv)
     make_folder_of("--output-json", options.output_json)
-    async with reached(subject) as (session, target):
+    async with connect(subject) as (session, target):
         for _ in range(options.num_iters_warmup):
             await _batch(session, target, options)
         before = await read_counters(session, target.metrics_url)
@@ -59,14 +59,18 @@ async def _bench(argv: Sequence[str]) -> int:
 
 
 async def _batch(session: aiohttp.ClientSession, target: Target, options: Namespace) -> float:
-    """Seconds from sending the first to the end of the last. Raises Fatal unless every answer is whole."""
+    """Sends one batch. Returns the seconds from the first request to the end of the last answer.
+
+    Raises Fatal if an answer is incomplete.
+    """
     requests = fresh_requests(options.batch_size, options.input_len, options.output_len)
     results, duration = await run(session, target, requests)
-    if wrong := faults(summarize(results, duration)):
-        raise Fatal(f"a batch of {options.batch_size}: {'; '.join(wrong)}")
+    if reasons := faults(summarize(results, duration)):
+        raise Fatal(f"a batch of {options.batch_size}: {'; '.join(reasons)}")
     return duration
 
 
 def statistics(seconds: Sequence[float]) -> dict[str, Any]:
+    """Returns the fields of `vllm bench latency --output-json`, in seconds."""
     percentiles = dict(zip(map(str, _PERCENTILES), map(float, np.percentile(seconds, _PERCENTILES)), strict=True))
     return {"avg_latency": float(np.mean(seconds)), "latencies": list(seconds), "percentiles": percentiles}

@@ -1,6 +1,6 @@
 """The options of `tandem bench serve`, named as those of `vllm bench serve`. The only reader of its flags.
 
-Each flag is declared once; what flags mean together is checked here too, so that the rest can trust an Options.
+Declares each flag once and checks combinations of flags, so that an Options is always valid.
 """
 
 import argparse
@@ -25,7 +25,7 @@ _RANDOM_DEFAULTS: dict[str, Any] = {
     "ignore_eos": False,
 }
 _RAGGED_DEFAULTS: dict[str, Any] = {"random_input_len": 32, "ignore_eos": True}
-# What the name of the workload says, and no flag may say otherwise.
+# Fixed by the workload's name: these flags are refused.
 _RAGGED_FIXED: dict[str, Any] = {
     "num_prompts": RAGGED_COUNT,
     "request_rate": inf,
@@ -33,15 +33,15 @@ _RAGGED_FIXED: dict[str, Any] = {
     "random_output_len": max(RAGGED_OUTPUT_LENS),
     "random_range_ratio": 0.0,
 }
-# Low enough for any vocabulary, above the special tokens that many begin with.
+# These ids exist in any vocabulary and lie above the special tokens with which many begin.
 _ID_DEFAULTS = {"random_first_id": 100, "random_last_id": 1000}
 
 
 @dataclass(frozen=True)
 class Options:
-    """Named as the flags are; None: not given, and nothing follows from that."""
+    """The values of the flags, under their names. None: not given and without a default."""
 
-    base_url: str  # without a slash at its end
+    base_url: str  # without a final slash
     endpoint: str
     model: str | None
     api_key: str | None
@@ -72,7 +72,7 @@ class Options:
 
     @property
     def models_url(self) -> str:
-        """The list of models that stands beside the endpoint."""
+        """The URL of the model list of the same API."""
         return self.base_url + self.endpoint.removesuffix("/completions").removesuffix("/chat") + "/models"
 
 
@@ -85,7 +85,9 @@ def _metrics(text: str) -> tuple[str, ...]:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = Parser("tandem bench serve", "Send a workload to an OpenAI-compatible server and report what it measured.")
+    parser = Parser(
+        "tandem bench serve", "Send a workload to an OpenAI-compatible server and report throughput and latencies."
+    )
     _add_server(parser.add_argument_group("the server"))
     _add_workload(parser.add_argument_group("the workload"))
     _add_report(parser.add_argument_group("the report"))
@@ -108,17 +110,19 @@ def _add_workload(group: "argparse._ArgumentGroup") -> None:
         "--workload",
         choices=[RANDOM, RAGGED],
         default=RANDOM,
-        help="random, or ragged-50: 50 requests with 10 to 150 output tokens, one by one and then all at once "
+        help="random, or ragged-50: 50 requests with 10 to 150 output tokens, first one by one, then all concurrently "
         "(default: %(default)s)",
     )
-    group.add_argument("--num-prompts", type=COUNT, metavar="N", help="requests (default: 1000)")
+    group.add_argument("--num-prompts", type=COUNT, metavar="N", help="measured requests (default: 1000)")
     group.add_argument(
         "--request-rate",
         type=number(float, 0, above=True),
         metavar="R",
-        help="requests per second, as a Poisson process (default: inf, all at once)",
+        help="requests per second, with the gaps of a Poisson process (default: inf, all at time 0)",
     )
-    group.add_argument("--max-concurrency", type=COUNT, metavar="N", help="requests under way at once, at most")
+    group.add_argument(
+        "--max-concurrency", type=COUNT, metavar="N", help="limit of concurrent requests (default: none)"
+    )
     group.add_argument(
         "--random-input-len", type=TOKENS, metavar="N", help="tokens of a prompt (default: 1024; ragged-50: 32)"
     )
@@ -128,13 +132,13 @@ def _add_workload(group: "argparse._ArgumentGroup") -> None:
         type=number(int, 0),
         default=0,
         metavar="N",
-        help="tokens that all prompts begin with, on top of their own (default: 0)",
+        help="tokens of a prefix that all prompts share, added to their length (default: 0)",
     )
     group.add_argument(
         "--random-range-ratio",
         type=number(float, 0, 1),
         metavar="R",
-        help="lengths vary by this share of themselves, up and down (default: 0)",
+        help="lengths are uniform in [length * (1 - R), length * (1 + R)] (default: 0)",
     )
     group.add_argument(
         "--tokenizer", metavar="NAME", help="hub repository or directory: prompts are text (default: token ids)"
@@ -148,33 +152,34 @@ def _add_workload(group: "argparse._ArgumentGroup") -> None:
     group.add_argument(
         "--ignore-eos",
         action=argparse.BooleanOptionalAction,
-        help="go on to the asked length; needs a server that knows it (default: only for ragged-50)",
+        help="send ignore_eos, so that answers have the output length; not every server accepts it (default: only "
+        "for ragged-50)",
     )
     group.add_argument(
         "--temperature", type=number(float, 0), metavar="T", help="sampling temperature (default: the server's)"
     )
     group.add_argument(
-        "--seed", type=number(int, 0), default=0, help="of prompts, lengths and arrival times (default: 0)"
+        "--seed", type=number(int, 0), default=0, help="seed of prompts, lengths and arrival times (default: 0)"
     )
     group.add_argument(
         "--num-warmups",
         type=number(int, 0),
         default=0,
         metavar="N",
-        help="further requests of this workload that go ahead and don't count (default: 0)",
+        help="warm-up requests of this workload, not measured (default: 0)",
     )
 
 
 def _add_report(group: "argparse._ArgumentGroup") -> None:
     group.add_argument("--save-result", action="store_true", help="write a JSON file")
-    group.add_argument("--result-dir", metavar="DIR", help="where to (default: the current directory)")
+    group.add_argument("--result-dir", metavar="DIR", help="its directory (default: the current one)")
     group.add_argument("--result-filename", metavar="FILE", help="its name (default: made of model, rate and date)")
     group.add_argument(
         "--percentile-metrics",
         type=_metrics,
         default=tuple(METRICS),
         metavar="NAMES",
-        help=f"which of {','.join(METRICS)} to report (default: all)",
+        help=f"metrics to report, of {','.join(METRICS)} (default: all)",
     )
     group.add_argument(
         "--metric-percentiles",
@@ -198,7 +203,7 @@ def parse(argv: Sequence[str]) -> Options:
     _fill_in(values)
     options = Options(**values)
     if options.chat and options.tokenizer is None:
-        raise UsageError(f"--endpoint {options.endpoint} takes text, not token ids: name a --tokenizer to make it")
+        raise UsageError(f"--endpoint {options.endpoint} takes text, not token ids: set --tokenizer")
     return options
 
 
@@ -206,20 +211,20 @@ def _base_url(url: str | None, host: str | None, port: int | None) -> str:
     if url is None:
         return f"http://{authority(host or loopback(), port or 8000)}"
     if host is not None or port is not None:
-        raise UsageError("--base-url already says what --host and --port would")
+        raise UsageError("--base-url cannot be combined with --host and --port")
     return checked_url(url)
 
 
 def _fill_in(values: dict[str, Any]) -> None:
-    """What isn't given becomes the workload's default, in place. Raises UsageError for a flag that means nothing."""
+    """Sets missing values to the workload's defaults, in place. Raises UsageError for a flag that has no effect."""
     ragged, text = values["workload"] == RAGGED, values["tokenizer"] is not None
-    for names, meaningless, why in (
+    for names, refused, reason in (
         (_RAGGED_FIXED, ragged, f"does not apply to --workload {RAGGED}"),
-        (_ID_DEFAULTS, text, "does not apply with a --tokenizer, which makes prompts of text"),
+        (_ID_DEFAULTS, text, "does not apply with --tokenizer: prompts are text"),
     ):
         for name in names:
-            if meaningless and values[name] is not None:
-                raise UsageError(f"--{name.replace('_', '-')} {why}")
+            if refused and values[name] is not None:
+                raise UsageError(f"--{name.replace('_', '-')} {reason}")
     defaults = (_RAGGED_DEFAULTS | _RAGGED_FIXED if ragged else _RANDOM_DEFAULTS) | _ID_DEFAULTS
     values |= {name: default for name, default in defaults.items() if values[name] is None}
     if values["random_first_id"] >= values["random_last_id"]:

@@ -1,4 +1,4 @@
-"""Pictures of results, by matplotlib, which only the extra `bench` brings: loaded when something is drawn."""
+"""Plots of results. Imports matplotlib, which only the extra `bench` installs, when a plot is drawn."""
 
 import sys
 from collections.abc import Sequence
@@ -13,19 +13,19 @@ from services.errors import Fatal
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_INCHES = 3.2  # of one panel, each way
+_INCHES = 3.2  # width and height of a panel
 
 
 def can_draw() -> None:
-    """Raises Fatal where matplotlib is missing: before the run, not after it."""
+    """Raises Fatal if matplotlib is missing. For use before a run, so that no result is lost."""
     if find_spec("matplotlib") is None:
         raise Fatal("plots need matplotlib: pip install 'tandem-llm[bench]'")
 
 
 def draw_comparison(path: Path, summaries: Sequence[Summary]) -> None:
-    """A panel for each workload: a bar for each server's median speed, with its spread. Raises Fatal.
+    """Draws a panel for each workload, with a bar of each server's median speed and its spread. Raises Fatal.
 
-    A server's name has the table's mark where others used the CPU.
+    A disturbed server's name has the table's mark.
     """
     workloads = list(dict.fromkeys(one.workload for one in summaries))
     figure, panels = _figure(len(workloads))
@@ -45,7 +45,7 @@ def draw_comparison(path: Path, summaries: Sequence[Summary]) -> None:
 
 
 def draw_sweep(path: Path, axis: str, points: Sequence[tuple[float, Numbers]]) -> None:
-    """Throughput and the two latencies over what was swept. Raises Fatal."""
+    """Draws output throughput, TTFT and TPOT over the swept values. Raises Fatal."""
     figure, panels = _figure(3)
     names = ("output_throughput", "mean_ttft_ms", "mean_tpot_ms")
     for panel, name, title in zip(panels, names, ("output tok/s", "mean TTFT, ms", "mean TPOT, ms"), strict=True):

@@ -1,6 +1,6 @@
-"""From results to numbers, and from numbers to a table. Pure; the names of the numbers are those of `vllm bench serve`.
+"""Turns results into numbers, and numbers into a table. Pure. The numbers have the names of `vllm bench serve`.
 
-Latencies are in milliseconds, throughputs per second of the whole run. Percentiles interpolate linearly, as numpy's do.
+Latencies are in milliseconds, throughputs per second of the whole run. Percentiles interpolate linearly, like numpy's.
 """
 
 from collections import Counter
@@ -33,10 +33,10 @@ def summarize(
     percentiles: Sequence[float] = (99.0,),
     wait_share: float | None = None,
 ) -> Numbers:
-    """The numbers of one run of `duration` seconds. Failed requests count in `failed` and in the peak, nowhere else.
+    """Returns the numbers of one run of `duration` seconds. Failed requests count only in `failed` and in the peak.
 
-    A latency that no request has (TPOT where every answer is one token) is None. The accelerator's wait share, from 0
-    to 1, is among them only where there is one.
+    A latency that no request has is None (TPOT, if every answer has one token). The accelerator's wait share, from 0 to
+    1, is present only if the server reports it.
     """
     done = [result for result in results if result.error is None]
     failures = Counter(result.error for result in results if result.error is not None)
@@ -52,9 +52,9 @@ def summarize(
         "output_throughput": total_output / duration,
         "total_token_throughput": (total_input + total_output) / duration,
         "max_concurrent_requests": peak_concurrency(results),
-        # Not vLLM's: what a reader must know to trust the numbers above.
+        # Not in vLLM: whether the numbers above can be trusted.
         "without_usage": sum(result.completion_tokens is None for result in done),
-        "other_output_len": sum(result.output_tokens != result.asked_output_len for result in done),
+        "other_output_len": sum(result.output_tokens != result.requested_output_len for result in done),
         "failures": dict(failures.most_common(_MAX_REASONS)),
         **({} if wait_share is None else {WAIT_SHARE: wait_share}),
     }
@@ -79,7 +79,7 @@ def _statistics(name: str, values: list[float], percentiles: Sequence[float]) ->
 
 
 def peak_concurrency(results: Sequence[RequestResult]) -> int:
-    """The most requests under way at one time. One that ends when another starts doesn't meet it."""
+    """Returns the highest number of concurrent requests. One that ends when another starts does not overlap it."""
     changes = sorted([(result.start, 1) for result in results] + [(result.end, -1) for result in results])
     running = peak = 0
     for _, change in changes:
@@ -91,7 +91,7 @@ def peak_concurrency(results: Sequence[RequestResult]) -> int:
 def table(
     numbers: Numbers, *, title: str = "Serving Benchmark Result", rate: float | None = None, limit: int | None = None
 ) -> str:
-    """`rate` and `limit` are what was asked for; None: nothing."""
+    """Returns the table. `rate` and `limit`: the configured request rate and concurrency; None: not configured."""
     lines = [
         f" {title} ".center(_WIDTH, "="),
         _row("Successful requests:", numbers["completed"]),
@@ -121,26 +121,26 @@ def _row(label: str, value: float | None) -> str:
 
 
 def remarks(numbers: Numbers, *, exact_length: bool) -> list[str]:
-    """What the table doesn't say. With `exact_length`, an answer of another length than asked is worth a line."""
+    """Returns the lines below the table. With `exact_length`, answers of another length get a line."""
     lines = [f"Failed {times} times: {reason}" for reason, times in numbers["failures"].items()]
     others = numbers["failed"] - sum(numbers["failures"].values())
     if others:
         lines.append(f"Failed {others} times for other reasons")
     if numbers["without_usage"]:
         lines.append(
-            f"The server sent no usage for {numbers['without_usage']} requests: their output tokens are counted as "
-            "chunks, which may hold several, and their input tokens are those sent"
+            f"The server sent no usage for {numbers['without_usage']} requests: each chunk counts as one output token, "
+            "and the input tokens are those sent"
         )
     if exact_length and numbers["other_output_len"]:
-        lines.append(f"{numbers['other_output_len']} answers have another length than was asked for")
+        lines.append(f"{numbers['other_output_len']} answers do not have the requested length")
     return lines
 
 
 def faults(numbers: Numbers) -> list[str]:
-    """Why numbers mean nothing where every answer must have the length that was asked for; none: they do."""
+    """Returns why a run is invalid, if all answers must have the requested length; [] if it is valid."""
     found = [f"{times} failed: {reason}" for reason, times in numbers["failures"].items()]
     if numbers["other_output_len"]:
-        found.append(f"{numbers['other_output_len']} answers have another length than was asked for")
+        found.append(f"{numbers['other_output_len']} answers do not have the requested length")
     if numbers["without_usage"]:
-        found.append(f"{numbers['without_usage']} answers without usage")
+        found.append(f"{numbers['without_usage']} answers have no usage")
     return found

@@ -1,7 +1,7 @@
-"""A server that is only a command line: started on a free port, waited for until it is healthy, and ended wholly.
+"""Runs a server from a command line: starts it on a free port, waits until it is healthy, and ends it completely.
 
-Who uses it has no other child processes: what runs beneath this process at the end is ended, in whatever process group
-or session it is.
+The calling process may have no other child processes: all its descendants are ended with the server, in any process
+group or session.
 """
 
 import asyncio
@@ -17,13 +17,13 @@ from pathlib import Path
 
 import aiohttp
 
-from loadtest.serving.processes import adopt_orphans, beneath, reap
+from loadtest.serving.processes import adopt_orphans, descendants, reap
 from services.errors import Fatal
 from services.machine import authority, loopback
 
-PORT = "{port}"  # in a command line: where the port goes
+PORT = "{port}"  # placeholder in a command line
 _STOP_SECONDS = 30.0  # between SIGTERM and SIGKILL
-_ORPHAN_SECONDS = 3.0  # the same for what outlives the process that was started
+_ORPHAN_SECONDS = 3.0  # the same, for processes that outlive the started one
 _KILL_SECONDS = 10.0
 _POLL_SECONDS = 0.05
 
@@ -31,13 +31,13 @@ _POLL_SECONDS = 0.05
 @dataclass(frozen=True)
 class Command:
     label: str
-    line: str  # as for a shell, but only its quotes mean something; with PORT somewhere
+    line: str  # split like a shell's, without expansion; contains PORT
 
 
 class Server:
-    """`with Server(...) as server:` runs it; what it says goes to the end of the file `log`.
+    """`with Server(...) as server:` runs the command and appends its output to the file `log`.
 
-    Raises Fatal when it cannot be started.
+    Raises Fatal if the command cannot be started.
     """
 
     def __init__(self, command: Command, log: Path) -> None:
@@ -62,25 +62,25 @@ class Server:
             self._signal_group(signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(_STOP_SECONDS)
-            _wait_for_nobody(_ORPHAN_SECONDS)
-        finally:  # whatever interrupts the wait
+            _wait_for_descendants(_ORPHAN_SECONDS)
+        finally:  # even if the wait is interrupted
             deadline = time.monotonic() + _KILL_SECONDS
-            while (left := _living()) and time.monotonic() < deadline:
+            while (left := _running()) and time.monotonic() < deadline:
                 for pid in left:
                     with suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
-                _wait_for_nobody(_POLL_SECONDS)
+                _wait_for_descendants(_POLL_SECONDS)
             self._process.poll()
 
     def ended(self) -> str | None:
-        """How it ended by itself; None while it runs."""
+        """Returns how the process ended, as text; None while it runs."""
         code = self._process.poll()
         if code is None:
             return None
         return f"by signal {signal.Signals(-code).name}" if code < 0 else f"with status {code}"
 
     async def healthy(self, session: aiohttp.ClientSession, seconds: float) -> None:
-        """Returns when it is. Raises Fatal when it ends before, or isn't after `seconds`."""
+        """Returns when the server is healthy. Raises Fatal if it ends first, or is not healthy after `seconds`."""
         deadline = time.monotonic() + seconds
         while not await self._answers(session):
             if (how := self.ended()) is not None:
@@ -90,7 +90,7 @@ class Server:
             await asyncio.sleep(_POLL_SECONDS)
 
     async def _answers(self, session: aiohttp.ClientSession) -> bool:
-        """What has no /health is healthy when it lists its models."""
+        """Returns whether /health answers 200; without /health, whether /v1/models does."""
         for path in ("/health", "/v1/models"):
             try:
                 async with session.get(self.url + path, timeout=aiohttp.ClientTimeout(total=5)) as response:
@@ -117,13 +117,14 @@ def _free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def _living() -> list[int]:
-    """Whoever runs beneath this process, once the dead among its own children are gone."""
-    reap(beneath(os.getpid()))
-    return beneath(os.getpid())
+def _running() -> list[int]:
+    """Reaps ended children. Returns the pids of all running descendants."""
+    reap(descendants(os.getpid()))
+    return descendants(os.getpid())
 
 
-def _wait_for_nobody(seconds: float) -> None:
+def _wait_for_descendants(seconds: float) -> None:
+    """Returns when no descendant runs, or after `seconds`."""
     deadline = time.monotonic() + seconds
-    while _living() and time.monotonic() < deadline:
+    while _running() and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)

@@ -1,6 +1,7 @@
-"""What `tandem bench latency`, `throughput` and `sweep` measure: a server that runs, or `tandem serve` started for it.
+"""The server that `tandem bench latency`, `throughput` and `sweep` measure: a running one, or a new `tandem serve`.
 
-All answers are greedy and go on to the length that is asked for; prompts are random token ids, fresh in each run.
+Requests are greedy, with ignore_eos, so that every answer has the requested length. Prompts are random token ids, new
+in each run.
 """
 
 import argparse
@@ -16,7 +17,7 @@ from pathlib import Path
 import aiohttp
 
 from loadtest.serving.cases import PROMPTS
-from loadtest.serving.client import Target, open_session, reach
+from loadtest.serving.client import Target, find_model, open_session
 from loadtest.serving.command import Parser, UsageError, checked_key, checked_url, number
 from loadtest.serving.server import PORT, Command, Server
 from loadtest.serving.workloads import Request, random_requests
@@ -24,7 +25,7 @@ from loadtest.serving.workloads import Request, random_requests
 
 @dataclass(frozen=True)
 class Subject:
-    """Either `base_url` or `command`."""
+    """A running server at `base_url`; None: the server that `command` starts."""
 
     base_url: str | None
     command: Command
@@ -34,7 +35,7 @@ class Subject:
 
 
 def parse(parser: Parser, argv: Sequence[str]) -> tuple[argparse.Namespace, Subject]:
-    """Adds the flags of the server to those of the command; what follows `--` is for `tandem serve`.
+    """Adds the flags of the server to those of the command and reads them. Arguments after `--` are for `tandem serve`.
 
     Raises UsageError with one line that names the flag.
     """
@@ -43,9 +44,9 @@ def parse(parser: Parser, argv: Sequence[str]) -> tuple[argparse.Namespace, Subj
         "served",
         nargs="?",
         metavar="MODEL",
-        help="what to serve; options of `tandem serve` follow after --; default: demo",
+        help="model to serve; options of `tandem serve` follow after -- (default: demo)",
     )
-    group.add_argument("--base-url", metavar="URL", help="measure this server instead of starting one")
+    group.add_argument("--base-url", metavar="URL", help="measure this running server instead of starting one")
     group.add_argument("--model", help="name that requests use (default: the first that the server lists)")
     group.add_argument("--api-key", metavar="KEY", help="bearer token; also OPENAI_API_KEY in the environment")
     group.add_argument(
@@ -53,15 +54,15 @@ def parse(parser: Parser, argv: Sequence[str]) -> tuple[argparse.Namespace, Subj
         type=number(float, 0, above=True),
         default=600.0,
         metavar="S",
-        help="seconds until a server that is started must be healthy (default: 600)",
+        help="time limit for the start of the server (default: 600)",
     )
     own = list(argv)
     at = own.index("--") if "--" in own else len(own)
     values = parser.parse_args(own[:at])
     if values.base_url is not None and (values.served is not None or own[at + 1 :]):
-        raise UsageError("--base-url names a server that runs: MODEL and options after -- are for one to be started")
+        raise UsageError("--base-url is for a running server: MODEL and options after -- are for a new one")
     if values.base_url is None and values.model is not None:
-        raise UsageError("--model is for a server at --base-url: what is to be served is named without a flag")
+        raise UsageError("--model is for a server at --base-url: give the model to serve as MODEL, without a flag")
     served = [] if values.served is None else [values.served]
     line = shlex.join([sys.executable, "-m", "services.cli", "serve", *served, *own[at + 1 :], f"--port={PORT}"])
     url = None if values.base_url is None else checked_url(values.base_url)
@@ -70,8 +71,8 @@ def parse(parser: Parser, argv: Sequence[str]) -> tuple[argparse.Namespace, Subj
 
 
 @asynccontextmanager
-async def reached(subject: Subject) -> AsyncIterator[tuple[aiohttp.ClientSession, Target]]:
-    """A server that was started for this ends with it. Raises Fatal."""
+async def connect(subject: Subject) -> AsyncIterator[tuple[aiohttp.ClientSession, Target]]:
+    """Yields a session and the target. Starts the server if needed, and ends it at exit. Raises Fatal."""
     async with AsyncExitStack() as stack:
         session = await stack.enter_async_context(open_session(subject.api_key))
         url = subject.base_url
@@ -80,11 +81,11 @@ async def reached(subject: Subject) -> AsyncIterator[tuple[aiohttp.ClientSession
             server = stack.enter_context(Server(subject.command, log))
             await server.healthy(session, subject.start_timeout)
             url = server.url
-        model = await reach(session, f"{url}/v1/models", subject.model)
+        model = await find_model(session, f"{url}/v1/models", subject.model)
         yield session, Target(url, "/v1/completions", model, chat=False, temperature=0.0, ignore_eos=True)
 
 
 def fresh_requests(count: int, input_len: int, output_len: int) -> list[Request]:
-    """Requests whose prompts no server has seen, so that no prefix cache helps."""
+    """Returns requests with new random prompts, so that a prefix cache has no hits."""
     seed = secrets.randbits(64)
     return random_requests(PROMPTS, count=count, input_len=input_len, output_len=output_len, seed=seed)

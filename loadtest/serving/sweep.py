@@ -15,7 +15,7 @@ from loadtest.serving.command import COUNT, Parser, UsageError, make_folder_of, 
 from loadtest.serving.flags import add_lengths, add_num_prompts, add_output_json, add_warmups
 from loadtest.serving.plot import can_draw, draw_sweep
 from loadtest.serving.report import WAIT_SHARE, Numbers, faults, summarize
-from loadtest.serving.subject import Subject, fresh_requests, parse, reached
+from loadtest.serving.subject import Subject, connect, fresh_requests, parse
 from loadtest.serving.wait_share import read_counters, wait_share
 from loadtest.serving.workloads import Request, arrival_times
 
@@ -33,17 +33,15 @@ _PICTURES = (".svg", ".png")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Returns the exit status: 0, 1 when an answer is not whole or nothing could begin, 2 for a wrong command line."""
+    """Returns the exit status: 0, 1 for an incomplete answer or no server, 2 for a wrong command line."""
     return run_command("tandem bench sweep", partial(_bench, argv))
 
 
 def read_options(argv: Sequence[str]) -> tuple[Namespace, Subject]:
-    """Raises UsageError."""
+    """Returns the options and the server. Raises UsageError."""
     parser = Parser("tandem bench sweep", "Send the same workload at several concurrencies or request rates.")
     swept = parser.add_mutually_exclusive_group(required=True)
-    swept.add_argument(
-        "--max-concurrency", type=several(COUNT), metavar="N,N", help="requests under way at once, at most"
-    )
+    swept.add_argument("--max-concurrency", type=several(COUNT), metavar="N,N", help="limits of concurrent requests")
     swept.add_argument(
         "--request-rate",
         type=several(number(float, 0, _MAX_RATE, above=True)),
@@ -52,9 +50,9 @@ def read_options(argv: Sequence[str]) -> tuple[Namespace, Subject]:
     )
     add_num_prompts(parser, 100, "requests of each")
     add_lengths(parser, 1024, 128, prefix="random-")
-    add_warmups(parser, "--num-warmups", 1, "requests that go ahead of all")
+    add_warmups(parser, "--num-warmups", 1, "warm-up requests before the first point")
     add_output_json(parser)
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw it, as .svg or .png")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="plot the table to this .svg or .png file")
     options, subject = parse(parser, argv)
     if options.plot is not None and options.plot.suffix not in _PICTURES:
         raise UsageError(f"--plot: {options.plot} must end in {' or '.join(_PICTURES)}")
@@ -70,7 +68,7 @@ async def _bench(argv: Sequence[str]) -> int:
     by_rate = options.request_rate is not None
     axis = "request rate" if by_rate else "concurrency"
     found: list[tuple[float, Numbers]] = []
-    async with reached(subject) as (session, target):
+    async with connect(subject) as (session, target):
         await run(session, target, _requests(options, options.num_warmups), max_concurrency=1)
         sys.stdout.write(_line([axis, *COLUMNS, "wait %"]))
         for point in options.request_rate or options.max_concurrency:
@@ -78,7 +76,7 @@ async def _bench(argv: Sequence[str]) -> int:
             found.append((point, numbers))
             cells = [*(_shown(numbers[name]) for name in COLUMNS.values()), _percent(numbers.get(WAIT_SHARE))]
             sys.stdout.write(_line([f"{point:g}", *cells]))
-            sys.stdout.write("".join(f"{why}\n" for why in faults(numbers)))
+            sys.stdout.write("".join(f"{reason}\n" for reason in faults(numbers)))
             sys.stdout.flush()
     _save(options, axis, found)
     return 1 if any(faults(numbers) for _, numbers in found) else 0

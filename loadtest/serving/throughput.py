@@ -1,4 +1,7 @@
-"""`tandem bench throughput`: what a server makes of many requests at once. As `vllm bench throughput`."""
+"""`tandem bench throughput`: requests and tokens per second of many concurrent requests.
+
+Options and fields are those of `vllm bench throughput`.
+"""
 
 import json
 import sys
@@ -10,22 +13,24 @@ from loadtest.serving.client import run
 from loadtest.serving.command import COUNT, Parser, make_folder_of, run_command, write
 from loadtest.serving.flags import add_lengths, add_num_prompts, add_output_json, add_warmups
 from loadtest.serving.report import WAIT_SHARE, faults, summarize
-from loadtest.serving.subject import Subject, fresh_requests, parse, reached
+from loadtest.serving.subject import Subject, connect, fresh_requests, parse
 from loadtest.serving.wait_share import read_counters, wait_share
 
 
 def main(argv: Sequence[str]) -> int:
-    """Returns the exit status: 0, 1 when an answer is not whole or nothing could begin, 2 for a wrong command line."""
+    """Returns the exit status: 0, 1 for an incomplete answer or no server, 2 for a wrong command line."""
     return run_command("tandem bench throughput", partial(_bench, argv))
 
 
 def read_options(argv: Sequence[str]) -> tuple[Namespace, Subject]:
-    """Raises UsageError."""
-    parser = Parser("tandem bench throughput", "Measure requests and tokens per second of many requests at once.")
+    """Returns the options and the server. Raises UsageError."""
+    parser = Parser("tandem bench throughput", "Measure requests and tokens per second of many concurrent requests.")
     add_num_prompts(parser, 1000, "requests")
     add_lengths(parser, 1024, 128)
-    parser.add_argument("--max-concurrency", type=COUNT, metavar="N", help="requests under way at once, at most")
-    add_warmups(parser, "--num-warmups", 1, "further requests that go ahead")
+    parser.add_argument(
+        "--max-concurrency", type=COUNT, metavar="N", help="limit of concurrent requests (default: none)"
+    )
+    add_warmups(parser, "--num-warmups", 1, "warm-up requests")
     add_output_json(parser)
     return parse(parser, argv)
 
@@ -35,13 +40,13 @@ async def _bench(argv: Sequence[str]) -> int:
     make_folder_of("--output-json", options.output_json)
     requests = fresh_requests(options.num_warmups + options.num_prompts, options.input_len, options.output_len)
     limit = options.max_concurrency
-    async with reached(subject) as (session, target):
+    async with connect(subject) as (session, target):
         await run(session, target, requests[: options.num_warmups], max_concurrency=limit)
         before = await read_counters(session, target.metrics_url)
         results, duration = await run(session, target, requests[options.num_warmups :], max_concurrency=limit)
         share = wait_share(before, await read_counters(session, target.metrics_url))
     numbers = summarize(results, duration)
-    wrong = faults(numbers)
+    reasons = faults(numbers)
     sys.stdout.write(
         f"Throughput: {numbers['request_throughput']:.2f} requests/s, "
         f"{numbers['total_token_throughput']:.2f} total tokens/s, "
@@ -49,7 +54,7 @@ async def _bench(argv: Sequence[str]) -> int:
     )
     if share is not None:
         sys.stdout.write(f"Accelerator wait share (%): {100 * share:.2f}\n")
-    sys.stdout.write("".join(f"{why}\n" for why in wrong))
+    sys.stdout.write("".join(f"{reason}\n" for reason in reasons))
     if options.output_json is not None:
         found = {
             "elapsed_time": duration,
@@ -58,8 +63,8 @@ async def _bench(argv: Sequence[str]) -> int:
             "requests_per_second": numbers["request_throughput"],
             "tokens_per_second": numbers["total_token_throughput"],
             "output_tokens_per_second": numbers["output_throughput"],
-            "faults": wrong,
+            "faults": reasons,
             **({} if share is None else {WAIT_SHARE: share}),
         }
         write(options.output_json, json.dumps(found, indent=2) + "\n")
-    return 1 if wrong else 0
+    return 1 if reasons else 0

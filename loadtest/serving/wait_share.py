@@ -1,7 +1,7 @@
-"""The accelerator's wait share of a stretch of time, from a server that counts it: a tandem, known by its /metrics.
+"""The accelerator's wait share of a run, from the counters in a tandem server's /metrics.
 
-Of the time in which a request could run, it is the part in which no kernel did. A server without these counters, or
-whose kernels nobody times, has none; that is no failure.
+Wait share: of the time in which a request could run, the part in which no kernel ran. A server without these counters,
+or without timed kernels, has no wait share; that is not a failure.
 """
 
 from dataclasses import dataclass
@@ -15,23 +15,23 @@ _TIMEOUT = aiohttp.ClientTimeout(total=30)
 
 @dataclass(frozen=True)
 class Counted:
-    """Seconds since the workers began, of all of them together."""
+    """Seconds since the start of the workers, summed over all of them."""
 
     runnable: float
     kernels: float
 
 
 async def read_counters(session: aiohttp.ClientSession, metrics_url: str) -> Counted | None:
-    """None: nothing there has both counters."""
+    """Returns the counters; None if the server does not export both."""
     try:
         async with session.get(metrics_url, timeout=_TIMEOUT) as response:
             return parse_counters(await response.text()) if response.status == 200 else None
-    except (aiohttp.ClientError, TimeoutError, OSError, ValueError):  # the last: no text, or not of this format
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError):  # ValueError: not text, or not this format
         return None
 
 
 def parse_counters(text: str) -> Counted | None:
-    """From Prometheus' text format, whatever the labels. Raises ValueError for another one."""
+    """Sums both counters over their labels, from Prometheus' text format. Raises ValueError for other text."""
     sums: dict[str, float] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -41,7 +41,7 @@ def parse_counters(text: str) -> Counted | None:
 
 
 def wait_share(before: Counted | None, after: Counted | None) -> float | None:
-    """From 0 to 1; None where nobody counted, where no kernel ran, or where a worker began anew in between."""
+    """Returns the share from 0 to 1; None without counters, if no kernel ran, or if a worker restarted in between."""
     if before is None or after is None:
         return None
     runnable, kernels = after.runnable - before.runnable, after.kernels - before.kernels

@@ -1,6 +1,6 @@
-"""Workloads: which prompts, how long an answer, and when. Pure: the same seed gives the same requests.
+"""Workloads: prompts, output lengths and arrival times. Pure: the same seed gives the same requests.
 
-Prompts are token ids, or text where a tokenizer is there to measure it. Knows no server and no clock.
+Prompts are token ids or, with a tokenizer, text of a given number of tokens. Knows no server and no clock.
 """
 
 import random
@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 
 RAGGED_COUNT = 50
 RAGGED_OUTPUT_LENS = (10, 150)
-# The output lengths are what the name stands for: --seed changes the prompts, never these.
+# Fixes the output lengths of ragged-50; --seed changes only the prompts.
 _RAGGED_SEED = 42
 _WORD = re.compile(r"[A-Za-z]{2,12}")
 _MAX_CANDIDATES = 4096
@@ -28,16 +28,16 @@ P = TypeVar("P", str, tuple[int, ...])
 @dataclass(frozen=True)
 class Request:
     prompt: Prompt
-    input_len: int  # tokens of the prompt as sent: without a chat template
-    output_len: int  # tokens asked for
+    input_len: int  # tokens of the prompt as sent, before a chat template
+    output_len: int  # requested tokens
 
 
 class Prompts(Protocol[P]):
     def draw(self, rng: random.Random, length: int, prefix: P | None = None) -> P:
-        """A prompt of `length` tokens in all, which begins with `prefix`."""
+        """Returns a prompt of `length` tokens, which includes `prefix` at its start."""
 
     def count(self, prompt: P) -> int:
-        """Tokens of the prompt."""
+        """Returns the number of tokens of the prompt."""
 
 
 class IdPrompts:
@@ -55,18 +55,18 @@ class IdPrompts:
 
 
 class TextPrompts:
-    """Words with spaces between them, whose encoding has the wanted length or the nearest that words can give.
+    """Words separated by spaces. Their encoding has the requested length, or the nearest possible one.
 
-    Counts the special tokens that the tokenizer itself adds, as a server does for a completion.
+    The length includes special tokens that the tokenizer adds, as in a completion request.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        # A tokenizer.json may carry them, and they would falsify every count.
+        # A tokenizer.json may set truncation and padding, which change every count.
         tokenizer.no_truncation()
         tokenizer.no_padding()
         self._words = _one_token_words(tokenizer)
-        # No space stands before the first word, which splits many that are one token elsewhere.
+        # The first word has no space before it, so many words that are one token elsewhere are split there.
         costs = [len(encoding.ids) for encoding in tokenizer.encode_batch(self._words)]
         least = min(costs)
         self._first_words = [word for word, cost in zip(self._words, costs, strict=True) if cost == least]
@@ -81,7 +81,7 @@ class TextPrompts:
         def tokens(count: int) -> int:
             return self.count(" ".join(words[:count]))
 
-        # Nearly always each word is one token, so that the surplus is what the first word and the special tokens cost.
+        # Most words are one token, so the surplus comes from the first word and the special tokens.
         guess = max(least, len(words) - (tokens(len(words)) - length))
         if tokens(guess) == length:
             return " ".join(words[:guess])
@@ -95,8 +95,8 @@ class TextPrompts:
 
 
 def _one_token_words(tokenizer: Tokenizer) -> list[str]:
-    """Words that cost one token wherever they follow a space: texts made of them have a length known in advance."""
-    # The two signs are how byte-level and sentencepiece vocabularies write a space.
+    """Returns words that are one token after a space, so that the length of a text is the number of its words."""
+    # Byte-level and sentencepiece vocabularies write a space as one of these signs.
     bare = {token.lstrip("Ġ▁ ") for token in tokenizer.get_vocab(with_added_tokens=False)}
     words = sorted(word for word in bare if _WORD.fullmatch(word))
     words = words[:: max(1, len(words) // _MAX_CANDIDATES)]
@@ -116,7 +116,7 @@ def random_requests(
     range_ratio: float = 0.0,
     seed: int = 0,
 ) -> list[Request]:
-    """Lengths are uniform within `range_ratio` of the given ones; the prefix is shared, and comes on top."""
+    """Returns requests with lengths uniform within `range_ratio` of the given ones, plus a shared prefix."""
     rng = random.Random(seed)
 
     def around(length: int) -> int:
@@ -128,14 +128,14 @@ def random_requests(
 def ragged_requests(
     prompts: Prompts[P], *, input_len: int, prefix_len: int = 0, seed: int = 0, count: int = RAGGED_COUNT
 ) -> list[Request]:
-    """Answers of 10 to 150 tokens; the first 50 lengths are always the same."""
+    """Returns requests with outputs of 10 to 150 tokens; the first 50 lengths are the same for every seed."""
     lengths = random.Random(_RAGGED_SEED)
     shapes = ((input_len, lengths.randint(*RAGGED_OUTPUT_LENS)) for _ in range(count))
     return _draw(prompts, random.Random(seed), shapes, prefix_len)
 
 
 def _draw(prompts: Prompts[P], rng: random.Random, shapes: Iterable[tuple[int, int]], prefix_len: int) -> list[Request]:
-    """Draws each request after the one before, so that further ones leave the first as they are."""
+    """Draws the requests in order, so that a larger count leaves the first ones unchanged."""
     prefix = prompts.draw(rng, prefix_len) if prefix_len else None
     requests = []
     for input_len, output_len in shapes:
@@ -145,8 +145,10 @@ def _draw(prompts: Prompts[P], rng: random.Random, shapes: Iterable[tuple[int, i
 
 
 def arrival_times(count: int, rate: float, seed: int = 0) -> list[float]:
-    """Seconds after the start: a Poisson process of `rate` per second whose first request comes at once."""
+    """Returns seconds after the start, [count]: a Poisson process of `rate` per second; the first request is at 0."""
     if rate == inf:
         return [0.0] * count
-    rng = random.Random(f"arrivals {seed}")  # not the prompts' generator: another rate leaves the prompts as they are
+    rng = random.Random(
+        f"arrivals {seed}"
+    )  # separate from the prompts' generator: the rate does not change the prompts
     return list(accumulate((rng.expovariate(rate) for _ in range(count - 1)), initial=0.0))

@@ -1,7 +1,7 @@
-"""`python -m loadtest.studies.invariance`: what batch invariance costs on a CPU, part by part, in Qwen3-0.6B's shape.
+"""`python -m loadtest.studies.invariance`: the cost of batch invariance on a CPU, by kernel, in Qwen3-0.6B's shape.
 
-Each of tandem's kernels against the fastest that torch has for the same, alternating in one process, one thread each;
-medians. A cost below zero is a gain.
+Compares each tandem kernel with torch's fastest one for the same operation. They alternate in one process, with one
+thread each; the times are medians. A negative cost is a gain.
 """
 
 import statistics
@@ -18,13 +18,14 @@ from kernels.cpu.ops import CpuOps
 from kernels.interface import AttentionInputs
 
 LAYER = [(4096, 1024), (1024, 2048), (6144, 1024), (1024, 3072)]
-NUM_LAYERS = 8  # enough weight that no cache holds it
+NUM_LAYERS = 8  # more weights than any cache holds
 HEADS, KV_HEADS, HEAD_DIM, BLOCK_SIZE = 16, 8, 128, 16
 ROUNDS = 7
 Run = Callable[[], object]
 
 
 def median_ms(runs: dict[str, Run]) -> dict[str, float]:
+    """Returns the median ms of each; they run in turn."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(ROUNDS + 1):
         for name, run in runs.items():
@@ -51,7 +52,7 @@ def products(ops: CpuOps, rows: int) -> dict[str, Run]:
 
 
 def attention(ops: CpuOps, requests: int, queries: int, length: int) -> dict[str, Run]:
-    """Against torch's fused attention over keys and values that lie in one piece already, unpaged."""
+    """Against torch's fused attention over contiguous keys and values, not paged."""
     blocks = -(-length // BLOCK_SIZE)
     cache = ops.empty_cache(requests * blocks, BLOCK_SIZE, KV_HEADS, HEAD_DIM, torch.bfloat16, torch.device("cpu"))
     for part in cache:
@@ -108,10 +109,10 @@ def main() -> None:
     with torch.inference_mode():
         for name, make in cases:
             times = median_ms(make())
-            ours = times.pop("tandem")
-            best = min(times, key=lambda rival: times[rival])
-            cost = 100 * (ours / times[best] - 1)
-            print(f"| {name} | {ours:.3f} | {times[best]:.3f} ({best}) | {cost:+.0f}% |", flush=True)
+            own = times.pop("tandem")
+            best = min(times, key=lambda other: times[other])
+            cost = 100 * (own / times[best] - 1)
+            print(f"| {name} | {own:.3f} | {times[best]:.3f} ({best}) | {cost:+.0f}% |", flush=True)
 
 
 if __name__ == "__main__":

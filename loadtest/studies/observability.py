@@ -1,8 +1,8 @@
-"""What metrics and traces cost: CPU time per request of three servers, asked in turn, medians of the rounds.
+"""`python -m loadtest.studies.observability`: the CPU time per request that metrics and traces cost.
 
-`python -m loadtest.studies.observability`. "bare" is the same server with prometheus_client's metrics made to do
-nothing (by a sitecustomize on its path: the product has no such switch); "default" counts; "traced" exports every
-request to a collector as well. A few minutes; run nothing beside it.
+Measures three servers in turn and prints medians of the rounds. "bare" has prometheus_client's methods replaced by
+no-ops, through a sitecustomize on its path (tandem has no such option). "default" has metrics. "traced" also exports a
+trace of every request to a collector. Takes a few minutes; run nothing else meanwhile.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ import httpx
 from tests.e2e.collector import Collector
 from tests.e2e.harness import PLAIN_HTTP, Server, wait_for
 
-ROUNDS, REQUESTS, AT_ONCE, TOKENS = 15, 100, 8, 16
+ROUNDS, REQUESTS, CONCURRENCY, TOKENS = 15, 100, 8, 16
 ROLES = ("worker", "engine", "tokenizer", "shim")
 NO_METRICS = """
 import prometheus_client as p
@@ -28,27 +28,27 @@ for kind, methods in ((p.Counter, ("inc",)), (p.Gauge, ("set",)), (p.Histogram, 
 
 
 def cpu_seconds(pid: int) -> float:
-    """Of all threads that it has now, to the nanosecond: /proc/PID/stat counts in hundredths of a second."""
+    """Returns the CPU seconds of all current threads, from nanoseconds; /proc/PID/stat has hundredths of a second."""
     return sum(int(task.read_text().split()[0]) for task in Path(f"/proc/{pid}/task").glob("*/schedstat")) * 1e-9
 
 
-async def ask_all(server: Server) -> None:
-    """AT_ONCE under way at each moment."""
+async def send_all(server: Server) -> None:
+    """Sends REQUESTS requests, CONCURRENCY at a time."""
     numbers = iter(range(REQUESTS))
 
-    async def ask() -> None:
+    async def send() -> None:
         for number in numbers:
             body = {"prompt": [number % 900 + 100] * 8, "max_tokens": TOKENS, "ignore_eos": True, "temperature": 0}
             (await client.post("/v1/completions", json=body)).raise_for_status()
 
     async with httpx.AsyncClient(base_url=server.url, timeout=60, **PLAIN_HTTP) as client:
-        await asyncio.gather(*(ask() for _ in range(AT_ONCE)))
+        await asyncio.gather(*(send() for _ in range(CONCURRENCY)))
 
 
 def one_round(server: Server) -> dict[str, float]:
-    """Microseconds of CPU time per request, by role."""
+    """Returns the µs of CPU time per request, by role."""
     before = [cpu_seconds(pid) for pid in server.pids]
-    asyncio.run(ask_all(server))
+    asyncio.run(send_all(server))
     wait_for(lambda: server.stats().num_running == 0, "idle")
     after = [cpu_seconds(pid) for pid in server.pids]
     spent = [1e6 * (b - a) / REQUESTS for a, b in zip(before, after, strict=True)]
@@ -71,7 +71,7 @@ def servers() -> Iterator[dict[str, Server]]:
 def main() -> None:
     with servers() as running:
         for server in running.values():
-            one_round(server)  # warm
+            one_round(server)  # warm-up
         rounds = [{name: one_round(server) for name, server in running.items()} for _ in range(ROUNDS)]
     print(f"CPU time per request in µs, medians of {ROUNDS} rounds of {REQUESTS} requests, {TOKENS} tokens each")
     print(f"{'':10}" + "".join(f"{role:>12}" for role in ROLES) + f"{'without worker':>18}")

@@ -1,7 +1,7 @@
-"""`python -m loadtest.studies.quantization [MODEL]`: what `--quantization int8` changes in the logits, and gains.
+"""`python -m loadtest.studies.quantization [MODEL]`: error and speed of `--quantization int8`.
 
-Texts that the plain model writes itself (temperature 1), read by each form of its weights; then a step of decoding, and
-one of a prompt, plain and in eight bits in turn. One thread unless --threads says more; medians.
+Compares the logits of plain and int8 weights on texts that the plain model sampled at temperature 1. Then times a
+decode step and a prompt step of each, in turn: medians, with one thread by default.
 """
 
 import argparse
@@ -26,7 +26,7 @@ BLOCK_SIZE, ROUNDS = 16, 9
 
 
 class PlainHead(CpuOps):
-    """Eight bits but for the output head, and so for the embedding where it is tied."""
+    """int8 weights but for the output head, and the embedding that is tied to it."""
 
     def __init__(self, library: Library, num_threads: int, vocab_size: int) -> None:
         super().__init__(library, num_threads, int8=True)
@@ -38,7 +38,7 @@ class PlainHead(CpuOps):
 
 
 class Texts:
-    """Sequences of the same length, which grow together."""
+    """A batch of sequences of equal length, with a KV cache of their own."""
 
     def __init__(self, decoder: Decoder, count: int, max_tokens: int) -> None:
         self._decoder, self._length = decoder, 0
@@ -47,7 +47,10 @@ class Texts:
         self._cache = decoder.empty_cache(count * blocks, BLOCK_SIZE)
 
     def read(self, ids: Tensor, keep: bool = True) -> Tensor:
-        """ids [texts, tokens] int64 -> hidden states [texts * tokens, size]. `keep`: they stay part of the texts."""
+        """Computes new tokens of every text. Returns hidden states [texts * tokens, size].
+
+        `ids` [texts, tokens] int64. `keep`: the tokens stay part of the texts.
+        """
         count, tokens = ids.shape
         positions = torch.arange(self._length, self._length + tokens)
         slots = self._tables.long()[:, positions // BLOCK_SIZE] * BLOCK_SIZE + positions % BLOCK_SIZE
@@ -65,8 +68,8 @@ class Texts:
         )
 
 
-def written_by(decoder: Decoder) -> Tensor:
-    """[texts, tokens]"""
+def sampled_texts(decoder: Decoder) -> Tensor:
+    """Returns token ids [NUM_TEXTS, TEXT_TOKENS] that the decoder sampled from random first tokens."""
     source = torch.Generator().manual_seed(1)
     texts = Texts(decoder, NUM_TEXTS, TEXT_TOKENS)
     ids = torch.randint(0, decoder.config.vocab_size, (NUM_TEXTS, 1), generator=source)
@@ -78,11 +81,12 @@ def written_by(decoder: Decoder) -> Tensor:
 
 
 def logits_of(decoder: Decoder, ids: Tensor) -> Tensor:
-    """[texts * tokens, vocabulary]"""
+    """Returns logits [texts * tokens, vocabulary]."""
     return decoder.logits(Texts(decoder, *ids.shape).read(ids))
 
 
 def error(name: str, plain: Tensor, other: Tensor) -> str:
+    """Returns a table row with the differences between two logits tensors of equal shape."""
     difference = (plain - other).abs()
     divergence = torch.nn.functional.kl_div(
         other.log_softmax(-1), plain.log_softmax(-1), log_target=True, reduction="none"
@@ -95,16 +99,16 @@ def error(name: str, plain: Tensor, other: Tensor) -> str:
 
 
 def median_ms(decoders: list[Decoder], rows: int, tokens: int, context: int) -> list[float]:
-    """Of a step that reads `tokens` in each of `rows` texts; each decoder in turn."""
+    """Returns the median ms of a step with `tokens` new tokens in each of `rows` texts, for each decoder in turn."""
     source = torch.Generator().manual_seed(2)
-    before, ids = (
+    prefix, ids = (
         torch.randint(0, decoders[0].config.vocab_size, (rows, n), generator=source) for n in (context, tokens)
     )
     several = [Texts(decoder, rows, context + tokens) for decoder in decoders]
     times: list[list[float]] = [[] for _ in decoders]
     for texts in several:
         if context:
-            texts.read(before)
+            texts.read(prefix)
     for _ in range(ROUNDS + 1):
         for decoder, texts, one in zip(decoders, several, times, strict=True):
             began = time.perf_counter()
@@ -124,7 +128,7 @@ def main() -> None:
     plain, int8 = (load_model(args.model, options, CpuOps(library, args.threads, on)).decoder for on in (False, True))
     mixed = load_model(args.model, options, PlainHead(library, args.threads, plain.config.vocab_size)).decoder
     with torch.inference_mode():
-        ids = written_by(plain)
+        ids = sampled_texts(plain)
         expected = logits_of(plain, ids)
         print(f"{ids.numel()} positions, kernels {plain.ops.name}, logits with a spread of {expected.std():.3f}\n")
         print("| weights | largest difference | mean difference | mean KL | largest KL | same argmax |")

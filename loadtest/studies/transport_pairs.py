@@ -1,8 +1,8 @@
-"""`python -m loadtest.studies.transport_pairs OLD_TREE NEW_TREE`: CPU time per token of two checkouts, in pairs.
+"""`python -m loadtest.studies.transport_pairs OLD_TREE NEW_TREE`: CPU time per token of two checkouts, in paired runs.
 
-Runs `tandem bench transport` of both, alternating. For each process it prints the geometric mean of new / old with its
-95% interval; then the same for the time relative to the client's own. The client does the same work in both, so its
-time shows how fast the machine was at that moment. Run nothing beside it.
+Runs `tandem bench transport` of both in turn. For each process it prints the geometric mean of new / old with its 95%
+confidence interval, absolute and relative to the client's time. The client does the same work in both, so its time
+shows the machine's speed at that moment. Run nothing else meanwhile.
 """
 
 import argparse
@@ -18,16 +18,15 @@ Row = dict[str, float]
 
 
 def measure(tree: Path, *args: str) -> Row:
-    """CPU µs per token of each process, and the median latency in ms."""
+    """Runs one benchmark in `tree`. Returns the CPU µs per token of each process and the median latency in ms."""
     command = [sys.executable, "-m", "services.cli", "bench", "transport", *args]
-    cells = (
-        subprocess.run(command, cwd=tree, capture_output=True, text=True, check=True).stdout.splitlines()[-1].split()
-    )
+    done = subprocess.run(command, cwd=tree, stdout=subprocess.PIPE, text=True, check=True)
+    cells = done.stdout.splitlines()[-1].split()
     return dict(zip(PROCESSES, map(float, cells[-len(PROCESSES) :]), strict=True)) | {"p50 ms": float(cells[4])}
 
 
 def t_quantile(df: int) -> float:
-    """97.5% of Student's t, to 0.01 from 5 degrees of freedom on. Abramowitz and Stegun, 26.7.5."""
+    """Returns the 97.5% quantile of Student's t; error below 0.01 for df >= 5. Abramowitz and Stegun, 26.7.5."""
     z = statistics.NormalDist().inv_cdf(0.975)
     first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
     third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
@@ -35,11 +34,11 @@ def t_quantile(df: int) -> float:
 
 
 def summary(ratios: list[float]) -> str:
-    """Geometric mean and 95% interval; the mean alone of few pairs."""
+    """Returns the geometric mean and its 95% confidence interval; with fewer than 6 pairs only the mean."""
     logs = [math.log(ratio) for ratio in ratios]
     mean = statistics.mean(logs)
     if len(logs) < 6:
-        return f"{math.exp(mean):.3f} (no interval of fewer than 6 pairs)"
+        return f"{math.exp(mean):.3f} (no interval: fewer than 6 pairs)"
     half = t_quantile(len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
     return f"{math.exp(mean):.3f} [{math.exp(mean - half):.3f}, {math.exp(mean + half):.3f}]"
 
@@ -52,13 +51,13 @@ def main() -> None:
     parser.add_argument("--num-streams", default="64")
     parser.add_argument("--step-ms", default="20")
     parser.add_argument("--num-tokens", default="300")
-    parser.add_argument("--tcp", action="store_true", help="NEW_TREE over TCP, with TLS and CURVE")
+    parser.add_argument("--tcp", action="store_true", help="run NEW_TREE over TCP with TLS and CURVE")
     args = parser.parse_args()
     load = [f"--num-streams={args.num_streams}", f"--step-ms={args.step_ms}", f"--num-tokens={args.num_tokens}"]
     runs = {"old": (args.old_tree, *load), "new": (args.new_tree, *load, *(["--tcp"] if args.tcp else []))}
     found: dict[str, list[Row]] = {name: [] for name in runs}
     for pair in range(args.pairs):
-        for name in sorted(runs, reverse=pair % 2 == 0):  # the first of a pair takes turns
+        for name in sorted(runs, reverse=pair % 2 == 0):  # old and new take turns to run first
             found[name].append(measure(*runs[name]))
     pairs = list(zip(found["old"], found["new"], strict=True))
     print(f"new / old, {len(pairs)} pairs: CPU time per token; the same, each relative to the client's")

@@ -1,7 +1,7 @@
-"""`python -m loadtest.studies.unix_attacks TREE`: what a peer on the Unix sockets of `tandem serve` can do to it.
+"""`python -m loadtest.studies.unix_attacks TREE`: effects of attacks by a peer on the Unix sockets.
 
-Serves the demo model from the checkout TREE and prints one line per attack; run it on two trees to compare them. The
-sockets lie in a directory of mode 0700, so the peer runs as the server's user.
+Serves the demo model from the checkout TREE and prints one line for each attack. Run it on two trees to compare them.
+The sockets are in a directory of mode 0700, so the attacking peer runs as the server's user.
 """
 
 import contextlib
@@ -25,12 +25,12 @@ NUM_FRAMES, NUM_CLIENTS, NUM_DEATHS = 1000, 16, 4
 LARGE_FRAME_BYTES = 300_000_000
 MALFORMED = b"\xc1"
 NOT_UTF8 = b"\x81\xa4type\xa2\xff\xfe"
-SETTLE_SECONDS = 3.0  # in which the engine reads what it accepts
-ASK_SECONDS = 10.0
+SETTLE_SECONDS = 3.0  # time for the engine to read what was sent
+REQUEST_SECONDS = 10.0
 
 
-def ask(server: Server, seconds: float = ASK_SECONDS) -> str:
-    """How long a request takes."""
+def request_time(server: Server, seconds: float = REQUEST_SECONDS) -> str:
+    """Returns the duration of a request, or its error, as text."""
     body = {"model": "demo", "prompt": "Hello", "max_tokens": 4, "temperature": 0}
     began = time.monotonic()
     try:
@@ -52,9 +52,9 @@ def idle_start_locks(server: Server) -> str:
     with grpc.insecure_channel(f"unix:{server.runtime_dir}/engine.sock") as channel:
         call = EngineServiceStub(channel).HoldStartLock(make_hello("tokenizer"))
         next(call)
-        answer = ask(server)
+        duration = request_time(server)
         call.cancel()
-    return f"a request of another caller takes {answer}"
+    return f"a request of another caller takes {duration}"
 
 
 def malformed_frames(server: Server) -> str:
@@ -66,19 +66,19 @@ def malformed_frames(server: Server) -> str:
 
 
 def num_lines(server: Server) -> int:
-    """Of the log, without the line of each request."""
+    """Returns the number of log lines, without the lines of single requests."""
     return sum("request finished" not in line for line in server.lines)
 
 
 def slow_clients(server: Server) -> str:
-    """On the engine's metrics port."""
+    """Opens clients of the engine's metrics port that never finish a request."""
     address = server.log.partition("[engine] metrics on http://")[2].partition("/metrics")[0]
     with contextlib.ExitStack() as held:
         for _ in range(NUM_CLIENTS):
             client = held.enter_context(socket.create_connection(split_address(address)))
             client.sendall(b"G")
         try:
-            return f"/health says {httpx.get(f'http://{address}/health', timeout=5, **PLAIN_HTTP).status_code}"
+            return f"/health answers {httpx.get(f'http://{address}/health', timeout=5, **PLAIN_HTTP).status_code}"
         except httpx.HTTPError as error:
             return f"/health: {type(error).__name__}"
 
@@ -95,12 +95,13 @@ def deadly_frames(server: Server) -> str:
     for _ in range(NUM_DEATHS):
         with worker_socket(server) as peer:
             peer.send(NOT_UTF8)
-        ask(server)
-    return f"{server.log.count('the engine ended') - before} restarts of the engine; a request takes {ask(server)}"
+        request_time(server)
+    restarts = server.log.count("the engine ended") - before
+    return f"{restarts} restarts of the engine; a request takes {request_time(server)}"
 
 
 def peak_mib(server: Server) -> int:
-    """Of the engine."""
+    """Returns the peak memory of the engine."""
     for pid in server.pids:
         if b"\0engine\0" in Path(f"/proc/{pid}/cmdline").read_bytes():
             lines = Path(f"/proc/{pid}/status").read_text().splitlines()
@@ -119,7 +120,7 @@ ATTACKS: dict[str, Callable[[Server], str]] = {
 
 def main(tree: str) -> None:
     with Server(cwd=tree) as server:
-        print(f"without an attack: a request takes {ask(server)}", flush=True)
+        print(f"without an attack: a request takes {request_time(server)}", flush=True)
         for name, attack in ATTACKS.items():
             print(f"{name}: {attack(server)}", flush=True)
 

@@ -1,1 +1,1 @@
-"""`tandem bench transport`: what a token costs from worker to client."""
+"""`tandem bench transport`: what a token costs between worker and client."""

@@ -1,8 +1,8 @@
-"""A worker process without a model, behind the real ZeroMQ messages: what it costs is not the accelerator's time.
+"""A worker process without a model. It speaks the real ZeroMQ messages of a worker.
 
-It answers a plan every --step-ms, as an accelerator would; or, with 0, as soon as its client has all but the last few
-tokens, for a worker that runs ahead of everybody would measure nothing but queues. At its end it writes down when each
-token left: an array [streams, tokens] of nanoseconds on CLOCK_MONOTONIC, which all processes of a machine share.
+With --step-ms it answers one plan per step time, as an accelerator would. With 0 it answers as soon as the client has
+received all but the last few tokens; a worker further ahead would only fill queues. At the end it writes when it sent
+each token: an array [streams, tokens] of nanoseconds on CLOCK_MONOTONIC, which all processes of a machine share.
 """
 
 import argparse
@@ -23,17 +23,18 @@ from services.worker.engine_link import EngineGone, EngineLink
 BLOCK_SIZE = 16
 VOCAB_SIZE = 1024
 PROMPT_LEN = 2
-AHEAD = 4  # tokens of each stream on their way at once, without --step-ms
-LOOK_SECONDS = 0.0005  # so often a worker that is ahead looks whether it still is
-DIGIT_0, BASE = 300, 700  # a prompt is the number of its stream, as two digits: tokens of whole characters
+MAX_AHEAD = 4  # tokens of each stream that are sent but not received, without --step-ms
+POLL_SECONDS = 0.0005  # between two reads of the received count
+DIGIT_0, BASE = 300, 700  # a prompt is its stream's number in base 700; each digit is a token of whole characters
 
 
 def prompt_of(stream: int) -> list[int]:
+    """Returns the token ids [PROMPT_LEN] that stand for the number of a stream."""
     return [DIGIT_0 + digit for digit in divmod(stream, BASE)]
 
 
 def facts(num_streams: int, num_tokens: int) -> ModelFacts:
-    """Of a model that answers every stream at once."""
+    """Returns the facts of a model with a KV cache for all streams together."""
     max_model_len = PROMPT_LEN + num_tokens + 1
     return ModelFacts(
         served_model_names=("instant",),
@@ -52,14 +53,15 @@ def facts(num_streams: int, num_tokens: int) -> ModelFacts:
 
 
 class SendTimes:
-    """`sent` is [streams, tokens]; 0 for a token that never left."""
+    """When each token was sent: `sent` [streams, tokens] in ns; 0 for a token that was not sent."""
 
     def __init__(self, num_streams: int, num_tokens: int) -> None:
         self.sent = np.zeros((num_streams, num_tokens), dtype=np.int64)
         self.num_sent = 0
         self._streams = np.zeros(num_streams, dtype=np.int32)  # by slot
 
-    def note(self, plan: StepPlan, moment: int) -> None:
+    def record(self, plan: StepPlan, moment: int) -> None:
+        """Records `moment` for each token that `plan` samples."""
         for new in plan.new_requests:
             high, low = unpack_i32(new.prompt_token_ids) - DIGIT_0
             self._streams[new.slot] = high * BASE + low
@@ -70,12 +72,12 @@ class SendTimes:
 
 
 def received_count(file: str) -> npt.NDArray[np.int64]:
-    """[1], shared between the processes that open the file: the tokens that the client has."""
+    """Returns the number of tokens that the client has received: [1], in memory shared by all that map `file`."""
     return np.memmap(file, dtype=np.int64, mode="r+", shape=(1,))
 
 
 def run(link: EngineLink, args: argparse.Namespace, times: SendTimes) -> None:
-    """Raises EngineGone."""
+    """Answers plans until the engine is gone. Raises EngineGone."""
     received = received_count(args.received_file)
     worker = SimulatedWorker(args.num_streams, np.array(args.token_ids, dtype=np.int32))
     due = 0.0
@@ -86,25 +88,25 @@ def run(link: EngineLink, args: argparse.Namespace, times: SendTimes) -> None:
         plan = link.next_plan()
         result = worker.execute(plan)
         if args.step_ms:
-            due = max(due, time.monotonic()) + args.step_ms / 1000  # a step begins when the one before it is over
+            due = max(due, time.monotonic()) + args.step_ms / 1000  # a step begins when the last one has ended
             time.sleep(max(0.0, due - time.monotonic()))
-        while not args.step_ms and times.num_sent - received[0] > AHEAD * args.num_streams:
-            time.sleep(LOOK_SECONDS)
+        while not args.step_ms and times.num_sent - received[0] > MAX_AHEAD * args.num_streams:
+            time.sleep(POLL_SECONDS)
         moment = time.monotonic_ns()
         link.done(result)
-        times.note(plan, moment)
+        times.record(plan, moment)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--engine", required=True, help="endpoint")
-    parser.add_argument("--cluster-secret-file", help="where the endpoint is one of TCP")
-    parser.add_argument("--file", required=True, help="where the times go")
-    parser.add_argument("--received-file", required=True, help="holds the number of tokens that the client has")
+    parser.add_argument("--engine", required=True, help="ZeroMQ endpoint of the engine")
+    parser.add_argument("--cluster-secret-file", help="needed for a TCP endpoint")
+    parser.add_argument("--file", required=True, help="receives the send times, as .npy")
+    parser.add_argument("--received-file", required=True, help="holds the number of tokens received by the client")
     parser.add_argument("--num-streams", type=int, required=True)
     parser.add_argument("--num-tokens", type=int, required=True, help="of each stream")
     parser.add_argument("--step-ms", type=float, required=True)
-    parser.add_argument("--token-ids", type=int, nargs="+", required=True, help="what answers are made of")
+    parser.add_argument("--token-ids", type=int, nargs="+", required=True, help="tokens of every answer")
     parser.add_argument("--lifeline-fd", type=int, required=True)
     args = parser.parse_args()
     hold_lifeline(args.lifeline_fd)

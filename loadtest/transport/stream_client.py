@@ -1,8 +1,8 @@
-"""A client process that costs as little as it can: it notes when bytes come, counts, and reads them when all is over.
+"""A client process with little overhead: it records when bytes arrive, and parses them after the last stream.
 
-Its answers are letters that follow each other round the alphabet, so that it sees each token that was lost, repeated or
-swapped. It says RUNNING once all streams have a token, and ENDING when the first one is over; then it writes
-down when each token came, as loadtest/transport/instant_worker.py does.
+Each answer runs through the alphabet, letter by letter, so that a lost, repeated or swapped token is detected. It
+prints RUNNING once all streams have a token, and ENDING when the first stream ends. Then it writes when each token
+arrived, as loadtest/transport/instant_worker.py does for sending.
 `python -m loadtest.transport.stream_client PORT FILE RECEIVED_FILE NUM_STREAMS NUM_TOKENS`
 """
 
@@ -27,16 +27,16 @@ HEAD = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\
 
 
 class Progress:
-    """Of all streams together."""
+    """Counts tokens and prints RUNNING and ENDING, for all streams together."""
 
     def __init__(self, num_streams: int, received: npt.NDArray[np.int64]) -> None:
         self.received = received  # [1], tokens
-        self._silent = num_streams
+        self._num_waiting = num_streams
         self._ended = False
 
     def first_token(self) -> None:
-        self._silent -= 1
-        if self._silent == 0:
+        self._num_waiting -= 1
+        if self._num_waiting == 0:
             sys.stdout.write(f"{RUNNING}\n")
             sys.stdout.flush()
 
@@ -48,13 +48,13 @@ class Progress:
 
 
 class Stream(asyncio.Protocol):
-    """One connection with one request."""
+    """One connection with one request. `pieces` arrived at `times`, in ns."""
 
     def __init__(self, number: int, num_tokens: int, progress: Progress) -> None:
         self.pieces: list[bytes] = []
         self.times: list[int] = []
-        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._silent = True
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting = True
         self._progress = progress
         body = json.dumps(
             {
@@ -73,20 +73,23 @@ class Stream(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.times.append(time.monotonic_ns())
         self.pieces.append(data)
-        if num_tokens := sum(map(len, TEXT.findall(data))):  # a chunk cut in two may be missed: nothing hangs on it
+        if num_tokens := sum(map(len, TEXT.findall(data))):  # may miss a chunk cut in two: a hint for the worker
             self._progress.received[0] += num_tokens
-            if self._silent:
-                self._silent = False
+            if self._waiting:
+                self._waiting = False
                 self._progress.first_token()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._progress.end()
-        if not self.over.done():
-            self.over.set_result(None)
+        if not self.ended.done():
+            self.ended.set_result(None)
 
 
 def arrivals(pieces: list[bytes], times: list[int]) -> tuple[npt.NDArray[np.int64], int]:
-    """When each token came, and in how many chunks. Raises ValueError when one is missing or in the wrong place."""
+    """Returns (when each token arrived, in ns [tokens], number of chunks). A token arrives with the end of its chunk.
+
+    Raises ValueError when a token is missing, repeated or out of order.
+    """
     whole = b"".join(pieces)
     ends = np.cumsum([len(piece) for piece in pieces])
     found: list[int] = []
@@ -100,17 +103,17 @@ def arrivals(pieces: list[bytes], times: list[int]) -> tuple[npt.NDArray[np.int6
         num_chunks += 1
     start = ALPHABET.find(text[:1])
     if any(letter != ALPHABET[(start + place) % len(ALPHABET)] for place, letter in enumerate(text)):
-        raise ValueError(f"tokens were lost or came in the wrong order: {text[:100]}")
+        raise ValueError(f"tokens were lost, repeated or swapped: {text[:100]}")
     return np.array(found, dtype=np.int64), num_chunks
 
 
 async def run(port: int, file: str, received_file: str, num_streams: int, num_tokens: int) -> None:
-    """Raises ValueError when a stream did not get all of its tokens."""
+    """Runs all streams and writes `file`. Raises ValueError when a stream did not get all of its tokens."""
     loop = asyncio.get_running_loop()
     progress = Progress(num_streams, received_count(received_file))
     streams = [Stream(number, num_tokens, progress) for number in range(num_streams)]
     await asyncio.gather(*(loop.create_connection(lambda s=stream: s, loopback(), port) for stream in streams))  # type: ignore[misc]
-    await asyncio.gather(*(stream.over for stream in streams))
+    await asyncio.gather(*(stream.ended for stream in streams))
     received = np.zeros((num_streams, num_tokens), dtype=np.int64)
     chunks = []
     for number, stream in enumerate(streams):

@@ -1,4 +1,4 @@
-"""`make gpu-check` itself, on a machine without a GPU: its small part passes, and what is wrong makes it fail."""
+"""`make gpu-check` on a machine without a GPU: its small part passes, and a wrong kernel makes it fail."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ import torch
 from loadtest.gpu.__main__ import main
 
 NUM_COMPILED = 7  # rows for each capability
-# What the server needs and the worker's model does not. Imports of them fail in the child.
+# Packages that only the server needs. Importing them fails in the child.
 FOREIGN = ("grpc", "google", "zmq", "starlette", "pydantic", "uvicorn", "uvloop", "pytest", "hypothesis")
 BLOCK = f"import sys; sys.modules.update(dict.fromkeys({FOREIGN!r}))"
 RUN = "\nfrom loadtest.gpu.__main__ import main\nmain()\n"
@@ -34,7 +34,7 @@ def check_of(name, *rest):
     return kernels.Check(name, lambda: os._exit(3)) if "silu_mul float32" in name else right(name, *rest)
 kernels.check_of = check_of
 """
-# Checks that need nothing.
+# Checks without a device.
 ENDLESS = """
 import os, sys, threading
 from loadtest.gpu.child import serve
@@ -58,24 +58,24 @@ def fresh():
     return ""
 serve([Check("gone", use), Check("fresh", fresh)], lambda: False)
 """
-# Three that pass when all are under way together, and a fourth that passes when none of them is.
+# Three checks that pass only if they run concurrently, and one that passes only if none of them runs.
 TOGETHER = """
 import os, pathlib, threading
 from loadtest.gpu.child import serve
 from loadtest.gpu.table import Check
-place = pathlib.Path(os.environ["TMPDIR"])
+folder = pathlib.Path(os.environ["TMPDIR"])
 def meet(name):
-    (place / name).touch()
-    while len(list(place.iterdir())) < 3:
+    (folder / name).touch()
+    while len(list(folder.iterdir())) < 3:
         threading.Event().wait(0.01)
     threading.Event().wait(0.3)
-    (place / name).rename(place / f"{name} is done")
+    (folder / name).rename(folder / f"{name} is done")
     return ""
 def alone():
-    assert len(list(place.glob("*is done"))) == 3
+    assert len(list(folder.glob("*is done"))) == 3
     return ""
-beside = [Check(name, lambda name=name: meet(name), alone=False) for name in "abc"]
-serve([Check("alone", alone), *beside], lambda: True)
+concurrent = [Check(name, lambda name=name: meet(name), alone=False) for name in "abc"]
+serve([Check("alone", alone), *concurrent], lambda: True)
 """
 
 
@@ -90,7 +90,7 @@ def rows(out: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("only", "count"), [("worker in", 4), pytest.param("", 68, marks=pytest.mark.long)])
-def test_the_small_part_passes_with_nothing_of_the_server_installed(
+def test_the_small_part_passes_without_the_servers_packages(
     only: str, count: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Loading, steps and kernels of a whole model; all rows with `make test-long`."""
@@ -106,47 +106,47 @@ def test_a_wrong_kernel_is_a_failed_row_and_the_others_go_on(capsys: pytest.Capt
     assert found == {"kernel rms_norm bf16": "ok", "kernel rms_norm float32": "FAIL", "kernel rms_norm float16": "ok"}
 
 
-def test_a_check_that_takes_its_process_along_is_a_failed_row(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_check_that_ends_its_process_is_a_failed_row(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--device", "cpu", "--only", "silu_mul"], child(DIES + RUN)) == 1
     found = rows(capsys.readouterr().out)
     assert found == {"kernel silu_mul bf16": "ok", "kernel silu_mul float32": "FAIL", "kernel silu_mul float16": "ok"}
 
 
-def test_a_device_that_is_gone_is_left_to_a_new_process(capsys: pytest.CaptureFixture[str]) -> None:
+def test_after_a_lost_device_a_new_process_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--device", "cpu"], child(GONE)) == 1
     assert rows(capsys.readouterr().out) == {"gone": "FAIL", "fresh": "ok"}
 
 
-def test_checks_run_beside_each_other_but_for_those_that_must_not(capsys: pytest.CaptureFixture[str]) -> None:
+def test_checks_run_concurrently_unless_marked_alone(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--device", "cpu", "--seconds", "60", "--processes", "3"], child(TOGETHER)) == 0
     assert rows(capsys.readouterr().out) == dict.fromkeys(["alone", "a", "b", "c"], "ok")
 
 
-def test_what_is_not_done_when_the_time_is_over_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
-    """Said, and no failure."""
+def test_unfinished_checks_at_the_time_limit_are_not_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """The closing line counts them; they are no failures."""
     assert main(["--device", "cpu", "--seconds", "3"], child("NAMES = ['endless']" + ENDLESS)) == 0
     out = capsys.readouterr().out
     assert rows(out) == {"first": "ok", "endless": "not run", "last": "not run"}
-    assert out.endswith("3 checks, 0 failed, 2 not run: the 3 seconds were over\n")
+    assert out.endswith("3 checks, 0 failed, 2 not run within 3 seconds\n")
 
 
-def test_a_new_process_has_no_time_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_new_process_gets_no_extra_time(capsys: pytest.CaptureFixture[str]) -> None:
     began = time.monotonic()
     assert main(["--device", "cpu", "--seconds", "5"], child("NAMES = ['dies', 'endless']" + ENDLESS)) == 1
     assert time.monotonic() - began < 3 + 5
     assert rows(capsys.readouterr().out) == {"first": "ok", "dies": "FAIL", "endless": "not run", "last": "not run"}
 
 
-def test_without_time_for_any_check_it_fails(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_time_for_any_check_the_run_fails(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--device", "cpu", "--seconds", "0"], child("NAMES = []" + ENDLESS)) == 1
     assert rows(capsys.readouterr().out) == {"start": "FAIL"}
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_gpu_all_rows_are_not_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     out = capsys.readouterr().out
-    assert out.endswith("no GPU here that torch can use: nothing was checked\n")
+    assert out.endswith("torch finds no GPU: nothing was checked\n")
     assert len(rows(out)) > 50 and set(rows(out).values()) == {"not run"}
 
 
@@ -156,7 +156,7 @@ def test_without_a_gpu_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     ids=["served", "all"],
 )
 def test_every_kernel_compiles_for_gpus(only: str, count: int, tmp_path: Path) -> None:
-    """What models are served with; all types and head sizes, and the draw, with `make test-long`."""
+    """bf16 with head size 128; all types and head sizes, and the draw, with `make test-long`."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment["TRITON_CACHE_DIR"] = str(tmp_path)
     command = [sys.executable, "-m", "loadtest.gpu.compiled"]
@@ -167,6 +167,6 @@ def test_every_kernel_compiles_for_gpus(only: str, count: int, tmp_path: Path) -
             )
             for gpu in ("sm_80", "sm_90")
         ]
-        told = [compiler.communicate()[0] for compiler in compilers]
-    assert [compiler.returncode for compiler in compilers] == [0, 0], "".join(told)
-    assert all(text.count(" ok ") == count for text in told), "".join(told)
+        outputs = [compiler.communicate()[0] for compiler in compilers]
+    assert [compiler.returncode for compiler in compilers] == [0, 0], "".join(outputs)
+    assert all(text.count(" ok ") == count for text in outputs), "".join(outputs)

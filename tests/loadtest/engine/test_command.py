@@ -6,7 +6,7 @@ from loadtest.engine.command import STEPS_IN_FLIGHT, WARM_UP_STEPS, Simulation, 
 from tests.e2e.harness import run_tandem
 
 
-def test_it_prints_a_line_for_each_number() -> None:
+def test_it_prints_a_line_for_each_number_of_running_requests() -> None:
     ended = run_tandem("bench", "engine", "--num-running", "2", "5", "--num-steps=20", "--prompt-len=8")
     assert ended.returncode == 0 and ended.stderr == ""
     head, *lines = ended.stdout.splitlines()
@@ -25,7 +25,7 @@ def test_every_step_of_every_request_is_measured(output_len: int, prefix_caching
     assert len(times) == 40 and min(times) > 0
 
 
-def test_who_ends_is_followed_by_a_request_that_shares_nothing() -> None:
+def test_a_finished_request_is_replaced_by_one_with_a_new_prompt() -> None:
     simulation = Simulation(4, 100, 40, 5, True)
     for _ in range(100):
         simulation.step()
@@ -34,7 +34,7 @@ def test_who_ends_is_followed_by_a_request_that_shares_nothing() -> None:
     assert counters.prefix_cache_queries > 60 * 40 and counters.prefix_cache_hits == 0
 
 
-def test_the_cost_of_the_prefix_cache_is_the_share_of_one_in_the_other() -> None:
+def test_the_cost_of_prefix_caching_is_a_ratio_of_the_two_times() -> None:
     args = ["--num-running=3", "--num-steps=50", "--output-len=9", "--prefix-caching-cost"]
     ended = run_tandem("bench", "engine", *args)
     assert ended.returncode == 0 and ended.stderr == ""

@@ -1,6 +1,6 @@
-"""An OpenAI-compatible server that shares nothing with tandem: it streams chunks at known times.
+"""An OpenAI-compatible server without any code of tandem: it streams chunks at known times.
 
-Runs in a thread of the test. What it does wrong is chosen by the test; what it was asked is kept.
+Runs in a thread of the test. The test chooses its faults; the server keeps all request bodies and paths.
 """
 
 import asyncio
@@ -23,12 +23,12 @@ class OtherServer:
 
     chunks: int = 5
     first: float = 0.04  # seconds before the first chunk
-    gap: float = 0.02  # and between chunks
+    gap: float = 0.02  # seconds between chunks
     usage: Json | None = None
     api_key: str | None = None
     models: tuple[str, ...] = ("other/model-1",)
-    broken: int = 0  # so many of the first requests get a 500
-    ending: str = "done"  # or cut: hangs up before the end; error: says so in the stream; hold: never ends; or an event
+    broken: int = 0  # number of first requests that get a 500
+    ending: str = "done"  # or cut: closes before the end; error: sends an error event; hold: never ends; or an event
     bodies: list[Json] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
     running: int = 0

@@ -1,4 +1,4 @@
-"""Server-sent events, cut into pieces anywhere."""
+"""Server-sent events, split at any byte."""
 
 from itertools import pairwise
 
@@ -32,15 +32,15 @@ def test_every_cut_gives_the_same_events(events: list[list[bytes]], end: bytes, 
     assert decode(*pieces) == [b"\n".join(event) for event in events]
 
 
-def test_an_event_is_told_of_with_its_last_byte() -> None:
-    """Times are measured by it: a carriage return must not wait for the newline that may follow."""
+def test_an_event_is_returned_with_its_last_byte() -> None:
+    """Arrival times depend on it: after a carriage return, the parser must not wait for a newline."""
     for end in LINE_ENDS:
         decoder = EventDecoder()
         stream = b"data: 1" + end + end
-        told = [bool(decoder.feed(stream[at : at + 1])) for at in range(len(stream))]
-        first = told.index(True)
+        complete = [bool(decoder.feed(stream[at : at + 1])) for at in range(len(stream))]
+        first = complete.index(True)
         assert first == len(stream) - 1 or (end == b"\r\n" and first == len(stream) - 2)
 
 
-def test_what_is_no_data_is_left_out() -> None:
+def test_lines_without_data_are_ignored() -> None:
     assert decode(b"id: 1\ndata\n\n: data: x\n\ndatax: 1\n\ndata:1\n\ndata: cut off") == [b"", b"1"]

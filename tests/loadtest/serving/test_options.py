@@ -1,4 +1,4 @@
-"""The command line: defaults, what is refused and how, and that each flag is named by a test."""
+"""The command line: defaults, refused flags with their messages, and a test for each flag."""
 
 from math import inf
 from pathlib import Path
@@ -44,9 +44,9 @@ def test_addresses(url: str, models: str) -> None:
 
 
 def test_the_key_comes_from_flag_or_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "theirs")
-    assert parse([]).api_key == "theirs"
-    assert parse(["--api-key=mine"]).api_key == "mine"
+    monkeypatch.setenv("OPENAI_API_KEY", "environment")
+    assert parse([]).api_key == "environment"
+    assert parse(["--api-key=flag"]).api_key == "flag"
 
 
 @pytest.mark.parametrize(
@@ -64,10 +64,10 @@ def test_the_key_comes_from_flag_or_environment(monkeypatch: pytest.MonkeyPatch)
         ("--percentile-metrics=ttft,speed", "'speed' is not one of ttft, tpot, itl, e2el"),
         ("--base-url=example.org", "--base-url: 'example.org' is not a URL such as http://127.0.0.1:8000"),
         ("--base-url=http://a:b", "--base-url: 'http://a:b' is not a URL such as http://127.0.0.1:8000"),
-        ("--base-url=http://a --port=1", "--base-url already says what --host and --port would"),
+        ("--base-url=http://a --port=1", "--base-url cannot be combined with --host and --port"),
         ("--endpoint=/v1/embeddings", "'/v1/embeddings' is neither /v1/completions nor /v1/chat/completions"),
-        ("--endpoint=/v1/chat/completions", "takes text, not token ids: name a --tokenizer to make it"),
-        ("--tokenizer=demo --random-first-id=5", "--random-first-id does not apply with a --tokenizer"),
+        ("--endpoint=/v1/chat/completions", "takes text, not token ids: set --tokenizer"),
+        ("--tokenizer=demo --random-first-id=5", "--random-first-id does not apply with --tokenizer"),
         ("--random-last-id=100", "--random-last-id must be more than --random-first-id"),
         ("--result-dir=x", "--result-dir and --result-filename need --save-result"),
         ("--result-filename=x", "--result-dir and --result-filename need --save-result"),
@@ -78,15 +78,15 @@ def test_the_key_comes_from_flag_or_environment(monkeypatch: pytest.MonkeyPatch)
         ("--num-p=9", "unrecognized arguments: --num-p=9"),
     ],
 )
-def test_what_is_refused(flags: str, message: str) -> None:
+def test_wrong_command_lines_are_refused(flags: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         read(*flags.split())
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_each_flag_is_named_by_a_test() -> None:
-    """By a test of its effect: this file is about the command line only."""
+def test_each_flag_has_a_test() -> None:
+    """In another file, where its effect is tested."""
     sources = "".join(
         path.read_text() for path in Path(__file__).parent.glob("*.py") if path.name != Path(__file__).name
     )

@@ -1,4 +1,4 @@
-"""Known results, exact numbers."""
+"""Exact numbers of known results."""
 
 import pytest
 
@@ -7,11 +7,15 @@ from loadtest.serving.result import RequestResult
 
 
 def answer(
-    start: float, *chunk_times: float, usage: tuple[int, int] | None = (10, 4), asked: int = 4, end: float | None = None
+    start: float,
+    *chunk_times: float,
+    usage: tuple[int, int] | None = (10, 4),
+    requested: int = 4,
+    end: float | None = None,
 ) -> RequestResult:
     return RequestResult(
-        asked_input_len=9,
-        asked_output_len=asked,
+        requested_input_len=9,
+        requested_output_len=requested,
         start=start,
         end=chunk_times[-1] if end is None else end,
         chunk_times=list(chunk_times),
@@ -88,16 +92,16 @@ def test_nothing_completed() -> None:
     assert "Mean TTFT (ms):                          -" in table(numbers)
 
 
-def test_without_usage_chunks_are_counted_and_said_so() -> None:
+def test_without_usage_chunks_are_counted_and_reported() -> None:
     numbers = summarize([answer(0.0, 1.0, 2.0, 4.0, usage=None), TWO[0]], 4.0)
     assert (numbers["total_input_tokens"], numbers["total_output_tokens"]) == (9 + 10, 3 + 4)
     assert numbers["without_usage"] == 1
     (remark,) = remarks(numbers, exact_length=False)
-    assert remark.startswith("The server sent no usage for 1 requests: their output tokens are counted as chunks")
+    assert remark.startswith("The server sent no usage for 1 requests: each chunk counts as one output token")
 
 
 def test_one_token_has_no_time_per_output_token() -> None:
-    numbers = summarize([answer(0.0, 1.0, usage=(10, 1), asked=1)], 1.0)
+    numbers = summarize([answer(0.0, 1.0, usage=(10, 1), requested=1)], 1.0)
     assert numbers["mean_tpot_ms"] is None
     assert numbers["mean_itl_ms"] is None
     assert numbers["mean_ttft_ms"] == 1000.0
@@ -108,17 +112,17 @@ def test_an_answer_without_visible_text_has_only_its_end() -> None:
     assert (numbers["completed"], numbers["mean_ttft_ms"], numbers["mean_e2el_ms"]) == (1, None, 2000.0)
 
 
-def test_another_length_than_asked_is_told_where_it_matters() -> None:
-    numbers = summarize([answer(0.0, 1.0, asked=5), TWO[0]], 4.0)
-    assert remarks(numbers, exact_length=True) == ["1 answers have another length than was asked for"]
+def test_answers_of_another_length_are_reported_if_the_length_is_exact() -> None:
+    numbers = summarize([answer(0.0, 1.0, requested=5), TWO[0]], 4.0)
+    assert remarks(numbers, exact_length=True) == ["1 answers do not have the requested length"]
     assert remarks(numbers, exact_length=False) == []
 
 
 def test_remarks_name_the_most_frequent_reasons() -> None:
     failures = [failure(0.0, 1.0, f"reason {index}") for index in range(7) for _ in range(9 - index)]
-    told = remarks(summarize(failures, 1.0), exact_length=False)
-    assert told[0] == "Failed 9 times: reason 0"
-    assert told[4:] == ["Failed 5 times: reason 4", "Failed 7 times for other reasons"]
+    lines = remarks(summarize(failures, 1.0), exact_length=False)
+    assert lines[0] == "Failed 9 times: reason 0"
+    assert lines[4:] == ["Failed 5 times: reason 4", "Failed 7 times for other reasons"]
 
 
 @pytest.mark.parametrize(
@@ -129,7 +133,7 @@ def test_peak_concurrency(spans: list[tuple[float, float]], peak: int) -> None:
     assert peak_concurrency([failure(start, end) for start, end in spans]) == peak
 
 
-def test_the_wait_share_has_a_line_only_where_there_is_one() -> None:
+def test_the_wait_share_has_a_line_only_if_it_is_known() -> None:
     assert "Accelerator wait share (%):              12.50" in table(summarize(TWO, 4.0, wait_share=0.125)).splitlines()
     assert "Accelerator" not in table(summarize(TWO, 4.0))
 

@@ -2,33 +2,26 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from math import inf
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.harness import Server, run_tandem
-from tests.loadtest.serving.command import bench, bench_result
+from tests.loadtest.serving.bench_process import bench, bench_result
 
 SMALL = ("--num-prompts=6", "--random-input-len=24", "--random-output-len=12", "--temperature=0", "--ignore-eos")
 CHAT = ("--endpoint=/v1/chat/completions", "--tokenizer=demo")
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with Server("--dtype=float32") as server:
-        yield server
-
-
-def test_token_ids_go_in_and_the_asked_length_comes_out(server: Server, tmp_path: Path) -> None:
+def test_prompts_and_answers_have_the_requested_lengths(server: Server, tmp_path: Path) -> None:
     found = bench_result(tmp_path, f"--base-url={server.url}", *SMALL)
     assert (found["completed"], found["failed"], found["failures"]) == (6, 0, {})
     assert (found["total_input_tokens"], found["total_output_tokens"]) == (6 * 24, 6 * 12)
     assert (found["without_usage"], found["other_output_len"]) == (0, 0)
 
 
-def test_what_is_saved(server: Server, tmp_path: Path) -> None:
+def test_the_saved_numbers_agree_with_each_other(server: Server, tmp_path: Path) -> None:
     longer = ("--random-output-len=64", "--max-concurrency=2")
     found = bench_result(tmp_path, f"--base-url={server.url}", *SMALL, *longer)
     assert found["date"][:2] == "20"
@@ -41,11 +34,11 @@ def test_what_is_saved(server: Server, tmp_path: Path) -> None:
     for metric in ("ttft", "tpot", "itl", "e2el"):
         mean, median, std, p99 = (found[f"{word}_{metric}_ms"] for word in ("mean", "median", "std", "p99"))
         assert 0 < mean <= p99 < inf
-        # Tokens may come together, in one chunk: then no time lies between them.
+        # Several tokens may arrive in one chunk: then the time between them is 0.
         assert median <= p99 and (median > 0 or (metric == "itl" and median == 0))
         assert std >= 0
     assert found["mean_ttft_ms"] < found["mean_e2el_ms"]
-    # What the numbers mean: the first token, then 63 more.
+    # The first token, then 63 more.
     assert found["mean_e2el_ms"] == pytest.approx(found["mean_ttft_ms"] + 63 * found["mean_tpot_ms"])
 
 
@@ -59,7 +52,7 @@ def test_the_table(server: Server) -> None:
     assert "Total generated tokens:                  72" in lines
 
 
-def test_text_has_the_asked_length_for_the_server(server: Server, tmp_path: Path) -> None:
+def test_text_prompts_have_the_requested_length(server: Server, tmp_path: Path) -> None:
     text = ("--tokenizer=demo", "--random-prefix-len=10")
     found = bench_result(tmp_path, f"--base-url={server.url}", *SMALL, *text)
     assert found["total_input_tokens"] == 6 * (10 + 24)
@@ -69,7 +62,7 @@ def test_text_has_the_asked_length_for_the_server(server: Server, tmp_path: Path
 def test_chat(server: Server, tmp_path: Path) -> None:
     found = bench_result(tmp_path, f"--base-url={server.url}", *SMALL, *CHAT)
     assert (found["backend"], found["completed"], found["total_output_tokens"]) == ("openai-chat", 6, 72)
-    assert found["total_input_tokens"] > 6 * 24  # the template's share
+    assert found["total_input_tokens"] > 6 * 24  # the chat template adds tokens
 
 
 def test_rate_and_limit(server: Server, tmp_path: Path) -> None:
@@ -79,7 +72,7 @@ def test_rate_and_limit(server: Server, tmp_path: Path) -> None:
     assert 1 <= found["max_concurrent_requests"] <= 3
 
 
-def test_a_request_that_tandem_refuses_is_told_in_its_words(server: Server) -> None:
+def test_a_refused_request_is_reported_with_the_servers_message(server: Server) -> None:
     done = bench(f"--base-url={server.url}", *SMALL, "--random-input-len=9999")
     assert done.returncode == 1
     assert "Failed 6 times: HTTP 400: " in done.stdout
@@ -92,7 +85,7 @@ def test_a_wrong_command_line_is_one_line() -> None:
         assert done.stderr.startswith("tandem bench")
 
 
-def test_help_knows_the_bench_and_does_not_load_it() -> None:
+def test_help_lists_the_benchmarks_without_importing_them() -> None:
     code = "import sys, services.cli as c; c.main(['--help']); assert not {'loadtest', 'aiohttp'} & set(sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr

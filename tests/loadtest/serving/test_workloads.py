@@ -1,4 +1,4 @@
-"""Workloads: the same seed, the same requests; lengths as asked; arrivals at the asked rate."""
+"""Workloads: the same seed gives the same requests; lengths and arrival rates are as requested."""
 
 import random
 from itertools import pairwise
@@ -39,7 +39,7 @@ def letters(begin: str = "") -> Tokenizer:
     return tokenizer
 
 
-def test_ids_have_the_asked_lengths_and_range() -> None:
+def test_ids_have_the_requested_lengths_and_range() -> None:
     requests = random_requests(IDS, count=20, input_len=64, output_len=7)
     assert {(len(request.prompt), request.input_len, request.output_len) for request in requests} == {(64, 64, 7)}
     drawn = {token for request in requests for token in request.prompt}
@@ -49,7 +49,7 @@ def test_ids_have_the_asked_lengths_and_range() -> None:
     assert len({request.prompt for request in requests}) == 20
 
 
-def test_the_seed_decides() -> None:
+def test_the_seed_decides_the_requests() -> None:
     def make(seed: int) -> object:
         return random_requests(IDS, count=5, input_len=8, output_len=8, prefix_len=3, range_ratio=0.5, seed=seed)
 
@@ -57,12 +57,12 @@ def test_the_seed_decides() -> None:
     assert make(1) != make(2)
 
 
-def test_further_requests_leave_the_first_as_they_are() -> None:
+def test_a_larger_count_leaves_the_first_requests_unchanged() -> None:
     few, many = (random_requests(IDS, count=count, input_len=8, output_len=8, range_ratio=0.5) for count in (3, 9))
     assert many[:3] == few
 
 
-def test_a_prefix_is_shared_and_comes_on_top() -> None:
+def test_the_shared_prefix_is_added_to_the_length() -> None:
     requests = random_requests(IDS, count=6, input_len=4, output_len=1, prefix_len=10)
     assert len({request.prompt[:10] for request in requests}) == 1
     assert len({request.prompt for request in requests}) == 6
@@ -83,7 +83,7 @@ def test_a_length_is_never_zero() -> None:
 
 @pytest.mark.parametrize("length", [1, 2, 17, 256])
 @pytest.mark.parametrize("prefix_len", [0, 32])
-def test_text_encodes_to_the_asked_length(length: int, prefix_len: int) -> None:
+def test_text_encodes_to_the_requested_length(length: int, prefix_len: int) -> None:
     tokenizer = demo_tokenizer()
     requests = random_requests(TextPrompts(tokenizer), count=5, input_len=length, output_len=1, prefix_len=prefix_len)
     counted = [len(tokenizer.encode(request.prompt).ids) for request in requests]
@@ -117,7 +117,7 @@ def test_without_one_token_words_the_nearest_length_is_taken(begin: str, length:
     assert abs(drawn - length) <= (3 if length > 4 else 4)
 
 
-def test_a_tokenizer_that_truncates_or_pads_is_told_not_to() -> None:
+def test_truncation_and_padding_of_a_tokenizer_are_switched_off() -> None:
     tokenizer = demo_tokenizer()
     tokenizer.enable_truncation(8)
     tokenizer.enable_padding(length=12)

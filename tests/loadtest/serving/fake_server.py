@@ -1,7 +1,7 @@
-"""A server as a command line, played: `python -m tests.loadtest.serving.played_server --port P --journal FILE ...`.
+"""A fake server as a process: `python -m tests.loadtest.serving.fake_server --port P --journal FILE ...`.
 
 It lists a model, has no /health, and answers every completion with chunks and usage. Its journal has a line for its
-start, with its process id and that of its child, if there is one; one for each prompt, and one for its end.
+start, with its pid and that of its child, one for each prompt, and one for its end.
 """
 
 import argparse
@@ -33,12 +33,10 @@ async def main() -> int:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--journal", type=Path, required=True)
     parser.add_argument("--name", required=True)
-    parser.add_argument("--short", type=int, default=0, help="so many tokens fewer than was asked for")
+    parser.add_argument("--short", type=int, default=0, help="number of tokens missing from each answer")
     parser.add_argument("--die-at", type=int, default=0, help="this request kills the server; 0: none")
-    parser.add_argument("--sick", action="store_true", help="is never healthy")
-    parser.add_argument(
-        "--orphan", action="store_true", help="leaves a child in another session that SIGTERM doesn't end"
-    )
+    parser.add_argument("--sick", action="store_true", help="/v1/models answers 503")
+    parser.add_argument("--orphan", action="store_true", help="start a child in another session that ignores SIGTERM")
     options = parser.parse_args()
     prompts = 0
 
@@ -47,7 +45,7 @@ async def main() -> int:
             journal.write(" ".join(map(str, (options.name, *words))) + "\n")
 
     async def health(request: web.Request) -> web.Response:
-        return web.json_response({"data": [{"id": "played"}]}, status=503 if options.sick else 200)
+        return web.json_response({"data": [{"id": "fake"}]}, status=503 if options.sick else 200)
 
     async def complete(request: web.Request) -> web.StreamResponse:
         nonlocal prompts
@@ -82,7 +80,7 @@ async def main() -> int:
     await stop.wait()
     await runner.cleanup()
     note("end")
-    os._exit(0)  # without a word to the child
+    os._exit(0)  # without ending the child
 
 
 if __name__ == "__main__":

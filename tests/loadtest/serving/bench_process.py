@@ -20,3 +20,9 @@ def bench_result(folder: Path, *args: str) -> dict[str, Any]:
     assert done.returncode == 0, done.stderr + done.stdout
     found: dict[str, Any] = json.loads((folder / "result.json").read_text())
     return found
+
+
+def wait_share_line(found: dict[str, Any]) -> str:
+    """The line that a report must have for the saved numbers."""
+    assert 0 < found["accelerator_wait_share"] < 1
+    return f"Accelerator wait share (%): {100 * found['accelerator_wait_share']:.2f}"

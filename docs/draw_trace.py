@@ -47,9 +47,9 @@ def svg(spans: list[Span]) -> str:
         f'<rect width="{width}" height="{height}" fill="white"/>',
     ]
     for index, (role, color) in enumerate(COLORS.items()):
-        x = LEFT + index * 110
-        parts.append(f'<rect x="{x}" y="10" width="12" height="12" fill="{color}"/>')
-        parts.append(f'<text x="{x + 18}" y="21">{role}</text>')
+        left = LEFT + index * 110
+        parts.append(f'<rect x="{left}" y="10" width="12" height="12" fill="{color}"/>')
+        parts.append(f'<text x="{left + 18}" y="21">{role}</text>')
     for index, span in enumerate(spans):
         y = TOP + index * ROW
         x, length = LEFT + (span.start - root.start) * scale, max((span.end - span.start) * scale, 1.0)

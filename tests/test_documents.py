@@ -73,6 +73,14 @@ def test_the_walk_names_functions_that_are_in_their_files() -> None:
     assert missing == []
 
 
+def test_the_walk_names_nothing_that_is_not_in_the_code() -> None:
+    names = re.findall(r"`([A-Za-z_][\w.]*)`", (DOCS / "life-of-a-request.md").read_text())
+    sources = [ROOT / "protos", *(ROOT / package for package in ("services", "engine_core", "kernels", "loadtest"))]
+    texts = [path.read_text() for root in sources for path in root.rglob("*.*") if path.suffix in (".py", ".proto")]
+    known = set(re.findall(r"\w+", "\n".join(texts)))
+    assert sorted({name for name in names if not set(name.split(".")) <= known}) == []
+
+
 def test_every_request_field_is_documented() -> None:
     fields = ChatRequest.model_fields.keys() | CompletionRequest.model_fields.keys()
     text = (DOCS / "requests.md").read_text()

@@ -66,9 +66,14 @@ class Stack(Protocol):
     layers: Sequence[Layer]
 
     def __call__(
-        self, hidden: Tensor, positions: Tensor, caches: Sequence[KvPair], inputs: AttentionInputs, wanted: Tensor
+        self,
+        hidden: Tensor,
+        positions: Tensor,
+        caches: Sequence[KvPair],
+        inputs: AttentionInputs,
+        logits_indices: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """hidden [T, hidden], which is used up, and the S ascending tokens `wanted` [S] int64 -> two of [S, hidden]:
+        """hidden [T, hidden], which is used up, and the S ascending tokens `logits_indices` [S] int64 -> two of [S, hidden]:
         what the last layer adds, and what it is to be added to. Writes keys and values of all T into the caches."""
 
 
@@ -84,7 +89,7 @@ class Ops(Protocol):
         The parts may be mapped files; type and device are those of the first unless given.
         """
 
-    def empty_cache(
+    def allocate_kv_cache(
         self, num_blocks: int, block_size: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device
     ) -> KvPair: ...
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor: ...

@@ -40,14 +40,14 @@ def _draw(logits: Tensor, draws: Draws) -> Tensor:
     """[rows, vocab] -> [rows]: the argmax of the filtered logits plus Gumbel noise, in float64."""
     scaled = logits.double() / to_device(draws["temperature"], torch.float64, logits.device).unsqueeze(1)
     for index, one in enumerate(draws):
-        keep_likely(scaled[index], one)
+        apply_min_p_top_k_top_p(scaled[index], one)
     noise = gumbel_noise(
         draws["seed"].tolist(), draws["choice"].tolist(), draws["index"].tolist(), logits.shape[1], logits.device
     )
     return torch.argmax(scaled + noise, dim=-1)
 
 
-def keep_likely(scores: Tensor, draw: Any) -> None:
+def apply_min_p_top_k_top_p(scores: Tensor, draw: Any) -> None:
     """Min-p (arXiv 2407.01082), then top-k, then top-p (arXiv 1904.09751): -inf for the others, in place on [vocab]."""
     min_p, top_p = float(draw["min_p"]), float(draw["top_p"])
     if min_p > 0.0:

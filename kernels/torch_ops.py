@@ -8,7 +8,7 @@ from torch import Tensor
 from kernels import reference, sampling
 from kernels.interface import AttentionInputs, KvPair, Layer, Stack
 from kernels.plain_cache import plain_cache
-from kernels.stack import OneByOne
+from kernels.stack import EagerStack
 from kernels.torch_matrix import TorchMatrix
 from kernels.weight_parts import joined
 
@@ -20,7 +20,7 @@ POINTWISE_BYTES = 20  # of an element of the reference's wider operands: five co
 class TorchOps:
     name = "torch"
     batch_invariant = False
-    empty_cache = staticmethod(plain_cache)
+    allocate_kv_cache = staticmethod(plain_cache)
     rms_norm = staticmethod(reference.rms_norm)
     add_rms_norm = staticmethod(reference.add_rms_norm)
     rope_and_write = staticmethod(reference.rope_and_write)
@@ -56,7 +56,7 @@ class TorchOps:
         return max(tokens * width * POINTWISE_BYTES, attention)
 
     def stack(self, layers: Sequence[Layer], eps: float, scale: float, cos_sin: Tensor) -> Stack:
-        return OneByOne(self, layers, eps, scale, cos_sin)
+        return EagerStack(self, layers, eps, scale, cos_sin)
 
     def kernel_nanoseconds(self) -> int:
         return 0

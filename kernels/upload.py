@@ -19,21 +19,21 @@ def fill(target: Tensor, parts: Sequence[Tensor]) -> None:
 
     The parts lie on the host.
     """
-    lanes = _Lanes(target.device)
+    copies = _CopyThreads(target.device)
     with ThreadPoolExecutor(THREADS) as threads:
         rows = max(1, PIECE_BYTES // (target.shape[1] * target.element_size()))
         first, pieces = 0, []
         for part in parts:
             for at in range(0, len(part), rows):
                 piece = part[at : at + rows]
-                pieces.append(threads.submit(lanes.copy, target[first : first + len(piece)], piece))
+                pieces.append(threads.submit(copies.copy, target[first : first + len(piece)], piece))
                 first += len(piece)
         for done in pieces:
             done.result()
-    lanes.join()
+    copies.join()
 
 
-class _Lanes:
+class _CopyThreads:
     """Of each thread: a stream, and pinned memory that is free again once the device has fetched the last piece."""
 
     def __init__(self, device: torch.device) -> None:

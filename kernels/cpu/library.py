@@ -56,7 +56,7 @@ class Library(Protocol):
     def stack(
         self, type_: str, layers: int, num_layers: int, tokens: int, heads: int, kv_heads: int, head_dim: int,
         block_size: int, eps: float, scale: float, cos_sin: int, positions: int, slots: int, tables: int,
-        table_stride: int, starts: int, lens: int, requests: int, wanted: int, num_wanted: int, hidden: int,
+        table_stride: int, starts: int, lens: int, requests: int, logits_indices: int, num_logits: int, hidden: int,
         residual: int,
     ) -> None: ...  # fmt: skip
     def draw(

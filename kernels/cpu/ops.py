@@ -10,7 +10,7 @@ from kernels.cpu.library import Library
 from kernels.cpu.matrix import STEP, TYPES, Int8Matrix, PackedMatrix
 from kernels.cpu.stack import CompiledStack, can_run
 from kernels.interface import DRAW, AttentionInputs, Draws, KvPair, Layer, Matrix, Stack
-from kernels.stack import OneByOne
+from kernels.stack import EagerStack
 
 THREAD_BYTES = 4 * 1024**2  # a thread's tiles stay below this
 CANDIDATE_BYTES = 32  # of 16, in a vector that grows by doubling
@@ -30,7 +30,7 @@ class CpuOps:
     def matrix(self, *parts: Tensor, dtype: torch.dtype | None = None, device: torch.device | None = None) -> Matrix:
         return self._matrix(self._library, parts, dtype or parts[0].dtype)
 
-    def empty_cache(
+    def allocate_kv_cache(
         self, num_blocks: int, block_size: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device
     ) -> KvPair:
         """The layout of native/cache.h: both are views of what holds them together."""
@@ -109,7 +109,7 @@ class CpuOps:
     def stack(self, layers: Sequence[Layer], eps: float, scale: float, cos_sin: Tensor) -> Stack:
         if can_run(layers):
             return CompiledStack(self._library, layers, eps, scale, cos_sin)
-        return OneByOne(self, layers, eps, scale, cos_sin)
+        return EagerStack(self, layers, eps, scale, cos_sin)
 
     def draw(self, logits: Tensor, raw: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
         rows, vocab = logits.shape

@@ -45,7 +45,12 @@ class CompiledStack:
                 place["query_norm"], place["key_norm"] = (norm.data_ptr() for norm in layer.head_norms)
 
     def __call__(
-        self, hidden: Tensor, positions: Tensor, caches: Sequence[KvPair], inputs: AttentionInputs, wanted: Tensor
+        self,
+        hidden: Tensor,
+        positions: Tensor,
+        caches: Sequence[KvPair],
+        inputs: AttentionInputs,
+        logits_indices: Tensor,
     ) -> tuple[Tensor, Tensor]:
         self._table["cache"] = [keys.data_ptr() for keys, _ in caches]
         keys, values = caches[0]
@@ -58,9 +63,9 @@ class CompiledStack:
             int(self._table[0]["out"]["k"]) // head_dim, kv_heads, head_dim, block_size, self._eps, self._scale,
             self._cos_sin.data_ptr(), positions.data_ptr(), inputs.slot_mapping.data_ptr(), tables.data_ptr(),
             tables.stride(0), inputs.query_start_loc.data_ptr(), inputs.seq_lens.data_ptr(), len(inputs.seq_lens),
-            wanted.data_ptr(), len(wanted), hidden.data_ptr(), residual.data_ptr(),
+            logits_indices.data_ptr(), len(logits_indices), hidden.data_ptr(), residual.data_ptr(),
         )  # fmt: skip
-        return hidden[: len(wanted)], residual[: len(wanted)]
+        return hidden[: len(logits_indices)], residual[: len(logits_indices)]
 
 
 def can_run(layers: Sequence[Layer]) -> bool:

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.gpu.attention_tiling import Tiling, num_parts, tiling_of
+from kernels.gpu.attention_tiling import Tiling, choose_num_splits, tiling_of
 
 MERGED_AT_ONCE = 8  # segments whose loads are under way together
 NO_WINDOW = 2**30  # tokens: longer than any request
@@ -258,10 +258,10 @@ def paged_attention(
     num_heads, head_dim = query.shape[1:]
     kv_heads = key_cache.shape[2]
     tiling = tiling_of(query.dtype, head_dim, num_heads // kv_heads)
-    parts = num_parts(seq_lens.shape[0], kv_heads) if max_query_len == 1 else 1
+    num_splits = choose_num_splits(seq_lens.shape[0], kv_heads) if max_query_len == 1 else 1
     return attend(
         query, key_cache, value_cache, block_tables, query_start_loc, seq_lens, max_query_len, max_seq_len, scale,
-        window, tiling, parts,
+        window, tiling, num_splits,
     )  # fmt: skip
 
 
@@ -277,7 +277,7 @@ def attend(
     scale: float,
     window: int,
     tiling: Tiling,
-    parts: int,
+    num_splits: int,
 ) -> Tensor:
     """paged_attention by a tiling and in so many parts, of which more than one are for single queries only."""
     num_tokens, num_heads, head_dim = query.shape
@@ -286,8 +286,8 @@ def attend(
     assert query.stride()[1:] == (head_dim, 1)
     assert tiling.segment % tiling.keys == 0
     num_segments = triton.cdiv(max_seq_len, tiling.segment)
-    parts = max(1, min(parts, num_segments))
-    split = parts > 1
+    num_splits = max(1, min(num_splits, num_segments))
+    split = num_splits > 1
     assert max_query_len == 1 or not split
     queries = tiling.rows // group
     search = max_query_len > queries
@@ -299,7 +299,7 @@ def attend(
     )
     block_d = max(16, triton.next_power_of_2(head_dim))
     scale, windowed, window = scale * math.log2(math.e), window > 0, window or NO_WINDOW
-    _attention_kernel[(tiles * kv_heads, parts)](
+    _attention_kernel[(tiles * kv_heads, num_splits)](
         query, key_cache, value_cache, block_tables, query_start_loc, seq_lens, out,
         part_best, part_sum, part_acc,
         scale, window, block_tables.stride(0), query.stride(0), key_cache.stride(0), key_cache.stride(1), kv_heads,

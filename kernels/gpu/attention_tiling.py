@@ -37,7 +37,7 @@ def tiling_of(dtype: torch.dtype, head_dim: int, group: int) -> Tiling:
     return Tiling(max(rows, triton.next_power_of_2(group)), keys, SEGMENT, 8 if wide else 4, 3)
 
 
-def num_parts(requests: int, kv_heads: int) -> int:
+def choose_num_splits(requests: int, kv_heads: int) -> int:
     """How many programs share a decoding request's segments of one KV head."""
     return max(1, PROGRAMS // (requests * kv_heads))
 

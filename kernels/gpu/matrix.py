@@ -39,17 +39,17 @@ class EightBitMatrix:
     """
 
     def __init__(self, numbers: Tensor, scales: Tensor, dtype: torch.dtype) -> None:
-        self.numbers, self.scales, self._dtype = numbers.contiguous(), scales, dtype
+        self.qweight, self.scales, self._dtype = numbers.contiguous(), scales, dtype
         self.schedule = schedule_for(numbers.shape[0], numbers.shape[1], dtype)
 
     def product(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         assert x.dtype == self._dtype
-        return product(x, self.numbers, self.scales, self.schedule, dtype or x.dtype)
+        return product(x, self.qweight, self.scales, self.schedule, dtype or x.dtype)
 
     def rows(self, ids: Tensor) -> Tensor:
         """As near as they come."""
         # As bytes, for torch does not take rows of every type.
-        taken = self.numbers.view(torch.uint8)[ids].view(self.numbers.dtype)
+        taken = self.qweight.view(torch.uint8)[ids].view(self.qweight.dtype)
         return (taken.float() * self.scales[ids, None]).to(self._dtype)
 
 

@@ -9,13 +9,13 @@ from kernels.gpu import activation, attention, attention_tiling, linear, norm, r
 from kernels.gpu.matrix import matrix_of
 from kernels.interface import AttentionInputs, KvPair, Layer, Matrix, Stack
 from kernels.plain_cache import plain_cache
-from kernels.stack import OneByOne
+from kernels.stack import EagerStack
 from kernels.torch_matrix import TorchMatrix
 from kernels.weight_parts import joined
 
 
 class TritonOps:
-    empty_cache = staticmethod(plain_cache)
+    allocate_kv_cache = staticmethod(plain_cache)
     rms_norm = staticmethod(norm.rms_norm)
     add_rms_norm = staticmethod(norm.add_rms_norm)
     rope_and_write = staticmethod(rope.rope_and_write)
@@ -50,7 +50,7 @@ class TritonOps:
         )
 
     def stack(self, layers: Sequence[Layer], eps: float, scale: float, cos_sin: Tensor) -> Stack:
-        return OneByOne(self, layers, eps, scale, cos_sin)
+        return EagerStack(self, layers, eps, scale, cos_sin)
 
     def kernel_nanoseconds(self) -> int:
         return 0

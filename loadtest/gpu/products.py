@@ -83,7 +83,7 @@ def tile_times(
 ) -> list[str]:
     """The fastest first: of all tiles and both orders of programs."""
     matrix = weight_for(device, n, k, form)
-    weight, scales = (matrix.weight, None) if isinstance(matrix, TritonMatrix) else (matrix.numbers, matrix.scales)
+    weight, scales = (matrix.weight, None) if isinstance(matrix, TritonMatrix) else (matrix.qweight, matrix.scales)
     x = torch.randn(rows, k, dtype=DTYPE, device=device)
     found: list[tuple[float, str]] = []
     for schedule in sorted(schedules):

@@ -21,8 +21,8 @@ class BlockTables:
         self._shared = device.shares_memory
         self.on_device: Tensor = torch.from_numpy(self._host)
         if not self._shared:
-            self.on_device = torch.zeros(self._host.shape, dtype=torch.int32, device=device.place)
-        self._news: list[Ints] = []
+            self.on_device = torch.zeros(self._host.shape, dtype=torch.int32, device=device.torch_device)
+        self._pending: list[Ints] = []
 
     def clear(self, slot: int) -> None:
         self._lengths[slot] = 0
@@ -40,18 +40,20 @@ class BlockTables:
         self._host[owners, places] = block_ids
         self._lengths[slots] += counts
         if not self._shared:
-            self._news.append(np.stack((owners, places, block_ids)))
+            self._pending.append(np.stack((owners, places, block_ids)))
 
-    def room(self, slots: Ints) -> npt.NDArray[np.int64]:
+    def num_blocks(self, slots: Ints) -> npt.NDArray[np.int64]:
         """Blocks that each of the slots has."""
         return self._lengths[slots]
 
-    def tell_device(self) -> None:
+    def copy_to_device(self) -> None:
         """Before the kernels that look. Does not wait."""
-        if self._news:
-            slots, places, block_ids = to_device(np.concatenate(self._news, axis=1), torch.int64, self.on_device.device)
+        if self._pending:
+            slots, places, block_ids = to_device(
+                np.concatenate(self._pending, axis=1), torch.int64, self.on_device.device
+            )
             self.on_device.index_put_((slots, places), block_ids.int())
-            self._news.clear()
+            self._pending.clear()
 
     def blocks(self, slots: npt.NDArray[np.integer], places: npt.NDArray[np.integer]) -> Ints:
         found: Ints = self._host[slots, places]

@@ -21,7 +21,7 @@ from services.worker.phases import Phases
 from services.worker.plan_check import PlanCheck
 from services.worker.sampler import MAX_LOGPROBS
 
-MORE_GRAPHS = 3  # from which is estimated what the others take
+MEASURED_GRAPHS = 3  # from which is estimated what the others take
 CACHE_ROUNDING = 2 * 2**20  # bytes: what torch's allocator may add to each tensor of the KV cache
 
 
@@ -38,7 +38,7 @@ def build_runner(
     step = step_bytes(config, dtype, decoder.ops, options, limits, graphs=bool(trial.graph_sizes))
     if trial.compiles:
         # The larger one: who computes knows nothing of drivers, and who tries does not try every shape.
-        step = max(step, tried_bytes(decoder, options, limits, trial)) + 2 * config.num_layers * CACHE_ROUNDING
+        step = max(step, profiled_peak_bytes(decoder, options, limits, trial)) + 2 * config.num_layers * CACHE_ROUNDING
         phases.done("first steps")
     memory = plan_memory(config, dtype, decoder.device, options, limits, step)
     shape = shape_kv_cache(config, dtype, options.block_size, memory.budget, options.max_model_len, limits.max_num_seqs)
@@ -49,8 +49,8 @@ def build_runner(
         runner = make_runner(decoder, limits, shape, device or device_of(decoder))
     except (OSError, torch.OutOfMemoryError) as error:
         raise ModelError(f"a KV cache of {kv_bytes} bytes cannot be had: lower --kv-cache-memory-bytes") from error
-    memory.tell(kv_bytes)
-    runner.record()  # the largest graph, in whose memory the others find room
+    memory.log_summary(kv_bytes)
+    runner.capture_next_graph()  # the largest graph, in whose memory the others find room
     phases.done("KV cache")
     return runner, shape
 
@@ -60,7 +60,7 @@ def device_of(decoder: Decoder) -> Device:
 
 
 def make_runner(decoder: Decoder, limits: BatchLimits, shape: KvCacheShape, device: Device) -> ModelRunner:
-    cache = decoder.empty_cache(shape.num_blocks, shape.block_size)
+    cache = decoder.allocate_kv_cache(shape.num_blocks, shape.block_size)
     batch = InputBatch(limits.max_num_seqs, shape.max_model_len, shape.block_size, device)
     tokens = limits.max_num_batched_tokens
     forward = Forward(decoder, cache, batch, device, tokens, shape.max_model_len, shape.block_size)
@@ -76,20 +76,20 @@ def make_runner(decoder: Decoder, limits: BatchLimits, shape: KvCacheShape, devi
     return ModelRunner(decoder, batch, forward, device, check)
 
 
-def tried_bytes(decoder: Decoder, options: WorkerOptions, limits: BatchLimits, device: Device) -> int:
+def profiled_peak_bytes(decoder: Decoder, options: WorkerOptions, limits: BatchLimits, device: Device) -> int:
     """What the largest steps and all graphs take, seen from outside: with a KV cache of one block, which all requests
     share. Afterwards whatever is compiled at first use is. Raises ModelError when memory does not suffice."""
     length = request_length(decoder.config, options.max_model_len)
-    device.release()
-    before = device.taken_bytes()
+    device.release_cached_memory()
+    before = device.used_bytes()
     try:
         runner = make_runner(decoder, limits, KvCacheShape(1, options.block_size, length), device)
-        runner.try_out()
-        after = device.taken_bytes()
+        runner.profile_run()
+        after = device.used_bytes()
         # More graphs find room in the memory of those that there are: what they take is the driver's.
-        num_more = sum(runner.record() for _ in range(min(MORE_GRAPHS, runner.num_missing)))
-        each = (device.taken_bytes() - after) / max(1, num_more)
-        return int(after + each * (num_more + runner.num_missing)) - before
+        num_more = sum(runner.capture_next_graph() for _ in range(min(MEASURED_GRAPHS, runner.num_missing_graphs)))
+        each = (device.used_bytes() - after) / max(1, num_more)
+        return int(after + each * (num_more + runner.num_missing_graphs)) - before
     except RuntimeError as error:
         if not out_of_memory(error):
             raise

@@ -22,7 +22,7 @@ from services.worker.slots import SlotTable
 Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
 Number = TypeVar("Number", np.int32, np.int64)
-NOWHERE = -1  # the slot of a token whose KV is written nowhere
+PADDING_SLOT = -1  # the slot of a token whose KV is written nowhere
 
 
 @dataclass(frozen=True)
@@ -35,15 +35,15 @@ class StepInputs:
     request_slots: Ints  # [R]
     query_start_loc: Ints  # [R + 1]
     seq_lens: Ints  # [R]
-    wanted: Longs  # [S]: which of the T tokens give logits
+    logits_indices: Longs  # [S]: which of the T tokens give logits
     sampled_slots: Longs  # [S]
-    sampled_places: Longs  # [S]: where in the slot the new token goes
+    sampled_positions: Longs  # [S]: where in the slot the new token goes
     output_indices: Longs  # [S]
 
     @property
     def is_decode(self) -> bool:
         """Whether every request computes one token and samples the next."""
-        return len(self.positions) == len(self.request_slots) == len(self.wanted)
+        return len(self.positions) == len(self.request_slots) == len(self.logits_indices)
 
     def padded(self, count: int) -> "StepInputs":
         """As many requests of one token each, with ones that read and write nothing behind these; `is_decode` holds."""
@@ -55,18 +55,18 @@ class StepInputs:
         return StepInputs(
             fill(self.token_slots, 0),
             fill(self.positions, 0),
-            fill(self.slot_mapping, NOWHERE),
+            fill(self.slot_mapping, PADDING_SLOT),
             fill(self.request_slots, 0),
             np.arange(count + 1, dtype=np.int32),
             fill(self.seq_lens, 0),
             np.arange(count),
             self.sampled_slots,
-            self.sampled_places,
+            self.sampled_positions,
             self.output_indices,
         )
 
 
-def trial_inputs(count: int, longest: int, block_size: int) -> StepInputs:
+def dummy_inputs(count: int, longest: int, block_size: int) -> StepInputs:
     """Requests of `count` tokens together and `longest` each, all in slot 0, whose KV goes to block 0: to try kernels
     before there are requests."""
     starts = np.append(np.arange(0, count, longest), count).astype(np.int32)
@@ -79,14 +79,14 @@ def trial_inputs(count: int, longest: int, block_size: int) -> StepInputs:
         request_slots=np.zeros_like(lens),
         query_start_loc=starts,
         seq_lens=lens,
-        wanted=first,
+        logits_indices=first,
         sampled_slots=first,
-        sampled_places=first,
+        sampled_positions=first,
         output_indices=first,
     )
 
 
-def no_inputs() -> StepInputs:
+def empty_inputs() -> StepInputs:
     """Of no requests: what a batch of padding is made of."""
     none, few = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32)
     return StepInputs(none, none, none, few, np.zeros(1, dtype=np.int32), few, none, none, none, none)
@@ -96,11 +96,11 @@ class InputBatch:
     def __init__(self, max_num_seqs: int, max_model_len: int, block_size: int, device: Device) -> None:
         self.slots = SlotTable(max_num_seqs)
         # [slots, tokens] int32; one place more than a request has, for a token that is drawn beyond its end
-        self.token_ids = torch.zeros(max_num_seqs, max_model_len + 1, dtype=torch.int32, device=device.place)
+        self.token_ids = torch.zeros(max_num_seqs, max_model_len + 1, dtype=torch.int32, device=device.torch_device)
         self.num_tokens = np.zeros(max_num_seqs, dtype=np.int64)  # known: prompt plus output
         self.tables = BlockTables(max_num_seqs, -(-max_model_len // block_size), device)
         self._block_size = block_size
-        self._place = device.place
+        self._place = device.torch_device
         self._last_step_id: int | None = None
 
     def append(self, inputs: StepInputs, slots: Tensor, places: Tensor, token_ids: Tensor) -> None:
@@ -140,7 +140,7 @@ class InputBatch:
     def _inputs(self, plan: StepPlan, slots: Ints) -> StepInputs:
         num_new, computed = unpack_i32(plan.num_new_tokens), unpack_i32(plan.num_computed_tokens)
         ends = computed + num_new
-        if (ends > self.num_tokens[slots]).any() or (ends > self.tables.room(slots) * self._block_size).any():
+        if (ends > self.num_tokens[slots]).any() or (ends > self.tables.num_blocks(slots) * self._block_size).any():
             raise BadMessage(f"plan {plan.step_id} computes tokens that are not known, or have no block")
         starts = np.zeros(len(slots) + 1, dtype=np.int32)
         np.cumsum(num_new, out=starts[1:])
@@ -157,8 +157,8 @@ class InputBatch:
             request_slots=slots,
             query_start_loc=starts,
             seq_lens=ends,
-            wanted=starts[1:][sampled].astype(np.int64) - 1,
+            logits_indices=starts[1:][sampled].astype(np.int64) - 1,
             sampled_slots=sampled_slots,
-            sampled_places=self.num_tokens[sampled_slots],
+            sampled_positions=self.num_tokens[sampled_slots],
             output_indices=unpack_i32(plan.output_indices)[sampled].astype(np.int64),
         )

@@ -39,7 +39,7 @@ class Memory:
     free: int
     budget: int
 
-    def tell(self, kv_cache: int) -> None:
+    def log_summary(self, kv_cache: int) -> None:
         parts = {"weights": self.weights, "the largest step": self.step, "KV cache": kv_cache}
         told = ", ".join(f"{name} {size / 1e9:.2f} GB" for name, size in parts.items())
         log.info("memory: %s; %.2f GB are kept free", told, (self.free - self.step - kv_cache) / 1e9)

@@ -29,7 +29,7 @@ from services.worker.sampler import (
 )
 
 Ints = npt.NDArray[np.integer]
-TRIAL_ROWS = (1, 17, 65, 2**31)  # sampled at once: products of few rows, of some, of many, of all
+PROFILE_ROWS = (1, 17, 65, 2**31)  # sampled at once: products of few rows, of some, of many, of all
 GREEDY = SamplingParams(max_tokens=1, temperature=0.0)
 EVERYTHING = SamplingParams(
     max_tokens=1, temperature=1.0, top_p=0.9, top_k=50, min_p=0.001, repetition_penalty=1.1, presence_penalty=0.1,
@@ -67,33 +67,33 @@ class ModelRunner:
         before it; afterwards no other can."""
         self._check(plan)
         inputs = self._batch.apply(plan)
-        began = self._device.mark()
-        hidden, sent = self._forward.run(inputs)
+        began = self._device.record_event()
+        hidden, device_inputs = self._forward.run(inputs)
         sampled = sample(self._decoder.logits(hidden), self._rows(inputs), self._decoder.ops)
         handles = self._batch.slots.handles[inputs.sampled_slots]
-        self._batch.append(inputs, sent.sampled_slots, sent.sampled_places, sampled.token_ids)
+        self._batch.append(inputs, device_inputs.sampled_slots, device_inputs.sampled_positions, sampled.token_ids)
         on_host = sampled.to_host()
-        return Launched(plan, handles, inputs.output_indices, on_host, began, self._device.mark())
+        return Launched(plan, handles, inputs.output_indices, on_host, began, self._device.record_event())
 
     @torch.inference_mode()
-    def try_out(self) -> None:
+    def profile_run(self) -> None:
         """Runs the largest steps, and smaller ones that other kernels compute, before there are requests."""
-        hidden = self._forward.try_out()
-        for count in sorted({min(rows, self._forward.max_rows) for rows in TRIAL_ROWS}):
+        hidden = self._forward.profile_run()
+        for count in sorted({min(rows, self._forward.max_rows) for rows in PROFILE_ROWS}):
             logits = self._decoder.logits(hidden.expand(count, -1).contiguous())
             for sampling in (GREEDY, EVERYTHING):
-                sample(logits, self._trial_rows(sampling, count), self._decoder.ops).to_host()
-        self._device.mark().wait()
+                sample(logits, self._dummy_rows(sampling, count), self._decoder.ops).to_host()
+        self._device.record_event().synchronize()
 
     @property
-    def num_missing(self) -> int:
+    def num_missing_graphs(self) -> int:
         """Of sizes of batches that the device is not ready for."""
-        return len(self._forward.missing)
+        return len(self._forward.missing_graph_sizes)
 
     @torch.inference_mode()
-    def record(self) -> bool:
+    def capture_next_graph(self) -> bool:
         """Readies the device for one more size of batches; False when it is ready for all. For idle moments."""
-        return self._forward.record()
+        return self._forward.capture_next_graph()
 
     def kernel_nanoseconds(self, launched: Launched) -> int:
         """The time that a plan which is done kept the device busy."""
@@ -101,7 +101,7 @@ class ModelRunner:
 
     def collect(self, launched: Launched) -> StepResult:
         """Waits for the plan. A row whose logits are not numbers ends its own request; the others never notice."""
-        launched.done.wait()
+        launched.done.synchronize()
         sampled, handles = launched.sampled, launched.handles
         healthy = sampled.healthy.numpy()
         good = slice(None) if healthy.all() else healthy
@@ -119,7 +119,7 @@ class ModelRunner:
             errors=[(handle, "the model's output is not a number") for handle in handles[~healthy].tolist()],
         )
 
-    def _trial_rows(self, sampling: SamplingParams, count: int) -> SampleRows:
+    def _dummy_rows(self, sampling: SamplingParams, count: int) -> SampleRows:
         """As if each were a request of full length."""
         draws = np.array([draw_of(sampling, 0, 0, 0)] * count, dtype=DRAW)
         num_top = NO_LOGPROBS if sampling.logprobs is None else sampling.logprobs
@@ -132,7 +132,7 @@ class ModelRunner:
         draws = self._batch.slots.draws[slots]
         draws["index"] = indices
         adjusted = {
-            row: self._adjusted_row(int(slots[row]), int(inputs.sampled_places[row]), int(indices[row]))
+            row: self._adjusted_row(int(slots[row]), int(inputs.sampled_positions[row]), int(indices[row]))
             for row in self._batch.slots.adjusted(slots, indices)
         }
         return SampleRows(draws, self._batch.slots.num_top[slots], adjusted)

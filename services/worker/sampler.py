@@ -106,10 +106,10 @@ def _adjust_logits(logits: Tensor, rows: dict[int, AdjustedRow]) -> Tensor:
     for indices in _groups(penalised, max(longest, logits.shape[1])):
         places = to_device(indices, torch.int64, logits.device)
         own = adjusted[places]
-        _penalise(own, [rows[index] for index in indices])
+        _apply_penalties(own, [rows[index] for index in indices])
         adjusted.index_copy_(0, places, own)
     if masked:
-        _mask_stops(adjusted, masked)
+        _apply_min_tokens(adjusted, masked)
     return adjusted
 
 
@@ -122,7 +122,7 @@ def has_penalty(sampling: SamplingParams) -> bool:
     return sampling.repetition_penalty != 1.0 or sampling.presence_penalty != 0.0 or sampling.frequency_penalty != 0.0
 
 
-def _penalise(logits: Tensor, rows: list[AdjustedRow]) -> None:
+def _apply_penalties(logits: Tensor, rows: list[AdjustedRow]) -> None:
     """In place on [rows, vocab]. Repetition counts prompt and output (arXiv 1909.05858), the other two only the output
     (https://platform.openai.com/docs/api-reference/chat/create). What a row has not asked for leaves its bits alone."""
 
@@ -153,7 +153,7 @@ def _count(token_ids: list[Tensor], logits: Tensor) -> Tensor:
     return counts
 
 
-def _mask_stops(logits: Tensor, rows: list[tuple[int, AdjustedRow]]) -> None:
+def _apply_min_tokens(logits: Tensor, rows: list[tuple[int, AdjustedRow]]) -> None:
     """In place on [rows, vocab]: in the given ones no token that ends the answer, for min_tokens are not reached."""
     places = [
         index * logits.shape[1] + token_id

@@ -28,7 +28,7 @@ from services.worker.telemetry import StepSpans, WorkerMetrics
 from services.worker.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
-AGAIN_SECONDS = 2.0  # after which a worker comes again to an engine that refused it, or that it cannot follow
+RETRY_SECONDS = 2.0  # after which a worker comes again to an engine that refused it, or that it cannot follow
 
 
 def main(options: WorkerOptions) -> int:
@@ -67,15 +67,15 @@ def _run(options: WorkerOptions, secret: ClusterSecret | None, metrics: WorkerMe
                 model = _load(options)
                 phases.done("weights")
             # Nobody here keeps the runner: the next engine's KV cache takes the memory of this one's.
-            _follow(link, _register(link, model, options, phases), metrics, spans)
+            _run_plans(link, _register(link, model, options, phases), metrics, spans)
         except EngineRefused as refused:
-            log.warning("%s; asking again in %.0f s", refused, AGAIN_SECONDS)
-            pause = AGAIN_SECONDS
+            log.warning("%s; asking again in %.0f s", refused, RETRY_SECONDS)
+            pause = RETRY_SECONDS
         except EngineGone as gone:
             log.warning("%s: waiting for the next one", gone)
         except BadMessage as error:
-            log.error("the engine breaks the protocol (%s): beginning anew in %.0f s", error, AGAIN_SECONDS)
-            pause = AGAIN_SECONDS
+            log.error("the engine breaks the protocol (%s): beginning anew in %.0f s", error, RETRY_SECONDS)
+            pause = RETRY_SECONDS
         finally:
             metrics.registered.clear()
             link.close()
@@ -98,23 +98,23 @@ def _load(options: WorkerOptions) -> LoadedModel:
     return load_model(path, options)
 
 
-def _follow(link: EngineLink, runner: ModelRunner, metrics: WorkerMetrics, spans: StepSpans) -> None:
+def _run_plans(link: EngineLink, runner: ModelRunner, metrics: WorkerMetrics, spans: StepSpans) -> None:
     """Runs plans. Raises EngineGone."""
     metrics.registered.set()
     watchdog = Watchdog()
     try:
-        _run_plans(link, runner, metrics, spans, watchdog)
+        _step_loop(link, runner, metrics, spans, watchdog)
     finally:
         watchdog.watch(0)
 
 
-def _run_plans(
+def _step_loop(
     link: EngineLink, runner: ModelRunner, metrics: WorkerMetrics, spans: StepSpans, watchdog: Watchdog
 ) -> None:
     launched: deque[tuple[Launched, int]] = deque()  # with the moment at which each began
     while True:
         # A result goes up as soon as it is there; meanwhile the next plan is queued behind the one that runs.
-        if launched and launched[0][0].done.passed():
+        if launched and launched[0][0].done.query():
             step, began = launched.popleft()
             result = runner.collect(step)
             ended = now()
@@ -124,7 +124,7 @@ def _run_plans(
             spans.step(step.plan, began, ended)
             continue
         plan = link.poll_plan()
-        if plan is None and not launched and not runner.record():
+        if plan is None and not launched and not runner.capture_next_graph():
             plan = link.next_plan()
         if plan is not None:
             began = now()

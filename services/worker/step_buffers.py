@@ -25,10 +25,10 @@ class StepBuffers:
     def __init__(self, device: Device, num_bytes: int) -> None:
         self._device = device
         count = 1 if device.shares_memory else IN_FLIGHT
-        self._staging = [_Staging(device.staging(num_bytes)) for _ in range(count)]
+        self._staging = [_Staging(device.staging_buffer(num_bytes)) for _ in range(count)]
         self._memory = self._staging[0].memory
         if not device.shares_memory:
-            self._memory = torch.empty(num_bytes, dtype=torch.uint8, device=device.place)
+            self._memory = torch.empty(num_bytes, dtype=torch.uint8, device=device.torch_device)
         self._next = 0
 
     def send(self, arrays: list[npt.NDArray[np.integer]]) -> list[Tensor]:
@@ -36,7 +36,7 @@ class StepBuffers:
         staging = self._staging[self._next]
         self._next = (self._next + 1) % len(self._staging)
         if staging.fetched is not None:
-            staging.fetched.wait()
+            staging.fetched.synchronize()
         on_host, places, end = staging.memory.numpy(), [], 0
         for array in arrays:
             places.append((end, end + array.nbytes))
@@ -44,7 +44,7 @@ class StepBuffers:
             end += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
         if not self._device.shares_memory:
             self._memory[:end].copy_(staging.memory[:end], non_blocking=True)
-            staging.fetched = self._device.mark()
+            staging.fetched = self._device.record_event()
         return [
             self._memory[first:last].view(_TYPES[array.dtype]).view(array.shape)
             for array, (first, last) in zip(arrays, places, strict=True)

@@ -28,13 +28,13 @@ class Weights:
         self._tensors = tensors
         self._total = max(1, sum(tensor.nbytes for tensor in tensors.values()))
         self._taken = 0
-        self._told = time.monotonic()
+        self._logged_at = time.monotonic()
 
     def take(self, name: str) -> Tensor:
         tensor = self._tensors.pop(name)
         self._taken += tensor.nbytes
-        if time.monotonic() - self._told >= PROGRESS_SECONDS:
-            self._told = time.monotonic()
+        if time.monotonic() - self._logged_at >= PROGRESS_SECONDS:
+            self._logged_at = time.monotonic()
             log.info("loading weights: %d%% of %.1f GB", 100 * self._taken // self._total, self._total / 1e9)
         return tensor
 

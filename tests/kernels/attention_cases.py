@@ -29,8 +29,8 @@ class AttentionCase:
     def triton(self) -> Tensor:
         return attention.paged_attention(*self.arguments(), self.window)
 
-    def by(self, tiling: Tiling, parts: int) -> Tensor:
-        return attention.attend(*self.arguments(), self.window, tiling, parts)
+    def by(self, tiling: Tiling, num_splits: int) -> Tensor:
+        return attention.attend(*self.arguments(), self.window, tiling, num_splits)
 
     def arguments(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, int, int, float]:
         starts, lens = self.places()
@@ -153,7 +153,7 @@ def check_cuts_of_attention(
     tile: int | None = None,
     segment: int | None = None,
 ) -> float:
-    """A token's result has the same bits however its prompt is cut, alone or beside others; single ones in parts."""
+    """A token's result has the same bits however its prompt is cut, alone or beside others; also with KV splits."""
     lens = [(length, 0), (1, -1), (5, 40)]
     case = attention_case(device, dtype, lens, kv_heads, group, head_dim, block_size, window=window)
     tiling = tiled(case, tile, segment)
@@ -187,5 +187,5 @@ def check_splits_of_attention(
     within = case.by(tiling, 1)[rows]
     assert torch.isfinite(within).all(), "not a number"
     for count in range(1, -(-max(case.seq_lens) // tiling.segment) + 1):
-        assert same_bits(decode.by(tiling, count), within), f"{count} parts differ"
+        assert same_bits(decode.by(tiling, count), within), f"{count} splits differ"
     return 0.0

@@ -75,7 +75,7 @@ def check_paths_of_linear(
     """Every tile, with segments beside each other and one after the other: the same bits, for every number of them."""
     x = strided(device, dtype, rows, k, seed=seed)
     matrix, twin = weight_and_twin(device, dtype, n, k, quantization, seed + 1)
-    weight, scales = (matrix.weight, None) if isinstance(matrix, TritonMatrix) else (matrix.numbers, matrix.scales)
+    weight, scales = (matrix.weight, None) if isinstance(matrix, TritonMatrix) else (matrix.qweight, matrix.scales)
     tiles = [linear.FEW, linear.SOME] + [linear.MANY] * (dtype != torch.float32)
     block_k, worst, counts = linear.STEP_BYTES // dtype.itemsize, 0.0, set()
     num_steps = -(-k // block_k)

@@ -48,7 +48,7 @@ def ops(library: Library) -> CpuOps:
 def in_cpu_layout(ops: CpuOps, keys: Tensor, values: Tensor) -> KvPair:
     """From [blocks, block_size, heads, head_dim] to the layout of kernels/cpu/native/cache.h."""
     blocks, block_size, heads, head_dim = keys.shape
-    laid = ops.empty_cache(blocks, block_size, heads, head_dim, keys.dtype, CPU)
+    laid = ops.allocate_kv_cache(blocks, block_size, heads, head_dim, keys.dtype, CPU)
     step = STEP[keys.dtype]
     laid[0].copy_(keys.unflatten(3, (-1, step)).permute(0, 2, 3, 1, 4))
     paired = F.pad(values, (0, 0, 0, 0, 0, -block_size % step), value=1).unflatten(1, (-1, step))

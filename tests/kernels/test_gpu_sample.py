@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kernels.gpu import sample
 from kernels.interface import DRAW
-from kernels.sampling import keep_likely
+from kernels.sampling import apply_min_p_top_k_top_p
 from tests.kernels.draw_cases import FILTERS, HOT, check_draw, draws_of, logits_of
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -75,7 +75,7 @@ def test_of_equal_logits_the_lowest_ids_are_kept(kind: tuple[float, float, float
     logits = torch.zeros(9)
     logits[[1, 4]] = -20.0
     scores = logits.double()
-    keep_likely(scores, draws_of([kind])[0])
+    apply_min_p_top_k_top_p(scores, draws_of([kind])[0])
     expected = torch.isfinite(scores).nonzero().flatten().tolist()
     assert 2 < len(expected) < 7
     assert kept(logits, kind, 24) == set(expected)
@@ -122,7 +122,7 @@ def test_at_the_edge_of_top_p_only_a_rounding_decides() -> None:
     """Masses that add up to just top_p: the twin's cumulative sum may fall on either side, the kernel's does not."""
     logits, kind = torch.zeros(10), (1.0, 0.3, 0.0, 0)
     tokens, scores = kept(logits, kind, 30), logits.double()
-    keep_likely(scores, draws_of([kind])[0])
+    apply_min_p_top_k_top_p(scores, draws_of([kind])[0])
     assert tokens == set(range(len(tokens))) and abs(len(tokens) - 3) <= 1
     assert abs(int(torch.isfinite(scores).sum()) - 3) <= 1
 

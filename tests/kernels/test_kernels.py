@@ -216,7 +216,7 @@ def test_attention_as_it_is_served(window: int) -> None:
     lens = [(1, 600), (1, -1), (1, 255), (1, 256)]
     case = attention_cases.attention_case(DEVICE, torch.bfloat16, lens, 1, 2, 16, 16, window=window)
     out = case.triton()
-    assert attention_tiling.num_parts(4, 1) > 1 and attention_cases.same_bits(out, case.by(case.tiling(), 1))
+    assert attention_tiling.choose_num_splits(4, 1) > 1 and attention_cases.same_bits(out, case.by(case.tiling(), 1))
     assert not out[1].any()
     cases.share_of(out, case.twin(), cases.tolerance(case.twin(), floor=0.25))
 
@@ -243,6 +243,6 @@ def test_what_the_workspace_of_attention_takes() -> None:
         taken = max(
             rows * heads * -(-length // attention_tiling.SEGMENT) * (head_dim + 2) * 4
             for rows in range(tokens + 1)
-            if rows and attention_tiling.num_parts(rows, kv_heads) > 1
+            if rows and attention_tiling.choose_num_splits(rows, kv_heads) > 1
         )
         assert taken == attention_tiling.scratch_bytes(tokens, heads, kv_heads, head_dim, length)

@@ -15,11 +15,11 @@ from pathlib import Path
 from engine_core.step_plan import SamplingParams
 from engine_core.worker_messages import BatchLimits
 from services.options.declarations import WorkerOptions
-from services.worker.building import tried_bytes
+from services.worker.building import profiled_peak_bytes
 from services.worker.loading import load_model
 from services.worker.memory import step_bytes
+from tests.worker.fake_graph_device import FakeGraphDevice
 from tests.worker.in_process import InProcess
-from tests.worker.replays import Replays
 
 EVERYTHING = SamplingParams(
     max_tokens=3, temperature=1.0, top_p=0.9, top_k=50, min_p=0.001, repetition_penalty=1.1, presence_penalty=0.1,
@@ -40,16 +40,16 @@ def release() -> None:
     Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins anew
 
 
-class Measured(Replays):
+class Measured(FakeGraphDevice):
     """A device whose allocator keeps what it had at its peak."""
 
     def __init__(self) -> None:
         super().__init__(())
 
-    def taken_bytes(self) -> int:
+    def used_bytes(self) -> int:
         return status_bytes("VmHWM")
 
-    def release(self) -> None:
+    def release_cached_memory(self) -> None:
         release()
 
 
@@ -62,7 +62,7 @@ def main(argv: list[str]) -> None:
     )  # fmt: skip
     model = load_model(path, options)
     if "--tried" in argv:
-        sys.stdout.write(f"{tried_bytes(model.decoder, options, limits, Measured())}\n")
+        sys.stdout.write(f"{profiled_peak_bytes(model.decoder, options, limits, Measured())}\n")
         return
     release()
     before = status_bytes("VmRSS")

@@ -13,19 +13,19 @@ from kernels.gpu import attention, attention_tiling
 from kernels.gpu.attention import attend
 from kernels.gpu.ops import TritonOps
 from services.options.declarations import WorkerOptions
-from services.worker.building import build_runner, tried_bytes
+from services.worker.building import build_runner, profiled_peak_bytes
 from services.worker.errors import ModelError
 from services.worker.loading import LoadedModel, load_model
 from services.worker.phases import Phases
 from tests.checkpoints import make_qwen3
-from tests.worker.replays import Replays
+from tests.worker.fake_graph_device import FakeGraphDevice
 
 SHAPE = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "num_hidden_layers": 1, "vocab_size": 50}
 LIMITS = BatchLimits(1, max_num_seqs=8, max_num_batched_tokens=8)
 MB = 10**6
 
 
-class Meter(Replays):
+class Meter(FakeGraphDevice):
     """Says what it was told to; everything runs."""
 
     compiles = True
@@ -34,7 +34,7 @@ class Meter(Replays):
         super().__init__(graph_sizes=range(1, 9))
         self._taken = itertools.chain(taken, itertools.repeat(taken[-1]))
 
-    def taken_bytes(self) -> int:
+    def used_bytes(self) -> int:
         return next(self._taken)
 
 
@@ -52,8 +52,8 @@ def test_each_graph_that_is_recorded_later_counts_as_the_last_ones_tried(model: 
     """Of eight sizes, 8, 4, 2 and 1 are tried; 7, 6 and 5 after them; 3 is not."""
     wanted = options(model.checkpoint.path)
     device = Meter(1000, 8000, 8300)
-    assert tried_bytes(model.decoder, wanted, LIMITS, device) == 7000 + 4 * 100
-    assert device.num_records == 7
+    assert profiled_peak_bytes(model.decoder, wanted, LIMITS, device) == 7000 + 4 * 100
+    assert device.num_captures == 7
 
 
 def test_the_larger_of_tried_and_computed_is_kept_free(model: LoadedModel, caplog: pytest.LogCaptureFixture) -> None:
@@ -95,5 +95,5 @@ def test_what_a_step_may_launch_was_launched_by_the_trial(model: LoadedModel, mo
 
     monkeypatch.setattr(attention, "attend", note)
     monkeypatch.setattr(attention_tiling, "PROGRAMS", 8)  # so that eight requests fill the device
-    tried_bytes(model.decoder, options(model.checkpoint.path), LIMITS, Meter(0))
+    profiled_peak_bytes(model.decoder, options(model.checkpoint.path), LIMITS, Meter(0))
     assert launched == {(False, False), (True, False), (True, True)}

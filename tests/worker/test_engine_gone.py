@@ -30,7 +30,7 @@ class OnePlan:
 
 class NeverDone:
     def launch(self, plan: Any) -> Any:
-        return SimpleNamespace(plan=plan, done=SimpleNamespace(passed=lambda: False))
+        return SimpleNamespace(plan=plan, done=SimpleNamespace(query=lambda: False))
 
 
 def test_nobody_watches_a_step_whose_engine_is_gone() -> None:
@@ -38,5 +38,5 @@ def test_nobody_watches_a_step_whose_engine_is_gone() -> None:
     link: Any = OnePlan()
     runner: Any = NeverDone()
     with pytest.raises(EngineGone):
-        service._follow(link, runner, WorkerMetrics(CollectorRegistry()), StepSpans(tracing))
+        service._run_plans(link, runner, WorkerMetrics(CollectorRegistry()), StepSpans(tracing))
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)

@@ -15,8 +15,8 @@ from services.options.declarations import WorkerOptions
 from services.worker.device import GRAPH_SIZES, Device
 from services.worker.loading import LoadedModel, load_model
 from tests.checkpoints import make_qwen3
+from tests.worker.fake_graph_device import FakeGraphDevice
 from tests.worker.in_process import Answer, InProcess
-from tests.worker.replays import Replays
 
 SHAPE = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "num_hidden_layers": 2, "vocab_size": 60}
 PROMPTS = [[5, 6, 7], [9] * 6, [11, 12], [3, 1, 4, 1, 5]]
@@ -57,32 +57,32 @@ def ask(engine: InProcess, ahead: bool = False) -> list[Answer]:
 
 
 def test_graphs_change_nothing(model: LoadedModel, expected: list[Answer]) -> None:
-    device = Replays(graph_sizes=(1, 3, 8))
+    device = FakeGraphDevice(graph_sizes=(1, 3, 8))
     engine = start(model, device)
     for ahead in (False, True):  # at first graphs are recorded where they are needed, then all are there
         assert ask(engine, ahead) == expected
-    assert device.num_records == 3  # 1, 3, and 4: as many as there are slots
+    assert device.num_captures == 3  # 1, 3, and 4: as many as there are slots
     assert device.num_replays > 2 * max(LENGTHS) - 6
 
 
 def test_graphs_are_recorded_in_idle_moments_from_the_largest_on(model: LoadedModel, expected: list[Answer]) -> None:
     """Between two steps, too: what running requests have computed stays."""
-    device = Replays(graph_sizes=(1, 2, 8))
+    device = FakeGraphDevice(graph_sizes=(1, 2, 8))
     engine = start(model, device)
     recorded = []
     for prompt, length in zip(PROMPTS, LENGTHS, strict=True):
         engine.add(prompt, SamplingParams(max_tokens=length, temperature=0.8, logprobs=0), seed=len(recorded))
-        recorded.append(engine.runner.record())
+        recorded.append(engine.runner.capture_next_graph())
         engine.step()
     while engine.step():
         pass
-    assert recorded == [True, True, False, False] and device.num_records == 3  # the first was there at the start
+    assert recorded == [True, True, False, False] and device.num_captures == 3  # the first was there at the start
     assert [answer.token_ids for answer in engine.answers.values()] == [answer.token_ids for answer in expected]
 
 
 def test_a_step_before_there_are_requests_changes_nothing(model: LoadedModel, expected: list[Answer]) -> None:
-    engine = start(model, Replays(graph_sizes=(1, 8)))
-    engine.runner.try_out()
+    engine = start(model, FakeGraphDevice(graph_sizes=(1, 8)))
+    engine.runner.profile_run()
     assert ask(engine) == expected
 
 
@@ -90,29 +90,29 @@ def test_without_memory_for_graphs_batches_run_kernel_by_kernel(
     model: LoadedModel, expected: list[Answer], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Also those that a larger graph could take: it would compute many rows for few."""
-    device = Replays(graph_sizes=(1, 2, 8), room=1)
+    device = FakeGraphDevice(graph_sizes=(1, 2, 8), max_graphs=1)
     engine = start(model, device)
     assert ask(engine) == expected
-    assert device.num_records == 1 and not engine.runner.record()
+    assert device.num_captures == 1 and not engine.runner.capture_next_graph()
     told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert told == ["no memory for a graph of 2 requests: batches of sizes [2, 1] run kernel by kernel"]
 
 
 def test_a_batch_beyond_the_largest_graph_runs_kernel_by_kernel(model: LoadedModel, expected: list[Answer]) -> None:
-    device = Replays(graph_sizes=(2,))
+    device = FakeGraphDevice(graph_sizes=(2,))
     engine = start(model, device)
     assert ask(engine) == expected
-    assert device.num_records == 1
+    assert device.num_captures == 1
 
 
 def test_a_graph_may_lack_what_the_allocator_holds_for_others(model: LoadedModel, expected: list[Answer]) -> None:
-    class Holding(Replays):
-        def release(self) -> None:
-            self.room = 3
+    class Holding(FakeGraphDevice):
+        def release_cached_memory(self) -> None:
+            self.max_graphs = 3
 
-    device = Holding(graph_sizes=(1, 2, 8), room=1)
+    device = Holding(graph_sizes=(1, 2, 8), max_graphs=1)
     assert ask(start(model, device)) == expected
-    assert device.num_records == 3
+    assert device.num_captures == 3
 
 
 def test_sizes_ascend_and_small_batches_are_padded_by_few() -> None:

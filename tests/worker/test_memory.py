@@ -113,7 +113,7 @@ def test_a_cache_that_does_not_fit_beside_a_step_is_refused(monkeypatch: pytest.
 
 def test_the_log_says_what_the_memory_is_made_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO"):
-        Memory(weights=GB, step=2 * GB, free=8 * GB, budget=0).tell(3 * GB)
+        Memory(weights=GB, step=2 * GB, free=8 * GB, budget=0).log_summary(3 * GB)
     said = "memory: weights 1.00 GB, the largest step 2.00 GB, KV cache 3.00 GB; 3.00 GB are kept free"
     assert [record.getMessage() for record in caplog.records] == [said]
 

@@ -11,10 +11,10 @@ from kernels import sampling
 from kernels.cpu.library import load, runnable_variants
 from kernels.cpu.ops import CpuOps
 from kernels.interface import DRAW, Ops
-from kernels.sampling import keep_likely
+from kernels.sampling import apply_min_p_top_k_top_p
 from kernels.torch_ops import TorchOps
 from services.worker import sampler
-from services.worker.sampler import AdjustedRow, _adjust_logits, _penalise
+from services.worker.sampler import AdjustedRow, _adjust_logits, _apply_penalties
 from tests.worker.sample_rows import row, sample
 
 VOCAB = 97
@@ -46,14 +46,14 @@ def test_filters_keep_what_transformers_keeps(seed: int, top_k: int, top_p: floa
     if top_p < 1:
         expected = hf.TopPLogitsWarper(top_p)(ids, expected)
     actual = scores[0].clone()
-    keep_likely(actual, draw_of(top_k=top_k, top_p=top_p, min_p=min_p))
+    apply_min_p_top_k_top_p(actual, draw_of(top_k=top_k, top_p=top_p, min_p=min_p))
     assert torch.equal(torch.isfinite(actual), torch.isfinite(expected[0]))
 
 
 def test_repetition_penalty_is_that_of_transformers() -> None:
     scores, prompt, output = logits_of(1), [3, 4, 4, 90], [7, 7]
     expected = hf.RepetitionPenaltyLogitsProcessor(1.3)(torch.tensor([prompt + output]), scores.clone())
-    _penalise(scores, [row(prompt, output, repetition_penalty=1.3).adjusted])
+    _apply_penalties(scores, [row(prompt, output, repetition_penalty=1.3).adjusted])
     torch.testing.assert_close(scores, expected)
 
 
@@ -61,7 +61,7 @@ def test_presence_and_frequency_count_the_output_alone() -> None:
     """https://platform.openai.com/docs/guides/text-generation: mu - c * frequency - (c > 0) * presence."""
     scores = torch.zeros(2, VOCAB)
     asked = {"presence_penalty": 0.5, "frequency_penalty": 0.25}
-    _penalise(scores, [row([5, 5], [7, 7, 8], **asked).adjusted, row([7], [5], **asked).adjusted])
+    _apply_penalties(scores, [row([5, 5], [7, 7, 8], **asked).adjusted, row([7], [5], **asked).adjusted])
     assert scores[:, [5, 7, 8]].tolist() == [[0.0, -1.0, -0.75], [-0.75, 0.0, 0.0]]
 
 
@@ -124,10 +124,10 @@ def test_ties_go_to_the_lowest_token_id(ops: Ops) -> None:
     assert ids == [0]
     assert logprobs[0] is not None and logprobs[0].token_ids == [0, 0, 1, 2, 3]
     kept = flat[0].double()
-    keep_likely(kept, draw_of(top_k=3))
+    apply_min_p_top_k_top_p(kept, draw_of(top_k=3))
     assert torch.nonzero(torch.isfinite(kept)).flatten().tolist() == [0, 1, 2]
     kept = flat[0].double()
-    keep_likely(kept, draw_of(top_p=0.5))
+    apply_min_p_top_k_top_p(kept, draw_of(top_p=0.5))
     assert torch.nonzero(torch.isfinite(kept)).flatten().tolist() == list(range(49))
 
 

@@ -37,13 +37,13 @@ class Decoder:
         self._final_norm = self._vector(weights, FINAL_NORM)
 
     def forward(
-        self, input_ids: Tensor, positions: Tensor, caches: KvCache, inputs: AttentionInputs, wanted: Tensor
+        self, input_ids: Tensor, positions: Tensor, caches: KvCache, inputs: AttentionInputs, logits_indices: Tensor
     ) -> Tensor:
-        """Hidden states [S, hidden] of the S ascending tokens `wanted` [S] int64, of input_ids [T] at positions [T].
+        """Hidden states [S, hidden] of the S ascending tokens `logits_indices` [S] int64, of input_ids [T] at positions [T].
 
         Writes the KV of all T into the caches on the way.
         """
-        hidden, residual = self._stack(self._embedding.rows(input_ids), positions, caches, inputs, wanted)
+        hidden, residual = self._stack(self._embedding.rows(input_ids), positions, caches, inputs, logits_indices)
         normed, _ = self.ops.add_rms_norm(hidden, residual, self._final_norm, self.config.rms_norm_eps)
         return normed
 
@@ -51,11 +51,11 @@ class Decoder:
         """[S, hidden] -> [S, vocab] float32."""
         return self._head.product(hidden, torch.float32)
 
-    def empty_cache(self, num_blocks: int, block_size: int) -> KvCache:
+    def allocate_kv_cache(self, num_blocks: int, block_size: int) -> KvCache:
         """What a block held before is never read, for attention stops at a request's length."""
         config = self.config
         return [
-            self.ops.empty_cache(
+            self.ops.allocate_kv_cache(
                 num_blocks, block_size, config.num_kv_heads, config.head_dim, self.dtype, self.device
             )
             for _ in range(config.num_layers)

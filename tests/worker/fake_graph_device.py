@@ -5,22 +5,22 @@ from collections.abc import Callable, Sequence
 from services.worker.device import CpuDevice
 
 
-class Replays(CpuDevice):
-    """`room`: how many graphs there is memory for."""
+class FakeGraphDevice(CpuDevice):
+    """`max_graphs`: how many graphs there is memory for."""
 
     shares_memory = False
 
-    def __init__(self, graph_sizes: Sequence[int], room: int = 2**31) -> None:
+    def __init__(self, graph_sizes: Sequence[int], max_graphs: int = 2**31) -> None:
         super().__init__(lambda: 0)
         self.graph_sizes = graph_sizes
-        self.num_records = self.num_replays = 0
-        self.room = room
+        self.num_captures = self.num_replays = 0
+        self.max_graphs = max_graphs
 
-    def record(self, work: Callable[[], None]) -> Callable[[], None]:
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         work()
-        if self.num_records == self.room:
+        if self.num_captures == self.max_graphs:
             raise RuntimeError("CUDA error: out of memory")
-        self.num_records += 1
+        self.num_captures += 1
 
         def replay() -> None:
             self.num_replays += 1

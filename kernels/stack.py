@@ -1,4 +1,4 @@
-"""The layers of a decoder, one operation after the other: how any Ops can run them."""
+"""Runs the layers of a decoder eagerly, one operation after the other, on any Ops."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from kernels.interface import AttentionInputs, KvPair, Layer, Ops
 
 
 class EagerStack:
-    """A Stack. Of the last layer, what is behind its attention is computed for the logits_indices tokens alone."""
+    """A Stack in eager mode. After the last layer's attention, only the tokens `logits_indices` are computed."""
 
     def __init__(self, ops: Ops, layers: Sequence[Layer], eps: float, scale: float, cos_sin: Tensor) -> None:
         self._ops = ops

@@ -1,4 +1,4 @@
-"""All layers in one call of the compiled library."""
+"""Runs all decoder layers in one call of the compiled library. Twin: kernels/stack.py."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from kernels.cpu.matrix import TYPES, CpuMatrix
 from kernels.interface import AttentionInputs, KvPair, Layer
 
 _MATRIX = [("n", "<i8"), ("k", "<i8"), ("packed", "<i8"), ("scales", "<i8")]
-# As in native/stack.h.
+# The memory layout of stack::Layer in native/stack.h.
 _LAYER = np.dtype(
     [
         ("input_norm", "<i8"),
@@ -27,11 +27,11 @@ _LAYER = np.dtype(
 
 
 class CompiledStack:
-    """A Stack of layers whose matrices are CpuMatrix, without padding along K."""
+    """A Stack whose matrices are all CpuMatrix without padding along K (`can_run`)."""
 
     def __init__(self, library: Library, layers: Sequence[Layer], eps: float, scale: float, cos_sin: Tensor) -> None:
         self._library = library
-        self.layers: Sequence[Layer] = list(layers)  # alive as long as their addresses
+        self.layers: Sequence[Layer] = list(layers)  # keeps the tensors alive whose addresses are in _table
         self._eps = eps
         self._scale = scale
         self._cos_sin = cos_sin
@@ -69,6 +69,6 @@ class CompiledStack:
 
 
 def can_run(layers: Sequence[Layer]) -> bool:
-    """Whether every matrix can be handed over as it is."""
+    """Whether CompiledStack can run these layers."""
     matrices = [matrix for layer in layers for matrix in (layer.qkv, layer.out, layer.gate_up, layer.down)]
     return all(isinstance(matrix, CpuMatrix) and not matrix.padding for matrix in matrices)

@@ -1,7 +1,7 @@
-"""A step's forward pass: its numbers go to the device, and hidden states come back, kernel by kernel or as one graph.
+"""The forward pass of a step: copies the step's inputs to the device and computes hidden states, by kernels or a graph.
 
-A batch in which every request computes one token runs as a graph, on a device that has them, padded to the next size
-that was recorded. What a row computes does not depend on the others, so padding changes nothing.
+A pure decode batch (one token per request) is padded to the next captured size and replays that graph, on a device with
+graphs. Kernels are batch-invariant, so padding changes no bit.
 """
 
 import logging
@@ -21,14 +21,14 @@ from services.worker.models.decoder import Decoder, KvCache
 from services.worker.step_buffers import StepBuffers
 
 log = logging.getLogger(__name__)
-BYTES_OF_TOKEN, BYTES_OF_ROW = 3 * 8, 3 * 8 + 3 * 4  # among a step's numbers
-ROOM = 4096  # bytes, for what is rounded up
-PROFILE_TOKENS = (2, 8, 40, 2**31)  # tokens of prompts: few, some, and as many as a step takes
+BYTES_PER_TOKEN, BYTES_PER_ROW = 3 * 8, 3 * 8 + 3 * 4  # of a step's input arrays
+ALIGNMENT_BYTES = 4096  # for the alignment of the arrays
+PROFILE_TOKENS = (2, 8, 40, 2**31)  # prompt tokens of the profile run's steps; capped at the largest step
 
 
 @dataclass(frozen=True)
 class DeviceInputs:
-    """A step's numbers on the device; shapes as in StepInputs."""
+    """A step's inputs on the device; shapes as in StepInputs."""
 
     token_slots: Tensor
     positions: Tensor
@@ -61,18 +61,22 @@ class Forward:
         self._max_num_batched_tokens = max_num_batched_tokens
         self._max_model_len = max_model_len
         self._block_size = block_size
-        self.max_rows = rows = min(len(batch.slots), max_num_batched_tokens)  # that a step can sample
-        self._buffers = StepBuffers(device, BYTES_OF_TOKEN * max_num_batched_tokens + BYTES_OF_ROW * rows + ROOM)
+        self.max_rows = rows = min(len(batch.slots), max_num_batched_tokens)  # sampled by one step
+        num_bytes = BYTES_PER_TOKEN * max_num_batched_tokens + BYTES_PER_ROW * rows + ALIGNMENT_BYTES
+        self._buffers = StepBuffers(device, num_bytes)
         self._sizes = sorted({min(size, rows) for size in device.graph_sizes})
-        self._graphs: dict[int, Callable[[], None] | None] = {}  # None: batches of that size run kernel by kernel
+        self._graphs: dict[int, Callable[[], None] | None] = {}  # None: not captured for lack of memory
         most = self._sizes[-1] if self._sizes else 0
         self._hidden = torch.empty(most, decoder.config.hidden_size, dtype=decoder.dtype, device=device.torch_device)
 
     def run(self, inputs: StepInputs) -> tuple[Tensor, DeviceInputs]:
-        """Hidden states [S, hidden] of the logits_indices tokens, until the next run; and where the step's numbers are."""
+        """Returns hidden states [S, hidden] of the tokens `logits_indices`, and the inputs on the device.
+
+        Both are overwritten by the next run.
+        """
         count = len(inputs.request_slots)
-        place = bisect_left(self._sizes, count)
-        size = self._sizes[place] if inputs.is_decode and place < len(self._sizes) else None
+        index = bisect_left(self._sizes, count)
+        size = self._sizes[index] if inputs.is_decode and index < len(self._sizes) else None
         if size is not None and size not in self._graphs:
             self._capture(size)
         replay = None if size is None else self._graphs[size]
@@ -84,8 +88,10 @@ class Forward:
         return self._hidden[:count], device_inputs
 
     def profile_run(self) -> Tensor:
-        """Hidden states [1, hidden] of some token, before there are requests: prompts of few and of many tokens, and
-        graphs of one request and of twice as many each time, the largest first."""
+        """Computes prompts of few and of many tokens; captures the largest graph and those of sizes 2**n.
+
+        Runs before the first request. Returns hidden states [1, hidden] of one token.
+        """
         for size in self.missing_graph_sizes:
             if size == self._sizes[-1] or size.bit_count() == 1:
                 self._capture(size)
@@ -99,25 +105,25 @@ class Forward:
 
     @property
     def missing_graph_sizes(self) -> list[int]:
-        """Sizes of graphs that are not there yet. The largest come first: the others find room in their memory."""
+        """Sizes that are not captured yet, descending: smaller graphs reuse the memory of larger ones."""
         return [size for size in reversed(self._sizes) if size not in self._graphs]
 
     def capture_next_graph(self) -> bool:
-        """Records the next graph that is missing; False when none is."""
+        """Captures the largest missing graph. Returns False if none is missing."""
         missing = self.missing_graph_sizes
         if missing:
             self._capture(missing[0])
         return bool(missing)
 
     def _capture(self, size: int) -> None:
-        """When memory does not suffice, there are no more graphs than there are by then."""
+        """Captures a graph. If memory runs out, gives up all graphs that are still missing."""
         device_inputs = self._send(empty_inputs().padded(size), self._max_model_len)
         if self._try_capture(size, device_inputs):
             return
-        self._device.release_cached_memory()  # what the allocator holds for other steps may be what the graph lacks
+        self._device.release_cached_memory()  # cached memory of other steps cannot be used by a graph's pool
         if not self._try_capture(size, device_inputs):
             missing = self.missing_graph_sizes
-            log.warning("no memory for a graph of %d requests: batches of sizes %s run kernel by kernel", size, missing)
+            log.warning("out of memory while capturing a graph of size %d: sizes %s run without graphs", size, missing)
             self._graphs.update(dict.fromkeys(missing))
 
     def _try_capture(self, size: int, device_inputs: DeviceInputs) -> bool:
@@ -129,17 +135,18 @@ class Forward:
         return size in self._graphs
 
     def _send(self, inputs: StepInputs, max_seq_len: int) -> DeviceInputs:
-        """`max_seq_len` decides the width of the block tables: a graph's is always the same."""
+        """Copies inputs and appended blocks to the device. `max_seq_len` is the width of the block tables, in tokens;
+        graphs always take max_model_len."""
         self._batch.tables.copy_to_device()
-        # What a graph reads comes first, for its place depends on the shapes of what comes before. Each begins at a
-        # multiple of 16 bytes: of pointers that do in some steps alone, Triton would compile two kernels.
+        # Graph inputs come first, because an array's address depends on the sizes of the arrays before it. All arrays
+        # are aligned to 16 bytes: Triton compiles another kernel for pointers that are not.
         arrays: list[npt.NDArray[np.integer]] = [
             inputs.token_slots, inputs.positions, inputs.slot_mapping, inputs.logits_indices, inputs.request_slots,
             inputs.query_start_loc, inputs.seq_lens, inputs.sampled_slots, inputs.sampled_positions,
         ]  # fmt: skip
         (
-            token_slots, positions, slot_mapping, logits_indices, request_slots, query_start_loc, seq_lens, sampled_slots,
-            sampled_positions,
+            token_slots, positions, slot_mapping, logits_indices, request_slots, query_start_loc, seq_lens,
+            sampled_slots, sampled_positions,
         ) = self._buffers.send(arrays)  # fmt: skip
         longest = int(np.diff(inputs.query_start_loc).max(initial=0))
         return DeviceInputs(

@@ -1,7 +1,7 @@
-"""Runs plans: batch state, forward pass, sampling, result. Nothing here talks to anybody.
+"""Runs step plans: updates the batch, computes the forward pass, samples, builds the result. No sockets.
 
-A plan is launched, and its result collected later: on a GPU the next plan can be queued behind it meanwhile, for the
-tokens that it samples stay on the device and are found there. On a CPU a launched plan is done.
+`launch` starts a plan, `collect` waits for its result. On a GPU the next plan can be launched in between, because
+sampled tokens stay on the device and the next step reads them there. On a CPU, `launch` is synchronous.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ from services.worker.sampler import (
 )
 
 Ints = npt.NDArray[np.integer]
-PROFILE_ROWS = (1, 17, 65, 2**31)  # sampled at once: products of few rows, of some, of many, of all
+PROFILE_ROWS = (1, 17, 65, 2**31)  # sampled rows in the profile run: each size class of products; capped at all rows
 GREEDY = SamplingParams(max_tokens=1, temperature=0.0)
 EVERYTHING = SamplingParams(
     max_tokens=1, temperature=1.0, top_p=0.9, top_k=50, min_p=0.001, repetition_penalty=1.1, presence_penalty=0.1,
@@ -39,10 +39,10 @@ EVERYTHING = SamplingParams(
 
 @dataclass(frozen=True)
 class Launched:
-    """A plan on its way. `sampled` is complete once `done` has passed."""
+    """A launched plan. `sampled` is complete once `done` is."""
 
     plan: StepPlan
-    handles: Ints  # [S]: of the rows that sample
+    handles: Ints  # [S]: of the sampled rows
     output_indices: Ints  # [S]
     sampled: Sampled
     began: DeviceEvent
@@ -58,13 +58,16 @@ class ModelRunner:
         self._device = device
 
     def execute(self, plan: StepPlan) -> StepResult:
-        """Launches a plan and waits for it. Raises BadMessage."""
+        """Launches a plan and waits for its result. Raises BadMessage."""
         return self.collect(self.launch(plan))
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> Launched:
-        """Does not wait for the device. Raises BadMessage for a plan that cannot be, or does not follow from the one
-        before it; afterwards no other can."""
+        """Launches a plan without waiting for the device.
+
+        Raises BadMessage for an invalid plan, or one that does not follow from the last one. The runner cannot be used
+        after that.
+        """
         self._check(plan)
         inputs = self._batch.apply(plan)
         began = self._device.record_event()
@@ -77,7 +80,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def profile_run(self) -> None:
-        """Runs the largest steps, and smaller ones that other kernels compute, before there are requests."""
+        """Profile run before the first request: runs the largest steps, and smaller ones that use other kernels."""
         hidden = self._forward.profile_run()
         for count in sorted({min(rows, self._forward.max_rows) for rows in PROFILE_ROWS}):
             logits = self._decoder.logits(hidden.expand(count, -1).contiguous())
@@ -87,20 +90,20 @@ class ModelRunner:
 
     @property
     def num_missing_graphs(self) -> int:
-        """Of sizes of batches that the device is not ready for."""
+        """Number of graph sizes that are not captured yet."""
         return len(self._forward.missing_graph_sizes)
 
     @torch.inference_mode()
     def capture_next_graph(self) -> bool:
-        """Readies the device for one more size of batches; False when it is ready for all. For idle moments."""
+        """Captures the largest missing graph; returns False if none is missing. Called while the worker is idle."""
         return self._forward.capture_next_graph()
 
     def kernel_nanoseconds(self, launched: Launched) -> int:
-        """The time that a plan which is done kept the device busy."""
+        """Returns the device's busy time of a completed plan."""
         return self._device.kernel_nanoseconds(launched.began, launched.done)
 
     def collect(self, launched: Launched) -> StepResult:
-        """Waits for the plan. A row whose logits are not numbers ends its own request; the others never notice."""
+        """Waits for a plan and returns its result. A row with NaN or infinite logits is returned as an error."""
         launched.done.synchronize()
         sampled, handles = launched.sampled, launched.handles
         healthy = sampled.healthy.numpy()
@@ -116,11 +119,11 @@ class ModelRunner:
             logprob_widths=pack_i32(widths[good]),
             logprob_token_ids=pack_i32(logprob_ids),
             logprobs=logprobs.astype("<f4").tobytes(),
-            errors=[(handle, "the model's output is not a number") for handle in handles[~healthy].tolist()],
+            errors=[(handle, "the model's logits are NaN or infinite") for handle in handles[~healthy].tolist()],
         )
 
     def _dummy_rows(self, sampling: SamplingParams, count: int) -> SampleRows:
-        """As if each were a request of full length."""
+        """Rows for the profile run, each a request of full length."""
         draws = np.array([draw_of(sampling, 0, 0, 0)] * count, dtype=DRAW)
         num_top = NO_LOGPROBS if sampling.logprobs is None else sampling.logprobs
         rows = range(count) if has_penalty(sampling) else ()

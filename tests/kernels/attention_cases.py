@@ -153,7 +153,7 @@ def check_cuts_of_attention(
     tile: int | None = None,
     segment: int | None = None,
 ) -> float:
-    """A token's result has the same bits however its prompt is cut, alone or beside others; also with KV splits."""
+    """A token's result has the same bits however its prompt is cut, alone or in a batch; also with KV splits."""
     lens = [(length, 0), (1, -1), (5, 40)]
     case = attention_case(device, dtype, lens, kv_heads, group, head_dim, block_size, window=window)
     tiling = tiled(case, tile, segment)

@@ -64,8 +64,8 @@ def test_the_larger_of_tried_and_computed_is_kept_free(model: LoadedModel, caplo
             phases = Phases()
             build_runner(model, options(model.checkpoint.path), LIMITS, phases, Meter(0, taken))
         kept.append(next(text for text in caplog.messages if text.startswith("memory:")))
-        assert "first steps" in str(phases)
-    assert "the largest step 0.11 GB" in kept[0] and "the largest step 0.70 GB" in kept[1]
+        assert "profile run" in str(phases)
+    assert "peak of a step 0.11 GB" in kept[0] and "peak of a step 0.70 GB" in kept[1]
 
 
 def test_a_step_that_runs_out_of_memory_is_refused(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +73,7 @@ def test_a_step_that_runs_out_of_memory_is_refused(model: LoadedModel, monkeypat
         raise torch.OutOfMemoryError("no memory")
 
     monkeypatch.setattr(model.decoder, "forward", fail)
-    with pytest.raises(ModelError, match="--max-num-batched-tokens 8 and --max-num-seqs 8 does not fit beside the"):
+    with pytest.raises(ModelError, match="--max-num-batched-tokens 8 and --max-num-seqs 8 does not fit into memory"):
         build_runner(model, options(model.checkpoint.path), LIMITS, Phases(), Meter(0))
 
 

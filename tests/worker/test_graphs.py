@@ -95,7 +95,7 @@ def test_without_memory_for_graphs_batches_run_kernel_by_kernel(
     assert ask(engine) == expected
     assert device.num_captures == 1 and not engine.runner.capture_next_graph()
     told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert told == ["no memory for a graph of 2 requests: batches of sizes [2, 1] run kernel by kernel"]
+    assert told == ["out of memory while capturing a graph of size 2: sizes [2, 1] run without graphs"]
 
 
 def test_a_batch_beyond_the_largest_graph_runs_kernel_by_kernel(model: LoadedModel, expected: list[Answer]) -> None:

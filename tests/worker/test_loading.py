@@ -244,8 +244,8 @@ def test_a_slow_load_shows_its_progress(
     [
         ("cpu", {"quantization": "int8", "batch_invariant": False}, "int8 does not go with --no-batch-invariant"),
         ("cuda", {"quantization": "fp8", "batch_invariant": False}, "fp8 does not go with --no-batch-invariant"),
-        ("cpu", {"quantization": "fp8"}, "fp8 is for CUDA only: with --device cpu there is int8"),
-        ("cuda", {"quantization": "fp8"}, "fp8 needs a GPU of compute capability 8.9, and this one has 8.6"),
+        ("cpu", {"quantization": "fp8"}, "fp8 is for CUDA only: use int8 with --device cpu"),
+        ("cuda", {"quantization": "fp8"}, "fp8 needs a GPU of compute capability 8.9 or above; this one has 8.6"),
     ],
 )
 def test_weights_of_eight_bits_are_refused_where_no_kernel_has_them(

@@ -92,7 +92,7 @@ def test_a_step_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(memory, "available_bytes", lambda: GB // 2)
     assert planned().budget > 0
     with pytest.raises(
-        ModelError, match=r"--max-num-batched-tokens 4096 and --max-num-seqs 1024 .* 500000000 are free"
+        ModelError, match=r"--max-num-batched-tokens 4096 and --max-num-seqs 1024 .* leave 500000000 bytes free"
     ):
         planned(limits=BatchLimits(1, 1024, 4096), vocab_size=150_000)
 
@@ -114,7 +114,7 @@ def test_a_cache_that_does_not_fit_beside_a_step_is_refused(monkeypatch: pytest.
 def test_the_log_says_what_the_memory_is_made_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO"):
         Memory(weights=GB, step=2 * GB, free=8 * GB, budget=0).log_summary(3 * GB)
-    said = "memory: weights 1.00 GB, the largest step 2.00 GB, KV cache 3.00 GB; 3.00 GB are kept free"
+    said = "memory: weights 1.00 GB, peak of a step 2.00 GB, KV cache 3.00 GB; 3.00 GB stay free"
     assert [record.getMessage() for record in caplog.records] == [said]
 
 

@@ -117,7 +117,7 @@ def test_a_gap_between_plans_is_noticed(path: Path) -> None:
     plans, runner = HandMadePlans(0), make_runner(path)
     runner.execute(plans.plan([(0, 2, 0, True)], [plans.new(0, [1, 2], 1)], [[]], [0]))
     plans.step_id += 1
-    with pytest.raises(BadMessage, match="plan 3 builds on step 2, the last was 1"):
+    with pytest.raises(BadMessage, match="plan 3 is based on step 2, but the last step was 1"):
         runner.execute(plans.plan([(0, 1, 2, True)], [], [[]], [1]))
 
 

@@ -114,8 +114,8 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("row", "said"),
     [
         ((0, 1, 1, True), None),
-        ((0, 3, 0, True), "not known, or have no block"),  # three tokens of two
-        ((0, 1, 4, True), "not known, or have no block"),
+        ((0, 3, 0, True), "unknown or have no block"),  # three tokens of two
+        ((0, 1, 4, True), "unknown or have no block"),
     ],
     ids=["right", "unknown tokens", "no block"],
 )

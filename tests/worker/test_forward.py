@@ -1,18 +1,16 @@
 """Decoding by graphs gives the tokens and logprobs, bit for bit, of decoding kernel by kernel. A CPU stands in for the
 device; the kernels are the GPU's, interpreted."""
 
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
-import torch
 
 from engine_core.step_plan import SamplingParams
 from engine_core.worker_messages import BatchLimits
 from kernels.gpu.ops import TritonOps
 from loadtest.gpu.ahead import run_steps
 from services.options.declarations import WorkerOptions
-from services.worker.device import GRAPH_SIZES, Device
+from services.worker.device import Device
 from services.worker.loading import LoadedModel, load_model
 from tests.checkpoints import make_qwen3
 from tests.worker.fake_graph_device import FakeGraphDevice
@@ -113,9 +111,3 @@ def test_a_graph_may_lack_what_the_allocator_holds_for_others(model: LoadedModel
     device = Holding(graph_sizes=(1, 2, 8), max_graphs=1)
     assert ask(start(model, device)) == expected
     assert device.num_captures == 3
-
-
-def test_sizes_ascend_and_small_batches_are_padded_by_few() -> None:
-    assert list(GRAPH_SIZES) == sorted(set(GRAPH_SIZES))
-    assert all(after - before <= max(4, before) for before, after in pairwise(GRAPH_SIZES))
-    assert torch.tensor(GRAPH_SIZES).max() >= 256

@@ -18,11 +18,11 @@ from torch import Tensor
 from kernels.cpu.library import VARIANTS, Library, load, runnable_variants
 from kernels.cpu.ops import CpuOps
 from tests.kernels.attention_cases import attention_case
-from tests.kernels.cases import randn, rope_case
+from tests.kernels.cases import EPS, randn, rope_case
+from tests.kernels.cpu_cases import CPU, attend, every_dtype, in_cpu_layout
 from tests.kernels.draw_cases import FILTERS, HOT, draws_of, logits_of
-from tests.kernels.test_cpu import CPU, EPS, attend, every_dtype, in_cpu_layout
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SIZES = [(1, 70, 1), (2, 64, 17), (5, 200, 136), (33, 96, 1030), (70, 130, 4100)]  # rows, n, k of a product
 
 pytestmark = [

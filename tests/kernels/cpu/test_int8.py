@@ -13,7 +13,7 @@ from kernels import reference
 from kernels.cpu.library import Library, load, runnable_variants
 from kernels.cpu.ops import CpuOps
 from tests.kernels.cases import randn, share_of, tolerance
-from tests.kernels.test_cpu import CPU, every_dtype, few
+from tests.kernels.cpu_cases import CPU, every_dtype, few
 
 ROWS = range(1, 66)
 

@@ -1,0 +1,162 @@
+"""The compiled CPU kernels equal their twins over random shapes and are batch-invariant, in every runnable variant."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernels import reference
+from kernels.cpu.library import Library
+from kernels.cpu.ops import CpuOps
+from tests.kernels.attention_cases import AttentionCase, attention_case, part_of
+from tests.kernels.cases import EPS, randn, share_of, tolerance
+from tests.kernels.cpu_cases import CPU, attend, every_dtype, few, in_cpu_layout
+
+
+@every_dtype
+@few
+@given(tokens=st.integers(1, 20), size=st.sampled_from([1, 15, 16, 17, 192, 1000]), seed=st.integers(0, 99))
+def test_norms(ops: CpuOps, dtype: torch.dtype, tokens: int, size: int, seed: int) -> None:
+    x, residual = (randn(CPU, dtype, tokens, size, seed=seed + n) for n in (0, 1))
+    weight = randn(CPU, dtype, size, seed=seed + 2)
+    expected = reference.rms_norm(x, weight, EPS)
+    share_of(ops.rms_norm(x, weight, EPS), expected, tolerance(expected))
+    normed, total = reference.add_rms_norm(x, residual, weight, EPS)
+    actual, actual_total = ops.add_rms_norm(x, residual, weight, EPS)
+    assert torch.equal(actual_total, total)
+    share_of(actual, normed, tolerance(normed))
+
+
+@every_dtype
+@few
+@given(
+    rows=st.integers(1, 20), size=st.integers(1, 100), scale=st.sampled_from([1.0, 30.0, 1e3]), seed=st.integers(0, 99)
+)
+def test_silu_mul(ops: CpuOps, dtype: torch.dtype, rows: int, size: int, scale: float, seed: int) -> None:
+    gate, up = (randn(CPU, dtype, rows, size, seed=seed + n) for n in (0, 1))
+    gate_up = torch.cat((gate * scale, up), dim=1)
+    expected = reference.silu_mul(gate_up)
+    share_of(ops.silu_mul(gate_up), expected, tolerance(expected, floor=1e-4))
+
+
+@every_dtype
+@few
+@given(
+    tokens=st.integers(1, 20),
+    kv_heads=st.integers(1, 4),
+    group=st.integers(1, 4),
+    head_dim=st.sampled_from([2, 16, 24, 64]),
+    block_size=st.sampled_from([1, 3, 4, 16]),
+    with_norm=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_rope_and_write(
+    ops: CpuOps,
+    dtype: torch.dtype,
+    tokens: int,
+    kv_heads: int,
+    group: int,
+    head_dim: int,
+    block_size: int,
+    with_norm: bool,
+    seed: int,
+) -> None:
+    qkv = randn(CPU, dtype, tokens, (group + 2) * kv_heads * head_dim, seed=seed)
+    norms = (randn(CPU, dtype, head_dim, seed=1), randn(CPU, dtype, head_dim, seed=2)) if with_norm else None
+    source = torch.Generator().manual_seed(seed)
+    angles = torch.rand(50, head_dim // 2, generator=source) * 7
+    cos_sin = torch.cat((angles.cos(), angles.sin()), dim=-1)
+    positions = torch.randint(0, 50, (tokens,), generator=source)
+    num_blocks = 3 + -(-tokens // block_size)
+    slots = torch.randperm(num_blocks * block_size, generator=source)[:tokens]
+    twin = (torch.ones(num_blocks, block_size, kv_heads, head_dim, dtype=dtype), torch.ones(0))
+    twin = (twin[0], twin[0].clone())
+    ours = in_cpu_layout(ops, *twin)
+    expected = reference.rope_and_write(qkv, norms, EPS, cos_sin, positions, twin, slots)
+    actual = ops.rope_and_write(qkv, norms, EPS, cos_sin, positions, ours, slots)
+    share_of(actual, expected, tolerance(expected, floor=0.1))
+    keys, values = in_cpu_layout(ops, *twin)
+    assert torch.equal(ours[1], values)
+    share_of(ours[0], keys, tolerance(keys, floor=0.1))
+    untouched = torch.ones(num_blocks * block_size, dtype=torch.bool)
+    untouched[slots] = False
+    places = untouched.view(num_blocks, 1, 1, block_size, 1).expand(ours[0].shape)
+    assert (ours[0][places] == 1).all(), "a key was written somewhere else"
+
+
+@every_dtype
+@few
+@given(
+    lens=st.lists(st.tuples(st.integers(1, 40), st.integers(0, 150)), min_size=1, max_size=4),
+    kv_heads=st.integers(1, 3),
+    group=st.sampled_from([1, 2, 3, 5]),
+    head_dim=st.sampled_from([16, 24, 64, 80, 128]),
+    block_size=st.sampled_from([1, 3, 4, 16, 32]),
+    seed=st.integers(0, 99),
+)
+def test_paged_attention(
+    ops: CpuOps,
+    dtype: torch.dtype,
+    lens: list[tuple[int, int]],
+    kv_heads: int,
+    group: int,
+    head_dim: int,
+    block_size: int,
+    seed: int,
+) -> None:
+    case = attention_case(CPU, dtype, lens, kv_heads, group, head_dim, block_size, seed)
+    expected = case.twin()
+    share_of(attend(ops, case), expected, tolerance(expected, floor=0.25))
+
+
+@every_dtype
+def test_what_is_not_a_number_is_not_hidden(ops: CpuOps, dtype: torch.dtype) -> None:
+    """A key of the request itself that is not a number shows in the result of every query that sees it."""
+    case = attention_case(CPU, dtype, [(30, 40)], 1, 2, 16, 16)
+    case.keys[case.tables[0, 50 // 16], 50 % 16] = float("nan")
+    found = torch.isnan(attend(ops, case)).all(dim=-1).all(dim=-1)
+    assert found.tolist() == [position >= 50 for position in range(40, 70)]
+    case.keys[case.tables[0, 50 // 16], 50 % 16] = 1.0
+    for place in (61, 60):
+        case.values[case.tables[0, place // 16], place % 16] = float("inf")
+        finite = torch.isfinite(attend(ops, case)).all(dim=-1).all(dim=-1)
+        assert finite.tolist() == [position < place for position in range(40, 70)], (
+            "an earlier query sees a later value"
+        )
+    assert torch.isnan(ops.silu_mul(torch.full((1, 4), float("nan")))).all()
+
+
+@every_dtype
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("block_size", [3, 4, 16])
+def test_attention_gives_the_same_bits_however_a_prompt_is_cut(
+    library: Library, dtype: torch.dtype, threads: int, block_size: int
+) -> None:
+    ops = CpuOps(library, threads)
+    length = 150
+    case = attention_case(CPU, dtype, [(length, 0), (5, 40)], 2, 3, 24, block_size)
+    whole = attend(ops, case)[:length]
+    for size in (1, 3, 64, 149):
+        for start in range(0, length, size):
+            part = part_of(case, start, min(start + size, length))
+            assert torch.equal(attend(ops, part), whole[start : start + size]), f"from {start} in chunks of {size}"
+
+
+@every_dtype
+def test_attention_gives_the_same_bits_for_every_block_size(ops: CpuOps, dtype: torch.dtype) -> None:
+    """The same keys and values, laid out in blocks of 16 and of 4."""
+    case = attention_case(CPU, dtype, [(3, 97)], 2, 2, 32, 16)
+    own = case.tables[0].long()
+    keys, values = (cache[own].reshape(-1, 4, 2, 32) for cache in (case.keys, case.values))
+    small = AttentionCase(case.query, keys, values, torch.arange(len(keys)).int()[None], [3], [100])
+    assert torch.equal(attend(ops, case), attend(ops, small))
+
+
+@every_dtype
+def test_norms_and_activations_do_not_see_their_neighbours(library: Library, dtype: torch.dtype) -> None:
+    ops = CpuOps(library, 2)
+    x, weight = randn(CPU, dtype, 100, 66), randn(CPU, dtype, 66, seed=1)
+    normed, activated = ops.rms_norm(x, weight, EPS), ops.silu_mul(x)
+    for row in range(100):
+        assert torch.equal(ops.rms_norm(x[row : row + 1], weight, EPS)[0], normed[row])
+        assert torch.equal(ops.silu_mul(x[row : row + 1])[0], activated[row])

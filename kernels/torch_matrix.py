@@ -1,4 +1,4 @@
-"""A weight whose matrix products are torch's. Not batch-invariant."""
+"""A weight with torch's matrix product. Not batch-invariant."""
 
 import torch
 import torch.nn.functional as F

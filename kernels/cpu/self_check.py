@@ -1,4 +1,4 @@
-"""Checks a compiled variant's matrix product on small integers, whose sums are exact in any order."""
+"""Checks a compiled variant's matrix product on small integers: their sums are exact in any order."""
 
 import struct
 from array import array

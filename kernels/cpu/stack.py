@@ -27,11 +27,11 @@ _LAYER = np.dtype(
 
 
 class CompiledStack:
-    """A Stack whose matrices are all CpuMatrix without padding along K (`can_run`)."""
+    """A Stack for layers with only CpuMatrix, without padding along K (`can_run`)."""
 
     def __init__(self, library: Library, layers: Sequence[Layer], eps: float, scale: float, cos_sin: Tensor) -> None:
         self._library = library
-        self.layers: Sequence[Layer] = list(layers)  # keeps the tensors alive whose addresses are in _table
+        self.layers: Sequence[Layer] = list(layers)  # keeps the tensors alive: _table has their addresses
         self._eps = eps
         self._scale = scale
         self._cos_sin = cos_sin

@@ -38,9 +38,9 @@ class EightBitMatrix:
     `dtype`: of the activations.
     """
 
-    def __init__(self, numbers: Tensor, scales: Tensor, dtype: torch.dtype) -> None:
-        self.qweight, self.scales, self._dtype = numbers.contiguous(), scales, dtype
-        self.schedule = schedule_for(numbers.shape[0], numbers.shape[1], dtype)
+    def __init__(self, qweight: Tensor, scales: Tensor, dtype: torch.dtype) -> None:
+        self.qweight, self.scales, self._dtype = qweight.contiguous(), scales, dtype
+        self.schedule = schedule_for(qweight.shape[0], qweight.shape[1], dtype)
 
     def product(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         assert x.dtype == self._dtype
@@ -64,9 +64,9 @@ def matrix_of(
         return TritonMatrix(joined(parts, dtype, device))
     whole = joined(parts, dtype, device)  # freed on return: for a moment both copies take memory
     kind, quantise = EIGHT_BITS[quantization]
-    numbers = torch.empty(whole.shape, dtype=kind, device=whole.device)
+    qweight = torch.empty(whole.shape, dtype=kind, device=whole.device)
     scales = torch.empty(len(whole), dtype=torch.float32, device=whole.device)
     for first in range(0, len(whole), QUANTISED_ROWS):
         span = slice(first, first + QUANTISED_ROWS)
-        numbers[span], scales[span] = quantise(whole[span])
-    return EightBitMatrix(numbers, scales, whole.dtype)
+        qweight[span], scales[span] = quantise(whole[span])
+    return EightBitMatrix(qweight, scales, whole.dtype)

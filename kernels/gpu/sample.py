@@ -229,7 +229,7 @@ def _cut(
     logits_ptr, count, goal, low, high, temperature, top,
     SCALE: tl.constexpr, BY_MASS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Returns the largest key in (low, high) whose _amount is at least `goal`, by bisection; `low` if none is."""
+    """Returns the largest key in (low, high) with an _amount of at least `goal`, by bisection; `low` if none has."""
     while high - low > 1:
         middle = (low + high) >> 1
         enough = _amount(logits_ptr, count, middle, temperature, top, SCALE, BY_MASS, BLOCK) >= goal

@@ -46,7 +46,7 @@ def build_runner(
     kv_bytes = shape.num_blocks * block_bytes(config, shape.block_size, dtype)
     check_fits(memory, kv_bytes)
     try:
-        # Not the profile run's device: torch may refuse to capture into a graph pool whose graphs are all freed.
+        # Not the profile run's device: torch may refuse to capture into a graph pool after all its graphs are freed.
         runner = make_runner(decoder, limits, shape, device or device_of(decoder))
     except (OSError, torch.OutOfMemoryError) as error:
         raise ModelError(f"cannot allocate a KV cache of {kv_bytes} bytes: lower --kv-cache-memory-bytes") from error

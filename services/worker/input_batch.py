@@ -34,7 +34,7 @@ class StepInputs:
     request_slots: Ints  # [R]
     query_start_loc: Ints  # [R + 1]
     seq_lens: Ints  # [R]
-    logits_indices: Longs  # [S]: tokens whose logits are computed
+    logits_indices: Longs  # [S]: indices into the T tokens; logits are computed for these
     sampled_slots: Longs  # [S]
     sampled_positions: Longs  # [S]: position of the sampled token
     output_indices: Longs  # [S]: index of the sampled token in the output

@@ -11,9 +11,9 @@ class Phases:
         self._last = time.monotonic()
 
     def done(self, name: str) -> None:
-        moment = time.monotonic()
-        self._seconds[name] = self._seconds.get(name, 0.0) + moment - self._last
-        self._last = moment
+        now = time.monotonic()
+        self._seconds[name] = self._seconds.get(name, 0.0) + now - self._last
+        self._last = now
 
     def __str__(self) -> str:
         """For example "2.6 s: imports 1.9, weights 0.5, KV cache 0.2"."""

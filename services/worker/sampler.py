@@ -27,7 +27,7 @@ GROUP_BYTES = 40  # temporaries per element of a group
 
 @dataclass(frozen=True)
 class AdjustedRow:
-    """A row whose logits get penalties or stop-token masks before the draw."""
+    """A row that gets penalties or stop-token masks on its logits before the draw."""
 
     sampling: SamplingParams
     output_index: int

@@ -1,6 +1,6 @@
 """Triton's directory for compiled kernels: its default, or a temporary one if the default is not writable.
 
-Triton itself would raise PermissionError, for example in a container whose user has no home directory.
+Triton itself would raise PermissionError, for example in a container without a home directory.
 """
 
 import logging

@@ -45,6 +45,6 @@ def attend(ops: CpuOps, case: AttentionCase) -> Tensor:
 
 
 def allowed_for_products(x: Tensor, weight: Tensor, expected: Tensor) -> Tensor:
-    """Rounding of k float32 summands, of any order; and of the result."""
+    """Tolerance: k float32 roundings in any order, and the rounding of the result."""
     summed = x.abs().float() @ weight.abs().float().T
     return 4e-7 * summed + tolerance(expected)

@@ -1,4 +1,4 @@
-"""A device with graphs and memory of its own, on a CPU: a graph is what was recorded, run again."""
+"""A CPU device with graphs and separate memory: replaying a graph calls the captured function again."""
 
 from collections.abc import Callable, Sequence
 
@@ -6,7 +6,7 @@ from services.worker.device import CpuDevice
 
 
 class FakeGraphDevice(CpuDevice):
-    """`max_graphs`: how many graphs there is memory for."""
+    """`max_graphs`: captures that succeed; further ones run out of memory."""
 
     shares_memory = False
 

@@ -56,7 +56,7 @@ def test_generation_defaults_come_from_the_checkpoint_or_not_at_all(path: Path, 
 
 @pytest.mark.parametrize("eos", [99999, -1, [2, 99999], "2", [None], True])
 def test_an_end_token_outside_the_vocabulary_is_refused(path: Path, eos: Any) -> None:
-    """It would be masked under min_tokens, and there is nothing to mask."""
+    """Under min_tokens it would be masked at an index outside the logits."""
     (path / "generation_config.json").write_text(json.dumps({"eos_token_id": eos}))
     with pytest.raises(ModelError, match="is not a token of the vocabulary of 10"):
         read_checkpoint(path, {}, "auto").eos_token_ids(10)

@@ -103,7 +103,7 @@ def test_only_plans_of_this_epoch_are_taken(
 
 
 @pytest.mark.parametrize(
-    ("message", "error", "said"),
+    ("message", "error", "text"),
     [
         (Refused("another rank is here", for_now=True), EngineRefused, "refused this worker: another rank is here"),
         (Refused("other model"), Fatal, "refused this worker: other model"),
@@ -113,12 +113,12 @@ def test_only_plans_of_this_epoch_are_taken(
     ids=["refused for now", "refused for good", "malformed", "a plan too early"],
 )
 def test_each_refusal_has_its_error(
-    engine: EngineSocket, link: EngineLink, message: Any, error: type[Exception], said: str
+    engine: EngineSocket, link: EngineLink, message: Any, error: type[Exception], text: str
 ) -> None:
     link.hello()
     engine.receive()
     engine.send(message)
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=text):
         link.limits()
 
 

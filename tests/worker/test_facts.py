@@ -10,7 +10,7 @@ from services.worker.loading import load_model
 
 
 def test_each_variant_has_its_numerics_id(path: Path) -> None:
-    """The fastest has the same one, asked for or not."""
+    """The default has the id of the fastest variant by name."""
     runnable = library.runnable_variants()
     ids = []
     for variant in (None, *runnable):

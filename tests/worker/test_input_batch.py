@@ -86,7 +86,7 @@ def test_a_plan_without_a_base_empties_all_slots(batch: InputBatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("second", "said"),
+    ("second", "text"),
     [
         (plan(3, [(0, 1, 1, 0)]), "plan 3 is based on step 2, but the last step was 1"),
         (plan(2, [(0, 1, 0, 0)], new_requests=[new(0, [1], [], [1])]), "slot 0 is taken"),
@@ -99,9 +99,9 @@ def test_a_plan_without_a_base_empties_all_slots(batch: InputBatch) -> None:
     ],
     ids=["gap", "taken slot", "unknown token", "no block", "too many blocks"],
 )
-def test_a_plan_that_contradicts_the_batch_is_refused(batch: InputBatch, second: StepPlan, said: str) -> None:
+def test_a_plan_that_contradicts_the_batch_is_refused(batch: InputBatch, second: StepPlan, text: str) -> None:
     batch.apply(plan(1, [(0, 2, 0, 0)], new_requests=[new(0, [1, 2], [], [1])]))
-    with pytest.raises(BadMessage, match=said):
+    with pytest.raises(BadMessage, match=text):
         batch.apply(second)
 
 

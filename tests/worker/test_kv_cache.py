@@ -21,7 +21,7 @@ def test_the_kv_cache_is_shaped_by_memory_and_length(path: Path) -> None:
 
     assert shape(100, 160) == (80, 160), "no more than max_num_seqs requests could fill"
     assert shape(100, None) == (100, 512)
-    assert shape(10, None) == (10, 160), "without a wish, the length is what fits"
+    assert shape(10, None) == (10, 160), "without --max-model-len, the length is what fits"
     with pytest.raises(ModelError, match="room for 160 tokens.*one request of 170 tokens"):
         shape(10, 170)
     with pytest.raises(ModelError, match="--max-model-len 513.*max_position_embeddings, 512"):

@@ -13,7 +13,7 @@ from services.worker.loading import load_model, pick_ops
 
 
 @pytest.mark.parametrize(
-    ("device", "options", "said"),
+    ("device", "options", "text"),
     [
         ("cpu", {"quantization": "int8", "batch_invariant": False}, "int8 does not go with --no-batch-invariant"),
         ("cuda", {"quantization": "fp8", "batch_invariant": False}, "fp8 does not go with --no-batch-invariant"),
@@ -22,15 +22,15 @@ from services.worker.loading import load_model, pick_ops
     ],
 )
 def test_weights_of_eight_bits_are_refused_where_no_kernel_has_them(
-    device: str, options: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+    device: str, options: dict[str, Any], text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 6))
-    with pytest.raises(ModelError, match=f"--quantization {said}"):
+    with pytest.raises(ModelError, match=f"--quantization {text}"):
         pick_ops(torch.device(device), WorkerOptions(**options))
 
 
 @pytest.mark.parametrize(
-    ("best", "options", "said"),
+    ("best", "options", "text"),
     [
         ("avx2", {}, "amx: this machine does not offer its instructions; this machine runs avx2, portable"),
         ("portable", {}, "amx: this machine does not offer its instructions; this machine runs portable"),
@@ -40,14 +40,14 @@ def test_weights_of_eight_bits_are_refused_where_no_kernel_has_them(
     ],
 )
 def test_kernels_that_cannot_run_are_refused_before_anything_is_read(
-    tmp_path: Path, best: str, options: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, best: str, options: dict[str, Any], text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(library, "best_variant", lambda: best)
     monkeypatch.setattr(library, "_module", lambda variant: object())
     monkeypatch.setattr(torch.cuda, "is_available", lambda: options.get("device", "cpu") != "cpu")
     with pytest.raises(ModelError) as caught:
         load_model(tmp_path / "none", WorkerOptions(**{"device": "cpu", "cpu_kernels": "amx", **options}))
-    assert str(caught.value).startswith(f"--cpu-kernels {said}") and "\n" not in str(caught.value)
+    assert str(caught.value).startswith(f"--cpu-kernels {text}") and "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(("quantization", "name"), [(None, "triton"), ("int8", "triton+int8"), ("fp8", "triton+fp8")])

@@ -1,4 +1,4 @@
-"""The sampler against transformers' own logits processors, its ties, its noise, and that rows do not see each other."""
+"""The sampler against transformers' logits processors; ties, noise, logprobs, and batch invariance."""
 
 import numpy as np
 import pytest
@@ -66,7 +66,7 @@ def test_presence_and_frequency_count_the_output_alone() -> None:
 
 
 def penalised_alone(logits: torch.Tensor, one: AdjustedRow) -> torch.Tensor:
-    """What one row [vocab] becomes, in the order of operations that its bits come from."""
+    """Penalties on one row's logits [vocab], in the sampler's order of operations."""
     sampling = one.sampling
     counts, before = (torch.bincount(ids, minlength=VOCAB) for ids in (one.output_token_ids, one.prompt_token_ids))
     seen = (counts > 0) | (before > 0)
@@ -87,7 +87,7 @@ def penalised_alone(logits: torch.Tensor, one: AdjustedRow) -> torch.Tensor:
 def test_penalties_of_many_rows_have_the_bits_of_each_alone(
     asked: list[tuple[float, float, float]], size: int, seed: int
 ) -> None:
-    """In groups of any size, with prompts and outputs of any length."""
+    """For any group size, and prompts and outputs of any length."""
     source = torch.Generator().manual_seed(seed)
     rows = []
     for repetition, presence, frequency in asked:
@@ -200,7 +200,7 @@ def test_every_instruction_set_draws_what_the_twin_draws(
     masked: bool,
     seed: int,
 ) -> None:
-    """With many ties, and with tokens that may not come."""
+    """With many ties and masked tokens."""
     source = torch.Generator().manual_seed(seed % 2**63)
     raw = torch.randint(-levels, levels, (4, vocab), generator=source) * (3 / levels)
     logits = raw.clone()

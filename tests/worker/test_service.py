@@ -23,7 +23,7 @@ DEADLINE_MS = 600_000
 
 
 class ShortEngine:
-    """A link whose engine dies as soon as the worker is registered."""
+    """A link to an engine that dies as soon as the worker is registered."""
 
     num_connected = 0
 
@@ -84,7 +84,7 @@ class OnePlan:
 
 
 class NeverDone:
-    """A model runner whose step never completes."""
+    """A model runner with a step that never completes."""
 
     def launch(self, plan: Any) -> Any:
         return SimpleNamespace(plan=plan, done=SimpleNamespace(query=lambda: False))

@@ -33,7 +33,7 @@ def test_dummy_weights_need_no_files_and_follow_the_seed(path: Path) -> None:
         ),
     ],
 )
-def test_weights_that_do_not_fit_are_named(path: Path, change: Any, message: str) -> None:
+def test_tensors_that_do_not_match_the_model_are_named(path: Path, change: Any, message: str) -> None:
     change_weights(path, change)
     with pytest.raises(ModelError, match=message):
         load(path)
@@ -45,6 +45,8 @@ def test_a_slow_load_shows_its_progress(
     monkeypatch.setattr(weights, "PROGRESS_SECONDS", 0.0)
     with caplog.at_level("INFO"):
         load_model(path, WorkerOptions(model=str(path)))
-    told = [int(record.getMessage().split("%")[0].split()[-1]) for record in caplog.records if "% of" in record.message]
-    assert len(told) > 5 and told == sorted(told)
-    assert 90 <= told[-1] <= 100
+    percents = [
+        int(record.getMessage().split("%")[0].split()[-1]) for record in caplog.records if "% of" in record.message
+    ]
+    assert len(percents) > 5 and percents == sorted(percents)
+    assert 90 <= percents[-1] <= 100

@@ -1,5 +1,5 @@
-"""Kernels that clang compiles give the bits of the installed ones, which another compiler may have made: therefore the
-compiler is no part of a numerics id (services/worker/facts.py).
+"""Kernels built by clang give the same bits as the installed ones, which another compiler may have built. Therefore the
+compiler is not part of the numerics id (services/worker/facts.py).
 """
 
 import importlib.util
@@ -34,14 +34,14 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def by_clang(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Library]:
-    """Each variant that this machine can run."""
+    """The modules built by clang, for each variant that this machine can run."""
     folder = tmp_path_factory.mktemp("clang")
     command = [sys.executable, "setup.py", "build_ext", f"--build-lib={folder}", f"--build-temp={folder / 'objects'}"]
     env = {**os.environ, "CC": "clang", "CXX": "clang++"}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    said = [line for line in (done.stdout + done.stderr).splitlines() if "warning:" in line or "error:" in line]
-    assert said == []
+    warnings = [line for line in (done.stdout + done.stderr).splitlines() if "warning:" in line or "error:" in line]
+    assert warnings == []
     assert len(list(folder.glob("objects/*/**/*.o"))) == len(VARIANTS), "variants share an object file"
     return {variant: _module(folder, variant) for variant in runnable_variants()}
 

@@ -110,8 +110,8 @@ def test_paged_attention(
 
 
 @every_dtype
-def test_what_is_not_a_number_is_not_hidden(ops: CpuOps, dtype: torch.dtype) -> None:
-    """A key of the request itself that is not a number shows in the result of every query that sees it."""
+def test_nan_and_infinity_reach_exactly_the_queries_that_attend_to_them(ops: CpuOps, dtype: torch.dtype) -> None:
+    """A NaN key or infinite value shows in every query that attends to it, and in no earlier query."""
     case = attention_case(CPU, dtype, [(30, 40)], 1, 2, 16, 16)
     case.keys[case.tables[0, 50 // 16], 50 % 16] = float("nan")
     found = torch.isnan(attend(ops, case)).all(dim=-1).all(dim=-1)
@@ -121,7 +121,7 @@ def test_what_is_not_a_number_is_not_hidden(ops: CpuOps, dtype: torch.dtype) -> 
         case.values[case.tables[0, place // 16], place % 16] = float("inf")
         finite = torch.isfinite(attend(ops, case)).all(dim=-1).all(dim=-1)
         assert finite.tolist() == [position < place for position in range(40, 70)], (
-            "an earlier query sees a later value"
+            "an earlier query reads a later value"
         )
     assert torch.isnan(ops.silu_mul(torch.full((1, 4), float("nan")))).all()
 
@@ -129,7 +129,7 @@ def test_what_is_not_a_number_is_not_hidden(ops: CpuOps, dtype: torch.dtype) -> 
 @every_dtype
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("block_size", [3, 4, 16])
-def test_attention_gives_the_same_bits_however_a_prompt_is_cut(
+def test_attention_gives_the_same_bits_however_a_prompt_is_chunked(
     library: Library, dtype: torch.dtype, threads: int, block_size: int
 ) -> None:
     ops = CpuOps(library, threads)
@@ -153,7 +153,7 @@ def test_attention_gives_the_same_bits_for_every_block_size(ops: CpuOps, dtype: 
 
 
 @every_dtype
-def test_norms_and_activations_do_not_see_their_neighbours(library: Library, dtype: torch.dtype) -> None:
+def test_norms_and_activations_are_batch_invariant(library: Library, dtype: torch.dtype) -> None:
     ops = CpuOps(library, 2)
     x, weight = randn(CPU, dtype, 100, 66), randn(CPU, dtype, 66, seed=1)
     normed, activated = ops.rms_norm(x, weight, EPS), ops.silu_mul(x)

@@ -1,4 +1,4 @@
-"""All layers in one call of the compiled library give the bits of one operation after the other."""
+"""CompiledStack, which runs all layers in one call, gives the bits of EagerStack."""
 
 import pytest
 import torch
@@ -52,7 +52,7 @@ def test_one_call_gives_the_bits_of_many(variant: str, dtype: torch.dtype, int8:
     assert isinstance(compiled, CompiledStack)
     stacks = (compiled, EagerStack(ops, layers, EPS, SCALE, cos_sin))
     kept = [caches(ops, dtype) for _ in stacks]
-    # Two prompts, then a token of one of them beside a third prompt; some of the tokens are asked for.
+    # Two prompts; then a decode token of the first with a third prompt; then decode alone.
     for step, (lens, starts, wanted) in enumerate(
         [([9, 5], [0, 9, 14], [8, 13]), ([10, 7], [0, 1, 8], [0]), ([11], [0, 1], [0]), ([12], [0, 1], [])]
     ):
@@ -75,7 +75,7 @@ def test_one_call_gives_the_bits_of_many(variant: str, dtype: torch.dtype, int8:
         assert all(map(torch.equal, (v for _, v in kept[0]), (v for _, v in kept[1])))
 
 
-def test_layers_that_need_padding_go_one_operation_after_the_other() -> None:
+def test_layers_that_need_padding_run_eagerly() -> None:
     ops = CpuOps(load())
     layers = [layer_of(ops, torch.bfloat16, 1, False, hidden=95)]
     assert isinstance(ops.stack(layers, EPS, SCALE, torch.zeros(8, HEAD_DIM)), EagerStack)

@@ -38,7 +38,7 @@ def test_paged_attention(dtype: torch.dtype, shape: dict[str, Any]) -> None:
 @few
 @given(shape=st.fixed_dictionaries(ATTENTION))
 def test_attention_gives_the_same_bits_however_it_is_split(dtype: torch.dtype, shape: dict[str, Any]) -> None:
-    """And those of the same positions within a chunk."""
+    """A decode token also has the bits of the same position within a prefill chunk."""
     attention_cases.check_splits_of_attention(DEVICE, dtype, **shape)
 
 
@@ -48,8 +48,8 @@ def test_attention_where_one_query_fills_a_tile(group: int) -> None:
 
 
 @pytest.mark.parametrize("window", [0, 30])
-def test_attention_as_it_is_served(window: int) -> None:
-    """The tiling, the segments and the number of parts in use, over more than two segments."""
+def test_attention_with_production_tiling(window: int) -> None:
+    """The production tiling and number of KV splits, over more than two segments."""
     lens = [(1, 600), (1, -1), (1, 255), (1, 256)]
     case = attention_cases.attention_case(DEVICE, torch.bfloat16, lens, 1, 2, 16, 16, window=window)
     out = case.triton()
@@ -68,13 +68,12 @@ def test_attention_as_it_is_served(window: int) -> None:
     ],
     ids=str,
 )
-def test_attention_gives_the_same_bits_however_a_prompt_is_cut(dtype: torch.dtype, window: int) -> None:
+def test_attention_gives_the_same_bits_however_a_prompt_is_chunked(dtype: torch.dtype, window: int) -> None:
     shape = {"kv_heads": 1, "group": 2, "head_dim": 16, "block_size": 4}
     attention_cases.check_cuts_of_attention(DEVICE, dtype, 75, **shape, window=window, tile=16, segment=32)
 
 
-def test_what_the_workspace_of_attention_takes() -> None:
-    """No number of requests takes more than is set aside."""
+def test_scratch_bytes_are_the_largest_workspace_of_any_batch() -> None:
     heads, kv_heads, head_dim, length = 32, 8, 128, 5000
     for tokens in (1, 7, 2000):
         taken = max(

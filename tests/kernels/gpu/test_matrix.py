@@ -10,7 +10,7 @@ from tests.kernels.gpu_cases import DEVICE, DTYPES
 @pytest.mark.filterwarnings("ignore:invalid value encountered in multiply")  # the interpreter's
 @pytest.mark.parametrize("quantization", ["int8", "fp8"])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_rows_of_nothing_and_of_what_is_no_number(dtype: torch.dtype, quantization: str) -> None:
+def test_rows_of_zeros_and_rows_that_are_not_finite(dtype: torch.dtype, quantization: str) -> None:
     weight = torch.ones(4, 33, dtype=dtype, device=DEVICE)
     weight[1], weight[2, 32], weight[3, 7] = 0, float("nan"), float("-inf")
     matrix = matrix_of([weight], quantization)
@@ -21,7 +21,7 @@ def test_rows_of_nothing_and_of_what_is_no_number(dtype: torch.dtype, quantizati
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_number_of_eight_bits_is_widened_exactly(dtype: torch.dtype) -> None:
-    """All of float8_e4m3fn, and all of int8, by scales of 1."""
+    """All values of float8_e4m3fn and int8, with a scale of 1."""
     numbers = torch.arange(256, dtype=torch.int16, device=DEVICE).to(torch.uint8)[None]
     fp8 = torch.where((numbers & 127) == 127, 0, numbers).view(torch.float8_e4m3fn)  # 127: not a number
     for kind in (numbers.view(torch.int8), fp8):

@@ -18,7 +18,7 @@ from services.worker.loading import load_model
 @pytest.mark.parametrize("ops", [CpuOps(load_library()), TorchOps()], ids=lambda ops: str(ops.name))
 @pytest.mark.parametrize("dtype", ["auto", "bfloat16", "float16"])
 def test_a_decoder_computes_with_the_checkpoints_weights(path: Path, ops: Ops, dtype: str) -> None:
-    """Its matrices, made of parts of mapped files in another type, give what the plain tensors give."""
+    """Fused matrices, built from memory-mapped parts of another dtype, give the products of the plain tensors."""
     decoder = load_model(path, WorkerOptions(model=str(path), device="cpu", dtype=dtype), ops).decoder
     named = {name: tensor.to(decoder.dtype) for name, tensor in load_file(path / "model.safetensors").items()}
     x = torch.randn(3, 64, generator=torch.Generator().manual_seed(0)).to(decoder.dtype)
@@ -34,7 +34,7 @@ def test_a_decoder_computes_with_the_checkpoints_weights(path: Path, ops: Ops, d
 
 
 def test_a_loaded_decoder_does_not_need_its_files(path: Path) -> None:
-    """Neither mapped any more nor read again: a checkpoint may be replaced under a server that runs."""
+    """Files are not mapped or read after loading: a checkpoint may be replaced while a server runs."""
     decoder = load_model(path, WorkerOptions(model=str(path), device="cpu")).decoder
     plain = load_model(path, WorkerOptions(model=str(path), device="cpu"), TorchOps()).decoder
     assert str(path) not in Path("/proc/self/maps").read_text()

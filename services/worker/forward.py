@@ -1,7 +1,7 @@
 """The forward pass of a step: copies the step's inputs to the device and computes hidden states, by kernels or a graph.
 
 A pure decode batch (one token per request) is padded to the next captured size and replays that graph, on a device with
-graphs. Kernels are batch-invariant, so padding changes no bit.
+graphs. With batch-invariant kernels, padding changes no bit.
 """
 
 import logging

@@ -1,4 +1,7 @@
-"""The operations that a model calls, and what they are given. Meaning and shapes: kernels/reference.py."""
+"""The operations that a model calls (Ops), and their operands. Results and shapes: kernels/reference.py.
+
+Batch invariance is defined in kernels/__init__.py.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,51 +12,51 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-# How each row's token is drawn: [rows] of this, as the compiled kernel reads it (kernels/cpu/native/sample.h).
+# Sampling parameters of a row. The memory layout of sample::Draw in kernels/cpu/native/sample.h.
 DRAW = np.dtype(
     [
-        ("temperature", "<f8"),  # 0: the likeliest token
+        ("temperature", "<f8"),  # 0: greedy
         ("top_p", "<f8"),
         ("min_p", "<f8"),
         ("top_k", "<i8"),  # 0 or less: all
         ("seed", "<u8"),
         ("choice", "<i8"),
-        ("index", "<i8"),  # of the token in the answer
+        ("index", "<i8"),  # of the token in the output
     ]
 )
 Draws = npt.NDArray[np.void]
-KvPair = tuple[Tensor, Tensor]  # keys and values of one layer; how they lie is the business of its ops
+KvPair = tuple[Tensor, Tensor]  # paged keys and values of one layer; the layout is private to its Ops
 
 
 @dataclass(frozen=True)
 class AttentionInputs:
-    """Where this step's tokens stand. R requests, T tokens."""
+    """Attention metadata of a step with R requests and T tokens."""
 
-    slot_mapping: Tensor  # [T] int64: block * block_size + offset; -1, on a GPU: nothing is written
+    slot_mapping: Tensor  # [T] int64: block * block_size + offset; -1 (GPU only): KV is not written
     block_tables: Tensor  # [R, blocks] int32
     query_start_loc: Tensor  # [R + 1] int32
-    seq_lens: Tensor  # [R] int32; 0: no request, and its queries' results have no meaning
+    seq_lens: Tensor  # [R] int32; 0: padding, the results of its queries are undefined
     max_query_len: int
-    max_seq_len: int  # a bound: no request is longer
+    max_seq_len: int  # an upper bound
 
 
 class Matrix(Protocol):
-    """A weight [n, k] in the layout that its products want."""
+    """A weight [n, k] in the layout of its matrix product."""
 
     def product(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        """x [rows, k] -> [rows, n], in x's dtype or in the one given (float32)."""
+        """x [rows, k] -> x @ weight.T [rows, n], in x's dtype or in `dtype` (float32)."""
 
     def rows(self, ids: Tensor) -> Tensor:
-        """The weight's rows `ids` [count] int64 -> [count, k]: an embedding."""
+        """Embedding lookup: returns the weight's rows `ids` [count] int64 as [count, k]."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """Weights of a decoder's layer. Projections that read the same input are one matrix: qkv and gate_up."""
+    """Weights of a decoder layer. Projections with the same input are fused into one matrix: qkv, gate_up."""
 
     input_norm: Tensor  # [hidden]
     qkv: Matrix  # [(heads + 2 * kv_heads) * head_dim, hidden]
-    head_norms: tuple[Tensor, Tensor] | None  # of queries and of keys, [head_dim] each
+    head_norms: tuple[Tensor, Tensor] | None  # QK norm: weights for queries and for keys, [head_dim] each
     out: Matrix  # [hidden, heads * head_dim]
     post_norm: Tensor  # [hidden]
     gate_up: Matrix  # [2 * intermediate, hidden]
@@ -61,32 +64,42 @@ class Layer:
 
 
 class Stack(Protocol):
-    """The layers of a decoder."""
+    """Runs all layers of a decoder."""
 
     layers: Sequence[Layer]
 
     def __call__(
-        self, hidden: Tensor, positions: Tensor, caches: Sequence[KvPair], inputs: AttentionInputs, wanted: Tensor
+        self,
+        hidden: Tensor,
+        positions: Tensor,
+        caches: Sequence[KvPair],
+        inputs: AttentionInputs,
+        logits_indices: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """hidden [T, hidden], which is used up, and the S ascending tokens `wanted` [S] int64 -> two of [S, hidden]:
-        what the last layer adds, and what it is to be added to. Writes keys and values of all T into the caches."""
+        """Returns (output, residual), each [S, hidden]; their sum is the last layer's hidden state.
+
+        hidden [T, hidden]: the embeddings; overwritten. positions [T] int64. logits_indices [S] int64: the tokens to
+        return, ascending. Writes keys and values of all T tokens into the caches.
+        """
 
 
 class Ops(Protocol):
-    """`name` goes into the numerics id; `batch_invariant`: a row's bits depend on that row alone."""
+    """`name` is part of the numerics id. `batch_invariant`: see kernels/__init__.py."""
 
     name: str
     batch_invariant: bool
 
     def matrix(self, *parts: Tensor, dtype: torch.dtype | None = None, device: torch.device | None = None) -> Matrix:
-        """The weight whose rows are those of `parts` [rows, k], one part beneath the other, in a copy of its own.
+        """Returns a copy of `parts` [rows, k], concatenated along rows, as a Matrix.
 
-        The parts may be mapped files; type and device are those of the first unless given.
+        The parts may be memory-mapped. dtype and device default to those of the first part.
         """
 
-    def empty_cache(
+    def allocate_kv_cache(
         self, num_blocks: int, block_size: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device
-    ) -> KvPair: ...
+    ) -> KvPair:
+        """Allocates the paged KV cache of one layer, zeroed."""
+
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor: ...
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]: ...
     def rope_and_write(
@@ -102,21 +115,21 @@ class Ops(Protocol):
     def paged_attention(self, query: Tensor, cache: KvPair, inputs: AttentionInputs, scale: float) -> Tensor: ...
     def silu_mul(self, gate_up: Tensor) -> Tensor: ...
     def stack(self, layers: Sequence[Layer], eps: float, scale: float, cos_sin: Tensor) -> Stack:
-        """`scale`: of attention's scores; cos_sin as in rope_and_write."""
+        """`scale`: the softmax scale of attention. cos_sin: as in rope_and_write."""
 
     def draw(self, logits: Tensor, raw: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
-        """As in kernels/sampling.py."""
+        """Samples one token per row: kernels/sampling.py."""
 
     def kernel_nanoseconds(self) -> int:
-        """Time in which kernels ran since the process began; 0 where nobody counts it."""
+        """Total time in compiled CPU kernels since the process began; 0 if not measured."""
 
     def scratch_bytes(
         self, tokens: int, width: int, heads: int, kv_heads: int, head_dim: int, length: int, dtype: torch.dtype
     ) -> int:
-        """The most that any of these takes beside its operands and its result.
+        """Upper bound of the temporaries of any operation but `draw`, in bytes.
 
-        For `tokens` rows of at most `width` elements; in attention, of requests of up to `length` tokens.
+        For `tokens` rows of at most `width` elements; in attention, for requests of up to `length` tokens.
         """
 
     def draw_scratch_bytes(self, rows: int, vocab: int) -> int:
-        """The most that `draw` takes beside its operands and its result."""
+        """Upper bound of the temporaries of `draw`, in bytes."""

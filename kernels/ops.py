@@ -1,4 +1,4 @@
-"""Which kernels a model runs on: compiled ones on a CPU, Triton on a GPU, torch's products where speed goes first."""
+"""Picks the Ops for a device: compiled C++ on a CPU, Triton on CUDA; without batch invariance, torch's products."""
 
 import torch
 
@@ -15,16 +15,18 @@ def ops_for(
     quantization: str | None = None,
     cpu_kernels: str | None = None,
 ) -> Ops:
-    """`num_threads`: of the compiled kernels. `quantization`: int8, or on CUDA fp8, of batch-invariant kernels only.
-    `cpu_kernels`: the variant of the compiled kernels, where these are used; None: the fastest.
+    """Returns the Ops for a device.
 
-    Raises KernelsMissing where the compiled kernels are needed and were not built, VariantRefused for a variant that
-    this machine does not run.
+    `num_threads`: of the compiled CPU kernels. `quantization`: int8, on CUDA also fp8; needs batch_invariant.
+    `cpu_kernels`: the variant of the compiled kernels (None: the fastest); needs batch_invariant and a CPU.
+
+    Raises KernelsMissing if the compiled kernels are needed but were not built, VariantRefused for a variant that this
+    machine cannot run.
     """
     assert quantization is None or batch_invariant
     assert cpu_kernels is None or (batch_invariant and device.type == "cpu")
     if device.type == "cuda":
-        from kernels.gpu.ops import TritonOps  # a machine without a GPU need not have Triton
+        from kernels.gpu.ops import TritonOps  # Triton may be missing on a machine without a GPU
 
         return TritonOps(batch_invariant, quantization)
     assert quantization in (None, "int8")

@@ -1,7 +1,7 @@
-"""Noise as a function of its place: Philox4x32-10 (Salmon et al., SC 2011), a counter-based generator.
+"""Gumbel noise from Philox4x32-10 (Salmon et al., SC 2011), a counter-based random number generator without state.
 
-The key is the request's seed, the counter is (vocabulary id / 4, token index, choice, purpose). So the noise of one
-token never depends on what was drawn before, elsewhere in the batch, or in a life before a resume.
+The Philox key is the request's seed; the counter is (vocabulary id / 4, token index, choice, purpose). So the noise of
+a token does not depend on earlier draws, on the rest of the batch, or on whether the request was resumed.
 """
 
 import torch
@@ -17,11 +17,11 @@ PURPOSE_SAMPLE = 0
 
 
 def philox4x32(counter: list[Tensor], key: list[Tensor]) -> list[Tensor]:
-    """Four words of 32 bits for each counter. All tensors int64 holding values below 2**32, broadcast together."""
+    """Returns four 32-bit words per counter. All tensors are int64 with values below 2**32, broadcast together."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(ROUNDS):
-        # The products wrap at 2**64, which keeps all bits that are asked for.
+        # The products wrap at 2**64, which keeps all bits that are used.
         product0, product1 = MULTIPLIERS[0] * c0, MULTIPLIERS[1] * c2
         c0, c1, c2, c3 = (
             ((product1 >> 32) & MASK) ^ c1 ^ k0,
@@ -36,9 +36,9 @@ def philox4x32(counter: list[Tensor], key: list[Tensor]) -> list[Tensor]:
 def gumbel_noise(
     seeds: list[int], choices: list[int], token_indices: list[int], vocab_size: int, device: torch.device
 ) -> Tensor:
-    """Standard Gumbel noise [rows, vocab_size] float64; row i is that of (seed, choice, token index) i.
+    """Returns standard Gumbel noise [rows, vocab_size] float64; row i is keyed by the i-th (seed, choice, token index).
 
-    The argmax of logits / temperature plus this noise is a sample of the softmax. Seeds are below 2**64.
+    Gumbel-max: the argmax of logits / temperature plus this noise is a sample of the softmax. Seeds are below 2**64.
     """
 
     def column(values: list[int]) -> Tensor:
@@ -49,10 +49,10 @@ def gumbel_noise(
     key = [column([seed & MASK for seed in seeds]), column([seed >> 32 for seed in seeds])]
     words = philox4x32([groups, column(token_indices), column(choices), zero], key)
     bits = torch.stack(words, dim=-1).flatten(1)[:, :vocab_size]
-    uniform = (bits.double() + 0.5) * 2.0**-32  # in (0, 1), both ends out of reach
+    uniform = (bits.double() + 0.5) * 2.0**-32  # in the open interval (0, 1)
     if device.type == "cuda":
         return _gumbel(uniform)
-    # On a CPU torch takes another logarithm for what is left over at the end of a tensor: row by row, it is the same.
+    # On a CPU, torch's vectorised log and the scalar log of a tensor's tail differ: one row at a time, bits are stable.
     return torch.stack([_gumbel(row) for row in uniform])
 
 

@@ -1,6 +1,6 @@
-"""What every kernel must compute, in plain torch with float32 accumulation.
+"""Reference implementations (twins) of the kernels, in plain torch with float32 accumulation. Not batch-invariant.
 
-Shapes: T tokens of this step, R requests, H query heads, G KV heads, D head size, N blocks of B tokens. Caches are
+Shapes: T tokens of the step, R requests, H query heads, G KV heads, D head size, N blocks of B tokens. Caches are
 [N, B, G, D].
 """
 
@@ -9,25 +9,28 @@ from torch import Tensor
 
 
 def linear(x: Tensor, weight: Tensor) -> Tensor:
-    """x [rows, k] times the transpose of weight [n, k], in float32."""
+    """x [rows, k] @ weight [n, k].T -> [rows, n] float32."""
     return x.float() @ weight.float().T
 
 
 def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """weight [n, k] -> (whole numbers from -127 to 127 [n, k] int8, scales [n] float32), symmetric: weight is about
-    number * scale. A row with an element that is not finite becomes zeros with a scale that is not finite either."""
+    """Symmetric int8 quantisation per row: weight [n, k] -> (qweight [n, k] int8, scales [n] float32).
+
+    weight is about qweight * scale, qweight from -127 to 127. A row with a NaN or infinity becomes zeros, with a scale
+    that is not finite.
+    """
     steps, scales = _divided(weight, 127)
     return steps.round().to(torch.int8), scales
 
 
 def quantise_fp8(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """As quantise, in numbers from -448 to 448 of four significant bits: [n, k] float8_e4m3fn (arXiv 2209.05433)."""
+    """As quantise, to float8_e4m3fn (arXiv 2209.05433), from -448 to 448: qweight [n, k], scales [n] float32."""
     steps, scales = _divided(weight, 448)
     return steps.to(torch.float8_e4m3fn), scales
 
 
 def _divided(weight: Tensor, largest: int) -> tuple[Tensor, Tensor]:
-    """Each row so that its largest magnitude becomes `largest`, and what it was divided by."""
+    """Returns (each row divided by its scale so that its largest magnitude is `largest`, scales [n])."""
     wide = weight.float()
     scales = wide.abs().amax(dim=1) / largest
     steps = (wide / scales[:, None]).clamp(-largest, largest)
@@ -35,29 +38,29 @@ def _divided(weight: Tensor, largest: int) -> tuple[Tensor, Tensor]:
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:
-    """silu(gate) * up of gate_up [rows, 2 * size] (arXiv 2002.05202): [rows, size], rounded once at the end."""
+    """SwiGLU (arXiv 2002.05202): silu(gate) * up of gate_up [rows, 2 * size] -> [rows, size], rounded once."""
     gate, up = gate_up.float().chunk(2, dim=-1)
     return (gate * torch.sigmoid(gate) * up).to(gate_up.dtype)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Root mean square norm over the last dimension (arXiv 1910.07467), computed in float32, returned in x's dtype."""
+    """RMS norm over the last dimension (arXiv 1910.07467), computed in float32, returned in x's dtype."""
     wide = x.float()
     scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
     return (wide * scale * weight.float()).to(x.dtype)
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """(norm of x + residual, x + residual); the sum is rounded to x's dtype first. All [T, hidden]."""
+    """Returns (norm of the sum, sum) with sum = x + residual, rounded to x's dtype before the norm. All [T, hidden]."""
     total = x + residual
     return rms_norm(total, weight, eps), total
 
 
 def norm_rope(x: Tensor, weight: Tensor | None, eps: float, cos_sin: Tensor, positions: Tensor) -> Tensor:
-    """Norm per head (where `weight` [D] is given), then rotary embedding in the half-split form (arXiv 2104.09864).
+    """RMS norm per head (if `weight` [D] is given), then rotary embedding, half-split form (arXiv 2104.09864).
 
-    x [T, heads, D], cos_sin [max positions, D] float32 (cosines, then sines, D/2 each), positions [T]. Float32
-    throughout, rounded once at the end.
+    x [T, heads, D], cos_sin [max positions, D] float32 (D/2 cosines, then D/2 sines), positions [T]. Computed in
+    float32, rounded once at the end.
     """
     wide = x.float()
     if weight is not None:
@@ -68,8 +71,7 @@ def norm_rope(x: Tensor, weight: Tensor | None, eps: float, cos_sin: Tensor, pos
 
 
 def write_kv(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slot_mapping: Tensor) -> None:
-    """Puts key and value [T, G, D] of each token at its place: slot_mapping [T] int64 = block * B + offset, or -1 for a
-    token that has none."""
+    """Writes key and value [T, G, D] to the cache. slot_mapping [T] int64 = block * B + offset; -1: not written."""
     placed = slot_mapping >= 0
     block_size, slots = key_cache.shape[1], slot_mapping[placed]
     blocks, offsets = slots // block_size, slots % block_size
@@ -93,7 +95,7 @@ def rope_and_write(
     cache: tuple[Tensor, Tensor],
     slot_mapping: Tensor,
 ) -> Tensor:
-    """norm_rope of queries and keys (norms: of each), then write_kv; the queries [T, H, D] come back."""
+    """norm_rope of queries and keys (`norms`: their weights), then write_kv. Returns the queries [T, H, D]."""
     query, key, value = split_heads(qkv, cache)
     query_norm, key_norm = norms or (None, None)
     write_kv(norm_rope(key, key_norm, eps, cos_sin, positions), value, *cache, slot_mapping)
@@ -112,11 +114,10 @@ def paged_attention(
 ) -> Tensor:
     """Causal attention of each request's new tokens over all its tokens, through its block table.
 
-    query [T, H, D]; block_tables [R, blocks] int32; query_start_loc [R + 1] and seq_lens [R] int32. Request r owns the
-    queries [query_start_loc[r], query_start_loc[r + 1]), the last of which stands at position seq_lens[r] - 1; a
-    request of length 0 is padding, and nothing is read for it. With a `window` a query at position p sees the keys
-    p - window + 1 to p alone, without one (0) all up to p. Returns [T, H, D] in query's dtype, zeros where there is no
-    key.
+    query [T, H, D]; block_tables [R, blocks] int32; query_start_loc [R + 1] and seq_lens [R] int32. Request r has the
+    queries [query_start_loc[r], query_start_loc[r + 1]); its last query is at position seq_lens[r] - 1. A request of
+    length 0 is padding: no key is read. Sliding window: a query at position p attends to keys p - window + 1 to p;
+    with `window` 0 to all up to p. Returns [T, H, D] in query's dtype; zeros for padding.
     """
     out = torch.zeros_like(query)
     starts, lens = query_start_loc.tolist(), seq_lens.tolist()

@@ -1,6 +1,6 @@
-"""One token for each row of logits, as plain torch: min-p, top-k and top-p, then the Gumbel trick.
+"""Samples one token per row of logits in plain torch: min-p, top-k, top-p, then Gumbel-max. Twin of the draw kernels.
 
-A row's token is a function of that row alone. Ties go to the lowest token id. Nothing here waits for the device.
+Batch-invariant: a row's token depends on that row alone. Ties go to the lowest token id. No device sync.
 """
 
 from typing import Any
@@ -12,21 +12,21 @@ from kernels.interface import Draws
 from kernels.philox import gumbel_noise
 from kernels.transfer import to_device
 
-# Of a logit: scores and noise in float64 are 52 at once; the rest is what malloc keeps of their temporaries as long as
-# one is below 32 MiB.
+# Per logit. Scores and noise in float64 take 52 at their peak; the rest is what malloc caches of temporaries below
+# 32 MiB.
 SCRATCH_BYTES = 92
 
 
 def draw_scratch_bytes(rows: int, vocab: int) -> int:
-    """The most that `draw` takes beside its operands and its result."""
+    """Upper bound of the temporaries of `draw`, in bytes."""
     return rows * vocab * SCRATCH_BYTES
 
 
 def draw(logits: Tensor, raw: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
     """logits, raw [rows, vocab] float32, draws [rows] -> token ids [rows] int64, healthy [rows] bool.
 
-    `raw` are the logits before anything was masked: a row is healthy where all of them are finite. The token of a row
-    that is not has no meaning.
+    `raw` are the logits before penalties and masks. A row is healthy if all of them are finite; else its token is
+    undefined.
     """
     token_ids = torch.argmax(logits, dim=-1)  # the first of equal maxima, so the lowest id
     drawn = draws["temperature"].nonzero()[0]
@@ -40,15 +40,18 @@ def _draw(logits: Tensor, draws: Draws) -> Tensor:
     """[rows, vocab] -> [rows]: the argmax of the filtered logits plus Gumbel noise, in float64."""
     scaled = logits.double() / to_device(draws["temperature"], torch.float64, logits.device).unsqueeze(1)
     for index, one in enumerate(draws):
-        keep_likely(scaled[index], one)
+        apply_min_p_top_k_top_p(scaled[index], one)
     noise = gumbel_noise(
         draws["seed"].tolist(), draws["choice"].tolist(), draws["index"].tolist(), logits.shape[1], logits.device
     )
     return torch.argmax(scaled + noise, dim=-1)
 
 
-def keep_likely(scores: Tensor, draw: Any) -> None:
-    """Min-p (arXiv 2407.01082), then top-k, then top-p (arXiv 1904.09751): -inf for the others, in place on [vocab]."""
+def apply_min_p_top_k_top_p(scores: Tensor, draw: Any) -> None:
+    """Sets dropped tokens to -inf in `scores` [vocab], in place.
+
+    Order: min-p (arXiv 2407.01082), top-k, top-p (arXiv 1904.09751).
+    """
     min_p, top_p = float(draw["min_p"]), float(draw["top_p"])
     if min_p > 0.0:
         probabilities = torch.softmax(scores, dim=-1)
@@ -56,7 +59,7 @@ def keep_likely(scores: Tensor, draw: Any) -> None:
     top_k = int(draw["top_k"]) if 0 < draw["top_k"] < scores.shape[0] else 0
     if not top_k and top_p >= 1.0:
         return
-    order = torch.argsort(scores, descending=True, stable=True)  # stable: equal scores stay in order of their ids
+    order = torch.argsort(scores, descending=True, stable=True)  # stable: ties stay in order of their ids
     kept = order[:top_k] if top_k else order
     keep = torch.zeros_like(scores, dtype=torch.bool)
     if top_p < 1.0:

@@ -1,4 +1,4 @@
-"""A weight whose products are torch's."""
+"""A weight with torch's matrix product. Not batch-invariant."""
 
 import torch
 import torch.nn.functional as F
@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 class TorchMatrix:
-    """oneDNN or cuBLAS: the bits of a row may depend on how many rows there are."""
+    """Products by oneDNN or cuBLAS: a row's bits may depend on the number of rows."""
 
     def __init__(self, weight: Tensor) -> None:
         self._weight = weight

@@ -1,4 +1,4 @@
-"""Products by torch, and the operations made of the plain twins: the path of `--no-batch-invariant` on a CPU."""
+"""Ops for `--no-batch-invariant` on a CPU: torch's matrix products, and the twins for all other operations."""
 
 from collections.abc import Sequence
 
@@ -8,19 +8,19 @@ from torch import Tensor
 from kernels import reference, sampling
 from kernels.interface import AttentionInputs, KvPair, Layer, Stack
 from kernels.plain_cache import plain_cache
-from kernels.stack import OneByOne
+from kernels.stack import EagerStack
 from kernels.torch_matrix import TorchMatrix
 from kernels.weight_parts import joined
 
-SCORES = 2**24  # of attention, at once
-SCORE_BYTES = 12  # in float32, twice, and their masks
-POINTWISE_BYTES = 20  # of an element of the reference's wider operands: five copies in float32
+SCORES = 2**24  # attention scores computed at once
+SCORE_BYTES = 12  # two float32 copies and the masks
+POINTWISE_BYTES = 20  # per element: five float32 copies in the reference's pointwise operations
 
 
 class TorchOps:
     name = "torch"
     batch_invariant = False
-    empty_cache = staticmethod(plain_cache)
+    allocate_kv_cache = staticmethod(plain_cache)
     rms_norm = staticmethod(reference.rms_norm)
     add_rms_norm = staticmethod(reference.add_rms_norm)
     rope_and_write = staticmethod(reference.rope_and_write)
@@ -34,7 +34,7 @@ class TorchOps:
         return TorchMatrix(joined(parts, dtype, device))
 
     def paged_attention(self, query: Tensor, cache: KvPair, inputs: AttentionInputs, scale: float) -> Tensor:
-        """A request's queries in pieces, so that no more than SCORES scores are held at once, or those of one query."""
+        """Attends in chunks of a request's queries, so that at most SCORES scores (or one query's) are in memory."""
         out = torch.empty_like(query)
         starts, lens = inputs.query_start_loc.tolist(), inputs.seq_lens.tolist()
         for row, length in enumerate(lens):
@@ -50,13 +50,13 @@ class TorchOps:
     def scratch_bytes(
         self, tokens: int, width: int, heads: int, kv_heads: int, head_dim: int, length: int, dtype: torch.dtype
     ) -> int:
-        """Copies in float32: of a pointwise operand and what becomes of it, or of a request's keys and values."""
+        """The larger of a pointwise operation's float32 copies, and attention's scores, keys and values."""
         scores = min(max(SCORES, heads * length), heads * length * tokens)
         attention = scores * SCORE_BYTES + length * kv_heads * head_dim * (2 * dtype.itemsize + 16)
         return max(tokens * width * POINTWISE_BYTES, attention)
 
     def stack(self, layers: Sequence[Layer], eps: float, scale: float, cos_sin: Tensor) -> Stack:
-        return OneByOne(self, layers, eps, scale, cos_sin)
+        return EagerStack(self, layers, eps, scale, cos_sin)
 
     def kernel_nanoseconds(self) -> int:
         return 0

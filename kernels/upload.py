@@ -1,5 +1,7 @@
-"""Weights on their way from mapped files to a device: some threads copy pieces into pinned memory, one reading the page
-cache while the device fetches what another has read. A copy straight from a mapped file waits for each page in turn.
+"""Copies weights from memory-mapped files to a device through pinned memory.
+
+Several threads read the page cache while the device copies what other threads have read. A copy directly from mapped
+memory would wait for one page at a time.
 """
 
 import threading
@@ -15,26 +17,26 @@ THREADS = 4
 
 
 def fill(target: Tensor, parts: Sequence[Tensor]) -> None:
-    """target [rows, k] becomes `parts` [.., k] beneath each other, in its own type. What is queued later finds it so.
+    """Copies `parts` [.., k] on the host, concatenated along rows, into target [rows, k], converted to its dtype.
 
-    The parts lie on the host.
+    Kernels launched later on the current stream see the result.
     """
-    lanes = _Lanes(target.device)
+    copies = _CopyThreads(target.device)
     with ThreadPoolExecutor(THREADS) as threads:
         rows = max(1, PIECE_BYTES // (target.shape[1] * target.element_size()))
         first, pieces = 0, []
         for part in parts:
             for at in range(0, len(part), rows):
                 piece = part[at : at + rows]
-                pieces.append(threads.submit(lanes.copy, target[first : first + len(piece)], piece))
+                pieces.append(threads.submit(copies.copy, target[first : first + len(piece)], piece))
                 first += len(piece)
         for done in pieces:
             done.result()
-    lanes.join()
+    copies.join()
 
 
-class _Lanes:
-    """Of each thread: a stream, and pinned memory that is free again once the device has fetched the last piece."""
+class _CopyThreads:
+    """One CUDA stream and one pinned staging buffer per thread. A buffer is reused once its last copy is done."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -47,27 +49,27 @@ class _Lanes:
         stream = self._stream()
         if stream is not None:
             stream.synchronize()
-        room = self._room(target)
-        room.copy_(piece)
+        staging = self._staging(target)
+        staging.copy_(piece)
         with torch.cuda.stream(stream) if stream is not None else nullcontext():
-            target.copy_(room, non_blocking=True)
+            target.copy_(staging, non_blocking=True)
 
     def join(self) -> None:
         for stream in self._all:
             torch.cuda.current_stream(self._device).wait_stream(stream)
-            stream.synchronize()  # the pinned memory goes
+            stream.synchronize()  # before the pinned memory is freed
 
     def _stream(self) -> torch.cuda.Stream | None:
         if self._device.type != "cuda":
             return None
         if not hasattr(self._own, "stream"):
             self._own.stream = torch.cuda.Stream(self._device)
-            self._own.stream.wait_event(self._before)  # the target is there
+            self._own.stream.wait_event(self._before)  # the target is allocated
             self._all.append(self._own.stream)
         return self._own.stream  # type: ignore[no-any-return]
 
-    def _room(self, target: Tensor) -> Tensor:
-        """As large as `target`, on the host."""
+    def _staging(self, target: Tensor) -> Tensor:
+        """Returns this thread's host buffer as a tensor of target's shape and dtype."""
         size = target.numel() * target.element_size()
         if not hasattr(self._own, "memory") or self._own.memory.numel() < size:
             self._own.memory = torch.empty(size, dtype=torch.uint8, pin_memory=self._device.type == "cuda")

@@ -1,4 +1,4 @@
-"""A weight from the parts of a checkpoint that lie beneath each other: as one copy, or some rows at a time."""
+"""Concatenates the tensors of a checkpoint that make one weight: as one copy, or some rows at a time."""
 
 from collections.abc import Iterator, Sequence
 
@@ -7,11 +7,11 @@ from torch import Tensor
 
 from kernels import pages, upload
 
-CONVERTED_ROWS = 4096  # of a weight of another type, at once
+CONVERTED_ROWS = 4096  # converted to another dtype at once
 
 
 def joined(parts: Sequence[Tensor], dtype: torch.dtype | None = None, device: torch.device | None = None) -> Tensor:
-    """A copy of the parts [rows, k], one beneath the other: Ops.matrix says more."""
+    """Returns a copy of the parts [rows, k], concatenated along rows (Ops.matrix)."""
     dtype, device = dtype or parts[0].dtype, device or parts[0].device
     shape = (sum(map(len, parts)), parts[0].shape[1])
     if device.type != "cpu":
@@ -26,7 +26,7 @@ def joined(parts: Sequence[Tensor], dtype: torch.dtype | None = None, device: to
 
 
 def rows_of(parts: Sequence[Tensor], dtype: torch.dtype) -> Iterator[tuple[int, Tensor]]:
-    """(place, rows) of the weight that `parts` [rows, k] make beneath each other, some at a time, as `dtype`."""
+    """Yields (first row, rows) of the concatenated `parts` [rows, k], at most CONVERTED_ROWS at a time, as `dtype`."""
     first = 0
     for part in parts:
         assert part.shape[1] == parts[0].shape[1]

@@ -1,7 +1,7 @@
-"""Finds the compiled module for this machine: the fastest variant of the kernels that it runs, or the one asked for.
+"""Loads the compiled kernel module for this CPU: the fastest variant that the CPU can run, or a named one.
 
-A variant is imported only where the machine has its instructions: without them, the import itself may end the process.
-Variants go by the names in VARIANTS; the module of one has an underscore before its name.
+A variant is one build of the kernels for one instruction set (VARIANTS); its module is `kernels.cpu._<variant>`.
+A variant is imported only if the CPU has its instructions, because the import itself could raise SIGILL.
 """
 
 import importlib
@@ -18,11 +18,14 @@ class KernelsMissing(ImportError):
 
 
 class VariantRefused(Exception):
-    """This machine does not run the variant that was asked for. The message names it, the reason and what it runs."""
+    """This machine cannot run the requested variant. The message names it, the reason and the runnable variants."""
 
 
 class Library(Protocol):
-    """What every variant offers (native/module.cpp). Tensors go by address, element types as "f", "b" (bf16), "h"."""
+    """The functions of a compiled module (native/module.cpp).
+
+    Tensors are passed as addresses. An element type is "f" (float32), "b" (bfloat16) or "h" (float16).
+    """
 
     NAME: str
 
@@ -56,7 +59,7 @@ class Library(Protocol):
     def stack(
         self, type_: str, layers: int, num_layers: int, tokens: int, heads: int, kv_heads: int, head_dim: int,
         block_size: int, eps: float, scale: float, cos_sin: int, positions: int, slots: int, tables: int,
-        table_stride: int, starts: int, lens: int, requests: int, wanted: int, num_wanted: int, hidden: int,
+        table_stride: int, starts: int, lens: int, requests: int, logits_indices: int, num_logits: int, hidden: int,
         residual: int,
     ) -> None: ...  # fmt: skip
     def draw(
@@ -64,14 +67,14 @@ class Library(Protocol):
     ) -> None: ...  # fmt: skip
 
 
-# The fastest first. A machine that has the instructions of one has those of all behind it.
+# Fastest first. A machine that can run one variant can run all later ones.
 VARIANTS = ("amx", "avx512bf16", "avx2", "portable")
 
 
 def load(variant: str | None = None) -> Library:
-    """The fastest variant that this machine runs, or the one named.
+    """Returns the module of the named variant, or of the fastest one that this machine can run.
 
-    Raises KernelsMissing where none was built, VariantRefused for one that this machine does not run.
+    Raises KernelsMissing if none was built, VariantRefused if this machine cannot run the named one.
     """
     if variant is None:
         return _module(_fastest())
@@ -81,12 +84,15 @@ def load(variant: str | None = None) -> Library:
 
 
 def runnable_variants() -> list[str]:
-    """Those that were built and whose instructions this machine has, the fastest first. Raises KernelsMissing."""
+    """Variants that were built, have their instructions here and pass the self-check; fastest first.
+
+    Raises KernelsMissing.
+    """
     return [variant for variant in VARIANTS if _why_not(variant) is None]
 
 
 def best_variant() -> str:
-    """The fastest whose instructions this machine has, built or not. Raises KernelsMissing."""
+    """The fastest variant that this machine has the instructions for, built or not. Raises KernelsMissing."""
     try:
         return _module("portable").best_variant().removeprefix("_")
     except ImportError as error:
@@ -100,20 +106,20 @@ def _module(variant: str) -> Library:
 
 
 def _why_not(variant: str) -> str | None:
-    """The reason why this machine does not run a variant; None where it does. Raises KernelsMissing."""
+    """The reason why this machine cannot run a variant; None if it can. Raises KernelsMissing."""
     if VARIANTS.index(variant) < VARIANTS.index(best_variant()):
         return "this machine does not offer its instructions"
     try:
         library = _module(variant)
     except ImportError:
         return "the compiler did not build it"
-    if variant == "amx" and not products_are_exact(library):  # no machine with AMX has run it yet
+    if variant == "amx" and not products_are_exact(library):  # not yet tested on AMX hardware
         return "it computes wrongly on this machine"
     return None
 
 
 def _fastest() -> str:
-    """Logs each faster variant that this machine could run and why it is not used. Raises KernelsMissing."""
+    """Returns the fastest runnable variant; logs why each faster one is not used. Raises KernelsMissing."""
     fastest = next(variant for variant in VARIANTS if _why_not(variant) is None)
     for left_out in VARIANTS[VARIANTS.index(best_variant()) : VARIANTS.index(fastest)]:
         log.warning("CPU kernels %s: %s; %s is used instead", left_out, _why_not(left_out), fastest)

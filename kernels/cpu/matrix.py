@@ -1,4 +1,4 @@
-"""Weights in the layouts that the compiled products read."""
+"""Weights in the packed layouts that the compiled matrix products read (native/pack.h, native/linear_int8.h)."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -12,37 +12,37 @@ from kernels.cpu.library import Library
 from kernels.weight_parts import rows_of
 
 TYPES = {torch.float32: "f", torch.bfloat16: "b", torch.float16: "h"}
-STEP = {torch.float32: 1, torch.bfloat16: 2, torch.float16: 1}  # elements along K that are multiplied together
+STEP = {torch.float32: 1, torch.bfloat16: 2, torch.float16: 1}  # elements along K in one operand lane (simd::STEP)
 ALIGNMENT = 64  # bytes, of a packed weight
 
 
 class CpuMatrix(ABC):
-    """A weight [n, k] in a layout that products read from end to end."""
+    """A packed weight [n, k], read sequentially by the matrix product."""
 
     def __init__(self, library: Library, parts: Sequence[Tensor], dtype: torch.dtype) -> None:
-        """`parts` [rows, k] stand beneath each other; they may be mapped files, and of any type.
+        """`parts` [rows, k] are concatenated along rows; they may be memory-mapped and of any dtype.
 
-        `dtype`: of what the weight is multiplied with.
+        `dtype`: of the activations that the weight is multiplied with.
         """
         self._library = library
         self._type = TYPES[dtype]
         self._dtype = dtype
         self._n, self._num_columns = sum(map(len, parts)), parts[0].shape[1]
-        self.padding = self._num_columns % STEP[dtype]  # a column of zeros where columns come in pairs
+        self.padding = self._num_columns % STEP[dtype]  # bfloat16 takes K in pairs: 1 zero column if k is odd
         self._k = self._num_columns + self.padding
         self._packed, self._scales = self._pack(parts)
         assert self._packed.data_ptr() % ALIGNMENT == 0
 
     @abstractmethod
     def _pack(self, parts: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
-        """The weight, and a scale for each output if it needs one."""
+        """Returns the packed weight, and one float32 scale per output column if it is quantised."""
 
     def operand(self) -> tuple[int, int, int, int]:
-        """n, k, and the addresses of weight and scales (0: none), as native/operand.h has them."""
+        """Returns n, k and the addresses of weight and scales (0: none), in the order of native/operand.h."""
         return self._n, self._k, self._packed.data_ptr(), 0 if self._scales is None else self._scales.data_ptr()
 
     def product(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        """x [rows, k] -> [rows, n], in x's dtype or in float32."""
+        """x [rows, k] -> x @ weight.T [rows, n], in x's dtype or in float32."""
         assert x.dtype == self._dtype and x.shape[1] == self._num_columns and x.stride(1) == 1
         if self.padding:
             x = F.pad(x, (0, self.padding))
@@ -53,7 +53,7 @@ class CpuMatrix(ABC):
         return out
 
     def rows(self, ids: Tensor) -> Tensor:
-        """The weight's rows `ids` [count] int64 -> [count, k]; of fewer bits, as near as they come."""
+        """Returns the weight's rows `ids` [count] int64 as [count, k]; dequantised if the weight is int8."""
         assert ids.dtype == torch.int64 and ids.is_contiguous()
         out = torch.empty(ids.shape[0], self._k, dtype=self._dtype)
         self._library.unpack_rows(self._type, *self.operand(), ids.data_ptr(), ids.shape[0], out.data_ptr())
@@ -61,7 +61,7 @@ class CpuMatrix(ABC):
 
 
 class PackedMatrix(CpuMatrix):
-    """Kept in the type of what it is multiplied with."""
+    """A weight in the dtype of the activations."""
 
     def _pack(self, parts: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
         library, size = self._library, self._library.packed_size(self._type, self._n, self._k)
@@ -72,12 +72,12 @@ class PackedMatrix(CpuMatrix):
 
 
 class Int8Matrix(CpuMatrix):
-    """Eight bits each and one scale for each output. Twin: reference.quantise."""
+    """An int8 weight, symmetric, with one float32 scale per output column. Twin: reference.quantise."""
 
     def _pack(self, parts: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
         library, size = self._library, self._library.packed_size(self._type, self._n, self._k) // self._dtype.itemsize
         packed = pages.zeros((size,), torch.int8)
-        scales = torch.zeros(size // self._k, dtype=torch.float32)  # of each column, those of the padding too
+        scales = torch.zeros(size // self._k, dtype=torch.float32)  # n, rounded up to whole panels
         for first, rows in rows_of(parts, self._dtype):
             library.quantise(
                 self._type, rows.data_ptr(), first, len(rows), self._num_columns, packed.data_ptr(), scales.data_ptr()

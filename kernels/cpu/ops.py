@@ -1,4 +1,7 @@
-"""The compiled kernels on torch tensors: checks what the C++ side takes on trust, and allocates results."""
+"""Ops on the compiled kernels: checks dtypes, shapes and strides, allocates results, passes addresses to C++.
+
+The C++ side checks nothing.
+"""
 
 from collections.abc import Sequence
 
@@ -10,14 +13,14 @@ from kernels.cpu.library import Library
 from kernels.cpu.matrix import STEP, TYPES, Int8Matrix, PackedMatrix
 from kernels.cpu.stack import CompiledStack, can_run
 from kernels.interface import DRAW, AttentionInputs, Draws, KvPair, Layer, Matrix, Stack
-from kernels.stack import OneByOne
+from kernels.stack import EagerStack
 
-THREAD_BYTES = 4 * 1024**2  # a thread's tiles stay below this
-CANDIDATE_BYTES = 32  # of 16, in a vector that grows by doubling
+THREAD_BYTES = 4 * 1024**2  # upper bound of one thread's tiles
+CANDIDATE_BYTES = 32  # per token: a Candidate takes 16, in a std::vector that doubles as it grows
 
 
 class CpuOps:
-    """See kernels/reference.py for shapes and meaning. `int8`: matrices are kept as Int8Matrix."""
+    """Shapes and results: kernels/reference.py. With `int8`, weights are quantised to Int8Matrix."""
 
     batch_invariant = True
 
@@ -30,10 +33,10 @@ class CpuOps:
     def matrix(self, *parts: Tensor, dtype: torch.dtype | None = None, device: torch.device | None = None) -> Matrix:
         return self._matrix(self._library, parts, dtype or parts[0].dtype)
 
-    def empty_cache(
+    def allocate_kv_cache(
         self, num_blocks: int, block_size: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device
     ) -> KvPair:
-        """The layout of native/cache.h: both are views of what holds them together."""
+        """Returns zeroed keys and values in the layout of native/cache.h: views of one tensor that interleaves them."""
         step = STEP[dtype]
         num_keys, num_values = block_size * head_dim, -(-block_size // step) * step * head_dim
         pieces = pages.zeros((num_blocks, kv_heads, num_keys + num_values), dtype)
@@ -109,7 +112,7 @@ class CpuOps:
     def stack(self, layers: Sequence[Layer], eps: float, scale: float, cos_sin: Tensor) -> Stack:
         if can_run(layers):
             return CompiledStack(self._library, layers, eps, scale, cos_sin)
-        return OneByOne(self, layers, eps, scale, cos_sin)
+        return EagerStack(self, layers, eps, scale, cos_sin)
 
     def draw(self, logits: Tensor, raw: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
         rows, vocab = logits.shape
@@ -127,11 +130,11 @@ class CpuOps:
     def scratch_bytes(
         self, tokens: int, width: int, heads: int, kv_heads: int, head_dim: int, length: int, dtype: torch.dtype
     ) -> int:
-        """Each thread's tiles."""
+        """Bytes of all threads' tiles."""
         return self._library.num_threads() * THREAD_BYTES
 
     def draw_scratch_bytes(self, rows: int, vocab: int) -> int:
-        """The candidates that each thread holds (native/sample.h)."""
+        """Bytes of the candidates that all threads hold (native/sample.h)."""
         return self._library.num_threads() * vocab * CANDIDATE_BYTES
 
 

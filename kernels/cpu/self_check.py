@@ -1,4 +1,4 @@
-"""Whether a compiled variant multiplies rightly: products of small whole numbers, which are exact in any order."""
+"""Checks a compiled variant's matrix product on small integers: their sums are exact in any order."""
 
 import struct
 from array import array
@@ -6,11 +6,11 @@ from operator import mul
 from typing import Protocol
 
 ALIGNMENT = 64  # bytes, of a packed weight
-SIZES = ((1, 3, 34), (17, 70, 70), (33, 130, 96))  # rows, n, k: one tile, several, and edges of each
+SIZES = ((1, 3, 34), (17, 70, 70), (33, 130, 96))  # rows, n, k: one tile, several tiles, partial tiles
 
 
 class Products(Protocol):
-    """A part of kernels/cpu/library.py's Library."""
+    """The functions of Library (kernels/cpu/library.py) that the check calls."""
 
     def packed_size(self, type_: str, n: int, k: int) -> int: ...
     def pack(self, type_: str, rows: int, first: int, count: int, n: int, k: int, packed: int) -> None: ...
@@ -30,6 +30,7 @@ class Products(Protocol):
 
 
 def products_are_exact(library: Products) -> bool:
+    """Whether bfloat16 products of all SIZES equal those of Python integers."""
     return all(_is_exact(library, *sizes) for sizes in SIZES)
 
 
@@ -45,12 +46,12 @@ def _is_exact(library: Products, rows: int, n: int, k: int) -> bool:
 
 
 def _numbers(rows: int, size: int, step: int) -> list[list[int]]:
-    """From -8 to 8, and no row like another beside it."""
+    """[rows][size] integers from -8 to 8; neighbouring rows differ."""
     return [[(row * step + at * (step + 6)) % 17 - 8 for at in range(size)] for row in range(rows)]
 
 
 def _bfloat16(rows: list[list[int]]) -> "array[int]":
-    """The upper halves of floats."""
+    """The values as bfloat16: the upper 16 bits of each float32, row-major."""
     return array("H", [struct.unpack("<I", struct.pack("<f", value))[0] >> 16 for row in rows for value in row])
 
 

@@ -1,4 +1,4 @@
-"""All layers in one call of the compiled library."""
+"""Runs all decoder layers in one call of the compiled library. Twin: kernels/stack.py."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from kernels.cpu.matrix import TYPES, CpuMatrix
 from kernels.interface import AttentionInputs, KvPair, Layer
 
 _MATRIX = [("n", "<i8"), ("k", "<i8"), ("packed", "<i8"), ("scales", "<i8")]
-# As in native/stack.h.
+# The memory layout of stack::Layer in native/stack.h.
 _LAYER = np.dtype(
     [
         ("input_norm", "<i8"),
@@ -27,11 +27,11 @@ _LAYER = np.dtype(
 
 
 class CompiledStack:
-    """A Stack of layers whose matrices are CpuMatrix, without padding along K."""
+    """A Stack for layers with only CpuMatrix, without padding along K (`can_run`)."""
 
     def __init__(self, library: Library, layers: Sequence[Layer], eps: float, scale: float, cos_sin: Tensor) -> None:
         self._library = library
-        self.layers: Sequence[Layer] = list(layers)  # alive as long as their addresses
+        self.layers: Sequence[Layer] = list(layers)  # keeps the tensors alive: _table has their addresses
         self._eps = eps
         self._scale = scale
         self._cos_sin = cos_sin
@@ -45,7 +45,12 @@ class CompiledStack:
                 place["query_norm"], place["key_norm"] = (norm.data_ptr() for norm in layer.head_norms)
 
     def __call__(
-        self, hidden: Tensor, positions: Tensor, caches: Sequence[KvPair], inputs: AttentionInputs, wanted: Tensor
+        self,
+        hidden: Tensor,
+        positions: Tensor,
+        caches: Sequence[KvPair],
+        inputs: AttentionInputs,
+        logits_indices: Tensor,
     ) -> tuple[Tensor, Tensor]:
         self._table["cache"] = [keys.data_ptr() for keys, _ in caches]
         keys, values = caches[0]
@@ -58,12 +63,12 @@ class CompiledStack:
             int(self._table[0]["out"]["k"]) // head_dim, kv_heads, head_dim, block_size, self._eps, self._scale,
             self._cos_sin.data_ptr(), positions.data_ptr(), inputs.slot_mapping.data_ptr(), tables.data_ptr(),
             tables.stride(0), inputs.query_start_loc.data_ptr(), inputs.seq_lens.data_ptr(), len(inputs.seq_lens),
-            wanted.data_ptr(), len(wanted), hidden.data_ptr(), residual.data_ptr(),
+            logits_indices.data_ptr(), len(logits_indices), hidden.data_ptr(), residual.data_ptr(),
         )  # fmt: skip
-        return hidden[: len(wanted)], residual[: len(wanted)]
+        return hidden[: len(logits_indices)], residual[: len(logits_indices)]
 
 
 def can_run(layers: Sequence[Layer]) -> bool:
-    """Whether every matrix can be handed over as it is."""
+    """Whether CompiledStack can run these layers."""
     matrices = [matrix for layer in layers for matrix in (layer.qkv, layer.out, layer.gate_up, layer.down)]
     return all(isinstance(matrix, CpuMatrix) and not matrix.padding for matrix in matrices)

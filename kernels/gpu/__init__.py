@@ -1,1 +1,1 @@
-"""The Triton kernels. Twins: kernels/reference.py and kernels/sampling.py."""
+"""Triton kernels for GPUs. Twins: kernels/reference.py and kernels/sampling.py."""

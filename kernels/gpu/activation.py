@@ -1,4 +1,4 @@
-"""Triton: the gate of the MLP. Twin: reference.silu_mul. Element by element, so the same for every batch."""
+"""Triton: the MLP's gated activation. Twin: reference.silu_mul. Elementwise, so it is batch-invariant."""
 
 import torch
 import triton

@@ -1,10 +1,10 @@
-"""Triton: causal attention over the paged cache, prefill chunks and single tokens in one launch. Twin: reference.
+"""Triton: causal attention over the paged KV cache; prefill chunks and decode in one launch. Twin: reference.py.
 
-One program computes a tile of queries of one request for one KV head; the query heads that share the KV head are rows
-of the same tile. Keys are cut at fixed absolute positions into segments. Within one, an online softmax (arXiv
-2205.14135) walks tiles of keys from the segment's start; segments are merged in ascending order, by the program that
-walked them or, where several programs share a request's segments, by a second kernel (arXiv 2311.01282 splits so). So a
-token's bits depend neither on how its prompt was cut nor on how a launch is split. docs/decisions/0021-gpu-attention.md
+One program computes a tile of queries of one request for one KV head; the query heads of that KV head are rows of the
+tile. Batch invariance: keys are cut into segments at fixed absolute positions. Within a segment, an online softmax
+(arXiv 2205.14135) runs over key tiles in order. Segments are merged in ascending order, by the same program or, with
+KV splits (arXiv 2311.01282), by a second kernel. So neither chunked prefill nor the number of splits changes a token's
+bits. docs/decisions/0021-gpu-attention.md
 """
 
 import math
@@ -14,16 +14,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.gpu.attention_tiling import Tiling, num_parts, tiling_of
+from kernels.gpu.attention_tiling import Tiling, choose_num_splits, tiling_of
 
-MERGED_AT_ONCE = 8  # segments whose loads are under way together
+MERGED_AT_ONCE = 8  # segments loaded by one unrolled iteration of the merge
 NO_WINDOW = 2**30  # tokens: longer than any request
 
 
 @triton.jit
 def _request_of(tile, query_start_loc_ptr, num_requests, QUERIES: tl.constexpr):
-    """(request, tile within it) of a tile of the launch. A request begins at tile start // QUERIES + its index, which
-    leaves each at least as many tiles as it needs, and is found by bisection."""
+    """Returns (request, tile within the request) of a tile of the launch, by bisection.
+
+    Request r begins at tile query_start_loc[r] // QUERIES + r. So each request gets at least as many tiles as it needs.
+    """
     low = 0
     high = num_requests - 1
     while low < high:
@@ -40,7 +42,7 @@ def _request_of(tile, query_start_loc_ptr, num_requests, QUERIES: tl.constexpr):
 def _places(
     table_ptr, first_key, inside, block_stride, token_stride, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr
 ):  # fmt: skip
-    """Offsets of a tile's keys in the cache [BLOCK_N] int64."""
+    """Offsets of a tile's keys in the paged cache, in elements: [BLOCK_N] int64."""
     lanes = tl.arange(0, BLOCK_N)
     if BLOCK_SIZE % BLOCK_N == 0:
         block = tl.load(table_ptr + first_key // BLOCK_SIZE)
@@ -57,8 +59,11 @@ def _places(
 
 @triton.jit
 def _merge(best, weight_sum, acc, part_best, part_sum, part_acc, scale):
-    """Adds a segment. fma is spelled out, or a compiler could contract it in one kernel and not in the other. Without
-    any key `best` is -inf, the rest zero: adding such a segment changes nothing but the sign of a zero."""
+    """Merges one segment's (maximum, sum, accumulator) into the running one.
+
+    fma is explicit, because a compiler could contract it in one kernel and not in the other. A segment without keys
+    has maximum -inf and zeros; merging it can only change the sign of a zero.
+    """
     new_best = tl.maximum(best, part_best)
     # Infinity minus itself would be NaN.
     shift = tl.where(new_best == float("-inf"), 0.0, new_best)
@@ -71,7 +76,7 @@ def _merge(best, weight_sum, acc, part_best, part_sum, part_acc, scale):
 
 @triton.jit
 def _mean(weight_sum, acc):
-    """Zeros where there was no key. Adding zero makes -0 a plain one, so that empty segments leave no trace."""
+    """Accumulator / sum; zeros if there was no key. Adding 0.0 turns -0 into +0, so empty segments change no bit."""
     return acc / tl.where(weight_sum == 0.0, 1.0, weight_sum)[:, None] + 0.0
 
 
@@ -80,7 +85,7 @@ def _store_part(
     part_best_ptr, part_sum_ptr, part_acc_ptr, best, weight_sum, acc, place, dims, row_inside, mask_q,
     HEAD_DIM: tl.constexpr,
 ):  # fmt: skip
-    """Leaves a segment's result in the workspace."""
+    """Stores a segment's maximum, sum and accumulator in the workspace."""
     tl.store(part_best_ptr + place, best, mask=row_inside)
     tl.store(part_sum_ptr + place, weight_sum, mask=row_inside)
     tl.store(part_acc_ptr + place[:, None] * HEAD_DIM + dims[None, :], acc, mask=mask_q)
@@ -95,13 +100,16 @@ def _attention_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SEGMENT: tl.constexpr,
     SEARCH: tl.constexpr, SPLIT: tl.constexpr, WINDOWED: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
-    """`scale` includes log2(e). SEARCH: requests may have several tiles. SPLIT: the programs of axis 1 share a tile's
-    segments, and leave each segment's result in the workspace [tokens, heads, num_segments]."""
+    """One tile of queries of one KV head. `scale` includes log2(e). SEARCH: requests may have several tiles.
+
+    SPLIT: the programs of axis 1 share a tile's segments (split i takes segments i, i + splits, ...) and store each
+    segment's result in the workspace [tokens, heads, num_segments].
+    """
     QUERIES: tl.constexpr = BLOCK_M // GROUP
     TILES: tl.constexpr = SEGMENT // BLOCK_N
     program, part, parts = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     kv_head = program % num_kv_heads
-    # The last tiles of a chunk see the most keys: they begin first.
+    # The last tiles of a prefill chunk have the most keys: they are launched first.
     place = tl.num_programs(0) // num_kv_heads - 1 - program // num_kv_heads
     if SEARCH:
         request, tile = _request_of(place, query_start_loc_ptr, num_requests, QUERIES)
@@ -113,7 +121,7 @@ def _attention_kernel(
         return
     seq_len = tl.load(seq_lens_ptr + request)
     first_position = seq_len - num_queries + tile * QUERIES
-    end = tl.minimum(seq_len, first_position + QUERIES)  # behind the last key that any row sees
+    end = tl.minimum(seq_len, first_position + QUERIES)  # exclusive: one past the last key of any row
     first_tile = tl.maximum(first_position - window + 1, 0) // BLOCK_N
     first_segment = first_tile // TILES
     own_segments = tl.cdiv(tl.cdiv(end, SEGMENT) - first_segment - part, parts)
@@ -121,7 +129,7 @@ def _attention_kernel(
         if own_segments <= 0:
             return
     last_segment = first_segment + part + (own_segments - 1) * parts
-    # Tiles of this program's segments, counted through: to the end of the last one or of the keys.
+    # Number of key tiles in this program's segments; the last segment may be partial.
     num_tiles = (own_segments - 1) * TILES + tl.minimum(TILES, tl.cdiv(end, BLOCK_N) - last_segment * TILES)
     skipped = tl.where(part == 0, first_tile % TILES, 0)
 
@@ -150,11 +158,11 @@ def _attention_kernel(
     best = tl.full([BLOCK_M], float("-inf"), dtype=tl.float32)
     weight_sum = tl.zeros([BLOCK_M], dtype=tl.float32)
     acc = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
-    # One loop over all tiles, not one for each segment: the loads of the next segment begin before this one is done.
+    # One loop over the tiles of all segments, so that the pipeline prefetches across segment boundaries.
     for index in range(skipped, num_tiles):
         segment = first_segment + part + index // TILES * parts
-        # The segment before is put away here, not behind its last tile: under an `if` behind the product Triton (3.7.1)
-        # reads acc without a wait for its wgmma, and ptxas mends that by ending each before the next (C7515).
+        # The previous segment is stored here, not after its last tile. With an `if` after the dot, Triton 3.7.1 reads
+        # acc without waiting for its wgmma, and ptxas then serializes all wgmma (C7515).
         if (index % TILES == 0) & (index > skipped):
             if SPLIT:
                 _store_part(
@@ -210,7 +218,7 @@ def _merge_kernel(
     scale, window, num_segments,
     HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, SEGMENT: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
-    """One head of a request's only query."""
+    """Merges the segments of one head of a request's single query, in ascending order."""
     request, head, num_heads = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     token = tl.load(query_start_loc_ptr + request)
     if tl.load(query_start_loc_ptr + request + 1) == token:
@@ -250,18 +258,18 @@ def paged_attention(
     scale: float,
     window: int = 0,
 ) -> Tensor:
-    """As reference.paged_attention; no chunk is longer than `max_query_len`, no request than `max_seq_len`.
+    """Returns reference.paged_attention: [T, H, D] in query's dtype.
 
-    Both are known on the host, and bounds: they decide how a launch is divided, never a bit. The queries' heads lie
-    together, tokens may be strided; caches are contiguous.
+    `max_query_len` and `max_seq_len` are upper bounds, known on the host. They decide the launch grid, never a bit.
+    query [T, H, D] may be strided along T only; the caches are contiguous.
     """
     num_heads, head_dim = query.shape[1:]
     kv_heads = key_cache.shape[2]
     tiling = tiling_of(query.dtype, head_dim, num_heads // kv_heads)
-    parts = num_parts(seq_lens.shape[0], kv_heads) if max_query_len == 1 else 1
+    num_splits = choose_num_splits(seq_lens.shape[0], kv_heads) if max_query_len == 1 else 1
     return attend(
         query, key_cache, value_cache, block_tables, query_start_loc, seq_lens, max_query_len, max_seq_len, scale,
-        window, tiling, parts,
+        window, tiling, num_splits,
     )  # fmt: skip
 
 
@@ -277,17 +285,17 @@ def attend(
     scale: float,
     window: int,
     tiling: Tiling,
-    parts: int,
+    num_splits: int,
 ) -> Tensor:
-    """paged_attention by a tiling and in so many parts, of which more than one are for single queries only."""
+    """paged_attention with an explicit tiling and number of KV splits. More than one split needs max_query_len 1."""
     num_tokens, num_heads, head_dim = query.shape
     block_size, kv_heads = key_cache.shape[1:3]
     group, num_requests = num_heads // kv_heads, seq_lens.shape[0]
     assert query.stride()[1:] == (head_dim, 1)
     assert tiling.segment % tiling.keys == 0
     num_segments = triton.cdiv(max_seq_len, tiling.segment)
-    parts = max(1, min(parts, num_segments))
-    split = parts > 1
+    num_splits = max(1, min(num_splits, num_segments))
+    split = num_splits > 1
     assert max_query_len == 1 or not split
     queries = tiling.rows // group
     search = max_query_len > queries
@@ -299,7 +307,7 @@ def attend(
     )
     block_d = max(16, triton.next_power_of_2(head_dim))
     scale, windowed, window = scale * math.log2(math.e), window > 0, window or NO_WINDOW
-    _attention_kernel[(tiles * kv_heads, parts)](
+    _attention_kernel[(tiles * kv_heads, num_splits)](
         query, key_cache, value_cache, block_tables, query_start_loc, seq_lens, out,
         part_best, part_sum, part_acc,
         scale, window, block_tables.stride(0), query.stride(0), key_cache.stride(0), key_cache.stride(1), kv_heads,
@@ -307,7 +315,7 @@ def attend(
         GROUP=group, HEAD_DIM=head_dim, BLOCK_D=block_d, BLOCK_SIZE=block_size,
         BLOCK_M=tiling.rows, BLOCK_N=tiling.keys, SEGMENT=tiling.segment,
         SEARCH=search, SPLIT=split, WINDOWED=windowed,
-        # Triton's interpreter computes bf16 tl.dot wrongly without a word (3.7.1): float32 there.
+        # The interpreter of Triton 3.7.1 computes bf16 tl.dot wrongly, without an error: upcast to float32 there.
         UPCAST=triton.knobs.runtime.interpret,
         num_warps=tiling.warps, num_stages=tiling.stages,
     )  # fmt: skip

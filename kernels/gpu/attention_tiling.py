@@ -1,7 +1,7 @@
-"""How a launch of attention (attention.py) is divided: its tiles, the segments of keys, the programs that share them.
+"""Launch parameters of attention (attention.py): tile shape, KV segments, number of KV splits, workspace size.
 
-Only a Tiling decides a row's bits, and depends on nothing but dtype, head size and group size.
-docs/decisions/0021-gpu-attention.md
+Batch invariance: only the Tiling decides a row's bits. It depends on dtype, head size and GQA group size alone. The
+number of splits depends on the batch, but changes no bit. docs/decisions/0021-gpu-attention.md
 """
 
 from dataclasses import dataclass
@@ -10,15 +10,15 @@ import torch
 import triton
 
 SEGMENT = 256
-PROGRAMS = 512  # a decode launch with half as many or fewer is split up to this: some four for each SM of an H200
+PROGRAMS = 512  # target of a decode launch, about four per SM of an H200; a launch of at most half of it is split
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """What decides a row's bits, and therefore depends on dtype, head size and group size alone; `stages` does not.
+    """Tile shape of one program. All fields but `stages` decide a row's bits.
 
-    `rows` (queries times the heads that share a KV head) and `warps` choose the instruction, `keys` and `segment` the
-    order of sums. `stages` is how many tiles of keys are in flight.
+    `rows` (queries times the query heads that share a KV head) and `warps` choose the MMA instruction. `keys` per tile
+    and per `segment` choose the order of sums. `stages` is the depth of the software pipeline over key tiles.
     """
 
     rows: int
@@ -29,24 +29,26 @@ class Tiling:
 
 
 def tiling_of(dtype: torch.dtype, head_dim: int, group: int) -> Tiling:
-    """64 rows and 4 warps are one warp group, so wgmma on sm_90 for a single query as for a chunk. Float32 has no such
-    instruction here, and fewer rows fit the registers. `stages` 3 is two tiles of keys on sm_90, one ahead on sm_80."""
+    """Returns the tiling for a dtype, head size and GQA group size.
+
+    64 rows and 4 warps are one warpgroup. So sm_90 uses wgmma for a single query as for a prefill chunk. Float32 uses
+    no such instruction, and fewer rows fit the registers. `stages` 3 is two key tiles on sm_90, one ahead on sm_80.
+    """
     wide = head_dim > 128
     rows = 16 if dtype == torch.float32 else 64
     keys = 32 if wide else 64
     return Tiling(max(rows, triton.next_power_of_2(group)), keys, SEGMENT, 8 if wide else 4, 3)
 
 
-def num_parts(requests: int, kv_heads: int) -> int:
-    """How many programs share a decoding request's segments of one KV head."""
+def choose_num_splits(requests: int, kv_heads: int) -> int:
+    """KV splits of a decode launch: the number of programs that share a request's segments of one KV head."""
     return max(1, PROGRAMS // (requests * kv_heads))
 
 
 def scratch_bytes(tokens: int, heads: int, kv_heads: int, head_dim: int, length: int) -> int:
-    """The most that the workspace takes: a float32 accumulator, maximum and sum of each head and segment.
+    """Upper bound of the workspace in bytes: float32 accumulator, maximum and sum for each token, head and segment.
 
-    It grows with the requests of a launch only until they fill the GPU by themselves: no more than
-    PROGRAMS // (2 * kv_heads) are split, whatever the batch.
+    At most PROGRAMS // (2 * kv_heads) requests are split, because a larger batch fills the GPU without splits.
     """
     requests = min(tokens, PROGRAMS // (2 * kv_heads))
     return requests * heads * -(-length // SEGMENT) * (head_dim + 2) * 4

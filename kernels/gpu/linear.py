@@ -1,13 +1,12 @@
-"""Triton: matrix products whose rows do not depend on each other. Twin: reference.linear.
+"""Triton: batch-invariant matrix products with split-K. Twin: reference.linear.
 
-How a weight is walked through along K is decided once, from its shape. The steps of a segment are added up in order, in
-float32, by tl.dot; then the segments, in order. Of few rows the segments are computed beside each other, so that enough
-programs read the weight, and a second kernel adds them; of many rows one program computes them one after the other. The
-bits are the same.
+Batch invariance: the K-steps and split-K segments (Schedule) follow from the weight's shape and dtype alone. A
+segment's steps are summed in order in float32 by tl.dot; then the segments are summed in order. With few rows, one
+program per segment runs and a second kernel sums the segments. With many rows, one program computes all segments. The
+order of sums, and so every bit, is the same.
 
-The weight is tl.dot's left operand. So it is the result's columns, never its rows, that fill the 64 which wgmma (sm_90)
-takes at least: the instruction is the same for one row as for thousands. And weights of eight bits are widened in
-registers.
+The weight is tl.dot's left operand (M). wgmma (sm_90) needs M >= 64, which the output columns fill, never the rows. So
+one row uses the same instruction as thousands. Int8 and fp8 weights are upcast in registers.
 """
 
 from typing import NamedTuple
@@ -17,23 +16,23 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-STEP_BYTES = 128  # of a row of x in one step along K
-PROGRAMS = 256  # that read a weight at one row, if its K is long enough
-MIN_STEPS, MAX_SEGMENTS = 4, 16
-GROUP = 16  # tiles of rows beside each other, for the sake of the L2 cache
+STEP_BYTES = 128  # of one row of x in one K-step
+PROGRAMS = 256  # target number of programs for one row, if K is long enough to split
+MIN_STEPS, MAX_SEGMENTS = 4, 16  # K-steps per segment, segments per weight
+GROUP = 16  # row tiles per group in the grouped launch order, for L2 reuse
 SUM_BLOCK = 256
 
 
 class Schedule(NamedTuple):
-    """The order in which a weight's products are added up."""
+    """A weight's order of summation along K."""
 
-    block_k: int  # elements of a step along K
-    steps: int  # of a segment; the last one may have fewer
-    segments: int
+    block_k: int  # elements of a K-step
+    steps: int  # per segment; the last segment may have fewer
+    segments: int  # split-K
 
 
 class Tile(NamedTuple):
-    """What a program computes: `columns` of the result (64 to four warps) and `rows`. No bit depends on it."""
+    """Output tile of a program, `columns` by `rows`; 64 columns per four warps. No bit depends on it."""
 
     columns: int
     rows: int
@@ -42,7 +41,7 @@ class Tile(NamedTuple):
 
 
 FEW, SOME, MANY = Tile(64, 16, 4, 6), Tile(64, 64, 4, 4), Tile(128, 128, 8, 3)
-ENOUGH = 64  # tiles for MANY rows that keep a GPU busy
+ENOUGH = 64  # MANY-sized tiles that fill a GPU without split-K
 
 
 @triton.jit
@@ -50,13 +49,13 @@ def _segment(
     x_ptr, weight_ptr, row, column, rows, n, k, x_stride, first, last,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, EVEN_K: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
-    """What the steps from `first` to `last` add up to: [BLOCK_N, BLOCK_M] float32."""
+    """Returns the sum of the K-steps [first, last): [BLOCK_N, BLOCK_M] float32."""
     step = tl.arange(0, BLOCK_K)
-    # Beyond the last column the last one is read again; nothing of it is stored.
+    # Columns past n read column n - 1 again; their results are not stored.
     weight_place = weight_ptr + tl.minimum(column, n - 1).to(tl.int64)[:, None] * k + step[None, :]
     x_place = x_ptr + row.to(tl.int64)[None, :] * x_stride + step[:, None]
     wanted = (row < rows)[None, :]
-    # There is always a step. Where ptxas must reckon with none, it may end each wgmma before the next (C7515).
+    # At least one step. If ptxas has to allow for none, it may serialize all wgmma (C7515).
     tl.assume(first < last)
     acc = tl.zeros([BLOCK_N, BLOCK_M], dtype=tl.float32)
     for index in range(first, last):
@@ -80,7 +79,7 @@ def _linear_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
     WALK: tl.constexpr, SCALED: tl.constexpr, EVEN_K: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
-    # Programs follow each other down GROUP tiles of rows, then go on to the next columns.
+    # Grouped launch order: GROUP row tiles, then the next column tile.
     tile, segment = tl.program_id(0), tl.program_id(1)
     in_group = GROUP * tl.cdiv(n, BLOCK_N)
     top = tile // in_group * GROUP
@@ -123,7 +122,7 @@ def _sum_kernel(
 
 
 def schedule_for(n: int, k: int, dtype: torch.dtype) -> Schedule:
-    """Of a weight [n, k] that is multiplied with x of `dtype`: the same for any number of rows."""
+    """Returns the schedule of a weight [n, k] for activations of `dtype`. It does not depend on the number of rows."""
     block_k = STEP_BYTES // dtype.itemsize
     num_steps = triton.cdiv(k, block_k)
     segments = min(triton.cdiv(PROGRAMS, triton.cdiv(n, FEW.columns)), num_steps // MIN_STEPS, MAX_SEGMENTS)
@@ -132,36 +131,37 @@ def schedule_for(n: int, k: int, dtype: torch.dtype) -> Schedule:
 
 
 def enough(rows: int, n: int) -> bool:
-    """Whether tiles alone keep a GPU busy, without segments beside each other."""
+    """Whether output tiles alone fill a GPU, without split-K."""
     return rows > SOME.rows and triton.cdiv(rows, MANY.rows) * triton.cdiv(n, MANY.columns) >= ENOUGH
 
 
 def workspace_bytes(rows: int) -> int:
-    """The most that a product of so many rows takes beside its operands and its result, whatever the weight."""
-    # Segments of n columns: PROGRAMS tiles, and as many again where the last segment is not full. Of few rows, all of
-    # them; of more, as long as there are not ENOUGH tiles.
+    """Upper bound, for any weight, of the partial sums of a product of `rows` rows, in bytes."""
+    # PROGRAMS tiles of segments, twice that if the last segments are partial; and only while there are fewer than
+    # ENOUGH tiles.
     return torch.float32.itemsize * min(
         rows * 2 * PROGRAMS * FEW.columns, MAX_SEGMENTS * ENOUGH * MANY.columns * MANY.rows
     )
 
 
 def product(x: Tensor, weight: Tensor, scales: Tensor | None, schedule: Schedule, dtype: torch.dtype) -> Tensor:
-    """x [rows, k], whose rows may be strided, times the transpose of weight [n, k] -> [rows, n] of `dtype`.
+    """x [rows, k] (rows may be strided) @ weight [n, k].T -> [rows, n] of `dtype`.
 
-    weight has x's dtype; or int8 or float8_e4m3fn, and each sum is multiplied by its column's of `scales` [n] float32.
+    The weight has x's dtype; or it is int8 or float8_e4m3fn, and column j's sum is multiplied by scales[j]
+    (`scales` [n] float32).
     """
     rows, n = x.shape[0], weight.shape[0]
     many = enough(rows, n)
     small = FEW if rows <= FEW.rows else SOME
     tile = MANY if many and x.dtype != torch.float32 else small
-    # One segment needs no second accumulator, which is half of the registers.
+    # A single segment needs no second accumulator, which would take half of the registers.
     return multiply(x, weight, scales, schedule, dtype, tile, split=not many or schedule.segments == 1)
 
 
 def multiply(
     x: Tensor, weight: Tensor, scales: Tensor | None, schedule: Schedule, dtype: torch.dtype, tile: Tile, split: bool
 ) -> Tensor:
-    """The product by tiles of this shape; `split`: each segment by a program of its own, not one after the other."""
+    """`product` with an explicit tile. `split`: one program per segment; else one program runs all segments."""
     (rows, k), n = x.shape, weight.shape[0]
     assert x.stride(1) == 1 and weight.shape[1] == k and weight.is_contiguous()
     block_k, steps, segments = schedule
@@ -174,7 +174,7 @@ def multiply(
         x, weight, scale, target, rows, n, k, x.stride(0), triton.cdiv(k, block_k), steps,
         BLOCK_M=tile.rows, BLOCK_N=tile.columns, BLOCK_K=block_k, GROUP=GROUP,
         WALK=not split, SCALED=scales is not None and not partial, EVEN_K=k % block_k == 0,
-        # Triton's interpreter computes bf16 tl.dot wrongly without a word (3.7.1): float32 there.
+        # The interpreter of Triton 3.7.1 computes bf16 tl.dot wrongly, without an error: upcast to float32 there.
         UPCAST=triton.knobs.runtime.interpret,
         num_warps=tile.num_warps, num_stages=tile.num_stages,
     )  # fmt: skip

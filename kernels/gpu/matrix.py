@@ -1,4 +1,4 @@
-"""Weights as the Triton products read them: as they are, or in eight bits each with one scale for each row."""
+"""Weights as the Triton products read them: in the activations' dtype, or int8 or fp8 with one scale per output."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from kernels import reference
 from kernels.gpu.linear import product, schedule_for
 from kernels.weight_parts import joined
 
-QUANTISED_ROWS = 4096  # at once: what they are computed through is float32
+QUANTISED_ROWS = 4096  # at once, because quantising needs float32 temporaries
 EIGHT_BITS = {
     "int8": (torch.int8, reference.quantise),
     "fp8": (torch.float8_e4m3fn, reference.quantise_fp8),
@@ -18,7 +18,7 @@ EIGHT_BITS = {
 
 
 class TritonMatrix:
-    """A weight [n, k] of the type of what it is multiplied with."""
+    """A weight [n, k] in the activations' dtype."""
 
     def __init__(self, weight: Tensor) -> None:
         self.weight = weight.contiguous()
@@ -33,23 +33,23 @@ class TritonMatrix:
 
 
 class EightBitMatrix:
-    """Numbers [n, k] of eight bits, and `scales` [n] float32 that they are to be multiplied by.
+    """A quantised weight: `qweight` [n, k] int8 or float8_e4m3fn times `scales` [n] float32, one per row.
 
-    `dtype`: of what the weight is multiplied with.
+    `dtype`: of the activations.
     """
 
-    def __init__(self, numbers: Tensor, scales: Tensor, dtype: torch.dtype) -> None:
-        self.numbers, self.scales, self._dtype = numbers.contiguous(), scales, dtype
-        self.schedule = schedule_for(numbers.shape[0], numbers.shape[1], dtype)
+    def __init__(self, qweight: Tensor, scales: Tensor, dtype: torch.dtype) -> None:
+        self.qweight, self.scales, self._dtype = qweight.contiguous(), scales, dtype
+        self.schedule = schedule_for(qweight.shape[0], qweight.shape[1], dtype)
 
     def product(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         assert x.dtype == self._dtype
-        return product(x, self.numbers, self.scales, self.schedule, dtype or x.dtype)
+        return product(x, self.qweight, self.scales, self.schedule, dtype or x.dtype)
 
     def rows(self, ids: Tensor) -> Tensor:
-        """As near as they come."""
-        # As bytes, for torch does not take rows of every type.
-        taken = self.numbers.view(torch.uint8)[ids].view(self.numbers.dtype)
+        """Returns the dequantised rows `ids` [count] as [count, k]."""
+        # Indexed as bytes, because torch cannot index every 8-bit dtype.
+        taken = self.qweight.view(torch.uint8)[ids].view(self.qweight.dtype)
         return (taken.float() * self.scales[ids, None]).to(self._dtype)
 
 
@@ -59,14 +59,14 @@ def matrix_of(
     dtype: torch.dtype | None = None,
     device: torch.device | None = None,
 ) -> TritonMatrix | EightBitMatrix:
-    """The weight that `parts` [rows, k] make beneath each other (Ops.matrix), in one of EIGHT_BITS or as it is."""
+    """Concatenates `parts` [rows, k] along rows (Ops.matrix); quantises to one of EIGHT_BITS if given."""
     if quantization is None:
         return TritonMatrix(joined(parts, dtype, device))
-    whole = joined(parts, dtype, device)  # until it is quantised, beside the numbers
+    whole = joined(parts, dtype, device)  # freed on return: for a moment both copies take memory
     kind, quantise = EIGHT_BITS[quantization]
-    numbers = torch.empty(whole.shape, dtype=kind, device=whole.device)
+    qweight = torch.empty(whole.shape, dtype=kind, device=whole.device)
     scales = torch.empty(len(whole), dtype=torch.float32, device=whole.device)
     for first in range(0, len(whole), QUANTISED_ROWS):
         span = slice(first, first + QUANTISED_ROWS)
-        numbers[span], scales[span] = quantise(whole[span])
-    return EightBitMatrix(numbers, scales, whole.dtype)
+        qweight[span], scales[span] = quantise(whole[span])
+    return EightBitMatrix(qweight, scales, whole.dtype)

@@ -1,6 +1,6 @@
-"""Triton: RMS norm, with and without the residual add before it. Twins in reference.py.
+"""Triton: RMS norm, with and without a fused residual add. Twins: reference.rms_norm, reference.add_rms_norm.
 
-One program reduces one row, so that a row's result never depends on another row.
+Batch invariance: one program reduces one row.
 """
 
 import torch
@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-WIDE = 2048  # elements: rows above it get eight warps, as the size of the model decides
+WIDE = 2048  # elements: longer rows get eight warps; depends on the model's hidden size, never on the batch
 
 
 @triton.jit
@@ -20,7 +20,7 @@ def _rms_norm_kernel(
     inside = cols < size
     total = tl.load(x_ptr + row * size + cols, mask=inside, other=0.0)
     if ADD:
-        # The sum is rounded to the dtype before the norm, as it is what the next layer adds to.
+        # The sum is rounded to the dtype before the norm, because it is also the next residual.
         residual = tl.load(residual_ptr + row * size + cols, mask=inside, other=0.0)
         total = (total.to(tl.float32) + residual.to(tl.float32)).to(total_ptr.dtype.element_ty)
         tl.store(total_ptr + row * size + cols, total, mask=inside)
@@ -31,14 +31,14 @@ def _rms_norm_kernel(
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """As reference.rms_norm; x is contiguous."""
+    """Returns reference.rms_norm; x is contiguous."""
     out = torch.empty_like(x)
     _launch(x, x, weight, out, out, eps, add=False)
     return out
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """As reference.add_rms_norm; x and residual are contiguous."""
+    """Returns reference.add_rms_norm; x and residual are contiguous."""
     out, total = torch.empty_like(x), torch.empty_like(x)
     _launch(x, residual, weight, out, total, eps, add=True)
     return out, total

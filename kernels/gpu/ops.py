@@ -1,4 +1,4 @@
-"""The Triton kernels as the operations that a model calls. Imported only where there is a GPU to run them."""
+"""Ops on the Triton kernels. Imported only if the model runs on a GPU."""
 
 from collections.abc import Sequence
 
@@ -9,13 +9,13 @@ from kernels.gpu import activation, attention, attention_tiling, linear, norm, r
 from kernels.gpu.matrix import matrix_of
 from kernels.interface import AttentionInputs, KvPair, Layer, Matrix, Stack
 from kernels.plain_cache import plain_cache
-from kernels.stack import OneByOne
+from kernels.stack import EagerStack
 from kernels.torch_matrix import TorchMatrix
 from kernels.weight_parts import joined
 
 
 class TritonOps:
-    empty_cache = staticmethod(plain_cache)
+    allocate_kv_cache = staticmethod(plain_cache)
     rms_norm = staticmethod(norm.rms_norm)
     add_rms_norm = staticmethod(norm.add_rms_norm)
     rope_and_write = staticmethod(rope.rope_and_write)
@@ -24,7 +24,8 @@ class TritonOps:
     draw_scratch_bytes = staticmethod(sample.draw_scratch_bytes)
 
     def __init__(self, batch_invariant: bool = True, quantization: str | None = None) -> None:
-        """`quantization`: how matrices are kept (matrix.EIGHT_BITS), where products are Triton's."""
+        """`quantization`: one of matrix.EIGHT_BITS, only with batch-invariant products. Without batch invariance,
+        products are cuBLAS's (TorchMatrix)."""
         assert quantization is None or batch_invariant
         self.batch_invariant = batch_invariant
         self._quantization = quantization
@@ -50,7 +51,7 @@ class TritonOps:
         )
 
     def stack(self, layers: Sequence[Layer], eps: float, scale: float, cos_sin: Tensor) -> Stack:
-        return OneByOne(self, layers, eps, scale, cos_sin)
+        return EagerStack(self, layers, eps, scale, cos_sin)
 
     def kernel_nanoseconds(self) -> int:
         return 0
@@ -58,6 +59,6 @@ class TritonOps:
     def scratch_bytes(
         self, tokens: int, width: int, heads: int, kv_heads: int, head_dim: int, length: int, dtype: torch.dtype
     ) -> int:
-        """What attention keeps of each segment of keys, or a product of each along K."""
+        """The larger of attention's workspace and a split-K product's partial sums."""
         split = attention_tiling.scratch_bytes(tokens, heads, kv_heads, head_dim, length)
         return max(split, linear.workspace_bytes(tokens))

@@ -1,7 +1,7 @@
-"""Triton: all between a layer's first product and its attention, in one launch. Twin: reference.rope_and_write.
+"""Triton: QK norm, rotary embedding and the write to the paged KV cache in one launch. Twin: reference.rope_and_write.
 
-A program takes some heads of one token: queries and keys are normed and rotated, values copied. The tile's shape comes
-from the head size alone, so a token's bits do not depend on other tokens.
+One program computes some heads of one token: queries and keys are normalised and rotated, values are copied. Batch
+invariance: the tile's shape follows from the head size and the number of heads.
 """
 
 import torch
@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-TILE_PAIRS = 512  # elements of a program's two halves, each
+TILE_PAIRS = 512  # (first half, second half) pairs that one program rotates
 
 
 @triton.jit
@@ -67,7 +67,7 @@ def rope_and_write(
     cache: tuple[Tensor, Tensor],
     slot_mapping: Tensor,
 ) -> Tensor:
-    """As reference.rope_and_write; the rows of qkv may be strided, the caches are contiguous."""
+    """Returns reference.rope_and_write: queries [T, H, D]. Rows of qkv may be strided; the caches are contiguous."""
     keys, values = cache
     kv_heads, head_dim = keys.shape[2:]
     tokens, heads = qkv.shape[0], qkv.shape[1] // head_dim - 2 * kv_heads

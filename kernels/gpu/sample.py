@@ -1,16 +1,15 @@
-"""Triton: one token for each row of logits, without a sort and without waiting. Twin: kernels/sampling.py.
+"""Triton: samples one token per row of logits, without a sort and without a device sync. Twin: kernels/sampling.py.
 
-Two launches: every chunk of every row finds its best score, then every row finds the best chunk. Where a row has a
-filter, two more: its candidates are gathered, and what the filters keep of them is found by bisection.
+Two launches: each chunk of each row finds its best score, then each row its best chunk. If a row has min-p, top-k or
+top-p, two more launches: its candidates are gathered, and the filters' cut-off is found by bisection.
 
-Logits of one row over their temperature stand in the order of the logits themselves, and every filter keeps a front
-piece of that order, equal ones by their ids. So what is kept is a key, which is a float32's bits made an integer of the
-same order, and how many of the logits that have just this key.
+Every filter keeps a prefix of the logits in descending order; equal logits are ordered by id. So a filter's result is
+one cut-off key and how many logits with exactly this key are kept. A key is a float32's bits as an integer of the same
+order.
 
-All that is summed over candidates is whole numbers (top-p's masses too, in units of 2**-(61 - bits of the vocabulary)),
-and all else is a largest or a smallest: the result is the same in any order, and no row sees another. So what is kept
-differs from the twin's only where a probability lies at the very edge of min_p, or a cumulative sum at that of top_p.
-docs/decisions/0022-gpu-draw.md.
+Batch invariance: sums over candidates are integers (top-p masses in units of 2**-(61 - bits of the vocabulary)), all
+else is a maximum or minimum. Both give the same bits in any order, so atomics are harmless. A row can differ from the
+twin only if a probability is at the very edge of min_p or top_p. docs/decisions/0022-gpu-draw.md.
 """
 
 import numpy as np
@@ -22,23 +21,23 @@ from torch import Tensor
 from kernels.interface import DRAW, Draws
 from kernels.transfer import to_device
 
-CHUNK = 2048  # logits of one program
-SEGMENT = 64  # of which the largest is kept: a first idea of the top-k
-BLOCK = 1024  # candidates that a program looks at together
+CHUNK = 2048  # logits per program
+SEGMENT = 64  # logits per stored maximum; the maxima give a lower bound of the top-k cut-off
+BLOCK = 1024  # candidates per load
 CHUNK_BYTES = 8 + 4 + 8 + 1 + 4 * CHUNK // SEGMENT
 CANDIDATE_BYTES = 4 + 4
-ROW_BYTES = 4 * DRAW.itemsize  # its draw, and what the launches tell each other of it
+ROW_BYTES = 4 * DRAW.itemsize  # a row's DRAW record, and what one launch stores for the next
 
 FIELDS = tl.constexpr(len(DRAW.names or ()))
 TEMPERATURE, TOP_P, MIN_P, TOP_K, SEED, CHOICE, INDEX = (tl.constexpr(place) for place in range(len(DRAW.names or ())))
-LOWEST = tl.constexpr(-2139095041)  # the key of minus infinity
+LOWEST = tl.constexpr(-2139095041)  # the key of -inf
 LARGEST = tl.constexpr(3.4028234663852886e38)
 UNIT = tl.constexpr(2.0**-32)
-SLACK = tl.constexpr(1e-6)  # of a bound that may let in too many, and must not leave one out
+SLACK = tl.constexpr(1e-6)  # loosens a bound: extra candidates are harmless, a missing one is not
 
 
 def draw_scratch_bytes(rows: int, vocab: int) -> int:
-    """The most that `draw` takes beside its operands and its result."""
+    """Upper bound of the temporaries of `draw`, in bytes."""
     return rows * (-(-vocab // CHUNK) * CHUNK_BYTES + vocab * CANDIDATE_BYTES + ROW_BYTES)
 
 
@@ -49,7 +48,7 @@ def _number(draws_ptr, row, FIELD: tl.constexpr):
 
 @triton.jit
 def _filters(draws_ptr, row, vocab):
-    """(temperature, top_p, min_p, top_k or 0, whether any of them leaves tokens out)."""
+    """Returns (temperature, top_p, min_p, top_k or 0, whether any of them can drop tokens)."""
     temperature = _number(draws_ptr, row, TEMPERATURE)
     top_p = _number(draws_ptr, row, TOP_P)
     min_p = _number(draws_ptr, row, MIN_P)
@@ -61,14 +60,14 @@ def _filters(draws_ptr, row, vocab):
 
 @triton.jit
 def _load_logits(logits_ptr, inside):
-    """No number, and all that lies outside, as minus infinity; plus infinity as the largest float32."""
+    """Loads logits; NaN and masked lanes become -inf, +inf becomes the largest float32."""
     logits = tl.load(logits_ptr, mask=inside, other=float("-inf"))
     return tl.minimum(tl.where(logits == logits, logits, float("-inf")), LARGEST)
 
 
 @triton.jit
 def _key(logits):
-    bits = tl.where(logits == 0.0, 0.0, logits).to(tl.int32, bitcast=True)  # minus zero is zero
+    bits = tl.where(logits == 0.0, 0.0, logits).to(tl.int32, bitcast=True)  # -0.0 becomes 0.0
     return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.int64)
 
 
@@ -80,19 +79,19 @@ def _logit_of(key):
 
 @triton.jit
 def _top_of(score):
-    """What is taken off scores before they become powers; without any score, nothing."""
+    """The maximum that is subtracted before exp; 0 if there is no finite score."""
     return tl.where(score == float("-inf"), 0.0, score)
 
 
 @triton.jit
 def _mass(logits, temperature, top, SCALE: tl.constexpr):
-    """e^(score - top) as a whole number."""
+    """exp(score - top) in fixed point, as int64."""
     return (tl.exp(logits.to(tl.float64) / temperature - top) * SCALE + 0.5).to(tl.int64)
 
 
 @triton.jit
 def _words(draws_ptr, row, groups):
-    """The four words of each group of four ids: kernels/philox.py."""
+    """The four Philox words of each group of four token ids, as in kernels/philox.py."""
     seed = tl.load(draws_ptr + row * FIELDS + SEED)
     zero = groups * 0
     index = zero + tl.load(draws_ptr + row * FIELDS + INDEX).to(tl.int32)
@@ -110,8 +109,11 @@ def _scan_kernel(
     logits_ptr, raw_ptr, draws_ptr, best_ptr, first_ptr, mass_ptr, finite_ptr, segments_ptr, vocab, chunks,
     SCALE: tl.constexpr, CHUNK: tl.constexpr, SEGMENT: tl.constexpr,
 ):  # fmt: skip
-    """Of one chunk of one row: the best score and its lowest id, and whether all is finite. Of a row with filters the
-    best logit, the sum of e^(score - that), and the largest logit of each segment."""
+    """For one chunk of one row: stores the best score, its lowest id, and whether all raw logits are finite.
+
+    If the row has filters, the best score is the best logit; also stores the sum of exp(score - best) and the largest
+    logit of each segment.
+    """
     row, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     ids = chunk * CHUNK + tl.arange(0, CHUNK)
     inside = ids < vocab
@@ -143,8 +145,11 @@ def _reduce_kernel(
     draws_ptr, best_ptr, first_ptr, mass_ptr, finite_ptr, segments_ptr, tokens_ptr, healthy_ptr, bounds_ptr, keys_ptr,
     counts_ptr, vocab, chunks, SCALE: tl.constexpr, CHUNKS: tl.constexpr, SEGMENTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Of one row: the token and whether it is healthy. With filters, what its candidates are: those with a key of at
-    least keys[row, 0] and a score that is at most bounds[row, 1] below the best."""
+    """For one row: stores its token and whether it is healthy.
+
+    If the row has filters, stores the bounds of its candidates: key >= keys[row, 0], and score - bounds[row, 0] >=
+    bounds[row, 1].
+    """
     row = tl.program_id(0).to(tl.int64)
     chunk = tl.arange(0, CHUNKS)
     here, inside = row * chunks + chunk, chunk < chunks
@@ -164,12 +169,12 @@ def _reduce_kernel(
         if min_p > 0.0:
             least = tl.log(min_p)
         if (min_p <= 0.0) & (top_k == 0):
-            # Whoever has less than an equal share of what top-p leaves out comes after all that it keeps.
+            # A token with less than (1 - top_p) / vocab of the mass comes after all tokens that top-p keeps.
             least = tl.log((1.0 - top_p) * (total / SCALE) / vocab) - SLACK
         above = _key(winner.to(tl.float32)) + 1
         floor = tl.full([], LOWEST, tl.int64)
         if top_k > 0:
-            # As many segments have a logit at or above it: so have at least as many logits.
+            # top_k segments have a maximum >= this key, so at least top_k logits are >= it.
             segments = segments_ptr + row * chunks * SEGMENTS
             floor = _cut(segments, chunks * SEGMENTS, top_k, floor, above, temperature, top, SCALE, False, BLOCK)
         tl.store(bounds_ptr + row * 3, top)
@@ -184,7 +189,7 @@ def _reduce_kernel(
 def _gather_kernel(
     logits_ptr, draws_ptr, bounds_ptr, keys_ptr, counts_ptr, candidates_ptr, ids_ptr, vocab, CHUNK: tl.constexpr
 ):
-    """The candidates of one chunk of one row, behind those of whichever chunks came before it."""
+    """Appends the candidates of one chunk to the row's list. The order of chunks varies; no result depends on it."""
     row, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     temperature, _, _, _, filtered = _filters(draws_ptr, row, vocab)
     if filtered:
@@ -206,7 +211,7 @@ def _gather_kernel(
 def _amount(
     logits_ptr, count, least, temperature, top, SCALE: tl.constexpr, BY_MASS: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """Of those of `count` logits whose key is at least `least`: their mass, or how many they are."""
+    """Sums, over the `count` logits with a key >= `least`, their mass (BY_MASS) or 1."""
     found = tl.zeros([BLOCK], dtype=tl.int64)
     for start in range(0, count, BLOCK):
         place = start + tl.arange(0, BLOCK)
@@ -224,7 +229,7 @@ def _cut(
     logits_ptr, count, goal, low, high, temperature, top,
     SCALE: tl.constexpr, BY_MASS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The largest key below `high` from which on there is an amount of at least `goal`; `low` if there is none."""
+    """Returns the largest key in (low, high) with an _amount of at least `goal`, by bisection; `low` if none has."""
     while high - low > 1:
         middle = (low + high) >> 1
         enough = _amount(logits_ptr, count, middle, temperature, top, SCALE, BY_MASS, BLOCK) >= goal
@@ -235,7 +240,7 @@ def _cut(
 
 @triton.jit
 def _num_equal(logits_ptr, ids_ptr, count, key, last, BLOCK: tl.constexpr):
-    """How many candidates with just this key have an id of at most `last`."""
+    """Counts candidates with exactly this key and an id <= `last`."""
     found = tl.zeros([BLOCK], dtype=tl.int32)
     for start in range(0, count, BLOCK):
         place = start + tl.arange(0, BLOCK)
@@ -245,12 +250,12 @@ def _num_equal(logits_ptr, ids_ptr, count, key, last, BLOCK: tl.constexpr):
     return tl.sum(found, axis=0)
 
 
-@triton.jit(do_not_specialize=["vocab"])  # 3.6 cannot compile it for a vocabulary of 1
+@triton.jit(do_not_specialize=["vocab"])  # Triton 3.6 cannot compile it specialised to a vocabulary of 1
 def _pick_kernel(
     draws_ptr, bounds_ptr, keys_ptr, counts_ptr, candidates_ptr, ids_ptr, tokens_ptr, vocab,
     SCALE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Of one row with filters: top-k and then top-p among its candidates, and the best of what they keep."""
+    """For one row with filters: applies top-k, then top-p, to its candidates; stores the kept token of best score."""
     row = tl.program_id(0).to(tl.int64)
     temperature, top_p, min_p, top_k, filtered = _filters(draws_ptr, row, vocab)
     if filtered:
@@ -258,7 +263,7 @@ def _pick_kernel(
         count = tl.load(counts_ptr + row)
         top, total = tl.load(bounds_ptr + row * 3), tl.load(bounds_ptr + row * 3 + 2)
         cut, above = tl.load(keys_ptr + row * 2), tl.load(keys_ptr + row * 2 + 1)
-        equal = tl.full([], vocab, tl.int64)  # how many of those with the key `cut` are kept
+        equal = tl.full([], vocab, tl.int64)  # number of kept candidates with exactly the key `cut`
         if top_k > 0:
             goal = tl.minimum(top_k, count.to(tl.int64))
             cut = _cut(logits_ptr, count, goal, cut, above, temperature, top, SCALE, False, BLOCK)
@@ -273,7 +278,7 @@ def _pick_kernel(
             each = tl.maximum(_mass(_logit_of(cut), temperature, top, SCALE), 1)
             equal = (missing + each - 1) // each
 
-        # The id up to which those with the key `cut` are kept.
+        # The largest id that is kept among the candidates with the key `cut`.
         last, before = tl.full([], vocab - 1, tl.int32), tl.full([], -1, tl.int32)
         if equal < _num_equal(logits_ptr, own_ids_ptr, count, cut, last, BLOCK):
             while last - before > 1:
@@ -303,7 +308,7 @@ def _pick_kernel(
 
 
 def draw(logits: Tensor, raw: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
-    """As sampling.draw; both contiguous. What it says of the host it holds: the draws go over in one copy."""
+    """Returns sampling.draw; logits and raw are contiguous. Copies `draws` to the device once and does not sync."""
     (rows, vocab), device = logits.shape, logits.device
     assert logits.is_contiguous() and raw.is_contiguous() and logits.shape == raw.shape
     assert logits.dtype == raw.dtype == torch.float32 and draws.shape == (rows,) and draws.dtype == DRAW

@@ -52,7 +52,7 @@ def run_steps(engine: InProcess, count: int | None = None) -> Ran:
             ran.wall = time.perf_counter() - began
             return ran
         launched = in_flight.popleft()
-        launched.done.wait()
+        launched.done.synchronize()
         working = time.perf_counter()
         engine.take(engine.runner.collect(launched))
         ran.host += time.perf_counter() - working

@@ -12,8 +12,8 @@ from loadtest.gpu import parity
 from loadtest.gpu.table import Check
 from services.options.declarations import WorkerOptions
 from services.worker.device import CudaDevice, Device
+from tests.worker.fake_graph_device import FakeGraphDevice
 from tests.worker.in_process import Answer, InProcess
-from tests.worker.replays import Replays
 
 MAX_TOKENS = {"cuda": 48, "cpu": 4}
 DTYPES = {"cuda": ("bfloat16", "float32"), "cpu": ("bfloat16",)}
@@ -58,7 +58,7 @@ def graphs(place: torch.device, dtype: str) -> str:
         plain = CudaDevice(place)
         plain.graph_sizes = ()
     else:
-        recorded, plain = Replays((1, 4)), Replays(())
+        recorded, plain = FakeGraphDevice((1, 4)), FakeGraphDevice(())
     engine = start(place, dtype, recorded)
     expected = ask(start(place, dtype, plain), prompts_for(place))
     for _ in range(2):

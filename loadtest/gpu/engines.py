@@ -51,7 +51,7 @@ def _start(device: torch.device, shape: str, invariant: bool) -> InProcess:
         engine = InProcess(path, options, BatchLimits(1, MAX_NUM_SEQS, BUDGET), prefix_caching=False)
     finally:
         loading.dummy_weights = made
-    while engine.runner.record():
+    while engine.runner.capture_next_graph():
         pass
     return engine
 

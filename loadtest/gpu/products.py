@@ -81,7 +81,7 @@ def tile_times(
 ) -> list[str]:
     """Returns one line for each tile and program order under each schedule, the fastest first."""
     matrix = weight_for(device, n, k, quantization)
-    weight, scales = (matrix.weight, None) if isinstance(matrix, TritonMatrix) else (matrix.numbers, matrix.scales)
+    weight, scales = (matrix.weight, None) if isinstance(matrix, TritonMatrix) else (matrix.qweight, matrix.scales)
     x = torch.randn(rows, k, dtype=DTYPE, device=device)
     found: list[tuple[float, str]] = []
     for schedule in sorted(schedules):

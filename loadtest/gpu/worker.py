@@ -13,7 +13,7 @@ from loadtest.gpu import parity
 from loadtest.gpu.shapes import quantizations
 from loadtest.gpu.table import Check
 from services.options.declarations import WorkerOptions
-from services.worker.building import build_runner, tried_bytes
+from services.worker.building import build_runner, profiled_peak_bytes
 from services.worker.device import CudaDevice
 from services.worker.errors import ModelError
 from services.worker.kv_cache import block_bytes
@@ -101,7 +101,7 @@ def step_as_planned(device: torch.device) -> str:
     options = options_for(device)
     model = load_model(case.path, options)
     decoder = model.decoder
-    tried = tried_bytes(decoder, options, limits, CudaDevice(device))
+    tried = profiled_peak_bytes(decoder, options, limits, CudaDevice(device))
     worker = InProcess(case.path, options, limits, model=model)
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)

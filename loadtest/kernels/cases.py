@@ -147,7 +147,9 @@ def _product(name: str, rows: int, n: int, k: int, cold_bytes: int) -> Case:
 def _attention(shape: Shape, requests: int, queries: int, length: int, copies: int, ops: Ops) -> list[Run]:
     """Returns one call for each copy. A copy has blocks of its own, scattered over one cache."""
     blocks = -(-length // BLOCK_SIZE)
-    cache = ops.empty_cache(copies * requests * blocks, BLOCK_SIZE, shape.num_kv_heads, shape.head_dim, DTYPE, CPU)
+    cache = ops.allocate_kv_cache(
+        copies * requests * blocks, BLOCK_SIZE, shape.num_kv_heads, shape.head_dim, DTYPE, CPU
+    )
     for part in cache:
         part.normal_()
     query = _randn(requests * queries, shape.num_heads, shape.head_dim)
@@ -191,7 +193,7 @@ def _rope(shape: Shape, rows: int, cold_bytes: int) -> Case:
     blocks = -(-max(rows, copies) // BLOCK_SIZE)
 
     def make(ops: Ops) -> list[Run]:
-        cache = ops.empty_cache(blocks, BLOCK_SIZE, shape.num_kv_heads, shape.head_dim, DTYPE, CPU)
+        cache = ops.allocate_kv_cache(blocks, BLOCK_SIZE, shape.num_kv_heads, shape.head_dim, DTYPE, CPU)
         for part in cache:
             part.zero_()  # so that the system has allocated its pages
         qkv, norms = _randn(rows, shape.qkv_size), (_randn(shape.head_dim), _randn(shape.head_dim))

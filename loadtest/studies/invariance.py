@@ -54,7 +54,9 @@ def products(ops: CpuOps, rows: int) -> dict[str, Run]:
 def attention(ops: CpuOps, requests: int, queries: int, length: int) -> dict[str, Run]:
     """Against torch's fused attention over contiguous keys and values, not paged."""
     blocks = -(-length // BLOCK_SIZE)
-    cache = ops.empty_cache(requests * blocks, BLOCK_SIZE, KV_HEADS, HEAD_DIM, torch.bfloat16, torch.device("cpu"))
+    cache = ops.allocate_kv_cache(
+        requests * blocks, BLOCK_SIZE, KV_HEADS, HEAD_DIM, torch.bfloat16, torch.device("cpu")
+    )
     for part in cache:
         part.normal_()
     query = torch.randn(requests * queries, HEADS, HEAD_DIM).bfloat16()

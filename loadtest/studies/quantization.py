@@ -44,7 +44,7 @@ class Texts:
         self._decoder, self._length = decoder, 0
         blocks = -(-max_tokens // BLOCK_SIZE)
         self._tables = torch.arange(count * blocks, dtype=torch.int32).view(count, blocks)
-        self._cache = decoder.empty_cache(count * blocks, BLOCK_SIZE)
+        self._cache = decoder.allocate_kv_cache(count * blocks, BLOCK_SIZE)
 
     def read(self, ids: Tensor, keep: bool = True) -> Tensor:
         """Computes new tokens of every text. Returns hidden states [texts * tokens, size].

@@ -1,1 +1,1 @@
-"""The worker: one per accelerator. Step plans in, sampled token ids out. Knows no text, no HTTP, no scheduling."""
+"""The worker process, one per accelerator: runs step plans, returns sampled token ids. No text, HTTP or scheduling."""

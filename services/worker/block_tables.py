@@ -1,4 +1,4 @@
-"""Which blocks hold each slot's KV: on the host, where places are computed, and on the device, where kernels look."""
+"""Block tables of all slots: on the host, for the slot mapping, and on the device, for the attention kernels."""
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ Ints = npt.NDArray[np.int32]
 
 
 class BlockTables:
-    """[slots, blocks] int32. The device's copy is told of what was appended; on a CPU there is one copy."""
+    """Block ids [slots, blocks] int32. `copy_to_device` applies appended blocks; a CPU shares the host's tensor."""
 
     def __init__(self, max_num_seqs: int, max_blocks: int, device: Device) -> None:
         self._host = np.zeros((max_num_seqs, max_blocks), dtype=np.int32)
@@ -21,38 +21,42 @@ class BlockTables:
         self._shared = device.shares_memory
         self.on_device: Tensor = torch.from_numpy(self._host)
         if not self._shared:
-            self.on_device = torch.zeros(self._host.shape, dtype=torch.int32, device=device.place)
-        self._news: list[Ints] = []
+            self.on_device = torch.zeros(self._host.shape, dtype=torch.int32, device=device.torch_device)
+        self._pending: list[Ints] = []
 
     def clear(self, slot: int) -> None:
         self._lengths[slot] = 0
 
     def append(self, slots: Ints, offsets: Ints, block_ids: Ints) -> None:
-        """As a plan has them: to each of the slots, which are different ones, the blocks between its offset and the
-        next one's. Raises BadMessage where a request would have more than its longest needs."""
+        """Appends block_ids[offsets[i] : offsets[i + 1]] to slots[i], the slots distinct.
+
+        Raises BadMessage if a slot would have more blocks than a request of max_model_len needs.
+        """
         if not len(block_ids):
             return
         counts = np.diff(offsets)
         if (self._lengths[slots] + counts > self._host.shape[1]).any():
             raise BadMessage(f"a request would have more than {self._host.shape[1]} blocks")
-        owners = np.repeat(slots, counts)
-        places = np.arange(len(block_ids)) + np.repeat(self._lengths[slots] - offsets[:-1], counts)
-        self._host[owners, places] = block_ids
+        rows = np.repeat(slots, counts)
+        columns = np.arange(len(block_ids)) + np.repeat(self._lengths[slots] - offsets[:-1], counts)
+        self._host[rows, columns] = block_ids
         self._lengths[slots] += counts
         if not self._shared:
-            self._news.append(np.stack((owners, places, block_ids)))
+            self._pending.append(np.stack((rows, columns, block_ids)))
 
-    def room(self, slots: Ints) -> npt.NDArray[np.int64]:
-        """Blocks that each of the slots has."""
+    def num_blocks(self, slots: Ints) -> npt.NDArray[np.int64]:
+        """Returns the number of blocks of each of the slots."""
         return self._lengths[slots]
 
-    def tell_device(self) -> None:
-        """Before the kernels that look. Does not wait."""
-        if self._news:
-            slots, places, block_ids = to_device(np.concatenate(self._news, axis=1), torch.int64, self.on_device.device)
-            self.on_device.index_put_((slots, places), block_ids.int())
-            self._news.clear()
+    def copy_to_device(self) -> None:
+        """Copies appended blocks to the device's tables, asynchronously. Call it before kernels that read them."""
+        if self._pending:
+            appended = np.concatenate(self._pending, axis=1)
+            rows, columns, block_ids = to_device(appended, torch.int64, self.on_device.device)
+            self.on_device.index_put_((rows, columns), block_ids.int())
+            self._pending.clear()
 
-    def blocks(self, slots: npt.NDArray[np.integer], places: npt.NDArray[np.integer]) -> Ints:
-        found: Ints = self._host[slots, places]
+    def blocks(self, slots: npt.NDArray[np.integer], indices: npt.NDArray[np.integer]) -> Ints:
+        """Returns the block ids at (slot, index) pairs."""
+        found: Ints = self._host[slots, indices]
         return found

@@ -1,7 +1,7 @@
-"""From a loaded model and an engine's limits to a model runner: what steps take, the KV cache, the batch.
+"""Builds a model runner from a loaded model and the engine's batch limits: sizes and allocates KV cache and batch.
 
-A device that compiles is tried before its KV cache is sized: the largest steps run, with everything that a request can
-ask for, and what its memory has less of afterwards counts as theirs.
+On a device that compiles kernels, a profile run comes first: the largest steps run with every sampling option. The drop
+in free memory is taken as the peak of a step, and the KV cache gets the rest.
 """
 
 import torch
@@ -21,36 +21,37 @@ from services.worker.phases import Phases
 from services.worker.plan_check import PlanCheck
 from services.worker.sampler import MAX_LOGPROBS
 
-MORE_GRAPHS = 3  # from which is estimated what the others take
-CACHE_ROUNDING = 2 * 2**20  # bytes: what torch's allocator may add to each tensor of the KV cache
+MEASURED_GRAPHS = 3  # captured after the profile run, to estimate the memory of all other graphs
+CACHE_ROUNDING = 2 * 2**20  # bytes that torch's allocator may add to each tensor of the KV cache
 
 
 def build_runner(
     model: LoadedModel, options: WorkerOptions, limits: BatchLimits, phases: Phases, device: Device | None = None
 ) -> tuple[ModelRunner, KvCacheShape]:
-    """Sizes and allocates the KV cache and the batch; `device` replaces that of the weights.
+    """Returns a runner with KV cache and batch allocated, and the cache's shape. Captures the largest graph.
 
-    Raises ModelError when they do not fit.
+    `device` replaces the device of the weights. Raises ModelError if the memory does not suffice.
     """
     decoder = model.decoder
     config, dtype = decoder.config, decoder.dtype
-    trial = device or device_of(decoder)
-    step = step_bytes(config, dtype, decoder.ops, options, limits, graphs=bool(trial.graph_sizes))
-    if trial.compiles:
-        # The larger one: who computes knows nothing of drivers, and who tries does not try every shape.
-        step = max(step, tried_bytes(decoder, options, limits, trial)) + 2 * config.num_layers * CACHE_ROUNDING
-        phases.done("first steps")
+    profiled = device or device_of(decoder)
+    step = step_bytes(config, dtype, decoder.ops, options, limits, graphs=bool(profiled.graph_sizes))
+    if profiled.compiles:
+        # The larger of both: the formula does not count the driver's memory, the profile run does not run every shape.
+        peak = profiled_peak_bytes(decoder, options, limits, profiled)
+        step = max(step, peak) + 2 * config.num_layers * CACHE_ROUNDING
+        phases.done("profile run")
     memory = plan_memory(config, dtype, decoder.device, options, limits, step)
     shape = shape_kv_cache(config, dtype, options.block_size, memory.budget, options.max_model_len, limits.max_num_seqs)
     kv_bytes = shape.num_blocks * block_bytes(config, shape.block_size, dtype)
     check_fits(memory, kv_bytes)
     try:
-        # Not the trial's device: where graphs of a pool are all gone, torch need not let another begin in it.
+        # Not the profile run's device: torch may refuse to capture into a graph pool after all its graphs are freed.
         runner = make_runner(decoder, limits, shape, device or device_of(decoder))
     except (OSError, torch.OutOfMemoryError) as error:
-        raise ModelError(f"a KV cache of {kv_bytes} bytes cannot be had: lower --kv-cache-memory-bytes") from error
-    memory.tell(kv_bytes)
-    runner.record()  # the largest graph, in whose memory the others find room
+        raise ModelError(f"cannot allocate a KV cache of {kv_bytes} bytes: lower --kv-cache-memory-bytes") from error
+    memory.log_summary(kv_bytes)
+    runner.capture_next_graph()  # the largest graph: smaller ones reuse its memory pool
     phases.done("KV cache")
     return runner, shape
 
@@ -60,7 +61,7 @@ def device_of(decoder: Decoder) -> Device:
 
 
 def make_runner(decoder: Decoder, limits: BatchLimits, shape: KvCacheShape, device: Device) -> ModelRunner:
-    cache = decoder.empty_cache(shape.num_blocks, shape.block_size)
+    cache = decoder.allocate_kv_cache(shape.num_blocks, shape.block_size)
     batch = InputBatch(limits.max_num_seqs, shape.max_model_len, shape.block_size, device)
     tokens = limits.max_num_batched_tokens
     forward = Forward(decoder, cache, batch, device, tokens, shape.max_model_len, shape.block_size)
@@ -76,24 +77,27 @@ def make_runner(decoder: Decoder, limits: BatchLimits, shape: KvCacheShape, devi
     return ModelRunner(decoder, batch, forward, device, check)
 
 
-def tried_bytes(decoder: Decoder, options: WorkerOptions, limits: BatchLimits, device: Device) -> int:
-    """What the largest steps and all graphs take, seen from outside: with a KV cache of one block, which all requests
-    share. Afterwards whatever is compiled at first use is. Raises ModelError when memory does not suffice."""
+def profiled_peak_bytes(decoder: Decoder, options: WorkerOptions, limits: BatchLimits, device: Device) -> int:
+    """Profile run: returns the drop in free device memory after the largest steps and with all graphs, in bytes.
+
+    All requests share a KV cache of one block. Afterwards all kernels are compiled. Raises ModelError if the device
+    runs out of memory.
+    """
     length = request_length(decoder.config, options.max_model_len)
-    device.release()
-    before = device.taken_bytes()
+    device.release_cached_memory()
+    before = device.used_bytes()
     try:
         runner = make_runner(decoder, limits, KvCacheShape(1, options.block_size, length), device)
-        runner.try_out()
-        after = device.taken_bytes()
-        # More graphs find room in the memory of those that there are: what they take is the driver's.
-        num_more = sum(runner.record() for _ in range(min(MORE_GRAPHS, runner.num_missing)))
-        each = (device.taken_bytes() - after) / max(1, num_more)
-        return int(after + each * (num_more + runner.num_missing)) - before
+        runner.profile_run()
+        after = device.used_bytes()
+        # Further graphs reuse the pool; what they add is the driver's memory. Measured for some, assumed for the rest.
+        captured = sum(runner.capture_next_graph() for _ in range(min(MEASURED_GRAPHS, runner.num_missing_graphs)))
+        per_graph = (device.used_bytes() - after) / max(1, captured)
+        return int(after + per_graph * (captured + runner.num_missing_graphs)) - before
     except RuntimeError as error:
         if not out_of_memory(error):
             raise
         raise ModelError(
             f"a step with --max-num-batched-tokens {limits.max_num_batched_tokens} and --max-num-seqs"
-            f" {limits.max_num_seqs} does not fit beside the weights: lower one of them"
+            f" {limits.max_num_seqs} does not fit into memory with the weights: lower one of them"
         ) from error

@@ -1,6 +1,6 @@
-"""What a checkpoint directory in Hugging Face format says: configuration, generation defaults, weight files, digests.
+"""Reads a checkpoint directory in Hugging Face format: configuration, generation defaults, weight files, digests.
 
-Reads JSON and safetensors only; nothing is ever unpickled and no code from a checkpoint runs.
+Reads JSON and safetensors only: it unpickles nothing and runs no code from a checkpoint.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ SAMPLE_BYTES = 4096
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Raises ModelError when the file is missing or not a JSON object."""
+    """Returns the file's JSON object. Raises ModelError if it is missing or not a JSON object."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -30,16 +30,16 @@ def read_json(path: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """`config` has the overrides applied; `generation` is empty where the checkpoint (or the option) has none."""
+    """`config`: config.json with --hf-overrides applied. `generation`: generation_config.json, or empty."""
 
     path: Path
     config: dict[str, Any]
     generation: dict[str, Any]
 
     def eos_token_ids(self, vocab_size: int) -> tuple[int, ...]:
-        """generation_config.json is asked first: chat models list their end-of-turn tokens there.
+        """Returns eos_token_id of generation_config.json, where chat models list end-of-turn tokens, or of config.json.
 
-        Raises ModelError for what is no token of the vocabulary.
+        Raises ModelError for an id outside the vocabulary.
         """
         found = self.generation.get("eos_token_id", self.config.get("eos_token_id"))
         ids = [] if found is None else found if isinstance(found, list) else [found]
@@ -50,7 +50,10 @@ class Checkpoint:
 
     @property
     def sampling_defaults(self) -> SamplingDefaults:
-        """`do_sample: false` means greedy, as it does for transformers' generate(). Raises ModelError."""
+        """Defaults of generation_config.json. `do_sample: false` means greedy, as in transformers' generate().
+
+        Raises ModelError for a value that is not a number.
+        """
         names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_new_tokens")
         values = {name: self.generation[name] for name in names if self.generation.get(name) is not None}
         for name, value in values.items():
@@ -61,15 +64,15 @@ class Checkpoint:
         return SamplingDefaults(max_tokens=values.pop("max_new_tokens", None), **values)
 
     def weight_files(self) -> list[Path]:
-        """The safetensors files. Raises ModelError when there are none, or the index names one that is missing."""
+        """Returns the safetensors files. Raises ModelError if there are none, or if the index names a missing file."""
         index = self.path / "model.safetensors.index.json"
         if index.exists():
-            places = read_json(index).get("weight_map")
-            if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
+            weight_map = read_json(index).get("weight_map")
+            if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
                 raise ModelError(f"{index} has no weight_map of file names")
-            if outside := [name for name in places.values() if Path(name).name != name]:
+            if outside := [name for name in weight_map.values() if Path(name).name != name]:
                 raise ModelError(f"{index} names a file outside its directory: {outside[0]}")
-            files = [self.path / name for name in sorted(set(places.values()))]
+            files = [self.path / name for name in sorted(set(weight_map.values()))]
         else:
             single = self.path / "model.safetensors"
             files = [single] if single.exists() else sorted(self.path.glob("*.safetensors"))
@@ -80,13 +83,16 @@ class Checkpoint:
         return files
 
     def tokenizer_digest(self) -> str:
-        """SHA-256 of tokenizer.json, hex; empty without one."""
+        """Returns the SHA-256 of tokenizer.json in hex, or "" if there is none."""
         file = self.path / "tokenizer.json"
         return hashlib.sha256(file.read_bytes()).hexdigest() if file.exists() else ""
 
 
 def read_checkpoint(path: Path, overrides: dict[str, Any], generation_config: str) -> Checkpoint:
-    """`generation_config`: "auto" (the checkpoint's own), "vllm" (none: OpenAI's defaults), or another directory."""
+    """Reads the JSON files of a checkpoint. Raises ModelError.
+
+    `generation_config`: "auto" (the checkpoint's), "vllm" (none: OpenAI's defaults), or another directory.
+    """
     config = {**read_json(path / "config.json"), **overrides}
     generation: dict[str, Any] = {}
     if generation_config != "vllm":
@@ -99,9 +105,9 @@ def read_checkpoint(path: Path, overrides: dict[str, Any], generation_config: st
 
 
 def weights_digest(files: list[Path]) -> str:
-    """Names the weights, 16 hex digits: SHA-256 over each file's header and the first 4 KiB of every tensor.
+    """Returns 16 hex digits of a SHA-256 over each file's header and the first 4 KiB of every tensor.
 
-    Reading all bytes would cost seconds per 10 GB at every start; training changes every tensor's beginning.
+    Hashing all bytes would take seconds per 10 GB at every start. Training changes the first bytes of every tensor.
     """
     digest = hashlib.sha256()
     for file in files:
@@ -109,9 +115,9 @@ def weights_digest(files: list[Path]) -> str:
             header_bytes = int.from_bytes(raw.read(8), "little")
             header = raw.read(header_bytes)
             digest.update(header)
-            places = json.loads(header)
+            entries = json.loads(header)
             for name in sorted(tensors.keys()):
-                begin, end = places[name]["data_offsets"]
+                begin, end = entries[name]["data_offsets"]
                 raw.seek(8 + header_bytes + begin)
                 digest.update(raw.read(min(SAMPLE_BYTES, end - begin)))
     return digest.hexdigest()[:16]

@@ -1,7 +1,7 @@
-"""What a model runner needs of a device beside its kernels: memory to send from, moments in its queue, graphs, and how
-much of its memory is taken.
+"""What a model runner needs of a device besides kernels: staging buffers, events, graphs, and its used memory.
 
-A graph is a sequence of kernels that was recorded once, with the addresses that it reads and writes, and starts as one.
+A graph is a CUDA graph: kernels that are captured once, with their memory addresses, and replayed by one launch. A CPU
+has none.
 """
 
 import gc
@@ -13,149 +13,155 @@ import torch
 from torch import Tensor
 
 NANO_PER_MILLI = 1e6
-# Beyond these a decoding batch is so large that launching its kernels one by one takes less time than they run.
+# Batch sizes of graphs. A larger decode batch keeps the GPU busy while its kernels are launched one by one.
 GRAPH_SIZES = (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))
 
 
 class DeviceEvent(Protocol):
-    """A place in the device's queue: it has passed when all that was queued before it is done."""
+    """An event in the device's stream, as torch.cuda.Event: complete when all work recorded before it is done."""
 
-    def passed(self) -> bool: ...
-    def wait(self) -> None: ...
+    def query(self) -> bool:
+        """Whether the event is complete."""
+
+    def synchronize(self) -> None:
+        """Waits until the event is complete."""
 
 
 class Device(Protocol):
-    place: torch.device
-    shares_memory: bool  # with the host: what this writes, kernels see
-    graph_sizes: Sequence[int]  # of batches that are worth a graph, ascending
-    compiles: bool  # kernels at first use, so that the largest steps are tried before there are requests
+    torch_device: torch.device
+    shares_memory: bool  # with the host: kernels read the host's tensors
+    graph_sizes: Sequence[int]  # batch sizes to capture, ascending
+    compiles: bool  # kernels are compiled at first use: a profile run comes before the first request
 
-    def staging(self, num_bytes: int) -> Tensor:
-        """[num_bytes] uint8 on the host, from where copies to the device are asynchronous."""
+    def staging_buffer(self, num_bytes: int) -> Tensor:
+        """Allocates [num_bytes] uint8 on the host; copies from it to the device are asynchronous."""
 
-    def mark(self) -> DeviceEvent: ...
+    def record_event(self) -> DeviceEvent:
+        """Records an event after all work launched so far."""
 
     def kernel_nanoseconds(self, begin: DeviceEvent, end: DeviceEvent) -> int:
-        """Of the time between two moments that have passed, that in which the device had work."""
+        """Returns the time that the device was busy between two complete events."""
 
-    def record(self, work: Callable[[], None]) -> Callable[[], None]:
-        """A graph of `work`, which is run once before, so that whatever is compiled or loaded at first use is.
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        """Runs `work` once as a warm-up, then captures it as a graph. Returns a function that replays the graph.
 
-        Raises an error that is `out_of_memory` when it is.
+        Raises a RuntimeError; `out_of_memory` says whether memory was the cause.
         """
 
-    def taken_bytes(self) -> int:
-        """Of its memory, by whomever: what an allocator holds for later is taken."""
+    def used_bytes(self) -> int:
+        """Returns the device memory in use by all processes, torch's cached memory included."""
 
-    def release(self) -> None:
-        """What an allocator holds for later is taken no more."""
+    def release_cached_memory(self) -> None:
+        """Returns unused cached memory of torch's allocator to the device."""
 
 
 def out_of_memory(error: RuntimeError) -> bool:
-    """Whether a device's memory ran out: torch's allocator has an error for it, drivers say it in words, where a graph
-    is made ready or a kernel loaded."""
+    """Whether device memory ran out.
+
+    torch's allocator has an error type for it. The driver's errors (graph capture, kernel loading) say it in the text.
+    """
     return isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error)
 
 
-class HostMoment:
-    """On a CPU a launched kernel is done."""
+class HostEvent:
+    """A CPU runs kernels synchronously, so its events are always complete."""
 
     def __init__(self, kernel_nanoseconds: int) -> None:
         self.kernel_nanoseconds = kernel_nanoseconds
 
-    def passed(self) -> bool:
+    def query(self) -> bool:
         return True
 
-    def wait(self) -> None:
+    def synchronize(self) -> None:
         pass
 
 
 class CpuDevice:
-    place = torch.device("cpu")
+    torch_device = torch.device("cpu")
     shares_memory = True
     graph_sizes: Sequence[int] = ()
     compiles = False
 
     def __init__(self, kernel_nanoseconds: Callable[[], int]) -> None:
-        """`kernel_nanoseconds`: the time that the kernels have counted so far (Ops)."""
+        """`kernel_nanoseconds`: Ops.kernel_nanoseconds."""
         self._kernel_nanoseconds = kernel_nanoseconds
 
-    def staging(self, num_bytes: int) -> Tensor:
+    def staging_buffer(self, num_bytes: int) -> Tensor:
         return torch.empty(num_bytes, dtype=torch.uint8)
 
-    def mark(self) -> HostMoment:
-        return HostMoment(self._kernel_nanoseconds())
+    def record_event(self) -> HostEvent:
+        return HostEvent(self._kernel_nanoseconds())
 
     def kernel_nanoseconds(self, begin: DeviceEvent, end: DeviceEvent) -> int:
-        assert isinstance(begin, HostMoment) and isinstance(end, HostMoment)
+        assert isinstance(begin, HostEvent) and isinstance(end, HostEvent)
         return end.kernel_nanoseconds - begin.kernel_nanoseconds
 
-    def record(self, work: Callable[[], None]) -> Callable[[], None]:
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         raise AssertionError("a CPU has no graphs")
 
-    def taken_bytes(self) -> int:
-        raise AssertionError("on a CPU nothing is tried: what a step takes is computed")
+    def used_bytes(self) -> int:
+        raise AssertionError("a CPU has no profile run: the peak of a step is computed from shapes")
 
-    def release(self) -> None:
+    def release_cached_memory(self) -> None:
         pass
 
 
-class CudaMoment:
+class CudaEvent:
     def __init__(self) -> None:
         self.event = torch.cuda.Event(enable_timing=True)
         self.event.record()
 
-    def passed(self) -> bool:
+    def query(self) -> bool:
         return bool(self.event.query())
 
-    def wait(self) -> None:
+    def synchronize(self) -> None:
         self.event.synchronize()
 
 
 class CudaDevice:
-    """All work goes to the current stream; graphs share one pool of memory, for they never run at the same time."""
+    """Uses the current stream. All graphs share one memory pool, because no two run at the same time."""
 
     shares_memory = False
     graph_sizes: Sequence[int] = GRAPH_SIZES
     compiles = True
 
-    def __init__(self, place: torch.device) -> None:
-        self.place = place
+    def __init__(self, torch_device: torch.device) -> None:
+        self.torch_device = torch_device
         self._pool = torch.cuda.graph_pool_handle()
-        self._recording = torch.cuda.Stream(place)  # the default stream cannot be recorded
+        self._capture_stream = torch.cuda.Stream(torch_device)  # the default stream cannot be captured
 
-    def staging(self, num_bytes: int) -> Tensor:
+    def staging_buffer(self, num_bytes: int) -> Tensor:
         return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
 
-    def mark(self) -> CudaMoment:
-        return CudaMoment()
+    def record_event(self) -> CudaEvent:
+        return CudaEvent()
 
     def kernel_nanoseconds(self, begin: DeviceEvent, end: DeviceEvent) -> int:
-        """By the device's clock, from when it came to `begin`: what lies between two steps is not in it."""
-        assert isinstance(begin, CudaMoment) and isinstance(end, CudaMoment)
+        """Elapsed time between the events by the device's clock. Idle time between two steps is not included."""
+        assert isinstance(begin, CudaEvent) and isinstance(end, CudaEvent)
         return int(begin.event.elapsed_time(end.event) * NANO_PER_MILLI)
 
-    def record(self, work: Callable[[], None]) -> Callable[[], None]:
-        work()  # on the current stream, whose memory is used again
-        current = torch.cuda.current_stream(self.place)
-        self._recording.wait_stream(current)
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        work()  # warm-up on the current stream
+        current = torch.cuda.current_stream(self.torch_device)
+        self._capture_stream.wait_stream(current)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.stream(self._recording):
+        with torch.cuda.stream(self._capture_stream):
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
                 work()
             except BaseException:
-                with suppress(RuntimeError):  # the first error says more
+                with suppress(RuntimeError):  # the first error is the cause
                     graph.capture_end()
                 raise
             graph.capture_end()
-        current.wait_stream(self._recording)
+        current.wait_stream(self._capture_stream)
         return graph.replay
 
-    def taken_bytes(self) -> int:
-        free, total = torch.cuda.mem_get_info(self.place)
+    def used_bytes(self) -> int:
+        free, total = torch.cuda.mem_get_info(self.torch_device)
         return total - free
 
-    def release(self) -> None:
+    def release_cached_memory(self) -> None:
         gc.collect()
         torch.cuda.empty_cache()

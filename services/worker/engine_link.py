@@ -1,4 +1,4 @@
-"""The worker's end of the ZeroMQ socket to its engine. Synchronous: one plan comes, one result goes."""
+"""The worker's end of the ZeroMQ socket to its engine. Synchronous: receives plans, sends results."""
 
 import time
 
@@ -26,22 +26,22 @@ from services.zeromq.socket_options import MAX_PLAN_BYTES, prepare
 
 
 class EngineGone(Exception):
-    """The engine ended, or refuses to go on with this worker."""
+    """The connection to the engine is lost, or the engine refused this worker."""
 
 
 class EngineRefused(EngineGone):
-    """The engine refused this worker for now; the worker may ask again."""
+    """The engine refused this worker for now; the worker may connect again."""
 
 
 class EngineLink:
     def __init__(self, endpoint: str, secret: ClusterSecret | None = None, rank: int = 0) -> None:
-        """Raises Fatal for an address without protection."""
+        """Connects to `endpoint`. Raises Fatal for an address that needs a cluster secret if there is none."""
         secret = check_address(endpoint, secret, ZEROMQ)
         self._rank = rank
         self._epoch = time.time_ns()
-        self._answered = False  # by the engine: so both have the same secret
+        self._answered = False  # the engine has sent a message, so both have the same secret
         self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
-        self._socket.setsockopt(zmq.IDENTITY, f"rank-{rank}-{self._epoch}".encode())  # never one of the dead
+        self._socket.setsockopt(zmq.IDENTITY, f"rank-{rank}-{self._epoch}".encode())  # never reused
         self._socket.setsockopt(zmq.LINGER, 200)
         prepare(self._socket, MAX_PLAN_BYTES)
         if secret is not None:
@@ -55,34 +55,36 @@ class EngineLink:
         self._poller.register(self._monitor, zmq.POLLIN)
 
     def hello(self) -> None:
-        """Says who is there, before the weights are loaded."""
+        """Sends protocol version, epoch and rank. The worker sends it before it loads the weights."""
         self._socket.send(encode(WorkerHello(PROTOCOL, self._epoch, self._rank)))
 
     def limits(self) -> BatchLimits:
-        """Waits for the engine's answer. Raises Fatal when it refuses for good, EngineRefused when it does for now."""
+        """Waits for the batch limits. Raises Fatal for a lasting refusal, EngineRefused for a temporary one."""
         message = self._receive(None)
         if not isinstance(message, BatchLimits):
-            raise EngineGone(f"limits expected, {type(message).__name__} came")
+            raise EngineGone(f"expected BatchLimits from the engine, received {type(message).__name__}")
         return message
 
     def register(self, facts: ModelFacts) -> None:
+        """Sends the model's facts. From now on the engine may send plans."""
         self._socket.send(encode(Register(self._epoch, facts)))
 
     def next_plan(self) -> StepPlan:
-        """Waits for the next plan of this incarnation."""
+        """Waits for the next plan of this epoch. Raises EngineGone."""
         while (plan := self._plan(self._receive(None))) is None:
             pass
         return plan
 
     def poll_plan(self) -> StepPlan | None:
-        """The next plan, if there is one already."""
+        """Returns the next plan if one has arrived, else None. Raises EngineGone."""
         return self._plan(self._receive(0))
 
     def _plan(self, message: BatchLimits | Step | None) -> StepPlan | None:
-        """A plan for a dead incarnation is dropped."""
+        """Returns the message's plan; None if its epoch is not this worker's."""
         return message.plan if isinstance(message, Step) and message.plan.epoch == self._epoch else None
 
     def done(self, result: StepResult) -> None:
+        """Sends the result of a step."""
         self._socket.send(encode(StepDone(result)))
 
     def close(self) -> None:
@@ -91,7 +93,7 @@ class EngineLink:
         self._socket.close()
 
     def _receive(self, timeout_ms: int | None) -> BatchLimits | Step | None:
-        """The next message that is not a ping; None when the time is over."""
+        """Returns the next message that is not a ping; None after the timeout. Raises EngineGone, Fatal."""
         while True:
             ready = dict(self._poller.poll(timeout_ms))
             if not ready:
@@ -101,7 +103,7 @@ class EngineLink:
                     message = decode_from_engine(self._socket.recv_multipart())
                     self._answered = True
                 except BadMessage as bad:
-                    raise EngineRefused(f"the engine breaks the protocol ({bad})") from bad
+                    raise EngineRefused(f"bad message from the engine: {bad}") from bad
                 if isinstance(message, Refused):
                     why = f"the engine refused this worker: {message.message}"
                     raise EngineRefused(why) if message.for_now else Fatal(why)
@@ -111,5 +113,7 @@ class EngineLink:
             if self._monitor in ready:
                 zmq.utils.monitor.recv_monitor_message(self._monitor)
                 if self._answered:
-                    raise EngineGone("the engine is gone")
-                raise EngineRefused("the engine closed the connection unanswered (is its cluster secret another one?)")
+                    raise EngineGone("lost the connection to the engine")
+                raise EngineRefused(
+                    "the engine closed the connection without an answer: check that both have the same cluster secret"
+                )

@@ -1,5 +1,5 @@
-"""The error that ends a worker."""
+"""The error that ends the worker process."""
 
 
 class ModelError(Exception):
-    """The checkpoint or an option cannot be served as it is; the message says what and why, in one line for people."""
+    """The checkpoint or an option cannot be served. The message is one line: what, why, and what to change."""

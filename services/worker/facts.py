@@ -1,4 +1,4 @@
-"""What the processes above need to know of a loaded model; and what names it: equal ids give equal tokens."""
+"""The facts of a loaded model that the worker registers with the engine, and its numerics id."""
 
 import hashlib
 import platform
@@ -13,11 +13,11 @@ from services.worker.kv_cache import KvCacheShape
 from services.worker.loading import LoadedModel
 from services.worker.sampler import MAX_LOGPROBS
 
-NUMERICS_VERSION = 4  # counts up when kernels or sampler change any bit of an answer
+NUMERICS_VERSION = 4  # increment it if a change of kernels or sampler changes any bit of an answer
 
 
 def model_facts(model: LoadedModel, options: WorkerOptions, shape: KvCacheShape) -> ModelFacts:
-    """What the processes above need to know."""
+    """Returns what engine, tokenizer and shim need to know of the model."""
     config = model.decoder.config
     return ModelFacts(
         served_model_names=options.served_model_name or (options.model,),
@@ -36,7 +36,7 @@ def model_facts(model: LoadedModel, options: WorkerOptions, shape: KvCacheShape)
 
 
 def _numerics_id(model: LoadedModel) -> str:
-    """Equal ids give equal tokens: a hash of everything that may change a bit of an answer."""
+    """Returns a hash of everything that can change a bit of an answer: equal ids give equal tokens."""
     decoder = model.decoder
     device, ops = decoder.device, decoder.ops
     parts: list[Any] = [
@@ -46,9 +46,9 @@ def _numerics_id(model: LoadedModel) -> str:
         sorted(model.checkpoint.config.items(), key=lambda item: item[0]),
         str(decoder.dtype),
         torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
-        torch.backends.cpu.get_cpu_capability() if device.type == "cpu" else "",  # what torch's own operations use
+        torch.backends.cpu.get_cpu_capability() if device.type == "cpu" else "",  # instruction set of torch's kernels
         ops.name,
-        version("triton") if ops.name.startswith("triton") else "",  # it decides the order of sums
+        version("triton") if ops.name.startswith("triton") else "",  # the compiler decides the order of sums
         0 if ops.batch_invariant else torch.get_num_threads(),
     ]
     digest = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]

@@ -1,7 +1,7 @@
-"""A step's forward pass: its numbers go to the device, and hidden states come back, kernel by kernel or as one graph.
+"""The forward pass of a step: copies the step's inputs to the device and computes hidden states, by kernels or a graph.
 
-A batch in which every request computes one token runs as a graph, on a device that has them, padded to the next size
-that was recorded. What a row computes does not depend on the others, so padding changes nothing.
+A pure decode batch (one token per request) is padded to the next captured size and replays that graph, on a device with
+graphs. With batch-invariant kernels, padding changes no bit.
 """
 
 import logging
@@ -16,26 +16,26 @@ from torch import Tensor
 
 from kernels.interface import AttentionInputs
 from services.worker.device import Device, out_of_memory
-from services.worker.input_batch import InputBatch, StepInputs, no_inputs, trial_inputs
+from services.worker.input_batch import InputBatch, StepInputs, dummy_inputs, empty_inputs
 from services.worker.models.decoder import Decoder, KvCache
 from services.worker.step_buffers import StepBuffers
 
 log = logging.getLogger(__name__)
-BYTES_OF_TOKEN, BYTES_OF_ROW = 3 * 8, 3 * 8 + 3 * 4  # among a step's numbers
-ROOM = 4096  # bytes, for what is rounded up
-TRIALS = (2, 8, 40, 2**31)  # tokens of prompts: few, some, and as many as a step takes
+BYTES_PER_TOKEN, BYTES_PER_ROW = 3 * 8, 3 * 8 + 3 * 4  # of a step's input arrays
+ALIGNMENT_BYTES = 4096  # for the alignment of the arrays
+PROFILE_TOKENS = (2, 8, 40, 2**31)  # prompt tokens of the profile run's steps; capped at the largest step
 
 
 @dataclass(frozen=True)
-class Sent:
-    """A step's numbers on the device; shapes as in StepInputs."""
+class DeviceInputs:
+    """A step's inputs on the device; shapes as in StepInputs."""
 
     token_slots: Tensor
     positions: Tensor
     slot_mapping: Tensor
-    wanted: Tensor
+    logits_indices: Tensor
     sampled_slots: Tensor
-    sampled_places: Tensor
+    sampled_positions: Tensor
     request_slots: Tensor
     query_start_loc: Tensor
     seq_lens: Tensor
@@ -61,94 +61,101 @@ class Forward:
         self._max_num_batched_tokens = max_num_batched_tokens
         self._max_model_len = max_model_len
         self._block_size = block_size
-        self.max_rows = rows = min(len(batch.slots), max_num_batched_tokens)  # that a step can sample
-        self._buffers = StepBuffers(device, BYTES_OF_TOKEN * max_num_batched_tokens + BYTES_OF_ROW * rows + ROOM)
+        self.max_rows = rows = min(len(batch.slots), max_num_batched_tokens)  # sampled by one step
+        num_bytes = BYTES_PER_TOKEN * max_num_batched_tokens + BYTES_PER_ROW * rows + ALIGNMENT_BYTES
+        self._buffers = StepBuffers(device, num_bytes)
         self._sizes = sorted({min(size, rows) for size in device.graph_sizes})
-        self._graphs: dict[int, Callable[[], None] | None] = {}  # None: batches of that size run kernel by kernel
+        self._graphs: dict[int, Callable[[], None] | None] = {}  # None: not captured for lack of memory
         most = self._sizes[-1] if self._sizes else 0
-        self._hidden = torch.empty(most, decoder.config.hidden_size, dtype=decoder.dtype, device=device.place)
+        self._hidden = torch.empty(most, decoder.config.hidden_size, dtype=decoder.dtype, device=device.torch_device)
 
-    def run(self, inputs: StepInputs) -> tuple[Tensor, Sent]:
-        """Hidden states [S, hidden] of the wanted tokens, until the next run; and where the step's numbers are."""
+    def run(self, inputs: StepInputs) -> tuple[Tensor, DeviceInputs]:
+        """Returns hidden states [S, hidden] of the tokens `logits_indices`, and the inputs on the device.
+
+        Both are overwritten by the next run.
+        """
         count = len(inputs.request_slots)
-        place = bisect_left(self._sizes, count)
-        size = self._sizes[place] if inputs.is_decode and place < len(self._sizes) else None
+        index = bisect_left(self._sizes, count)
+        size = self._sizes[index] if inputs.is_decode and index < len(self._sizes) else None
         if size is not None and size not in self._graphs:
-            self._record(size)
+            self._capture(size)
         replay = None if size is None else self._graphs[size]
         if size is None or replay is None:
-            sent = self._send(inputs, int(inputs.seq_lens.max()))
-            return self._compute(sent), sent
-        sent = self._send(inputs.padded(size), self._max_model_len)
+            device_inputs = self._send(inputs, int(inputs.seq_lens.max()))
+            return self._compute(device_inputs), device_inputs
+        device_inputs = self._send(inputs.padded(size), self._max_model_len)
         replay()
-        return self._hidden[:count], sent
+        return self._hidden[:count], device_inputs
 
-    def try_out(self) -> Tensor:
-        """Hidden states [1, hidden] of some token, before there are requests: prompts of few and of many tokens, and
-        graphs of one request and of twice as many each time, the largest first."""
-        for size in self.missing:
+    def profile_run(self) -> Tensor:
+        """Computes prompts of few and of many tokens; captures the largest graph and those of sizes 2**n.
+
+        Runs before the first request. Returns hidden states [1, hidden] of one token.
+        """
+        for size in self.missing_graph_sizes:
             if size == self._sizes[-1] or size.bit_count() == 1:
-                self._record(size)
+                self._capture(size)
         longest = self._max_model_len
         most = min(self._max_num_batched_tokens, len(self._batch.slots) * longest)
         hidden = [
-            self._compute(self._send(trial_inputs(count, longest, self._block_size), longest))
-            for count in sorted({min(count, most) for count in TRIALS})
+            self._compute(self._send(dummy_inputs(count, longest, self._block_size), longest))
+            for count in sorted({min(count, most) for count in PROFILE_TOKENS})
         ]
         return hidden[0]
 
     @property
-    def missing(self) -> list[int]:
-        """Sizes of graphs that are not there yet. The largest come first: the others find room in their memory."""
+    def missing_graph_sizes(self) -> list[int]:
+        """Sizes that are not captured yet, descending: smaller graphs reuse the memory of larger ones."""
         return [size for size in reversed(self._sizes) if size not in self._graphs]
 
-    def record(self) -> bool:
-        """Records the next graph that is missing; False when none is."""
-        missing = self.missing
+    def capture_next_graph(self) -> bool:
+        """Captures the largest missing graph. Returns False if none is missing."""
+        missing = self.missing_graph_sizes
         if missing:
-            self._record(missing[0])
+            self._capture(missing[0])
         return bool(missing)
 
-    def _record(self, size: int) -> None:
-        """When memory does not suffice, there are no more graphs than there are by then."""
-        sent = self._send(no_inputs().padded(size), self._max_model_len)
-        if self._is_recorded(size, sent):
+    def _capture(self, size: int) -> None:
+        """Captures a graph. If memory runs out, gives up all graphs that are still missing."""
+        device_inputs = self._send(empty_inputs().padded(size), self._max_model_len)
+        if self._try_capture(size, device_inputs):
             return
-        self._device.release()  # what the allocator holds for other steps may be what the graph lacks
-        if not self._is_recorded(size, sent):
-            missing = self.missing
-            log.warning("no memory for a graph of %d requests: batches of sizes %s run kernel by kernel", size, missing)
+        self._device.release_cached_memory()  # cached memory of other steps cannot be used by a graph's pool
+        if not self._try_capture(size, device_inputs):
+            missing = self.missing_graph_sizes
+            log.warning("out of memory while capturing a graph of size %d: sizes %s run without graphs", size, missing)
             self._graphs.update(dict.fromkeys(missing))
 
-    def _is_recorded(self, size: int, sent: Sent) -> bool:
+    def _try_capture(self, size: int, device_inputs: DeviceInputs) -> bool:
         try:
-            self._graphs[size] = self._device.record(lambda: self._compute_into(self._hidden[:size], sent))
+            self._graphs[size] = self._device.capture(lambda: self._compute_into(self._hidden[:size], device_inputs))
         except RuntimeError as error:
             if not out_of_memory(error):
                 raise
         return size in self._graphs
 
-    def _send(self, inputs: StepInputs, max_seq_len: int) -> Sent:
-        """`max_seq_len` decides the width of the block tables: a graph's is always the same."""
-        self._batch.tables.tell_device()
-        # What a graph reads comes first, for its place depends on the shapes of what comes before. Each begins at a
-        # multiple of 16 bytes: of pointers that do in some steps alone, Triton would compile two kernels.
+    def _send(self, inputs: StepInputs, max_seq_len: int) -> DeviceInputs:
+        """Copies inputs and appended blocks to the device. `max_seq_len` is the width of the block tables, in tokens;
+        graphs always take max_model_len."""
+        self._batch.tables.copy_to_device()
+        # Graph inputs come first, because an array's address depends on the sizes of the arrays before it. All arrays
+        # are aligned to 16 bytes: Triton compiles another kernel for pointers that are not.
         arrays: list[npt.NDArray[np.integer]] = [
-            inputs.token_slots, inputs.positions, inputs.slot_mapping, inputs.wanted, inputs.request_slots,
-            inputs.query_start_loc, inputs.seq_lens, inputs.sampled_slots, inputs.sampled_places,
+            inputs.token_slots, inputs.positions, inputs.slot_mapping, inputs.logits_indices, inputs.request_slots,
+            inputs.query_start_loc, inputs.seq_lens, inputs.sampled_slots, inputs.sampled_positions,
         ]  # fmt: skip
         (
-            token_slots, positions, slot_mapping, wanted, request_slots, query_start_loc, seq_lens, sampled_slots,
-            sampled_places,
+            token_slots, positions, slot_mapping, logits_indices, request_slots, query_start_loc, seq_lens,
+            sampled_slots, sampled_positions,
         ) = self._buffers.send(arrays)  # fmt: skip
         longest = int(np.diff(inputs.query_start_loc).max(initial=0))
-        return Sent(
+        return DeviceInputs(
             token_slots=token_slots,
             positions=positions,
             slot_mapping=slot_mapping,
-            wanted=wanted,
+            logits_indices=logits_indices,
             sampled_slots=sampled_slots,
-            sampled_places=sampled_places,
+            sampled_positions=sampled_positions,
             request_slots=request_slots,
             query_start_loc=query_start_loc,
             seq_lens=seq_lens,
@@ -156,18 +163,20 @@ class Forward:
             max_seq_len=max_seq_len,
         )
 
-    def _compute_into(self, hidden: Tensor, sent: Sent) -> None:
-        hidden.copy_(self._compute(sent))
+    def _compute_into(self, hidden: Tensor, device_inputs: DeviceInputs) -> None:
+        hidden.copy_(self._compute(device_inputs))
 
-    def _compute(self, sent: Sent) -> Tensor:
-        width = -(-sent.max_seq_len // self._block_size)
+    def _compute(self, device_inputs: DeviceInputs) -> Tensor:
+        width = -(-device_inputs.max_seq_len // self._block_size)
         attention = AttentionInputs(
-            slot_mapping=sent.slot_mapping,
-            block_tables=self._batch.tables.on_device[:, :width].index_select(0, sent.request_slots),
-            query_start_loc=sent.query_start_loc,
-            seq_lens=sent.seq_lens,
-            max_query_len=sent.max_query_len,
-            max_seq_len=sent.max_seq_len,
+            slot_mapping=device_inputs.slot_mapping,
+            block_tables=self._batch.tables.on_device[:, :width].index_select(0, device_inputs.request_slots),
+            query_start_loc=device_inputs.query_start_loc,
+            seq_lens=device_inputs.seq_lens,
+            max_query_len=device_inputs.max_query_len,
+            max_seq_len=device_inputs.max_seq_len,
         )
-        input_ids = self._batch.token_ids[sent.token_slots, sent.positions].long()
-        return self._decoder.forward(input_ids, sent.positions, self._cache, attention, sent.wanted)
+        input_ids = self._batch.token_ids[device_inputs.token_slots, device_inputs.positions].long()
+        return self._decoder.forward(
+            input_ids, device_inputs.positions, self._cache, attention, device_inputs.logits_indices
+        )

@@ -1,8 +1,7 @@
-"""The worker's own state between steps: the requests in their slots, and what a plan makes of them.
+"""The persistent batch: the worker's state of all requests, by slot, updated by each plan.
 
-Slots are the engine's; a plan says of running requests only what changed, so the tokens that this worker sampled
-itself are never sent back to it. Tokens live on the device, and what is sampled there need never come to the host: how
-many there are is known without them.
+The engine assigns slots. A plan has new requests in full and running requests as changes, so sampled tokens are never
+sent back to the worker. Token ids stay on the device; the host knows only their number.
 """
 
 from dataclasses import dataclass
@@ -22,31 +21,31 @@ from services.worker.slots import SlotTable
 Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
 Number = TypeVar("Number", np.int32, np.int64)
-NOWHERE = -1  # the slot of a token whose KV is written nowhere
+PADDING_SLOT = -1  # in slot_mapping: KV is not written
 
 
 @dataclass(frozen=True)
 class StepInputs:
-    """R requests, T tokens, S rows that sample; on the host."""
+    """A step's inputs on the host: R requests, T tokens, S sampled rows."""
 
-    token_slots: Longs  # [T]: whose token it is
+    token_slots: Longs  # [T]: slot of the token's request
     positions: Longs  # [T]
     slot_mapping: Longs  # [T]: block * block_size + offset
     request_slots: Ints  # [R]
     query_start_loc: Ints  # [R + 1]
     seq_lens: Ints  # [R]
-    wanted: Longs  # [S]: which of the T tokens give logits
+    logits_indices: Longs  # [S]: indices into the T tokens; logits are computed for these
     sampled_slots: Longs  # [S]
-    sampled_places: Longs  # [S]: where in the slot the new token goes
-    output_indices: Longs  # [S]
+    sampled_positions: Longs  # [S]: position of the sampled token
+    output_indices: Longs  # [S]: index of the sampled token in the output
 
     @property
     def is_decode(self) -> bool:
-        """Whether every request computes one token and samples the next."""
-        return len(self.positions) == len(self.request_slots) == len(self.wanted)
+        """Whether every request computes one token and samples one."""
+        return len(self.positions) == len(self.request_slots) == len(self.logits_indices)
 
     def padded(self, count: int) -> "StepInputs":
-        """As many requests of one token each, with ones that read and write nothing behind these; `is_decode` holds."""
+        """Returns a decode batch padded to `count` requests. Padding has length 0, reads no KV and writes none."""
         more = count - len(self.request_slots)
 
         def fill(array: npt.NDArray[Number], value: int) -> npt.NDArray[Number]:
@@ -55,20 +54,19 @@ class StepInputs:
         return StepInputs(
             fill(self.token_slots, 0),
             fill(self.positions, 0),
-            fill(self.slot_mapping, NOWHERE),
+            fill(self.slot_mapping, PADDING_SLOT),
             fill(self.request_slots, 0),
             np.arange(count + 1, dtype=np.int32),
             fill(self.seq_lens, 0),
             np.arange(count),
             self.sampled_slots,
-            self.sampled_places,
+            self.sampled_positions,
             self.output_indices,
         )
 
 
-def trial_inputs(count: int, longest: int, block_size: int) -> StepInputs:
-    """Requests of `count` tokens together and `longest` each, all in slot 0, whose KV goes to block 0: to try kernels
-    before there are requests."""
+def dummy_inputs(count: int, longest: int, block_size: int) -> StepInputs:
+    """Inputs for the profile run: prompts of `count` tokens in total, `longest` each; all use slot 0 and block 0."""
     starts = np.append(np.arange(0, count, longest), count).astype(np.int32)
     lens = np.diff(starts)
     positions, first = np.arange(count) % longest, np.zeros(1, dtype=np.int64)
@@ -79,15 +77,15 @@ def trial_inputs(count: int, longest: int, block_size: int) -> StepInputs:
         request_slots=np.zeros_like(lens),
         query_start_loc=starts,
         seq_lens=lens,
-        wanted=first,
+        logits_indices=first,
         sampled_slots=first,
-        sampled_places=first,
+        sampled_positions=first,
         output_indices=first,
     )
 
 
-def no_inputs() -> StepInputs:
-    """Of no requests: what a batch of padding is made of."""
+def empty_inputs() -> StepInputs:
+    """Inputs without requests; padded, they are a batch of padding alone."""
     none, few = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32)
     return StepInputs(none, none, none, few, np.zeros(1, dtype=np.int32), few, none, none, none, none)
 
@@ -95,27 +93,29 @@ def no_inputs() -> StepInputs:
 class InputBatch:
     def __init__(self, max_num_seqs: int, max_model_len: int, block_size: int, device: Device) -> None:
         self.slots = SlotTable(max_num_seqs)
-        # [slots, tokens] int32; one place more than a request has, for a token that is drawn beyond its end
-        self.token_ids = torch.zeros(max_num_seqs, max_model_len + 1, dtype=torch.int32, device=device.place)
-        self.num_tokens = np.zeros(max_num_seqs, dtype=np.int64)  # known: prompt plus output
+        # [slots, max_model_len + 1] int32: async scheduling may sample one token past a request's end
+        self.token_ids = torch.zeros(max_num_seqs, max_model_len + 1, dtype=torch.int32, device=device.torch_device)
+        self.num_tokens = np.zeros(max_num_seqs, dtype=np.int64)  # [slots]: prompt plus output
         self.tables = BlockTables(max_num_seqs, -(-max_model_len // block_size), device)
         self._block_size = block_size
-        self._place = device.place
+        self._place = device.torch_device
         self._last_step_id: int | None = None
 
-    def append(self, inputs: StepInputs, slots: Tensor, places: Tensor, token_ids: Tensor) -> None:
-        """One sampled token [S] becomes known; `slots` and `places` [S] int64 are those of `inputs`, on the device."""
-        self.token_ids.index_put_((slots, places), token_ids.int())
+    def append(self, inputs: StepInputs, slots: Tensor, positions: Tensor, token_ids: Tensor) -> None:
+        """Stores sampled token_ids [S]. `slots` and `positions` [S] int64: those of `inputs`, on the device."""
+        self.token_ids.index_put_((slots, positions), token_ids.int())
         self.num_tokens[inputs.sampled_slots] += 1
 
     def apply(self, plan: StepPlan) -> StepInputs:
-        """Takes the changes of a plan that was checked, and says what the step computes. Raises BadMessage where they
-        do not follow from what is here."""
+        """Applies a checked plan to the batch and returns the step's inputs.
+
+        Raises BadMessage if the plan contradicts the batch's state.
+        """
         if plan.base_step_id is None:
             self.slots.release_all()
         elif plan.base_step_id != self._last_step_id:
             raise BadMessage(
-                f"plan {plan.step_id} builds on step {plan.base_step_id}, the last was {self._last_step_id}"
+                f"plan {plan.step_id} is based on step {plan.base_step_id}, but the last step was {self._last_step_id}"
             )
         self._last_step_id = plan.step_id
         self.slots.release(plan.released_slots)
@@ -140,8 +140,8 @@ class InputBatch:
     def _inputs(self, plan: StepPlan, slots: Ints) -> StepInputs:
         num_new, computed = unpack_i32(plan.num_new_tokens), unpack_i32(plan.num_computed_tokens)
         ends = computed + num_new
-        if (ends > self.num_tokens[slots]).any() or (ends > self.tables.room(slots) * self._block_size).any():
-            raise BadMessage(f"plan {plan.step_id} computes tokens that are not known, or have no block")
+        if (ends > self.num_tokens[slots]).any() or (ends > self.tables.num_blocks(slots) * self._block_size).any():
+            raise BadMessage(f"plan {plan.step_id} computes tokens that are unknown or have no block")
         starts = np.zeros(len(slots) + 1, dtype=np.int32)
         np.cumsum(num_new, out=starts[1:])
         row_of = np.repeat(np.arange(len(slots)), num_new)  # [T]
@@ -157,8 +157,8 @@ class InputBatch:
             request_slots=slots,
             query_start_loc=starts,
             seq_lens=ends,
-            wanted=starts[1:][sampled].astype(np.int64) - 1,
+            logits_indices=starts[1:][sampled].astype(np.int64) - 1,
             sampled_slots=sampled_slots,
-            sampled_places=self.num_tokens[sampled_slots],
+            sampled_positions=self.num_tokens[sampled_slots],
             output_indices=unpack_i32(plan.output_indices)[sampled].astype(np.int64),
         )

@@ -1,4 +1,4 @@
-"""How many blocks of KV fit into some memory, and how long a request may become then."""
+"""Computes the shape of the KV cache: how many blocks fit into memory, and the resulting max_model_len."""
 
 from dataclasses import dataclass
 
@@ -16,13 +16,13 @@ class KvCacheShape:
 
 
 def block_bytes(config: DecoderConfig, block_size: int, dtype: torch.dtype) -> int:
-    """Keys and values of one block in all layers. In bf16 the compiled kernels keep values in pairs of tokens."""
+    """Bytes of one block's keys and values in all layers. bf16 values are padded to pairs of tokens (cpu/ops.py)."""
     num_values = block_size + block_size % 2 if dtype == torch.bfloat16 else block_size
     return (block_size + num_values) * config.num_layers * config.num_kv_heads * config.head_dim * dtype.itemsize
 
 
 def request_length(config: DecoderConfig, max_model_len: int | None) -> int:
-    """The most tokens of a request as asked for, or that the model knows. Raises ModelError when it knows fewer."""
+    """Returns max_model_len, by default the model's max_position_embeddings. Raises ModelError if it is larger."""
     limit = config.max_position_embeddings
     if max_model_len is not None and max_model_len > limit:
         raise ModelError(f"--max-model-len {max_model_len} is above the model's max_position_embeddings, {limit}")
@@ -37,9 +37,10 @@ def shape_kv_cache(
     max_model_len: int | None,
     max_num_seqs: int,
 ) -> KvCacheShape:
-    """The number of blocks that fit, at most what max_num_seqs requests of full length could fill.
+    """Returns as many blocks as fit into memory_bytes, at most what max_num_seqs requests of full length can fill.
 
-    Raises ModelError when an explicit max_model_len does not fit; without one, the length is what fits.
+    Without an explicit max_model_len, the length is reduced to what fits. Raises ModelError if an explicit one does not
+    fit.
     """
     wanted = request_length(config, max_model_len)
     per_block = block_bytes(config, block_size, dtype)

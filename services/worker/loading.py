@@ -1,4 +1,4 @@
-"""From options and a checkpoint to a loaded model: device, dtype, kernels, weights."""
+"""Loads a model: picks device, dtype and kernels by the options, reads the checkpoint."""
 
 import logging
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from services.worker.triton_cache import use_writable_cache
 from services.worker.weights import Weights, dummy_weights, map_safetensors
 
 log = logging.getLogger(__name__)
-FP8_CAPABILITY = (8, 9)  # what converts e4m3 in hardware
+FP8_CAPABILITY = (8, 9)  # CUDA compute capability that converts e4m3 in hardware
 DTYPES = {
     "float32": torch.float32,
     "float": torch.float32,
@@ -40,7 +40,7 @@ class LoadedModel:
 
 
 def pick_device(options: WorkerOptions) -> torch.device:
-    """Raises ModelError for options that this device does not have."""
+    """Returns the device for --device. Raises ModelError if it is missing or another option needs another device."""
     name = options.device if options.device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
     if name == "cuda" and not torch.cuda.is_available():
         raise ModelError("--device cuda: this machine has no CUDA device that torch can use")
@@ -56,12 +56,15 @@ def pick_device(options: WorkerOptions) -> torch.device:
 
 
 def pick_ops(device: torch.device, options: WorkerOptions) -> Ops:
-    """Raises ModelError where a batch-invariant answer cannot be given, the weights' form has no kernels, or the CPU
-    kernels that were asked for do not run."""
+    """Returns the kernels for the options; also sets torch's number of threads.
+
+    Raises ModelError if the compiled kernels are missing, --cpu-kernels names a variant that cannot run here, or the
+    quantization is not supported.
+    """
     check_quantization(device, options)
     name = options.cpu_kernels
     if name is not None and not options.batch_invariant:
-        raise ModelError(f"--cpu-kernels {name} does not go with --no-batch-invariant: torch has kernels of its own")
+        raise ModelError(f"--cpu-kernels {name} does not go with --no-batch-invariant, which uses torch's kernels")
     num_threads = options.cpu_threads or available_cores()
     torch.set_num_threads(1 if options.batch_invariant else num_threads)
     if device.type == "cuda":
@@ -69,25 +72,25 @@ def pick_ops(device: torch.device, options: WorkerOptions) -> Ops:
     try:
         return ops_for(device, options.batch_invariant, num_threads, options.quantization, name)
     except KernelsMissing as error:
-        raise ModelError(f"{error}: install it again, or start with --no-batch-invariant") from error
+        raise ModelError(f"{error}: reinstall tandem, or start with --no-batch-invariant") from error
     except VariantRefused as error:
         raise ModelError(f"--cpu-kernels {error}") from error
 
 
 def check_quantization(device: torch.device, options: WorkerOptions) -> None:
-    """Raises ModelError for a form of the weights that no kernel here has."""
+    """Raises ModelError for a --quantization that the device or --no-batch-invariant does not support."""
     name = options.quantization
     if name is not None and not options.batch_invariant:
-        raise ModelError(f"--quantization {name} does not go with --no-batch-invariant: torch has no such products")
+        raise ModelError(f"--quantization {name} does not go with --no-batch-invariant: torch has no such kernels")
     if name == "fp8" and device.type != "cuda":
-        raise ModelError(f"--quantization fp8 is for CUDA only: with --device {device.type} there is int8")
+        raise ModelError(f"--quantization fp8 is for CUDA only: use int8 with --device {device.type}")
     if name == "fp8" and (capability := torch.cuda.get_device_capability(device)) < FP8_CAPABILITY:
         has, needs = (".".join(map(str, pair)) for pair in (capability, FP8_CAPABILITY))
-        raise ModelError(f"--quantization fp8 needs a GPU of compute capability {needs}, and this one has {has}")
+        raise ModelError(f"--quantization fp8 needs a GPU of compute capability {needs} or above; this one has {has}")
 
 
 def load_model(path: Path, options: WorkerOptions, ops: Ops | None = None) -> LoadedModel:
-    """Reads configuration and weights; `ops` replaces the device's kernels. Raises ModelError with one line."""
+    """Reads configuration and weights into a decoder. `ops` replaces the device's kernels. Raises ModelError."""
     device = pick_device(options)
     ops = ops or pick_ops(device, options)
     checkpoint = read_checkpoint(path, dict(options.hf_overrides or {}), options.generation_config)
@@ -102,7 +105,7 @@ def load_model(path: Path, options: WorkerOptions, ops: Ops | None = None) -> Lo
 
 
 def pick_dtype(config: DecoderConfig, options: WorkerOptions) -> torch.dtype:
-    """Raises ModelError for a checkpoint of another type than these."""
+    """Returns the dtype of --dtype, or the checkpoint's. Raises ModelError if it is not one of DTYPES."""
     wanted = config.dtype if options.dtype == "auto" else options.dtype
     if wanted not in DTYPES:
         raise ModelError(f"config.json: dtype {wanted!r} is not supported, only {sorted(DTYPES)}")
@@ -112,7 +115,7 @@ def pick_dtype(config: DecoderConfig, options: WorkerOptions) -> torch.dtype:
 def open_weights(
     checkpoint: Checkpoint, options: WorkerOptions, config: DecoderConfig, dtype: torch.dtype
 ) -> tuple[dict[str, Tensor], str]:
-    """The weights by name, and what names them all. Raises ModelError."""
+    """Returns the tensors by name, memory-mapped or random, and the weights version. Raises ModelError."""
     shapes = parameter_shapes(config)
     if options.load_format == "dummy":
         seed = options.seed or 0

@@ -1,7 +1,7 @@
-"""What a worker's memory is made of: weights, what its largest step takes, the KV cache, and what stays free.
+"""The worker's memory plan: weights, peak of a step, KV cache, free memory.
 
-What the largest step takes is computed from shapes; on a device where it takes no seconds it is run as well
-(building.py). Tests run it for several shapes and compare. docs/decisions/0016-memory.md says why.
+The peak of a step is computed from shapes. On a GPU a profile run measures it as well (building.py), and the larger
+value counts. Tests compare it with measured peaks. docs/decisions/0016-memory.md
 """
 
 import gc
@@ -22,27 +22,28 @@ from services.worker.models.parameters import num_weight_bytes
 from services.worker.sampler import GROUP_BYTES, group_size
 
 log = logging.getLogger(__name__)
-CPU_SHARE = 0.5  # of what is free beside a step: the KV cache's, where nothing is said
+CPU_SHARE = 0.5  # the KV cache's share of the memory that weights and a step leave free, by default
 GPU_DEFAULT_UTILIZATION = 0.9
-INPUT_BYTES = 128  # of a token of the step: its id, position, slot and row, and what they are computed from
-LOGIT_BYTES = 8  # itself and its penalised copy, in float32
-MARGIN = 1.15  # what allocators lose between large blocks
-BASE_BYTES = 96 * 1024**2  # what libraries allocate at their first call, stacks, messages, small blocks
+INPUT_BYTES = 128  # per token of a step: id, position, slot, row, and temporaries
+LOGIT_BYTES = 8  # per logit: float32, and its copy with penalties
+MARGIN = 1.15  # fragmentation of allocators
+BASE_BYTES = 96 * 1024**2  # libraries' first allocations, stacks, messages, small blocks
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes. `budget` is what the KV cache may take, `free` what there is beside the weights."""
+    """All in bytes."""
 
     weights: int
-    step: int
-    free: int
-    budget: int
+    step: int  # peak of the largest step
+    free: int  # without the weights
+    budget: int  # limit of the KV cache
 
-    def tell(self, kv_cache: int) -> None:
-        parts = {"weights": self.weights, "the largest step": self.step, "KV cache": kv_cache}
-        told = ", ".join(f"{name} {size / 1e9:.2f} GB" for name, size in parts.items())
-        log.info("memory: %s; %.2f GB are kept free", told, (self.free - self.step - kv_cache) / 1e9)
+    def log_summary(self, kv_cache: int) -> None:
+        """Logs one line: weights, peak of a step, KV cache of `kv_cache` bytes, and what stays free."""
+        parts = {"weights": self.weights, "peak of a step": self.step, "KV cache": kv_cache}
+        summary = ", ".join(f"{name} {size / 1e9:.2f} GB" for name, size in parts.items())
+        log.info("memory: %s; %.2f GB stay free", summary, (self.free - self.step - kv_cache) / 1e9)
 
 
 def plan_memory(
@@ -53,16 +54,16 @@ def plan_memory(
     limits: BatchLimits,
     step: int,
 ) -> Memory:
-    """Once the weights are loaded; `step` is what the largest one takes, in bytes.
+    """Returns the memory plan; the weights must be loaded. `step`: peak of the largest step, in bytes.
 
-    Raises ModelError when not even that fits beside them.
+    Raises ModelError if that step does not fit into the free memory.
     """
     weights = num_weight_bytes(config, dtype.itemsize, dtype.itemsize if options.quantization is None else 1)
     free = available_bytes() if device.type == "cpu" else _free_gpu_bytes(device, options)
     if step >= free:
         raise ModelError(
             f"a step with --max-num-batched-tokens {limits.max_num_batched_tokens} and --max-num-seqs"
-            f" {limits.max_num_seqs} may take {step} bytes, but {free} are free beside the weights: lower one of them"
+            f" {limits.max_num_seqs} may take {step} bytes, but the weights leave {free} bytes free: lower one of them"
         )
     budget = options.kv_cache_memory_bytes
     if budget is None:
@@ -71,11 +72,11 @@ def plan_memory(
 
 
 def check_fits(memory: Memory, kv_cache: int) -> None:
-    """Raises ModelError for a KV cache, in bytes, that a busy server could not fill."""
+    """Raises ModelError if a KV cache of `kv_cache` bytes and the largest step do not fit together."""
     if memory.step + kv_cache > memory.free:
         raise ModelError(
             f"--kv-cache-memory-bytes: the cache would take {kv_cache} bytes and a step up to {memory.step}, but"
-            f" {memory.free} are free beside the weights"
+            f" the weights leave {memory.free} bytes free: lower it"
         )
 
 
@@ -87,9 +88,10 @@ def step_bytes(
     limits: BatchLimits,
     graphs: bool = False,
 ) -> int:
-    """The most that any step takes beside weights and KV cache, with the batch's own state.
+    """Upper bound of a step's peak memory in bytes, with the batch's state, without weights and KV cache.
 
-    Of T tokens and S sampled rows; what lives at once is read off decoder.py, model_runner.py and sampler.py.
+    For max_num_batched_tokens tokens and as many sampled rows as possible. Which tensors are live at the same time
+    follows from decoder.py, model_runner.py and sampler.py: change this formula with them.
     """
     tokens, rows = limits.max_num_batched_tokens, min(limits.max_num_seqs, limits.max_num_batched_tokens)
     length = request_length(config, options.max_model_len)
@@ -98,19 +100,19 @@ def step_bytes(
     inputs = tokens * INPUT_BYTES + 3 * rows * 4 * blocks
     hidden, vocab = config.hidden_size, config.vocab_size
     forward = _forward_bytes(config, dtype, ops, tokens, length)
-    if graphs:  # they keep what they work in, which is the same for all of them
+    if graphs:  # all graphs share one memory pool, which they keep
         forward += _forward_bytes(config, dtype, ops, min(rows, GRAPH_SIZES[-1]), length)
-    # Beside the hidden states of all tokens.
+    # The hidden states of all tokens are still allocated.
     width = max(vocab, length)
     sampling = 2 * tokens * hidden * dtype.itemsize + rows * vocab * LOGIT_BYTES
     sampling += max(ops.draw_scratch_bytes(rows, vocab), min(rows, group_size(width)) * width * GROUP_BYTES)
-    # Added up, for the compiled layers keep their room while a token is drawn.
+    # The sum, not the maximum: the compiled layers keep their buffers during sampling.
     return state + int(MARGIN * (inputs + forward + sampling)) + BASE_BYTES
 
 
 def _forward_bytes(config: DecoderConfig, dtype: torch.dtype, ops: Ops, tokens: int, length: int) -> int:
-    """Of so many tokens through a layer: hidden, residual and their norm, qkv, queries and their mixed values; and the
-    largest of what comes beside them: a norm's result, the next layer's qkv, or gate and up with their product."""
+    """Peak of a layer for `tokens` tokens: hidden, residual and norm, qkv, queries and attention output, and the
+    largest other tensor: a norm's result, the next layer's qkv, or gate and up with their product."""
     heads, kv_heads, head_dim = config.num_heads, config.num_kv_heads, config.head_dim
     hidden, query = config.hidden_size, heads * head_dim
     qkv = query + 2 * kv_heads * head_dim
@@ -121,8 +123,8 @@ def _forward_bytes(config: DecoderConfig, dtype: torch.dtype, ops: Ops, tokens: 
 
 
 def _free_gpu_bytes(device: torch.device, options: WorkerOptions) -> int:
-    """What --gpu-memory-utilization leaves beside all that is in use. Raises ModelError when that is nothing."""
-    # Of an engine before this one, of loading, of the trial: what torch keeps looks taken. No graph lives now.
+    """Returns the memory that --gpu-memory-utilization leaves free. Raises ModelError if there is none."""
+    # Return cached memory of loading, the profile run and an earlier engine first. No graph is alive here.
     gc.collect()
     torch._C._cuda_clearCublasWorkspaces()
     torch.cuda.empty_cache()

@@ -1,7 +1,7 @@
-"""Runs plans: batch state, forward pass, sampling, result. Nothing here talks to anybody.
+"""Runs step plans: updates the batch, computes the forward pass, samples, builds the result. No sockets.
 
-A plan is launched, and its result collected later: on a GPU the next plan can be queued behind it meanwhile, for the
-tokens that it samples stay on the device and are found there. On a CPU a launched plan is done.
+`launch` starts a plan, `collect` waits for its result. On a GPU the next plan can be launched in between, because
+sampled tokens stay on the device and the next step reads them there. On a CPU, `launch` is synchronous.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ from services.worker.sampler import (
 )
 
 Ints = npt.NDArray[np.integer]
-TRIAL_ROWS = (1, 17, 65, 2**31)  # sampled at once: products of few rows, of some, of many, of all
+PROFILE_ROWS = (1, 17, 65, 2**31)  # sampled rows in the profile run: each size class of products; capped at all rows
 GREEDY = SamplingParams(max_tokens=1, temperature=0.0)
 EVERYTHING = SamplingParams(
     max_tokens=1, temperature=1.0, top_p=0.9, top_k=50, min_p=0.001, repetition_penalty=1.1, presence_penalty=0.1,
@@ -39,10 +39,10 @@ EVERYTHING = SamplingParams(
 
 @dataclass(frozen=True)
 class Launched:
-    """A plan on its way. `sampled` is complete once `done` has passed."""
+    """A launched plan. `sampled` is complete once `done` is."""
 
     plan: StepPlan
-    handles: Ints  # [S]: of the rows that sample
+    handles: Ints  # [S]: of the sampled rows
     output_indices: Ints  # [S]
     sampled: Sampled
     began: DeviceEvent
@@ -58,50 +58,53 @@ class ModelRunner:
         self._device = device
 
     def execute(self, plan: StepPlan) -> StepResult:
-        """Launches a plan and waits for it. Raises BadMessage."""
+        """Launches a plan and waits for its result. Raises BadMessage."""
         return self.collect(self.launch(plan))
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> Launched:
-        """Does not wait for the device. Raises BadMessage for a plan that cannot be, or does not follow from the one
-        before it; afterwards no other can."""
+        """Launches a plan without waiting for the device.
+
+        Raises BadMessage for an invalid plan, or one that does not follow from the last one. The runner cannot be used
+        after that.
+        """
         self._check(plan)
         inputs = self._batch.apply(plan)
-        began = self._device.mark()
-        hidden, sent = self._forward.run(inputs)
+        began = self._device.record_event()
+        hidden, device_inputs = self._forward.run(inputs)
         sampled = sample(self._decoder.logits(hidden), self._rows(inputs), self._decoder.ops)
         handles = self._batch.slots.handles[inputs.sampled_slots]
-        self._batch.append(inputs, sent.sampled_slots, sent.sampled_places, sampled.token_ids)
+        self._batch.append(inputs, device_inputs.sampled_slots, device_inputs.sampled_positions, sampled.token_ids)
         on_host = sampled.to_host()
-        return Launched(plan, handles, inputs.output_indices, on_host, began, self._device.mark())
+        return Launched(plan, handles, inputs.output_indices, on_host, began, self._device.record_event())
 
     @torch.inference_mode()
-    def try_out(self) -> None:
-        """Runs the largest steps, and smaller ones that other kernels compute, before there are requests."""
-        hidden = self._forward.try_out()
-        for count in sorted({min(rows, self._forward.max_rows) for rows in TRIAL_ROWS}):
+    def profile_run(self) -> None:
+        """Profile run before the first request: runs the largest steps, and smaller ones that use other kernels."""
+        hidden = self._forward.profile_run()
+        for count in sorted({min(rows, self._forward.max_rows) for rows in PROFILE_ROWS}):
             logits = self._decoder.logits(hidden.expand(count, -1).contiguous())
             for sampling in (GREEDY, EVERYTHING):
-                sample(logits, self._trial_rows(sampling, count), self._decoder.ops).to_host()
-        self._device.mark().wait()
+                sample(logits, self._dummy_rows(sampling, count), self._decoder.ops).to_host()
+        self._device.record_event().synchronize()
 
     @property
-    def num_missing(self) -> int:
-        """Of sizes of batches that the device is not ready for."""
-        return len(self._forward.missing)
+    def num_missing_graphs(self) -> int:
+        """Number of graph sizes that are not captured yet."""
+        return len(self._forward.missing_graph_sizes)
 
     @torch.inference_mode()
-    def record(self) -> bool:
-        """Readies the device for one more size of batches; False when it is ready for all. For idle moments."""
-        return self._forward.record()
+    def capture_next_graph(self) -> bool:
+        """Captures the largest missing graph; returns False if none is missing. Called while the worker is idle."""
+        return self._forward.capture_next_graph()
 
     def kernel_nanoseconds(self, launched: Launched) -> int:
-        """The time that a plan which is done kept the device busy."""
+        """Returns the device's busy time of a completed plan."""
         return self._device.kernel_nanoseconds(launched.began, launched.done)
 
     def collect(self, launched: Launched) -> StepResult:
-        """Waits for the plan. A row whose logits are not numbers ends its own request; the others never notice."""
-        launched.done.wait()
+        """Waits for a plan and returns its result. A row with NaN or infinite logits is returned as an error."""
+        launched.done.synchronize()
         sampled, handles = launched.sampled, launched.handles
         healthy = sampled.healthy.numpy()
         good = slice(None) if healthy.all() else healthy
@@ -116,11 +119,11 @@ class ModelRunner:
             logprob_widths=pack_i32(widths[good]),
             logprob_token_ids=pack_i32(logprob_ids),
             logprobs=logprobs.astype("<f4").tobytes(),
-            errors=[(handle, "the model's output is not a number") for handle in handles[~healthy].tolist()],
+            errors=[(handle, "the model's logits are NaN or infinite") for handle in handles[~healthy].tolist()],
         )
 
-    def _trial_rows(self, sampling: SamplingParams, count: int) -> SampleRows:
-        """As if each were a request of full length."""
+    def _dummy_rows(self, sampling: SamplingParams, count: int) -> SampleRows:
+        """Rows for the profile run, each a request of full length."""
         draws = np.array([draw_of(sampling, 0, 0, 0)] * count, dtype=DRAW)
         num_top = NO_LOGPROBS if sampling.logprobs is None else sampling.logprobs
         rows = range(count) if has_penalty(sampling) else ()
@@ -132,7 +135,7 @@ class ModelRunner:
         draws = self._batch.slots.draws[slots]
         draws["index"] = indices
         adjusted = {
-            row: self._adjusted_row(int(slots[row]), int(inputs.sampled_places[row]), int(indices[row]))
+            row: self._adjusted_row(int(slots[row]), int(inputs.sampled_positions[row]), int(indices[row]))
             for row in self._batch.slots.adjusted(slots, indices)
         }
         return SampleRows(draws, self._batch.slots.num_top[slots], adjusted)

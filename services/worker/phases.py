@@ -1,21 +1,21 @@
-"""Where the time goes until a worker is ready, for one line of the log."""
+"""Times the phases of the worker's start, for one line of the log."""
 
 import time
 
 
 class Phases:
-    """`imports` seconds have passed already; each `done` ends the phase of that name."""
+    """`imports`: seconds since the process began. `done(name)` ends a phase, which began where the last one ended."""
 
     def __init__(self, imports: float = 0.0) -> None:
         self._seconds = {"imports": imports} if imports else {}
         self._last = time.monotonic()
 
     def done(self, name: str) -> None:
-        moment = time.monotonic()
-        self._seconds[name] = self._seconds.get(name, 0.0) + moment - self._last
-        self._last = moment
+        now = time.monotonic()
+        self._seconds[name] = self._seconds.get(name, 0.0) + now - self._last
+        self._last = now
 
     def __str__(self) -> str:
-        """As in "2.6 s: imports 1.9, weights 0.5, KV cache 0.2"."""
+        """For example "2.6 s: imports 1.9, weights 0.5, KV cache 0.2"."""
         parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in self._seconds.items())
         return f"{sum(self._seconds.values()):.1f} s: {parts}"

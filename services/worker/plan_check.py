@@ -1,6 +1,6 @@
-"""Checks an engine's plan before the worker uses it: its numbers become addresses in kernels.
+"""Validates an engine's plan before the worker uses it: its numbers become addresses in kernels.
 
-This checks what one plan shows by itself. InputBatch checks what a plan must share with the plans before it.
+Checks one plan by itself. InputBatch checks it against the state that earlier plans left.
 """
 
 from dataclasses import dataclass
@@ -27,57 +27,62 @@ class PlanCheck:
     max_logprobs: int
 
     def __call__(self, plan: StepPlan) -> None:
-        """Raises BadMessage."""
+        """Raises BadMessage for an invalid plan."""
         slots = checked_column("slots", plan.slots, self.max_num_seqs - 1)
         rows = len(slots)
-        _require(0 < rows <= self.max_num_seqs, f"{rows} rows, but from 1 to {self.max_num_seqs} can be")
+        _require(0 < rows <= self.max_num_seqs, f"{rows} rows, but the limit is 1 to {self.max_num_seqs}")
         _require(len(set(slots.tolist())) == rows, "a slot has two rows")
         for name in ("num_new_tokens", "num_computed_tokens", "output_indices", "sampled"):
-            _require(len(getattr(plan, name)) == len(plan.slots), f"{name}: not as many as slots")
+            _require(len(getattr(plan, name)) == len(plan.slots), f"{name}: its length is not that of slots")
         num_new = checked_column("num_new_tokens", plan.num_new_tokens, self.max_num_batched_tokens)
         computed = checked_column("num_computed_tokens", plan.num_computed_tokens, self.max_model_len)
         checked_column("output_indices", plan.output_indices, self.max_model_len)
         checked_column("sampled", plan.sampled, 1)
         total = int(num_new.sum(dtype=np.int64))
-        _require(bool(num_new.all()), "a row computes nothing")
-        _require(total <= self.max_num_batched_tokens, f"{total} tokens, but {self.max_num_batched_tokens} at most")
+        _require(bool(num_new.all()), "a row computes no token")
+        _require(
+            total <= self.max_num_batched_tokens, f"{total} tokens, but the limit is {self.max_num_batched_tokens}"
+        )
         longest = int((num_new + computed).max())
-        _require(longest <= self.max_model_len, f"a request of {longest} tokens, but {self.max_model_len} at most")
+        _require(longest <= self.max_model_len, f"a request of {longest} tokens, but the limit is {self.max_model_len}")
         self._check_blocks(plan, rows)
         for slot in plan.released_slots:
-            _require(0 <= slot < self.max_num_seqs, f"slot {slot}: there are {self.max_num_seqs}")
+            _require(0 <= slot < self.max_num_seqs, f"slot {slot}, but there are {self.max_num_seqs} slots")
         _require(len(plan.new_requests) <= self.max_num_seqs, "more new requests than slots")
         for request in plan.new_requests:
             self._check_request(request)
 
     def _check_blocks(self, plan: StepPlan, rows: int) -> None:
-        _require(len(plan.block_offsets) == len(plan.block_ids) == NUM_GROUPS, f"{NUM_GROUPS} KV group is here")
+        _require(len(plan.block_offsets) == len(plan.block_ids) == NUM_GROUPS, f"not {NUM_GROUPS} KV group")
         ids = checked_column("block_ids", plan.block_ids[0], self.num_blocks - 1)
         offsets = checked_column("block_offsets", plan.block_offsets[0], len(ids)).astype(np.int64)
-        _require(len(offsets) == rows + 1, "block_offsets: not one more than rows")
-        right = offsets[0] == 0 and offsets[-1] == len(ids) and bool((np.diff(offsets) >= 0).all())
-        _require(right, "block_offsets do not divide block_ids")
+        _require(len(offsets) == rows + 1, "block_offsets: its length is not rows + 1")
+        partition = offsets[0] == 0 and offsets[-1] == len(ids) and bool((np.diff(offsets) >= 0).all())
+        _require(partition, "block_offsets do not partition block_ids")
 
     def _check_request(self, request: NewRequest) -> None:
-        _require(0 <= request.slot < self.max_num_seqs, f"slot {request.slot}: there are {self.max_num_seqs}")
+        _require(0 <= request.slot < self.max_num_seqs, f"slot {request.slot}, but there are {self.max_num_seqs} slots")
         prompt = checked_column("prompt_token_ids", request.prompt_token_ids, self.vocab_size - 1)
         output = checked_column("output_token_ids", request.output_token_ids, self.vocab_size - 1)
         length = len(prompt) + len(output)
-        _require(len(prompt) > 0 and length <= self.max_model_len, f"a request of {length} tokens")
-        _require(len(request.block_ids) == NUM_GROUPS, f"{NUM_GROUPS} KV group is here")
+        _require(len(prompt) > 0 and length <= self.max_model_len, f"a new request of {length} tokens")
+        _require(len(request.block_ids) == NUM_GROUPS, f"not {NUM_GROUPS} KV group")
         ids = checked_column("block_ids", request.block_ids[0], self.num_blocks - 1)
-        _require(len(ids) <= -(-self.max_model_len // self.block_size), f"a request of {len(ids)} blocks")
-        _require(0 <= request.handle < 2**31, "a handle out of range")
+        _require(len(ids) <= -(-self.max_model_len // self.block_size), f"a new request of {len(ids)} blocks")
+        _require(0 <= request.handle < 2**31, f"handle {request.handle} is out of range")
         _require(0 <= request.seed <= MAX_SEED and 0 <= request.choice <= MAX_CHOICE, "a seed or choice out of range")
         self._check_sampling(request.sampling)
 
     def _check_sampling(self, sampling: SamplingParams) -> None:
-        """Checks what is used as an index or a count; the engine checks the other ranges."""
-        _require(-1 <= sampling.top_k < 2**31, f"top_k {sampling.top_k}")
-        _require(0 <= (sampling.logprobs or 0) <= self.max_logprobs, f"{sampling.logprobs} logprobs")
-        _require(0 <= sampling.min_tokens <= self.max_model_len, f"min_tokens {sampling.min_tokens}")
+        """Checks parameters that are used as an index or a count. The engine checks the other ranges."""
+        _require(-1 <= sampling.top_k < 2**31, f"top_k {sampling.top_k} is out of range")
+        _require(
+            0 <= (sampling.logprobs or 0) <= self.max_logprobs,
+            f"{sampling.logprobs} logprobs, but the limit is {self.max_logprobs}",
+        )
+        _require(0 <= sampling.min_tokens <= self.max_model_len, f"min_tokens {sampling.min_tokens} is out of range")
         ids = (*sampling.eos_token_ids, *sampling.stop_token_ids)
-        _require(all(0 <= token_id < self.vocab_size for token_id in ids), "a stop token that is not in the vocabulary")
+        _require(all(0 <= token_id < self.vocab_size for token_id in ids), "a stop token outside the vocabulary")
 
 
 def _require(holds: bool, message: str) -> None:

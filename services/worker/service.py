@@ -1,4 +1,4 @@
-"""The worker process: connect, load, register, then one plan after the other; from one engine to the next."""
+"""The worker process: connects to an engine, loads the model, registers, runs plans; then serves the next engine."""
 
 import logging
 import signal
@@ -28,11 +28,11 @@ from services.worker.telemetry import StepSpans, WorkerMetrics
 from services.worker.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
-AGAIN_SECONDS = 2.0  # after which a worker comes again to an engine that refused it, or that it cannot follow
+RETRY_SECONDS = 2.0  # before reconnecting, after a refusal or a bad plan
 
 
 def main(options: WorkerOptions) -> int:
-    """Returns the exit status; 0 after SIGTERM or SIGINT."""
+    """Runs the worker. Returns the exit status; SIGTERM and SIGINT exit with 0."""
     begin("worker", options)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop)
@@ -56,7 +56,7 @@ def _serve(options: WorkerOptions) -> None:
 
 
 def _run(options: WorkerOptions, secret: ClusterSecret | None, metrics: WorkerMetrics, spans: StepSpans) -> None:
-    """One engine after the other: weights stay when an engine goes, everything else begins anew with the next one."""
+    """Serves one engine after the other. The weights stay loaded; KV cache, batch and graphs are built per engine."""
     model: LoadedModel | None = None
     phases = Phases(process_age())
     while True:
@@ -66,16 +66,16 @@ def _run(options: WorkerOptions, secret: ClusterSecret | None, metrics: WorkerMe
             if model is None:
                 model = _load(options)
                 phases.done("weights")
-            # Nobody here keeps the runner: the next engine's KV cache takes the memory of this one's.
-            _follow(link, _register(link, model, options, phases), metrics, spans)
+            # No variable may keep the runner: its KV cache must be freed before the next engine's is allocated.
+            _run_plans(link, _register(link, model, options, phases), metrics, spans)
         except EngineRefused as refused:
-            log.warning("%s; asking again in %.0f s", refused, AGAIN_SECONDS)
-            pause = AGAIN_SECONDS
+            log.warning("%s; connecting again in %.0f s", refused, RETRY_SECONDS)
+            pause = RETRY_SECONDS
         except EngineGone as gone:
-            log.warning("%s: waiting for the next one", gone)
+            log.warning("%s; waiting for the next engine", gone)
         except BadMessage as error:
-            log.error("the engine breaks the protocol (%s): beginning anew in %.0f s", error, AGAIN_SECONDS)
-            pause = AGAIN_SECONDS
+            log.error("bad plan from the engine: %s; registering again in %.0f s", error, RETRY_SECONDS)
+            pause = RETRY_SECONDS
         finally:
             metrics.registered.clear()
             link.close()
@@ -84,7 +84,7 @@ def _run(options: WorkerOptions, secret: ClusterSecret | None, metrics: WorkerMe
 
 
 def _register(link: EngineLink, model: LoadedModel, options: WorkerOptions, phases: Phases) -> ModelRunner:
-    """Makes what belongs to one engine, and tells it so."""
+    """Builds a model runner for the engine's limits, then registers the model's facts with the engine."""
     limits = link.limits()
     phases.done("waiting for the engine")
     runner, shape = build_runner(model, options, limits, phases)
@@ -98,23 +98,23 @@ def _load(options: WorkerOptions) -> LoadedModel:
     return load_model(path, options)
 
 
-def _follow(link: EngineLink, runner: ModelRunner, metrics: WorkerMetrics, spans: StepSpans) -> None:
-    """Runs plans. Raises EngineGone."""
+def _run_plans(link: EngineLink, runner: ModelRunner, metrics: WorkerMetrics, spans: StepSpans) -> None:
+    """Runs plans until the engine is gone. Raises EngineGone."""
     metrics.registered.set()
     watchdog = Watchdog()
     try:
-        _run_plans(link, runner, metrics, spans, watchdog)
+        _step_loop(link, runner, metrics, spans, watchdog)
     finally:
         watchdog.watch(0)
 
 
-def _run_plans(
+def _step_loop(
     link: EngineLink, runner: ModelRunner, metrics: WorkerMetrics, spans: StepSpans, watchdog: Watchdog
 ) -> None:
-    launched: deque[tuple[Launched, int]] = deque()  # with the moment at which each began
+    launched: deque[tuple[Launched, int]] = deque()  # with each plan's start time
     while True:
-        # A result goes up as soon as it is there; meanwhile the next plan is queued behind the one that runs.
-        if launched and launched[0][0].done.passed():
+        # Sends each result as soon as it is complete; launches the next plan while one runs.
+        if launched and launched[0][0].done.query():
             step, began = launched.popleft()
             result = runner.collect(step)
             ended = now()
@@ -124,7 +124,7 @@ def _run_plans(
             spans.step(step.plan, began, ended)
             continue
         plan = link.poll_plan()
-        if plan is None and not launched and not runner.record():
+        if plan is None and not launched and not runner.capture_next_graph():
             plan = link.next_plan()
         if plan is not None:
             began = now()

@@ -1,5 +1,7 @@
-"""Who is in which slot, and what each request asks of the sampler: in columns, so that a step of hundreds of rows is
-looked up and not walked. Slots are the engine's to give."""
+"""The request in each slot, and its sampling parameters, as columns: a step of hundreds of rows needs no Python loop.
+
+The engine assigns slots.
+"""
 
 import numpy as np
 import numpy.typing as npt
@@ -12,13 +14,13 @@ Slots = npt.NDArray[np.integer]
 
 
 class SlotTable:
-    """One entry per slot in each column; those of an empty slot have no meaning."""
+    """One entry per slot in each column; entries of an empty slot are undefined."""
 
     def __init__(self, count: int) -> None:
         self.handles = np.zeros(count, dtype=np.int32)
         self.num_prompt_tokens = np.zeros(count, dtype=np.int64)
-        self.draws = np.zeros(count, dtype=DRAW)  # "index" is the step's to say
-        self.num_top = np.zeros(count, dtype=np.int32)  # logprobs: of so many tokens beside the sampled one
+        self.draws = np.zeros(count, dtype=DRAW)  # each step sets "index" in its copy
+        self.num_top = np.zeros(count, dtype=np.int32)  # as in SampleRows
         self._sampling: list[SamplingParams | None] = [None] * count
         self._penalised = np.zeros(count, dtype=bool)
         self._min_tokens = np.zeros(count, dtype=np.int64)
@@ -28,7 +30,7 @@ class SlotTable:
         return len(self._taken)
 
     def add(self, request: NewRequest, num_prompt_tokens: int) -> None:
-        """Raises BadMessage for a slot that is taken."""
+        """Fills a slot. Raises BadMessage if it is taken."""
         slot, sampling = request.slot, request.sampling
         if self._taken[slot]:
             raise BadMessage(f"slot {slot} is taken")
@@ -48,7 +50,7 @@ class SlotTable:
         self._taken[:] = False
 
     def check(self, slots: Slots) -> None:
-        """Raises BadMessage when one of them is empty."""
+        """Raises BadMessage if one of the slots is empty."""
         if not self._taken[slots].all():
             raise BadMessage(f"slot {slots[~self._taken[slots]][0]} is empty")
 
@@ -58,5 +60,5 @@ class SlotTable:
         return sampling
 
     def adjusted(self, slots: Slots, output_indices: Slots) -> list[int]:
-        """Which of the rows in these slots have their logits changed before the draw of the token of that index."""
+        """Returns the indices into `slots` of the adjusted rows: with penalties, or below min_tokens."""
         return (self._penalised[slots] | (output_indices < self._min_tokens[slots])).nonzero()[0].tolist()

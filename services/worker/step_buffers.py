@@ -1,4 +1,4 @@
-"""A step's numbers on their way to the device: one copy for all of them, to where a graph finds them again."""
+"""Copies a step's input arrays to the device in one transfer, to fixed addresses that graphs can read."""
 
 from dataclasses import dataclass
 
@@ -9,45 +9,45 @@ from torch import Tensor
 
 from services.worker.device import Device, DeviceEvent
 
-ALIGNMENT = 16  # bytes, of each array
-IN_FLIGHT = 4  # steps whose numbers the host may have written before the device has fetched them
+ALIGNMENT = 16  # bytes
+IN_FLIGHT = 4  # staging buffers: steps that the host may write ahead of the device
 
 
 @dataclass
 class _Staging:
     memory: Tensor
-    fetched: DeviceEvent | None = None  # by the device: it may be written again
+    fetched: DeviceEvent | None = None  # complete when the copy is done and the buffer can be reused
 
 
 class StepBuffers:
-    """Arrays of equal shapes come to equal addresses, one behind the other. What one step sent, the next overwrites."""
+    """Arrays of equal shapes get equal device addresses in every step. Each step overwrites the one before."""
 
     def __init__(self, device: Device, num_bytes: int) -> None:
         self._device = device
         count = 1 if device.shares_memory else IN_FLIGHT
-        self._staging = [_Staging(device.staging(num_bytes)) for _ in range(count)]
+        self._staging = [_Staging(device.staging_buffer(num_bytes)) for _ in range(count)]
         self._memory = self._staging[0].memory
         if not device.shares_memory:
-            self._memory = torch.empty(num_bytes, dtype=torch.uint8, device=device.place)
+            self._memory = torch.empty(num_bytes, dtype=torch.uint8, device=device.torch_device)
         self._next = 0
 
     def send(self, arrays: list[npt.NDArray[np.integer]]) -> list[Tensor]:
-        """The arrays as tensors on the device. Waits only when the host is IN_FLIGHT steps ahead."""
+        """Returns the arrays as tensors on the device. Waits only if the host is IN_FLIGHT steps ahead."""
         staging = self._staging[self._next]
         self._next = (self._next + 1) % len(self._staging)
         if staging.fetched is not None:
-            staging.fetched.wait()
-        on_host, places, end = staging.memory.numpy(), [], 0
+            staging.fetched.synchronize()
+        on_host, spans, end = staging.memory.numpy(), [], 0
         for array in arrays:
-            places.append((end, end + array.nbytes))
+            spans.append((end, end + array.nbytes))
             on_host[end : end + array.nbytes] = array.reshape(-1).view(np.uint8)
             end += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
         if not self._device.shares_memory:
             self._memory[:end].copy_(staging.memory[:end], non_blocking=True)
-            staging.fetched = self._device.mark()
+            staging.fetched = self._device.record_event()
         return [
             self._memory[first:last].view(_TYPES[array.dtype]).view(array.shape)
-            for array, (first, last) in zip(arrays, places, strict=True)
+            for array, (first, last) in zip(arrays, spans, strict=True)
         ]
 
 

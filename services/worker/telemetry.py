@@ -1,6 +1,6 @@
-"""What a worker tells of its steps: how long it computes, and a span for each step that computes a traced prompt.
+"""The worker's metrics, and a trace span for each step that computes prompt tokens of a traced request.
 
-Decode steps get no spans: there would be one per token, and the engine's span of the decode says how long it took.
+Decode steps get no spans: there would be one per token, and the engine's decode span has their duration.
 """
 
 import threading
@@ -14,10 +14,10 @@ NANO = 1e-9
 
 
 class WorkerMetrics:
-    """The accelerator's wait share is 1 - worker_kernel_seconds / worker_runnable_seconds, of any stretch of time."""
+    """Over any interval, the accelerator's wait share is 1 - worker_kernel_seconds / worker_runnable_seconds."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.registered = threading.Event()  # the engine knows this worker: it can be given plans
+        self.registered = threading.Event()  # set while registered with an engine; the readiness of /health
         self._steps = Counter("tandem:worker_steps", "Plans that were run.", registry=registry)
         self._seconds = Counter("tandem:worker_step_seconds", "Time from a plan to its result.", registry=registry)
         self._runnable = Counter(
@@ -31,7 +31,7 @@ class WorkerMetrics:
         self._last_ended = 0
 
     def step(self, plan: StepPlan, began: int, ended: int, in_kernels: int) -> None:
-        """Moments and a duration in nanoseconds."""
+        """Counts a step. Start, end and kernel time in nanoseconds."""
         self._steps.inc()
         self._seconds.inc((ended - began) * NANO)
         self._runnable.inc((ended - (self._last_ended if plan.continues else began)) * NANO)
@@ -40,14 +40,14 @@ class WorkerMetrics:
 
 
 class StepSpans:
-    """Follows the slots of traced requests from plan to plan; costs nothing while there are none."""
+    """Tracks the slots of traced requests until their prompts are computed; no work while there are none."""
 
     def __init__(self, tracing: Tracing) -> None:
         self._tracing = tracing
-        self._traced: dict[int, str] = {}  # slot -> the engine's span, until the prompt is computed
+        self._traced: dict[int, str] = {}  # slot -> traceparent of the engine's span
 
     def step(self, plan: StepPlan, began: int, ended: int) -> None:
-        """Times in nanoseconds since the epoch."""
+        """Emits the spans of a step. Times in nanoseconds since the Unix epoch."""
         for slot in plan.released_slots:
             self._traced.pop(slot, None)
         self._traced |= {new.slot: new.traceparent for new in plan.new_requests if new.traceparent}

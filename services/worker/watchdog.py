@@ -1,7 +1,7 @@
-"""Ends this process when a step overruns its deadline, whatever it is stuck in: Python, a lock, C with the GIL held.
+"""Kills this process if a step exceeds its deadline, whether it hangs in Python, on a lock, or in C with the GIL held.
 
-The kernel's interval timer raises SIGALRM; faulthandler's handler, which needs no GIL, writes every thread's stack to
-stderr, and then the signal's own effect ends the process. Two system calls a step, about 2 µs.
+setitimer raises SIGALRM. faulthandler's handler, which needs no GIL, writes every thread's stack to stderr; then the
+signal's default action ends the process. Two system calls per step, about 2 µs.
 """
 
 import faulthandler
@@ -13,5 +13,5 @@ class Watchdog:
         faulthandler.register(signal.SIGALRM, chain=True)
 
     def watch(self, deadline_ms: int) -> None:
-        """A step begins, and the one before it is over; 0: nothing runs, or it may take for ever."""
+        """Sets the deadline of the running step, from now, and replaces the last one. 0 disarms the timer."""
         signal.setitimer(signal.ITIMER_REAL, deadline_ms / 1000)

@@ -1,7 +1,7 @@
-"""A model's weights on their way into a decoder: mapped from safetensors files, or made up.
+"""Source tensors of a decoder's weights: memory-mapped from safetensors files, or random.
 
-Mapping reads nothing yet. The decoder takes one tensor after the other and makes its own matrix of it, so the page
-cache is read once, by the threads that pack, and nothing lies in memory twice.
+Mapping reads nothing. The decoder takes one tensor at a time and packs it, so each file is read once, by the packing
+threads, and no weight is in memory twice.
 """
 
 import logging
@@ -22,27 +22,27 @@ Shapes = dict[str, tuple[int, ...]]  # by name in the checkpoint
 
 
 class Weights:
-    """Hands out each tensor once and keeps none that was taken; a log line now and then tells how far it is."""
+    """Returns each tensor once and drops its reference. Logs the progress every PROGRESS_SECONDS."""
 
     def __init__(self, tensors: dict[str, Tensor]) -> None:
         self._tensors = tensors
         self._total = max(1, sum(tensor.nbytes for tensor in tensors.values()))
         self._taken = 0
-        self._told = time.monotonic()
+        self._logged_at = time.monotonic()
 
     def take(self, name: str) -> Tensor:
         tensor = self._tensors.pop(name)
         self._taken += tensor.nbytes
-        if time.monotonic() - self._told >= PROGRESS_SECONDS:
-            self._told = time.monotonic()
+        if time.monotonic() - self._logged_at >= PROGRESS_SECONDS:
+            self._logged_at = time.monotonic()
             log.info("loading weights: %d%% of %.1f GB", 100 * self._taken // self._total, self._total / 1e9)
         return tensor
 
 
 def map_safetensors(files: list[Path], shapes: Shapes, tied: bool) -> dict[str, Tensor]:
-    """The files' tensors, mapped, in the checkpoint's types.
+    """Returns the files' tensors by name, memory-mapped, in the checkpoint's dtypes.
 
-    Raises ModelError when a tensor is missing, has another shape, or is one that the model does not know.
+    Raises ModelError for a missing or unexpected tensor, or a wrong shape.
     """
     found: dict[str, Tensor] = {}
     for file in files:
@@ -64,7 +64,7 @@ def map_safetensors(files: list[Path], shapes: Shapes, tied: bool) -> dict[str, 
 
 
 def dummy_weights(shapes: Shapes, dtype: torch.dtype, seed: int) -> dict[str, Tensor]:
-    """Random weights, the same for the same seed on any device; norms are 1."""
+    """Returns random weights, equal for equal seeds on any device; norms are 1."""
     generator = torch.Generator().manual_seed(seed)
     return {
         name: torch.ones(shape, dtype=dtype)

@@ -1,4 +1,4 @@
-"""Triton's paged attention against its twin, and against itself: any cut, any split (cases.py)."""
+"""Checks of Triton's paged attention: against its twin, and bit for bit under chunking and KV splits (cases.py)."""
 
 from dataclasses import dataclass, replace
 
@@ -15,8 +15,10 @@ SPARE_BLOCKS = 3
 
 @dataclass(frozen=True)
 class AttentionCase:
-    """Chunks and single tokens mixed, through shuffled block tables. What no request owns holds NaN, and behind a
-    request's own blocks its table names one of those."""
+    """Prefill chunks and decode tokens in one batch, with shuffled block tables.
+
+    Cache slots of no request hold NaN, and unused entries of a block table point to such a block.
+    """
 
     query: Tensor
     keys: Tensor
@@ -29,8 +31,8 @@ class AttentionCase:
     def triton(self) -> Tensor:
         return attention.paged_attention(*self.arguments(), self.window)
 
-    def by(self, tiling: Tiling, parts: int) -> Tensor:
-        return attention.attend(*self.arguments(), self.window, tiling, parts)
+    def by(self, tiling: Tiling, num_splits: int) -> Tensor:
+        return attention.attend(*self.arguments(), self.window, tiling, num_splits)
 
     def arguments(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, int, int, float]:
         starts, lens = self.places()
@@ -71,7 +73,7 @@ def attention_case(
     seed: int = 0,
     window: int = 0,
 ) -> AttentionCase:
-    """`lens` are (new tokens, tokens before them) of each request; (1, -1) is padding: a token, and no length."""
+    """`lens`: (new tokens, computed tokens) of each request; (1, -1) is padding: one token, length 0."""
     query_lens = [queries for queries, _ in lens]
     seq_lens = [queries + context for queries, context in lens]
     blocks = [-(-length // block_size) for length in seq_lens]
@@ -94,25 +96,25 @@ def attention_case(
 
 
 def part_of(case: AttentionCase, start: int, end: int) -> AttentionCase:
-    """The first request's tokens from `start` to `end`, alone, with what came before them in the cache."""
+    """The first request's tokens [start, end) alone, as a chunk after the earlier tokens."""
     query, tables = case.query[start:end], case.tables[:1]
     return replace(case, query=query, tables=tables, query_lens=[end - start], seq_lens=[end])
 
 
 def last_tokens(case: AttentionCase) -> tuple[AttentionCase, Tensor]:
-    """Each request's last token alone, as in decode, and where it stands among the tokens."""
+    """Returns (a decode batch of each request's last token, the indices of these tokens)."""
     rows = torch.tensor(case.query_lens, device=case.query.device).cumsum(0) - 1
     return replace(case, query=case.query[rows], query_lens=[1] * len(case.query_lens)), rows
 
 
 def tiled(case: AttentionCase, tile: int | None, segment: int | None) -> Tiling:
-    """The tiling in use, but for tiles of `tile` keys and segments of `segment` where they are given."""
+    """The production tiling, with `tile` keys per tile and `segment` keys per segment if given."""
     tiling = case.tiling()
     return replace(tiling, keys=tile or tiling.keys, segment=segment or tiling.segment)
 
 
 def same_bits(first: Tensor, second: Tensor) -> bool:
-    """Also of zeros, which may have a sign."""
+    """Bitwise equality: +0 and -0 differ."""
     return torch.equal(first.contiguous().view(torch.uint8), second.contiguous().view(torch.uint8))
 
 
@@ -132,12 +134,12 @@ def check_paged_attention(
     case = attention_case(device, dtype, lens, kv_heads, group, head_dim, block_size, seed, window)
     actual, expected = case.by(tiled(case, tile, segment), 1), case.twin()
     if device.type == "cuda" and dtype != torch.float32:
-        # There the kernel rounds the weights to the short type before they meet the values: half a unit in the last
-        # place of each summand, then the same of both results. 1e-5 is for float32's own rounding.
+        # The compiled kernel rounds the softmax weights to 16 bits: half a unit in the last place per summand, and the
+        # same for both results. 1e-5 is for float32 rounding.
         half = torch.finfo(dtype).eps / 2
         allowed = half * (1.05 * case.twin(case.values.abs()).float() + 2 * expected.float().abs()) + 1e-5
         return share_of(actual, expected, allowed)
-    # Weighted sums of values near 1 cancel: the last place of what remains is that of the summands.
+    # Weighted sums of values near 1 cancel: the error is relative to the summands, not to the result.
     return share_of(actual, expected, tolerance(expected, floor=0.25))
 
 
@@ -153,7 +155,7 @@ def check_cuts_of_attention(
     tile: int | None = None,
     segment: int | None = None,
 ) -> float:
-    """A token's result has the same bits however its prompt is cut, alone or beside others; single ones in parts."""
+    """A token's result has the same bits however its prompt is cut, alone or in a batch; also with KV splits."""
     lens = [(length, 0), (1, -1), (5, 40)]
     case = attention_case(device, dtype, lens, kv_heads, group, head_dim, block_size, window=window)
     tiling = tiled(case, tile, segment)
@@ -187,5 +189,5 @@ def check_splits_of_attention(
     within = case.by(tiling, 1)[rows]
     assert torch.isfinite(within).all(), "not a number"
     for count in range(1, -(-max(case.seq_lens) // tiling.segment) + 1):
-        assert same_bits(decode.by(tiling, count), within), f"{count} parts differ"
+        assert same_bits(decode.by(tiling, count), within), f"{count} splits differ"
     return 0.0

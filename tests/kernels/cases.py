@@ -1,9 +1,8 @@
-"""One comparison of each Triton kernel with its plain torch twin, on any device: for the tests here and for tests/gpu.
-Here those of norm, rope and activation, and what all comparisons share; beside it product_cases.py, attention_cases.py
-and draw_cases.py.
+"""Comparisons of Triton kernels with their twins on any device, for the tests here and for loadtest/gpu: norm, rope,
+activation, and what all comparisons share. See also product_cases.py, attention_cases.py and draw_cases.py.
 
-Each returns the largest error as a share of what is allowed, and raises AssertionError above 1. Allowed are 1e-5 in
-float32 and two units in the last place in the short types. Needs torch and Triton alone.
+Each check returns its largest error as a share of the tolerance, and raises AssertionError above 1. The tolerance is
+1e-5 in float32 and two units in the last place in 16-bit types. Needs only torch and Triton.
 """
 
 from dataclasses import dataclass
@@ -18,12 +17,12 @@ EPS = 1e-6
 
 
 def randn(device: torch.device, dtype: torch.dtype, *shape: int, seed: int = 0) -> Tensor:
-    """The same numbers each time. Made on the device: of a large weight, the host would make them for seconds."""
+    """Seeded normal random numbers, generated on the device, because the host takes seconds for a large weight."""
     return torch.randn(*shape, generator=torch.Generator(device).manual_seed(seed), device=device).to(dtype)
 
 
 def share_of(actual: Tensor, expected: Tensor, allowed: Tensor) -> float:
-    """The largest error divided by what is allowed for it."""
+    """Returns the largest error divided by its tolerance."""
     assert actual.shape == expected.shape and actual.dtype == expected.dtype and actual.device == expected.device
     worst = ((actual.double() - expected.double()).abs() / allowed.double()).max().item()
     assert worst <= 1, f"{worst:.3g} times the error that is allowed"  # also for NaN
@@ -31,8 +30,10 @@ def share_of(actual: Tensor, expected: Tensor, allowed: Tensor) -> float:
 
 
 def tolerance(expected: Tensor, floor: float = 0.0) -> Tensor:
-    """Float32: 1e-5. Short types: 2 units in the last place; `floor` is the magnitude below which cancellation, not
-    rounding, decides the last place."""
+    """Returns the tolerance per element: 1e-5 in float32, 2 units in the last place in 16-bit types.
+
+    Below the magnitude `floor`, the last place is that of `floor`, because cancellation decides the error.
+    """
     magnitude = expected.float().abs()
     if expected.dtype == torch.float32:
         return 1e-5 + 1e-5 * magnitude
@@ -57,7 +58,7 @@ def check_rms_norm(device: torch.device, dtype: torch.dtype, tokens: int, size: 
 
 @dataclass(frozen=True)
 class RopeCase:
-    """A projection whose rows are strided, and shuffled places in the cache; every fourth token has none."""
+    """A projection with strided rows, and a shuffled slot mapping; every fourth token has slot -1."""
 
     qkv: Tensor
     norms: tuple[Tensor, Tensor] | None
@@ -67,7 +68,7 @@ class RopeCase:
     slots: Tensor
 
     def triton(self, caches: tuple[Tensor, Tensor], tokens: slice = slice(None)) -> Tensor:
-        """Writes into `caches`; of some of the tokens alone."""
+        """Runs the kernel on the given tokens; writes into `caches`."""
         return rope.rope_and_write(
             self.qkv[tokens], self.norms, EPS, self.cos_sin, self.positions[tokens], caches, self.slots[tokens]
         )
@@ -116,7 +117,7 @@ def check_rope_and_write(
     with_norm: bool,
     seed: int = 0,
 ) -> float:
-    """Values bit for bit, and nothing beside the tokens' own places changes."""
+    """Compares queries and keys within tolerance, values bit for bit; no other slot of the cache may change."""
     case = rope_case(device, dtype, tokens, heads, kv_heads, head_dim, block_size, with_norm, seed)
     caches, twins = case.copies(), case.copies()
     actual = case.triton(caches)
@@ -142,7 +143,7 @@ def check_silu_mul(device: torch.device, dtype: torch.dtype, rows: int, size: in
 def check_rows_of_pointwise(
     device: torch.device, dtype: torch.dtype, rows: list[int], size: int, head_dim: int
 ) -> float:
-    """A token has the same bits alone and among others."""
+    """A token has the same bits alone and in a batch."""
     most = max(rows)
     x, residual, gate_up = (randn(device, dtype, most, width, seed=width) for width in (size, size + 1, 2 * size))
     residual, weight = residual[:, :size].contiguous(), randn(device, dtype, size, seed=1)

@@ -1,6 +1,6 @@
-"""Logits and draws, and the comparison of the kernel's tokens with the twin's: for the tests here and for tests/gpu.
+"""Logits, draws, and the check of the draw kernel against its twin, for the tests here and for loadtest/gpu.
 
-Needs torch, numpy and Triton alone.
+Needs only torch, numpy and Triton.
 """
 
 from collections.abc import Iterable
@@ -13,8 +13,8 @@ from kernels import sampling
 from kernels.gpu import sample
 from kernels.interface import DRAW, Draws
 
-# (temperature, top_p, min_p, top_k): every filter alone, all in combination, and those that leave all in or one. No
-# top_p is a share that some number of equal logits makes up, for there a rounding decides.
+# (temperature, top_p, min_p, top_k): each filter alone, combinations, and filters that keep all tokens or one. No top_p
+# is a sum of equal probabilities, because rounding would decide there.
 FILTERS = [
     (0.0, 1.0, 0.0, 0), (0.0, 0.5, 0.1, 3), (1.0, 1.0, 0.0, 0), (0.7, 1.0, 0.0, -1), (5.0, 1.0, 0.0, 0),
     (1.0, 0.9031, 0.0, 0), (0.3, 0.5077, 0.0, 0), (1.0, 1e-9, 0.0, 0), (1.0, 0.9999999, 0.0, 0),
@@ -26,12 +26,12 @@ FILTERS = [
 ]  # fmt: skip
 
 
-# So hot that every token that is kept may come: what is missing from them, or too many, shows in a few rows.
+# High temperatures: every kept token can be drawn, so a missing or extra token shows within a few rows.
 HOT = [(60.0, 1.0, 0.0, 20), (60.0, 0.7031, 0.0, 40), (60.0, 0.5031, 0.0, 0), (60.0, 1.0, 0.95, 0)]
 
 
 def draws_of(kinds: Iterable[tuple[float, float, float, int]], seed: int = 0) -> Draws:
-    """One row of each kind, with seeds of 64 bits."""
+    """One DRAW record per kind, with 64-bit seeds."""
     return np.array(
         [
             (*kind, (seed + 1) * (row + 1) * 0x9E3779B97F4A7C15 % 2**64, row % 5, 7 * row)
@@ -42,7 +42,7 @@ def draws_of(kinds: Iterable[tuple[float, float, float, int]], seed: int = 0) ->
 
 
 def logits_of(rows: int, vocab: int, levels: int | None, masked: bool, seed: int) -> tuple[Tensor, Tensor]:
-    """(logits, raw): normal, or with `levels` different values only, so with many ties; a part of them masked."""
+    """Returns (logits, raw): normal, or with `levels` only few distinct values (many ties); optionally masked."""
     source = torch.Generator().manual_seed(seed)
     raw = 3 * torch.randn(rows, vocab, generator=source)
     if levels is not None:
@@ -54,10 +54,10 @@ def logits_of(rows: int, vocab: int, levels: int | None, masked: bool, seed: int
 
 
 def check_draw(device: torch.device, logits: Tensor, raw: Tensor, draws: Draws) -> None:
-    """The twin's tokens, on the CPU, in every row that is healthy; an id of the vocabulary in the others."""
+    """Compares with the twin on the CPU: health of all rows, tokens of healthy rows; others need a valid id."""
     expected, fine = sampling.draw(logits, raw, draws)
     actual, healthy = (found.cpu() for found in sample.draw(logits.to(device), raw.to(device), draws))
-    assert actual.dtype == torch.int64 and torch.equal(healthy, fine), "rows are healthy that are not, or the reverse"
-    assert ((actual >= 0) & (actual < logits.shape[1])).all(), "a token that is none"
+    assert actual.dtype == torch.int64 and torch.equal(healthy, fine), "health of a row differs"
+    assert ((actual >= 0) & (actual < logits.shape[1])).all(), "a token id outside the vocabulary"
     wrong = ((actual != expected) & fine).nonzero().flatten().tolist()
     assert not wrong, f"row {wrong[0]} of {len(wrong)} wrong ones: {draws[wrong[0]]}"

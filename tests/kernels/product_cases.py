@@ -1,4 +1,4 @@
-"""Triton's products against the twin in float64, and against themselves: any rows, any tile, any path (cases.py)."""
+"""Checks of Triton's products: against the twin in float64, and bit for bit over rows, tiles and paths (cases.py)."""
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ def strided(device: torch.device, dtype: torch.dtype, rows: int, k: int, seed: i
 def weight_and_twin(
     device: torch.device, dtype: torch.dtype, n: int, k: int, quantization: str | None, seed: int
 ) -> tuple[TritonMatrix | EightBitMatrix, Tensor]:
-    """A weight, and what it stands for, in float64."""
+    """Returns (weight, its dequantised values in float64)."""
     weight = randn(device, dtype, n, k, seed=seed)
     matrix = matrix_of([weight[: n // 2], weight[n // 2 :]], quantization)
     if quantization is None:
@@ -26,7 +26,7 @@ def weight_and_twin(
 
 
 def share_of_product(actual: Tensor, x: Tensor, twin: Tensor) -> float:
-    """Rounding of k float32 summands in another order, and of the result."""
+    """share_of with a tolerance for k float32 roundings in any order, and for rounding the result."""
     wide = x.double() @ twin.T
     expected = wide.float().to(actual.dtype)
     summed = x.double().abs() @ twin.abs().T
@@ -52,7 +52,7 @@ def check_linear(
 def check_rows_of_linear(
     device: torch.device, dtype: torch.dtype, rows: list[int], n: int, k: int, quantization: str | None = None
 ) -> float:
-    """A row has the same bits alone, among the first so many rows, and mixed among others."""
+    """A row has the same bits in batches of any size, in any order."""
     x = randn(device, dtype, max(rows), k)
     matrix = matrix_of([randn(device, dtype, n, k, seed=1)], quantization)
     whole = matrix.product(x)
@@ -72,10 +72,10 @@ def check_paths_of_linear(
     quantization: str | None = None,
     seed: int = 0,
 ) -> float:
-    """Every tile, with segments beside each other and one after the other: the same bits, for every number of them."""
+    """Every tile shape, with and without one program per segment, gives the same bits, for several schedules."""
     x = strided(device, dtype, rows, k, seed=seed)
     matrix, twin = weight_and_twin(device, dtype, n, k, quantization, seed + 1)
-    weight, scales = (matrix.weight, None) if isinstance(matrix, TritonMatrix) else (matrix.numbers, matrix.scales)
+    weight, scales = (matrix.weight, None) if isinstance(matrix, TritonMatrix) else (matrix.qweight, matrix.scales)
     tiles = [linear.FEW, linear.SOME] + [linear.MANY] * (dtype != torch.float32)
     block_k, worst, counts = linear.STEP_BYTES // dtype.itemsize, 0.0, set()
     num_steps = -(-k // block_k)

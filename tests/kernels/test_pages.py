@@ -1,4 +1,4 @@
-"""Large tensors cost memory when they are written, not when they are made, and give it back."""
+"""Large host tensors commit memory at the first write and return it when they are freed."""
 
 import mmap
 from pathlib import Path
@@ -13,9 +13,9 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
-@pytest.fixture(params=[pages.HUGE_ADVICE, None, -1], ids=["huge", "none to ask for", "refused"])
+@pytest.fixture(params=[pages.HUGE_ADVICE, None, -1], ids=["huge", "no madvise", "refused"])
 def advice(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also as on another system, and with a kernel that knows no huge pages."""
+    """With huge pages, without MADV_HUGEPAGE (not Linux), and with a kernel that rejects it."""
     monkeypatch.setattr(pages, "HUGE_ADVICE", request.param)
 
 
@@ -30,12 +30,12 @@ def test_zeros_of_any_shape(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     assert (made == 1).all()
 
 
-def test_linux_is_asked_for_huge_pages() -> None:
+def test_huge_pages_are_requested_on_linux() -> None:
     assert pages.HUGE_ADVICE == mmap.MADV_HUGEPAGE
 
 
 @pytest.mark.usefixtures("advice")
-def test_pages_are_taken_when_they_are_written_and_given_back() -> None:
+def test_pages_are_committed_at_the_first_write_and_freed_with_the_tensor() -> None:
     size = 2**30
     before = resident_bytes()
     made = pages.zeros((size,), torch.uint8)
@@ -46,6 +46,6 @@ def test_pages_are_taken_when_they_are_written_and_given_back() -> None:
     assert resident_bytes() - before < size // 8
 
 
-def test_more_than_there_can_be_is_an_oserror() -> None:
+def test_more_than_the_address_space_is_an_oserror() -> None:
     with pytest.raises(OSError):
         pages.zeros((2**60,), torch.uint8)

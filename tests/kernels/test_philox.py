@@ -1,4 +1,4 @@
-"""The noise: Random123's own test vectors, and that it depends on its place and on nothing else."""
+"""Philox against Random123's test vectors; the noise depends on its key and counter alone."""
 
 import math
 
@@ -28,11 +28,11 @@ def test_known_answers(counter: list[int], key: list[int], expected: list[int]) 
     assert [int(word) for word in words] == expected
 
 
-def test_a_row_depends_on_its_own_place_alone() -> None:
+def test_a_row_depends_on_its_seed_choice_and_index_alone() -> None:
     together = gumbel_noise([1, 2**64 - 1, 1], [0, 3, 1], [0, 10**6, 0], 101, CPU)
     for row, (seed, choice, index) in enumerate([(1, 0, 0), (2**64 - 1, 3, 10**6), (1, 1, 0)]):
         assert torch.equal(together[row], gumbel_noise([seed], [choice], [index], 101, CPU)[0])
-    assert torch.equal(together[0, :50], gumbel_noise([1], [0], [0], 50, CPU)[0]), "nor on the size of the vocabulary"
+    assert torch.equal(together[0, :50], gumbel_noise([1], [0], [0], 50, CPU)[0]), "the vocabulary size matters"
 
 
 @pytest.mark.parametrize("other", [(2, 0, 0), (1 + 2**32, 0, 0), (1, 1, 0), (1, 0, 1)])

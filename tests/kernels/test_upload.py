@@ -1,4 +1,4 @@
-"""Weights come to the device whole, in order and in its type, however they are cut into pieces."""
+"""Weights are copied to the device completely, in order and converted, for any division into pieces."""
 
 from collections.abc import Sequence
 

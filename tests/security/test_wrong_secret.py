@@ -10,7 +10,7 @@ from tests.security.deployment import Deployment
 from tests.security.peers import THEIRS
 
 SAID = {
-    "worker": "the engine closed the connection unanswered (is its cluster secret another one?)",
+    "worker": "the engine closed the connection without an answer: check that both have the same cluster secret",
     "tokenizer": "is its cluster secret another one? UNAVAILABLE",
     "shim": "is its cluster secret another one? UNAVAILABLE",
 }

@@ -1,4 +1,4 @@
-"""The engine's scheduler and the worker's model runner in one process, without a wire between them."""
+"""The engine's scheduler and the worker's model runner in one process, without sockets."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +29,7 @@ class Answer:
 
 
 class InProcess:
-    """`ops` and `device` replace what the worker would pick, `model` is one that is loaded already."""
+    """`ops` and `device` replace the worker's choice; `model` is an already loaded one."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class InProcess:
         return answer
 
     def step(self) -> bool:
-        """One step; False when there is nothing left to do."""
+        """Runs one step. Returns False if there is nothing to schedule."""
         plan = self.scheduler.schedule()
         if plan is None:
             return False
@@ -73,7 +73,7 @@ class InProcess:
         return True
 
     def take(self, result: StepResult) -> None:
-        """What a step sampled goes to the answers."""
+        """Adds a step's result to the answers."""
         events = self.scheduler.update(result)
         for new in events.new_tokens:
             answer = self.answers[new.handle]
@@ -86,7 +86,7 @@ class InProcess:
     def complete(
         self, prompts: list[list[int]], sampling: SamplingParams, seeds: list[int] | None = None
     ) -> list[Answer]:
-        """All prompts at once; the answers in order."""
+        """Runs all prompts in one batch to the end. Returns their answers in order."""
         answers = [
             self.add(prompt, sampling, seed) for prompt, seed in zip(prompts, seeds or [0] * len(prompts), strict=True)
         ]

@@ -1,9 +1,9 @@
-"""How much memory the largest step of a model takes, in a process of its own: prints what was measured under load and
-what is computed. Options: --no-batch-invariant; --tried prints what trying it before there are requests finds.
+"""Prints the peak memory of a model's largest step, measured and computed, in bytes above that of the loaded weights.
 
     python -m tests.worker.peak CHECKPOINT MAX_NUM_SEQS MAX_NUM_BATCHED_TOKENS MAX_MODEL_LEN [OPTION ...]
 
-Only config.json of the checkpoint is read. In bytes, above what was there when the weights were loaded.
+Options: --no-batch-invariant; --profile prints the profile run's value instead. Run it in a process of its own. Only
+config.json of the checkpoint is read.
 """
 
 import ctypes
@@ -15,11 +15,11 @@ from pathlib import Path
 from engine_core.step_plan import SamplingParams
 from engine_core.worker_messages import BatchLimits
 from services.options.declarations import WorkerOptions
-from services.worker.building import tried_bytes
+from services.worker.building import profiled_peak_bytes
 from services.worker.loading import load_model
 from services.worker.memory import step_bytes
+from tests.worker.fake_graph_device import FakeGraphDevice
 from tests.worker.in_process import InProcess
-from tests.worker.replays import Replays
 
 EVERYTHING = SamplingParams(
     max_tokens=3, temperature=1.0, top_p=0.9, top_k=50, min_p=0.001, repetition_penalty=1.1, presence_penalty=0.1,
@@ -34,22 +34,22 @@ def status_bytes(name: str) -> int:
 
 
 def release() -> None:
-    """What was freed would hide what a step takes."""
+    """Returns freed memory to the system, so that a step cannot reuse it, and resets VmHWM."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
-    Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins anew
+    Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
 
 
-class Measured(Replays):
-    """A device whose allocator keeps what it had at its peak."""
+class PeakDevice(FakeGraphDevice):
+    """A device that reports the process's peak memory as its used memory."""
 
     def __init__(self) -> None:
         super().__init__(())
 
-    def taken_bytes(self) -> int:
+    def used_bytes(self) -> int:
         return status_bytes("VmHWM")
 
-    def release(self) -> None:
+    def release_cached_memory(self) -> None:
         release()
 
 
@@ -61,19 +61,19 @@ def main(argv: list[str]) -> None:
         kv_cache_memory_bytes=2**28,
     )  # fmt: skip
     model = load_model(path, options)
-    if "--tried" in argv:
-        sys.stdout.write(f"{tried_bytes(model.decoder, options, limits, Measured())}\n")
+    if "--profile" in argv:
+        sys.stdout.write(f"{profiled_peak_bytes(model.decoder, options, limits, PeakDevice())}\n")
         return
     release()
     before = status_bytes("VmRSS")
     worker = InProcess(path, options, limits, model=model)
     kv_bytes = 0
     for tensor in (tensor for pair in worker.runner._forward._cache for tensor in pair):
-        tensor.fill_(0)  # takes its pages, which a step must not be charged for
+        tensor.fill_(0)  # commits its pages now, so that they do not count as a step's
         kv_bytes += tensor.nbytes
     release()
     source, vocab = random.Random(0), worker.facts.vocab_size
-    # As many rows as there may be; and one that is as long as a request, or a step, may be.
+    # The largest number of rows; then one request of the largest length.
     for count in (limits.max_num_seqs, 1):
         size = min(limits.max_num_batched_tokens // count, length - EVERYTHING.max_tokens)
         worker.complete([[source.randrange(vocab) for _ in range(size)] for _ in range(count)], EVERYTHING)

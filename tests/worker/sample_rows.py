@@ -1,4 +1,4 @@
-"""Rows for the sampler, with what a test does not care about left out."""
+"""Builds rows for the sampler, with defaults for what a test does not set."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from services.worker.sampler import NO_LOGPROBS, AdjustedRow, SampleRows, draw_o
 
 @dataclass(frozen=True)
 class Row:
-    """One request's."""
+    """The sampling input of one request."""
 
     seed: int
     choice: int
@@ -43,8 +43,8 @@ def row(
 
 
 def rows_of(rows: list[Row]) -> SampleRows:
-    wishes = [one.adjusted.sampling for one in rows]
-    num_top = [NO_LOGPROBS if wish.logprobs is None else wish.logprobs for wish in wishes]
+    params = [one.adjusted.sampling for one in rows]
+    num_top = [NO_LOGPROBS if one.logprobs is None else one.logprobs for one in params]
     adjusted = {
         index: one.adjusted
         for index, one in enumerate(rows)
@@ -54,14 +54,14 @@ def rows_of(rows: list[Row]) -> SampleRows:
 
 
 def sample(logits: torch.Tensor, rows: list[Row], ops: Ops | None = None) -> tuple[list[int], list[RowLogprobs | None]]:
-    """Tokens and logprobs, on the host; by the plain twin unless told otherwise."""
+    """Returns (token ids, logprobs) on the host. Uses TorchOps by default."""
     sampled = sampler.sample(logits, rows_of(rows), ops or TorchOps()).to_host()
     if logits.device.type == "cuda":
         torch.cuda.synchronize()
     found: list[RowLogprobs | None] = []
     entries = zip(sampled.logprob_ids.tolist(), sampled.logprobs.tolist(), strict=True)
     for count in sampled.num_top.tolist():
-        wanted = slice(1 + count)
-        found.append(None if count == NO_LOGPROBS else RowLogprobs(*(part[wanted] for part in next(entries))))
+        valid = slice(1 + count)
+        found.append(None if count == NO_LOGPROBS else RowLogprobs(*(part[valid] for part in next(entries))))
     assert not list(entries)
     return sampled.token_ids.tolist(), found

@@ -1,4 +1,4 @@
-"""In bf16, to the bit: a request resumed from every one of its tokens, cut into any chunks, beside any others."""
+"""Batch invariance of whole answers in bf16: resumed at every token, chunked prefill, prefix cache, other requests."""
 
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ def start(path: Path, quantization: str | None, budget: int = 512, seqs: int = 8
 
 
 def resume(engine: InProcess, done: list[int]) -> Answer:
-    """The rest of the answer, from the tokens that are there already."""
+    """Returns the rest of the answer after the tokens `done`."""
     handle = len(engine.answers)
     engine.answers[handle] = answer = Answer()
     new = NewChoice(handle, 0, PROMPT, done, SAMPLED, 7, "", None)

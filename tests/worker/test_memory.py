@@ -1,4 +1,4 @@
-"""What a step takes is never more than what was set aside for it; what is free is what the container has; errors."""
+"""The computed peak of a step is an upper bound of the measured one; the memory plan, its log line and its errors."""
 
 import json
 import subprocess
@@ -34,7 +34,7 @@ MODEL: dict[str, Any] = {
 }
 LIMITS = BatchLimits(1, max_num_seqs=8, max_num_batched_tokens=256)
 OPTIONS = WorkerOptions(device="cpu", max_model_len=512)
-# What is largest in a step: (configuration, requests, tokens, length, options).
+# By what is largest in the step: (configuration, requests, tokens, length, options).
 STEPS: dict[str, tuple[dict[str, Any], int, int, int, list[str]]] = {
     "noise": ({"vocab_size": 100_000}, 100, 128, 256, []),
     "gate-and-up": ({"hidden_size": 512, "intermediate_size": 12_288}, 4, 1024, 1100, []),
@@ -48,8 +48,8 @@ STEPS: dict[str, tuple[dict[str, Any], int, int, int, list[str]]] = {
     "gate-and-up, torch": ({"intermediate_size": 12_288}, 4, 1024, 1100, ["--no-batch-invariant"]),
 }  # fmt: skip
 
-TRIED = ("noise", "gate-and-up", "gate-and-up, then noise", "batch-state")
-LONG = ("gate-and-up, then noise", "wide-heads", "noise, torch", "gate-and-up, torch")  # the rest has each of them once
+PROFILED = ("noise", "gate-and-up", "gate-and-up, then noise", "batch-state")
+LONG = ("gate-and-up, then noise", "wide-heads", "noise, torch", "gate-and-up, torch")  # marked `long`
 
 
 def config_of(**changes: Any) -> DecoderConfig:
@@ -75,13 +75,13 @@ def peak(path: Path, name: str, *more: str) -> list[int]:
 def test_a_step_takes_no_more_than_was_computed(tmp_path: Path, name: str) -> None:
     measured, computed = peak(tmp_path, name)
     assert measured <= computed, "a busy server could run out of memory"
-    assert computed - BASE_BYTES <= 3 * measured, "much more is set aside than a step takes"
-    if name in TRIED:
-        (tried,) = peak(tmp_path, name, "--tried")
-        assert 0.6 * measured <= tried <= 1.6 * measured, "what is tried at the start is not a busy server's step"
+    assert computed - BASE_BYTES <= 3 * measured, "the computed peak is much too large"
+    if name in PROFILED:
+        (profiled,) = peak(tmp_path, name, "--profile")
+        assert 0.6 * measured <= profiled <= 1.6 * measured, "the profile run is unlike a busy server's step"
 
 
-def test_the_cache_gets_a_share_of_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_gets_a_share_of_the_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "available_bytes", lambda: 8 * GB)
     found = planned()
     assert found.free == 8 * GB and found.budget == (8 * GB - found.step) // 2
@@ -92,12 +92,12 @@ def test_a_step_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(memory, "available_bytes", lambda: GB // 2)
     assert planned().budget > 0
     with pytest.raises(
-        ModelError, match=r"--max-num-batched-tokens 4096 and --max-num-seqs 1024 .* 500000000 are free"
+        ModelError, match=r"--max-num-batched-tokens 4096 and --max-num-seqs 1024 .* leave 500000000 bytes free"
     ):
         planned(limits=BatchLimits(1, 1024, 4096), vocab_size=150_000)
 
 
-def test_a_cache_that_does_not_fit_beside_a_step_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_cache_that_does_not_fit_with_a_step_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     check_fits(Memory(weights=1, step=2 * GB, free=8 * GB, budget=0), 6 * GB)
     with pytest.raises(ModelError, match="--kv-cache-memory-bytes: the cache would take 6000000001 bytes and a step"):
         check_fits(Memory(weights=1, step=2 * GB, free=8 * GB, budget=0), 6 * GB + 1)
@@ -111,22 +111,22 @@ def test_a_cache_that_does_not_fit_beside_a_step_is_refused(monkeypatch: pytest.
         build_runner(model, options, BatchLimits(1, max_num_seqs=64, max_num_batched_tokens=64), Phases())
 
 
-def test_the_log_says_what_the_memory_is_made_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_lists_the_memory_plan(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO"):
-        Memory(weights=GB, step=2 * GB, free=8 * GB, budget=0).tell(3 * GB)
-    said = "memory: weights 1.00 GB, the largest step 2.00 GB, KV cache 3.00 GB; 3.00 GB are kept free"
-    assert [record.getMessage() for record in caplog.records] == [said]
+        Memory(weights=GB, step=2 * GB, free=8 * GB, budget=0).log_summary(3 * GB)
+    line = "memory: weights 1.00 GB, peak of a step 2.00 GB, KV cache 3.00 GB; 3.00 GB stay free"
+    assert [record.getMessage() for record in caplog.records] == [line]
 
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("int8", [False, True])
 def test_weights_are_counted_as_they_are_held(tmp_path: Path, tied: bool, int8: bool) -> None:
-    """Without what panels are filled up with, and the scales of eight bits."""
+    """Padding of panels and int8 scales are not counted."""
     path = make_qwen3(tmp_path / "model", tie_word_embeddings=tied)
     config = decoder_config(read_checkpoint(path, {}, "auto").config)
-    told = num_weight_bytes(config, 2, 1 if int8 else 2)
+    counted = num_weight_bytes(config, 2, 1 if int8 else 2)
     sizes = {name: tensor.numel() for name, tensor in load_file(path / "model.safetensors").items()}
     matrices = sum(size for name, size in sizes.items() if "proj" in name or "head" in name)
     embedding, norms = sizes["model.embed_tokens.weight"], sum(sizes[name] for name in sizes if "norm" in name)
     matrices += embedding * tied
-    assert told == matrices * (1 if int8 else 2) + 2 * norms + 2 * embedding * (not tied)
+    assert counted == matrices * (1 if int8 else 2) + 2 * norms + 2 * embedding * (not tied)

@@ -1,4 +1,4 @@
-"""The model runner fed with hand-made plans: shuffled block tables, any chunk cuts; logprobs as in transformers."""
+"""The model runner with hand-made plans: shuffled block tables and any chunking give transformers' logprobs."""
 
 import random
 from pathlib import Path
@@ -39,7 +39,7 @@ def make_runner(path: Path) -> ModelRunner:
 
 
 class HandMadePlans:
-    """Plans without a scheduler: each request gets random blocks, in random order, as it grows."""
+    """Builds plans without a scheduler: each request gets random blocks as it grows."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -71,7 +71,7 @@ class HandMadePlans:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_any_cut_and_any_blocks_give_transformers_logprobs(path: Path, seed: int) -> None:
+def test_any_chunks_and_any_blocks_give_transformers_logprobs(path: Path, seed: int) -> None:
     plans = HandMadePlans(seed)
     source = plans.random
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
@@ -117,7 +117,7 @@ def test_a_gap_between_plans_is_noticed(path: Path) -> None:
     plans, runner = HandMadePlans(0), make_runner(path)
     runner.execute(plans.plan([(0, 2, 0, True)], [plans.new(0, [1, 2], 1)], [[]], [0]))
     plans.step_id += 1
-    with pytest.raises(BadMessage, match="plan 3 builds on step 2, the last was 1"):
+    with pytest.raises(BadMessage, match="plan 3 is based on step 2, but the last step was 1"):
         runner.execute(plans.plan([(0, 1, 2, True)], [], [[]], [1]))
 
 
@@ -140,8 +140,8 @@ def test_a_result_has_the_columns_that_the_engine_demands(path: Path) -> None:
     ResultCheck(DEMO_VOCAB_SIZE)(result, demanded)
 
 
-def test_a_row_that_is_not_a_number_ends_alone(path: Path) -> None:
-    """One request's KV is poisoned; its row reports an error, its neighbour's answer does not change."""
+def test_a_row_with_nan_ends_alone(path: Path) -> None:
+    """One request's KV is NaN: its row is an error, and the other request's answer does not change."""
     healthy = make_runner(path).execute(
         HandMadePlans(0).plan([(1, 3, 0, True)], [HandMadePlans(1).new(1, [5, 6, 7], 1)], [[]], [0])
     )

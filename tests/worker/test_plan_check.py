@@ -1,4 +1,4 @@
-"""A plan that cannot be is refused before anything is computed with it: its numbers become addresses in kernels."""
+"""An invalid plan is refused before anything is computed with it: its numbers become addresses in kernels."""
 
 import itertools
 import random
@@ -95,12 +95,12 @@ BAD: dict[str, dict[str, Any]] = {
 }
 
 
-def test_a_plan_that_can_be_passes() -> None:
+def test_a_valid_plan_passes() -> None:
     CHECK(PLAN)
 
 
 @pytest.mark.parametrize("change", BAD.values(), ids=BAD)
-def test_a_plan_that_cannot_be_is_refused(change: dict[str, Any]) -> None:
+def test_an_invalid_plan_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(BadMessage):
         CHECK(msgspec.structs.replace(PLAN, **change))
 
@@ -111,26 +111,28 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "text"),
     [
         ((0, 1, 1, True), None),
-        ((0, 3, 0, True), "not known, or have no block"),  # three tokens of two
-        ((0, 1, 4, True), "not known, or have no block"),
+        ((0, 3, 0, True), "unknown or have no block"),  # three tokens of two
+        ((0, 1, 4, True), "unknown or have no block"),
     ],
     ids=["right", "unknown tokens", "no block"],
 )
-def test_what_does_not_follow_is_refused(path: Path, row: tuple[int, int, int, bool], said: str | None) -> None:
+def test_a_plan_that_contradicts_the_batch_is_refused(
+    path: Path, row: tuple[int, int, int, bool], text: str | None
+) -> None:
     plans, runner = HandMadePlans(0), make_runner(path)
     plan = plans.plan([row], [plans.new(0, [1, 2], 1)], [[]], [0])
-    if said is None:
+    if text is None:
         runner.execute(plan)
         return
-    with pytest.raises(BadMessage, match=said):
+    with pytest.raises(BadMessage, match=text):
         runner.execute(plan)
 
 
 def test_random_columns_are_refused_or_run(path: Path) -> None:
-    """A plan with numbers changed at random either runs or is refused: nothing else, and no process dies."""
+    """A plan with randomly changed numbers either runs or is refused with BadMessage."""
     source, refused, ran = random.Random(7), 0, 0
     columns = (
         "slots",

@@ -1,4 +1,4 @@
-"""Triton's cache lies where it can be written to, and stays where it is if that is so."""
+"""Triton's cache directory: the default if it is writable, else a temporary one."""
 
 import os
 from pathlib import Path
@@ -9,7 +9,7 @@ from triton import knobs
 from services.worker.triton_cache import use_writable_cache
 
 
-def test_a_home_that_can_be_written_to_keeps_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writable_default_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
     monkeypatch.setenv("TRITON_HOME", str(tmp_path))
     use_writable_cache()
@@ -18,10 +18,10 @@ def test_a_home_that_can_be_written_to_keeps_it(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("name", ["TRITON_CACHE_DIR", "TRITON_HOME"])
-def test_another_is_made_where_it_cannot_be_written_to(
+def test_a_default_that_is_not_writable_is_replaced(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv("TRITON_CACHE_DIR", "")  # so that it is as before afterwards
+    monkeypatch.setenv("TRITON_CACHE_DIR", "")  # monkeypatch restores it afterwards
     monkeypatch.setenv(name, "/proc/none")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     use_writable_cache()

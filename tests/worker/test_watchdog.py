@@ -1,4 +1,4 @@
-"""A step that overruns its deadline ends its process, and tells where it was; one that keeps it changes nothing."""
+"""A step that exceeds its deadline kills the process with all stacks on stderr; a disarmed watchdog does nothing."""
 
 import signal
 import subprocess
@@ -15,7 +15,7 @@ def run(script: str) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.mark.parametrize("stuck", ["while True: pass", "threading.Event().wait()", "ctypes.PyDLL(None).sleep(50)"])
-def test_who_is_stuck_ends_with_the_stack_of_every_thread(stuck: str) -> None:
+def test_a_hanging_process_dies_with_the_stack_of_every_thread(stuck: str) -> None:
     thread = "def other(): threading.Event().wait()\nthreading.Thread(target=other, daemon=True).start()\n"
     ended = run(f"{thread}def step():\n    {stuck}\nwatchdog.watch(50)\nstep()")
     assert ended.returncode == -signal.SIGALRM
@@ -23,6 +23,6 @@ def test_who_is_stuck_ends_with_the_stack_of_every_thread(stuck: str) -> None:
 
 
 @pytest.mark.parametrize("step", ["watchdog.watch(50); watchdog.watch(0)", "watchdog.watch(0)"])
-def test_a_step_that_is_done_or_has_no_deadline_ends_nothing(step: str) -> None:
+def test_a_disarmed_watchdog_ends_nothing(step: str) -> None:
     ended = run(f"{step}\nend = time.monotonic() + 0.2\nwhile time.monotonic() < end: pass")
     assert ended.returncode == 0 and ended.stderr == ""

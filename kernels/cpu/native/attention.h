@@ -1,6 +1,6 @@
-// Causal attention over the paged cache. Keys are walked in tiles at fixed absolute positions with an online softmax
-// (arXiv 2205.14135); every number of a query's result is one chain over its keys in order. So it depends on the query
-// and its keys alone: not on what else is computed, nor on where a prompt was cut.
+// Causal attention over the paged KV cache. Batch invariance: an online softmax (arXiv 2205.14135) runs over tiles of 64
+// keys at fixed absolute positions, and each output element is one chain of multiply-adds over the keys in order. So a
+// result depends on the query and its keys alone, not on other requests or on how a prompt was chunked.
 #pragma once
 #include <algorithm>
 #include <limits>
@@ -10,11 +10,11 @@
 
 namespace attention {
 
-constexpr int TILE_ROWS = simd::TILE_VECTORS > 1 ? 4 : 2;  // queries that share what is loaded of keys and values
+constexpr int TILE_ROWS = simd::TILE_VECTORS > 1 ? 4 : 2;  // rows that share each load of keys and values
 constexpr int64_t TASK_ROWS = 32;
 constexpr int64_t TASKS_PER_THREAD = 4;
 
-// R requests, T tokens; every pointer but the caches' as in kernels/reference.py.
+// R requests, T tokens. As in kernels/reference.py, except for the cache's layout (cache.h).
 template <class T>
 struct Inputs {
     const T* query;  // [T, heads, head_dim]
@@ -28,12 +28,12 @@ struct Inputs {
     T* out;
 };
 
-// Some queries of one request, for the heads that share one KV head, or several of those. Rows are (query, head) pairs.
+// Some queries of one request, for the query heads of one or several KV heads. Rows are (query, head) pairs.
 struct Task {
     int64_t request, first_head, num_heads, first_query, num_queries;
 };
 
-// What weights are kept as, to be multiplied with values.
+// The type of softmax weights that are multiplied with values.
 template <class T>
 struct WeightOf {
     using type = float;
@@ -43,15 +43,15 @@ struct WeightOf<bfloat16> {
     using type = bfloat16;
 };
 
-// What a task works in, kept by its thread for the next one.
+// A task's workspace, kept by its thread for the next task.
 template <class T>
 struct Scratch {
-    std::vector<float> mixed;   // [rows, width]: values mixed so far, unscaled
+    std::vector<float> mixed;   // [rows, width]: accumulator, the weighted sum of values, not yet normalised
     std::vector<float> scores;  // [rows, TILE_KEYS]
-    std::vector<typename WeightOf<T>::type> weights;  // the same, after the exponential
-    std::vector<float> best;    // [rows]: largest score so far
-    std::vector<float> totals;  // [rows, 16]: sums of weights, lane by lane
-    std::vector<T> gathered;    // keys and values of a tile
+    std::vector<typename WeightOf<T>::type> weights;  // [rows, TILE_KEYS]: exp(score - best)
+    std::vector<float> best;    // [rows]: running maximum of scores
+    std::vector<float> totals;  // [rows, 16]: running sums of weights, per lane
+    std::vector<T> gathered;    // keys and values of a tile (tile.h)
 };
 
 // One KV head of a task, tile by tile.
@@ -72,7 +72,7 @@ public:
         scratch_.totals.assign(rows_ * simd::LANES, 0.0f);
     }
 
-    // Keys that any row sees.
+    // Number of keys of the last row, which has the most.
     int64_t num_keys() const { return length(rows_ - 1); }
 
     // Keys [begin, begin + 64).
@@ -91,13 +91,13 @@ private:
     static constexpr int STEP = simd::STEP<T>;
     using Weight = typename WeightOf<T>::type;
 
-    // Keys that a row may see: those up to its own position.
+    // Number of keys of a row: those up to its own position.
     int64_t length(int64_t row) const { return length_ + row / group_; }
     int64_t place(int64_t row) const {
         return ((token_ + row / group_) * in_.heads + kv_head_ * group_ + row % group_) * in_.cache.head_dim;
     }
 
-    // The dot products of all rows with the tile's keys; what lies behind the last key has no meaning.
+    // Dot products of all rows with the tile's keys; those past the last key are undefined.
     void score(const Tile<T>& tile) {
         for (int64_t row = 0; row < rows_; row += TILE_ROWS) {
             switch (std::min<int64_t>(TILE_ROWS, rows_ - row)) {
@@ -130,7 +130,7 @@ private:
                 simd::store(scratch_.scores.data() + (row + r) * TILE_KEYS + v * simd::LANES, sum[r][v]);
     }
 
-    // From scores to weights relative to the largest score so far; what was mixed before is scaled to it.
+    // Online softmax: scores to weights relative to the running maximum; rescales accumulator and sums if it grows.
     void weigh(int64_t row, int64_t begin) {
         const float* const products = scratch_.scores.data() + row * TILE_KEYS;
         Weight* const weights = scratch_.weights.data() + row * TILE_KEYS;
@@ -162,11 +162,11 @@ private:
         simd::store(scratch_.totals.data() + row * simd::LANES, total);
     }
 
-    // Adds the tile's values, weighted, to what is mixed of each row.
+    // Adds the tile's weighted values to each row's accumulator.
     void mix(const Tile<T>& tile, int64_t begin) {
         for (int64_t row = 0; row < rows_; row += TILE_ROWS) {
             const int64_t last = std::min<int64_t>(rows_, row + TILE_ROWS);
-            // The keys that all of these rows see; then those that only some do: a row never touches another's.
+            // First the keys that all of these rows attend to, then each row's others: a row never reads a later key.
             const int64_t shared = seen_by(row, begin) / STEP * STEP;
             switch (last - row) {
                 case 1: mix_rows<1>(row, tile, 0, shared); break;
@@ -178,7 +178,7 @@ private:
         }
     }
 
-    // Keys of the tile that a row sees.
+    // Number of the tile's keys that a row attends to.
     int64_t seen_by(int64_t row, int64_t begin) const { return std::clamp<int64_t>(length(row) - begin, 0, TILE_KEYS); }
 
     // Keys [from, to) of the tile; `to` is a whole number of steps unless there is one row.
@@ -213,7 +213,7 @@ private:
             }
         }
         if constexpr (ROWS == 1 && STEP == 2)
-            if (key < to)  // the last key that the row sees; what stands in for the one behind it must not count
+            if (key < to)  // the row's last key is the first of a pair; the second must not be added
                 for (int v = 0; v < VECTORS; ++v) {
                     const auto value = first_columns(tile.values[key / STEP] + (at + v * simd::LANES) * STEP, width);
                     sum[0][v] = simd::mac(sum[0][v], simd::element(weights + key), simd::even(value));
@@ -245,10 +245,10 @@ private:
     const int64_t kv_head_, group_, rows_, width_;
     const Tiles<T> tiles_;
     int64_t token_;   // the first query's
-    int64_t length_;  // keys that it sees
+    int64_t length_;  // its number of keys
 };
 
-// A single query takes all KV heads in one task, if there are tasks enough: what a block holds of them lies together.
+// Decode: one task takes several KV heads if there are enough tasks for all threads, as a block's heads are contiguous.
 template <class T>
 std::vector<Task> tasks_of(const Inputs<T>& in, int num_threads) {
     const int64_t kv_heads = in.cache.kv_heads, group = in.heads / kv_heads;

@@ -1,7 +1,7 @@
-// How one layer's paged KV cache lies in memory. What a block holds of one KV head is one piece, its keys and then its
-// values, and both are operands of a product, whose elements along its K lie together in STEPs. Scores sum over the head's
-// dimensions: keys [head_dim / STEP, block_size, STEP], so that sixteen keys are beside each other. Mixing sums over keys:
-// values [steps, head_dim, STEP], where `steps` is block_size / STEP, rounded up. The pieces: [blocks, kv_heads].
+// Memory layout of one layer's paged KV cache: pieces [blocks, kv_heads], each a block's keys and then values of one KV
+// head. Both are product operands, with STEP elements along K together. Scores sum over head_dim, so keys are
+// [head_dim / STEP, block_size, STEP]: sixteen keys are one vector. The output sums over keys, so values are
+// [steps, head_dim, STEP], where `steps` is block_size / STEP, rounded up.
 #pragma once
 #include "simd.h"
 
@@ -12,7 +12,7 @@ struct Cache {
     T* pieces;
     int64_t kv_heads, head_dim, block_size;
 
-    // Element `i` of a slot's key; a slot is block * block_size + offset.
+    // Address of element `i` of a slot's key; slot = block * block_size + offset.
     T* key(int64_t slot, int64_t kv_head, int64_t i) const {
         return piece(slot, kv_head) + (i / STEP * block_size + slot % block_size) * STEP + i % STEP;
     }

@@ -1,12 +1,12 @@
-// Whether this machine multiplies bfloat16 by AMX, and this process may.
+// Whether this CPU has AMX for bfloat16 and Linux lets this process use it.
 #pragma once
 #if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__)
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-// Asks Linux for the tiles' state, once for all threads of the process (Documentation/arch/x86/xstate.rst); a kernel that
-// does not know it refuses.
+// Requests permission for the tile state from Linux, for all threads of the process (Documentation/arch/x86/xstate.rst).
+// A kernel without AMX support refuses.
 inline bool has_amx() {
     constexpr unsigned bf16 = 1u << 22, tile = 1u << 24;
     constexpr long request_permission = 0x1023, tile_data = 18;

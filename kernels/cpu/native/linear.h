@@ -1,5 +1,5 @@
-// Matrix products with packed weights. Each output is one chain of multiply-adds along K, in order, in float: it depends
-// on its own row and column alone. Rows, columns and threads may be cut in any way.
+// Matrix products with packed weights. Batch invariance: each output element is one chain of float multiply-adds along
+// K, in order, whatever the tile. Rows and columns are divided among tiles and threads; K never is.
 #pragma once
 #include <algorithm>
 
@@ -20,10 +20,10 @@ void rows_of(Any...) = delete;
 
 namespace linear {
 
-constexpr int64_t BLOCK_K = 2048;  // of a panel that is used again while it is in the cache
+constexpr int64_t BLOCK_K = 2048;  // K-panel that stays in the cache for all rows of a task
 constexpr int64_t BLOCK_ROWS = 192;
 
-// Rows `ids` of a packed weight, as they were before: the embedding of tokens from a tied output head.
+// Unpacks rows `ids` of a packed weight: embedding lookup in a tied output head.
 template <class T>
 void unpack_rows(const T* packed, int64_t k, const int64_t* ids, int64_t count, T* out) {
     constexpr int step = simd::STEP<T>;
@@ -35,11 +35,11 @@ void unpack_rows(const T* packed, int64_t k, const int64_t* ids, int64_t count, 
     });
 }
 
-// What sixteen columns are in a product with a T.
+// The vector type of sixteen columns in a product with T.
 template <class T>
 using Operand = decltype(simd::columns(static_cast<const T*>(nullptr)));
 
-// Walks along a panel: each call gives the operands of one step.
+// Iterates over a panel: each call loads the operands of one K-step.
 template <class T>
 struct Packed {
     const T* at;
@@ -50,7 +50,7 @@ struct Packed {
     }
 };
 
-// sums [ROWS][PANEL] += x [ROWS, k] times a part of a panel, `k` elements long; `weights` walks along it.
+// sums [ROWS][PANEL] += x [ROWS, k] times `k` elements of a panel; `weights` iterates over them.
 template <int ROWS, class T, class Weights>
 void tile(const T* x, int64_t x_stride, Weights weights, int64_t k, float* sums) {
     constexpr int step = simd::STEP<T>, vectors = simd::TILE_VECTORS;
@@ -69,7 +69,7 @@ void tile(const T* x, int64_t x_stride, Weights weights, int64_t k, float* sums)
         for (int v = 0; v < vectors; ++v) simd::store(sums + row * PANEL + v * simd::LANES, sum[row][v]);
 }
 
-// The same for `rows` in [1, ROWS].
+// `tile` for `rows` in [1, ROWS].
 template <int ROWS, class T, class Weights>
 void tile_of(int64_t rows, const T* x, int64_t x_stride, Weights weights, int64_t k, float* sums) {
     if constexpr (ROWS > 1)
@@ -77,7 +77,7 @@ void tile_of(int64_t rows, const T* x, int64_t x_stride, Weights weights, int64_
     tile<ROWS>(x, x_stride, weights, k, sums);
 }
 
-// sums [rows][PANEL] += x [rows, length] times a part of a panel.
+// sums [rows][PANEL] += x [rows, length] times `length` elements of a panel.
 template <class T, class Weights>
 void rows_of(const T* x, int64_t x_stride, int64_t rows, Weights weights, int64_t length, float* sums) {
     if constexpr (amx::MULTIPLIES<T>) {
@@ -95,7 +95,7 @@ void store_row(const float* sums, int64_t columns, Out* out) {
         simd::store_first(out + at, simd::load(sums + at), int(std::min<int64_t>(simd::LANES, columns - at)));
 }
 
-// out [rows, n] = x [rows, k] times the transpose of weight [n, k], which is packed. Strides in elements.
+// out [rows, n] = x [rows, k] @ weight [n, k].T, the weight packed. Strides in elements.
 template <class T, class Out>
 void product(const T* x, int64_t x_stride, int64_t rows, const T* packed, int64_t n, int64_t k, Out* out,
              int64_t out_stride) {

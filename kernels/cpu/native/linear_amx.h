@@ -1,5 +1,5 @@
-// Products of bfloat16 by AMX, for a panel of linear.h: its layout, [k / 2][64 columns][2], is what four tiles beside each
-// other read. An output's chain goes along K in steps of 32, whatever the number of rows: a tile's rows never meet.
+// bfloat16 products by AMX for linear.h. A panel, [k / 2][64 columns][2], is the layout of four adjacent weight tiles.
+// Batch invariance: an output sums along K in steps of 32 for any number of rows; the rows of a tile are independent.
 #pragma once
 #include <algorithm>
 #include <type_traits>
@@ -20,9 +20,9 @@ constexpr int64_t STEP = tiles::BYTES / int64_t(sizeof(bfloat16));  // elements 
 constexpr int64_t PANEL_STRIDE = 2 * COLUMNS * sizeof(bfloat16);    // of pairs, in bytes
 constexpr int64_t SUMS_STRIDE = COLUMNS * sizeof(float);
 constexpr int64_t LINE = 64 / sizeof(bfloat16);  // of the cache
-constexpr int64_t AHEAD = 2 * STEP * COLUMNS;  // elements of the panel that are fetched before they are read
+constexpr int64_t AHEAD = 2 * STEP * COLUMNS;  // prefetch distance in elements of the panel
 
-// Tiles 0 to 3 hold sums: HEIGHT tiles of rows by 4 / HEIGHT of columns; 4 and 5 rows of x; 6 and 7 weights.
+// Tiles 0 to 3 hold sums: HEIGHT row tiles by 4 / HEIGHT column tiles; 4 and 5 hold rows of x; 6 and 7 weights.
 template <int HEIGHT>
 tiles::Shapes shapes_for(int64_t rows) {
     tiles::Shapes shapes;
@@ -55,12 +55,12 @@ inline void step(const bfloat16* x, int64_t x_stride, const bfloat16* panel) {
     }
 }
 
-// What is left of K behind the last whole step, with zeros up to a whole one.
+// The last partial K-step, zero-padded to a whole one.
 struct Rest {
     bfloat16 x[2 * tiles::ROWS * STEP] = {}, panel[STEP * COLUMNS] = {};
 };
 
-// The sums of a panel's columns from `column` on, which fill 4 / HEIGHT tiles, for up to 16 * HEIGHT rows.
+// The sums of 4 / HEIGHT column tiles, from `column` on, for up to 16 * HEIGHT rows.
 template <int HEIGHT>
 void strip(const bfloat16* x, int64_t x_stride, int64_t rows, const bfloat16* panel, int column, int64_t length,
            float* sums) {
@@ -74,7 +74,7 @@ void strip(const bfloat16* x, int64_t x_stride, int64_t rows, const bfloat16* pa
     int64_t at = 0;
     for (; at + STEP <= length; at += STEP) {
         const bfloat16* const weights = panel + at * COLUMNS;
-        if constexpr (HEIGHT == 1)  // more rows find the panel in the cache
+        if constexpr (HEIGHT == 1)  // with more rows the panel is in the cache already
             for (int64_t i = 0; i < STEP * COLUMNS; i += LINE) simd::prefetch(weights + AHEAD + i);
         step<HEIGHT>(x + at, x_stride * sizeof(bfloat16), weights + 2 * column);
     }
@@ -91,7 +91,8 @@ void strip(const bfloat16* x, int64_t x_stride, int64_t rows, const bfloat16* pa
     tiles::store<3>(place[3], SUMS_STRIDE);
 }
 
-// sums [rows][64] += x [rows, length] times a part of a panel; x_stride in elements. Few rows fill tiles of so many rows.
+// sums [rows][64] += x [rows, length] times `length` elements of a panel; x_stride in elements. Tiles are configured with
+// the actual number of rows.
 inline void rows_of(const bfloat16* x, int64_t x_stride, int64_t rows, const bfloat16* panel, int64_t length,
                     float* sums) {
     for (int64_t row = 0, shaped = 0; row < rows; row += 2 * tiles::ROWS) {

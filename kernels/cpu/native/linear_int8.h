@@ -1,5 +1,5 @@
-// Matrix products with weights of eight bits: symmetric, one scale for each output. A weight is widened to the type of
-// the activations, which loses nothing, and goes through the chain of linear.h; the sum is scaled once, at the end.
+// Matrix products with int8 weights, symmetric, one scale per output column. A weight is converted to the activations'
+// dtype, which is exact, and summed as in linear.h, so batch invariance holds; the sum is scaled once, at the end.
 #pragma once
 #include <cmath>
 
@@ -8,10 +8,10 @@
 namespace linear {
 
 constexpr float INT8_LARGEST = 127;
-constexpr int64_t DIRECT_ROWS = 12;  // up to which weights are widened in registers, again for each tile of rows
-constexpr int64_t WIDE_K = 512;      // of a panel that is widened at once for more rows
+constexpr int64_t DIRECT_ROWS = 12;  // up to so many rows, weights are widened in registers, again for each row tile
+constexpr int64_t WIDE_K = 512;      // K-panel that is widened once for all rows, if there are more
 
-// Where element `at` of a column lies in a packed weight: [panels][k / STEP] of PANEL * STEP bytes, in simd::place's order.
+// Index of element `at` of a column in a packed weight: [panels][k / STEP] of PANEL * STEP bytes, in simd::place's order.
 template <class T>
 int64_t place(int64_t column, int64_t at, int64_t k) {
     constexpr int step = simd::STEP<T>, lanes = simd::LANES * simd::WIDENED<T>;
@@ -20,7 +20,7 @@ int64_t place(int64_t column, int64_t at, int64_t k) {
            simd::place<T>(int(inside % lanes / simd::LANES), int(inside % simd::LANES), int(at % step));
 }
 
-// The largest magnitude in a row; not a number, or infinite, where one of its elements is.
+// The largest magnitude in a row; not finite if one of its elements is not.
 template <class T>
 float magnitude(const T* row, int64_t k) {
     simd::Floats largest = simd::zero(), wrong = simd::zero();
@@ -32,9 +32,9 @@ float magnitude(const T* row, int64_t k) {
     return simd::largest(largest) + simd::sum(wrong);
 }
 
-// Rows [first, first + count) of a weight, at `rows` [count, k], into the whole of it, which was zeros: packed as place()
-// says, and scales [panels * PANEL], so that weight = packed * scale to half a scale. A row with an element that is not
-// finite gets a scale that is not a number, and zeros.
+// Quantises rows [first, first + count) of a weight, at `rows` [count, k], into `packed` (zeroed, indexed by place()) and
+// scales [panels * PANEL]. weight = packed * scale with an error of at most scale / 2. A row with an element that is not
+// finite gets zeros and a scale that is not finite.
 template <class T>
 void quantise(const T* rows, int64_t first, int64_t count, int64_t k, int8_t* packed, float* scales) {
     constexpr int step = simd::STEP<T>;
@@ -57,7 +57,7 @@ void quantise(const T* rows, int64_t first, int64_t count, int64_t k, int8_t* pa
     });
 }
 
-// Rows `ids` of a weight, as near as eight bits come to what it was: the embedding of tokens from a tied output head.
+// Dequantises rows `ids` of a weight: embedding lookup in a tied output head.
 template <class T>
 void dequantised_rows(const int8_t* packed, const float* scales, int64_t k, const int64_t* ids, int64_t count, T* out) {
     Pool::instance().run(count, [=](int64_t index, int) {
@@ -66,7 +66,7 @@ void dequantised_rows(const int8_t* packed, const float* scales, int64_t k, cons
     });
 }
 
-// Walks along a panel, widening as it goes.
+// Iterates over an int8 panel: each call loads and widens the operands of one K-step.
 template <class T>
 struct PackedInt8 {
     const int8_t* at;
@@ -77,7 +77,7 @@ struct PackedInt8 {
     }
 };
 
-// Walks along operands that were widened before; meanwhile fetches from `ahead` what is to be widened next.
+// Iterates over operands that are already widened; prefetches from `ahead` the int8 weights to widen next.
 template <class T>
 struct Widened {
     const Operand<T>* at;
@@ -105,7 +105,7 @@ void panel_sums(const T* x, int64_t x_stride, int64_t rows, const int8_t* panel,
     }
 }
 
-// As product() in linear.h; a sum becomes a result by its column's scale.
+// product() of linear.h with int8 weights; each sum is multiplied by its column's scale.
 template <class T, class Out>
 void product_int8(const T* x, int64_t x_stride, int64_t rows, const int8_t* packed, const float* scales, int64_t n,
                   int64_t k, Out* out, int64_t out_stride) {

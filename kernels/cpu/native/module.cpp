@@ -1,4 +1,4 @@
-// The kernels as a Python module. Tensors come as addresses: kernels/cpu/ops.py, the only caller, has checked them.
+// The Python module of the kernels. Tensors are passed as addresses; the callers in kernels/cpu have checked them.
 #include <pybind11/pybind11.h>
 
 #include <stdexcept>
@@ -17,7 +17,7 @@ T* at(Address address) {
     return reinterpret_cast<T*>(address);
 }
 
-// Calls `work` with a value of the type that the name stands for.
+// Calls `work` with a value of the named element type: f float, b bfloat16, h float16.
 template <class F>
 void with_type(char name, F&& work) {
     switch (name) {

@@ -1,4 +1,4 @@
-// A weight as Python hands it over (kernels/cpu/matrix.py), in whichever layout.
+// A weight as Python passes it (kernels/cpu/matrix.py): packed in the activations' dtype, or int8.
 #pragma once
 #include "linear_int8.h"
 
@@ -6,7 +6,7 @@ namespace linear {
 
 struct Matrix {
     int64_t n, k;
-    int64_t packed, scales;  // addresses; scales: 0 for weights as they are
+    int64_t packed, scales;  // addresses; scales 0: not quantised
 
     bool is_int8() const { return scales != 0; }
     const float* scale() const { return reinterpret_cast<const float*>(scales); }
@@ -16,7 +16,7 @@ struct Matrix {
     }
 };
 
-// out [rows, n] = x [rows, k], whose rows are `x_stride` elements apart, times the transpose of the weight [n, k].
+// out [rows, n] = x [rows, k] @ weight [n, k].T; rows of x are `x_stride` elements apart.
 template <class T, class Out>
 void multiply(const T* x, int64_t x_stride, int64_t rows, const Matrix& matrix, Out* out) {
     if (matrix.is_int8())
@@ -25,7 +25,7 @@ void multiply(const T* x, int64_t x_stride, int64_t rows, const Matrix& matrix, 
         product(x, x_stride, rows, matrix.weights<T>(), matrix.n, matrix.k, out, matrix.n);
 }
 
-// Rows `ids` of the weight: the embedding of tokens from a tied output head.
+// Rows `ids` of the weight: embedding lookup in a tied output head.
 template <class T>
 void rows_of(const Matrix& matrix, const int64_t* ids, int64_t count, T* out) {
     if (matrix.is_int8())

@@ -1,4 +1,4 @@
-// From a weight's rows, as a checkpoint has them, to the panels that products read from end to end.
+// Packs a row-major weight into panels of columns, which matrix products read sequentially.
 #pragma once
 #include <algorithm>
 
@@ -6,12 +6,12 @@
 
 namespace linear {
 
-constexpr int PANEL = simd::TILE_VECTORS * simd::LANES;  // columns that lie together in a packed weight
+constexpr int PANEL = simd::TILE_VECTORS * simd::LANES;  // output columns per panel of a packed weight
 
 inline int64_t panels(int64_t columns) { return (columns + PANEL - 1) / PANEL; }
 
-// Sixteen rows of [rows, k] become sixteen columns of a panel, [k / STEP][PANEL][STEP]. They are walked along together:
-// so many streams the processor can fetch ahead, and all of a panel's would be too many.
+// Writes up to sixteen rows of [rows, k] as columns of a panel, [k / STEP][PANEL][STEP]. Sixteen rows are read in
+// parallel because the hardware prefetcher can follow that many streams, but not a whole panel's.
 template <class T>
 void pack_rows(const T* rows, int64_t count, int64_t k, T* out) {
     constexpr int step = simd::STEP<T>, lanes = simd::LANES;
@@ -25,15 +25,15 @@ void pack_rows(const T* rows, int64_t count, int64_t k, T* out) {
     for (; at < whole; at += step)
         for (int64_t row = 0; row < count; ++row)
             std::memcpy(static_cast<void*>(out + at * PANEL + row * step), rows + row * k + at, step * sizeof(T));
-    for (; at < k; ++at)  // half of a pair, whose other half is zero
+    for (; at < k; ++at)  // odd k: the second element of the last pair is zero
         for (int64_t row = 0; row < count; ++row) {
             out[whole * PANEL + row * step] = rows[row * k + at];
             out[whole * PANEL + row * step + 1] = T{};
         }
 }
 
-// Rows [first, first + count) of a weight [n, k], at `rows` row-major, into the whole of it, packed:
-// [panels][k / STEP, rounded up][PANEL][STEP], which is aligned to 64 bytes. What is beyond n and k is zeros.
+// Packs rows [first, first + count) of a weight [n, k], row-major at `rows`, into `packed`, the whole weight:
+// [panels][k / STEP, rounded up][PANEL][STEP], aligned to 64 bytes, zero-padded beyond n and k.
 template <class T>
 void pack(const T* rows, int64_t first, int64_t count, int64_t n, int64_t k, T* packed) {
     constexpr int step = simd::STEP<T>, lanes = simd::LANES;

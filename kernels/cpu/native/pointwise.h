@@ -1,4 +1,5 @@
-// What works on one row at a time: norms, rotary embedding with the write of keys and values, gated activation.
+// Operations on one row at a time: norms, rotary embedding with the KV cache write, gated activation. Batch-invariant:
+// each row is reduced by one thread in a fixed order.
 #pragma once
 #include <cmath>
 
@@ -9,7 +10,7 @@ namespace pointwise {
 
 constexpr int64_t ROWS_PER_TASK = 8;
 
-// work(first, last) for some rows at a time.
+// Calls work(first, last) for chunks of rows, in parallel.
 template <class F>
 void each_rows(int64_t rows, F&& work) {
     Pool::instance().run((rows + ROWS_PER_TASK - 1) / ROWS_PER_TASK, [&](int64_t task, int) {
@@ -24,13 +25,13 @@ void each_row(int64_t rows, F&& work) {
     });
 }
 
-// work(at, count) for each vector of `size` elements: `count` of them, from `at` on.
+// Calls work(at, count) for each vector of `size` elements; `count` is smaller than LANES only in the last one.
 template <class F>
 void each_vector(int64_t size, F&& work) {
     for (int64_t at = 0; at < size; at += simd::LANES) work(at, int(std::min<int64_t>(simd::LANES, size - at)));
 }
 
-// 1 / root of the mean square of `size` floats.
+// 1 / sqrt(mean square of `size` floats + eps).
 inline float inverse_rms(const float* x, int64_t size, float eps) {
     simd::Floats squares = simd::zero();
     each_vector(size, [&](int64_t at, int count) {
@@ -40,7 +41,7 @@ inline float inverse_rms(const float* x, int64_t size, float eps) {
     return 1.0f / std::sqrt(simd::sum(squares) / float(size) + eps);
 }
 
-// x * scale * weight, of `size` floats.
+// out = x * scale * weight, `size` elements.
 template <class T, class Out>
 void scale_by(const float* x, float scale, const T* weight, int64_t size, Out* out) {
     const simd::Floats factor = simd::broadcast(scale);
@@ -50,7 +51,7 @@ void scale_by(const float* x, float scale, const T* weight, int64_t size, Out* o
     });
 }
 
-// out = norm of x, or of x + residual, which goes to `total` (rounded first) where there is one. All [rows, size].
+// out = RMS norm of x; with a residual, total = x + residual (rounded to T) and out = norm of total. All [rows, size].
 template <class T>
 void rms_norm(const T* x, int64_t x_stride, const T* residual, const T* weight, float eps, int64_t rows, int64_t size,
               T* out, T* total) {
@@ -70,7 +71,7 @@ void rms_norm(const T* x, int64_t x_stride, const T* residual, const T* weight, 
     });
 }
 
-// silu(gate) * up, of gate_up [rows, 2 * size] -> out [rows, size].
+// out [rows, size] = silu(gate) * up, with gate_up [rows, 2 * size].
 template <class T>
 void silu_mul(const T* gate_up, int64_t rows, int64_t size, T* out) {
     each_row(rows, [=](int64_t row) {
@@ -89,7 +90,7 @@ void narrow_all(const float* x, int64_t size, T* out) {
     each_vector(size, [=](int64_t at, int count) { simd::store_first(out + at, simd::load_first(x + at, count), count); });
 }
 
-// One head of one token: norm (where `weight` is given), then rotary embedding in the half-split form; in float.
+// One head of one token: RMS norm (if `weight` is not null), then rotary embedding in the half-split form; in float.
 template <class T>
 void norm_rope(const T* x, const T* weight, float eps, const float* cos_sin, int64_t head_dim, float* out) {
     const int64_t half = head_dim / 2;
@@ -106,8 +107,8 @@ void norm_rope(const T* x, const T* weight, float eps, const float* cos_sin, int
     });
 }
 
-// qkv [tokens, heads + 2 * kv_heads, head_dim]: queries go to `query` [tokens, heads, head_dim], keys and values to
-// their places in the cache: head by head, for tokens that follow each other share the lines of their block.
+// Splits qkv [tokens, heads + 2 * kv_heads, head_dim]: writes queries to `query` [tokens, heads, head_dim], keys and
+// values to their cache slots. The cache is written head by head, because consecutive tokens of a block share cache lines.
 template <class T>
 void rope_and_write(const T* qkv, int64_t tokens, int64_t heads, const T* query_norm, const T* key_norm, float eps,
                     const float* cos_sin, const int64_t* positions, const int64_t* slots, Cache<T> cache, T* query) {

@@ -1,6 +1,6 @@
-// The threads that share the kernels' work. A kernel hands out numbered tasks; which thread takes which never shows in a
-// result. Who has nothing to do spins for a moment, because what it waits for is mostly microseconds away, and then
-// sleeps: a core that falls idle takes over a thread that another process has pushed off its own.
+// The thread pool of the kernels. A kernel runs as numbered tasks; no result depends on which thread runs a task. An idle
+// thread spins for SPIN, because the next kernel mostly starts within microseconds, and then sleeps, so that its core
+// can run a thread that another process has preempted.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -18,13 +18,13 @@
 class Pool {
 public:
     static Pool& instance() {
-        static Pool* pool = new Pool;  // never destroyed: helpers may still sleep when the process ends
+        static Pool* pool = new Pool;  // never destroyed: helper threads may still sleep when the process ends
         return *pool;
     }
 
     int num_threads() const { return int(helpers_.size()) + 1; }
 
-    // Not while a kernel runs.
+    // Must not be called while a kernel runs.
     void set_num_threads(int count) {
         stop_helpers();
         tasks_.set_num_threads(count);
@@ -32,10 +32,10 @@ public:
             helpers_.emplace_back([this, index, round = round_.load()] { help(index, round); });
     }
 
-    // Time spent in run() by its caller.
+    // Total wall time of all calls of run().
     int64_t nanoseconds() const { return nanoseconds_; }
 
-    // Calls work(task, thread) for each task in [0, count); returns when all are done. For one caller at a time.
+    // Calls work(task, thread) for each task in [0, count); returns when all are done. One caller at a time.
     template <class F>
     void run(int64_t count, F&& work) {
         const auto began = std::chrono::steady_clock::now();
@@ -57,17 +57,17 @@ private:
         work_ = &shared;
         tasks_.deal(count);
         inside_.store(OPEN);
-        round_.fetch_add(1);  // before the look at who sleeps, in every thread's eyes
+        round_.fetch_add(1);  // sequentially consistent: visible before asleep_ is read
         if (asleep_.load() > 0) round_.notify_all();
         take(0);
-        inside_.fetch_and(~OPEN);  // who has not come in by now need not: nothing is left
+        inside_.fetch_and(~OPEN);  // late helpers stay out: no task is left
         if (spin([&] { return inside_.load() == 0; })) return;
         waits_.store(true);
         for (int left; (left = inside_.load()) > 0;) inside_.wait(left);
         waits_.store(false);
     }
 
-    // Until `done` or until the moment is over; whether it is done.
+    // Spins until `done` or for SPIN; returns whether it is done.
     template <class F>
     static bool spin(F&& done) {
         const auto until = std::chrono::steady_clock::now() + SPIN;
@@ -121,8 +121,8 @@ private:
     Tasks tasks_;
     int64_t nanoseconds_ = 0;
     std::atomic<bool> stopping_{false};
-    std::atomic<int> inside_{0};  // helpers that work on the kernel, and whether more may come in
-    std::atomic<int> asleep_{0};
-    std::atomic<bool> waits_{false};  // the caller of run(), asleep until `inside_` is 0
-    std::atomic<uint32_t> round_{0};
+    std::atomic<int> inside_{0};  // number of helpers in the kernel, plus OPEN while more may enter
+    std::atomic<int> asleep_{0};  // number of sleeping helpers
+    std::atomic<bool> waits_{false};  // the caller of run() sleeps until `inside_` is 0
+    std::atomic<uint32_t> round_{0};  // number of the current kernel
 };

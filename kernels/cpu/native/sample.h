@@ -1,5 +1,5 @@
-// One token of each row of logits: the largest, or one drawn by the Gumbel trick. Meaning: kernels/sampling.py. All is
-// plain double arithmetic in a fixed order, without fused operations: every instruction set draws the same token.
+// Samples one token per row of logits: greedy, or by Gumbel-max. Twin: kernels/sampling.py. Plain double arithmetic in a
+// fixed order per row, without fused multiply-add: batch-invariant, and every instruction set draws the same token.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -9,7 +9,7 @@
 
 namespace sample {
 
-// As kernels/interface.py has it; a temperature of 0 takes the largest.
+// DRAW in kernels/interface.py. Temperature 0 is greedy.
 struct Draw {
     double temperature, top_p, min_p;
     int64_t top_k;
@@ -18,12 +18,12 @@ struct Draw {
 };
 
 struct Candidate {
-    double score;  // a logit, over the temperature in the end
+    double score;  // first the logit, then logit / temperature
     int64_t id;
 };
 
 // Natural logarithm of a positive normal number to within one unit in the last place: fdlibm's __ieee754_log without its
-// branches (https://netlib.org/fdlibm/e_log.c), so that compilers make vectors of it.
+// branches (https://netlib.org/fdlibm/e_log.c), so that compilers can vectorise it.
 inline double log(double x) {
     uint64_t bits;
     std::memcpy(&bits, &x, sizeof bits);
@@ -61,7 +61,7 @@ inline double exp(double x) {
     return x < -700.0 ? 0.0 : sum * power;
 }
 
-constexpr int LANES = 16;  // counters that are worked on together
+constexpr int LANES = 16;  // Philox counters computed together
 
 // Four words for each of the counters first, first + 1, ...: Philox4x32-10, as in kernels/philox.py.
 template <int COUNT>
@@ -85,7 +85,7 @@ inline void philox(const Draw& draw, uint32_t first, uint32_t (&words)[4][COUNT]
 
 inline double gumbel(uint32_t word) { return -log(-log((double(word) + 0.5) * 0x1p-32)); }
 
-// The first of the largest.
+// Argmax; the lowest id of equal logits.
 inline int64_t largest(const float* logits, int64_t vocab) {
     simd::Floats top = simd::broadcast(-std::numeric_limits<float>::infinity());
     int64_t at = 0;
@@ -93,10 +93,10 @@ inline int64_t largest(const float* logits, int64_t vocab) {
     float best = simd::largest(top);
     for (; at < vocab; ++at) best = std::max(best, logits[at]);
     const int64_t found = std::find(logits, logits + vocab, best) - logits;
-    return found < vocab ? found : 0;  // nothing is largest among what is no number
+    return found < vocab ? found : 0;  // only NaN: no maximum is found
 }
 
-// The largest of score plus noise, of all of the vocabulary.
+// Argmax of score plus noise over the whole vocabulary.
 inline int64_t draw_from_all(const Draw& draw, const float* logits, int64_t vocab) {
     constexpr int count = 4 * LANES;
     double best[count], scores[count], noise[4][LANES];
@@ -125,7 +125,7 @@ inline int64_t draw_from_all(const Draw& draw, const float* logits, int64_t voca
 
 inline bool before(const Candidate& a, const Candidate& b) { return a.score > b.score || (a.score == b.score && a.id < b.id); }
 
-// Those whose logit is at least `floor`, or above it, in order of their ids; work(id) may move it.
+// Calls work(id) for each logit >= `floor`, in order of ids; work may raise `floor`.
 template <class F>
 void each_above(const float* logits, int64_t vocab, const float& floor, F&& work) {
     for (int64_t begin = 0; begin < vocab; begin += simd::LANES) {
@@ -136,10 +136,10 @@ void each_above(const float* logits, int64_t vocab, const float& floor, F&& work
     }
 }
 
-// The `count` largest; of equal ones the lowest ids.
+// Top-k: the `count` largest logits; of equal ones the lowest ids.
 inline void take_largest(const float* logits, int64_t vocab, int64_t count, std::vector<Candidate>& kept) {
     float floor = -std::numeric_limits<float>::infinity();
-    each_above(logits, vocab, floor, [&](int64_t id) {  // `kept` is a heap with the last of them on top
+    each_above(logits, vocab, floor, [&](int64_t id) {  // `kept` is a heap with its last candidate on top
         if (int64_t(kept.size()) == count) {
             if (!before({logits[id], id}, kept.front())) return;
             std::pop_heap(kept.begin(), kept.end(), before);
@@ -151,7 +151,7 @@ inline void take_largest(const float* logits, int64_t vocab, int64_t count, std:
     });
 }
 
-// The sum of e^(score - top) of all of the vocabulary.
+// The sum of e^(score - top) over the whole vocabulary.
 inline double mass_of(const Draw& draw, const float* logits, int64_t vocab, double top) {
     double sums[LANES] = {};
     int64_t at = 0;
@@ -163,7 +163,7 @@ inline double mass_of(const Draw& draw, const float* logits, int64_t vocab, doub
     return sum;
 }
 
-// Those that min-p, then top-k, then top-p leave.
+// The candidates that remain after min-p, top-k and top-p.
 inline void take_likely(const Draw& draw, const float* logits, int64_t vocab, std::vector<Candidate>& kept) {
     const bool top_k = draw.top_k > 0 && draw.top_k < vocab;
     const double top = double(logits[largest(logits, vocab)]) / draw.temperature;
@@ -175,7 +175,7 @@ inline void take_likely(const Draw& draw, const float* logits, int64_t vocab, st
     } else {
         double floor = least;
         if (draw.min_p <= 0.0) {
-            // Whoever has less than an equal share of what top-p leaves out comes after all that it keeps.
+            // A token with less than (1 - top_p) / vocab of the mass comes after all tokens that top-p keeps.
             total = mass_of(draw, logits, vocab, top);
             floor = top + std::log((1.0 - draw.top_p) * total / double(vocab));
         }
@@ -213,7 +213,7 @@ inline bool all_finite(const float* x, int64_t count) {
     return bad == 0;
 }
 
-// As in kernels/sampling.py.
+// logits, raw [rows, vocab] -> ids, healthy [rows]; undefined ids are 0. Twin: sampling.draw.
 inline void draw(const float* logits, const float* raw, int64_t rows, int64_t vocab, const Draw* draws, int64_t* ids,
                  bool* healthy) {
     Pool::instance().run(rows, [=](int64_t row, int) {

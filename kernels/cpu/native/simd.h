@@ -1,4 +1,4 @@
-// One vector of sixteen floats, whatever the machine; and what is made of it the same way everywhere.
+// A vector of sixteen floats on every instruction set, and the functions that are built from its operations.
 #pragma once
 #include <algorithm>
 
@@ -14,7 +14,7 @@ namespace simd {
 
 constexpr int LANES = 16;
 
-// Elements along K that one operand of a product holds.
+// Elements along K per lane of a product operand.
 template <class T>
 constexpr int STEP = 1;
 template <>
@@ -40,7 +40,7 @@ inline void store_first(T* p, const Floats& a, int count) {
 // Sum of all lanes, always in the same order.
 inline float sum(const Floats& a) {
 #if defined(__AVX512F__)
-    return _mm512_reduce_add_ps(a);  // in the order that stands below
+    return _mm512_reduce_add_ps(a);  // same order as below
 #else
     float lanes[LANES];
     store(lanes, a);
@@ -50,7 +50,7 @@ inline float sum(const Floats& a) {
 #endif
 }
 
-// Of numbers; with others among them it may be any.
+// The largest lane; undefined if a lane is NaN.
 inline float largest(const Floats& a) {
 #if defined(__AVX512F__)
     return _mm512_reduce_max_ps(a);
@@ -61,8 +61,8 @@ inline float largest(const Floats& a) {
 #endif
 }
 
-// e^x to about one unit in the last place; 0 below -87 (and for -inf), e^88 above 88; what is not a number
-// stays so. The polynomial is that of Cephes' expf.
+// e^x to about one unit in the last place; 0 below -87 (and for -inf), e^88 above 88, NaN for NaN. The polynomial is that
+// of Cephes' expf.
 inline Floats exp(const Floats& x) {
     constexpr float least = -87.0f;
     const Floats bounded = min(broadcast(88.0f), max(broadcast(least), x));

@@ -1,4 +1,4 @@
-// Sixteen floats in two AVX2 registers; bfloat16 products as two multiply-adds each.
+// Sixteen floats in two AVX2 registers; a bfloat16 product is two fused multiply-adds per pair.
 #pragma once
 #include <immintrin.h>
 
@@ -20,7 +20,7 @@ inline Floats add(Floats a, Floats b) { return {_mm256_add_ps(a.low, b.low), _mm
 inline Floats sub(Floats a, Floats b) { return {_mm256_sub_ps(a.low, b.low), _mm256_sub_ps(a.high, b.high)}; }
 inline Floats mul(Floats a, Floats b) { return {_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)}; }
 inline Floats div(Floats a, Floats b) { return {_mm256_div_ps(a.low, b.low), _mm256_div_ps(a.high, b.high)}; }
-// b where either is not a number
+// b if either is NaN
 inline Floats max(Floats a, Floats b) { return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)}; }
 inline Floats min(Floats a, Floats b) { return {_mm256_min_ps(a.low, b.low), _mm256_min_ps(a.high, b.high)}; }
 inline Floats fma(Floats a, Floats b, Floats c) {
@@ -85,7 +85,7 @@ inline Pairs columns(const bfloat16* p) {
     return {{_mm256_castsi256_ps(_mm256_slli_epi32(low, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(high, 16))},
             {_mm256_castsi256_ps(_mm256_and_si256(low, upper)), _mm256_castsi256_ps(_mm256_and_si256(high, upper))}};
 }
-// Whole numbers of eight bits, as operands: place() says where element `part` of a column lies among its vector's bytes.
+// int8 operands: place() is the byte index, within its vector, of element `part` of a column.
 template <class T>
 constexpr int WIDENED = 1;
 template <class T>
@@ -108,7 +108,7 @@ inline Pairs even(Pairs a) { return {a.even, zero()}; }
 inline Floats mac(Floats sum, Floats a, Floats b) { return fma(a, b, sum); }
 inline Floats mac(Floats sum, Pairs a, Pairs b) { return fma(a.odd, b.odd, fma(a.even, b.even, sum)); }
 
-// As in simd_avx512.h.
+// See simd_avx512.h.
 template <class T>
 inline void transpose(const T* in, int64_t in_stride, T* out, int64_t out_stride) {
     constexpr int size = 4 / sizeof(T);

@@ -7,8 +7,8 @@
 namespace simd {
 
 constexpr const char* NAME = "avx512bf16";
-constexpr int TILE_ROWS = 6;     // rows of a matrix product that are computed together
-constexpr int TILE_VECTORS = 4;  // vectors of columns beside each other
+constexpr int TILE_ROWS = 6;     // rows of a register tile of a matrix product
+constexpr int TILE_VECTORS = 4;  // column vectors of a register tile
 
 using Floats = __m512;
 
@@ -18,7 +18,7 @@ inline Floats add(Floats a, Floats b) { return _mm512_add_ps(a, b); }
 inline Floats sub(Floats a, Floats b) { return _mm512_sub_ps(a, b); }
 inline Floats mul(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
 inline Floats div(Floats a, Floats b) { return _mm512_div_ps(a, b); }
-// b where either is not a number
+// b if either is NaN
 inline Floats max(Floats a, Floats b) { return _mm512_max_ps(a, b); }
 inline Floats min(Floats a, Floats b) { return _mm512_min_ps(a, b); }
 inline Floats fma(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
@@ -53,15 +53,15 @@ inline void store(float16* p, Floats a) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
 }
 
-// Operands of a product along K: a vector of 16 columns against one row's element, or pair of elements.
+// Operands of a K-step: a vector of 16 columns, and one row's element or pair of elements.
 struct Pairs {
     __m512i bits;
 };
 inline Floats columns(const float* p) { return load(p); }
 inline Floats columns(const float16* p) { return load(p); }
 inline Pairs columns(const bfloat16* p) { return {_mm512_loadu_si512(p)}; }
-// Whole numbers of eight bits, as operands. Those of a pair's type are widened two vectors at a time: place() says where
-// element `part` of a column lies among the bytes of its vectors, so that the halves of what is looked up fall into place.
+// int8 operands. For bfloat16, two vectors are widened at a time: place() is the byte index, within these two vectors, of
+// element `part` of a column, such that unpacklo and unpackhi of the table lookups give the two operands.
 template <class T>
 constexpr int WIDENED = 1;
 template <>
@@ -77,7 +77,7 @@ constexpr int place<bfloat16>(int vector, int column, int part) {
 inline void widen_int8(const int8_t* p, Floats* out) {
     *out = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
 }
-// The bytes of the numbers 0 to 127 as bfloat16.
+// Lookup tables: the low and high bytes of 0 to 127 as bfloat16.
 struct Bfloat16Bytes {
     alignas(64) uint8_t low[128] = {}, high[128] = {};
     constexpr Bfloat16Bytes() {
@@ -115,8 +115,8 @@ inline Floats mac(Floats sum, Pairs a, Pairs b) {
     return _mm512_dpbf16_ps(sum, (__m512bh)a.bits, (__m512bh)b.bits);
 }
 
-// Sixteen rows of 64 bytes -> sixteen rows of what stood beneath each other, 4 bytes each. Strides in elements; `out` is
-// aligned to 64 bytes. The stores go past the caches: `drain` comes before another thread may read them.
+// Transposes a 16 x 16 matrix of 4-byte elements. Strides in elements of T; `out` is aligned to 64 bytes. The stores are
+// non-temporal: call `drain` before another thread reads them.
 template <class T>
 inline void transpose(const T* in, int64_t in_stride, T* out, int64_t out_stride) {
     const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);

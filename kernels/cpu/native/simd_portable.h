@@ -1,4 +1,4 @@
-// Sixteen floats as an array, for any machine that C++ compiles for. Multiplications and additions round one by one.
+// Sixteen floats as an array, for any CPU. Multiplication and addition round separately: fma is not fused.
 #pragma once
 #include <cmath>
 
@@ -37,7 +37,7 @@ inline Floats mul(const Floats& a, const Floats& b) {
 inline Floats div(const Floats& a, const Floats& b) {
     return each([&](int i) { return a.lane[i] / b.lane[i]; });
 }
-// b where either is not a number
+// b if either is NaN
 inline Floats max(const Floats& a, const Floats& b) {
     return each([&](int i) { return a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]; });
 }
@@ -79,7 +79,7 @@ inline Floats columns(const T* p) {
 inline Pairs columns(const bfloat16* p) {
     return {each([=](int i) { return widen(p[2 * i]); }), each([=](int i) { return widen(p[2 * i + 1]); })};
 }
-// Whole numbers of eight bits, as operands: place() says where element `part` of a column lies among its vector's bytes.
+// int8 operands: place() is the byte index, within its vector, of element `part` of a column.
 template <class T>
 constexpr int WIDENED = 1;
 template <class T>
@@ -105,7 +105,7 @@ inline Floats mac(const Floats& sum, const Pairs& a, const Pairs& b) {
     return fma(a.odd, b.odd, fma(a.even, b.even, sum));
 }
 
-// As in simd_avx512.h.
+// See simd_avx512.h.
 template <class T>
 inline void transpose(const T* in, int64_t in_stride, T* out, int64_t out_stride) {
     constexpr int size = 4 / sizeof(T);

@@ -1,4 +1,4 @@
-// All layers of a decoder in one call, so that no interpreter stands between two kernels. Twin: kernels/stack.py.
+// Runs all layers of a decoder in one call, without Python between kernels. Twin: kernels/stack.py.
 #pragma once
 #include "attention.h"
 #include "operand.h"
@@ -9,7 +9,7 @@ namespace stack {
 using Address = uintptr_t;
 using linear::Matrix;
 
-// As kernels/cpu/stack.py fills it in: eight bytes each.
+// The memory layout of _LAYER in kernels/cpu/stack.py.
 struct Layer {
     Address input_norm;
     Matrix qkv;
@@ -27,7 +27,7 @@ struct Step {
     int64_t table_stride;
     Address starts, lens;
     int64_t requests;
-    Address wanted;  // [num_wanted] int64: the tokens whose results are asked for
+    Address wanted;  // [num_wanted] int64: logits_indices, the tokens to return
     int64_t num_wanted;
 };
 
@@ -36,21 +36,21 @@ T* at(Address address) {
     return reinterpret_cast<T*>(address);
 }
 
-// What lives between two kernels, for as many tokens as there ever were. Kept from step to step: one caller at a time.
+// Activations between two kernels, sized for the largest step so far and kept between steps. One caller at a time.
 template <class T>
 struct Buffers {
     std::vector<T> normed, qkv, query, mixed, gate_up, activated;
 };
 
-// Rows `wanted` of x [.., size], to its beginning: they ascend.
+// Moves rows `wanted` (ascending) of x [.., size] to its beginning.
 template <class T>
 void gather(T* x, int64_t size, const int64_t* wanted, int64_t count) {
     for (int64_t row = 0; row < count; ++row)
         std::memmove(static_cast<void*>(x + row * size), x + wanted[row] * size, size * sizeof(T));
 }
 
-// hidden, residual [tokens, hidden size]: in, the embedding; out, in the first num_wanted rows, what the last layer adds,
-// and what it is to be added to.
+// hidden, residual [tokens, hidden size]. In: both hold the embeddings. Out: the first num_wanted rows hold the last
+// layer's output and its residual, which are still to be added.
 template <class T>
 void run(const Layer* layers, int64_t num_layers, const Step& step, T* hidden, T* residual) {
     static Buffers<T> buffers;
@@ -78,7 +78,7 @@ void run(const Layer* layers, int64_t num_layers, const Step& step, T* hidden, T
         attention::paged_attention(attention::Inputs<T>{
             query, cache, at<const int32_t>(step.tables), step.table_stride, at<const int32_t>(step.starts),
             at<const int32_t>(step.lens), step.requests, step.heads, float(step.scale), mixed});
-        if (index + 1 == num_layers) {  // from here on a token is for itself
+        if (index + 1 == num_layers) {  // after the last attention, only the returned tokens are computed
             rows = step.num_wanted;
             gather(mixed, width, at<const int64_t>(step.wanted), rows);
             gather(residual, size, at<const int64_t>(step.wanted), rows);

@@ -1,5 +1,5 @@
-// The tasks of one kernel among the threads: each begins with a run of neighbours, because memory that is read in one
-// piece comes faster than in turns, and who is done takes half of what another has left.
+// Work stealing among the threads of the pool. Each thread starts with a run of consecutive tasks, because sequential
+// memory reads are faster; a thread without tasks steals half of the longest remaining run.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -9,17 +9,17 @@ class Tasks {
 public:
     static constexpr int64_t NONE = -1;
 
-    // Not while a kernel runs.
+    // Must not be called while a kernel runs.
     void set_num_threads(int count) { runs_ = std::vector<Run>(count); }
 
-    // The tasks [0, count), before a kernel.
+    // Divides the tasks [0, count) among the threads, before a kernel.
     void deal(int64_t count) {
         const int64_t threads = int64_t(runs_.size());
         for (int64_t thread = 0; thread < threads; ++thread)
             runs_[thread].left.store(run(count * thread / threads, count * (thread + 1) / threads));
     }
 
-    // A task that nobody else gets, or NONE.
+    // Returns a task that no other thread gets, or NONE.
     int64_t take(int thread) {
         std::atomic<uint64_t>& own = runs_[thread].left;
         do {
@@ -40,7 +40,7 @@ private:
     static int64_t last(uint64_t run) { return int64_t(run >> 32); }
     static int64_t size(uint64_t run) { return last(run) - first(run); }
 
-    // The second half of the longest run, or all of it if that is one task; false where nothing is left.
+    // Steals the second half of the longest run, or a run's only task; false if no task is left.
     bool take_half(std::atomic<uint64_t>& own) {
         for (;;) {
             Run* longest = &runs_[0];

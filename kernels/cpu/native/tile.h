@@ -1,5 +1,5 @@
-// Where the keys and values of sixty-four positions of one request and KV head lie: in the paged cache, or gathered from
-// it where a block does not hold operands of products whole.
+// Addresses of the keys and values of 64 positions of one request and KV head: in the paged KV cache, or in a gathered
+// copy if block_size is not a multiple of a vector.
 #pragma once
 #include <algorithm>
 #include <vector>
@@ -15,21 +15,21 @@ template <class T>
 struct Tile {
     static constexpr int STEPS = TILE_KEYS / simd::STEP<T>;
 
-    const T* keys[TILE_VECTORS];  // of sixteen each: [head_dim / STEP] operands, `key_stride` elements apart
+    const T* keys[TILE_VECTORS];  // sixteen keys each: [head_dim / STEP] operands, `key_stride` elements apart
     int64_t key_stride;
-    const T* values[STEPS];  // of STEP keys each: [head_dim, STEP]
+    const T* values[STEPS];  // STEP keys each: [head_dim, STEP]
 };
 
 template <class T>
 class Tiles {
 public:
-    // `table`: the blocks of the request; `room` is kept from task to task.
+    // `table`: the request's block table. `room`: buffer for gathered copies, reused between tasks.
     Tiles(const Cache<T>& cache, const int32_t* table, int64_t kv_head, std::vector<T>& room)
         : cache_(cache), table_(table), kv_head_(kv_head), room_(room) {
         if (gathers()) room_.resize(2 * TILE_KEYS * cache_.head_dim);
     }
 
-    // The keys [begin, begin + 64), as far as they come before `end`: what stands for the others has no meaning.
+    // The keys [begin, begin + 64); those at or past `end` are undefined.
     Tile<T> at(int64_t begin, int64_t end) const {
         Tile<T> tile;
         tile.key_stride = (gathers() ? simd::LANES : cache_.block_size) * STEP;

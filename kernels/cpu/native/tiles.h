@@ -1,6 +1,6 @@
-// The eight tile registers of AMX, up to 16 rows of 64 bytes each: what they hold is set before they are used.
-// The operations are those of Intel's Software Developer's Manual (LDTILECFG, TILELOADD, TDPBF16PS): instructions in
-// tiles_amx.h, or the same in plain C++ in tiles_emulated.h, for machines that have none (tests alone build that).
+// The eight tile registers of AMX, up to 16 rows of 64 bytes each; their shapes are configured before use. Operations:
+// LDTILECFG, TILELOADD, TDPBF16PS of Intel's Software Developer's Manual. tiles_amx.h has the instructions;
+// tiles_emulated.h emulates them in C++ for CPUs without AMX (built by tests only).
 #pragma once
 #include <cstdint>
 
@@ -9,7 +9,7 @@ namespace tiles {
 constexpr int ROWS = 16;
 constexpr int BYTES = 64;  // of a row
 
-// As LDTILECFG reads it. A tile without rows is not used.
+// The 64-byte operand of LDTILECFG. A tile with 0 rows is unused.
 struct alignas(64) Shapes {
     uint8_t palette = 1, start_row = 0, reserved[14] = {};
     uint16_t row_bytes[16] = {};

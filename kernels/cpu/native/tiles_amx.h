@@ -1,5 +1,5 @@
-// AMX tiles by their instructions. Has not run on AMX hardware yet: all around it is tested with tiles_emulated.h.
-// Own assembly, for the compilers' intrinsics do not say that they read memory.
+// AMX tile instructions. Not yet run on AMX hardware: the code that uses them is tested with tiles_emulated.h.
+// Inline assembly, because the compilers' intrinsics do not declare that they read memory.
 #pragma once
 #include "tiles.h"
 

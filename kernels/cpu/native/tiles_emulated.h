@@ -1,5 +1,5 @@
-// AMX tiles in plain C++, operation by operation as Intel's manual has them, the order of the additions included (but not
-// that subnormal numbers count as zero). What an instruction would refuse ends the process.
+// AMX tiles in plain C++, after the pseudocode of Intel's manual, with the same order of additions. Subnormals are not
+// flushed to zero. An operand that the instruction would reject aborts the process.
 #pragma once
 #include <cstdio>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// The element types that tensors may have. Arithmetic is always in float; these are how numbers are stored.
+// Element types of tensors, for storage; arithmetic is always in float.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -49,9 +49,9 @@ inline void narrow(float value, float16* out) {
     if (magnitude > 0x7f800000) {
         result = 0x7e00;
     } else if (magnitude >= 0x477ff000) {
-        result = 0x7c00;  // rounds to more than the largest
+        result = 0x7c00;  // rounds to infinity
     } else if (magnitude < 0x38800000) {
-        // Adding 0.5 leaves the subnormal's bits, rounded, at the end of the mantissa.
+        // Adding 0.5 leaves the rounded subnormal in the low bits of the mantissa.
         result = to_bits(from_bits(magnitude) + 0.5f) - 0x3f000000;
     } else {
         result = (magnitude - 0x38000000 + 0xfff + (magnitude >> 13 & 1)) >> 13;

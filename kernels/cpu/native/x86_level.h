@@ -1,5 +1,5 @@
-// Which of the x86-64 levels this machine has, as the psABI defines them (https://gitlab.com/x86-psABIs/x86-64-ABI).
-// Compilers know features by name, but only the newest know the levels.
+// Tests for the x86-64 microarchitecture levels v3 and v4 of the psABI (https://gitlab.com/x86-psABIs/x86-64-ABI).
+// Older compilers know the features by name, but not the levels.
 #pragma once
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <cpuid.h>

@@ -1,4 +1,4 @@
-"""From a Hugging Face config.json to what the decoder needs. What the decoder cannot compute is refused by name."""
+"""Parses config.json (Hugging Face) into a DecoderConfig. Refuses settings the decoder lacks, by name."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class DecoderConfig:
 
 
 def _rope_theta(config: dict[str, Any]) -> float:
-    """transformers 5 writes `rope_parameters`, older versions `rope_theta` and `rope_scaling`."""
+    """Returns rope_theta: transformers 5 writes `rope_parameters`, older versions `rope_theta` and `rope_scaling`."""
     rope = _object(config, "rope_parameters")
     kind = rope.get("rope_type", "default")
     scaling = _object(config, "rope_scaling")
@@ -55,7 +55,7 @@ def _number(config: dict[str, Any], name: str, default: float) -> float:
 
 
 def _size(config: dict[str, Any], name: str, default: int | None = None) -> int:
-    """An integer above 0. Without a default, it has to be there."""
+    """Returns an integer above 0. Without a default, the setting is required."""
     value = config.get(name)
     if value is None and default is not None:
         return default
@@ -98,7 +98,7 @@ FAMILIES: dict[str, Callable[[dict[str, Any]], DecoderConfig]] = {"Qwen3ForCausa
 
 
 def decoder_config(config: dict[str, Any]) -> DecoderConfig:
-    """Raises ModelError for an architecture or a setting that the decoder does not compute."""
+    """Returns the configuration. Raises ModelError for an architecture or a setting that is not supported."""
     architectures = config.get("architectures") or []
     for name in architectures if isinstance(architectures, list) else []:
         if isinstance(name, str) and name in FAMILIES:

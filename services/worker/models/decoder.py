@@ -1,7 +1,7 @@
-"""The transformer decoder: pre-norm blocks of grouped-query attention over a paged cache and a gated MLP.
+"""The transformer decoder: pre-norm layers of grouped-query attention over a paged KV cache and a gated MLP.
 
-Owns the weights in the form that its kernels want. Knows nothing of requests: it gets T tokens, their positions, and
-where their KV belongs.
+Owns the weights in the layout of its kernels. It does not know requests: its inputs are tokens, positions and attention
+metadata.
 """
 
 import torch
@@ -21,7 +21,7 @@ class Decoder:
     def __init__(
         self, config: DecoderConfig, dtype: torch.dtype, device: torch.device, weights: Weights, ops: Ops
     ) -> None:
-        """Takes the weights (parameter_shapes) and copies them into matrices of the given type, one after the other."""
+        """Copies the weights (parameter_shapes), one at a time, into matrices of `dtype` on `device`."""
         self.config = config
         self.dtype = dtype
         self.device = device
@@ -29,7 +29,7 @@ class Decoder:
         if config.tie_word_embeddings:
             self._embedding = self._head = self._matrix(weights, EMBEDDING)
         else:
-            # Of an embedding of its own only rows are taken: it stays as it is.
+            # An untied embedding is only looked up, never multiplied: it is not packed.
             self._embedding = TorchMatrix(joined([weights.take(EMBEDDING)], dtype, device))
             self._head = self._matrix(weights, HEAD)
         layers = [self._layer(weights, index) for index in range(config.num_layers)]
@@ -37,25 +37,25 @@ class Decoder:
         self._final_norm = self._vector(weights, FINAL_NORM)
 
     def forward(
-        self, input_ids: Tensor, positions: Tensor, caches: KvCache, inputs: AttentionInputs, wanted: Tensor
+        self, input_ids: Tensor, positions: Tensor, caches: KvCache, inputs: AttentionInputs, logits_indices: Tensor
     ) -> Tensor:
-        """Hidden states [S, hidden] of the S ascending tokens `wanted` [S] int64, of input_ids [T] at positions [T].
+        """Returns hidden states [S, hidden] of the tokens `logits_indices` [S] int64, ascending.
 
-        Writes the KV of all T into the caches on the way.
+        input_ids [T] int64, positions [T] int64. Writes the KV of all T tokens into the caches.
         """
-        hidden, residual = self._stack(self._embedding.rows(input_ids), positions, caches, inputs, wanted)
+        hidden, residual = self._stack(self._embedding.rows(input_ids), positions, caches, inputs, logits_indices)
         normed, _ = self.ops.add_rms_norm(hidden, residual, self._final_norm, self.config.rms_norm_eps)
         return normed
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """[S, hidden] -> [S, vocab] float32."""
+        """hidden [S, hidden] -> logits [S, vocab] float32."""
         return self._head.product(hidden, torch.float32)
 
-    def empty_cache(self, num_blocks: int, block_size: int) -> KvCache:
-        """What a block held before is never read, for attention stops at a request's length."""
+    def allocate_kv_cache(self, num_blocks: int, block_size: int) -> KvCache:
+        """Allocates the paged KV cache of all layers. Freed blocks need no clearing: attention stops at seq_len."""
         config = self.config
         return [
-            self.ops.empty_cache(
+            self.ops.allocate_kv_cache(
                 num_blocks, block_size, config.num_kv_heads, config.head_dim, self.dtype, self.device
             )
             for _ in range(config.num_layers)
@@ -86,7 +86,7 @@ class Decoder:
 
 
 def rope_table(config: DecoderConfig, device: torch.device) -> Tensor:
-    """[max positions, head_dim] float32: the cosines, then the sines, of each position's angles."""
+    """Returns [max positions, head_dim] float32: cosines, then sines, of each position's angles (arXiv 2104.09864)."""
     exponents = torch.arange(0, config.head_dim, 2, dtype=torch.int64).float() / config.head_dim
     frequencies = 1.0 / config.rope_theta**exponents
     angles = torch.outer(torch.arange(config.max_position_embeddings).float(), frequencies)

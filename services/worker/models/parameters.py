@@ -12,7 +12,7 @@ def layer_name(index: int, part: str) -> str:
 
 
 def parameter_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
-    """Name -> shape, of every tensor that the decoder takes; matrices are [outputs, inputs]."""
+    """Returns name -> shape of every tensor of the decoder; matrices are [outputs, inputs]."""
     shapes: dict[str, tuple[int, ...]] = {
         EMBEDDING: (config.vocab_size, config.hidden_size),
         FINAL_NORM: (config.hidden_size,),
@@ -26,7 +26,7 @@ def parameter_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
 
 
 def num_weight_bytes(config: DecoderConfig, itemsize: int, matrix_itemsize: int) -> int:
-    """What a decoder holds; an embedding that is not the head as well, and the norms, keep the model's type."""
+    """Returns the bytes of a decoder's weights. An untied embedding and the norms are not quantised."""
     plain = FINAL_NORM if config.tie_word_embeddings else EMBEDDING
     return sum(
         math.prod(shape) * (itemsize if len(shape) == 1 or name == plain else matrix_itemsize)

@@ -1,26 +1,24 @@
-"""Decoding by graphs gives the tokens and logprobs, bit for bit, of decoding kernel by kernel. A CPU stands in for the
-device; the kernels are the GPU's, interpreted."""
+"""Decoding with graphs gives the same tokens and logprobs, bit for bit, as without. Triton kernels, interpreted, on a
+CPU device that replays captured functions."""
 
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
-import torch
 
 from engine_core.step_plan import SamplingParams
 from engine_core.worker_messages import BatchLimits
 from kernels.gpu.ops import TritonOps
 from loadtest.gpu.ahead import run_steps
 from services.options.declarations import WorkerOptions
-from services.worker.device import GRAPH_SIZES, Device
+from services.worker.device import Device
 from services.worker.loading import LoadedModel, load_model
 from tests.checkpoints import make_qwen3
+from tests.worker.fake_graph_device import FakeGraphDevice
 from tests.worker.in_process import Answer, InProcess
-from tests.worker.replays import Replays
 
 SHAPE = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "num_hidden_layers": 2, "vocab_size": 60}
 PROMPTS = [[5, 6, 7], [9] * 6, [11, 12], [3, 1, 4, 1, 5]]
-LENGTHS = [2, 7, 4, 5]  # of the answers: requests leave one by one
+LENGTHS = [2, 7, 4, 5]  # max_tokens: requests finish one by one
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +42,7 @@ def start(model: LoadedModel, device: Device | None, max_num_seqs: int = 4) -> I
 
 
 def ask(engine: InProcess, ahead: bool = False) -> list[Answer]:
-    """All at once; the longest prompt comes in two chunks. `ahead`: a step is launched before the last is collected."""
+    """Runs all prompts in one batch; one is chunked. `ahead`: launches a step before the last one is collected."""
     answers = [
         engine.add(prompt, SamplingParams(max_tokens=length, temperature=0.8, logprobs=0), seed=index)
         for index, (prompt, length) in enumerate(zip(PROMPTS, LENGTHS, strict=True))
@@ -57,65 +55,61 @@ def ask(engine: InProcess, ahead: bool = False) -> list[Answer]:
 
 
 def test_graphs_change_nothing(model: LoadedModel, expected: list[Answer]) -> None:
-    device = Replays(graph_sizes=(1, 3, 8))
+    device = FakeGraphDevice(graph_sizes=(1, 3, 8))
     engine = start(model, device)
-    for ahead in (False, True):  # at first graphs are recorded where they are needed, then all are there
+    for ahead in (False, True):  # the first run captures graphs when they are needed; the second only replays
         assert ask(engine, ahead) == expected
-    assert device.num_records == 3  # 1, 3, and 4: as many as there are slots
+    assert device.num_captures == 3  # 1, 3, and 4: as many as there are slots
     assert device.num_replays > 2 * max(LENGTHS) - 6
 
 
-def test_graphs_are_recorded_in_idle_moments_from_the_largest_on(model: LoadedModel, expected: list[Answer]) -> None:
-    """Between two steps, too: what running requests have computed stays."""
-    device = Replays(graph_sizes=(1, 2, 8))
+def test_capturing_between_steps_changes_no_answer(model: LoadedModel, expected: list[Answer]) -> None:
+    """Idle workers capture graphs, the largest first. The state of running requests stays."""
+    device = FakeGraphDevice(graph_sizes=(1, 2, 8))
     engine = start(model, device)
     recorded = []
     for prompt, length in zip(PROMPTS, LENGTHS, strict=True):
         engine.add(prompt, SamplingParams(max_tokens=length, temperature=0.8, logprobs=0), seed=len(recorded))
-        recorded.append(engine.runner.record())
+        recorded.append(engine.runner.capture_next_graph())
         engine.step()
     while engine.step():
         pass
-    assert recorded == [True, True, False, False] and device.num_records == 3  # the first was there at the start
+    assert recorded == [True, True, False, False] and device.num_captures == 3  # build_runner captured one
     assert [answer.token_ids for answer in engine.answers.values()] == [answer.token_ids for answer in expected]
 
 
-def test_a_step_before_there_are_requests_changes_nothing(model: LoadedModel, expected: list[Answer]) -> None:
-    engine = start(model, Replays(graph_sizes=(1, 8)))
-    engine.runner.try_out()
+def test_the_profile_run_changes_no_answer(model: LoadedModel, expected: list[Answer]) -> None:
+    engine = start(model, FakeGraphDevice(graph_sizes=(1, 8)))
+    engine.runner.profile_run()
     assert ask(engine) == expected
 
 
-def test_without_memory_for_graphs_batches_run_kernel_by_kernel(
+def test_without_memory_for_graphs_batches_run_without_graphs(
     model: LoadedModel, expected: list[Answer], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Also those that a larger graph could take: it would compute many rows for few."""
-    device = Replays(graph_sizes=(1, 2, 8), room=1)
+    """Also batches that a larger graph could run: it would compute too many rows."""
+    device = FakeGraphDevice(graph_sizes=(1, 2, 8), max_graphs=1)
     engine = start(model, device)
     assert ask(engine) == expected
-    assert device.num_records == 1 and not engine.runner.record()
-    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert told == ["no memory for a graph of 2 requests: batches of sizes [2, 1] run kernel by kernel"]
+    assert device.num_captures == 1 and not engine.runner.capture_next_graph()
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warnings == ["out of memory while capturing a graph of size 2: sizes [2, 1] run without graphs"]
 
 
-def test_a_batch_beyond_the_largest_graph_runs_kernel_by_kernel(model: LoadedModel, expected: list[Answer]) -> None:
-    device = Replays(graph_sizes=(2,))
+def test_a_batch_beyond_the_largest_graph_runs_without_graphs(model: LoadedModel, expected: list[Answer]) -> None:
+    device = FakeGraphDevice(graph_sizes=(2,))
     engine = start(model, device)
     assert ask(engine) == expected
-    assert device.num_records == 1
+    assert device.num_captures == 1
 
 
-def test_a_graph_may_lack_what_the_allocator_holds_for_others(model: LoadedModel, expected: list[Answer]) -> None:
-    class Holding(Replays):
-        def release(self) -> None:
-            self.room = 3
+def test_a_failed_capture_is_repeated_after_cached_memory_is_released(
+    model: LoadedModel, expected: list[Answer]
+) -> None:
+    class DeviceWithCachedMemory(FakeGraphDevice):
+        def release_cached_memory(self) -> None:
+            self.max_graphs = 3
 
-    device = Holding(graph_sizes=(1, 2, 8), room=1)
+    device = DeviceWithCachedMemory(graph_sizes=(1, 2, 8), max_graphs=1)
     assert ask(start(model, device)) == expected
-    assert device.num_records == 3
-
-
-def test_sizes_ascend_and_small_batches_are_padded_by_few() -> None:
-    assert list(GRAPH_SIZES) == sorted(set(GRAPH_SIZES))
-    assert all(after - before <= max(4, before) for before, after in pairwise(GRAPH_SIZES))
-    assert torch.tensor(GRAPH_SIZES).max() >= 256
+    assert device.num_captures == 3

@@ -1,120 +1,16 @@
-"""The compiled CPU kernels equal their plain twins over random shapes; every variant that this machine can run.
-
-And what the third promise rests on: a row's bits are the same whatever else is computed with it.
-"""
-
-from collections.abc import Iterator
+"""The compiled CPU kernels equal their twins over random shapes and are batch-invariant, in every runnable variant."""
 
 import pytest
 import torch
-import torch.nn.functional as F
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
 from kernels import reference
-from kernels.cpu.library import Library, load, runnable_variants
-from kernels.cpu.matrix import STEP
+from kernels.cpu.library import Library
 from kernels.cpu.ops import CpuOps
-from kernels.interface import AttentionInputs, KvPair
 from tests.kernels.attention_cases import AttentionCase, attention_case, part_of
 from tests.kernels.cases import EPS, randn, share_of, tolerance
-
-CPU = torch.device("cpu")
-DTYPES = [torch.float32, torch.bfloat16, torch.float16]
-ROWS = [1, 2, 15, 16, 17, 63, 64, 65, 255, 256, 257]
-few = settings(
-    max_examples=20,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    derandomize=True,
-    phases=[Phase.explicit, Phase.generate],
-)
-every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
-
-
-@pytest.fixture(params=runnable_variants())
-def library(request: pytest.FixtureRequest) -> Iterator[Library]:
-    found = load(request.param)
-    yield found
-    found.set_num_threads(1)
-
-
-@pytest.fixture
-def ops(library: Library) -> CpuOps:
-    return CpuOps(library)
-
-
-def in_cpu_layout(ops: CpuOps, keys: Tensor, values: Tensor) -> KvPair:
-    """From [blocks, block_size, heads, head_dim] to the layout of kernels/cpu/native/cache.h."""
-    blocks, block_size, heads, head_dim = keys.shape
-    laid = ops.empty_cache(blocks, block_size, heads, head_dim, keys.dtype, CPU)
-    step = STEP[keys.dtype]
-    laid[0].copy_(keys.unflatten(3, (-1, step)).permute(0, 2, 3, 1, 4))
-    paired = F.pad(values, (0, 0, 0, 0, 0, -block_size % step), value=1).unflatten(1, (-1, step))
-    laid[1].copy_(paired.permute(0, 3, 1, 4, 2))
-    return laid
-
-
-def attend(ops: CpuOps, case: AttentionCase) -> Tensor:
-    starts, lens = case.places()
-    inputs = AttentionInputs(torch.empty(0), case.tables, starts, lens, max(case.query_lens), max(case.seq_lens))
-    return ops.paged_attention(case.query, in_cpu_layout(ops, case.keys, case.values), inputs, case.scale)
-
-
-def allowed_for_products(x: Tensor, weight: Tensor, expected: Tensor) -> Tensor:
-    """Rounding of k float32 summands, of any order; and of the result."""
-    summed = x.abs().float() @ weight.abs().float().T
-    return 4e-7 * summed + tolerance(expected)
-
-
-@every_dtype
-@few
-@given(
-    rows=st.integers(1, 40),
-    n=st.integers(1, 200),
-    k=st.sampled_from([1, 2, 17, 64, 136, 2050, 4100]),
-    wide=st.booleans(),
-    seed=st.integers(0, 99),
-)
-def test_linear(ops: CpuOps, dtype: torch.dtype, rows: int, n: int, k: int, wide: bool, seed: int) -> None:
-    x = randn(CPU, dtype, rows, k + 3, seed=seed)[:, :k]  # strided, as a part of something wider is
-    weight = randn(CPU, dtype, n, k, seed=seed + 1)
-    out = ops.matrix(weight).product(x, torch.float32 if wide else None)
-    expected = reference.linear(x, weight).to(torch.float32 if wide else dtype)
-    share_of(out, expected, allowed_for_products(x, weight, expected))
-
-
-@every_dtype
-def test_rows_of_a_packed_weight_come_back(ops: CpuOps, dtype: torch.dtype) -> None:
-    weight = randn(CPU, dtype, 131, 33)
-    ids = torch.tensor([0, 130, 7, 7, 64, 63])
-    assert torch.equal(ops.matrix(weight).rows(ids), weight[ids])
-
-
-def packed_by_hand(weight: Tensor, panel: int) -> Tensor:
-    """[panels][k / STEP][PANEL][STEP], zeros beyond the weight: the layout that kernels/cpu/native/pack.h promises."""
-    step = STEP[weight.dtype]
-    n, k = weight.shape
-    padded = F.pad(weight, (0, -k % step, 0, -n % panel))
-    return padded.unflatten(0, (-1, panel)).unflatten(2, (-1, step)).transpose(1, 2).contiguous()
-
-
-@every_dtype
-@pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("k", [1, 31, 32, 33, 136, 1024])
-@pytest.mark.parametrize("rows", [[1], [64], [200], [16, 8, 8], [5, 70, 1, 60]], ids=str)
-def test_a_weight_is_packed_from_its_parts(
-    library: Library, dtype: torch.dtype, threads: int, rows: list[int], k: int
-) -> None:
-    weight = randn(CPU, dtype, sum(rows), k + 1)[:, 1:]  # strided, so that rows begin anywhere
-    parts = [part.contiguous() for part in weight.split(rows)]
-    ops = CpuOps(library, threads)
-    packed = ops.matrix(*parts)._packed
-    panel = library.packed_size("f", 1, 1) // 4
-    assert packed.tolist() == packed_by_hand(weight, panel).view(torch.uint8).flatten().tolist()
-    again = ops.matrix(*(part.float() for part in parts), dtype=dtype)._packed
-    assert torch.equal(again, packed), "from another type"
+from tests.kernels.cpu_cases import CPU, attend, every_dtype, few, in_cpu_layout
 
 
 @every_dtype
@@ -214,8 +110,8 @@ def test_paged_attention(
 
 
 @every_dtype
-def test_what_is_not_a_number_is_not_hidden(ops: CpuOps, dtype: torch.dtype) -> None:
-    """A key of the request itself that is not a number shows in the result of every query that sees it."""
+def test_nan_and_infinity_reach_exactly_the_queries_that_attend_to_them(ops: CpuOps, dtype: torch.dtype) -> None:
+    """A NaN key or infinite value shows in every query that attends to it, and in no earlier query."""
     case = attention_case(CPU, dtype, [(30, 40)], 1, 2, 16, 16)
     case.keys[case.tables[0, 50 // 16], 50 % 16] = float("nan")
     found = torch.isnan(attend(ops, case)).all(dim=-1).all(dim=-1)
@@ -225,30 +121,15 @@ def test_what_is_not_a_number_is_not_hidden(ops: CpuOps, dtype: torch.dtype) -> 
         case.values[case.tables[0, place // 16], place % 16] = float("inf")
         finite = torch.isfinite(attend(ops, case)).all(dim=-1).all(dim=-1)
         assert finite.tolist() == [position < place for position in range(40, 70)], (
-            "an earlier query sees a later value"
+            "an earlier query reads a later value"
         )
     assert torch.isnan(ops.silu_mul(torch.full((1, 4), float("nan")))).all()
 
 
 @every_dtype
 @pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize(("n", "k"), [(200, 136), (64, 3000)])
-def test_a_row_of_a_product_depends_on_that_row_alone(
-    library: Library, dtype: torch.dtype, threads: int, n: int, k: int
-) -> None:
-    x, matrix = randn(CPU, dtype, max(ROWS), k), CpuOps(library).matrix(randn(CPU, dtype, n, k, seed=1))
-    alone = torch.cat([matrix.product(x[row : row + 1]) for row in range(max(ROWS))])
-    library.set_num_threads(threads)
-    for rows in ROWS:
-        assert torch.equal(matrix.product(x[:rows]), alone[:rows]), f"{rows} rows"
-        mixed = torch.randperm(max(ROWS), generator=torch.Generator().manual_seed(rows))[:rows]
-        assert torch.equal(matrix.product(x[mixed]), alone[mixed]), f"{rows} rows, mixed"
-
-
-@every_dtype
-@pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("block_size", [3, 4, 16])
-def test_attention_gives_the_same_bits_however_a_prompt_is_cut(
+def test_attention_gives_the_same_bits_however_a_prompt_is_chunked(
     library: Library, dtype: torch.dtype, threads: int, block_size: int
 ) -> None:
     ops = CpuOps(library, threads)
@@ -272,7 +153,7 @@ def test_attention_gives_the_same_bits_for_every_block_size(ops: CpuOps, dtype: 
 
 
 @every_dtype
-def test_norms_and_activations_do_not_see_their_neighbours(library: Library, dtype: torch.dtype) -> None:
+def test_norms_and_activations_are_batch_invariant(library: Library, dtype: torch.dtype) -> None:
     ops = CpuOps(library, 2)
     x, weight = randn(CPU, dtype, 100, 66), randn(CPU, dtype, 66, seed=1)
     normed, activated = ops.rms_norm(x, weight, EPS), ops.silu_mul(x)

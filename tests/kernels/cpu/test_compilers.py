@@ -1,5 +1,5 @@
-"""Kernels that clang compiles give the bits of the installed ones, which another compiler may have made: therefore the
-compiler is no part of a numerics id (services/worker/facts.py).
+"""Kernels built by clang give the same bits as the installed ones, which another compiler may have built. Therefore the
+compiler is not part of the numerics id (services/worker/facts.py).
 """
 
 import importlib.util
@@ -18,11 +18,11 @@ from torch import Tensor
 from kernels.cpu.library import VARIANTS, Library, load, runnable_variants
 from kernels.cpu.ops import CpuOps
 from tests.kernels.attention_cases import attention_case
-from tests.kernels.cases import randn, rope_case
+from tests.kernels.cases import EPS, randn, rope_case
+from tests.kernels.cpu_cases import CPU, attend, every_dtype, in_cpu_layout
 from tests.kernels.draw_cases import FILTERS, HOT, draws_of, logits_of
-from tests.kernels.test_cpu import CPU, EPS, attend, every_dtype, in_cpu_layout
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SIZES = [(1, 70, 1), (2, 64, 17), (5, 200, 136), (33, 96, 1030), (70, 130, 4100)]  # rows, n, k of a product
 
 pytestmark = [
@@ -34,14 +34,14 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def by_clang(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Library]:
-    """Each variant that this machine can run."""
+    """The modules built by clang, for each variant that this machine can run."""
     folder = tmp_path_factory.mktemp("clang")
     command = [sys.executable, "setup.py", "build_ext", f"--build-lib={folder}", f"--build-temp={folder / 'objects'}"]
     env = {**os.environ, "CC": "clang", "CXX": "clang++"}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    said = [line for line in (done.stdout + done.stderr).splitlines() if "warning:" in line or "error:" in line]
-    assert said == []
+    warnings = [line for line in (done.stdout + done.stderr).splitlines() if "warning:" in line or "error:" in line]
+    assert warnings == []
     assert len(list(folder.glob("objects/*/**/*.o"))) == len(VARIANTS), "variants share an object file"
     return {variant: _module(folder, variant) for variant in runnable_variants()}
 

@@ -1,5 +1,5 @@
 """The AMX variant with its tile instructions emulated (kernels/cpu/native/tiles_emulated.h): layout, tiling, edges, and
-a row's bits. The instructions themselves need a machine that has them: there test_cpu.py and test_int8.py run on them.
+a row's bits. The instructions themselves need a machine that has them: there the rest of this folder runs on them.
 """
 
 import ctypes
@@ -23,10 +23,10 @@ from kernels.cpu.library import Library, best_variant, load, runnable_variants
 from kernels.cpu.ops import CpuOps
 from kernels.cpu.self_check import products_are_exact
 from tests.kernels.cases import randn, share_of
-from tests.kernels.test_cpu import CPU, allowed_for_products, few
-from tests.kernels.test_int8 import twin
+from tests.kernels.cpu.test_int8 import twin
+from tests.kernels.cpu_cases import CPU, allowed_for_products, few
 
-SOURCES = Path(__file__).parents[2] / "kernels" / "cpu" / "native"
+SOURCES = Path(__file__).parents[3] / "kernels" / "cpu" / "native"
 NAME = "_amx_emulated"
 DTYPE = torch.bfloat16
 needs_avx512 = pytest.mark.skipif("avx512bf16" not in runnable_variants(), reason="the rest of it is AVX-512")

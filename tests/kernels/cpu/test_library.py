@@ -12,7 +12,7 @@ from services.options.declarations import CPU_KERNELS
 
 
 class Variant:
-    """The portable kernels under another name. The wrong ones take the second row for the first."""
+    """The portable kernels under another name. With `right` False, products read the second row as the first."""
 
     def __init__(self, name: str, best: str, right: bool) -> None:
         self.NAME, self._best, self._right, self._library = name, best, right, REAL
@@ -32,7 +32,7 @@ REAL = load("portable")
 
 
 class Machine:
-    """One that has the instructions of `best` and all behind it; some variants were not built, some compute wrongly."""
+    """A machine that can run `best` and all later variants. `missing` were not built; `wrong` fail the self-check."""
 
     def __init__(self, best: str, missing: str = "", wrong: str = "") -> None:
         self._best, self._missing, self._wrong = best, missing.split(), wrong.split()
@@ -67,21 +67,21 @@ def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return here
 
 
-@pytest.mark.parametrize(("machine", "runnable", "said"), MACHINES, indirect=["machine"])
+@pytest.mark.parametrize(("machine", "runnable", "text"), MACHINES, indirect=["machine"])
 def test_the_fastest_that_runs_is_the_default(
-    machine: Machine, runnable: list[str], said: str, caplog: pytest.LogCaptureFixture
+    machine: Machine, runnable: list[str], text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log says of each faster one why it is not used, where the machine has its instructions."""
+    """The log names each faster variant that the machine has the instructions for, and why it is not used."""
     assert runnable_variants() == runnable
     assert name_of(load()) == runnable[0]
     left_out = VARIANTS[VARIANTS.index(best_variant()) : VARIANTS.index(runnable[0])]
     assert [record.getMessage().split(":")[0] for record in caplog.records] == [f"CPU kernels {v}" for v in left_out]
     if left_out:
-        assert said in caplog.text and f"{runnable[0]} is used instead" in caplog.text
+        assert text in caplog.text and f"{runnable[0]} is used instead" in caplog.text
 
 
-@pytest.mark.parametrize(("machine", "runnable", "said"), MACHINES, indirect=["machine"])
-def test_a_variant_by_name_is_that_one_or_refused(machine: Machine, runnable: list[str], said: str) -> None:
+@pytest.mark.parametrize(("machine", "runnable", "text"), MACHINES, indirect=["machine"])
+def test_a_variant_by_name_is_that_one_or_refused(machine: Machine, runnable: list[str], text: str) -> None:
     for variant in VARIANTS:
         if variant in runnable:
             assert name_of(load(variant)) == variant
@@ -107,7 +107,7 @@ def test_a_refusal_says_why(machine: Machine, reason: str) -> None:
 
 @pytest.mark.parametrize("machine", [Machine("avx2")], indirect=True)
 def test_what_the_machine_cannot_execute_is_not_imported(machine: Machine) -> None:
-    """The import of a module runs instructions of its variant."""
+    """Importing a module may execute instructions of its variant."""
     load()
     with pytest.raises(VariantRefused):
         load("avx512bf16")
@@ -122,8 +122,8 @@ def test_without_any_compiled_kernels(machine: Machine, variant: str | None) -> 
 
 
 @pytest.mark.parametrize("variant", runnable_variants())
-def test_this_machine_loads_what_is_asked_for_alone(variant: str) -> None:
-    """And the portable one, which says what the machine has."""
+def test_this_machine_loads_only_the_requested_variant(variant: str) -> None:
+    """And the portable one, which detects the machine's instructions."""
     code = f"from kernels.cpu.library import load; print(load({variant!r}).NAME, open('/proc/self/maps').read())"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     name, maps = ended.stdout.split(maxsplit=1)
@@ -132,5 +132,5 @@ def test_this_machine_loads_what_is_asked_for_alone(variant: str) -> None:
 
 
 def test_the_option_has_the_variants() -> None:
-    """Its declaration may not import the kernels."""
+    """The option's declaration cannot import the kernels, so the names are repeated there."""
     assert CPU_KERNELS == VARIANTS

@@ -1,4 +1,4 @@
-"""The draw on a GPU gives the twin's tokens: filters in all combinations, ties, masks, rows that are no numbers."""
+"""The Triton draw gives the twin's tokens: all combinations of filters, ties, masks, rows with NaN or infinity."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kernels.gpu import sample
 from kernels.interface import DRAW
-from kernels.sampling import keep_likely
+from kernels.sampling import apply_min_p_top_k_top_p
 from tests.kernels.draw_cases import FILTERS, HOT, check_draw, draws_of, logits_of
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -31,7 +31,7 @@ def test_every_filter_draws_what_the_twin_draws(vocab: int, levels: int | None, 
 
 
 @pytest.mark.parametrize("kind", HOT)
-def test_all_that_is_kept_may_come(kind: tuple[float, float, float, int]) -> None:
+def test_every_kept_token_can_be_drawn(kind: tuple[float, float, float, int]) -> None:
     logits = logits_of(1, 2600, None, False, seed=6)[0].expand(8, -1).contiguous()
     check_draw(DEVICE, logits, logits, draws_of([kind] * 8))
 
@@ -62,7 +62,7 @@ def test_any_row_draws_what_the_twin_draws(
 
 
 def kept(logits: torch.Tensor, kind: tuple[float, float, float, int], count: int) -> set[int]:
-    """All tokens that come in `count` draws of the row [vocab]."""
+    """The set of tokens in `count` draws from logits [vocab]."""
     found, _ = sample.draw(
         *[logits.expand(count, -1).contiguous().to(DEVICE)] * 2, draws_of([kind] * count, seed=11)
     )  # fmt: skip
@@ -71,11 +71,11 @@ def kept(logits: torch.Tensor, kind: tuple[float, float, float, int], count: int
 
 @pytest.mark.parametrize("kind", [(1.0, 0.5, 0.0, 0), (1.0, 1.0, 0.0, 3), (1.0, 0.55, 0.0, 6), (1.0, 0.53, 0.5, 0)])
 def test_of_equal_logits_the_lowest_ids_are_kept(kind: tuple[float, float, float, int]) -> None:
-    """Of seven equal ones, beside two that are unlikely."""
+    """Seven equal logits and two much smaller ones."""
     logits = torch.zeros(9)
     logits[[1, 4]] = -20.0
     scores = logits.double()
-    keep_likely(scores, draws_of([kind])[0])
+    apply_min_p_top_k_top_p(scores, draws_of([kind])[0])
     expected = torch.isfinite(scores).nonzero().flatten().tolist()
     assert 2 < len(expected) < 7
     assert kept(logits, kind, 24) == set(expected)
@@ -90,8 +90,8 @@ def test_greedy_takes_the_first_of_the_largest_and_minus_zero_is_zero() -> None:
 
 
 @pytest.mark.parametrize("kind", [FILTERS[row] for row in (0, 2, 5, 9, 14, 21)])
-def test_rows_that_are_no_numbers_are_told(kind: tuple[float, float, float, int]) -> None:
-    """Wherever the logit stands, in what was drawn from or beneath a mask; and the others are not disturbed."""
+def test_rows_that_are_not_finite_are_reported(kind: tuple[float, float, float, int]) -> None:
+    """Also if only a masked logit is not finite. Other rows are unchanged."""
     logits, raw = logits_of(6, 2500, None, False, seed=3)
     for row, value in ((1, float("nan")), (2, float("inf")), (3, float("-inf"))):
         logits[row, 2100] = raw[row, 2100] = value
@@ -112,17 +112,17 @@ def test_a_row_draws_the_same_alone() -> None:
         assert sample.draw(logits[own].to(DEVICE), raw[own].to(DEVICE), draws[own])[0].item() == together[row]
 
 
-def test_no_rows_are_none() -> None:
+def test_an_empty_batch_draws_nothing() -> None:
     empty = torch.empty(0, 97, device=DEVICE)
     tokens, healthy = sample.draw(empty, empty, np.empty(0, dtype=DRAW))
     assert tokens.shape == healthy.shape == (0,)
 
 
 def test_at_the_edge_of_top_p_only_a_rounding_decides() -> None:
-    """Masses that add up to just top_p: the twin's cumulative sum may fall on either side, the kernel's does not."""
+    """Probabilities that add up to exactly top_p: rounding of the twin's cumulative sum may go either way."""
     logits, kind = torch.zeros(10), (1.0, 0.3, 0.0, 0)
     tokens, scores = kept(logits, kind, 30), logits.double()
-    keep_likely(scores, draws_of([kind])[0])
+    apply_min_p_top_k_top_p(scores, draws_of([kind])[0])
     assert tokens == set(range(len(tokens))) and abs(len(tokens) - 3) <= 1
     assert abs(int(torch.isfinite(scores).sum()) - 3) <= 1
 
@@ -133,7 +133,7 @@ def test_among_equal_logits_the_noise_decides() -> None:
 
 
 def test_scratch_is_more_than_what_is_allocated() -> None:
-    """Whatever of it the allocator rounds up belongs to the margin."""
+    """The allocator's rounding is not counted; a margin covers it (services/worker/memory.py)."""
     sizes: list[int] = []
     empty = torch.empty
 

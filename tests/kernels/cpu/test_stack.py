@@ -1,4 +1,4 @@
-"""All layers in one call of the compiled library give the bits of one operation after the other."""
+"""CompiledStack, which runs all layers in one call, gives the bits of EagerStack."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from kernels.cpu.library import load, runnable_variants
 from kernels.cpu.ops import CpuOps
 from kernels.cpu.stack import CompiledStack
 from kernels.interface import AttentionInputs, KvPair, Layer
-from kernels.stack import OneByOne
+from kernels.stack import EagerStack
 from tests.kernels.cases import randn
 
 CPU = torch.device("cpu")
@@ -36,7 +36,7 @@ def layer_of(ops: CpuOps, dtype: torch.dtype, seed: int, head_norms: bool, hidde
 
 
 def caches(ops: CpuOps, dtype: torch.dtype) -> list[KvPair]:
-    return [ops.empty_cache(NUM_BLOCKS, BLOCK_SIZE, KV_HEADS, HEAD_DIM, dtype, CPU) for _ in range(NUM_LAYERS)]
+    return [ops.allocate_kv_cache(NUM_BLOCKS, BLOCK_SIZE, KV_HEADS, HEAD_DIM, dtype, CPU) for _ in range(NUM_LAYERS)]
 
 
 @pytest.mark.parametrize("variant", runnable_variants())
@@ -50,9 +50,9 @@ def test_one_call_gives_the_bits_of_many(variant: str, dtype: torch.dtype, int8:
     cos_sin = torch.cat((angles.cos(), angles.sin()), dim=-1)
     compiled = ops.stack(layers, EPS, SCALE, cos_sin)
     assert isinstance(compiled, CompiledStack)
-    stacks = (compiled, OneByOne(ops, layers, EPS, SCALE, cos_sin))
+    stacks = (compiled, EagerStack(ops, layers, EPS, SCALE, cos_sin))
     kept = [caches(ops, dtype) for _ in stacks]
-    # Two prompts, then a token of one of them beside a third prompt; some of the tokens are asked for.
+    # Two prompts; then a decode token of the first with a third prompt; then decode alone.
     for step, (lens, starts, wanted) in enumerate(
         [([9, 5], [0, 9, 14], [8, 13]), ([10, 7], [0, 1, 8], [0]), ([11], [0, 1], [0]), ([12], [0, 1], [])]
     ):
@@ -75,7 +75,7 @@ def test_one_call_gives_the_bits_of_many(variant: str, dtype: torch.dtype, int8:
         assert all(map(torch.equal, (v for _, v in kept[0]), (v for _, v in kept[1])))
 
 
-def test_layers_that_need_padding_go_one_operation_after_the_other() -> None:
+def test_layers_that_need_padding_run_eagerly() -> None:
     ops = CpuOps(load())
     layers = [layer_of(ops, torch.bfloat16, 1, False, hidden=95)]
-    assert isinstance(ops.stack(layers, EPS, SCALE, torch.zeros(8, HEAD_DIM)), OneByOne)
+    assert isinstance(ops.stack(layers, EPS, SCALE, torch.zeros(8, HEAD_DIM)), EagerStack)

@@ -1,6 +1,6 @@
-"""Every linear layer of Qwen3-0.6B and Qwen3-8B, at its real size: a row's bits are the same for any number of rows.
+"""Batch invariance of every linear layer of Qwen3-0.6B and Qwen3-8B at its real size.
 
-Most of 8B, and the heads at their full width, take minutes: `make test-long`.
+Most layers of 8B and the full output heads take minutes: `make test-long`.
 """
 
 import os
@@ -20,7 +20,7 @@ LAYERS = {
     "8B": [(6144, 4096), (4096, 4096), (24576, 4096), (4096, 12288)],
 }
 HEADS = {"0.6B": (VOCABULARY, 1024), "8B": (VOCABULARY, 4096)}
-LONGEST = (4096, 12288)  # of the rows that are added up
+LONGEST = (4096, 12288)  # the largest K
 CASES = [
     *(
         pytest.param(*shape, id=f"{model}-{shape}", marks=[pytest.mark.long] * (model == "8B" and shape != LONGEST))

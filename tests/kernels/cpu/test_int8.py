@@ -1,5 +1,4 @@
-"""Products with weights of eight bits: equal to their twin in float64, and a row's bits are its own. Every variant that
-this machine can run."""
+"""Products with int8 weights equal their twin in float64 and are batch-invariant, in every runnable variant."""
 
 from collections.abc import Iterator
 
@@ -13,7 +12,7 @@ from kernels import reference
 from kernels.cpu.library import Library, load, runnable_variants
 from kernels.cpu.ops import CpuOps
 from tests.kernels.cases import randn, share_of, tolerance
-from tests.kernels.test_cpu import CPU, every_dtype, few
+from tests.kernels.cpu_cases import CPU, every_dtype, few
 
 ROWS = range(1, 66)
 
@@ -31,7 +30,7 @@ def ops(library: Library) -> CpuOps:
 
 
 def twin(weight: Tensor) -> Tensor:
-    """What the quantised weight stands for, in float64."""
+    """The dequantised weight in float64."""
     numbers, scales = reference.quantise(weight)
     return numbers.double() * scales.double()[:, None]
 
@@ -69,7 +68,7 @@ def test_quantised_weights_are_those_of_the_twin(
 
 @every_dtype
 def test_every_number_of_eight_bits_is_widened_exactly(ops: CpuOps, dtype: torch.dtype) -> None:
-    """Row by row a different multiple of 1: the scale is 1, and what comes out is what went in."""
+    """Each row has all values from -127 to 127, so its scale is 1 and products with the identity are exact."""
     weight = torch.arange(-127, 128).repeat(255, 1)
     weight = weight.gather(1, (torch.arange(255)[:, None] + torch.arange(255)) % 255).to(dtype)
     matrix = ops.matrix(weight)
@@ -79,7 +78,7 @@ def test_every_number_of_eight_bits_is_widened_exactly(ops: CpuOps, dtype: torch
 
 
 @every_dtype
-def test_rows_of_nothing_and_of_what_is_no_number(ops: CpuOps, dtype: torch.dtype) -> None:
+def test_rows_of_zeros_and_rows_that_are_not_finite(ops: CpuOps, dtype: torch.dtype) -> None:
     weight = torch.ones(4, 33, dtype=dtype)
     weight[1], weight[2, 32], weight[3, 7] = 0, float("nan"), float("-inf")
     out = ops.matrix(weight).product(torch.ones(3, 33, dtype=dtype), torch.float32)
@@ -93,7 +92,7 @@ def test_rows_of_nothing_and_of_what_is_no_number(ops: CpuOps, dtype: torch.dtyp
 def test_a_row_of_a_product_depends_on_that_row_alone(
     library: Library, dtype: torch.dtype, threads: int, n: int, k: int
 ) -> None:
-    """Few rows take another path through the kernel than many."""
+    """The kernel has one code path for few rows and one for many."""
     count = 400
     x, matrix = randn(CPU, dtype, count, k), CpuOps(library, int8=True).matrix(randn(CPU, dtype, n, k, seed=1))
     alone = torch.cat([matrix.product(x[row : row + 1]) for row in range(count)])
@@ -104,5 +103,5 @@ def test_a_row_of_a_product_depends_on_that_row_alone(
         assert torch.equal(matrix.product(x[mixed]), alone[mixed]), f"{rows} rows, mixed"
 
 
-def test_the_name_says_it(library: Library) -> None:
+def test_int8_has_a_name_of_its_own(library: Library) -> None:
     assert CpuOps(library, int8=True).name != CpuOps(library).name

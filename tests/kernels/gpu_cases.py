@@ -1,0 +1,20 @@
+"""What the tests of the Triton kernels share. Without a GPU the kernels run in Triton's interpreter."""
+
+import pytest
+import torch
+from hypothesis import HealthCheck, Phase, settings
+
+CPU = torch.device("cpu")
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+DTYPES = [torch.float32, torch.bfloat16]
+# No shrinking: the interpreter is slow, and the shapes are small as they are.
+few = settings(
+    max_examples=8,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    derandomize=True,
+    phases=[Phase.explicit, Phase.generate],
+)
+
+
+every_form = pytest.mark.parametrize("quantization", [None, "int8", "fp8"], ids=str)

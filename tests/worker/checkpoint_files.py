@@ -1,0 +1,30 @@
+"""Changes to a checkpoint's files, for tests of what reads them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from services.options.declarations import WorkerOptions
+from services.worker.checkpoint import read_checkpoint
+from services.worker.loading import open_weights, pick_dtype
+from services.worker.models.config import decoder_config
+
+
+def load(path: Path, **options: Any) -> dict[str, torch.Tensor]:
+    checkpoint, chosen = read_checkpoint(path, {}, "auto"), WorkerOptions(model=str(path), **options)
+    config = decoder_config(checkpoint.config)
+    return open_weights(checkpoint, chosen, config, pick_dtype(config, chosen))[0]
+
+
+def change_config(path: Path, **changes: Any) -> None:
+    file = path / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+
+def change_weights(path: Path, change: Any) -> None:
+    tensors = load_file(path / "model.safetensors")
+    change(tensors)
+    save_file(tensors, path / "model.safetensors")

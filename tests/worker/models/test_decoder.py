@@ -1,0 +1,46 @@
+"""A decoder computes with the checkpoint's weights, and holds copies of them."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from kernels import reference
+from kernels.cpu.library import load as load_library
+from kernels.cpu.ops import CpuOps
+from kernels.interface import Ops
+from kernels.torch_ops import TorchOps
+from services.options.declarations import WorkerOptions
+from services.worker.loading import load_model
+
+
+@pytest.mark.parametrize("ops", [CpuOps(load_library()), TorchOps()], ids=lambda ops: str(ops.name))
+@pytest.mark.parametrize("dtype", ["auto", "bfloat16", "float16"])
+def test_a_decoder_computes_with_the_checkpoints_weights(path: Path, ops: Ops, dtype: str) -> None:
+    """Fused matrices, built from memory-mapped parts of another dtype, give the products of the plain tensors."""
+    decoder = load_model(path, WorkerOptions(model=str(path), device="cpu", dtype=dtype), ops).decoder
+    named = {name: tensor.to(decoder.dtype) for name, tensor in load_file(path / "model.safetensors").items()}
+    x = torch.randn(3, 64, generator=torch.Generator().manual_seed(0)).to(decoder.dtype)
+    for index, layer in enumerate(decoder._stack.layers):
+        for matrix, parts in ((layer.qkv, ("q", "k", "v")), (layer.gate_up, ("gate", "up"))):
+            block = "self_attn" if len(parts) == 3 else "mlp"
+            weight = torch.cat([named[f"model.layers.{index}.{block}.{part}_proj.weight"] for part in parts])
+            tight = 1e-5 if decoder.dtype == torch.float32 else 3e-2
+            assert torch.allclose(matrix.product(x), reference.linear(x, weight).to(x.dtype), tight, tight)
+        assert torch.equal(layer.input_norm, named[f"model.layers.{index}.input_layernorm.weight"])
+    embedding = named["model.embed_tokens.weight"]
+    assert torch.equal(decoder._embedding.rows(torch.arange(len(embedding))), embedding)
+
+
+def test_a_loaded_decoder_does_not_need_its_files(path: Path) -> None:
+    """Files are not mapped or read after loading: a checkpoint may be replaced while a server runs."""
+    decoder = load_model(path, WorkerOptions(model=str(path), device="cpu")).decoder
+    plain = load_model(path, WorkerOptions(model=str(path), device="cpu"), TorchOps()).decoder
+    assert str(path) not in Path("/proc/self/maps").read_text()
+    before = [one._embedding.rows(torch.arange(8)).clone() for one in (decoder, plain)]
+    (path / "model.safetensors").write_bytes(b"")
+    assert all(
+        torch.equal(one._embedding.rows(torch.arange(8)), rows)
+        for one, rows in zip((decoder, plain), before, strict=True)
+    )

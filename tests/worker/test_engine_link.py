@@ -1,0 +1,145 @@
+"""The worker's socket against a real ZeroMQ ROUTER: what it sends, and what it makes of each message of an engine."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+from engine_core.step_plan import StepPlan, StepResult
+from engine_core.worker_messages import (
+    PROTOCOL,
+    BatchLimits,
+    ModelFacts,
+    Ping,
+    Refused,
+    Register,
+    SamplingDefaults,
+    Step,
+    StepDone,
+    WorkerHello,
+    decode_from_worker,
+    encode,
+)
+from services.errors import Fatal
+from services.worker.engine_link import EngineGone, EngineLink, EngineRefused
+
+TIMEOUT_MS = 20_000
+LIMITS = BatchLimits(PROTOCOL, max_num_seqs=4, max_num_batched_tokens=16)
+FACTS = ModelFacts(("m",), 64, 50, (2,), 4, 8, ("full",), 20, SamplingDefaults(), "", "id", "weights")
+
+
+class EngineSocket:
+    """The engine's end, by hand."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.RCVTIMEO, TIMEOUT_MS)
+        self._socket.bind(endpoint)
+        self._worker = b""
+
+    def receive(self) -> Any:
+        self._worker, *frames = self._socket.recv_multipart()
+        return decode_from_worker(frames)
+
+    def send(self, message: Any) -> None:
+        self._socket.send_multipart([self._worker, message if isinstance(message, bytes) else encode(message)])
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@pytest.fixture
+def engine(socket_dir: Path) -> Iterator[EngineSocket]:
+    socket = EngineSocket(f"ipc://{socket_dir}/engine")
+    yield socket
+    socket.close()
+
+
+@pytest.fixture
+def link(socket_dir: Path, engine: EngineSocket) -> Iterator[EngineLink]:
+    connected = EngineLink(f"ipc://{socket_dir}/engine")
+    yield connected
+    connected.close()
+
+
+def plan_of(epoch: int, step_id: int) -> StepPlan:
+    return StepPlan(epoch, step_id, None, [], [], b"", b"", b"", b"", b"", [b""], [b""])
+
+
+def polled(link: EngineLink) -> StepPlan:
+    """The next plan by poll_plan alone; waits on the socket, not by time."""
+    while (plan := link.poll_plan()) is None:
+        assert link._poller.poll(TIMEOUT_MS), "no message came"
+    return plan
+
+
+def test_a_worker_says_hello_registers_and_returns_results(engine: EngineSocket, link: EngineLink) -> None:
+    link.hello()
+    hello = engine.receive()
+    assert isinstance(hello, WorkerHello) and (hello.protocol, hello.rank) == (PROTOCOL, 0) and hello.epoch > 0
+    engine.send(LIMITS)
+    assert link.limits() == LIMITS
+    link.register(FACTS)
+    assert engine.receive() == Register(hello.epoch, FACTS)
+    result = StepResult(hello.epoch, 7, *[b""] * 7)
+    link.done(result)
+    assert engine.receive() == StepDone(result)
+
+
+@pytest.mark.parametrize("read", [EngineLink.next_plan, polled])
+def test_only_plans_of_this_epoch_are_taken(
+    engine: EngineSocket, link: EngineLink, read: Callable[[EngineLink], StepPlan]
+) -> None:
+    """Pings are skipped, too."""
+    link.hello()
+    epoch = engine.receive().epoch
+    assert link.poll_plan() is None
+    for message in (Ping(), Step(plan_of(epoch - 1, 1)), Ping(), Step(plan_of(epoch, 2)), Step(plan_of(epoch, 3))):
+        engine.send(message)
+    assert [read(link).step_id for _ in range(2)] == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("message", "error", "text"),
+    [
+        (Refused("another rank is here", for_now=True), EngineRefused, "refused this worker: another rank is here"),
+        (Refused("other model"), Fatal, "refused this worker: other model"),
+        (b"\xc1", EngineRefused, "bad message from the engine: no message of this protocol"),
+        (Step(plan_of(1, 1)), EngineGone, "expected BatchLimits from the engine, received Step"),
+    ],
+    ids=["refused for now", "refused for good", "malformed", "a plan too early"],
+)
+def test_each_refusal_has_its_error(
+    engine: EngineSocket, link: EngineLink, message: Any, error: type[Exception], text: str
+) -> None:
+    link.hello()
+    engine.receive()
+    engine.send(message)
+    with pytest.raises(error, match=text):
+        link.limits()
+
+
+def test_an_engine_that_ends_is_noticed(engine: EngineSocket, link: EngineLink) -> None:
+    link.hello()
+    engine.receive()
+    engine.send(LIMITS)
+    link.limits()
+    engine.close()
+    with pytest.raises(EngineGone, match="lost the connection"):
+        link.next_plan()
+
+
+def test_an_engine_that_ends_without_an_answer_may_have_another_secret(engine: EngineSocket, link: EngineLink) -> None:
+    link.hello()
+    engine.receive()
+    engine.close()
+    with pytest.raises(EngineRefused, match="without an answer: check that both have the same cluster secret"):
+        link.limits()
+
+
+def test_an_address_without_protection_is_refused() -> None:
+    with pytest.raises(Fatal, match="secret"):
+        EngineLink("tcp://127.0.0.1:1")

@@ -1,0 +1,122 @@
+"""The persistent batch: a plan's changes become a step's inputs; padding and the inputs of the profile run."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from engine_core.step_plan import BadMessage, NewRequest, SamplingParams, StepPlan, pack_i32
+from services.worker.device import CpuDevice
+from services.worker.input_batch import InputBatch, StepInputs, dummy_inputs, empty_inputs
+
+BLOCK_SIZE = 4
+
+
+@pytest.fixture
+def batch() -> InputBatch:
+    return InputBatch(max_num_seqs=4, max_model_len=16, block_size=BLOCK_SIZE, device=CpuDevice(lambda: 0))
+
+
+def new(slot: int, prompt: list[int], output: list[int], blocks: list[int]) -> NewRequest:
+    sampling = SamplingParams(max_tokens=5)
+    return NewRequest(100 + slot, slot, pack_i32(prompt), pack_i32(output), [pack_i32(blocks)], sampling, 0, 0)
+
+
+def plan(step_id: int, rows: list[tuple[int, int, int, int]], **changes: Any) -> StepPlan:
+    """`rows` are (slot, new tokens, computed tokens, sampled). The step is based on the one before."""
+    columns = [pack_i32([row[index] for row in rows]) for index in range(4)]
+    made = StepPlan(
+        epoch=1, step_id=step_id, base_step_id=step_id - 1 or None, released_slots=[], new_requests=[],
+        slots=columns[0], num_new_tokens=columns[1], num_computed_tokens=columns[2],
+        output_indices=pack_i32([0] * len(rows)), sampled=columns[3],
+        block_offsets=[pack_i32([0] * (len(rows) + 1))], block_ids=[b""],
+    )  # fmt: skip
+    for name, value in changes.items():
+        setattr(made, name, value)
+    return made
+
+
+def arrays(inputs: StepInputs) -> dict[str, list[int]]:
+    return {name: value.tolist() for name, value in vars(inputs).items()}
+
+
+def test_new_requests_in_chunks_become_inputs(batch: InputBatch) -> None:
+    """Slot 2 computes five of its six tokens, slot 0 both of its tokens and samples its third."""
+    requests = [new(2, [11, 12, 13, 14, 15], [16], [7, 3]), new(0, [21, 22], [], [5])]
+    inputs = batch.apply(plan(1, [(2, 5, 0, 0), (0, 2, 0, 1)], new_requests=requests))
+    assert arrays(inputs) == {
+        "token_slots": [2, 2, 2, 2, 2, 0, 0],
+        "positions": [0, 1, 2, 3, 4, 0, 1],
+        "slot_mapping": [28, 29, 30, 31, 12, 20, 21],
+        "request_slots": [2, 0],
+        "query_start_loc": [0, 5, 7],
+        "seq_lens": [5, 2],
+        "logits_indices": [6],
+        "sampled_slots": [0],
+        "sampled_positions": [2],
+        "output_indices": [0],
+    }
+    assert batch.token_ids[2, :6].tolist() == [11, 12, 13, 14, 15, 16] and not inputs.is_decode
+
+
+def test_a_sampled_token_is_the_next_steps_input_without_the_engine(batch: InputBatch) -> None:
+    first = batch.apply(plan(1, [(1, 3, 0, 1)], new_requests=[new(1, [1, 2, 3], [], [6])]))
+    batch.append(first, torch.tensor([1]), torch.from_numpy(first.sampled_positions), torch.tensor([42]))
+    assert batch.token_ids[1, :4].tolist() == [1, 2, 3, 42] and batch.num_tokens[1] == 4
+    second = batch.apply(plan(2, [(1, 1, 3, 1)]))
+    assert second.is_decode and (second.positions, second.slot_mapping, second.seq_lens) == ([3], [27], [4])
+    batch.append(second, torch.tensor([1]), torch.from_numpy(second.sampled_positions), torch.tensor([43]))
+    third = batch.apply(plan(3, [(1, 1, 4, 1)], block_offsets=[pack_i32([0, 1])], block_ids=[pack_i32([2])]))
+    assert third.slot_mapping == [8], "the appended block is used"
+    assert batch.tables.on_device[1, :2].tolist() == [6, 2]
+
+
+def test_a_released_slot_takes_another_request_and_forgets_its_blocks(batch: InputBatch) -> None:
+    batch.apply(plan(1, [(0, 2, 0, 0)], new_requests=[new(0, [1, 2], [], [9, 8])]))
+    inputs = batch.apply(plan(2, [(0, 1, 0, 0)], released_slots=[0], new_requests=[new(0, [5], [], [4])]))
+    assert inputs.slot_mapping == [16] and batch.tables.num_blocks(np.array([0])) == [1]
+
+
+def test_a_plan_without_a_base_empties_all_slots(batch: InputBatch) -> None:
+    batch.apply(plan(1, [(0, 2, 0, 0)], new_requests=[new(0, [1, 2], [], [1])]))
+    batch.apply(plan(9, [(0, 1, 0, 0)], base_step_id=None, new_requests=[new(0, [3], [], [2])]))
+    with pytest.raises(BadMessage, match="slot 1 is empty"):
+        batch.apply(plan(10, [(1, 1, 0, 0)]))
+
+
+@pytest.mark.parametrize(
+    ("second", "text"),
+    [
+        (plan(3, [(0, 1, 1, 0)]), "plan 3 is based on step 2, but the last step was 1"),
+        (plan(2, [(0, 1, 0, 0)], new_requests=[new(0, [1], [], [1])]), "slot 0 is taken"),
+        (plan(2, [(0, 1, 2, 0)]), "plan 2 computes tokens that are unknown or have no block"),
+        (plan(2, [(3, 1, 0, 0)], new_requests=[new(3, [1] * 5, [], [])]), "unknown or have no block"),
+        (
+            plan(2, [(0, 1, 1, 0)], block_offsets=[pack_i32([0, 4])], block_ids=[pack_i32([1, 2, 3, 4])]),
+            "a request would have more than 4 blocks",
+        ),
+    ],
+    ids=["gap", "taken slot", "unknown token", "no block", "too many blocks"],
+)
+def test_a_plan_that_contradicts_the_batch_is_refused(batch: InputBatch, second: StepPlan, text: str) -> None:
+    batch.apply(plan(1, [(0, 2, 0, 0)], new_requests=[new(0, [1, 2], [], [1])]))
+    with pytest.raises(BadMessage, match=text):
+        batch.apply(second)
+
+
+def test_padding_reads_no_kv_and_writes_none(batch: InputBatch) -> None:
+    batch.apply(plan(1, [(3, 2, 0, 0)], new_requests=[new(3, [1, 2], [9], [5])]))
+    padded = batch.apply(plan(2, [(3, 1, 2, 1)])).padded(3)
+    assert padded.is_decode and padded.query_start_loc.tolist() == [0, 1, 2, 3]
+    assert padded.seq_lens.tolist() == [3, 0, 0] and padded.slot_mapping.tolist() == [22, -1, -1]
+    assert padded.logits_indices.tolist() == [0, 1, 2] and padded.sampled_slots.tolist() == [3]
+    alone = empty_inputs().padded(2)
+    assert alone.is_decode and alone.seq_lens.tolist() == [0, 0] and alone.slot_mapping.tolist() == [-1, -1]
+
+
+def test_dummy_inputs_are_prompts_of_the_asked_for_lengths() -> None:
+    inputs = dummy_inputs(10, longest=4, block_size=BLOCK_SIZE)
+    assert inputs.seq_lens.tolist() == [4, 4, 2] and inputs.query_start_loc.tolist() == [0, 4, 8, 10]
+    assert inputs.positions.tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 0, 1]
+    assert inputs.slot_mapping.max() < BLOCK_SIZE, "another block than 0 is used"

@@ -1,0 +1,30 @@
+"""The number of blocks and max_model_len follow from the memory."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from services.worker.errors import ModelError
+from services.worker.kv_cache import shape_kv_cache
+from services.worker.models.config import decoder_config
+
+
+def test_the_kv_cache_is_shaped_by_memory_and_length(path: Path) -> None:
+    config = decoder_config(json.loads((path / "config.json").read_text()))
+    per_block = 2 * 2 * 16 * 2 * 16 * 4
+
+    def shape(blocks: int, length: int | None, seqs: int = 8) -> tuple[int, int]:
+        made = shape_kv_cache(config, torch.float32, 16, blocks * per_block, length, seqs)
+        return made.num_blocks, made.max_model_len
+
+    assert shape(100, 160) == (80, 160), "no more than max_num_seqs requests could fill"
+    assert shape(100, None) == (100, 512)
+    assert shape(10, None) == (10, 160), "without --max-model-len, the length is what fits"
+    with pytest.raises(ModelError, match="room for 160 tokens.*one request of 170 tokens"):
+        shape(10, 170)
+    with pytest.raises(ModelError, match="--max-model-len 513.*max_position_embeddings, 512"):
+        shape(100, 513)
+    with pytest.raises(ModelError, match="room for 0 tokens"):
+        shape(0, None)

@@ -4,7 +4,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from services.options.command_line import flag_of, serve_settings
+from services.options.commands import flag_of, serve_settings
 from services.shim.schema import ChatRequest, CompletionRequest
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -33,7 +33,8 @@ from services.errors import Fatal
 from services.machine import authority, cpu_seconds, loopback
 from services.machine.listen import listen
 from services.options.declarations import EngineOptions
-from services.process.launcher import ChildFailed, Tree, answers
+from services.process.child_processes import ChildFailed, ChildProcesses
+from services.process.launcher import is_ready
 from services.process.runtime_dir import runtime_dir
 
 NUM_STREAMS = (16, 64, 256)
@@ -146,7 +147,7 @@ def measure(load: Load) -> Measured:
     with runtime_dir(None) as folder, listen(None, 0) as front:
         files = Files(folder)
         np.zeros(1, dtype=np.int64).tofile(files.count)
-        with edges(folder, load.tcp) as addresses, Tree() as tree:
+        with edges(folder, load.tcp) as addresses, ChildProcesses() as tree:
             _start_roles(tree, load, files, front, addresses)
             _wait_until_ready(tree, front)
             samples = _stream(tree, load, front, files)
@@ -154,7 +155,7 @@ def measure(load: Load) -> Measured:
             return _evaluate(samples, np.load(files.sent), found["received"], found["chunks"])
 
 
-def _start_roles(tree: Tree, load: Load, files: Files, front: socket.socket, at: Edges) -> None:
+def _start_roles(tree: ChildProcesses, load: Load, files: Files, front: socket.socket, at: Edges) -> None:
     values = {
         "log_level": "error",
         "max_num_seqs": load.num_streams,
@@ -172,27 +173,29 @@ def _start_roles(tree: Tree, load: Load, files: Files, front: socket.socket, at:
         *letters,
     ]
     tree.start_module("worker", argv, {}, at.fds)
-    tree.start_monitored("engine", values, f"--listen={at.engine}", f"--worker={at.worker}", *at.arguments, fds=at.fds)
+    tree.start_with_metrics(
+        "engine", values, f"--listen={at.engine}", f"--worker={at.worker}", *at.arguments, fds=at.fds
+    )
     tokenizer = [f"--listen={at.tokenizer}", f"--engine={at.engine}"]
-    tree.start_monitored("tokenizer", values, *tokenizer, *at.arguments, fds=at.fds)
+    tree.start_with_metrics("tokenizer", values, *tokenizer, *at.arguments, fds=at.fds)
     shim = [
         f"--tokenizer={at.tokenizer}",
-        f"--metrics-peers={','.join(tree.monitored)}",
+        f"--metrics-peers={','.join(tree.metrics_peers)}",
         f"--listen-fd={front.fileno()}",
     ]
     tree.start("shim", values, *shim, *at.arguments, fds=[front.fileno(), *at.fds])
 
 
-def _wait_until_ready(tree: Tree, front: socket.socket) -> None:
+def _wait_until_ready(tree: ChildProcesses, front: socket.socket) -> None:
     deadline = time.monotonic() + READY_SECONDS
-    while not answers(front):
-        tree.check()
+    while not is_ready(front):
+        tree.raise_if_ended()
         if time.monotonic() > deadline:
             raise Fatal(f"the processes are not ready within {READY_SECONDS:g} s")
         time.sleep(POLL_SECONDS)
 
 
-def _stream(tree: Tree, load: Load, front: socket.socket, files: Files) -> tuple[Sample, Sample]:
+def _stream(tree: ChildProcesses, load: Load, front: socket.socket, files: Files) -> tuple[Sample, Sample]:
     """Runs the client to its end; samples when all streams run, and when the first one ends."""
     port = front.getsockname()[1]
     argv = [sys.executable, "-m", "loadtest.transport.stream_client", str(port), str(files.received), str(files.count)]

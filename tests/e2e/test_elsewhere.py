@@ -54,7 +54,7 @@ def test_whichever_dies_is_replaced(elsewhere: Server) -> None:
         (victim,) = (pid for pid in children_of(elsewhere.process.pid) if role_of(pid) == role)
         os.kill(victim, signal.SIGKILL)
         wait_for(
-            lambda role=role: f"the {role} ended by signal SIGKILL; it starts again in 0.0 s" in elsewhere.log, "seen"
+            lambda role=role: f"the {role} was killed by SIGKILL; it is restarted in 0.0 s" in elsewhere.log, "seen"
         )
         wait_for(lambda: answers(elsewhere), "it answers again", 60)
     assert elsewhere.complete("Once upon", **ANSWER) == before
@@ -62,11 +62,11 @@ def test_whichever_dies_is_replaced(elsewhere: Server) -> None:
 
 def test_deaths_at_once_are_all_seen(elsewhere: Server) -> None:
     """None is lost, and none stays a zombie."""
-    seen = len(re.findall("ended by signal SIGKILL", elsewhere.log))
+    seen = len(re.findall("was killed by SIGKILL", elsewhere.log))
     victims = children_of(elsewhere.process.pid)
     for victim in victims:
         os.kill(victim, signal.SIGKILL)
-    wait_for(lambda: len(re.findall("ended by signal SIGKILL", elsewhere.log)) == seen + len(ROLES), "all seen")
+    wait_for(lambda: len(re.findall("was killed by SIGKILL", elsewhere.log)) == seen + len(ROLES), "all seen")
     wait_for(lambda: not any(Path(f"/proc/{victim}").exists() for victim in victims), "no zombie")
     wait_for(lambda: len(children_of(elsewhere.process.pid)) == len(ROLES), "all started again", 60)
     assert all(map(alive, children_of(elsewhere.process.pid)))

@@ -5,7 +5,7 @@ Most are in test_options_*.py, where several share one server if their effects d
 
 from collections.abc import Callable
 
-from services.options.command_line import serve_settings
+from services.options.commands import serve_settings
 from tests.e2e import (
     test_cpu_kernels,
     test_hangs,

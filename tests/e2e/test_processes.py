@@ -25,7 +25,7 @@ from tests.e2e.harness import TANDEM, Server, alive, children_of, run_tandem, wa
 READY_SECONDS = 10.0
 END_SECONDS = 5.0
 HELP_SECONDS = 0.5
-WATCHING = "a process that dies is started again"
+WATCHING = "a process that exits is restarted"
 
 
 def argv_of(pid: int) -> list[str]:
@@ -143,7 +143,7 @@ def test_a_death_before_the_tree_is_ready_ends_it_and_is_told(tmp_path: Path, ro
         finally:
             process.kill()
             process.wait()
-    ended = f"the {role} ended by signal SIGKILL before the server was ready; so ends the whole tree"
+    ended = f"the {role} was killed by SIGKILL before the server was ready; all processes are stopped"
     assert error_lines(log.read_text()) == [f"tandem serve: error: {ended}"]
     assert "Traceback" not in log.read_text()
 
@@ -157,7 +157,7 @@ def test_a_dead_child_starts_again_and_later_ones_wait_longer() -> None:
             os.kill(victim, signal.SIGKILL)
             wait_for(lambda count=count: server.log.count("ready on") == count + 1, "ready again")
             assert server.post("/v1/completions", {"prompt": "a", "max_tokens": 1}).status_code == 200
-        assert re.findall(r"the shim ended by signal SIGKILL; it starts again in (.*) s", server.log) == ["0.0", "0.5"]
+        assert re.findall(r"the shim was killed by SIGKILL; it is restarted in (.*) s", server.log) == ["0.0", "0.5"]
         server.pids = children_of(server.process.pid)
     assert not any(map(alive, server.pids))
 
@@ -204,7 +204,7 @@ def test_a_runtime_dir_that_cannot_be_used_is_refused(socket_dir: Path, demo_ser
         (demo_server.runtime_dir, "another server uses"),
         (socket_dir / "file", "cannot be used: File exists"),
         (socket_dir / ("x" * 100), f"a path of more than {MAX_SOCKET_PATH} bytes"),
-        (socket_dir / "a,b", "cannot have the character ','"),
+        (socket_dir / "a,b", "cannot contain the character ','"),
     ):
         done = run_tandem("serve", "--port=0", f"--runtime-dir={folder}")
         (line,) = done.stderr.strip().splitlines()

@@ -81,7 +81,7 @@ def test_a_stopped_worker_is_replaced(server: Server) -> None:
         wait_for(lambda: server.stats().num_running == 1, "it runs")
         os.kill(pid_of(server, "worker"), signal.SIGSTOP)
         assert answer.result() == expected
-    assert "the worker has been stopped for 10 s: killed" in server.log
+    assert "the worker has been stopped by a signal for 10 s; it is killed" in server.log
 
 
 def most_wait(server: Server) -> bool:
@@ -125,7 +125,7 @@ def test_who_kills_again_and_again_is_sent_away(role: str) -> None:
         error = error_of(refused.result(), 500)
         assert error["message"] == f"the {role} died at this request, which it had to itself"
         assert [one.result() for one in (*running, *coming)] == expected
-        assert len([line for line in server.lines if f"the {role}" in line and "ended with status 9" in line]) == 3
+        assert len([line for line in server.lines if f"the {role}" in line and "exited with status 9" in line]) == 3
         assert ask(server, *REQUESTS[0]) == expected[0]
         wait_for(lambda: server.stats().num_running + server.stats().num_waiting == 0, "nothing is left")
 

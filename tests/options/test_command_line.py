@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.options.command_line import parse, role_argv, role_environment, serve_settings
+from services.options.command_line import parse, role_argv, role_environment
+from services.options.commands import flag_of, serve_settings
 from services.options.declarations import ROLE_OPTIONS, ROLES, EngineOptions, ServeOptions, settings_of
 from services.options.setting import (
     Setting,
@@ -60,7 +61,7 @@ def test_help_names_every_flag(command: str, capsys: pytest.CaptureFixture[str])
     text = capsys.readouterr().out
     names = settings_of(ServeOptions if command == "serve" else ROLE_OPTIONS[command])
     for name, one in names.items():
-        assert (name.upper() if one.positional else "--" + name.replace("_", "-")) in text
+        assert (name.upper() if one.positional else flag_of(name)) in text
 
 
 def test_options_are_frozen() -> None:
@@ -140,7 +141,7 @@ def test_a_wrong_command_line_is_refused(argv: list[str]) -> None:
 
 
 def test_an_internal_option_is_not_for_the_user() -> None:
-    assert "--lifeline-fd" in refusal("serve", "--lifeline-fd=3")
+    assert "--parent-death-fd" in refusal("serve", "--parent-death-fd=3")
 
 
 def test_serve_keeps_what_was_given_for_the_roles() -> None:
@@ -186,7 +187,7 @@ def test_an_empty_file_says_nothing(tmp_path: Path, text: str) -> None:
     [
         ("nonsense: 1", "unknown option 'nonsense'"),
         ("config: other.yaml", "unknown option 'config'"),
-        ("lifeline_fd: 3", "unknown option 'lifeline_fd'"),
+        ("parent_death_fd: 3", "unknown option 'parent_death_fd'"),
         ("7: 1", "unknown option '7'"),
         ("[1, 2]", "not a mapping"),
         ("just text", "not a mapping"),
@@ -304,11 +305,11 @@ def test_a_wrong_value_of_the_environment_is_named_by_its_variable(monkeypatch: 
 
 
 def test_what_the_locale_cannot_decode_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"^MODEL: '\\udcfc' in 'modell-\\udcfc' is no character of this locale"):
+    with pytest.raises(UsageError, match=r"^MODEL: '\\udcfc' in 'modell-\\udcfc' is not a character of this locale"):
         parse("serve", ["modell-\udcfc"])
 
 
 @pytest.mark.parametrize("address", ["::1", "::1:0", "fe80::1:80"])
 def test_an_ipv6_address_without_brackets_is_refused(address: str) -> None:
-    with pytest.raises(UsageError, match="an IPv6 address stands in brackets"):
+    with pytest.raises(UsageError, match="an IPv6 address needs brackets"):
         parse("worker", [f"--metrics-listen={address}"])

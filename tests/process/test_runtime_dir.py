@@ -28,7 +28,7 @@ def test_a_socket_fits_whatever_the_temporary_directory_is(
 def test_where_none_can_be_made_the_option_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", "/proc/none")
     with (
-        pytest.raises(Fatal, match="--runtime-dir: none is given, and none can be made: No such file"),
+        pytest.raises(Fatal, match="--runtime-dir is not set, and no temporary directory can be made: No such file"),
         runtime_dir(None),
     ):
         pass

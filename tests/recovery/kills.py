@@ -23,7 +23,7 @@ from tests.recovery.workload import LONG, STOPPED, Answer, differences, patient_
 ROLES = ("worker", "engine", "tokenizer")
 ONE, AGAIN, TWO, PREFILL = "one", "one, and the next as well", "two at once", "in a long prefill"
 KILLS = {ONE: 1, AGAIN: 2, TWO: 2, PREFILL: 1}
-STARTED_AGAIN = "ended by signal SIGKILL; it starts again"
+STARTED_AGAIN = "was killed by SIGKILL; it is restarted"
 ROUND_SECONDS = 90.0
 LOOK_SECONDS = 0.005
 AGAIN_SECONDS = 0.5  # a successor lives so long at most

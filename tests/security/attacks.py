@@ -24,7 +24,7 @@ from services.rpc.generated import engine_pb2, text_pb2
 from services.rpc.hello import make_hello
 from services.rpc.transport import open_channel
 from services.security import curve
-from services.telemetry.metrics_server import MAX_CALLERS
+from services.telemetry.metrics_server import MAX_CONNECTIONS
 from services.zeromq.socket_options import MAX_RESULT_BYTES
 from tests.fakes import make_facts
 from tests.security.deployment import Deployment
@@ -260,7 +260,7 @@ def slow_clients(at: Deployment, num_bytes: int) -> None:
         slow = []
         for address in at.monitors:
             host, _, port = address.rpartition(":")
-            peers = [socket.create_connection((host.strip("[]"), int(port)), 5) for _ in range(2 * MAX_CALLERS)]
+            peers = [socket.create_connection((host.strip("[]"), int(port)), 5) for _ in range(2 * MAX_CONNECTIONS)]
             slow += [held.enter_context(peer) for peer in peers]
         for index in range(num_bytes):
             with contextlib.suppress(OSError):  # the monitor closed it for a newer one

@@ -64,10 +64,10 @@ def test_garbage_and_hang_ups_are_no_events(address: tuple[str, int], caplog: py
 @pytest.mark.parametrize("pieces", [b"", b"GET /health HTTP/1.1\r\nA: "], ids=["silent", "byte by byte"])
 def test_slow_callers_do_not_block_others(address: tuple[str, int], pieces: bytes) -> None:
     """Before, as many as there are places made /health unreachable for as long as they stayed."""
-    slow_callers = [socket.create_connection(address) for _ in range(3 * metrics_server.MAX_CALLERS)]
+    slow_callers = [socket.create_connection(address) for _ in range(3 * metrics_server.MAX_CONNECTIONS)]
     try:
         for _ in range(5):
-            for caller in slow_callers[-metrics_server.MAX_CALLERS :]:
+            for caller in slow_callers[-metrics_server.MAX_CONNECTIONS :]:
                 with contextlib.suppress(OSError):  # it was hung up on
                     caller.sendall(pieces)
             began = time.monotonic()
@@ -75,7 +75,7 @@ def test_slow_callers_do_not_block_others(address: tuple[str, int], pieces: byte
             assert time.monotonic() - began < 5
         slow_callers[0].settimeout(5)
         assert slow_callers[0].recv(1) == b"", "the first one had to go"
-        assert threading.active_count() < 3 * metrics_server.MAX_CALLERS
+        assert threading.active_count() < 3 * metrics_server.MAX_CONNECTIONS
     finally:
         for caller in slow_callers:
             caller.close()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import demo
 from services.errors import Fatal
-from services.options.declarations import DEMO_MODEL
+from services.options.common import DEMO_MODEL
 
 CONFIG_FILES = ["*.json", "*.jinja", "*.txt"]
 WEIGHT_FILES = ["*.safetensors"]

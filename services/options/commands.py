@@ -4,18 +4,14 @@ import dataclasses
 import inspect
 from typing import Any
 
+from services.options.common import ClusterOptions, MetricsOptions, ModelOptions, ProcessOptions, SecretOptions
 from services.options.declarations import (
     ROLE_OPTIONS,
     ROLES,
     TOOL_OPTIONS,
-    ClusterOptions,
     CredentialsOptions,
     EngineOptions,
-    MetricsOptions,
-    ModelOptions,
     NewSecretOptions,
-    ProcessOptions,
-    SecretOptions,
     ServeOptions,
     ShimOptions,
     TokenizerOptions,

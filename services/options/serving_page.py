@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from services.options.commands import COMMAND_OPTIONS, default_text, flag_of, groups, settings_of_command
 from services.options.declarations import ROLES, TOOL_OPTIONS
-from services.options.serving_text import CONFIGURATION, EXTRAS, INTRODUCTION, ROLES_ALONE, TOOLS
+from services.options.serving_text import CONFIGURATION, EXTRAS, INTRODUCTION, ROLES_ALONE
 from services.options.setting import Setting, boolean
 
 _HEAD = ("option", "default", "values", "what it sets")
@@ -59,7 +59,7 @@ def _connections() -> dict[tuple[str, ...], dict[str, Setting]]:
 
 
 def _tools() -> Iterable[str]:
-    yield TOOLS
+    yield "## Tools"
     for command in TOOL_OPTIONS:
         yield f"### `tandem {command}`"
         yield " ".join((COMMAND_OPTIONS[command].__doc__ or "").split())

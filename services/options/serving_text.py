@@ -1,4 +1,4 @@
-"""The hand-written paragraphs of docs/serving.md. Its tables are written by services/options/serving_page.py."""
+"""The hand-written paragraphs of docs/serving.md; services/options/serving_page.py adds the tables."""
 
 INTRODUCTION = """\
 # Serving a model
@@ -15,8 +15,7 @@ tandem serve /models/my-qwen3                  # a local directory in the same f
 tandem serve --help                            # all options, with defaults
 ```
 
-Options have the names of `vllm serve` where the meaning is the same. docs/security.md says what to set before a network
-can reach the server."""
+Names are those of `vllm serve` where the meaning is the same. For servers open to a network, see docs/security.md."""
 
 CONFIGURATION = """\
 ## Flags, environment and configuration file
@@ -28,11 +27,11 @@ If an option is set in several places, the first of this list wins:
 3. the file that `--config FILE` names;
 4. the default.
 
-The file is YAML. Its keys are the flags without `--`, with `-` or `_`. An unknown key is refused.
+The file is YAML. Its keys are the flags without `--`, with `-` or `_`. An unknown key, like any wrong value, ends the
+command with one line and exit status 2.
 
 ```yaml
 model: Qwen/Qwen3-0.6B
-max-num-seqs: 64
 kv-cache-memory-bytes: 4G
 enable-prefix-caching: false
 served-model-name: [qwen, default]
@@ -40,8 +39,7 @@ hf-overrides: {rope_theta: 1000000}
 ```
 
 Numbers of tokens, requests and bytes may have a unit: `k`, `m`, `g`, `t` are powers of 1000, `K`, `M`, `G`, `T`
-powers of 1024. An empty environment variable counts as not set. After a wrong value the command prints one line and
-exits with status 2.
+powers of 1024. An empty environment variable counts as not set.
 
 Downloads from the Hugging Face hub follow `HF_TOKEN`, `HF_HOME`, `HF_ENDPOINT` and `HF_HUB_OFFLINE`. Traces follow the
 `OTEL_*` variables of OpenTelemetry's SDK; the only protocol is OTLP over gRPC."""
@@ -79,5 +77,3 @@ with one container per role.
 
 Each role takes these groups of the options above, and the options in the tables below, which `tandem serve` sets
 itself."""
-
-TOOLS = "## Tools"

@@ -17,7 +17,8 @@ from typing import Any
 from services.errors import Fatal
 from services.machine.listen import listen
 from services.model_files.resolve import resolve
-from services.options.declarations import DEMO_MODEL, ServeOptions, ShimOptions
+from services.options.common import DEMO_MODEL
+from services.options.declarations import ServeOptions, ShimOptions
 from services.process.child_processes import ChildFailed, ChildProcesses
 from services.process.runtime_dir import runtime_dir
 from services.process.shell import fail

@@ -16,7 +16,7 @@ import uvloop
 
 from services.errors import Fatal
 from services.machine import allow_open_files
-from services.options.declarations import ProcessOptions
+from services.options.common import ProcessOptions
 from services.telemetry.logs import report_failure, set_up_logging
 
 

@@ -20,7 +20,7 @@ from prometheus_client.exposition import generate_latest
 
 from services.machine import authority
 from services.machine.listen import listen
-from services.options.declarations import MetricsOptions
+from services.options.common import MetricsOptions
 from services.options.setting import split_address
 from services.security.metrics_token import token_to_ask_for
 from services.security.secret import ClusterSecret

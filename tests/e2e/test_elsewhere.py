@@ -12,8 +12,7 @@ import httpx
 import pytest
 
 from services.options.declarations import ROLES
-from tests.e2e.harness import Server, alive, children_of, wait_for
-from tests.e2e.test_processes import WATCHING, role_of
+from tests.e2e.harness import ALL_READY, Server, alive, children_of, role_of, wait_for
 
 ROOT = Path(__file__).parents[2]
 ELSEWHERE = {"PYTHONPATH": os.pathsep.join((str(Path(__file__).with_name("elsewhere")), str(ROOT)))}
@@ -23,7 +22,7 @@ ANSWER = {"seed": 5, "temperature": 1.0, "max_tokens": 30, "ignore_eos": True, "
 @pytest.fixture(scope="module")
 def elsewhere() -> Iterator[Server]:
     with Server("--max-num-seqs=8", env=ELSEWHERE) as server:
-        wait_for(lambda: WATCHING in server.log, "the launcher knows that all are ready")
+        wait_for(lambda: ALL_READY in server.log, "the launcher knows that all are ready")
         yield server
 
 

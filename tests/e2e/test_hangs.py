@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.api import TEXT, Json
-from tests.e2e.harness import Server, alive, children_of, wait_for
-from tests.e2e.test_processes import WATCHING, argv_of
+from tests.e2e.harness import ALL_READY, Server, alive, argv_of, children_of, wait_for
 
 POISON = 900
 BODY: Json = {"prompt": "Which way?", "temperature": 0, "max_tokens": 400, "ignore_eos": True, "return_token_ids": True}
@@ -30,7 +29,7 @@ def test_step_timeout(how: str, tmp_path: Path) -> None:
     """The worker ends itself, its stacks are in the log; the engine names the step; every answer goes on."""
     once = {"TANDEM_TEST_ONCE": str(tmp_path / "it happened")}
     with hanging(how, **once) as server, ThreadPoolExecutor(2) as pool:
-        wait_for(lambda: WATCHING in server.log, "the launcher knows that all are ready")
+        wait_for(lambda: ALL_READY in server.log, "the launcher knows that all are ready")
         expected = server.post(TEXT, BODY).json()["choices"]
         neighbours = [pool.submit(server.post, TEXT, BODY) for _ in range(2)]
         wait_for(lambda: server.stats().num_running == 2, "the neighbours run")
@@ -48,7 +47,7 @@ def test_step_timeout(how: str, tmp_path: Path) -> None:
 def test_who_makes_its_worker_hang_again_and_again_is_sent_away() -> None:
     """Its neighbours only wait."""
     with hanging("holds_the_gil") as server, ThreadPoolExecutor(2) as pool:
-        wait_for(lambda: WATCHING in server.log, "the launcher knows that all are ready")
+        wait_for(lambda: ALL_READY in server.log, "the launcher knows that all are ready")
         expected = server.post(TEXT, BODY).json()["choices"]
         neighbours = [pool.submit(server.post, TEXT, BODY) for _ in range(2)]
         wait_for(lambda: server.stats().num_running == 2, "the neighbours run")

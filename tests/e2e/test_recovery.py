@@ -12,8 +12,7 @@ import httpx
 import pytest
 
 from tests.e2e.api import CHAT, INPUT, TEXT, Json, error_of
-from tests.e2e.harness import Server, children_of, wait_for
-from tests.e2e.test_processes import WATCHING, argv_of
+from tests.e2e.harness import ALL_READY, Server, argv_of, children_of, wait_for
 
 LENGTH = {"max_tokens": 400, "ignore_eos": True, "return_token_ids": True}
 REQUESTS: list[tuple[str, Json]] = [
@@ -29,7 +28,7 @@ REQUESTS: list[tuple[str, Json]] = [
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     with Server("--tokenizer-replicas=2") as running:
-        wait_for(lambda: WATCHING in running.log, "the launcher knows that all are ready")
+        wait_for(lambda: ALL_READY in running.log, "the launcher knows that all are ready")
         yield running
 
 
@@ -95,7 +94,7 @@ def most_wait(server: Server) -> bool:
 def test_innocent_suspects_are_cleared() -> None:
     """Two deaths while most requests wait for their turn: each of those is tried alone, and goes on."""
     with Server("--tokenizer-replicas=2", "--max-num-seqs=2") as server:
-        wait_for(lambda: WATCHING in server.log, "the launcher knows that all are ready")
+        wait_for(lambda: ALL_READY in server.log, "the launcher knows that all are ready")
         body = {**LENGTH, "max_tokens": 800, "temperature": 1, "prompt": "Which way?"}
         requests = [(TEXT, {**body, "seed": seed}) for seed in range(12)]
         expected = [ask(server, *request) for request in requests]
@@ -115,7 +114,7 @@ def test_who_kills_again_and_again_is_sent_away(role: str) -> None:
     poison = 900
     env = {"PYTHONPATH": _fault_folder(), "TANDEM_TEST_POISON": f"{role}:{poison}"}
     with Server("--tokenizer-replicas=2", env=env) as server, ThreadPoolExecutor(10) as pool:
-        wait_for(lambda: WATCHING in server.log, "the launcher knows that all are ready")
+        wait_for(lambda: ALL_READY in server.log, "the launcher knows that all are ready")
         expected = ask_all(server)
         body = {"prompt": [poison] * 5, "max_tokens": 3}
         running = [pool.submit(ask, server, *request) for request in REQUESTS[:3]]

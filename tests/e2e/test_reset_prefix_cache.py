@@ -9,8 +9,7 @@ import httpx
 import pytest
 
 from tests.e2e.api import TEXT, Json, error_of
-from tests.e2e.harness import Server, children_of, wait_for
-from tests.e2e.test_processes import WATCHING, argv_of
+from tests.e2e.harness import ALL_READY, Server, argv_of, children_of, wait_for
 
 RESET = "/reset_prefix_cache"
 KEY = {"Authorization": "Bearer secret"}
@@ -20,7 +19,7 @@ PROMPT = list(range(100, 150))  # three blocks of 16, and two tokens
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     with Server("--dtype=float32", "--tokenizer-replicas=2", "--api-key=secret") as running:
-        wait_for(lambda: WATCHING in running.log, "the launcher knows that all are ready")
+        wait_for(lambda: ALL_READY in running.log, "the launcher knows that all are ready")
         yield running
 
 

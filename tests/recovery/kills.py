@@ -16,8 +16,7 @@ import httpx
 
 from services.rpc.generated import engine_pb2
 from tests.e2e.api import Json, salts
-from tests.e2e.harness import Server, alive, children_of, wait_for
-from tests.e2e.test_processes import WATCHING, argv_of
+from tests.e2e.harness import ALL_READY, Server, alive, argv_of, children_of, wait_for
 from tests.recovery.workload import LONG, STOPPED, Answer, differences, patient_post, requests
 
 ROLES = ("worker", "engine", "tokenizer")
@@ -86,7 +85,7 @@ class Fire:
 
     def run(self, num_kills: int) -> None:
         """Raises AssertionError with every difference, or when too many kills would hit no live stream."""
-        wait_for(lambda: WATCHING in self.server.log, "the launcher knows that all are ready")
+        wait_for(lambda: ALL_READY in self.server.log, "the launcher knows that all are ready")
         asyncio.run(self._rounds(schedule(self.chance, num_kills)))
         assert len(self.kills) == num_kills
         wait_for(lambda: self.server.log.count(STARTED_AGAIN) == num_kills, "the launcher has seen them all")

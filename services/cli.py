@@ -25,7 +25,7 @@ USAGE = """usage: tandem COMMAND [OPTIONS]
   bench throughput      measure the tokens per second of many concurrent requests
   bench sweep           measure a server at several concurrencies or request rates
   bench engine          measure the scheduler's time per step
-  bench transport       measure the CPU time per token from worker to client
+  bench transport       measure latency and CPU time per token from worker to client
   bench kernels         measure the compiled CPU kernels against plain torch and the machine's limit
   replay FILE           replay a recording of an engine's last steps
   new-secret            write a new secret for the processes of one deployment

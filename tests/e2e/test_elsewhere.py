@@ -1,4 +1,4 @@
-"""A server on a system without what only Linux has gives the same answers and sees every death of a child."""
+"""Without Linux-only interfaces a server gives the same answers and restarts every child that dies."""
 
 import os
 import re
@@ -29,12 +29,12 @@ def elsewhere() -> Iterator[Server]:
 def answers(server: Server) -> bool:
     try:
         return server.post("/v1/completions", {"prompt": "a", "max_tokens": 1}).status_code == 200
-    except httpx.HTTPError:  # of a shim that is about to die
+    except httpx.HTTPError:  # the shim is about to exit
         return False
 
 
-def test_nothing_of_linux_is_there() -> None:
-    """What the tests below rest on."""
+def test_linux_only_files_are_hidden() -> None:
+    """The precondition of the tests below."""
     code = "import os; open('/proc/self/stat')"
     told = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, **ELSEWHERE}, capture_output=True, text=True, check=False
@@ -47,25 +47,26 @@ def test_the_answers_are_the_same(elsewhere: Server) -> None:
         assert elsewhere.complete("Once upon", **ANSWER) == server.complete("Once upon", **ANSWER)
 
 
-def test_whichever_dies_is_replaced(elsewhere: Server) -> None:
+def test_every_role_that_dies_is_restarted(elsewhere: Server) -> None:
     before = elsewhere.complete("Once upon", **ANSWER)
     for role in ROLES:
         (victim,) = (pid for pid in children_of(elsewhere.process.pid) if role_of(pid) == role)
         os.kill(victim, signal.SIGKILL)
         wait_for(
-            lambda role=role: f"the {role} was killed by SIGKILL; it is restarted in 0.0 s" in elsewhere.log, "seen"
+            lambda role=role: f"the {role} was killed by SIGKILL; it is restarted in 0.0 s" in elsewhere.log,
+            "a restart",
         )
-        wait_for(lambda: answers(elsewhere), "it answers again", 60)
+        wait_for(lambda: answers(elsewhere), "an answer", 60)
     assert elsewhere.complete("Once upon", **ANSWER) == before
 
 
-def test_deaths_at_once_are_all_seen(elsewhere: Server) -> None:
-    """None is lost, and none stays a zombie."""
+def test_simultaneous_deaths_are_all_reported(elsewhere: Server) -> None:
+    """Each is reported, and none stays a zombie."""
     seen = len(re.findall("was killed by SIGKILL", elsewhere.log))
     victims = children_of(elsewhere.process.pid)
     for victim in victims:
         os.kill(victim, signal.SIGKILL)
-    wait_for(lambda: len(re.findall("was killed by SIGKILL", elsewhere.log)) == seen + len(ROLES), "all seen")
+    wait_for(lambda: len(re.findall("was killed by SIGKILL", elsewhere.log)) == seen + len(ROLES), "all reported")
     wait_for(lambda: not any(Path(f"/proc/{victim}").exists() for victim in victims), "no zombie")
-    wait_for(lambda: len(children_of(elsewhere.process.pid)) == len(ROLES), "all started again", 60)
+    wait_for(lambda: len(children_of(elsewhere.process.pid)) == len(ROLES), "all restarted", 60)
     assert all(map(alive, children_of(elsewhere.process.pid)))

@@ -1,4 +1,4 @@
-"""A worker that hangs is a worker that died: every answer goes on with the tokens that it would have had."""
+"""A worker that hangs is restarted, and every answer continues with the tokens that it would have had."""
 
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +15,7 @@ POISONOUS: Json = {"prompt": [POISON] * 5, "temperature": 0, "max_tokens": 5, "r
 
 
 def hanging(how: str, **more: str) -> Server:
-    """A server whose steps may take a second, but for the first ten of a worker, which may take five."""
+    """A server with a step timeout of one second, and of five seconds for the first ten steps of a worker."""
     env = {"PYTHONPATH": str(Path(__file__).with_name("hangs")), "TANDEM_TEST_POISON": str(POISON)}
     return Server("--dtype=float32", "--step-timeout=1", env={**env, "TANDEM_TEST_HANG": how, **more})
 
@@ -26,7 +26,7 @@ def worker_of(server: Server) -> int:
 
 @pytest.mark.parametrize("how", ["waits", "holds_the_gil"])
 def test_step_timeout(how: str, tmp_path: Path) -> None:
-    """The worker ends itself, its stacks are in the log; the engine names the step; every answer goes on."""
+    """The worker exits and logs its stacks; the engine logs the step; every answer continues."""
     once = {"TANDEM_TEST_ONCE": str(tmp_path / "it happened")}
     with hanging(how, **once) as server, ThreadPoolExecutor(2) as pool:
         wait_for(lambda: ALL_READY in server.log, "the launcher knows that all are ready")
@@ -40,12 +40,12 @@ def test_step_timeout(how: str, tmp_path: Path) -> None:
             assert neighbour.result().json()["choices"] == expected
         assert answer.json()["choices"] == server.post(TEXT, POISONOUS).json()["choices"]
     assert "the worker was killed by SIGALRM; it is restarted" in server.log
-    assert "sitecustomize.py" in server.log, "the stack of whoever hung"
+    assert "sitecustomize.py" in server.log, "the stack of the thread that hung"
     assert re.search(r"the worker hangs: step \d+ \(\d+ tokens\) took \S+ s, where 1\.0 s is its deadline", server.log)
 
 
-def test_who_makes_its_worker_hang_again_and_again_is_sent_away() -> None:
-    """Its neighbours only wait."""
+def test_a_request_that_makes_its_worker_hang_repeatedly_is_refused() -> None:
+    """Other requests are only delayed."""
     with hanging("holds_the_gil") as server, ThreadPoolExecutor(2) as pool:
         wait_for(lambda: ALL_READY in server.log, "the launcher knows that all are ready")
         expected = server.post(TEXT, BODY).json()["choices"]

@@ -1,4 +1,4 @@
-"""POST /reset_prefix_cache reaches every engine, over whichever tokenizers, and the next prompt is computed anew."""
+"""POST /reset_prefix_cache reaches every engine through any tokenizer; the next prompt has no prefix hits."""
 
 import os
 import signal
@@ -73,7 +73,7 @@ def test_it_needs_the_key_and_takes_no_parameter(server: Server) -> None:
     )
 
 
-def test_where_not_everybody_answers_it_says_so(server: Server) -> None:
+def test_an_engine_that_is_down_is_reported(server: Server) -> None:
     engine = next(pid for pid in children_of(server.process.pid) if argv_of(pid)[3:4] == ["engine"])
     os.kill(engine, signal.SIGKILL)
     response = wait_for(lambda: (found := reset(server)).status_code != 200 and found, "the engine is seen to be gone")

@@ -20,6 +20,6 @@ settings.load_profile("any machine")
 
 @pytest.fixture
 def socket_dir() -> Iterator[Path]:
-    """A new directory whose path is short enough for sockets; the path of tmp_path may be too long."""
+    """A new directory with a path short enough for sockets; the path of tmp_path may be too long."""
     with runtime_dir(None) as folder:
         yield folder

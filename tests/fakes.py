@@ -1,4 +1,4 @@
-"""Stand-ins for tests without a model: a worker whose "KV" is a hash chain, so that a wrong block shows in the tokens.
+"""Stand-ins for tests without a model: a worker with a hash chain as KV, so that a wrong block changes the tokens.
 
 Position p of a request holds H(what the block table gives for p - 1, token p). The next token is a function of the last
 hash. If scheduler or block pool ever hand out a wrong block, the chain breaks and the tokens differ from `oracle`.

@@ -11,7 +11,7 @@ from contextlib import suppress
 from services.machine import files
 from services.machine.files import read
 
-SMALLER_OPEN_FILES = 10240  # what macOS grants (its OPEN_MAX) to a process whose hard limit says "unlimited"
+SMALLER_OPEN_FILES = 10240  # what macOS grants (its OPEN_MAX) if the hard limit is "unlimited"
 
 
 def process_age() -> float:

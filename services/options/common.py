@@ -79,7 +79,7 @@ class MetricsOptions(ClusterOptions):
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """The model whose files tokenizer and worker read."""
+    """The model. Tokenizer and worker read its files."""
 
     model: str = setting(DEMO_MODEL, "Hugging Face repository id, or local directory in that format", positional=True)
     revision: str | None = setting(

@@ -48,7 +48,7 @@ class ShimOptions(ClusterOptions):
     )
     metrics_peers: tuple[str, ...] = setting(
         (),
-        "metrics servers whose metrics /metrics includes, as NAME=host:port, comma-separated",
+        "metrics servers that /metrics scrapes and includes, as NAME=host:port, comma-separated",
         unset="none",
         parse=named_addresses,
         internal=True,

@@ -55,7 +55,7 @@ The package `tandem-llm` installs shim, tokenizer and engine. The rest are extra
 | `tandem-llm[bench]` | `tandem bench serve`, `latency`, `throughput`, `sweep` |
 | `tandem-llm[all]` | both |
 
-A command whose extra is missing names it and ends with exit status 1."""
+If an extra is missing, the command names it and ends with exit status 1."""
 
 ROLES_ALONE = """\
 ## One process per role

@@ -27,7 +27,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def described(small: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server of a model whose configuration is changed on the command line."""
+    """A server with a configuration that the command line changes."""
     folder = tmp_path_factory.mktemp("described")
     (folder / "generation_config.json").write_text('{"max_new_tokens": 5}')
     (folder / "template").write_text(

@@ -29,7 +29,7 @@ def main() -> None:
         case "write":  # a variable of the environment, to an inherited file descriptor
             os.write(int(args.argument), os.environ["CHILD_VALUE"].encode())
             return
-        case "parent":  # of one child, whose pid goes to the file
+        case "parent":  # of one child, which writes its pid to the file
             with ChildProcesses() as children:
                 children.start_module("child", [MODULE, "run", args.argument], {}, [])
                 threading.Event().wait()

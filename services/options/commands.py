@@ -64,7 +64,7 @@ def _classes(command: str) -> list[type]:
 
 
 def _declaring_class(command: str, name: str) -> type:
-    bases = (base for options in _classes(command) for base in reversed(options.__mro__))
+    bases = (base for options in _classes(command) for base in options.__mro__)
     return next(base for base in bases if name in inspect.get_annotations(base))
 
 

@@ -1,7 +1,7 @@
-# Two images.
-#   docker build -t tandem .                 every role: docker run -p 8000:8000 tandem  (tandem serve, the demo model)
-#   docker build -t tandem-light --target light .    the roles without a model: docker run tandem-light engine ...
-# constraints.txt has the versions of all packages in both.
+# Builds two images.
+#   docker build -t tandem .                       all roles: docker run -p 127.0.0.1:8000:8000 tandem  (the demo model)
+#   docker build -t tandem-light --target light .  all roles but the worker: docker run tandem-light engine ...
+# constraints.txt pins the versions of all packages in both.
 FROM python:3.11-slim-bookworm AS base
 COPY constraints.txt /opt/tandem/
 WORKDIR /opt/tandem
@@ -9,7 +9,7 @@ RUN useradd --create-home --uid 1000 tandem && \
     su tandem -c 'mkdir -p /home/tandem/.cache/huggingface' && \
     install --directory --owner=tandem --group=tandem --mode=0700 /run/tandem
 
-# The compiler stays behind: only the wheel goes on.
+# The compiler stays in this stage; the images copy only the wheel.
 FROM base AS build
 RUN apt-get update && apt-get install --yes --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
 COPY pyproject.toml setup.py README.md LICENSE ./
@@ -22,7 +22,7 @@ COPY loadtest loadtest
 RUN PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
     pip wheel --no-cache-dir --no-deps --wheel-dir dist .
 
-# Shim, tokenizer and engine: no torch.
+# Shim, tokenizer and engine, without torch.
 FROM base AS light
 COPY --from=build /opt/tandem/dist dist
 RUN pip install --no-cache-dir --constraint constraints.txt dist/*.whl
@@ -31,9 +31,9 @@ WORKDIR /home/tandem
 EXPOSE 8000
 ENTRYPOINT ["tandem"]
 
-# torch and what it needs have a layer of their own, which a change of tandem leaves as it is.
+# torch and its dependencies are a layer of their own, which stays cached when tandem changes.
 FROM base AS torch
-# The requirement or wheel of torch, and the index that it comes from (empty: pip's own), as in the Makefile.
+# The requirement or wheel of torch, and its package index (empty: pip's default), as in the Makefile.
 ARG TORCH=torch==2.13.0
 ARG TORCH_INDEX=
 RUN pip install --no-cache-dir --no-deps --constraint constraints.txt "$TORCH" ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} && \

@@ -12,7 +12,7 @@ BIN := .venv/bin
 # Both variables reach isolated builds: the first up to pip 25.2, the second from 25.3.
 PINNED := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt
 
-.PHONY: install install-test constraints serve test test-long test-versions hostile recovery-test check gpu-check format protos demo \
+.PHONY: install install-test constraints serve test test-long test-versions hostile recovery-test check gpu-check format protos docs demo \
 	compose-test clean
 
 install: .venv/installed
@@ -89,6 +89,10 @@ format: install-test
 
 protos: install-test
 	$(BIN)/python protos/generate.py
+
+# Writes docs/serving.md anew, from the declarations of the options.
+docs: install-test
+	$(BIN)/python -m services.options.serving_page > docs/serving.md
 
 demo: install-test
 	$(BIN)/python -m demo.train --out demo/checkpoint

@@ -1,4 +1,4 @@
-"""The one entry point: `tandem serve`, the four roles, and the tools. Imports only what is asked for."""
+"""The entry point `tandem`: `tandem serve`, the four roles, and the tools. Imports only the command that runs."""
 
 import gc
 import importlib
@@ -15,21 +15,21 @@ from services.version import VERSION
 
 USAGE = """usage: tandem COMMAND [OPTIONS]
 
-  serve [MODEL]      serve a model: starts the four processes below and watches them
-  shim               the HTTP front (OpenAI's API)
-  tokenizer [MODEL]  text to token ids and back
-  engine             scheduler and KV cache
-  worker [MODEL]     the model on its accelerator
-  bench serve        measure any OpenAI-compatible server
-  bench latency      measure how long one batch takes
-  bench throughput   measure how many tokens a second come of many requests at once
-  bench sweep        measure a server at several concurrencies or request rates
-  bench engine       measure what a step costs the scheduler
-  bench transport    measure what a token costs from worker to client
-  bench kernels      measure the compiled CPU kernels against plain torch and the machine's limit
-  replay FILE        go through an engine's flight recorder again
-  new-secret         make the secret that processes on several machines share
-  internal-credentials  write certificates and a token for programs that talk to the processes themselves
+  serve [MODEL]         serve a model: start the four roles below and restart them when they exit
+  shim                  HTTP server of the OpenAI API
+  tokenizer [MODEL]     text to token ids and back
+  engine                scheduler and KV cache
+  worker [MODEL]        the model on its accelerator
+  bench serve           measure throughput and latency of any OpenAI-compatible server
+  bench latency         measure the latency of one batch
+  bench throughput      measure the tokens per second of many concurrent requests
+  bench sweep           measure a server at several concurrencies or request rates
+  bench engine          measure the scheduler's time per step
+  bench transport       measure latency and CPU time per token from worker to client
+  bench kernels         measure the compiled CPU kernels against plain torch and the machine's limit
+  replay FILE           replay a recording of an engine's last steps
+  new-secret            write a new secret for the processes of one deployment
+  internal-credentials  write certificates and a token for other programs that call the processes
 
 `tandem COMMAND --help` lists the options of one command; `tandem --version` prints the version.
 """
@@ -48,9 +48,9 @@ BENCHMARKS = {
 
 def main(argv: list[str] | None = None) -> int:
     """Returns the exit status: 0, 1 for a failure, 2 for a wrong command line."""
-    _escape_what_the_locale_lacks()
-    # gRPC's core writes its own lines to stderr, past our log, and any client can cause them. Errors that matter come
-    # back as the status of a call. https://grpc.github.io/grpc/core/md_doc_environment_variables.html
+    _escape_unencodable_output()
+    # gRPC's core would write lines to stderr, past our log, which any client can cause. Errors of calls are in their
+    # status. https://grpc.github.io/grpc/core/md_doc_environment_variables.html
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     argv = sys.argv[1:] if argv is None else argv
     command, rest = (argv[0], argv[1:]) if argv else ("--help", [])
@@ -60,7 +60,7 @@ def main(argv: list[str] | None = None) -> int:
     if command == "--version":
         sys.stdout.write(f"tandem {VERSION}\n")
         return 0
-    if command == "bench":  # not a process of the server: it reads its own command line
+    if command == "bench":  # parses its own command line
         return _bench(*rest)
     if command == "replay":
         return int(importlib.import_module("services.engine.replay").main(rest))
@@ -78,15 +78,15 @@ def main(argv: list[str] | None = None) -> int:
     return int(_import(MODULES[command]).main(options))
 
 
-def _escape_what_the_locale_lacks() -> None:
-    """A character that the terminal's encoding does not have is printed as an escape sequence instead of an error."""
+def _escape_unencodable_output() -> None:
+    """Makes stdout and stderr print characters outside their encoding as escape sequences instead of raising."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def _is_installed(command: str) -> bool:
-    """Whether this installation has what `command` imports. If not, one line on stderr names the extra that has it."""
+    """Returns whether the packages that `command` needs are installed; if not, one line on stderr names the extra."""
     lacking = missing(command)
     if lacking is not None:
         sys.stderr.write(f"tandem {command}: error: {lacking}\n")
@@ -94,7 +94,7 @@ def _is_installed(command: str) -> bool:
 
 
 def _import(name: str) -> ModuleType:
-    """What a module makes at its import stays: to look through it for garbage costs time, now and at any later time."""
+    """Imports a module, and excludes the objects of the import from garbage collection: they live until the end."""
     gc.disable()
     module = importlib.import_module(name)
     gc.freeze()

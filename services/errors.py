@@ -1,5 +1,5 @@
-"""Why a process cannot go on. Errors of single requests are in services/rpc/errors.py."""
+"""The error that ends a process. Errors of single requests are in services/rpc/errors.py."""
 
 
 class Fatal(Exception):
-    """The process cannot go on; the message is for people."""
+    """The process cannot continue. The message is shown to the user, in one line."""

@@ -1,3 +1,3 @@
-"""The version, in one place that costs nothing to import."""
+"""The version of tandem. Imports nothing."""
 
 VERSION = "0.1.0"

@@ -1,4 +1,4 @@
-"""Where tests serve: this machine's loopback address, of IPv6 where it has none of IPv4."""
+"""The address on which tests serve: the loopback address, IPv6 if the machine has no IPv4."""
 
 import socket
 
@@ -8,10 +8,10 @@ HOST = loopback()
 
 
 def at(port: int) -> str:
-    """host:port, as a URL has it."""
+    """Returns host:port as in a URL."""
     return authority(HOST, port)
 
 
 def open_server(backlog: int | None = None) -> socket.socket:
-    """Listens on a free port."""
+    """Returns a socket that listens on a free port."""
     return socket.create_server((HOST, 0), family=socket.AF_INET6 if ":" in HOST else socket.AF_INET, backlog=backlog)

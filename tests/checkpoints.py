@@ -31,7 +31,7 @@ SMALL: dict[str, Any] = {
     "bos_token_id": None,
     "pad_token_id": None,
 }
-# Heads and sizes that parity with transformers is shown on.
+# Heads and sizes for the tests of parity with transformers.
 PARITY_CONFIGS: dict[str, dict[str, Any]] = {
     "grouped-tied": {"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 16, "tie_word_embeddings": True},
     "untied-wide-heads": {
@@ -47,7 +47,7 @@ PARITY_CONFIGS: dict[str, dict[str, Any]] = {
 
 
 def make_qwen3(path: Path, seed: int = 0, shard_size: str = "5GB", **config: Any) -> Path:
-    """Writes config.json, generation_config.json and safetensors into `path`, with the demo's tokenizer beside them."""
+    """Writes config.json, generation_config.json and safetensors into `path`, and the demo's tokenizer."""
     torch.manual_seed(seed)
     model = Qwen3ForCausalLM(Qwen3Config(**{**SMALL, "initializer_range": WIDE, **config}))
     model.save_pretrained(path, max_shard_size=shard_size)

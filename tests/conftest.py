@@ -13,13 +13,13 @@ if not Path("/dev/nvidiactl").exists():
     interpret()
 
 
-# How long an example takes says how busy the machine is.
+# No deadline: the time of an example depends on the load of the machine.
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
 
 
 @pytest.fixture
 def socket_dir() -> Iterator[Path]:
-    """A new directory with a path so short that sockets find room in it; that of tmp_path has any length."""
+    """A new directory with a path short enough for sockets; the path of tmp_path may be too long."""
     with runtime_dir(None) as folder:
         yield folder

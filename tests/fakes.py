@@ -1,4 +1,4 @@
-"""Stand-ins for tests without a model: a worker whose "KV" is a hash chain, so that a wrong block shows in the tokens.
+"""Stand-ins for tests without a model: a worker with a hash chain as KV, so that a wrong block changes the tokens.
 
 Position p of a request holds H(what the block table gives for p - 1, token p). The next token is a function of the last
 hash. If scheduler or block pool ever hand out a wrong block, the chain breaks and the tokens differ from `oracle`.
@@ -57,13 +57,13 @@ def _next_token(last: bytes, vocab_size: int) -> int:
 
 
 def fake_logprobs(token_id: int, count: int) -> tuple[list[int], list[float]]:
-    """The sampled token and `count` others, with values that are exact in float32."""
+    """Returns ids and logprobs of the sampled token and `count` others; the values are exact in float32."""
     ids = [token_id, *range(count)]
     return ids, [-(token_id + rank) / 8 for rank in range(len(ids))]
 
 
 def oracle(prompt: list[int], count: int, vocab_size: int = VOCAB_SIZE) -> list[int]:
-    """The next `count` tokens after `prompt`, whatever the scheduling."""
+    """Returns the `count` tokens after `prompt`; they do not depend on the scheduling."""
     last = b""
     for token_id in prompt:
         last = _chain(last, token_id)
@@ -75,7 +75,7 @@ def oracle(prompt: list[int], count: int, vocab_size: int = VOCAB_SIZE) -> list[
 
 
 class FakeWorker:
-    """Holds what a worker holds between steps, built from the plans alone."""
+    """Keeps a worker's state between steps, built from the plans alone."""
 
     def __init__(self, facts: ModelFacts) -> None:
         self._block_size = facts.block_size
@@ -90,7 +90,7 @@ class FakeWorker:
         self.step_tokens: list[int] = []  # tokens computed in each step
 
     def state(self) -> dict[int, tuple[int, int, list[int], list[int]]]:
-        """By slot: handle, prompt length, known tokens, block table."""
+        """Returns handle, prompt length, known tokens and block table by slot."""
         return {
             slot: (self._handles[slot], self._num_prompt[slot], list(tokens), list(self._tables[slot]))
             for slot, tokens in self._tokens.items()

@@ -44,8 +44,10 @@ def replace_dot(builder: type, handle: type) -> None:
 
 
 def patch_once(interpreter: ModuleType) -> None:
-    """Spares each call of a device function a look through all of Triton's language: a launch has replaced its builtins
-    before, and a third of the time of small kernels goes there."""
+    """Skips the search for builtins in each call of a device function: the launch has replaced them already.
+
+    The search would take a third of the time of small kernels.
+    """
     if not (hasattr(interpreter, "_patch_lang") and hasattr(interpreter, "_LangPatchScope")):
         raise RuntimeError("this Triton's interpreter has no _patch_lang and _LangPatchScope")
     patch, scope = interpreter._patch_lang, interpreter._LangPatchScope

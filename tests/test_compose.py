@@ -1,4 +1,4 @@
-"""compose.yaml says what the roles understand, and its addresses fit together. `make compose-test` brings it up."""
+"""The command lines in compose.yaml are valid, and their addresses match. `make compose-test` starts it."""
 
 import re
 from pathlib import Path
@@ -16,7 +16,7 @@ SERVICES = COMPOSE["services"]
 
 
 def command_of(role: str) -> list[str]:
-    """With every variable at its default."""
+    """Returns the command line of a role, with the default of every variable."""
     return [re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", part) for part in SERVICES[role]["command"]]
 
 
@@ -48,7 +48,7 @@ def test_the_shim_alone_is_published_and_no_role_may_write_or_has_a_capability()
         assert service["security_opt"] == ["no-new-privileges:true"], name
 
 
-def test_addresses_fit_together() -> None:
+def test_addresses_match() -> None:
     shim, tokenizer, engine, worker = map(options_of, ROLES)
     assert shim.tokenizer == (tokenizer.listen.replace("0.0.0.0", "tokenizer"),)
     assert tokenizer.engine == (engine.listen.replace("0.0.0.0", "engine"),)
@@ -58,7 +58,7 @@ def test_addresses_fit_together() -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_health_is_asked_where_it_is_answered(role: str) -> None:
+def test_the_health_check_uses_the_port_of_the_role(role: str) -> None:
     options = options_of(role)
     port = options.port if role == "shim" else int(options.metrics_listen.rpartition(":")[2])
     asked = re.search(r"http://127\.0\.0\.1:(\d+)/health", SERVICES[role]["healthcheck"]["test"][3])

@@ -1,4 +1,4 @@
-"""The tests of a module stand where a reader looks for them: services/rpc/link.py has tests/rpc/test_link.py."""
+"""The tests of a module are in the file of its name: services/rpc/link.py has tests/rpc/test_link.py."""
 
 from pathlib import Path
 
@@ -13,13 +13,13 @@ WITHOUT = (
 
 
 def mirrored(module: Path) -> Path:
-    """The test file of a module; both relative to the repository's root."""
+    """Returns the test file of a module; both relative to the repository's root."""
     parts = module.parts[1:] if module.parts[0] == "services" else module.parts
     return Path("tests", *parts[:-1], f"test_{module.name}")
 
 
 def modules() -> list[Path]:
-    """Every module with at least FROM_LINES lines."""
+    """Returns every module with at least FROM_LINES lines."""
     found = (path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
     large = (path for path in found if len(path.read_text().splitlines()) >= FROM_LINES)
     return sorted(path.relative_to(ROOT) for path in large)

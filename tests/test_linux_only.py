@@ -1,4 +1,4 @@
-"""What only Linux has is named in one place for each package, so that another system needs changes there alone."""
+"""Linux-only interfaces are used in one place of each package, so a port to another system changes only that place."""
 
 import re
 from pathlib import Path
@@ -20,7 +20,7 @@ LINUX_ONLY = re.compile(
 
 
 def linux_only(folder: str) -> dict[str, list[str]]:
-    """What each file of a package names, by its path."""
+    """Returns the Linux-only names that each file of a package contains, by path."""
     files = [file for file in (ROOT / folder).rglob("*") if file.suffix in (".py", ".h", ".cpp")]
     assert files
     found = {str(file.relative_to(ROOT)): LINUX_ONLY.findall(file.read_text()) for file in files}
@@ -28,7 +28,7 @@ def linux_only(folder: str) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize(("folder", "owners"), OWNERS.items(), ids=list(OWNERS))
-def test_only_the_owner_names_it(folder: str, owners: list[str]) -> None:
+def test_only_the_owner_uses_linux_only_interfaces(folder: str, owners: list[str]) -> None:
     found = linux_only(folder)
     assert {file: names for file, names in found.items() if not file.startswith(tuple(owners))} == {}
-    assert all(any(file.startswith(owner) for file in found) for owner in owners), "an owner of nothing"
+    assert all(any(file.startswith(owner) for file in found) for owner in owners), "an owner that uses none"

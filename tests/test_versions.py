@@ -1,4 +1,4 @@
-"""Every requirement of pyproject.toml is a range by the rule of docs/decisions/0026; constraints.txt is complete."""
+"""Every requirement of pyproject.toml is a range as docs/decisions/0026 demands; constraints.txt is complete."""
 
 from importlib.metadata import PackageNotFoundError, distribution
 
@@ -14,7 +14,7 @@ PINNED = pinned()
 
 
 def next_breaking(version: Version) -> Version:
-    """The next major version, or the next minor of 0.x."""
+    """Returns the next major version, or the next minor version of 0.x."""
     return Version(f"{version.major + 1}") if version.major else Version(f"0.{version.minor + 1}")
 
 
@@ -34,7 +34,7 @@ def test_the_constraints_satisfy_every_requirement() -> None:
 
 
 def test_the_constraints_cover_what_the_pinned_packages_require() -> None:
-    """Each package that is installed in its pinned version: all of them in .venv, fewer in the other two sets."""
+    """Checks packages installed in their pinned version: all of .venv, fewer of the sets lowest and newest."""
     for name, version in PINNED.items():
         try:
             found = distribution(name)

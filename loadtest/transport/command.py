@@ -15,7 +15,7 @@ from loadtest.engine.command import count
 from loadtest.transport.measurement import PROCESSES, Measurement, measure
 from loadtest.transport.processes import Load
 from services.errors import Fatal
-from services.process.launcher import ChildFailed
+from services.process.child_processes import ChildFailed
 
 NUM_STREAMS = (16, 64, 256)
 STEP_MS = (50.0, 20.0, 0.0)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from engine_core.step_plan import StepPlan, unpack_i32
 from engine_core.worker_messages import ModelFacts, SamplingDefaults
 from loadtest.engine.simulated_worker import SimulatedWorker
-from services.process.shell import hold_lifeline
+from services.process.shell import exit_with_parent
 from services.security.secret import read_secret
 from services.worker.engine_link import EngineGone, EngineLink
 
@@ -107,9 +107,9 @@ def main() -> None:
     parser.add_argument("--num-tokens", type=int, required=True, help="of each stream")
     parser.add_argument("--step-ms", type=float, required=True)
     parser.add_argument("--token-ids", type=int, nargs="+", required=True, help="tokens of every answer")
-    parser.add_argument("--lifeline-fd", type=int, required=True)
+    parser.add_argument("--parent-death-fd", type=int, required=True)
     args = parser.parse_args()
-    hold_lifeline(args.lifeline_fd)
+    exit_with_parent(args.parent_death_fd)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     times = SendTimes(args.num_streams, args.num_tokens)
     secret = read_secret(args.cluster_secret_file) if args.cluster_secret_file else None

@@ -18,7 +18,7 @@ from loadtest.transport.stream_client import ENDING, RUNNING
 from services.errors import Fatal
 from services.machine import authority, cpu_seconds, loopback
 from services.machine.listen import listen
-from services.process.launcher import Tree
+from services.process.child_processes import ChildProcesses
 from services.process.runtime_dir import runtime_dir
 
 STEPS, TOKENIZER_MESSAGES, SHIM_MESSAGES = "steps", "tokenizer", "shim"
@@ -57,21 +57,21 @@ def measure(load: Load) -> Measurement:
     with runtime_dir(None) as folder, listen(None, 0) as front:
         files = Files(folder)
         np.zeros(1, dtype=np.int64).tofile(files.count)
-        with addresses(folder, load.tcp) as at, Tree() as tree:
-            start(tree, load, files, front, at)
-            wait_until_ready(tree, front)
-            samples = _stream(tree, load, front.getsockname()[1], files)
+        with addresses(folder, load.tcp) as at, ChildProcesses() as children:
+            start(children, load, files, front, at)
+            wait_until_ready(children, front)
+            samples = _stream(children, load, front.getsockname()[1], files)
         with np.load(files.received) as found:
             return evaluate(samples, np.load(files.sent), found["received"], found["chunks"])
 
 
-def _stream(tree: Tree, load: Load, port: int, files: Files) -> tuple[Sample, Sample]:
+def _stream(children: ChildProcesses, load: Load, port: int, files: Files) -> tuple[Sample, Sample]:
     """Runs the client to its end. Returns the samples at both ends of the measured interval."""
     argv = [sys.executable, "-m", "loadtest.transport.stream_client", str(port), str(files.received), str(files.count)]
     argv += [str(load.num_streams), str(load.num_tokens)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as client:
         assert client.stdout is not None
-        pids = {name: child.process.pid for name, child in tree.children.items()} | {"client": client.pid}
+        pids = {name: child.process.pid for name, child in children.children.items()} | {"client": client.pid}
         take = {RUNNING: _first_sample, ENDING: _last_sample}
         samples = [take[line.strip()](pids, port) for line in client.stdout]
     if client.returncode != 0:

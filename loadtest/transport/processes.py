@@ -20,7 +20,8 @@ from services.errors import Fatal
 from services.machine import authority
 from services.machine.listen import listen
 from services.options.declarations import EngineOptions
-from services.process.launcher import Tree, answers
+from services.process.child_processes import ChildProcesses
+from services.process.launcher import is_ready
 
 SECRET_BYTES = 32
 READY_SECONDS = 30.0
@@ -94,8 +95,8 @@ def letter_ids() -> list[int]:
     return [vocabulary[letter] for letter in ALPHABET]
 
 
-def start(tree: Tree, load: Load, files: Files, front: socket.socket, at: Addresses) -> None:
-    """Starts worker, engine, tokenizer and shim in `tree`; the shim serves HTTP on the listening socket `front`."""
+def start(children: ChildProcesses, load: Load, files: Files, front: socket.socket, at: Addresses) -> None:
+    """Starts worker, engine, tokenizer and shim in `children`; the shim serves HTTP on the listening socket `front`."""
     values = {
         "log_level": "error",
         "max_num_seqs": load.num_streams,
@@ -113,23 +114,25 @@ def start(tree: Tree, load: Load, files: Files, front: socket.socket, at: Addres
         "--token-ids",
         *map(str, letter_ids()),
     ]
-    tree.start_module("worker", worker, {}, at.fds)
-    tree.start_monitored("engine", values, f"--listen={at.engine}", f"--worker={at.worker}", *at.arguments, fds=at.fds)
+    children.start_module("worker", worker, {}, at.fds)
+    children.start_with_metrics(
+        "engine", values, f"--listen={at.engine}", f"--worker={at.worker}", *at.arguments, fds=at.fds
+    )
     tokenizer = [f"--listen={at.tokenizer}", f"--engine={at.engine}"]
-    tree.start_monitored("tokenizer", values, *tokenizer, *at.arguments, fds=at.fds)
+    children.start_with_metrics("tokenizer", values, *tokenizer, *at.arguments, fds=at.fds)
     shim = [
         f"--tokenizer={at.tokenizer}",
-        f"--metrics-peers={','.join(tree.monitored)}",
+        f"--metrics-peers={','.join(children.metrics_peers)}",
         f"--listen-fd={front.fileno()}",
     ]
-    tree.start("shim", values, *shim, *at.arguments, fds=[front.fileno(), *at.fds])
+    children.start("shim", values, *shim, *at.arguments, fds=[front.fileno(), *at.fds])
 
 
-def wait_until_ready(tree: Tree, front: socket.socket) -> None:
+def wait_until_ready(children: ChildProcesses, front: socket.socket) -> None:
     """Returns when the shim answers. Raises Fatal after READY_SECONDS, and ChildFailed when a process has ended."""
     deadline = time.monotonic() + READY_SECONDS
-    while not answers(front):
-        tree.check()
+    while not is_ready(front):
+        children.raise_if_ended()
         if time.monotonic() > deadline:
             raise Fatal(f"the processes are not ready within {READY_SECONDS:g} s")
         time.sleep(POLL_SECONDS)

@@ -1,7 +1,7 @@
-"""What the operating system says of this machine and its processes. Callers need not know which system it is.
+"""Facts about this machine and its processes, from the operating system, behind functions that work on any system.
 
-All of the package that only Linux has stands in here: /proc, /sys, pidfds, sets of usable cores. For each there is a
-second way for a system without it, which tests switch on by taking the first away.
+All Linux-only code of `services` is here: /proc, /sys, pidfds, CPU affinity. Each use has a fallback for other
+systems. Tests reach the fallback by hiding the Linux interface.
 """
 
 from services.machine.available import available_bytes, available_cores

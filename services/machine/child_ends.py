@@ -1,6 +1,6 @@
-"""Which child processes have ended: Linux tells it at once; on another system each is asked, twenty times a second.
+"""Reports which child processes have ended: at once on Linux (pidfds), by polling 20 times a second elsewhere.
 
-Neither way takes a child's exit status from its `Popen`, so each can be waited for afterwards as if unwatched.
+The exit status stays with the child's `Popen`, so the caller can still wait for it.
 """
 
 import os
@@ -13,19 +13,19 @@ POLL_SECONDS = 0.05
 
 
 class ChildEnds(Protocol):
-    """Tells the end of each child that was added, once."""
+    """Reports the end of each added child once."""
 
     def add(self, name: str, process: "subprocess.Popen[bytes]") -> None:
-        """`name` names no child that still runs here."""
+        """Watches a child. No child of the same `name` may be watched already."""
 
     def wait(self, seconds: float) -> list[str]:
-        """Names of children that have ended, once there is one; empty when none has after so many seconds."""
+        """Waits until a child ends. Returns the names of all that ended; empty after `seconds` without one."""
 
     def close(self) -> None: ...
 
 
 def watch_ends() -> ChildEnds:
-    """The quicker way of the two that this system allows."""
+    """Returns a PidfdEnds if the system has pidfds, else a PolledEnds."""
     return PidfdEnds() if _has_pidfds() else PolledEnds()
 
 
@@ -53,7 +53,7 @@ class PidfdEnds:
 
 
 class PolledEnds:
-    """Asks each child in turn: an end is told up to POLL_SECONDS late."""
+    """Polls each child: an end is reported up to POLL_SECONDS late."""
 
     def __init__(self) -> None:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
@@ -76,7 +76,7 @@ class PolledEnds:
 
 
 def _has_pidfds() -> bool:
-    """False too where the kernel is too old for them, or a sandbox forbids them."""
+    """Returns False also if the kernel is too old, or a sandbox forbids pidfds."""
     try:
         os.close(os.pidfd_open(os.getpid()))
     except (AttributeError, OSError):

@@ -1,4 +1,4 @@
-"""The folders in which Linux says what it knows of machine and processes. Another system has none of them."""
+"""The folders in which Linux describes machine and processes. Other systems have neither."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ SYS = Path("/sys")
 
 
 def read(file: Path) -> str:
-    """Its text; empty where it does not exist or may not be read."""
+    """Returns the text of a file; empty if it does not exist or cannot be read."""
     try:
         return file.read_text(encoding="utf-8", errors="replace")
     except OSError:

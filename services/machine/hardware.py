@@ -1,4 +1,4 @@
-"""This machine as a whole: its CPU's name, the size of its last cache, and how busy it has been. Knows no process."""
+"""Facts about the whole machine: CPU name, size of the last-level cache, CPU time used. Knows no process."""
 
 import math
 import os
@@ -8,11 +8,11 @@ from services.machine import files
 from services.machine.files import read
 
 DEFAULT_LAST_CACHE_BYTES = 32 * 1024**2
-_TICKS = os.sysconf("SC_CLK_TCK")  # of /proc, in a second
+_TICKS = os.sysconf("SC_CLK_TCK")  # per second, in /proc
 
 
 def cpu_model() -> str:
-    """As its maker calls it; where that is not told, its architecture."""
+    """Returns the CPU's model name; its architecture if the system does not report one."""
     for line in read(files.PROC / "cpuinfo").splitlines():
         name, _, value = line.partition(":")
         if name.strip() == "model name":
@@ -21,9 +21,9 @@ def cpu_model() -> str:
 
 
 def busy_seconds() -> float:
-    """CPU time of all processes since the machine's start, and what its host took away; NaN where that is not told.
+    """Returns the CPU seconds of all processes since boot, and of steal time; NaN if the system reports none.
 
-    Without interrupts: those of our own messages belong to no process.
+    Interrupts are excluded: those of our own messages are not counted for any process either.
     """
     numbers = read(files.PROC / "stat").split()[1:9]
     if len(numbers) < 8:
@@ -33,7 +33,7 @@ def busy_seconds() -> float:
 
 
 def last_cache_bytes() -> int:
-    """Of the largest cache that the first core uses, shared or not; 32 MiB where that is not told."""
+    """Returns the size of the largest cache of the first core, shared or not; 32 MiB if the system reports none."""
     sizes = [read(file).strip() for file in files.SYS.glob("devices/system/cpu/cpu0/cache/index*/size")]
     kilobytes = [int(size[:-1]) for size in sizes if size.endswith("K") and size[:-1].isdecimal()]
     return 1024 * max(kilobytes) if kilobytes else DEFAULT_LAST_CACHE_BYTES

@@ -1,4 +1,4 @@
-"""Listening sockets. The launcher opens the HTTP port before anything else, so that one in use is told at once."""
+"""Listening TCP sockets. The launcher binds the HTTP port first, so that a port in use is reported at once."""
 
 import socket
 
@@ -9,18 +9,18 @@ BACKLOG = 2048
 
 
 def listen(host: str | None, port: int) -> socket.socket:
-    """A listening TCP socket; None is the loopback address. Raises Fatal when the address cannot be had."""
+    """Returns a non-blocking listening socket; `host` None: the loopback address. Raises Fatal if it cannot bind."""
     host = (host or loopback()).removeprefix("[").removesuffix("]")
     try:
         front = _open(host, port)
-    except (OSError, UnicodeError) as error:  # UnicodeError: a host name that is none
+    except (OSError, UnicodeError) as error:  # UnicodeError: not a valid host name
         raise Fatal(f"cannot listen on {authority(host, port)}: {getattr(error, 'strerror', None) or error}") from error
     front.setblocking(False)
     return front
 
 
 def _open(host: str, port: int) -> socket.socket:
-    """On the first address of the host that this machine has. Raises OSError and UnicodeError."""
+    """Listens on the first of the host's addresses that can be bound. Raises OSError and UnicodeError."""
     failure = OSError("the name has no address")
     for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
         front = socket.socket(family, kind, protocol)

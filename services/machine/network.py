@@ -1,4 +1,4 @@
-"""This machine's own address, for what must be reached from nowhere else."""
+"""The loopback address of this machine, and the text form of addresses."""
 
 import socket
 import sys
@@ -10,7 +10,7 @@ LOOPBACKS = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))
 
 @cache
 def loopback() -> str:
-    """127.0.0.1; ::1 where the loopback device has no IPv4 address."""
+    """Returns 127.0.0.1; ::1 if the loopback device has no IPv4 address."""
     for family, address in LOOPBACKS:
         try:
             with socket.socket(family) as found:
@@ -18,9 +18,9 @@ def loopback() -> str:
                 return address
         except OSError:
             continue
-    return LOOPBACKS[0][1]  # none can be had: the error of its first use says so
+    return LOOPBACKS[0][1]  # neither can be bound: the first use reports the error
 
 
 def authority(host: str, port: int) -> str:
-    """host:port as a URL has it (RFC 3986, section 3.2.2): an IPv6 address stands in brackets."""
+    """Returns host:port as in a URL (RFC 3986, section 3.2.2), with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

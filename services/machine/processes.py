@@ -1,4 +1,4 @@
-"""This process and its children: how old, how busy, whether stopped, and how many files one may open."""
+"""Facts about this process and its children: age, CPU time, stopped state; and the limit of open files."""
 
 import math
 import os
@@ -11,11 +11,11 @@ from contextlib import suppress
 from services.machine import files
 from services.machine.files import read
 
-SMALLER_OPEN_FILES = 10240  # what macOS grants (its OPEN_MAX) to a process whose hard limit says "unlimited"
+SMALLER_OPEN_FILES = 10240  # what macOS grants (its OPEN_MAX) if the hard limit is "unlimited"
 
 
 def process_age() -> float:
-    """Seconds since this process was started, imports and all; 0 where the system does not tell."""
+    """Returns the seconds since this process started, imports included; 0 if the system does not report it."""
     fields = read(files.PROC / "self/stat").rpartition(")")[2].split()
     if not fields:
         return 0.0
@@ -23,14 +23,14 @@ def process_age() -> float:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Of all threads that it has now, to the nanosecond; NaN where the system does not tell."""
-    # /proc/PID/stat counts in hundredths of a second.
+    """Returns the CPU seconds of a process's present threads, in ns resolution; NaN if the system reports none."""
+    # /proc/PID/stat has a resolution of 10 ms only.
     threads = [read(file).split() for file in files.PROC.glob(f"{pid}/task/*/schedstat")]
     return sum(int(fields[0]) for fields in threads if fields) * 1e-9 if threads else math.nan
 
 
 def stopped_children(pids: Collection[int]) -> set[int]:
-    """Those of this process's children that a signal (SIGSTOP, SIGTSTP) has stopped. Reaps none."""
+    """Returns the pids among these children that a signal (SIGSTOP, SIGTSTP) has stopped. Reaps none."""
     if hasattr(os, "waitid"):  # macOS has it from Python 3.13 on
         return {pid for pid in pids if _is_stopped(pid)}
     return _stopped_by_ps(pids)
@@ -39,12 +39,12 @@ def stopped_children(pids: Collection[int]) -> set[int]:
 def _is_stopped(pid: int) -> bool:
     try:
         return os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
-    except ChildProcessError:  # it has ended, and its parent has read its status
+    except ChildProcessError:  # it has ended and was reaped
         return False
 
 
 def _stopped_by_ps(pids: Collection[int]) -> set[int]:
-    """None where there is no ps either."""
+    """Returns an empty set if there is no ps."""
     command = ["ps", "-o", "pid=", "-o", "stat=", "-p", ",".join(map(str, pids))]
     try:
         lines = subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
@@ -54,9 +54,9 @@ def _stopped_by_ps(pids: Collection[int]) -> set[int]:
 
 
 def allow_open_files() -> None:
-    """As many as the system lets this process have; sockets count as files."""
+    """Raises the limit of open files, sockets included, to the highest that the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    for wanted in (hard, max(soft, SMALLER_OPEN_FILES)):
+    for limit in (hard, max(soft, SMALLER_OPEN_FILES)):
         with suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
             return

@@ -1,1 +1,1 @@
-"""Where the files of a model are."""
+"""Finds the files of a model."""

@@ -1,11 +1,11 @@
-"""From the name of a model to a local directory: the bundled demo, a directory, or a download from the hub."""
+"""Maps a model's name to a local directory: the bundled demo, the directory itself, or a download from the hub."""
 
 import re
 from pathlib import Path
 
 import demo
 from services.errors import Fatal
-from services.options.declarations import DEMO_MODEL
+from services.options.common import DEMO_MODEL
 
 CONFIG_FILES = ["*.json", "*.jinja", "*.txt"]
 WEIGHT_FILES = ["*.safetensors"]
@@ -13,9 +13,9 @@ _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
 
 
 def resolve(model: str, revision: str | None, *, weights: bool) -> Path:
-    """The directory with the model's files, downloaded if need be. Raises Fatal with one line that says why not.
+    """Returns the directory with the model's files, downloaded if needed; `weights`: with weight files. Raises Fatal.
 
-    `HF_ENDPOINT`, `HF_TOKEN`, `HF_HOME` and `HF_HUB_OFFLINE` mean what they mean to huggingface_hub.
+    huggingface_hub reads `HF_ENDPOINT`, `HF_TOKEN`, `HF_HOME` and `HF_HUB_OFFLINE`.
     """
     path = demo.CHECKPOINT if model == DEMO_MODEL else Path(model).expanduser()
     if path.is_dir():
@@ -30,7 +30,7 @@ def resolve(model: str, revision: str | None, *, weights: bool) -> Path:
 
 
 def _download(model: str, revision: str | None, patterns: list[str]) -> Path:
-    # Imported here: a local model needs neither the library nor its half second.
+    # Imported here: it takes half a second, and a local model does not need it.
     from huggingface_hub import snapshot_download
 
     # Version 1 of huggingface_hub raises HTTPError of httpx, version 2 of httpx2.
@@ -40,5 +40,5 @@ def _download(model: str, revision: str | None, patterns: list[str]) -> Path:
         return Path(snapshot_download(model, revision=revision, allow_patterns=patterns))
     except (HTTPError, HFValidationError, OSError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        reason = " ".join(lines[:2])  # the status and what it means; then come hints and URLs of documentation
+        reason = " ".join(lines[:2])  # status and reason; hints and URLs follow
         raise Fatal(f"{model} is neither a directory nor could it be fetched from the hub: {reason}") from error

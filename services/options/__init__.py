@@ -1,1 +1,1 @@
-"""The options of every command: declared once, read from flags, environment and file. Knows no process."""
+"""The options of every command: declared once, read from flags, environment and configuration file."""

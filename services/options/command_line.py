@@ -1,31 +1,21 @@
 """The only reader of the flags, environment and configuration files of `tandem serve` and the roles.
 
-Every other module gets frozen options (services/options/declarations.py). A wrong option is refused in one line. The
-launcher's way to the roles is here as well: the command line and the environment from which a role reads the same
-values back.
+Every other module gets frozen options (services/options/declarations.py). A wrong option is refused in one line. Also
+writes the command line and the environment from which a role started by the launcher reads the same values.
 """
 
 import argparse
-import dataclasses
 import json
 import os
 import re
 from pathlib import Path
 from typing import Any, NoReturn
 
-from services.options.declarations import ROLE_OPTIONS, ROLES, TOOL_OPTIONS, EngineOptions, ServeOptions, settings_of
+from services.options.commands import COMMAND_OPTIONS, default_text, flag_of, groups, settings_of_command
+from services.options.declarations import ROLE_OPTIONS, EngineOptions, ServeOptions, settings_of
 from services.options.setting import Setting, UsageError, boolean
 
-COMMAND_OPTIONS: dict[str, type] = {"serve": ServeOptions, **ROLE_OPTIONS, **TOOL_OPTIONS}
-_UNDECODED = re.compile("[\ud800-\udfff]")  # what Python makes of bytes that the locale cannot decode
-
-
-def serve_settings() -> dict[str, Setting]:
-    """The launcher's own, and every setting of a role that is not internal."""
-    merged = settings_of(ServeOptions)
-    for role in ROLES:
-        merged |= {name: one for name, one in settings_of(ROLE_OPTIONS[role]).items() if not one.internal}
-    return merged
+_SURROGATE = re.compile("[\ud800-\udfff]")  # stands for a byte that the locale's encoding cannot decode
 
 
 class _Parser(argparse.ArgumentParser):
@@ -33,41 +23,37 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(message)
 
 
-def flag_of(name: str) -> str:
-    return "--" + name.replace("_", "-")
-
-
-def _default_of(command: str, name: str) -> Any:
-    classes = [ServeOptions, *ROLE_OPTIONS.values()] if command == "serve" else [COMMAND_OPTIONS[command]]
-    return next(f.default for c in classes for f in dataclasses.fields(c) if f.name == name)
-
-
-def _build_parser(command: str, settings: dict[str, Setting]) -> _Parser:
+def _build_parser(command: str) -> _Parser:
     parser = _Parser(
         prog=f"tandem {command}",
-        description="One model, four processes." if command == "serve" else COMMAND_OPTIONS[command].__doc__,
+        description="Serves one model with four kinds of processes."
+        if command == "serve"
+        else COMMAND_OPTIONS[command].__doc__,
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
     )
-    parser.add_argument("--config", metavar="FILE", help="YAML file with options, named as here; flags win over it")
-    for name, one in settings.items():
-        if one.in_environment_only:
-            continue
-        default = _default_of(command, name)
-        text = one.help if default is None else f"{one.help} (default: {default})"
-        if one.positional:
-            parser.add_argument(name, nargs="?", metavar=name.upper(), help=text)
-        elif one.parse is boolean:
-            parser.add_argument(flag_of(name), action=argparse.BooleanOptionalAction, help=one.help)
-        elif one.many:
-            parser.add_argument(flag_of(name), action="extend", nargs="+", help=text, metavar="NAME")
-        else:
-            parser.add_argument(flag_of(name), help=text, metavar="|".join(one.choices) or name.upper())
+    parser.add_argument("--config", metavar="FILE", help="YAML file with options by these names; flags override it")
+    for title, settings in groups(command).items():
+        group = parser.add_argument_group(title)
+        for name, one in settings.items():
+            default = default_text(command, name)
+            _add(group, name, one, f"{one.help} (default: {default})" if default else one.help)
     return parser
 
 
+def _add(group: "argparse._ArgumentGroup", name: str, one: Setting, text: str) -> None:
+    if one.positional:
+        group.add_argument(name, nargs="?", metavar=name.upper(), help=text)
+    elif one.parse is boolean:
+        group.add_argument(flag_of(name), action=argparse.BooleanOptionalAction, help=text)
+    elif one.many:
+        group.add_argument(flag_of(name), action="extend", nargs="+", help=text, metavar="NAME")
+    else:
+        group.add_argument(flag_of(name), help=text, metavar="|".join(one.choices) or name.upper())
+
+
 def _convert(one: Setting, name: str, raw: Any) -> Any:
-    """`raw` is a string from the command line, or whatever YAML made of the file: 0123 is 83 there, and no is False."""
+    """Returns the value of `raw`: a string from the command line, or a YAML value (there 0123 is 83, `no` is False)."""
     if one.many and isinstance(raw, list) and raw:
         return tuple(_convert_one(one, name, part) for part in raw)
     value = _convert_one(one, name, raw)
@@ -75,9 +61,10 @@ def _convert(one: Setting, name: str, raw: Any) -> Any:
 
 
 def _convert_one(one: Setting, name: str, raw: Any) -> Any:
-    if isinstance(raw, str) and (lost := _UNDECODED.search(raw)):
+    if isinstance(raw, str) and (found := _SURROGATE.search(raw)):
         raise UsageError(
-            f"{name}: {lost.group()!a} in {raw!a} is no character of this locale: set LC_ALL=C.UTF-8, for example"
+            f"{name}: {found.group()!a} in {raw!a} is not a character of this locale: set a UTF-8 locale, for example"
+            " LC_ALL=C.UTF-8"
         )
     if one.parse is str and not isinstance(raw, str):
         raise UsageError(f"{name}: {raw!r} is not a string; write it in quotes")
@@ -102,10 +89,12 @@ def _read_file(path: str, settings: dict[str, Setting]) -> dict[str, Any]:
 
 
 def parse(command: str, argv: list[str]) -> Any:
-    """The frozen options of one command: flags over environment over --config over defaults. Raises UsageError."""
-    options = COMMAND_OPTIONS[command]
-    settings = serve_settings() if command == "serve" else settings_of(options)
-    given = vars(_build_parser(command, settings).parse_args(argv))
+    """Returns the frozen options of one command. Raises UsageError.
+
+    A flag overrides an environment variable, which overrides the file of --config, which overrides the default.
+    """
+    options, settings = COMMAND_OPTIONS[command], settings_of_command(command)
+    given = vars(_build_parser(command).parse_args(argv))
     values = _read_file(given.pop("config"), settings) if "config" in given else {}
     titles = {name: name.upper() if one.positional else flag_of(name) for name, one in settings.items()}
     for name, one in settings.items():
@@ -128,22 +117,22 @@ def parse(command: str, argv: list[str]) -> Any:
 
 
 def _check_together(values: dict[str, Any]) -> None:
-    """What is right by itself, but not beside another option. Raises UsageError."""
+    """Raises UsageError for values that contradict each other."""
     if "cluster_secret" in values and "cluster_secret_file" in values:
-        raise UsageError("--cluster-secret-file and TANDEM_CLUSTER_SECRET are both given: there is one secret")
+        raise UsageError("--cluster-secret-file and TANDEM_CLUSTER_SECRET are both given: give only one of them")
     num_seqs = values.get("max_num_seqs", EngineOptions.max_num_seqs)
     num_tokens = values.get("max_num_batched_tokens", EngineOptions.max_num_batched_tokens)
     if num_tokens < num_seqs:
         raise UsageError(
             f"--max-num-batched-tokens is {num_tokens}, but must be at least --max-num-seqs, {num_seqs}:"
-            " some running request would never get its turn"
+            " each running request needs one token of a step"
         )
 
 
 def role_argv(role: str, values: dict[str, Any]) -> list[str]:
-    """The command line of one role, from values by name; those that are not this role's are left out.
+    """Returns the command line of one role. `values`: settings of any role by name.
 
-    Values that have an environment variable are left to it: a secret does not belong on a command line.
+    Settings with an environment variable are left out (see role_environment): other users can read command lines.
     """
     argv: list[str] = []
     positional: list[str] = []
@@ -163,7 +152,7 @@ def role_argv(role: str, values: dict[str, Any]) -> list[str]:
 
 
 def role_environment(role: str, values: dict[str, Any]) -> dict[str, str]:
-    """The values of one role that travel in the environment."""
+    """Returns the environment variables of one role, for its settings that have one."""
     found = {one.env[0]: values.get(name) for name, one in settings_of(ROLE_OPTIONS[role]).items() if one.env}
     return {env: str(value) for env, value in found.items() if value is not None}
 

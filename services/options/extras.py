@@ -1,6 +1,6 @@
-"""Which command needs which optional part of the package (an extra of pyproject.toml), and whether it is installed.
+"""Which command needs which extra of pyproject.toml, and whether it is installed.
 
-Looks for modules without importing them: the launcher never loads torch.
+Finds modules without importing them: the launcher never loads torch.
 """
 
 from importlib.util import find_spec
@@ -14,12 +14,12 @@ _COMMANDS = {
     "bench sweep": "bench",
     "bench kernels": "worker",
 }
-# Without triton, which exists for Linux only, the worker runs on a CPU. Without matplotlib, only plots are refused.
+# Not listed: triton (Linux only; without it the worker runs on a CPU) and matplotlib (without it only plots fail).
 _MODULES = {"worker": ("torch", "safetensors"), "bench": ("aiohttp", "tqdm")}
 
 
 def missing(command: str) -> str | None:
-    """Returns one line on what `command` lacks and how to install it; None if it can run."""
+    """Returns one line that names the missing packages of `command` and how to install them; None if it can run."""
     extra = _COMMANDS.get(command)
     lacking = [name for name in _MODULES.get(extra or "", ()) if find_spec(name) is None]
     if not lacking:

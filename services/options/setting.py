@@ -1,4 +1,4 @@
-"""What a setting is: default, range, one line of help, and how its text becomes a value."""
+"""What a setting is: default, range, one line of help, and the parsers that turn its text into a value."""
 
 import json
 from collections.abc import Callable
@@ -9,11 +9,11 @@ MAX_PORT = 65535
 
 
 class UsageError(Exception):
-    """The command line or a configuration file is wrong; the message is one line."""
+    """The command line, an environment variable or a configuration file is wrong. The message is one line."""
 
 
 def integer(text: str) -> int:
-    """Also 1k, 2.5K, 4M, 8G: lower case counts in thousands, upper case in 1024s."""
+    """Parses 7, and 1k, 2.5K, 4M, 8G: lower-case units are powers of 1000, upper-case units powers of 1024."""
     units = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
     return int(float(text[:-1]) * units[text[-1]]) if text[-1:] in units else int(text)
 
@@ -32,10 +32,10 @@ def json_object(text: str) -> dict[str, Any]:
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """Host and port of host:port. Raises ValueError."""
+    """Returns host and port of host:port. Raises ValueError."""
     host, _, port = text.rpartition(":")
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
-        raise ValueError("an IPv6 address stands in brackets, as in [::1]:8000")
+        raise ValueError("an IPv6 address needs brackets, as in [::1]:8000")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not (port.isascii() and port.isdigit()) or int(port) > MAX_PORT:
         raise ValueError(f"not host:port with a port from 0 to {MAX_PORT}")
@@ -43,13 +43,13 @@ def split_address(text: str) -> tuple[str, int]:
 
 
 def host_and_port(text: str) -> str:
-    """As it is, checked."""
+    """Returns `text` unchanged. Raises ValueError if it is not host:port."""
     split_address(text)
     return text
 
 
 def named_addresses(text: str) -> tuple[str, ...]:
-    """NAME=host:port, comma-separated."""
+    """Returns the parts of a comma-separated list of NAME=host:port. Raises ValueError."""
     parts = addresses(text)
     for part in parts:
         name, _, address = part.partition("=")
@@ -60,25 +60,29 @@ def named_addresses(text: str) -> tuple[str, ...]:
 
 
 def addresses(text: str) -> tuple[str, ...]:
+    """Returns the parts of a comma-separated list, without empty ones."""
     return tuple(part for part in text.split(",") if part)
 
 
 @dataclass(frozen=True)
 class Setting:
+    """One declared setting. Its name and its default are those of the dataclass field that holds it."""
+
     help: str
+    unset: str = ""  # what a default of None means
     parse: Callable[[str], Any] = str
     low: float | None = None
     high: float | None = None
     choices: tuple[str, ...] = ()
     positional: bool = False
-    many: bool = False
+    many: bool = False  # takes one or more values
     required: bool = False
-    internal: bool = False  # between processes: `tandem serve` sets it itself
-    env: tuple[str, ...] = ()  # read from the environment where no flag is given; the first one wins
-    in_environment_only: bool = False  # a secret: neither a command line nor a configuration file is a place for it
+    internal: bool = False  # about the connections between processes: `tandem serve` sets it itself
+    env: tuple[str, ...] = ()  # environment variables, read if no flag is given; the first one wins
+    in_environment_only: bool = False  # a secret: command lines and configuration files are readable by others
 
     def convert(self, name: str, text: str) -> Any:
-        """Raises UsageError that names the option, the value and the limit."""
+        """Returns the value of `text`. Raises UsageError with `name`, the text and the limit."""
         try:
             value = self.parse(text)
         except (ValueError, OverflowError) as error:
@@ -87,12 +91,18 @@ class Setting:
             raise UsageError(f"{name}: {text!r} is not one of {', '.join(self.choices)}")
         if value == "":
             raise UsageError(f"{name}: must not be empty")
-        # Asked this way round, for no comparison with NaN is true.
+        # Negated, so that NaN is refused: every comparison with NaN is false.
         if not ((self.low is None or value >= self.low) and (self.high is None or value <= self.high)):
-            limits = f"at least {self.low:g}" if self.high is None else f"from {self.low:g} to {self.high:g}"
-            raise UsageError(f"{name}: {text} must be {limits}")
+            raise UsageError(f"{name}: {text} must be {self.range_text()}")
         return value
+
+    def range_text(self) -> str:
+        """Returns "at least LOW" or "from LOW to HIGH"; empty without limits."""
+        if self.low is None:
+            return ""
+        return f"at least {self.low:g}" if self.high is None else f"from {self.low:g} to {self.high:g}"
 
 
 def setting(default: Any, help: str, **kwargs: Any) -> Any:
+    """Returns a dataclass field that holds a Setting."""
     return field(default=default, metadata={"setting": Setting(help, **kwargs)})

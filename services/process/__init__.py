@@ -1,1 +1,1 @@
-"""What surrounds a role: the shell of every process, and `tandem serve`, which starts them as one tree."""
+"""What is common to all processes, and `tandem serve`, which starts and supervises them."""

@@ -1,4 +1,4 @@
-"""The directory in which the sockets between the processes of one tree live: readable by this user only."""
+"""The directory of the Unix sockets between the processes of `tandem serve`: readable by this user only."""
 
 import contextlib
 import fcntl
@@ -14,15 +14,15 @@ from services.machine import MAX_SOCKET_PATH
 
 LONGEST_SOCKET = "tokenizer-63.sock"
 SHORT_FOLDER = Path("/tmp")
-# A list of addresses has commas; gRPC takes an address for a URI (RFC 3986), and ZeroMQ its text for UTF-8.
+# Lists of addresses are comma-separated; gRPC parses an address as a URI (RFC 3986), ZeroMQ decodes it as UTF-8.
 UNFIT = re.compile("[,#?%\ud800-\udfff]")
 
 
 @contextlib.contextmanager
 def runtime_dir(given: str | None) -> Iterator[Path]:
-    """`given`, which is made and locked; without one a new directory, which is removed at the end.
+    """Creates and locks the directory `given`. If it is None, makes a new one and removes it at the end.
 
-    Raises Fatal where it cannot be used.
+    Raises Fatal if the directory cannot be used, or another server uses it.
     """
     if given is None:
         folder = _new_folder()
@@ -33,7 +33,7 @@ def runtime_dir(given: str | None) -> Iterator[Path]:
         return
     folder = Path(given).absolute()
     if unfit := UNFIT.search(str(folder)):
-        raise Fatal(f"--runtime-dir: the path of a socket cannot have the character {unfit.group()!a} in it: {folder}")
+        raise Fatal(f"--runtime-dir: the path of a socket cannot contain the character {unfit.group()!a}: {folder}")
     if not _has_room_for_sockets(folder):
         raise Fatal(f"--runtime-dir: a socket in {folder} would have a path of more than {MAX_SOCKET_PATH} bytes")
     try:
@@ -49,14 +49,16 @@ def runtime_dir(given: str | None) -> Iterator[Path]:
 
 
 def _new_folder() -> Path:
-    """Beneath TMPDIR, or in /tmp where the path of a socket cannot be as TMPDIR's is. Raises Fatal."""
+    """Makes a directory in TMPDIR, or in /tmp if a socket in TMPDIR would have an invalid path. Raises Fatal."""
     try:
         folder = Path(tempfile.mkdtemp(prefix="tandem-"))
         if UNFIT.search(str(folder)) or not _has_room_for_sockets(folder):
             folder.rmdir()
             folder = Path(tempfile.mkdtemp(prefix="tandem-", dir=SHORT_FOLDER))
     except OSError as error:
-        raise Fatal(f"--runtime-dir: none is given, and none can be made: {error.strerror or error}") from error
+        raise Fatal(
+            f"--runtime-dir is not set, and no temporary directory can be made: {error.strerror or error}"
+        ) from error
     return folder
 
 

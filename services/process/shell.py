@@ -1,4 +1,7 @@
-"""The shell of every process: logs, lifeline, signals, and one clear line when it cannot go on."""
+"""What every process does around its work: sets up logs, exits with its parent, stops on SIGTERM or SIGINT.
+
+A process that cannot go on prints one line and exits with status 1. Knows nothing of the roles.
+"""
 
 import asyncio
 import contextlib
@@ -13,31 +16,34 @@ import uvloop
 
 from services.errors import Fatal
 from services.machine import allow_open_files
-from services.options.declarations import ProcessOptions
+from services.options.common import ProcessOptions
 from services.telemetry.logs import report_failure, set_up_logging
 
 
 def begin(role: str, options: ProcessOptions) -> None:
-    """The first thing that a role does."""
-    allow_open_files()  # a connection that cannot be accepted gets no answer at all
+    """Raises the limit of open files, sets up logging, and watches the parent. Every role calls this first."""
+    allow_open_files()  # without a free descriptor a connection cannot be accepted and gets no answer
     set_up_logging(role, options.log_level, options.log_format)
-    if options.lifeline_fd is not None:
-        hold_lifeline(options.lifeline_fd)
+    if options.parent_death_fd is not None:
+        exit_with_parent(options.parent_death_fd)
 
 
-def hold_lifeline(fd: int) -> None:
-    """Ends this process when the other end of `fd` is closed: whoever started it has died, however hard."""
+def exit_with_parent(fd: int) -> None:
+    """Starts a thread that ends this process at end of file on `fd`, the read end of the parent-death pipe.
+
+    The parent holds the only write end, so the pipe closes when the parent dies, even by SIGKILL.
+    """
 
     def wait(fd: int) -> None:
         while os.read(fd, 1):
             pass
         os._exit(1)
 
-    threading.Thread(target=wait, args=(fd,), name="lifeline", daemon=True).start()
+    threading.Thread(target=wait, args=(fd,), name="parent-death", daemon=True).start()
 
 
 def fail(role: str, error: BaseException) -> int:
-    """Tells the one line, returns the exit status."""
+    """Reports the error in one line. Returns the exit status, 1."""
     report_failure(role, " ".join(str(error).split()))
     return 1
 
@@ -45,7 +51,10 @@ def fail(role: str, error: BaseException) -> int:
 def run_until_stopped(
     role: str, main: Callable[[], Coroutine[Any, Any, None]], expected: tuple[type[Exception], ...]
 ) -> int:
-    """Runs an asyncio process until it ends, or SIGTERM or SIGINT cancels it. Returns the exit status."""
+    """Runs `main` until it returns, or SIGTERM or SIGINT cancels it. Returns the exit status.
+
+    Errors of the types in `expected`, and Fatal, are reported in one line; others are raised.
+    """
 
     async def until_signal() -> None:
         loop = asyncio.get_running_loop()
@@ -66,9 +75,9 @@ def run_until_stopped(
     return 0
 
 
-async def to_the_end(cleaning: Coroutine[Any, Any, None]) -> None:
-    """Runs it whole, though a signal cancels this task meanwhile: a process that already ends must not be cut short."""
-    task = asyncio.create_task(cleaning)
+async def to_the_end(cleanup: Coroutine[Any, Any, None]) -> None:
+    """Runs `cleanup` to its end, even if this task is cancelled meanwhile: a signal must not interrupt a shutdown."""
+    task = asyncio.create_task(cleanup)
     while not task.done():
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.shield(task)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from services.errors import Fatal
-from services.options.declarations import SecretOptions
+from services.options.common import SecretOptions
 
 MIN_BYTES = 32  # 256 bits; `openssl rand -hex 32` prints 64
 MAX_BYTES = 4096

@@ -1,1 +1,1 @@
-"""Logs, metrics and traces, as every process writes them. What each role records is in its own telemetry.py."""
+"""Logs, metrics and traces, as every process writes them. The metrics and spans of a role are in its own package."""

@@ -1,7 +1,7 @@
-"""Logs: one line per event on stderr, for people or for machines. Never a prompt, never an answer.
+"""Logs: one line per event on stderr, as text or as one JSON object. Prompts and answers are never logged.
 
-A record's own fields (`log.info("request finished", extra=fields(request_id=...))`) stand behind the message as
-name=value, or as members of the JSON object.
+A record's own fields (`log.info("request finished", extra=fields(request_id=...))`) follow the message as name=value,
+or are members of the JSON object.
 """
 
 import json
@@ -19,12 +19,12 @@ _NOISY = ("httpx", "httpx2", "httpcore", "httpcore2", "huggingface_hub", "uvicor
 
 
 def fields(**values: Any) -> dict[str, Any]:
-    """For `extra=`: the record's own fields, in this order."""
+    """Returns the value of `extra=` that gives a record these fields, in this order."""
     return {"fields": values}
 
 
 def set_up_logging(role: str, level: str, style: str) -> None:
-    """From here on, everything that this process logs is a line with its role."""
+    """Sets the format ("text" or "json") and level of all log lines of this process; each names the role."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonFormatter(role) if style == "json" else _TextFormatter(role))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
@@ -34,31 +34,33 @@ def set_up_logging(role: str, level: str, style: str) -> None:
 
 
 class RateLimitedLog:
-    """Writes at most one line a second, for events that a peer can cause without limit. The next line says how many
-    were left out. Thread-safe."""
+    """Writes at most one line a second, for events that a peer can cause at any rate. Thread-safe.
+
+    The next line after suppressed ones says how many there were.
+    """
 
     def __init__(self, log: logging.Logger, level: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log
         self._level = level
         self._clock = clock
         self._lock = threading.Lock()
-        self._next = 0.0  # no line before this moment
-        self._left_out = 0
+        self._next = 0.0  # clock time before which no line is written
+        self._suppressed = 0
 
     def log(self, message: str, *args: Any) -> None:
         with self._lock:
             now = self._clock()
             if now < self._next:
-                self._left_out += 1
+                self._suppressed += 1
                 return
-            left_out, self._left_out, self._next = self._left_out, 0, now + RATE_LIMIT_SECONDS
-        if left_out:
-            message, args = message + " (and %d more like it)", (*args, left_out)
+            suppressed, self._suppressed, self._next = self._suppressed, 0, now + RATE_LIMIT_SECONDS
+        if suppressed:
+            message, args = message + " (and %d more like it)", (*args, suppressed)
         self._log.log(self._level, message, *args)
 
 
 def report_failure(role: str, message: str) -> None:
-    """Why this process ends: the one line that people look for, or a log line where machines read the log."""
+    """Writes the reason why this process exits: "tandem ROLE: error: ..." on stderr, or a JSON log line."""
     if any(isinstance(handler.formatter, _JsonFormatter) for handler in logging.getLogger().handlers):
         logging.getLogger(__name__).error("%s", message)
     else:
@@ -77,7 +79,8 @@ class _TextFormatter(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:
         found = getattr(record, "fields", {})
         line = " ".join([super().formatMessage(record), *(f"{name}={_quoted(value)}" for name, value in found.items())])
-        return _UNPRINTABLE.sub(lambda found: ascii(found.group())[1:-1], line)  # nor may it make lines, or colours
+        # A value from a client must not start a new line or send control sequences to a terminal.
+        return _UNPRINTABLE.sub(lambda found: ascii(found.group())[1:-1], line)
 
 
 class _JsonFormatter(logging.Formatter):

@@ -1,7 +1,7 @@
-"""A process's own port: GET /metrics for Prometheus, GET /health for the supervisor that restarts it. In threads, so
-that a busy loop or an event loop never waits for a scrape. When all places are taken, a new connection replaces the
-oldest one, so slow clients cannot make /health unreachable.
+"""The metrics server of a process: GET /metrics for Prometheus, GET /health for a supervisor that restarts it.
 
+Runs in threads, so that a busy loop or an event loop never waits for a scrape. At MAX_CONNECTIONS a new connection
+replaces the oldest one, so slow clients cannot make /health unreachable.
 Text format: https://prometheus.io/docs/instrumenting/exposition_formats/
 """
 
@@ -20,18 +20,18 @@ from prometheus_client.exposition import generate_latest
 
 from services.machine import authority
 from services.machine.listen import listen
-from services.options.declarations import MetricsOptions
+from services.options.common import MetricsOptions
 from services.options.setting import split_address
 from services.security.metrics_token import token_to_ask_for
 from services.security.secret import ClusterSecret
 
 log = logging.getLogger(__name__)
-MAX_CALLERS = 16
-ENGINE = "0"  # vLLM's label for which engine; there is one today
+MAX_CONNECTIONS = 16
+ENGINE = "0"  # value of vLLM's label `engine`: there is one engine
 
 
 def new_registry() -> CollectorRegistry:
-    """With the process's own CPU time, memory and descriptors in it."""
+    """Returns a registry with the process's CPU time, memory and open file descriptors."""
     disable_created_metrics()  # type: ignore[no-untyped-call]
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
@@ -39,14 +39,16 @@ def new_registry() -> CollectorRegistry:
 
 
 class MetricsServer:
-    """As a context manager it ends its thread. `ready` is asked from that thread."""
+    """Serves while it is entered as a context manager. `ready` decides /health; it is called in server threads."""
 
     def __init__(
         self, front: socket.socket, registry: CollectorRegistry, ready: Callable[[], bool], token: str | None = None
     ) -> None:
-        """`token`: the bearer token that requests to /metrics need; None: no token."""
+        """`front`: a listening socket. `token`: the bearer token that /metrics requires; None: none."""
         self._server = _Server(front, registry, ready, token)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.5,), name="monitor", daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.5,), name="metrics-server", daemon=True
+        )
 
     def __enter__(self) -> "MetricsServer":
         self._thread.start()
@@ -61,8 +63,10 @@ class MetricsServer:
 def open_metrics_server(
     options: MetricsOptions, secret: ClusterSecret | None, registry: CollectorRegistry, ready: Callable[[], bool]
 ) -> MetricsServer:
-    """Returns a monitor on the socket that the launcher opened, or on --metrics-listen. Raises Fatal when the address
-    cannot be bound, or when other machines can reach it and there is no token."""
+    """Returns a metrics server on the socket of --metrics-fd, else on the address of --metrics-listen.
+
+    Raises Fatal if the address cannot be bound, or if other machines can reach it and there is no token.
+    """
     if options.metrics_fd is not None:
         front = socket.socket(fileno=options.metrics_fd)
     else:
@@ -84,16 +88,16 @@ class _Server(http.server.ThreadingHTTPServer):
         self.ready = ready
         self.authorization = f"Bearer {token}".encode() if token is not None else None
         self._lock = threading.Lock()
-        self._callers: dict[socket.socket, None] = {}  # the oldest connection first
+        self._connections: dict[socket.socket, None] = {}  # an ordered set, the oldest first
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
-            if len(self._callers) >= MAX_CALLERS:
-                first = next(iter(self._callers))
-                del self._callers[first]
-                with contextlib.suppress(OSError):  # it has hung up
-                    first.shutdown(socket.SHUT_RDWR)  # its thread sees the end, and closes
-            self._callers[request] = None
+            if len(self._connections) >= MAX_CONNECTIONS:
+                oldest = next(iter(self._connections))
+                del self._connections[oldest]
+                with contextlib.suppress(OSError):  # the client has closed it already
+                    oldest.shutdown(socket.SHUT_RDWR)  # its thread reads end of file, and closes it
+            self._connections[request] = None
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
@@ -101,12 +105,12 @@ class _Server(http.server.ThreadingHTTPServer):
             super().process_request_thread(request, client_address)
         finally:
             with self._lock:
-                self._callers.pop(request, None)
+                self._connections.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A scraper that hangs up or dawdles is no event; a bug is."""
+        """Logs bugs. A client that disconnects or is too slow raises OSError, which is not logged."""
         if not isinstance(sys.exception(), OSError):
-            log.exception("the monitor failed at a request")
+            log.exception("the metrics server failed to answer a request")
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -127,8 +131,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def _may_read(self) -> bool:
-        wanted, shown = self.server.authorization, self.headers.get("Authorization", "")
-        return wanted is None or hmac.compare_digest(shown.encode("latin-1", "replace"), wanted)
+        required, given = self.server.authorization, self.headers.get("Authorization", "")
+        return required is None or hmac.compare_digest(given.encode("latin-1", "replace"), required)
 
     def _answer(self, status: int, content_type: str, body: bytes) -> None:
         self.send_response(status)
@@ -141,4 +145,4 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, *args: Any) -> None:
-        """A scrape is no event."""
+        """Logs nothing: scrapes are frequent."""

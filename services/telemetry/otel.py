@@ -21,11 +21,11 @@ _NO_PARENT = Context()
 
 class OtelTracing:
     def __init__(self, role: str, endpoint: str) -> None:
-        mine = {"service.instance.id": f"{role}-{uuid.uuid4().hex[:12]}", "service.version": VERSION}
-        if str(Resource.create().attributes[SERVICE_NAME]).startswith("unknown_service"):  # the environment names none
-            mine[SERVICE_NAME] = f"tandem-{role}"
+        attributes = {"service.instance.id": f"{role}-{uuid.uuid4().hex[:12]}", "service.version": VERSION}
+        if str(Resource.create().attributes[SERVICE_NAME]).startswith("unknown_service"):  # no name in the environment
+            attributes[SERVICE_NAME] = f"tandem-{role}"
         self._exporter = OTLPSpanExporter(endpoint=endpoint, insecure=endpoint.startswith("http://") or None)
-        self._provider = TracerProvider(resource=Resource.create(mine), shutdown_on_exit=False)
+        self._provider = TracerProvider(resource=Resource.create(attributes), shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(self._exporter))
         self._tracer = self._provider.get_tracer("tandem", VERSION)
 
@@ -34,8 +34,11 @@ class OtelTracing:
         return OtelSpan(self._tracer.start_span(name, _context(parent), kind, start_time=at or now()))
 
     def stop(self) -> None:
-        """The provider waits half a minute for an exporter that retries; the exporter's own end makes it give up."""
-        sending = threading.Thread(target=self._provider.shutdown, name="last-spans", daemon=True)
+        """Exports the remaining spans, for STOP_SECONDS at most.
+
+        The provider alone would wait 30 s for an exporter that retries. Shutting the exporter down ends the retries.
+        """
+        sending = threading.Thread(target=self._provider.shutdown, name="span-export", daemon=True)
         sending.start()
         sending.join(STOP_SECONDS)
         if sending.is_alive():
@@ -60,6 +63,7 @@ class OtelSpan:
 
 
 def _context(traceparent: str) -> Context:
+    """Returns the parent context of a W3C traceparent; one without a parent if `traceparent` is not valid."""
     found = _TRACEPARENT.fullmatch(traceparent)
     if found is None:
         return _NO_PARENT

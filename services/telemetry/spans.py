@@ -1,4 +1,4 @@
-"""What a span is to the code that writes one, and spans that do nothing. Knows nothing of OpenTelemetry.
+"""The interface of spans and tracing, and an implementation that does nothing. Knows nothing of OpenTelemetry.
 
 A span's context travels as a W3C `traceparent` in every submit and plan. https://www.w3.org/TR/trace-context/
 """
@@ -11,14 +11,14 @@ _EPOCH = time.time_ns() - time.perf_counter_ns()
 
 
 class Span(Protocol):
-    """`traceparent` is what children take as their parent; empty when nothing is traced."""
+    """One span. `traceparent` is the parent of its child spans; empty if tracing is off."""
 
     traceparent: str
 
     def set(self, attributes: dict[str, Any]) -> None: ...
 
     def end(self, at: int | None = None, *, error: str = "") -> None:
-        """`at` in nanoseconds since the epoch. Only the first call counts."""
+        """Ends the span at `at`, nanoseconds since the epoch; None: now. Only the first call has an effect."""
         ...
 
 
@@ -26,7 +26,7 @@ class Tracing(Protocol):
     def start(self, name: str, parent: str, *, at: int | None = None, server: bool = False) -> Span: ...
 
     def stop(self) -> None:
-        """Sends what is left, for STOP_SECONDS at most: a collector that is away must not hold up the end."""
+        """Exports the remaining spans, for STOP_SECONDS at most: an unreachable collector must not delay the exit."""
         ...
 
 
@@ -52,5 +52,5 @@ class NoTracing:
 
 
 def now() -> int:
-    """Nanoseconds since the epoch, on a clock that never goes back: it follows no later change of the system's."""
+    """Returns nanoseconds since the epoch on a monotonic clock: later changes of the system's time have no effect."""
     return _EPOCH + time.perf_counter_ns()

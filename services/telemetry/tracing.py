@@ -1,7 +1,7 @@
-"""Sets up the traces of a process: one trace per request. Spans are written by hand, where the work is.
+"""Sets up the tracing of a process: one trace per request, with spans that each role starts and ends itself.
 
-Without an endpoint nothing of OpenTelemetry is imported, and a span is one object that does nothing
-(services/telemetry/spans.py); with one, services/telemetry/otel.py makes them.
+Without an endpoint OpenTelemetry is not imported, and all spans are one object that does nothing
+(services/telemetry/spans.py). With an endpoint services/telemetry/otel.py makes them.
 https://opentelemetry.io/docs/specs/semconv/gen-ai/
 """
 
@@ -20,27 +20,27 @@ FILE_VARIABLES = [
 
 
 def set_up_tracing(role: str, endpoint: str | None) -> Tracing:
-    """`endpoint` is an OTLP/gRPC URL; OTEL_* variables mean what they mean to OpenTelemetry's SDK, but for the
-    service.instance.id, which tells our processes apart.
+    """Returns the tracing of this process. `endpoint`: an OTLP/gRPC URL; None: no tracing.
 
-    Raises Fatal when they ask for what is not built in or cannot be used.
+    OpenTelemetry's SDK reads the OTEL_* variables. Only service.instance.id is always ours: it distinguishes our
+    processes. Raises Fatal for a protocol other than gRPC, an unreadable file or a bad URL.
     """
     if endpoint is None:
         return NoTracing()
     protocol = next((os.environ[name] for name in PROTOCOL_VARIABLES if os.environ.get(name)), "grpc")
     if protocol != "grpc":
-        raise Fatal(f"traces are exported over OTLP/gRPC only, but the environment asks for {protocol}")
+        raise Fatal(f"traces are exported over OTLP/gRPC only, but the environment sets the protocol {protocol}")
     _check_files()
-    from services.telemetry.otel import OtelTracing  # half a second that only those pay who want traces
+    from services.telemetry.otel import OtelTracing  # half a second, only with an endpoint
 
     try:
         return OtelTracing(role, endpoint)
-    except Exception as error:  # whatever the libraries make of a bad URL or variable
+    except Exception as error:  # a bad URL or variable raises many types
         raise Fatal(f"--otlp-traces-endpoint {endpoint}: {error}") from error
 
 
 def _check_files() -> None:
-    """The exporter would log a traceback for a file that it cannot read, and go on without it. Raises Fatal."""
+    """Raises Fatal for a file that cannot be read. The exporter would log a traceback and continue without it."""
     for name in FILE_VARIABLES:
         if path := os.environ.get(name):
             try:

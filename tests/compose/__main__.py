@@ -1,5 +1,5 @@
-"""`make compose-test`: builds the images, brings compose.yaml up with whatever engine DOCKER_HOST names, asks it by
-curl, looks at health, metrics, users and a trace that crosses the containers, and takes everything down again.
+"""`make compose-test`: builds the images and starts compose.yaml on the Docker engine that DOCKER_HOST names. Sends
+requests with curl, checks health, metrics, users and a trace through all containers, and removes everything.
 
 Settings, from the environment: BUILD_NETWORK, TORCH, TORCH_INDEX (see compose.yaml) and TANDEM_PORT (a free one).
 """
@@ -33,7 +33,7 @@ def free_port() -> int:
 
 
 def compose_command() -> list[str]:
-    """`docker compose`, or docker-compose where the plugin is not there."""
+    """Returns `docker compose`, or docker-compose if the plugin is not installed. Exits if neither is."""
     plugin = subprocess.run(["docker", "compose", "version"], capture_output=True, check=False)
     command = ["docker", "compose"] if plugin.returncode == 0 else ["docker-compose"]
     if shutil.which(command[0]) is None:
@@ -97,7 +97,7 @@ def look_at_images(stack: Stack) -> None:
 
 
 def look_from_outside(stack: Stack) -> None:
-    """From a fifth container on the same network, without the secret."""
+    """Runs without_secret.py in a fifth container on the same network."""
     code = (ROOT / "tests" / "compose" / "without_secret.py").read_text()
     network = f"{PROJECT}_default"
     found = stack.docker("run", "--rm", "--network", network, "--entrypoint", "python", LIGHT, "-c", code)
@@ -121,7 +121,7 @@ def look_from_outside(stack: Stack) -> None:
 
 
 def look(stack: Stack) -> None:
-    """Everything that must hold while the stack is up."""
+    """Checks everything that must hold while the containers run."""
     began = time.monotonic()
     healthy = lambda: all(stack.inspect(role)["State"]["Health"]["Status"] == "healthy" for role in ROLES)  # noqa: E731
     wait_for(healthy, "all containers are healthy", 300)

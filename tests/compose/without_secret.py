@@ -1,5 +1,7 @@
-"""Runs in a container on the network of compose.yaml, with tandem installed but without its secret: tries every port in
-every way, and prints as one JSON object which of them answered."""
+"""Runs in a container on the network of compose.yaml, with tandem installed but without the secret.
+
+Tries every port with every protocol, and prints one JSON object: attempt -> whether the port answered.
+"""
 
 import json
 import secrets

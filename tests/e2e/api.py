@@ -1,4 +1,4 @@
-"""Requests to both endpoints of a real server and what comes back, alike for both."""
+"""Requests to the chat and completions endpoints of a real server, and their answers in one form."""
 
 import itertools
 import json
@@ -48,7 +48,7 @@ def hf_tokenizer() -> Any:
 
 
 def fresh(body: Json) -> Json:
-    """The same request with a prefix cache of its own, so that usage says the same each time."""
+    """Returns the request with a cache salt of its own: no prefix hits, so usage is the same each time."""
     return {**body, "cache_salt": next(salts)}
 
 
@@ -59,7 +59,7 @@ def ask(server: Server, path: str, **more: Any) -> Json:
 
 
 def choice(server: Server, path: str, **more: Any) -> Json:
-    """The only choice, alike for both endpoints: text, token_ids, logprobs, finish_reason, stop_reason."""
+    """Returns the only choice in one form for both endpoints: text, token_ids, logprobs, finish_reason, stop_reason."""
     (found,) = choices_of(ask(server, path, **more))
     return found
 
@@ -76,7 +76,7 @@ def choices_of(answer: Json) -> list[Json]:
 
 
 def events_of(lines: Iterator[str]) -> list[Json]:
-    """The JSON of a stream's events; each is one line of data and one empty line, the last is [DONE]."""
+    """Returns the JSON of a stream's events. Each event is one data line and one empty line; the last one is [DONE]."""
     text = list(lines)
     assert text[1::2] == [""] * (len(text) // 2)
     assert all(line.startswith("data: ") for line in text[::2])
@@ -93,7 +93,7 @@ def stream(server: Server, path: str, **more: Any) -> list[Json]:
 
 
 def fold(chunks: list[Json]) -> list[Json]:
-    """The choices that the chunks add up to."""
+    """Returns the choices that the chunks add up to."""
     found: dict[int, Json] = {}
     for raw in (raw for chunk in chunks for raw in chunk["choices"]):
         one = found.setdefault(raw["index"], {"text": "", "token_ids": [], "logprobs": None, "finish_reason": None})
@@ -118,7 +118,7 @@ def error_of(response: httpx.Response, status: int) -> Json:
 
 
 def assert_idle(server: Server, steps_before: int) -> None:
-    """Nothing runs and no block is held, long before the work would have been done."""
+    """Waits until no request runs and no block is held, long before the requests would have finished."""
 
     def idle() -> bool:
         stats = server.stats()

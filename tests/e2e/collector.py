@@ -17,7 +17,7 @@ from services.machine import authority, loopback
 
 @dataclass(frozen=True)
 class Span:
-    """Ids in hex; times in nanoseconds since the epoch."""
+    """One received span. Ids are hex; times are nanoseconds since the epoch."""
 
     name: str
     instance: str  # service.instance.id
@@ -31,7 +31,7 @@ class Span:
 
 
 class Collector(trace_service_pb2_grpc.TraceServiceServicer):
-    """As a context manager it serves on a free port of this machine."""
+    """Serves on a free port of this machine while it is entered as a context manager."""
 
     def __init__(self, address: str = authority(loopback(), 0)) -> None:
         self._address = address

@@ -11,7 +11,7 @@ from tests.e2e.harness import Server
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Random weights: its answers are noise, which makes each of them tell."""
+    """A server of a model with random weights: a wrong block or seed changes its answers."""
     path = make_qwen3(tmp_path_factory.mktemp("model"), max_position_embeddings=MAX_LEN)
     with Server(str(path), "--dtype=float32", f"--served-model-name={MODEL}") as server:
         yield server
@@ -19,13 +19,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def demo_server() -> Iterator[Server]:
-    """A model that ends its answers."""
+    """A server of the demo model, which ends its answers."""
     with Server("--dtype=float32") as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def plain() -> Iterator[Server]:
-    """What the effects of options are held against: what is said is the default."""
+    """A server with the default options, which other servers are compared with; both flags are defaults."""
     with Server("--device=cpu", "--enable-prefix-caching") as server:
         yield server

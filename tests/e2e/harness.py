@@ -1,4 +1,4 @@
-"""Real processes for end-to-end tests: starts `tandem`, waits for conditions with deadlines, leaves nothing behind."""
+"""Real processes for end-to-end tests: starts `tandem`, waits for conditions with deadlines, ends every process."""
 
 import asyncio
 import os
@@ -22,13 +22,14 @@ from services.rpc.generated import engine_pb2, engine_pb2_grpc
 
 TANDEM = [sys.executable, "-m", "services.cli"]
 READY = re.compile(r"ready on (http://\S+)")
+ALL_READY = "all processes are ready after"  # logged by the launcher: from then on it restarts processes that exit
 START_SECONDS = 60.0
 # No proxy, and no TLS context: httpx makes one for each request that has a client of its own.
 PLAIN_HTTP: dict[str, Any] = {"trust_env": False, "verify": False}
 
 
 def wait_for(condition: Callable[[], Any], what: str, seconds: float = 20.0) -> Any:
-    """The first true value of `condition`. Raises AssertionError after `seconds`."""
+    """Returns the first true value of `condition`. Raises AssertionError after `seconds`."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
@@ -48,8 +49,22 @@ def children_of(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+def argv_of(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1]
+
+
+def role_of(pid: int) -> str:
+    """Returns the role of `python -m services.cli ROLE ...`; empty between fork and exec."""
+    return "".join(argv_of(pid)[3:4])
+
+
+def error_lines(log: str) -> list[str]:
+    """Returns the lines of `log` that report why a process ends; they are not in the format of the log."""
+    return [line for line in log.splitlines() if re.match(r"tandem( \w+)?: error: ", line)]
+
+
 def alive(pid: int) -> bool:
-    """Also false for a zombie: it has ended."""
+    """Returns whether the process runs; False for a zombie, which has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except FileNotFoundError:
@@ -59,7 +74,8 @@ def alive(pid: int) -> bool:
 class Server:
     """`tandem serve` on a free port, as a context manager; `args` are its command line without --port.
 
-    `cwd`: another checkout of tandem, whose code it runs."""
+    `cwd`: a checkout of tandem; the server runs the code in it.
+    """
 
     def __init__(self, *args: str, env: dict[str, str] | None = None, cwd: str | None = None) -> None:
         self._args = args
@@ -127,7 +143,7 @@ class Server:
         return openai.OpenAI(base_url=self.url + "/v1", api_key=kwargs.pop("api_key", "none"), max_retries=0, **kwargs)
 
     def complete(self, prompt: Any, **kwargs: Any) -> dict[str, Any]:
-        """The only choice of a completion, with token_ids."""
+        """Returns the only choice of a completion, with token_ids."""
         body = {"prompt": prompt, "return_token_ids": True, **kwargs}
         response = self.post("/v1/completions", body)
         assert response.status_code == 200, response.text
@@ -135,7 +151,7 @@ class Server:
         return choice
 
     def stats(self) -> engine_pb2.EngineStats:
-        """The engine's own counters, asked for over its gRPC socket."""
+        """Returns the engine's counters, read over its gRPC socket."""
         return asyncio.run(self._stats())
 
     async def _stats(self) -> engine_pb2.EngineStats:

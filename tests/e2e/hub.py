@@ -1,7 +1,7 @@
-"""A look-alike of the Hugging Face hub on loopback: as much of its API as huggingface_hub's snapshot_download asks for.
+"""A fake Hugging Face hub on loopback: the part of the API that huggingface_hub's snapshot_download uses.
 
 Weights answer like large files do on the hub (https://huggingface.co/docs/hub/api): a redirect to another host, with
-size and ETag in headers of their own. A missing repository answers 401, as the hub does to those without a token.
+size and ETag in headers of their own. A missing repository answers 401, as the hub does to requests without a token.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ def _missing(status: int, code: str) -> Reply:
 
 
 def commit_of(folder: Path) -> str:
-    """40 hex digits that stand for a revision's commit."""
+    """Returns 40 hex digits as the commit of a revision."""
     return hashlib.sha1(str(folder).encode()).hexdigest()
 
 
@@ -79,11 +79,11 @@ class Hub:
         self._server.server_close()
 
     def environment(self, home: Path) -> dict[str, str]:
-        """For a process that shall see this hub and nothing of the user's; `home` holds its cache."""
+        """Returns the environment of a process that uses this hub and no token; `home` is its cache."""
         return {"HF_ENDPOINT": self.url, "HF_HOME": str(home), "HF_TOKEN": "", "HF_HUB_OFFLINE": "0"}
 
     def downloads(self, suffix: str) -> list[str]:
-        """Names of the files with that ending whose content was asked for."""
+        """Returns the names of the requested files with that ending."""
         return [line.rsplit("/", 1)[1] for line in self.requests if line.startswith("GET") and line.endswith(suffix)]
 
     def reply(self, path: str) -> Reply:
@@ -154,4 +154,4 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(reply.body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: `requests` is the log."""
+        """Logs nothing: `requests` is the log."""

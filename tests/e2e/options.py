@@ -1,4 +1,4 @@
-"""What the tests of options ask a server, and which of its processes they look at."""
+"""Helpers for the tests of options: requests, model cards, pids, and the servers' kernel variants."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 from kernels.cpu.library import runnable_variants
 from tests.e2e.harness import Server
 
-OTHER_KERNELS = ("avx2", "portable")  # which are not the fastest of most machines
+OTHER_KERNELS = ("avx2", "portable")  # not the fastest on most machines
 
 
 def needs_kernels(variant: str) -> pytest.MarkDecorator:
@@ -17,7 +17,7 @@ def needs_kernels(variant: str) -> pytest.MarkDecorator:
     )
 
 
-# `kernels` are options of a server: none, or in a long run those of another variant than the fastest.
+# `kernels`: options of a server. Empty, or in a long run those that select a slower variant.
 all_kernels = pytest.mark.parametrize(
     "kernels",
     [

@@ -42,7 +42,7 @@ def case(path: Path) -> Case:
 
 @pytest.fixture(scope="module")
 def servers(path: Path) -> Iterator[dict[str, Server]]:
-    """By variant, beside the default. One is chosen by the option, one in the environment, where empty means unset."""
+    """Servers by variant, and the default one. One is set by the flag, one by the environment (empty means unset)."""
     common = (str(path), "--dtype=float32", *LIMITS, f"--kv-cache-memory-bytes={few_blocks(path)}")
     chosen = {
         "default": Server(*common, env={"TANDEM_CPU_KERNELS": ""}),
@@ -58,7 +58,7 @@ def servers(path: Path) -> Iterator[dict[str, Server]]:
 
 
 def test_cpu_kernels(servers: dict[str, Server]) -> None:
-    """Log, loaded modules and fingerprint say which kernels compute; the default has those of the fastest."""
+    """Log, loaded modules and fingerprint name the kernels in use; the default is the fastest variant."""
     fingerprints: dict[str, str] = {}
     for name, server in servers.items():
         variant = runnable_variants()[0] if name == "default" else name
@@ -83,7 +83,7 @@ def test_a_variant_that_this_machine_cannot_run_is_refused_by_name(socket_dir: P
 
 @each_variant
 def test_parity(servers: dict[str, Server], case: Case, variant: str) -> None:
-    """Eight prompts at once: token for token what transformers says, in steps of few tokens."""
+    """Eight prompts at once in small steps: token for token equal to transformers."""
     before = servers[variant].stats()
     check(servers[variant], case)
     assert servers[variant].stats().num_chunked_rows > before.num_chunked_rows
@@ -91,13 +91,13 @@ def test_parity(servers: dict[str, Server], case: Case, variant: str) -> None:
 
 @each_variant
 def test_determinism(servers: dict[str, Server], variant: str) -> None:
-    """To the bit the same alone, where each request has a cache of its own, and in crowds that share one."""
+    """Bit-identical results alone, without prefix hits, and among many requests that share prefixes."""
     server, bodies, source = servers[variant], requests(seed=1)[:16], random.Random(1)
     before = server.stats()
     alone = asyncio.run(one_by_one(server, [{**body, "cache_salt": str(n)} for n, body in enumerate(bodies)]))
     quiet = server.stats()
     assert quiet.prefix_cache_hits == before.prefix_cache_hits and quiet.num_preemptions == before.num_preemptions
-    asyncio.run(one_by_one(server, bodies[2::4]))  # so that what others begin with is known
+    asyncio.run(one_by_one(server, bodies[2::4]))  # so that the prefixes of the others are cached
     crowds = 0
     while crowds < MAX_CROWDS and not (crowds and is_crowded(server, quiet)):
         crowd = asyncio.run(at_random_moments(server, bodies, source, seconds=0.5**crowds / 4))
@@ -109,7 +109,7 @@ def test_determinism(servers: dict[str, Server], variant: str) -> None:
 
 
 def is_crowded(server: Server, quiet: EngineStats) -> bool:
-    """Since `quiet`, requests were preempted, prompts cut, and prompts found in the cache."""
+    """Since `quiet`, requests were preempted, prompts were chunked, and prefixes were found in the cache."""
     now = server.stats()
     return bool(
         now.num_preemptions - quiet.num_preemptions > 3

@@ -1,4 +1,4 @@
-"""The committed demo checkpoint answers what it was taught, asked only what it never saw, through the whole server."""
+"""The committed demo checkpoint, through the whole server, answers questions that its training did not contain."""
 
 import asyncio
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ def server() -> Iterator[Server]:
 
 @cache
 def tasks(kind: str) -> list[Task]:
-    """COUNT different ones."""
+    """Returns COUNT different questions."""
     rng = Random(f"test {kind}")
     found: dict[str, Task] = {}
     while len(found) < COUNT:
@@ -40,7 +40,7 @@ def tasks(kind: str) -> list[Task]:
 
 
 async def ask(client: httpx.AsyncClient, task: Task) -> Json:
-    """The only choice, as a client gets it without any parameter but the messages."""
+    """Returns the only choice of a request with messages and no other parameter."""
     dialogue = task.dialogue
     body: Json = {"messages": dialogue.messages, "max_tokens": MAX_TOKENS}
     if dialogue.tools:
@@ -54,14 +54,17 @@ async def ask(client: httpx.AsyncClient, task: Task) -> Json:
 
 
 async def ask_all(server: Server, asked: list[Task]) -> list[Json]:
-    """All at once, from one thread. Among threads that share a client, httpx 0.28 may close a connection that another
-    thread is about to use; its request then ends with "Bad file descriptor"."""
+    """Sends all at once, from one thread.
+
+    If threads share a client, httpx 0.28 may close a connection that another thread is about to use: "Bad file
+    descriptor".
+    """
     async with httpx.AsyncClient(base_url=server.url, timeout=120, **PLAIN_HTTP) as client:
         return await asyncio.gather(*(ask(client, task) for task in asked))
 
 
 def right(server: Server, asked: list[Task]) -> int:
-    """How many answers are exactly the taught ones, and end by themselves."""
+    """Returns how many answers equal the expected ones and end with an end-of-text token."""
     choices = asyncio.run(ask_all(server, asked))
     return sum(
         choice["message"]["content"] == task.dialogue.answer and choice["finish_reason"] == "stop"
@@ -70,7 +73,7 @@ def right(server: Server, asked: list[Task]) -> int:
 
 
 def test_no_question_was_trained_on() -> None:
-    """By the rule of the split, and by looking at dialogues of the training itself."""
+    """By the rule of the split, and by searching the training dialogues."""
     asked = {task.question.text for kind in EXAM for task in tasks(kind)}
     for kind in EXAM:
         for task in tasks(kind):
@@ -97,7 +100,7 @@ def test_it_answers_well_over_all(server: Server) -> None:
 
 
 def test_without_the_weights_nothing_is_right() -> None:
-    """Nothing but the weights makes the answers."""
+    """With other weights no answer is right, so the answers come from the weights."""
     with Server("--load-format=dummy") as server:
         assert sum(right(server, tasks(kind)[:5]) for kind in EXAM) == 0
 

@@ -38,7 +38,7 @@ SAMPLINGS: list[dict[str, Any]] = [
 
 
 def requests(seed: int) -> list[dict[str, Any]]:
-    """Every fourth prompt has a second request that begins with it; samplings take turns."""
+    """Every fourth prompt is the prefix of a second request; sampling parameters alternate."""
     source = random.Random(seed)
     bodies = []
     for index in range(NUM_REQUESTS):
@@ -74,13 +74,13 @@ async def at_random_moments(
 
 
 def is_crowded(server: Server) -> bool:
-    """Everything that could disturb an answer has happened, and more than once."""
+    """Checks that preemption, chunked prefill and prefix hits all happened more than once."""
     stats = server.stats()
     return bool(stats.num_preemptions > 3 and stats.num_chunked_rows > 10 and stats.prefix_cache_hits > 100)
 
 
 def histogram(server: Server) -> dict[str, int]:
-    """Steps by the number of tokens computed in them."""
+    """Returns the number of steps by the number of tokens computed in them."""
     families = text_string_to_metric_families(server.get("/metrics").text)
     (family,) = (family for family in families if family.name == "vllm:iteration_tokens_total")
     counts = [(s.labels["le"], int(s.value)) for s in family.samples if s.name.endswith("_bucket")]
@@ -105,9 +105,9 @@ def test_a_request_gets_the_same_answer_alone_and_in_a_crowd(
     steps = ("--max-num-batched-tokens=48", "--max-num-seqs=16", "--max-model-len=300")
     source, crowds = random.Random(SEED), []
     with Server(str(path), f"--dtype={dtype}", *kernels, *limits, *steps) as server:
-        asyncio.run(one_by_one(server, bodies[2::4]))  # so that what others begin with is known
+        asyncio.run(one_by_one(server, bodies[2::4]))  # so that the prefixes of the others are cached
         while len(crowds) < MAX_CROWDS and not (crowds and is_crowded(server)):
-            seconds = 0.5 ** len(crowds)  # how fast they have to come depends on the machine
+            seconds = 0.5 ** len(crowds)  # the rate that loads the server depends on the machine
             crowds.append(asyncio.run(at_random_moments(server, bodies, source, seconds)))
         assert is_crowded(server), f"{len(crowds)} crowds left it at peace: {server.stats()}"
         stats, sizes = server.stats(), histogram(server)

@@ -1,4 +1,4 @@
-"""A server on a system without what only Linux has gives the same answers and sees every death of a child."""
+"""Without Linux-only interfaces a server gives the same answers and restarts every child that dies."""
 
 import os
 import re
@@ -12,8 +12,7 @@ import httpx
 import pytest
 
 from services.options.declarations import ROLES
-from tests.e2e.harness import Server, alive, children_of, wait_for
-from tests.e2e.test_processes import WATCHING, role_of
+from tests.e2e.harness import ALL_READY, Server, alive, children_of, role_of, wait_for
 
 ROOT = Path(__file__).parents[2]
 ELSEWHERE = {"PYTHONPATH": os.pathsep.join((str(Path(__file__).with_name("elsewhere")), str(ROOT)))}
@@ -23,19 +22,19 @@ ANSWER = {"seed": 5, "temperature": 1.0, "max_tokens": 30, "ignore_eos": True, "
 @pytest.fixture(scope="module")
 def elsewhere() -> Iterator[Server]:
     with Server("--max-num-seqs=8", env=ELSEWHERE) as server:
-        wait_for(lambda: WATCHING in server.log, "the launcher knows that all are ready")
+        wait_for(lambda: ALL_READY in server.log, "the launcher knows that all are ready")
         yield server
 
 
 def answers(server: Server) -> bool:
     try:
         return server.post("/v1/completions", {"prompt": "a", "max_tokens": 1}).status_code == 200
-    except httpx.HTTPError:  # of a shim that is about to die
+    except httpx.HTTPError:  # the shim is about to exit
         return False
 
 
-def test_nothing_of_linux_is_there() -> None:
-    """What the tests below rest on."""
+def test_linux_only_files_are_hidden() -> None:
+    """The precondition of the tests below."""
     code = "import os; open('/proc/self/stat')"
     told = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, **ELSEWHERE}, capture_output=True, text=True, check=False
@@ -48,25 +47,26 @@ def test_the_answers_are_the_same(elsewhere: Server) -> None:
         assert elsewhere.complete("Once upon", **ANSWER) == server.complete("Once upon", **ANSWER)
 
 
-def test_whichever_dies_is_replaced(elsewhere: Server) -> None:
+def test_every_role_that_dies_is_restarted(elsewhere: Server) -> None:
     before = elsewhere.complete("Once upon", **ANSWER)
     for role in ROLES:
         (victim,) = (pid for pid in children_of(elsewhere.process.pid) if role_of(pid) == role)
         os.kill(victim, signal.SIGKILL)
         wait_for(
-            lambda role=role: f"the {role} ended by signal SIGKILL; it starts again in 0.0 s" in elsewhere.log, "seen"
+            lambda role=role: f"the {role} was killed by SIGKILL; it is restarted in 0.0 s" in elsewhere.log,
+            "a restart",
         )
-        wait_for(lambda: answers(elsewhere), "it answers again", 60)
+        wait_for(lambda: answers(elsewhere), "an answer", 60)
     assert elsewhere.complete("Once upon", **ANSWER) == before
 
 
-def test_deaths_at_once_are_all_seen(elsewhere: Server) -> None:
-    """None is lost, and none stays a zombie."""
-    seen = len(re.findall("ended by signal SIGKILL", elsewhere.log))
+def test_simultaneous_deaths_are_all_reported(elsewhere: Server) -> None:
+    """Each is reported, and none stays a zombie."""
+    seen = len(re.findall("was killed by SIGKILL", elsewhere.log))
     victims = children_of(elsewhere.process.pid)
     for victim in victims:
         os.kill(victim, signal.SIGKILL)
-    wait_for(lambda: len(re.findall("ended by signal SIGKILL", elsewhere.log)) == seen + len(ROLES), "all seen")
+    wait_for(lambda: len(re.findall("was killed by SIGKILL", elsewhere.log)) == seen + len(ROLES), "all reported")
     wait_for(lambda: not any(Path(f"/proc/{victim}").exists() for victim in victims), "no zombie")
-    wait_for(lambda: len(children_of(elsewhere.process.pid)) == len(ROLES), "all started again", 60)
+    wait_for(lambda: len(children_of(elsewhere.process.pid)) == len(ROLES), "all restarted", 60)
     assert all(map(alive, children_of(elsewhere.process.pid)))

@@ -1,4 +1,4 @@
-"""Errors name what is wrong, and a request that is refused disturbs nobody."""
+"""Errors name the bad parameter, and a refused request has no effect on other requests."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -74,7 +74,7 @@ def test_bad_requests(
 
 
 def test_one_bad_prompt_refuses_all(server: Server) -> None:
-    """In a stream the first prompt may be on its way already: then the error is a chunk, and the last one."""
+    """In a stream the first prompt may have produced output already: then the error is the last chunk."""
     body = {"prompt": ["fine", ""], **SEEDED, "max_tokens": LONG}
     before = server.stats().num_steps
     assert "empty" in error_of(server.post(TEXT, body), 400)["message"]
@@ -102,7 +102,7 @@ def test_a_body_that_is_no_json(server: Server, path: str) -> None:
 
 @pytest.mark.parametrize("depth", [100, 500, 900, 980])
 def test_deep_nesting_is_answered(server: Server, depth: int) -> None:
-    """By whichever process it is too deep for: nobody waits for ever."""
+    """The process that cannot parse it refuses it: no request waits for ever."""
     nested = "[" * depth + "]" * depth
     function = f'{{"type": "function", "function": {{"name": "f", "parameters": {nested}}}}}'
     more = f'"max_tokens": 1, "chat_template_kwargs": {{"a": {nested}}}, "tools": [{function}]'

@@ -1,4 +1,4 @@
-"""A client that hangs up or does not read costs nobody anything."""
+"""A client that disconnects or does not read delays no other client and holds no block."""
 
 import io
 import json
@@ -57,14 +57,14 @@ def test_a_hang_up_stops_all_prompts(server: Server) -> None:
     before = server.stats().num_steps
     body = {"prompt": ["one", "two", "three"], **SEEDED, "max_tokens": LONG, "stream": True}
     with httpx.stream("POST", server.url + TEXT, json=body, timeout=60, trust_env=False) as response:
-        lines = response.iter_lines()  # kept: httpx hangs up when its iterator goes
+        lines = response.iter_lines()  # kept: httpx disconnects when the iterator is deleted
         next(lines)
         wait_for(lambda: server.stats().num_running == 3, "all run")
     assert_idle(server, before)
 
 
 def send_without_reading(server: Server, body: Json) -> socket.socket:
-    """A client with hardly any room for what comes back."""
+    """A client with a very small receive buffer."""
     url = urlsplit(server.url)
     content = json.dumps(body).encode()
     head = f"POST {CHAT} HTTP/1.1\r\nHost: test\r\nConnection: close\r\nContent-Length: {len(content)}\r\n\r\n"
@@ -89,8 +89,8 @@ def read_chunked(client: socket.socket, read_before: bytes = b"") -> list[Json]:
     return events_of(iter(body.decode().split("\n")[:-1]))
 
 
-def test_a_client_that_does_not_read_holds_up_nobody(server: Server) -> None:
-    """Its answer is made all the same, waits in few large chunks, and is complete when it reads at last.
+def test_a_client_that_does_not_read_delays_no_other(server: Server) -> None:
+    """Its answer is generated, merged into few large chunks, and complete when the client reads it.
 
     It is long, for the system holds up to 4 MB of what a connection sends (tcp_wmem), and these are not merged.
     """
@@ -108,7 +108,7 @@ def test_a_client_that_does_not_read_holds_up_nobody(server: Server) -> None:
         assert made == expected
 
 
-def test_a_client_that_never_reads_may_go(server: Server) -> None:
+def test_a_client_that_never_reads_may_disconnect(server: Server) -> None:
     before = server.stats().num_steps
     body = {**INPUT[CHAT], **SEEDED, "max_tokens": LONG, "stream": True, "logprobs": True, "top_logprobs": 20}
     with send_without_reading(server, body):

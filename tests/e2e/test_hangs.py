@@ -1,4 +1,4 @@
-"""A worker that hangs is a worker that died: every answer goes on with the tokens that it would have had."""
+"""A worker that hangs is restarted, and every answer continues with the tokens that it would have had."""
 
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.api import TEXT, Json
-from tests.e2e.harness import Server, alive, children_of, wait_for
-from tests.e2e.test_processes import WATCHING, argv_of
+from tests.e2e.harness import ALL_READY, Server, alive, argv_of, children_of, wait_for
 
 POISON = 900
 BODY: Json = {"prompt": "Which way?", "temperature": 0, "max_tokens": 400, "ignore_eos": True, "return_token_ids": True}
@@ -16,7 +15,7 @@ POISONOUS: Json = {"prompt": [POISON] * 5, "temperature": 0, "max_tokens": 5, "r
 
 
 def hanging(how: str, **more: str) -> Server:
-    """A server whose steps may take a second, but for the first ten of a worker, which may take five."""
+    """A server with a step timeout of one second, and of five seconds for the first ten steps of a worker."""
     env = {"PYTHONPATH": str(Path(__file__).with_name("hangs")), "TANDEM_TEST_POISON": str(POISON)}
     return Server("--dtype=float32", "--step-timeout=1", env={**env, "TANDEM_TEST_HANG": how, **more})
 
@@ -27,10 +26,10 @@ def worker_of(server: Server) -> int:
 
 @pytest.mark.parametrize("how", ["waits", "holds_the_gil"])
 def test_step_timeout(how: str, tmp_path: Path) -> None:
-    """The worker ends itself, its stacks are in the log; the engine names the step; every answer goes on."""
+    """The worker exits and logs its stacks; the engine logs the step; every answer continues."""
     once = {"TANDEM_TEST_ONCE": str(tmp_path / "it happened")}
     with hanging(how, **once) as server, ThreadPoolExecutor(2) as pool:
-        wait_for(lambda: WATCHING in server.log, "the launcher knows that all are ready")
+        wait_for(lambda: ALL_READY in server.log, "the launcher knows that all are ready")
         expected = server.post(TEXT, BODY).json()["choices"]
         neighbours = [pool.submit(server.post, TEXT, BODY) for _ in range(2)]
         wait_for(lambda: server.stats().num_running == 2, "the neighbours run")
@@ -40,15 +39,15 @@ def test_step_timeout(how: str, tmp_path: Path) -> None:
         for neighbour in neighbours:
             assert neighbour.result().json()["choices"] == expected
         assert answer.json()["choices"] == server.post(TEXT, POISONOUS).json()["choices"]
-    assert "the worker ended by signal SIGALRM; it starts again" in server.log
-    assert "sitecustomize.py" in server.log, "the stack of whoever hung"
+    assert "the worker was killed by SIGALRM; it is restarted" in server.log
+    assert "sitecustomize.py" in server.log, "the stack of the thread that hung"
     assert re.search(r"the worker hangs: step \d+ \(\d+ tokens\) took \S+ s, where 1\.0 s is its deadline", server.log)
 
 
-def test_who_makes_its_worker_hang_again_and_again_is_sent_away() -> None:
-    """Its neighbours only wait."""
+def test_a_request_that_makes_its_worker_hang_repeatedly_is_refused() -> None:
+    """Other requests are only delayed."""
     with hanging("holds_the_gil") as server, ThreadPoolExecutor(2) as pool:
-        wait_for(lambda: WATCHING in server.log, "the launcher knows that all are ready")
+        wait_for(lambda: ALL_READY in server.log, "the launcher knows that all are ready")
         expected = server.post(TEXT, BODY).json()["choices"]
         neighbours = [pool.submit(server.post, TEXT, BODY) for _ in range(2)]
         wait_for(lambda: server.stats().num_running == 2, "the neighbours run")

@@ -1,4 +1,4 @@
-"""`tandem serve OWNER/NAME`: models from the Hugging Face hub, here from a look-alike of it on loopback."""
+"""`tandem serve OWNER/NAME`: models from the Hugging Face hub, here from a fake hub on loopback."""
 
 import contextlib
 import os
@@ -31,7 +31,7 @@ def greedy_tokens(server: Server) -> list[int]:
 
 
 def refusal(*args: str, env: dict[str, str]) -> str:
-    """The one line on stderr of a `tandem serve` that cannot start."""
+    """Returns the one line on stderr of a `tandem serve` that cannot start."""
     started = time.monotonic()
     ended = run_tandem("serve", *args, "--port=0", env=env)
     assert time.monotonic() - started < SOON_SECONDS
@@ -43,7 +43,7 @@ def refusal(*args: str, env: dict[str, str]) -> str:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Two revisions: one in shards, the other with different weights in one file."""
+    """Two revisions: one in shards, one with different weights in one file."""
     base = tmp_path_factory.mktemp("repository")
     return {
         "main": make_qwen3(base / "main", shard_size="100KB"),
@@ -59,7 +59,7 @@ def hub(folders: dict[str, Path]) -> Iterator[Hub]:
 
 @pytest.fixture(scope="module")
 def main_tokens(folders: dict[str, Path]) -> list[int]:
-    """What the directory itself answers."""
+    """The answer of a server of the directory itself."""
     with Server(str(folders["main"])) as server:
         return greedy_tokens(server)
 
@@ -67,7 +67,7 @@ def main_tokens(folders: dict[str, Path]) -> list[int]:
 def test_a_repository_answers_like_its_directory(
     hub: Hub, folders: dict[str, Path], main_tokens: list[int], tmp_path: Path
 ) -> None:
-    """Then once more from the cache alone, with the hub out of reach."""
+    """Also a second time, from the cache, when the hub is unreachable."""
     shards = sorted(file.name for file in folders["main"].glob("*.safetensors"))
     assert len(shards) > 1
     with Server(REPOSITORY, env=hub.environment(tmp_path)) as server:
@@ -111,7 +111,7 @@ def test_dummy_weights_are_not_downloaded(folders: dict[str, Path], tmp_path: Pa
         (["no such name"], "there is no model directory no such name"),
     ],
 )
-def test_what_the_hub_does_not_have_is_told_in_one_line(hub: Hub, tmp_path: Path, args: list[str], reason: str) -> None:
+def test_a_missing_repository_is_reported_in_one_line(hub: Hub, tmp_path: Path, args: list[str], reason: str) -> None:
     assert re.search(reason, refusal(*args, env=hub.environment(tmp_path)))
 
 
@@ -119,11 +119,13 @@ def test_what_the_hub_does_not_have_is_told_in_one_line(hub: Hub, tmp_path: Path
     ("changes", "reason"),
     [({"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE"), ({"HF_ENDPOINT": f"http://{at(9)}"}, "Connection refused")],
 )
-def test_a_hub_out_of_reach_is_told_in_one_line(hub: Hub, tmp_path: Path, changes: dict[str, str], reason: str) -> None:
+def test_an_unreachable_hub_is_reported_in_one_line(
+    hub: Hub, tmp_path: Path, changes: dict[str, str], reason: str
+) -> None:
     assert reason in refusal(REPOSITORY, env=hub.environment(tmp_path) | changes)
 
 
-def test_a_hub_that_hangs_up_is_told_in_one_line(hub: Hub, tmp_path: Path) -> None:
+def test_a_hub_that_disconnects_is_reported_in_one_line(hub: Hub, tmp_path: Path) -> None:
     with open_server() as broken:
         threading.Thread(target=_hang_up, args=(broken,), daemon=True).start()
         env = hub.environment(tmp_path) | {"HF_ENDPOINT": f"http://{at(broken.getsockname()[1])}"}
@@ -131,7 +133,7 @@ def test_a_hub_that_hangs_up_is_told_in_one_line(hub: Hub, tmp_path: Path) -> No
         broken.shutdown(socket.SHUT_RDWR)
 
 
-def test_a_download_does_not_hold_up_the_end(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_a_download_does_not_delay_the_exit(folders: dict[str, Path], tmp_path: Path) -> None:
     with Hub({REPOSITORY: folders}, stalled=".safetensors") as hub:
         argv = [*TANDEM, "serve", REPOSITORY, "--port=0"]
         process = subprocess.Popen(argv, env={**os.environ, **hub.environment(tmp_path)}, stderr=subprocess.DEVNULL)
@@ -141,7 +143,7 @@ def test_a_download_does_not_hold_up_the_end(folders: dict[str, Path], tmp_path:
 
 
 def _hang_up(server: socket.socket) -> None:
-    """On every caller once it has asked, until the server is shut down."""
+    """Closes every connection after its request, until the server is shut down."""
     with contextlib.suppress(OSError):
         while True:
             caller, _ = server.accept()

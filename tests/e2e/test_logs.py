@@ -1,4 +1,4 @@
-"""Logs of a real server: one line per event with role and request id, for people or machines, no word of a prompt."""
+"""Logs of a real server: one line per event with role and request id, as text or JSON, without prompts."""
 
 import json
 import re
@@ -16,7 +16,7 @@ PLAIN_LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (DEBUG|INFO|WARNI
 
 
 def requests_of(server: Server) -> list[str]:
-    """The ids of a good chat and a good completion, with a bad one between them; their prompts hold a secret."""
+    """Sends a good chat, a bad and a good completion with a secret in the prompts. Returns the ids of the good ones."""
     more = {"max_tokens": 2, "ignore_eos": True}
     chat = server.post(CHAT, {"messages": [{"role": "user", "content": SECRET}], **more}).json()
     assert server.post(TEXT, {"prompt": [10**6], **more}).status_code == 400
@@ -40,7 +40,7 @@ def test_log_format() -> None:
     assert SECRET not in server.log
 
 
-def test_text_is_the_default_and_tells_the_phases_of_the_start() -> None:
+def test_text_is_the_default_and_reports_the_phases_of_the_start() -> None:
     with Server() as server:
         (first, second) = requests_of(server)
     assert [line for line in server.lines if not PLAIN_LINE.fullmatch(line.rstrip())] == []

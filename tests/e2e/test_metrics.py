@@ -1,4 +1,4 @@
-"""/metrics after a load with aborts and errors says exactly what the clients saw."""
+"""After a load with aborts and errors, /metrics equals what the clients counted."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ LABELS = {"model_name": MODEL, "engine": "0"}
 
 
 class Metrics:
-    """One scrape; values by name and labels, summed over the labels that are not given."""
+    """One scrape. Returns values by name and labels, summed over the labels that are not given."""
 
     def __init__(self, text: str) -> None:
         self._samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
@@ -54,7 +54,7 @@ def load(server: Server) -> "Load":
 
 @dataclass
 class Load:
-    """What clients asked for and saw, whole and streamed, finished, refused and given up."""
+    """Sends whole, streamed, refused and aborted requests, and counts what the clients sent and received."""
 
     server: Server
     statuses: Counter[int] = field(default_factory=Counter)
@@ -63,7 +63,7 @@ class Load:
     output_tokens: list[int] = field(default_factory=list)  # per finished choice
     cached_tokens: int = 0
     ns: list[int] = field(default_factory=list)
-    aborted: int = 0  # choices that were given up
+    aborted: int = 0  # choices that a client aborted
 
     async def run(self) -> None:
         async with httpx.AsyncClient(base_url=self.server.url, timeout=120, trust_env=False) as client:
@@ -154,7 +154,7 @@ def test_tokens_are_counted_as_usage_counts_them(load: Load, metrics: Metrics) -
     assert metrics.vllm("request_params_n_sum") == sum(load.ns)
     generated = metrics.vllm("generation_tokens_total")
     assert generated == metrics.vllm("request_generation_tokens_sum")
-    # Those who hung up had at least a token of each choice.
+    # Aborted requests had at least one token of each choice.
     assert generated >= sum(load.output_tokens) + load.aborted
     num_choices = metrics.vllm("request_generation_tokens_count")
     assert metrics.vllm("inter_token_latency_seconds_count") == generated - num_choices
@@ -203,7 +203,7 @@ def test_http_answers_are_counted_by_status(load: Load, metrics: Metrics) -> Non
         assert sum(found) == count
 
 
-def test_a_stranger_makes_no_series(server: Server) -> None:
+def test_an_unknown_path_adds_no_series(server: Server) -> None:
     for path in ("/v1/secret", "/v1/models/a", "/v1/models/b"):
         assert server.get(path).status_code == 404
     assert httpx.patch(server.url + "/coffee", trust_env=False).status_code == 404
@@ -230,7 +230,7 @@ def test_each_process_has_its_own_port(server: Server) -> None:
 
 
 def test_all_series_are_there_from_the_start() -> None:
-    """An absent one cannot be told from a broken scrape."""
+    """An absent series cannot be distinguished from a failed scrape."""
     with Server() as server:
         before = scrape(server)
         server.complete("Hi", max_tokens=2)

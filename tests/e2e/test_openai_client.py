@@ -1,4 +1,4 @@
-"""OpenAI's own Python client, synchronous and asynchronous, finds everything where it looks for it."""
+"""OpenAI's Python client, synchronous and asynchronous, parses every answer, stream and error."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -186,8 +186,8 @@ async def test_async_completions(async_client: openai.AsyncOpenAI) -> None:
     assert "".join([chunk.choices[0].text async for chunk in stream]) == whole.choices[0].text
 
 
-async def test_many_at_once_each_get_their_own(async_client: openai.AsyncOpenAI) -> None:
-    """Sixteen streams side by side, each the same as when it is alone."""
+async def test_concurrent_streams_get_their_own_answers(async_client: openai.AsyncOpenAI) -> None:
+    """Sixteen concurrent streams, each equal to the same request alone."""
 
     async def text(seed: int) -> str:
         stream = await async_client.chat.completions.create(

@@ -1,11 +1,11 @@
-"""Every option of `tandem serve` has an effect that shows from outside, and one test that names it: see PROOFS.
+"""Every option of `tandem serve` has an effect that a client can observe, and one test for it: see PROOFS.
 
-Most are in test_options_*.py, where several share one server if their effects do not touch: starting one takes seconds.
+Most are in test_options_*.py. Options with independent effects share one server, because a start takes seconds.
 """
 
 from collections.abc import Callable
 
-from services.options.command_line import serve_settings
+from services.options.commands import serve_settings
 from tests.e2e import (
     test_cpu_kernels,
     test_hangs,
@@ -19,7 +19,7 @@ from tests.e2e import (
     test_traces,
 )
 
-# Option -> its proof. A new option without one, or a proof under another name, fails below.
+# Option -> its test. A new option without a test, or a test of another name, fails below.
 PROOFS: dict[str, Callable[..., None]] = {
     "api_key": test_options_front.test_api_key,
     "async_scheduling": test_options_engine.test_async_scheduling,
@@ -62,6 +62,6 @@ PROOFS: dict[str, Callable[..., None]] = {
 }
 
 
-def test_every_option_has_its_proof() -> None:
+def test_every_option_has_a_test() -> None:
     assert PROOFS.keys() == {*serve_settings(), "config"}
     assert [name for name, proof in PROOFS.items() if not proof.__name__.startswith(f"test_{name}")] == []

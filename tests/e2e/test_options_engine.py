@@ -1,4 +1,4 @@
-"""Options of the engine, of names, defaults and replicas: a server within narrow limits beside a plain one."""
+"""Options of the engine, of names, defaults and replicas: a server with low limits is compared with a default one."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def tight(records: Path) -> Iterator[Server]:
-    """The demo model within narrow limits."""
+    """A server of the demo model with low limits."""
     limits = ("--max-model-len=256", "--max-num-seqs=2", "--max-num-batched-tokens=32", "--block-size=8")
     names = ("--served-model-name", "first", "second")
     others = ("--no-enable-prefix-caching", "--tokenizer-replicas=2", "--generation-config=vllm")
@@ -60,7 +60,7 @@ def test_max_num_seqs(tight: Server) -> None:
 
 @pytest.mark.parametrize(("name", "steps"), [("plain", 1), ("tight", 4)])
 def test_max_num_batched_tokens(request: pytest.FixtureRequest, name: str, steps: int) -> None:
-    """100 tokens are 3 rows of 32 and one of 4, where only 32 fit into a step."""
+    """100 tokens take 3 steps of 32 and one of 4 where a step holds 32."""
     server: Server = request.getfixturevalue(name)
     before = server.stats()
     tokens_of(server, list(range(100, 200)), max_tokens=1)
@@ -97,7 +97,7 @@ def test_async_scheduling(request: pytest.FixtureRequest, name: str, ahead: bool
 
 
 def test_long_prefill_token_threshold(tight: Server) -> None:
-    """64 tokens are 8 rows of 8 while another request shares the steps."""
+    """64 tokens take 8 steps of 8 while another request runs."""
     with ThreadPoolExecutor(1) as pool:
         other = pool.submit(tokens_of, tight, [7] * 10, max_tokens=240)
         wait_for(lambda: tight.stats().num_running == 1, "the other runs")
@@ -108,7 +108,7 @@ def test_long_prefill_token_threshold(tight: Server) -> None:
 
 
 def test_scheduling_policy(tight: Server, plain: Server) -> None:
-    """Of two that wait, the urgent one that came later runs first."""
+    """Of two waiting requests the later one with the lower priority value runs first."""
     order: list[str] = []
 
     def ask(name: str, **body: Any) -> None:
@@ -129,7 +129,7 @@ def test_scheduling_policy(tight: Server, plain: Server) -> None:
 
 
 def test_flight_recorder_dir(tight: Server, plain: Server, records: Path) -> None:
-    """SIGUSR1 writes down what can be gone through again; without the option it only says so."""
+    """SIGUSR1 writes a recording that can be replayed; without the option it only logs a line."""
     tokens_of(tight, [7] * 10, max_tokens=20)
     os.kill(role_pid(tight, "engine"), signal.SIGUSR1)
     wait_for(lambda: "flight recorder written" in tight.log, "the record")
@@ -154,7 +154,7 @@ def test_served_model_name(tight: Server) -> None:
 
 
 def test_generation_config(plain: Server, tight: Server) -> None:
-    """The demo's own says greedy; "vllm" is OpenAI's default, temperature 1."""
+    """The demo's file sets greedy sampling; "vllm" means OpenAI's default, temperature 1."""
     request: dict[str, Any] = {"prompt": list(range(900, 930)), "max_tokens": 24, "seed": 5}
     for server, same, different in ((plain, 0.0, 1.0), (tight, 1.0, 0.0)):
         default = tokens_of(server, **request)
@@ -163,7 +163,7 @@ def test_generation_config(plain: Server, tight: Server) -> None:
 
 
 def test_tokenizer_replicas(tight: Server) -> None:
-    """Both work when there is work for two: texts short enough to be encoded, though too long for the model."""
+    """Both replicas encode texts at once: short enough to be encoded, but too long for the model."""
     pids = [pid for pid in tight.pids if b"\0tokenizer\0" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     assert len(pids) == 2
     before = list(map(cpu_seconds, pids))

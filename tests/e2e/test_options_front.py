@@ -1,4 +1,4 @@
-"""Options of the front and of the launcher: where the server listens, who may ask it, where its sockets lie."""
+"""Options of the shim and the launcher: address, port, API key, directory of the sockets."""
 
 import contextlib
 import os
@@ -22,7 +22,7 @@ HOST = "127.0.0.2" if loopback() == "127.0.0.1" else loopback()
 
 @dataclass(frozen=True)
 class Front:
-    """`tandem serve` with a port of our choice, which `Server` does not let one choose."""
+    """`tandem serve` on a port of the test's choice; `Server` always uses a free one."""
 
     port: int
     pid: int

@@ -1,4 +1,4 @@
-"""Options of the model: which one is served, what describes it, and the file that may say all of it."""
+"""Options of the model: its directory, its configuration, its templates, and the file of --config."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def described(small: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A model whose configuration is changed from the command line."""
+    """A server with a configuration that the command line changes."""
     folder = tmp_path_factory.mktemp("described")
     (folder / "generation_config.json").write_text('{"max_new_tokens": 5}')
     (folder / "template").write_text(
@@ -83,7 +83,7 @@ def test_load_format(dummies: tuple[Draws, Draws, Draws]) -> None:
 
 
 def test_seed(dummies: tuple[Draws, Draws, Draws]) -> None:
-    """It fixes the dummy weights and what requests without a seed of their own draw."""
+    """Sets the dummy weights, and the seeds of requests without one."""
     one, again, other = dummies
     assert one == again
     assert one.greedy != other.greedy
@@ -112,7 +112,7 @@ def test_chat_template_itself_instead_of_a_file(filed: Server) -> None:
 
 
 def test_config(filed: Server) -> None:
-    """What the file says holds; where a flag says otherwise, the flag does."""
+    """The file sets options; a flag overrides it."""
     (card,) = model_cards(filed)
     assert (card["id"], card["max_model_len"]) == ("from-file", 64)
     assert filed.stats().num_blocks == 64 / 8

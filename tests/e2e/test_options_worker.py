@@ -1,4 +1,4 @@
-"""Options of the worker: where and in which numbers the model runs, and what memory and threads it has."""
+"""Options of the worker: device, data types, quantization, memory and threads."""
 
 import os
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ DEMO_BLOCK_BYTES = 2 * 4 * 16 * 2 * 32 * 2  # keys and values, layers, tokens, h
 
 
 def refusal(*args: str) -> str:
-    """The line that says why `tandem serve` does not start."""
+    """Returns the error line of a `tandem serve` that cannot start."""
     ended = run_tandem("serve", "--port=0", *args)
     assert ended.returncode != 0
     (line,) = (line for line in ended.stderr.splitlines() if line.startswith("tandem ") and " error: --" in line)
@@ -55,7 +55,7 @@ def test_device(plain: Server) -> None:
 
 @pytest.mark.parametrize(("name", "kind", "kernels"), [("plain", "invariant", ""), ("fine", "fast", "torch, not ")])
 def test_batch_invariant(request: pytest.FixtureRequest, name: str, kind: str, kernels: str) -> None:
-    """Log and fingerprint say which; tests/e2e/test_determinism.py shows what it means."""
+    """Log and fingerprint name the kernels; tests/e2e/test_determinism.py tests the effect."""
     server: Server = request.getfixturevalue(name)
     answer = server.post("/v1/completions", {"prompt": [7], "max_tokens": 1}).json()
     assert answer["system_fingerprint"].startswith(f"{kind}-")
@@ -63,7 +63,7 @@ def test_batch_invariant(request: pytest.FixtureRequest, name: str, kind: str, k
 
 
 def test_quantization(plain: Server, compact: Server) -> None:
-    """Nearly the same logprobs from other numerics, the same each time; refused where there are no such kernels."""
+    """Logprobs differ slightly, and are the same each time; refused where the device has no such kernels."""
     prompt = list(range(900, 930))
     asked: dict[str, Any] = {"temperature": 0, "max_tokens": 1, "logprobs": 1}
     first, again = (compact.complete(prompt, **asked) for _ in range(2))
@@ -91,7 +91,7 @@ def test_gpu_memory_utilization() -> None:
 
 
 def test_cpu_threads(compact: Server, plain: Server) -> None:
-    """The worker's own thread works as well."""
+    """The worker's main thread is one of them."""
     assert (num_helpers(compact), num_helpers(plain)) == (2, len(os.sched_getaffinity(0)) - 1)
 
 

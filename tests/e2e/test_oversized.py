@@ -1,4 +1,4 @@
-"""What can never fit is refused at the first check, at once, and nobody else notices."""
+"""Requests that can never fit are refused at the first check, at once, without delaying others."""
 
 import json
 import time
@@ -37,8 +37,8 @@ def test_a_prompt_that_cannot_fit_is_refused_with_both_lengths(server: Server, p
     assert count in message and "maximum context length is 512" in message
 
 
-def test_many_of_them_hold_up_nobody(server: Server) -> None:
-    """Ten prompts of 12 MB each at once; a short one beside them is answered in the meantime."""
+def test_many_oversized_prompts_delay_no_other_request(server: Server) -> None:
+    """Sends ten prompts of 12 MB at once. A short prompt is answered meanwhile."""
     huge = {"prompt": "lorem ipsum " * MILLION}
     with ThreadPoolExecutor(10) as threads:
         sent = [threads.submit(server.post, "/v1/completions", huge) for _ in range(10)]
@@ -54,8 +54,8 @@ def test_a_body_beyond_the_limit_is_refused(server: Server) -> None:
     assert response.status_code == 400 and "larger than" in response.json()["error"]["message"]
 
 
-def test_a_body_that_grows_on_its_way_breaks_no_stream(server: Server) -> None:
-    """1e15 has four characters here and eighteen once it is written out."""
+def test_a_body_that_grows_when_rewritten_breaks_no_stream(server: Server) -> None:
+    """1e15 has four characters in the body, and eighteen in the rewritten JSON."""
     raw = '{"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {"x": [%s]}}'
     content = raw % ",".join(["1e15"] * 3 * MILLION)
     response = httpx.post(server.url + "/v1/chat/completions", content=content, timeout=120, trust_env=False)

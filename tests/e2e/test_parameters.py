@@ -58,7 +58,7 @@ def test_top_k_keeps_the_most_likely(server: Server) -> None:
     ("presence", "frequency"), [(0, 0), (2, 0), (0, 2), (0.5, 0.5), (-1, 0)], ids=["none", "p", "f", "both", "negative"]
 )
 def test_penalties_shift_the_logprobs(server: Server, presence: float, frequency: float) -> None:
-    """Each greedy token is the best of the 20 most likely after the penalty for how often the answer has it."""
+    """Each greedy token is the best of the 20 most likely after the penalties for its count in the answer."""
     answer = choice(
         server, CHAT, **GREEDY, presence_penalty=presence, frequency_penalty=frequency, logprobs=True, top_logprobs=20,
         max_tokens=64,
@@ -84,7 +84,7 @@ def test_a_repetition_penalty_counts_the_prompt_too(server: Server) -> None:
 
 @both
 def test_a_stop_string_across_tokens(server: Server, path: str) -> None:
-    """From the middle of one token to the middle of the next but one."""
+    """The stop string starts within one token and ends within the second token after it."""
     plain = choice(server, path, **GREEDY)
     texts = [vocabulary().token_bytes(token_id).decode(errors="replace") for token_id in plain["token_ids"]]
     at, stop = next(

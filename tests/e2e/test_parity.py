@@ -42,7 +42,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 async def complete_all(server: Server, prompts: list[list[int]], max_tokens: int) -> list[dict[str, Any]]:
-    """All prompts at once; the choices in order."""
+    """Sends all prompts at once. Returns the choices in order."""
     async with httpx.AsyncClient(base_url=server.url, timeout=120, trust_env=False) as client:
         bodies = [
             {
@@ -105,7 +105,7 @@ def test_with_so_few_blocks_that_requests_are_preempted(case: Case, caching: str
 
 
 def few_blocks(path: Path) -> int:
-    """Bytes of 40 blocks in float32."""
+    """Returns the size of 40 blocks in float32, in bytes."""
     import json
 
     config = json.loads((path / "config.json").read_text())

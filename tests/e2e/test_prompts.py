@@ -1,4 +1,4 @@
-"""What the model gets to see of a request: texts, ids, messages, tools; and what the model is called."""
+"""How prompts reach the model: texts, token ids, messages, tools; and the names of the model."""
 
 import pytest
 
@@ -39,7 +39,7 @@ def test_prompts_in_every_form(server: Server) -> None:
 
 
 def test_choices_of_several_prompts_stand_in_order(server: Server) -> None:
-    """All of the first prompt, then all of the second, as OpenAI has it."""
+    """All choices of the first prompt, then all of the second, as in the OpenAI API."""
     apart = [choices_of(ask(server, TEXT, prompt=prompt, **SEEDED, n=2)) for prompt in ("one", "two")]
     answer = ask(server, TEXT, prompt=["one", "two"], **SEEDED, n=2)
     assert choices_of(answer) == apart[0] + apart[1]
@@ -51,7 +51,7 @@ def test_choices_of_several_prompts_stand_in_order(server: Server) -> None:
 
 @pytest.mark.parametrize("cut", [1, 2, 3])
 def test_a_prompt_that_ends_within_a_character(server: Server, cut: int) -> None:
-    """None of the prompt's text comes back with the answer."""
+    """The answer contains none of the prompt's text."""
     prompt = vocabulary().encode("so be it 🙂", add_special_tokens=False)[:-cut]
     answer = choice(server, TEXT, prompt=prompt, **GREEDY)
     raw = b"".join(map(vocabulary().token_bytes, answer["token_ids"]))
@@ -122,7 +122,7 @@ def test_tool_calls_reach_the_template(server: Server) -> None:
 
 
 def test_special_tokens_of_text_prompts(server: Server) -> None:
-    """The demo's tokenizer adds none, so the flag changes nothing; written out, they are tokens."""
+    """The demo's tokenizer adds none, so the flag has no effect. In the text they become tokens."""
     answer = ask(server, TEXT, prompt="Hi<|im_end|>", add_special_tokens=False)
     assert answer["choices"][0]["prompt_token_ids"][-1] == 2
 

@@ -1,4 +1,4 @@
-"""Too much work is refused in time, with a status, the reason and when to come again; what was taken on is done."""
+"""Too much work is refused with 429, a reason and Retry-After; accepted requests are completed."""
 
 import asyncio
 import time
@@ -35,7 +35,7 @@ def counts(server: Server) -> tuple[int, int]:
 
 @contextmanager
 def busy(server: Server, *token_counts: int) -> Iterator[list["Future[httpx.Response]"]]:
-    """Requests with prompts of so many tokens are under way; two run, the others wait."""
+    """Runs requests with prompts of these lengths: two run, the others wait."""
     with ThreadPoolExecutor(len(token_counts)) as pool:
         answers: list[Future[httpx.Response]] = []
         for count in token_counts:
@@ -47,7 +47,7 @@ def busy(server: Server, *token_counts: int) -> Iterator[list["Future[httpx.Resp
 
 
 def refusal(server: Server, path: str, **body: object) -> str:
-    """Why a request was refused with 429 and Retry-After."""
+    """Returns the message of a request that was refused with 429 and Retry-After."""
     response = server.post(path, {**INPUT[path], **body})
     error = error_of(response, 429)
     assert error["type"] == "rate_limit_error"
@@ -78,7 +78,7 @@ def test_max_num_queued_tokens(narrow: Server) -> None:
 
 
 def test_max_concurrent_requests(narrow: Server) -> None:
-    """Bodies that are still being sent count as well; who only looks is answered all the same."""
+    """Bodies that are still being sent count as well. Requests that ask for no tokens are always answered."""
     url = urlsplit(narrow.url)
     head = f"POST {CHAT} HTTP/1.1\r\nHost: test\r\nContent-Length: 1000\r\n\r\n".encode()
 
@@ -105,7 +105,7 @@ def test_max_concurrent_requests(narrow: Server) -> None:
     assert scrape(narrow)("tandem:http_rejections_total", reason="max_concurrent_requests") >= 1
 
 
-def test_openai_client_comes_again_after_the_seconds_it_was_told(narrow: Server) -> None:
+def test_openai_client_retries_after_the_seconds_of_retry_after(narrow: Server) -> None:
     with busy(narrow, 5, 6, 7, 8) as answers, narrow.openai().with_options(max_retries=50) as client:
         began = time.monotonic()
         raw = client.completions.with_raw_response.create(model="demo", prompt="Hi", max_tokens=1)
@@ -120,8 +120,8 @@ def memory_peak(pid: int) -> int:
     return int(line.split()[1]) * 1024
 
 
-def test_everybody_in_a_flood_is_answered() -> None:
-    """Some at the shim's door, some at the engine's; none is forgotten, and memory is bounded."""
+def test_every_request_of_a_flood_is_answered() -> None:
+    """The shim refuses some, the engine others. Each request is answered, and memory is bounded."""
     limits = ("--max-concurrent-requests=2500", "--max-num-queued-reqs=1000")
 
     async def ask(url: str, connected: asyncio.Barrier) -> int:
@@ -154,8 +154,8 @@ def test_everybody_in_a_flood_is_answered() -> None:
         assert server.post(TEXT, {"prompt": "Hello", "max_tokens": 2}).status_code == 200
 
 
-def test_a_client_that_stops_reading_gets_the_rest_merged_and_others_go_on(server: Server) -> None:
-    """Some megabytes more than the sockets between the two take."""
+def test_a_client_that_stops_reading_gets_merged_chunks_and_delays_no_other(server: Server) -> None:
+    """The answer is some megabytes larger than the socket buffers."""
     body: Json = {"temperature": 1, "seed": 7, "ignore_eos": True, "max_tokens": 600}
     more: Json = {"logprobs": True, "top_logprobs": 20, "n": 8}
     (alone,) = fold(stream(server, CHAT, **body))

@@ -1,4 +1,4 @@
-"""Any process behind the shim is killed, and every answer goes on with exactly the tokens that it would have had."""
+"""When a process behind the shim is killed, every answer continues with exactly the tokens it would have had."""
 
 import os
 import signal
@@ -12,8 +12,7 @@ import httpx
 import pytest
 
 from tests.e2e.api import CHAT, INPUT, TEXT, Json, error_of
-from tests.e2e.harness import Server, children_of, wait_for
-from tests.e2e.test_processes import WATCHING, argv_of
+from tests.e2e.harness import ALL_READY, Server, argv_of, children_of, wait_for
 
 LENGTH = {"max_tokens": 400, "ignore_eos": True, "return_token_ids": True}
 REQUESTS: list[tuple[str, Json]] = [
@@ -29,7 +28,7 @@ REQUESTS: list[tuple[str, Json]] = [
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     with Server("--tokenizer-replicas=2") as running:
-        wait_for(lambda: WATCHING in running.log, "the launcher knows that all are ready")
+        wait_for(lambda: ALL_READY in running.log, "the launcher knows that all are ready")
         yield running
 
 
@@ -38,7 +37,7 @@ def ask(server: Server, path: str, body: Json) -> Json:
 
 
 def seen(answer: httpx.Response) -> Json:
-    """What must not change: text, ids, logprobs, reasons, usage."""
+    """Returns what must not change: text, ids, logprobs, finish reasons, usage."""
     assert answer.status_code == 200, answer.text
     choices = answer.json()["choices"]
     usage = {name: answer.json()["usage"][name] for name in ("prompt_tokens", "completion_tokens")}
@@ -46,7 +45,7 @@ def seen(answer: httpx.Response) -> Json:
 
 
 def ask_until_answered(server: Server, path: str, body: Json) -> Json:
-    """As clients do: new work does not wait for a process that is down, it is told to come again."""
+    """Retries as clients do: a new request does not wait for a process that is down, it is refused with Retry-After."""
     return seen(wait_for(lambda: (found := server.post(path, body)).status_code != 503 and found, "an answer", 60))
 
 
@@ -59,7 +58,7 @@ def pid_of(server: Server, role: str) -> int:
     return next(pid for pid in children_of(server.process.pid) if argv_of(pid)[3:4] == [role])
 
 
-def test_a_stream_goes_on_without_a_seam(server: Server) -> None:
+def test_a_stream_continues_with_the_same_tokens(server: Server) -> None:
     body: dict[str, Any] = {**LENGTH, "temperature": 1, "seed": 9, "stream": True}
     with server.openai() as client:
         whole = client.completions.create(model="demo", prompt="Which way?", extra_body={**body, "stream": False})
@@ -74,14 +73,14 @@ def test_a_stream_goes_on_without_a_seam(server: Server) -> None:
 
 
 def test_a_stopped_worker_is_replaced(server: Server) -> None:
-    """It takes no signal but the one that ends it, and answers nobody."""
+    """A stopped process handles no signal but SIGKILL, and answers no message."""
     expected = ask(server, *REQUESTS[0])
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(ask, server, *REQUESTS[0])
         wait_for(lambda: server.stats().num_running == 1, "it runs")
         os.kill(pid_of(server, "worker"), signal.SIGSTOP)
         assert answer.result() == expected
-    assert "the worker has been stopped for 10 s: killed" in server.log
+    assert "the worker has been stopped by a signal for 10 s; it is killed" in server.log
 
 
 def most_wait(server: Server) -> bool:
@@ -93,9 +92,9 @@ def most_wait(server: Server) -> bool:
 
 
 def test_innocent_suspects_are_cleared() -> None:
-    """Two deaths while most requests wait for their turn: each of those is tried alone, and goes on."""
+    """The worker dies twice while most requests wait. Each suspect is retried alone, and continues."""
     with Server("--tokenizer-replicas=2", "--max-num-seqs=2") as server:
-        wait_for(lambda: WATCHING in server.log, "the launcher knows that all are ready")
+        wait_for(lambda: ALL_READY in server.log, "the launcher knows that all are ready")
         body = {**LENGTH, "max_tokens": 800, "temperature": 1, "prompt": "Which way?"}
         requests = [(TEXT, {**body, "seed": seed}) for seed in range(12)]
         expected = [ask(server, *request) for request in requests]
@@ -109,13 +108,12 @@ def test_innocent_suspects_are_cleared() -> None:
 
 
 @pytest.mark.parametrize("role", ["worker", "engine", "tokenizer"])
-def test_who_kills_again_and_again_is_sent_away(role: str) -> None:
-    """Its neighbours, those that run and those that come with it, only wait: two deaths make it run alone, the third
-    one ends it with an error."""
+def test_a_request_that_kills_repeatedly_is_refused(role: str) -> None:
+    """After two deaths it runs alone; after the third it ends with an error. Other requests are only delayed."""
     poison = 900
     env = {"PYTHONPATH": _fault_folder(), "TANDEM_TEST_POISON": f"{role}:{poison}"}
     with Server("--tokenizer-replicas=2", env=env) as server, ThreadPoolExecutor(10) as pool:
-        wait_for(lambda: WATCHING in server.log, "the launcher knows that all are ready")
+        wait_for(lambda: ALL_READY in server.log, "the launcher knows that all are ready")
         expected = ask_all(server)
         body = {"prompt": [poison] * 5, "max_tokens": 3}
         running = [pool.submit(ask, server, *request) for request in REQUESTS[:3]]
@@ -125,7 +123,7 @@ def test_who_kills_again_and_again_is_sent_away(role: str) -> None:
         error = error_of(refused.result(), 500)
         assert error["message"] == f"the {role} died while it ran this request alone"
         assert [one.result() for one in (*running, *coming)] == expected
-        assert len([line for line in server.lines if f"the {role}" in line and "ended with status 9" in line]) == 3
+        assert len([line for line in server.lines if f"the {role}" in line and "exited with status 9" in line]) == 3
         assert ask(server, *REQUESTS[0]) == expected[0]
         wait_for(lambda: server.stats().num_running + server.stats().num_waiting == 0, "nothing is left")
 

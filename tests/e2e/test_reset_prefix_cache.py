@@ -1,4 +1,4 @@
-"""POST /reset_prefix_cache reaches every engine, over whichever tokenizers, and the next prompt is computed anew."""
+"""POST /reset_prefix_cache reaches every engine through any tokenizer; the next prompt has no prefix hits."""
 
 import os
 import signal
@@ -9,8 +9,7 @@ import httpx
 import pytest
 
 from tests.e2e.api import TEXT, Json, error_of
-from tests.e2e.harness import Server, children_of, wait_for
-from tests.e2e.test_processes import WATCHING, argv_of
+from tests.e2e.harness import ALL_READY, Server, argv_of, children_of, wait_for
 
 RESET = "/reset_prefix_cache"
 KEY = {"Authorization": "Bearer secret"}
@@ -20,7 +19,7 @@ PROMPT = list(range(100, 150))  # three blocks of 16, and two tokens
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     with Server("--dtype=float32", "--tokenizer-replicas=2", "--api-key=secret") as running:
-        wait_for(lambda: WATCHING in running.log, "the launcher knows that all are ready")
+        wait_for(lambda: ALL_READY in running.log, "the launcher knows that all are ready")
         yield running
 
 
@@ -74,7 +73,7 @@ def test_it_needs_the_key_and_takes_no_parameter(server: Server) -> None:
     )
 
 
-def test_where_not_everybody_answers_it_says_so(server: Server) -> None:
+def test_an_engine_that_is_down_is_reported(server: Server) -> None:
     engine = next(pid for pid in children_of(server.process.pid) if argv_of(pid)[3:4] == ["engine"])
     os.kill(engine, signal.SIGKILL)
     response = wait_for(lambda: (found := reset(server)).status_code != 200 and found, "the engine is seen to be gone")

@@ -1,4 +1,4 @@
-"""A request resumed from every k of its own tokens gives the same rest, at the engine's door and at the tokenizer's.
+"""A request resumed after any number k of its tokens gives the same rest, at the engine and at the tokenizer.
 
 Over real processes with a random-weight model: greedy, and seeded sampling with penalties, min-p, logprobs, and a
 stop string.
@@ -44,7 +44,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 class Collector:
-    """Listens to one engine call."""
+    """Reads one call to the engine."""
 
     def __init__(self) -> None:
         self.token_ids: list[int] = []
@@ -77,7 +77,7 @@ async def ask_engine(client: EngineClient, sampling: dict[str, Any], resumed: li
 
 
 @pytest.mark.parametrize("kind", SAMPLINGS)
-async def test_the_engine_goes_on_from_every_token(server: Server, kind: str) -> None:
+async def test_the_engine_resumes_from_every_token(server: Server, kind: str) -> None:
     client = EngineClient((f"unix:{server.runtime_dir}/engine.sock",), make_hello("tokenizer"))
     link = asyncio.create_task(client.links[0].run())
     await asyncio.wait_for(asyncio.shield(client.dispatcher.first_link), 10)
@@ -132,7 +132,7 @@ async def ask_tokenizer(client: TokenizerClient, submit: text_pb2.TextSubmit) ->
 
 @pytest.mark.parametrize("with_stop", [False, True], ids=["length", "stop-string"])
 @pytest.mark.parametrize("kind", SAMPLINGS)
-async def test_the_tokenizer_goes_on_from_every_token(server: Server, kind: str, with_stop: bool) -> None:
+async def test_the_tokenizer_resumes_from_every_token(server: Server, kind: str, with_stop: bool) -> None:
     client = TokenizerClient((f"unix:{server.runtime_dir}/tokenizer-0.sock",), make_hello("shim"))
     link = asyncio.create_task(client.links[0].run())
     await asyncio.wait_for(asyncio.shield(client.dispatcher.first_link), 10)
@@ -156,7 +156,7 @@ async def test_the_tokenizer_goes_on_from_every_token(server: Server, kind: str,
 
 
 def released_by(token_ids: list[int], sampling: dict[str, Any], stop: list[str]) -> str:
-    """What these first tokens released before the resume."""
+    """Returns the text that these first tokens released before the resume."""
     vocabulary = Vocabulary(demo.CHECKPOINT)
     ends = frozenset() if sampling.get("ignore_eos") else frozenset({2})
     rules = OutputRules(stop, False, True, ends, sampling.get("min_tokens", 0))

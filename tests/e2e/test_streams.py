@@ -1,4 +1,4 @@
-"""A stream is its answer, cut into pieces."""
+"""The chunks of a stream add up to the whole answer."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def test_a_stream_adds_up_to_the_whole_answer(server: Server, path: str, samplin
 
 
 @both
-def test_a_stream_says_who_it_is_in_every_chunk(server: Server, path: str) -> None:
+def test_every_chunk_has_the_id_and_the_model(server: Server, path: str) -> None:
     whole, chunks = ask(server, path), stream(server, path, n=2)
     names = ("id", "created", "model", "system_fingerprint", "object")
     (head,) = {tuple(chunk[name] for name in names) for chunk in chunks}

@@ -1,5 +1,4 @@
-"""A server answers the same with an ASCII locale, a home that cannot be written to, files that only their owner reads,
-and on an IPv6 address."""
+"""A server gives the same answers with an ASCII locale, a read-only home, a strict umask, and an IPv6 address."""
 
 import os
 import subprocess

@@ -32,7 +32,7 @@ def traced(collector: Collector) -> Iterator[Server]:
 
 
 def trace_of(collector: Collector, trace_id: str, num_spans: int) -> list[Span]:
-    """All spans of a trace, once there are so many; ordered by their start."""
+    """Waits for `count` spans of a trace. Returns them ordered by start."""
 
     def found() -> list[Span]:
         spans = [span for span in collector.spans if span.trace_id == trace_id]
@@ -42,7 +42,7 @@ def trace_of(collector: Collector, trace_id: str, num_spans: int) -> list[Span]:
 
 
 def caller(number: int) -> tuple[str, str]:
-    """A traceparent of a client that traces, and its trace id."""
+    """Returns a client's traceparent and its trace id."""
     trace_id = f"{0xABC00000 + number:032x}"
     return f"00-{trace_id}-b7ad6b7169203331-01", trace_id
 
@@ -113,7 +113,7 @@ def test_each_choice_has_its_spans(collector: Collector, traced: Server) -> None
     assert names["chat demo"] == names["tokenizer.request"] == 1
 
 
-def test_a_hang_up_ends_the_trace(collector: Collector, traced: Server) -> None:
+def test_a_disconnect_ends_the_trace(collector: Collector, traced: Server) -> None:
     traceparent, trace_id = caller(4)
     body = {**INPUT[CHAT], "ignore_eos": True, "stream": True}
     with httpx.stream(
@@ -142,7 +142,7 @@ def test_a_request_that_the_shim_itself_refuses_is_traced(collector: Collector, 
     assert span.attributes["error.type"] == "INVALID_ARGUMENT"
 
 
-def test_a_caller_that_does_not_sample_is_left_alone(collector: Collector, traced: Server) -> None:
+def test_a_request_of_an_unsampled_trace_sends_no_spans(collector: Collector, traced: Server) -> None:
     for traceparent in (NOT_SAMPLED, "nonsense"):
         body = {**INPUT[CHAT], "max_tokens": 1}
         assert traced.post(CHAT, body, headers={"traceparent": traceparent}).status_code == 200
@@ -150,7 +150,7 @@ def test_a_caller_that_does_not_sample_is_left_alone(collector: Collector, trace
     assert not [span for span in collector.spans if span.trace_id == NOT_SAMPLED.split("-")[1]]
 
 
-def test_the_environment_says_where(collector: Collector) -> None:
+def test_the_endpoint_comes_from_the_environment(collector: Collector) -> None:
     env = EXPORT_SOON | {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint}
     traceparent, trace_id = caller(6)
     with Server(env=env) as server:
@@ -160,7 +160,7 @@ def test_the_environment_says_where(collector: Collector) -> None:
 
 
 def test_otlp_traces_endpoint(collector: Collector) -> None:
-    """What has not been sent yet is sent at the end."""
+    """Remaining spans are sent at the exit."""
     traceparent, trace_id = caller(7)
     with Server(f"--otlp-traces-endpoint={collector.endpoint}") as server:
         server.post(CHAT, {**INPUT[CHAT], "max_tokens": 2}, headers={"traceparent": traceparent})
@@ -184,7 +184,7 @@ def test_a_certificate_that_cannot_be_read_is_one_line() -> None:
     ]
 
 
-def test_a_collector_that_hangs_holds_up_nobody() -> None:
+def test_a_collector_that_hangs_delays_no_exit() -> None:
     with open_server(backlog=0) as silent:
         endpoint = f"http://{at(silent.getsockname()[1])}"
         with Server(f"--otlp-traces-endpoint={endpoint}", env=EXPORT_SOON) as server:
@@ -196,7 +196,7 @@ def test_a_collector_that_hangs_holds_up_nobody() -> None:
     assert server.process.returncode == 0
 
 
-def test_a_request_that_the_end_cuts_off_leaves_a_whole_trace(collector: Collector) -> None:
+def test_a_request_that_the_exit_interrupts_leaves_a_complete_trace(collector: Collector) -> None:
     traceparent, trace_id = caller(8)
     body = {**INPUT[CHAT], "ignore_eos": True, "stream": True}
     with Server(f"--otlp-traces-endpoint={collector.endpoint}", env=EXPORT_SOON) as server:

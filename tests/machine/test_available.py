@@ -1,4 +1,4 @@
-"""A container's limits of memory and cores count where they are lower than the machine's; and what counts elsewhere."""
+"""Available memory and cores: cgroup limits below the machine's, and the fallbacks of other systems."""
 
 import os
 from pathlib import Path
@@ -22,7 +22,7 @@ def mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def untold(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A system without /proc and /sys, and without sets of usable cores."""
+    """Simulates a system without /proc, /sys and CPU affinity."""
     monkeypatch.setattr(files, "PROC", tmp_path)
     monkeypatch.setattr(files, "SYS", tmp_path)
     monkeypatch.delattr(os, "sched_getaffinity")
@@ -35,7 +35,7 @@ def limit(folder: Path, most: str, used: int, cached: int) -> None:
 
 
 def test_memory_is_counted_without_the_page_cache(mount: Path) -> None:
-    """The checkpoint that was just read lies in it."""
+    """A checkpoint that was just read is in the page cache."""
     of_the_machine = available_bytes()
     assert of_the_machine > 0
     limit(mount / OWN, "max", 10**6, 0)
@@ -58,7 +58,7 @@ def test_cores_are_whole_and_at_least_one(mount: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.usefixtures("untold")
-def test_all_cores_where_none_are_set_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_affinity_and_quota_all_cores_are_available(monkeypatch: pytest.MonkeyPatch) -> None:
     for count, cores in ((12, 12), (None, 1)):
         monkeypatch.setattr(os, "cpu_count", lambda count=count: count)
         assert available_cores() == cores
@@ -75,14 +75,12 @@ def test_all_cores_where_none_are_set_apart(monkeypatch: pytest.MonkeyPatch) -> 
     ],
     ids=["free", "all", "refused", "nothing"],
 )
-def test_memory_by_what_else_the_system_tells(
-    monkeypatch: pytest.MonkeyPatch, told: dict[str, int], expected: int
-) -> None:
+def test_memory_from_sysconf(monkeypatch: pytest.MonkeyPatch, told: dict[str, int], expected: int) -> None:
     monkeypatch.setattr(os, "sysconf_names", told)
     monkeypatch.setattr(os, "sysconf", told.__getitem__)
     assert available_bytes() == expected
 
 
 @pytest.mark.usefixtures("untold")
-def test_this_machine_tells_it_without_proc() -> None:
+def test_sysconf_of_this_machine_reports_memory() -> None:
     assert 0 < available_bytes() < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -1,4 +1,4 @@
-"""Every end of a child is told once, in both ways, and soon; its status is left to its Popen."""
+"""Both implementations report the end of each child once, and soon, and leave the exit status to its Popen."""
 
 import contextlib
 import errno
@@ -16,7 +16,7 @@ from services.machine.child_ends import ChildEnds, PidfdEnds, PolledEnds, watch_
 from tests.e2e.harness import wait_for
 
 Start = Callable[[], "subprocess.Popen[bytes]"]
-LATE_SECONDS = 1.0  # a polled end comes 0.05 s late, and this machine may be busy
+LATE_SECONDS = 1.0  # polling is up to 0.05 s late, and this machine may be busy
 
 
 @pytest.fixture(params=[PidfdEnds, PolledEnds])
@@ -39,13 +39,13 @@ def start() -> Iterator[Start]:
 
 
 def collect(ends: ChildEnds, count: int) -> list[str]:
-    """The names that are told until there are so many."""
+    """Returns the reported names, once there are `count`."""
     found: list[str] = []
     wait_for(lambda: found.extend(ends.wait(0.1)) or len(found) >= count, f"{count} ends")
     return found
 
 
-def test_nothing_ends_and_the_wait_is_over_in_time(ends: ChildEnds, start: Start) -> None:
+def test_a_wait_without_an_end_stops_in_time(ends: ChildEnds, start: Start) -> None:
     ends.add("child", start())
     began = time.monotonic()
     assert ends.wait(0.2) == []
@@ -53,7 +53,7 @@ def test_nothing_ends_and_the_wait_is_over_in_time(ends: ChildEnds, start: Start
     assert ends.wait(-1.0) == []
 
 
-def test_an_end_is_told_soon_and_once(ends: ChildEnds, start: Start) -> None:
+def test_an_end_is_reported_soon_and_once(ends: ChildEnds, start: Start) -> None:
     child = start()
     ends.add("child", child)
     child.kill()
@@ -64,7 +64,7 @@ def test_an_end_is_told_soon_and_once(ends: ChildEnds, start: Start) -> None:
     assert ends.wait(0.1) == []
 
 
-def test_a_child_that_ended_before_it_was_added_is_told(ends: ChildEnds, start: Start) -> None:
+def test_a_child_that_ended_before_it_was_added_is_reported(ends: ChildEnds, start: Start) -> None:
     child = start()
     child.kill()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
@@ -73,7 +73,7 @@ def test_a_child_that_ended_before_it_was_added_is_told(ends: ChildEnds, start: 
 
 
 def test_a_burst_loses_none_and_leaves_no_zombie(ends: ChildEnds, start: Start) -> None:
-    """Some end while others are being told, and a name is used again at once, as the launcher does."""
+    """Some end while others are reported, and a name is reused at once, as the launcher does."""
     children = {f"child-{index}": start() for index in range(12)}
     for name, child in children.items():
         ends.add(name, child)
@@ -92,7 +92,7 @@ def test_a_burst_loses_none_and_leaves_no_zombie(ends: ChildEnds, start: Start) 
         os.waitpid(children[first].pid, os.WNOHANG)
 
 
-def test_closing_gives_back_every_file(start: Start) -> None:
+def test_closing_closes_every_file_descriptor(start: Start) -> None:
     def open_files() -> int:
         return sum(1 for _ in Path("/proc/self/fd").iterdir())
 

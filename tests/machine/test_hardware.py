@@ -1,4 +1,4 @@
-"""What the machine says of itself, with /proc and /sys and without them."""
+"""CPU name, CPU time and cache size of the machine, with /proc and /sys and without them."""
 
 import math
 import platform
@@ -12,7 +12,7 @@ from services.machine import busy_seconds, cpu_model, files, hardware, last_cach
 
 @pytest.fixture
 def untold(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A system without those files."""
+    """Simulates a system without those files."""
     monkeypatch.setattr(files, "PROC", tmp_path)
     monkeypatch.setattr(files, "SYS", tmp_path)
 
@@ -21,7 +21,7 @@ def test_the_cpu_has_a_name_of_one_line() -> None:
     assert cpu_model() == cpu_model().strip() != "" and "\n" not in cpu_model()
 
 
-def test_what_this_process_burns_counts() -> None:
+def test_the_cpu_time_of_this_process_counts() -> None:
     before, own = busy_seconds(), time.process_time()
     while time.process_time() - own < 0.2:
         pass
@@ -38,7 +38,7 @@ def test_the_largest_cache_of_the_first_core(monkeypatch: pytest.MonkeyPatch, tm
 
 
 @pytest.mark.usefixtures("untold")
-def test_a_system_that_does_not_tell() -> None:
+def test_the_defaults_of_a_system_without_these_files() -> None:
     assert cpu_model() == platform.machine()
     assert math.isnan(busy_seconds())
     assert last_cache_bytes() == hardware.DEFAULT_LAST_CACHE_BYTES

@@ -1,4 +1,4 @@
-"""The loopback address where there is no IPv4, and addresses in URLs."""
+"""The loopback address without IPv4, and addresses in URLs."""
 
 import socket
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from services.errors import Fatal
 from services.machine import authority, loopback, network
 from services.machine.listen import listen
 
-ABSENT = "192.0.2.1"  # TEST-NET-1 (RFC 5737): no machine's own
+ABSENT = "192.0.2.1"  # TEST-NET-1 (RFC 5737): no machine has it
 
 
 @pytest.fixture(autouse=True)
@@ -19,7 +19,7 @@ def forgetful() -> Iterator[None]:
     loopback.cache_clear()
 
 
-def test_without_ipv4_it_is_that_of_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ipv4_the_loopback_address_is_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "LOOPBACKS", ((socket.AF_INET, ABSENT), *network.LOOPBACKS[1:]))
     if not has_ipv6():
         pytest.skip("the loopback device has no IPv6 address")
@@ -28,23 +28,23 @@ def test_without_ipv4_it_is_that_of_ipv6(monkeypatch: pytest.MonkeyPatch) -> Non
         assert front.getsockname()[0] == "::1"
 
 
-def test_without_any_the_first_use_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_loopback_address_the_first_use_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "LOOPBACKS", ((socket.AF_INET, ABSENT),))
     assert loopback() == ABSENT
 
 
 @pytest.mark.parametrize("host", ["x" * 80 + ".test", "192.0.2.1"])
-def test_a_host_that_is_none_of_this_machine_is_one_line(host: str) -> None:
+def test_a_foreign_host_is_reported_in_one_line(host: str) -> None:
     with pytest.raises(Fatal, match=f"^cannot listen on {host}:0: "):
         listen(host, 0)
 
 
-def test_brackets_around_a_host_are_taken_off() -> None:
+def test_brackets_around_a_host_are_removed() -> None:
     with listen("[127.0.0.1]" if loopback() == "127.0.0.1" else "[::1]", 0) as front:
         assert front.getsockname()[0] == loopback()
 
 
-def test_an_ipv6_address_stands_in_brackets() -> None:
+def test_an_ipv6_address_gets_brackets() -> None:
     assert (authority("::1", 8000), authority("localhost", 80)) == ("[::1]:8000", "localhost:80")
 
 

@@ -1,4 +1,4 @@
-"""How old and how busy processes are, which are stopped, and how many files one may open: on Linux and elsewhere."""
+"""Age, CPU time and stopped state of processes, and the limit of open files: on Linux and elsewhere."""
 
 import math
 import os
@@ -34,7 +34,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.usefixtures("way")
-def test_a_child_is_stopped_until_it_goes_on(child: "subprocess.Popen[bytes]") -> None:
+def test_a_child_is_stopped_until_it_continues(child: "subprocess.Popen[bytes]") -> None:
     assert stopped_children([child.pid]) == set()
     for _ in range(2):
         child.send_signal(signal.SIGSTOP)
@@ -69,7 +69,7 @@ def test_the_age_and_the_cpu_time_of_this_process() -> None:
     assert process_age() - age >= 0.04 and cpu_seconds(os.getpid()) - busy >= 0.04
 
 
-def test_age_and_cpu_time_where_they_are_not_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_age_and_cpu_time_of_a_system_without_proc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(files, "PROC", tmp_path)
     assert process_age() == 0.0
     assert math.isnan(cpu_seconds(os.getpid()))
@@ -80,7 +80,7 @@ def test_age_and_cpu_time_where_they_are_not_told(monkeypatch: pytest.MonkeyPatc
     [(256, 4096, 4096, 4096), (256, 2**62, 10240, 10240), (20000, 2**62, 10240, 20000)],
     ids=["linux", "macos", "macos, no lower than before"],
 )
-def test_as_many_open_files_as_the_system_grants(
+def test_the_limit_of_open_files_is_raised_to_what_the_system_grants(
     monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, most: int, granted: int
 ) -> None:
     limits = [soft, hard]

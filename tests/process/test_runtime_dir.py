@@ -1,4 +1,4 @@
-"""The directory of the sockets: private, short enough for a socket, gone at the end."""
+"""The directory of the sockets: private, with a path short enough for a socket, removed at the end."""
 
 import socket
 import stat
@@ -25,10 +25,10 @@ def test_a_socket_fits_whatever_the_temporary_directory_is(
     assert not folder.exists() and not list(parent.iterdir())
 
 
-def test_where_none_can_be_made_the_option_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_usable_temporary_directory_the_option_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", "/proc/none")
     with (
-        pytest.raises(Fatal, match="--runtime-dir: none is given, and none can be made: No such file"),
+        pytest.raises(Fatal, match="--runtime-dir is not set, and no temporary directory can be made: No such file"),
         runtime_dir(None),
     ):
         pass

@@ -1,8 +1,10 @@
-"""The shell of every process: what a signal ends, and what it must not cut short."""
+"""What a signal ends, what it must not interrupt, and how a process exits with its parent."""
 
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -10,29 +12,29 @@ from services.errors import Fatal
 from services.process.shell import run_until_stopped, to_the_end
 
 
-def test_a_signal_ends_the_process_in_order() -> None:
-    told: list[str] = []
+def test_a_signal_cancels_main_and_runs_its_cleanup() -> None:
+    events: list[str] = []
 
     async def main() -> None:
         try:
             os.kill(os.getpid(), signal.SIGTERM)
             await asyncio.Event().wait()
         finally:
-            told.append("cleaned")
+            events.append("cleaned")
 
     assert run_until_stopped("engine", main, ()) == 0
-    assert told == ["cleaned"]
+    assert events == ["cleaned"]
 
 
-def test_a_signal_does_not_cut_short_an_end_that_is_under_way(capsys: pytest.CaptureFixture[str]) -> None:
-    """Who cannot go on ends by itself, and the launcher ends all of them at the same moment."""
-    told: list[str] = []
+def test_a_signal_does_not_interrupt_a_cleanup(capsys: pytest.CaptureFixture[str]) -> None:
+    """A process that fails exits by itself, and the launcher sends SIGTERM to all at the same time."""
+    events: list[str] = []
 
     async def clean() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         for _ in range(3):
             await asyncio.to_thread(os.getpid)
-        told.append("cleaned")
+        events.append("cleaned")
 
     async def main() -> None:
         try:
@@ -41,11 +43,24 @@ def test_a_signal_does_not_cut_short_an_end_that_is_under_way(capsys: pytest.Cap
             await to_the_end(clean())
 
     assert run_until_stopped("engine", main, ()) == 1
-    assert told == ["cleaned"]
+    assert events == ["cleaned"]
     assert capsys.readouterr().err == "tandem engine: error: the model is another one\n"
 
 
-def test_a_failure_while_cleaning_is_told() -> None:
+def test_a_process_exits_at_the_end_of_file_of_the_parent_death_pipe() -> None:
+    code = "import sys, threading; from services.process.shell import exit_with_parent; "
+    code += "exit_with_parent(int(sys.argv[1])); print('ready', flush=True); threading.Event().wait()"
+    reader, writer = os.pipe()
+    argv = [sys.executable, "-c", code, str(reader)]
+    with subprocess.Popen(argv, pass_fds=[reader], stdout=subprocess.PIPE, text=True) as process:
+        os.close(reader)
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        assert process.poll() is None
+        os.close(writer)
+        assert process.wait(20) == 1
+
+
+def test_an_error_in_a_cleanup_is_raised() -> None:
     async def clean() -> None:
         raise ValueError("no space")
 

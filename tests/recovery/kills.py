@@ -16,14 +16,13 @@ import httpx
 
 from services.rpc.generated import engine_pb2
 from tests.e2e.api import Json, salts
-from tests.e2e.harness import Server, alive, children_of, wait_for
-from tests.e2e.test_processes import WATCHING, argv_of
+from tests.e2e.harness import ALL_READY, Server, alive, argv_of, children_of, wait_for
 from tests.recovery.workload import LONG, STOPPED, Answer, differences, patient_post, requests
 
 ROLES = ("worker", "engine", "tokenizer")
 ONE, AGAIN, TWO, PREFILL = "one", "one and its successor", "two at once", "in a long prefill"
 KILLS = {ONE: 1, AGAIN: 2, TWO: 2, PREFILL: 1}
-STARTED_AGAIN = "ended by signal SIGKILL; it starts again"
+STARTED_AGAIN = "was killed by SIGKILL; it is restarted"
 ROUND_SECONDS = 90.0
 POLL_SECONDS = 0.005
 AGAIN_SECONDS = 0.5  # longest life of a successor
@@ -87,7 +86,7 @@ class RandomKills:
     def run(self, num_kills: int) -> None:
         """Kills until `num_kills` kills have hit live answers. Raises AssertionError with every difference, or when too
         many kills found no live answer."""
-        wait_for(lambda: WATCHING in self.server.log, "the launcher has seen all processes ready")
+        wait_for(lambda: ALL_READY in self.server.log, "the launcher has seen all processes ready")
         asyncio.run(self._rounds(schedule(self.rng, num_kills)))
         assert len(self.kills) == num_kills
         wait_for(lambda: self.server.log.count(STARTED_AGAIN) == num_kills, "the launcher has seen all deaths")

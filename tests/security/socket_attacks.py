@@ -13,7 +13,7 @@ import zmq
 from engine_core.step_plan import StepResult, pack_i32
 from engine_core.worker_messages import PROTOCOL, Register, StepDone, WorkerHello, encode
 from services.security import curve
-from services.telemetry.metrics_server import MAX_CALLERS
+from services.telemetry.metrics_server import MAX_CONNECTIONS
 from services.zeromq.socket_options import MAX_RESULT_BYTES
 from tests.fakes import make_facts
 from tests.security.deployment import Deployment
@@ -92,7 +92,7 @@ def slow_clients(at: Deployment, num_bytes: int) -> None:
         slow = []
         for address in at.metrics_addresses:
             host, _, port = address.rpartition(":")
-            peers = [socket.create_connection((host.strip("[]"), int(port)), 5) for _ in range(2 * MAX_CALLERS)]
+            peers = [socket.create_connection((host.strip("[]"), int(port)), 5) for _ in range(2 * MAX_CONNECTIONS)]
             slow += [stack.enter_context(peer) for peer in peers]
         for index in range(num_bytes):
             with contextlib.suppress(OSError):  # the metrics server closed it in favour of a newer one

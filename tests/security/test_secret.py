@@ -8,7 +8,7 @@ import pytest
 
 from services.errors import Fatal
 from services.options.command_line import parse
-from services.options.declarations import SecretOptions
+from services.options.common import SecretOptions
 from services.options.setting import UsageError
 from services.security.secret import ClusterSecret, cluster_secret, read_secret
 from tests.security.peers import OURS, THEIRS

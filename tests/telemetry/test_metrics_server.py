@@ -1,4 +1,4 @@
-"""A process's own port: what it answers, and callers that it must survive."""
+"""The metrics server: its answers, its token, and slow or broken clients."""
 
 import contextlib
 import logging
@@ -52,36 +52,36 @@ def test_metrics_and_health(address: tuple[str, int]) -> None:
         READY["value"] = True
 
 
-def test_garbage_and_hang_ups_are_no_events(address: tuple[str, int], caplog: pytest.LogCaptureFixture) -> None:
+def test_garbage_and_disconnects_are_not_logged(address: tuple[str, int], caplog: pytest.LogCaptureFixture) -> None:
     for garbage in (b"", b"\x00\xff\r\n\r\n", b"GET /metrics HTTP/1.1\r\n" + b"a: b\r\n" * 200 + b"\r\n"):
-        with socket.create_connection(address) as caller:
-            caller.sendall(garbage)
-            caller.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")  # reset
+        with socket.create_connection(address) as client:
+            client.sendall(garbage)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")  # reset
     assert get(address, "/metrics").status_code == 200
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
 @pytest.mark.parametrize("pieces", [b"", b"GET /health HTTP/1.1\r\nA: "], ids=["silent", "byte by byte"])
-def test_slow_callers_do_not_block_others(address: tuple[str, int], pieces: bytes) -> None:
-    """Before, as many as there are places made /health unreachable for as long as they stayed."""
-    slow_callers = [socket.create_connection(address) for _ in range(3 * metrics_server.MAX_CALLERS)]
+def test_slow_clients_do_not_block_others(address: tuple[str, int], pieces: bytes) -> None:
+    """MAX_CONNECTIONS silent connections must not make /health unreachable."""
+    slow_clients = [socket.create_connection(address) for _ in range(3 * metrics_server.MAX_CONNECTIONS)]
     try:
         for _ in range(5):
-            for caller in slow_callers[-metrics_server.MAX_CALLERS :]:
-                with contextlib.suppress(OSError):  # it was hung up on
-                    caller.sendall(pieces)
+            for client in slow_clients[-metrics_server.MAX_CONNECTIONS :]:
+                with contextlib.suppress(OSError):  # the server closed it
+                    client.sendall(pieces)
             began = time.monotonic()
             assert get(address, "/health").status_code == 200
             assert time.monotonic() - began < 5
-        slow_callers[0].settimeout(5)
-        assert slow_callers[0].recv(1) == b"", "the first one had to go"
-        assert threading.active_count() < 3 * metrics_server.MAX_CALLERS
+        slow_clients[0].settimeout(5)
+        assert slow_clients[0].recv(1) == b"", "the oldest connection is closed"
+        assert threading.active_count() < 3 * metrics_server.MAX_CONNECTIONS
     finally:
-        for caller in slow_callers:
-            caller.close()
+        for client in slow_clients:
+            client.close()
 
 
-def test_metrics_ask_for_a_token_where_there_is_one() -> None:
+def test_metrics_require_the_token() -> None:
     front = listen(None, 0)
     where = front.getsockname()[:2]
     with MetricsServer(front, CollectorRegistry(), lambda: True, "secret-token"):
@@ -97,7 +97,7 @@ def test_metrics_ask_for_a_token_where_there_is_one() -> None:
         assert get(where, "/health").status_code == 200
 
 
-def test_beyond_this_machine_a_token_is_asked_for(tmp_path: Path) -> None:
+def test_an_address_that_other_machines_can_reach_requires_a_token(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("abc\n")
     with listen(None, 0) as near, listen("0.0.0.0", 0) as far:
@@ -112,7 +112,7 @@ def test_beyond_this_machine_a_token_is_asked_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "two words", "\x01", "ü"])
-def test_what_is_no_token_is_refused(tmp_path: Path, content: str) -> None:
+def test_a_file_without_a_token_is_refused(tmp_path: Path, content: str) -> None:
     file = tmp_path / "token"
     file.write_text(content)
     with pytest.raises(Fatal, match=f"--metrics-token-file: {file}"):

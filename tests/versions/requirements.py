@@ -1,4 +1,4 @@
-"""The requirements of pyproject.toml and the lines of constraints.txt, as text. Needs the standard library alone."""
+"""Parses the requirements of pyproject.toml and the lines of constraints.txt. Imports only the standard library."""
 
 import re
 import tomllib
@@ -37,7 +37,7 @@ def parse(text: str) -> Requirement:
 
 
 def requirements() -> list[Requirement]:
-    """All of pyproject.toml: of the build, the base and every extra, without those that only name other extras."""
+    """Returns the requirements of build, base and every extra, without those that only name other extras."""
     content = tomllib.loads(PYPROJECT.read_text())
     project = content["project"]
     extras = [text for texts in project["optional-dependencies"].values() for text in texts]
@@ -51,6 +51,6 @@ def lowest() -> list[str]:
 
 
 def pinned() -> dict[str, str]:
-    """The versions of constraints.txt, by normalized name."""
+    """Returns the versions of constraints.txt by normalized name."""
     lines = [line for line in CONSTRAINTS.read_text().splitlines() if not line.startswith("#")]
     return {normalize(name): version for name, _, version in (line.partition("==") for line in lines)}

@@ -1,6 +1,6 @@
-"""On the path of a server under test: its processes find nothing that only Linux has, and no Triton.
+"""On the path of a server under test: hides Linux-only interfaces and Triton from its processes.
 
-Files of /proc and /sys do not exist for Python code; what libraries read in C is theirs.
+Python code finds no files in /proc and /sys; libraries in C still do.
 """
 
 import errno

@@ -1,4 +1,4 @@
-"""On the path of a server under test: processes of one role end at once at a prompt that begins with a poisonous token.
+"""On the path of a server under test: processes of one role exit at a prompt that starts with a certain token.
 
 TANDEM_TEST_POISON is ROLE:TOKEN_ID.
 """

@@ -1,7 +1,7 @@
-"""On the path of a server under test: its worker hangs at a prompt that begins with the poisonous token.
+"""On the path of a server under test: its worker hangs at a prompt that starts with a certain token.
 
-TANDEM_TEST_POISON is that token, TANDEM_TEST_HANG one of the names below, and TANDEM_TEST_ONCE a file that is made
-when it has happened; with it, it happens once.
+TANDEM_TEST_POISON is the token, TANDEM_TEST_HANG one of the names below. TANDEM_TEST_ONCE is a file that the hang
+creates; while it exists, no further hang happens.
 """
 
 import ctypes
@@ -15,12 +15,12 @@ POISON = os.environ.get("TANDEM_TEST_POISON")
 
 
 def waits() -> None:
-    """As on a lock, or for a device: other threads run on."""
+    """Blocks like a lock or a device: other threads run."""
     threading.Event().wait()
 
 
 def holds_the_gil() -> None:
-    """In C, where no other thread of Python gets a turn."""
+    """Blocks in C and holds the GIL: no other Python thread runs."""
     ctypes.PyDLL(None).sleep(1000)
 
 

@@ -9,7 +9,7 @@ import demo
 from loadtest.transport.processes import addresses, letter_ids, wait_until_ready
 from loadtest.transport.stream_client import ALPHABET
 from services.machine.listen import listen
-from services.process.launcher import ChildFailed, Tree
+from services.process.child_processes import ChildFailed, ChildProcesses
 
 
 def test_unix_sockets_lie_in_the_folder_and_need_no_secret(tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ def test_each_letter_is_one_token() -> None:
 
 
 def test_a_process_that_ends_stops_the_wait() -> None:
-    with listen(None, 0) as front, Tree() as tree:
-        tree.start_module("worker", ["loadtest.transport.no_such_module"], {}, [])
+    with listen(None, 0) as front, ChildProcesses() as children:
+        children.start_module("worker", ["loadtest.transport.no_such_module"], {}, [])
         with pytest.raises(ChildFailed):
-            wait_until_ready(tree, front)
+            wait_until_ready(children, front)

@@ -1,0 +1,87 @@
+"""The settings that several processes have: logs, traces, secret, metrics, model files. Roles inherit them."""
+
+from dataclasses import dataclass
+
+from services.options.setting import host_and_port, setting
+
+DEMO_MODEL = "demo"
+LOG_LEVELS = ("debug", "info", "warning", "error")
+LOG_FORMATS = ("text", "json")
+
+
+@dataclass(frozen=True)
+class ProcessOptions:
+    """Options of every process."""
+
+    log_level: str = setting("info", "lowest level that is logged", choices=LOG_LEVELS)
+    log_format: str = setting("text", "log lines as text, or as one JSON object each", choices=LOG_FORMATS)
+    otlp_traces_endpoint: str | None = setting(
+        None,
+        "OTLP/gRPC URL that traces are sent to, for example http://localhost:4317",
+        unset="no traces",
+        env=("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"),
+    )
+    parent_death_fd: int | None = setting(
+        None,
+        "file descriptor of a pipe; at its end of file this process exits",
+        unset="none",
+        parse=int,
+        internal=True,
+    )
+
+
+@dataclass(frozen=True)
+class SecretOptions:
+    """The secret that authenticates the processes of a deployment to each other."""
+
+    cluster_secret_file: str | None = setting(
+        None,
+        "file with the secret (at least 32 bytes) that all processes of a deployment share; connections over TCP need"
+        " it. TANDEM_CLUSTER_SECRET holds the secret itself",
+        unset="no secret",
+        internal=True,
+        env=("TANDEM_CLUSTER_SECRET_FILE",),
+    )
+    cluster_secret: str | None = setting(
+        None, "the secret itself", unset="none", internal=True, env=("TANDEM_CLUSTER_SECRET",), in_environment_only=True
+    )
+
+
+@dataclass(frozen=True)
+class ClusterOptions(ProcessOptions, SecretOptions):
+    """Options of every role."""
+
+    metrics_token_file: str | None = setting(
+        None,
+        "file with the bearer token that /metrics of tokenizer, engine and worker requires; by default it is derived"
+        " from the secret, and not required on a loopback address",
+        unset="derived",
+        internal=True,
+    )
+
+
+@dataclass(frozen=True)
+class MetricsOptions(ClusterOptions):
+    """Options of the roles that serve no HTTP API: where their metrics server listens."""
+
+    metrics_listen: str | None = setting(
+        None,
+        "address of the metrics server (/metrics and /health), host:port; port 0 picks a free one; by default it"
+        " listens on the loopback address only",
+        unset="a free port",
+        parse=host_and_port,
+        internal=True,
+    )
+    metrics_fd: int | None = setting(
+        None, "listening socket to use instead of --metrics-listen", unset="none", parse=int, internal=True
+    )
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """The model. Tokenizer and worker read its files."""
+
+    model: str = setting(DEMO_MODEL, "Hugging Face repository id, or local directory in that format", positional=True)
+    revision: str | None = setting(
+        None, "branch, tag or commit of the Hugging Face repository", unset="its default branch"
+    )

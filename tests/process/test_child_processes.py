@@ -1,0 +1,233 @@
+"""Child processes: what they inherit, how an exit is reported, when they are restarted, and that all of them end."""
+
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+
+import httpx
+import pytest
+
+from services.errors import Fatal
+from services.process import child_processes
+from services.process.child_processes import ChildFailed, ChildProcesses
+from tests.e2e.harness import PLAIN_HTTP, alive, wait_for
+from tests.process.child import MODULE
+
+
+class Done(Exception):
+    """The condition that a test waits for is true."""
+
+
+@pytest.fixture
+def children() -> Iterator[ChildProcesses]:
+    with ChildProcesses() as found:
+        yield found
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Each child appends its pid to it."""
+    (tmp_path / "pids").touch()
+    return tmp_path / "pids"
+
+
+def start(children: ChildProcesses, mode: str, argument: object = "", kind: str = "child") -> str:
+    return children.start_module(kind, [MODULE, mode, *([str(argument)] if argument != "" else [])], {}, [])
+
+
+def pids_in(file: Path) -> list[int]:
+    return [int(line) for line in file.read_text().splitlines()]
+
+
+def wait_for_pids(file: Path, count: int) -> list[int]:
+    pids: list[int] = wait_for(lambda: len(found := pids_in(file)) >= count and found, f"{count} children")
+    return pids
+
+
+def supervise(children: ChildProcesses, act: Callable[[], None]) -> None:
+    """Supervises in this thread until `act`, in another one, has returned. Raises what `act` raises."""
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            act()
+        except BaseException as error:
+            failures.append(error)
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise Done
+
+    before = signal.signal(signal.SIGUSR1, stop)
+    thread = threading.Thread(target=run)
+    try:
+        with pytest.raises(Done):
+            thread.start()
+            children.supervise(lambda: True)
+    finally:
+        thread.join()
+        signal.signal(signal.SIGUSR1, before)
+    if failures:
+        raise failures[0]
+
+
+def backoffs(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return re.findall(r"the child was killed by SIGKILL; it is restarted in (.*) s", caplog.text)
+
+
+def test_children_of_one_kind_are_numbered(children: ChildProcesses) -> None:
+    names = [start(children, "run", kind=kind) for kind in ("worker", "tokenizer", "tokenizer", "tokenizer")]
+    assert names == list(children.children) == ["worker", "tokenizer", "tokenizer-1", "tokenizer-2"]
+
+
+def test_a_child_gets_variables_and_file_descriptors_and_a_session_of_its_own(children: ChildProcesses) -> None:
+    reader, writer = os.pipe()
+    children.start_module("child", [MODULE, "write", str(writer)], {"CHILD_VALUE": "abc"}, [writer])
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        assert pipe.read() == b"abc"
+    name = start(children, "run", kind="other")
+    pid = children.children[name].process.pid
+    assert os.getsid(pid) == pid
+
+
+def test_a_module_that_cannot_be_started_is_named(children: ChildProcesses) -> None:
+    with pytest.raises(Fatal, match="^the child cannot be started: "):
+        start(children, "\0")
+
+
+@pytest.mark.parametrize(("status", "kind"), [(3, ChildFailed), (0, Fatal)], ids=["an error status", "status 0"])
+def test_an_exit_before_all_are_ready_is_raised(children: ChildProcesses, status: int, kind: type[Exception]) -> None:
+    start(children, "run", kind="other")
+    start(children, "exit", status)
+    with pytest.raises(kind, match=f"^the child exited with status {status} before the server was ready; all"):
+        children.supervise(lambda: False)
+
+
+def test_a_killed_child_is_reported_before_one_that_failed(children: ChildProcesses) -> None:
+    """The other one may have failed because of it."""
+    start(children, "exit", 3, kind="first")
+    name = start(children, "run", kind="second")
+    children.children[name].process.kill()
+    for child in children.children.values():
+        child.process.wait(20)
+    with pytest.raises(Fatal, match="^the second was killed by SIGKILL before"):
+        children.raise_if_ended()
+
+
+def test_nothing_is_raised_while_all_run(children: ChildProcesses, file: Path) -> None:
+    start(children, "run", file)
+    wait_for_pids(file, 1)
+    children.raise_if_ended()
+
+
+def test_the_first_restart_is_immediate_and_the_backoff_doubles_up_to_its_limit(
+    children: ChildProcesses, file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(child_processes, "FIRST_BACKOFF_SECONDS", 0.1)
+    monkeypatch.setattr(child_processes, "MAX_BACKOFF_SECONDS", 0.3)
+    start(children, "run", file)
+
+    def kill_five_times() -> None:
+        for count in range(1, 6):
+            os.kill(wait_for_pids(file, count)[-1], signal.SIGKILL)
+        wait_for_pids(file, 6)
+
+    supervise(children, kill_five_times)
+    assert backoffs(caplog) == ["0.0", "0.1", "0.2", "0.3", "0.3"]
+    assert len(set(pids_in(file))) == 6
+
+
+def test_a_child_that_ran_long_enough_is_restarted_at_once(
+    children: ChildProcesses, file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(child_processes, "STABLE_SECONDS", 0.0)
+    start(children, "run", file)
+
+    def kill_three_times() -> None:
+        for count in range(1, 4):
+            os.kill(wait_for_pids(file, count)[-1], signal.SIGKILL)
+        wait_for_pids(file, 4)
+
+    supervise(children, kill_three_times)
+    assert backoffs(caplog) == ["0.0", "0.0", "0.0"]
+
+
+def test_a_stopped_child_is_killed_and_restarted(
+    children: ChildProcesses, file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(child_processes, "STOPPED_SECONDS", 0.2)
+    monkeypatch.setattr(child_processes, "STOPPED_POLL_SECONDS", 0.05)
+    start(children, "run", file)
+
+    def stop_it() -> None:
+        os.kill(wait_for_pids(file, 1)[0], signal.SIGSTOP)
+        wait_for_pids(file, 2)
+
+    supervise(children, stop_it)
+    assert "the child has been stopped by a signal for 0 s; it is killed" in caplog.text
+    assert backoffs(caplog) == ["0.0"]
+
+
+def test_a_child_that_continues_in_time_is_not_killed(
+    children: ChildProcesses, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child_processes, "STOPPED_POLL_SECONDS", 0.02)
+    name = start(children, "run", file)
+    child = children.children[name]
+
+    def stop_and_continue() -> None:
+        (pid,) = wait_for_pids(file, 1)
+        os.kill(pid, signal.SIGSTOP)
+        wait_for(lambda: child.stopped_since is not None, "seen stopped")
+        os.kill(pid, signal.SIGCONT)
+        wait_for(lambda: child.stopped_since is None, "seen running")
+
+    supervise(children, stop_and_continue)
+    assert child.process.poll() is None
+
+
+def test_the_end_of_the_context_ends_all_children_and_kills_those_that_ignore_sigterm(
+    file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(child_processes, "STOP_SECONDS", 0.5)
+    with ChildProcesses() as children:
+        start(children, "run", file, kind="good")
+        start(children, "ignore-sigterm", file, kind="bad")
+        wait_for_pids(file, 2)
+    ended = {name: child.process.returncode for name, child in children.children.items()}
+    assert ended == {"good": -signal.SIGTERM, "bad": -signal.SIGKILL}
+    (warning,) = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+    assert warning.startswith("the bad did not exit within ") and warning.endswith("of SIGTERM; it is killed")
+
+
+def test_children_exit_when_their_parent_is_killed(file: Path) -> None:
+    parent = subprocess.Popen([sys.executable, "-m", MODULE, "parent", str(file)])
+    try:
+        (pid,) = wait_for_pids(file, 1)
+        assert alive(pid)
+    finally:
+        parent.kill()
+        parent.wait()
+    wait_for(lambda: not alive(pid), "end of the child")
+
+
+def test_a_role_is_started_with_a_metrics_server_that_outlives_it(children: ChildProcesses, socket_dir: Path) -> None:
+    arguments = (f"--listen=unix:{socket_dir}/engine.sock", f"--worker=ipc://{socket_dir}/worker.sock")
+    children.start_with_metrics("engine", {"log_level": "error", "model": "not an option of the engine"}, *arguments)
+    (peer,) = children.metrics_peers
+    name, _, address = peer.partition("=")
+    assert name == "engine"
+    response = httpx.get(f"http://{address}/health", timeout=60, **PLAIN_HTTP)
+    assert response.status_code == 503, "no worker is there"
+    children.children["engine"].process.kill()
+    children.children["engine"].process.wait()
+    with pytest.raises(httpx.ReadTimeout):  # the socket still accepts: connections wait for the next process
+        httpx.get(f"http://{address}/health", timeout=0.2, **PLAIN_HTTP)

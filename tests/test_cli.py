@@ -1,0 +1,101 @@
+"""The entry point `tandem`: which module a command imports and runs, its exit status, and how fast help answers."""
+
+import gc
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from services import cli
+from services.version import VERSION
+from tests.e2e.harness import TANDEM, run_tandem, wait_for
+from tests.e2e.test_refusals import refusal
+
+HELP_SECONDS = 0.5
+
+
+@pytest.mark.parametrize("argv", [[], ["-h"], ["--help"], ["bench", "-h"], ["bench", "--help"]], ids=" ".join)
+def test_help_lists_every_command(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(argv) == 0
+    printed = capsys.readouterr().out
+    for command in (*cli.MODULES, *(f"bench {name}" for name in cli.BENCHMARKS), "replay"):
+        assert f"\n  {command} " in printed, command
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"tandem {VERSION}\n"
+
+
+def test_every_command_has_a_module_that_exists() -> None:
+    """Found without importing it: some need an extra."""
+    for name in (*cli.MODULES.values(), *cli.BENCHMARKS.values()):
+        assert Path(cli.__file__).parents[1].joinpath(*name.split(".")).with_suffix(".py").is_file(), name
+
+
+@pytest.mark.parametrize(
+    ("argv", "line"),
+    [
+        (["nonsense"], "tandem: error: unknown command 'nonsense'; the commands are serve, shim, "),
+        (["bench", "nonsense"], "tandem bench: error: unknown command 'nonsense'; the commands are serve, latency, "),
+        (["bench"], "tandem bench: error: unknown command ''; the commands are serve, latency, "),
+        (["serve", "--nonsense=1"], "tandem serve: error: unrecognized arguments: --nonsense=1"),
+        (["new-secret"], "tandem new-secret: error: --out is missing"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_wrong_command_line_has_exit_status_2(argv: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(argv) == 2
+    printed = capsys.readouterr()
+    assert printed.out == "" and printed.err.startswith(line) and printed.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["nonsense"], "tandem: error: unknown command 'nonsense'; the commands are serve, shim, "),
+        (["serve", "--nonsense=1"], "tandem serve: error: unrecognized arguments: --nonsense=1"),
+        (["serve", "--port=high"], "tandem serve: error: --port: 'high' is not valid"),
+        (["worker", "--listen-fd=3"], "tandem worker: error: unrecognized arguments: --listen-fd=3"),
+    ],
+)
+def test_a_wrong_command_line_is_refused(tmp_path: Path, args: list[str], said: str) -> None:
+    assert refusal(tmp_path, *args, status=2).startswith(said)
+
+
+def test_a_command_gets_its_options_and_returns_its_exit_status(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    secret = tmp_path / "secret"
+    assert cli.main(["new-secret", f"--out={secret}"]) == 0
+    assert secret.is_file() and capsys.readouterr().out == f"{secret}: a new secret\n"
+    secret.write_bytes(b"short")
+    assert cli.main(["new-secret", f"--out={secret}"]) == 1
+    assert gc.isenabled(), "switched off during imports only"
+
+
+def test_characters_outside_the_locale_are_printed_as_escapes(tmp_path: Path) -> None:
+    file = tmp_path / "ü"
+    ended = run_tandem("new-secret", f"--out={file}", env={"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "1"})
+    assert (ended.returncode, ended.stdout) == (0, f"{tmp_path}/\\xfc: a new secret\n")
+
+
+@pytest.mark.parametrize("args", [["--help"], ["serve", "--help"], ["--version"]], ids=" ".join)
+def test_help_answers_at_once(args: list[str]) -> None:
+    def seconds() -> float:
+        started = time.monotonic()
+        assert run_tandem(*args).returncode == 0
+        return time.monotonic() - started
+
+    wait_for(lambda: seconds() < HELP_SECONDS, f"an answer in {HELP_SECONDS} s")  # later, if other tests compute
+
+
+@pytest.mark.parametrize("args", [["--help"], ["serve", "--help"]], ids=" ".join)
+def test_help_imports_nothing_heavy(args: list[str]) -> None:
+    argv = [sys.executable, "-X", "importtime", *TANDEM[1:], *args]
+    ended = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
+    imported = {line.rsplit("|", 1)[1].strip() for line in ended.stderr.splitlines() if "|" in line}
+    assert "services.options.declarations" in imported
+    assert imported & {"torch", "grpc", "zmq", "uvicorn", "huggingface_hub", "yaml", "numpy"} == set()

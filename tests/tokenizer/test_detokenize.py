@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 import demo
-from services.tokenizer.detokenize import MAX_WAITING_TOKENS, REPLACEMENT, Detokenizer
+from services.tokenizer.detokenize import MAX_PENDING_TOKENS, REPLACEMENT, Detokenizer
 
 many = settings(max_examples=150, deadline=None, derandomize=True)
 TEXTS = [
@@ -206,15 +206,15 @@ def test_endless_tokens_without_text_cost_the_same_each(token: str) -> None:
     """Special tokens add nothing; bytes that become no character are released before they pile up."""
     tokenizer = byte_level() if token == "<|im_end|>" else byte_fallback()
     detokenizer = Detokenizer(tokenizer, [], skip_special_tokens=True)
-    for _ in range(20 * MAX_WAITING_TOKENS):
+    for _ in range(20 * MAX_PENDING_TOKENS):
         detokenizer.push(id_of(tokenizer, token))
-        assert len(detokenizer._waiting) < MAX_WAITING_TOKENS
+        assert len(detokenizer._pending) < MAX_PENDING_TOKENS
 
 
 def test_many_special_tokens_leave_the_space_after_them() -> None:
     tokenizer = byte_fallback()
     word = [id_of(tokenizer, "▁H"), id_of(tokenizer, "i")]
-    ids = [*word, *[id_of(tokenizer, "</s>")] * (MAX_WAITING_TOKENS + 1), *word]
+    ids = [*word, *[id_of(tokenizer, "</s>")] * (MAX_PENDING_TOKENS + 1), *word]
     assert "".join(released(tokenizer, [], ids, skip=True)) == "Hi Hi"
 
 

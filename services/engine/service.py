@@ -1,6 +1,6 @@
-"""The engine process: the servicer on an event loop, the busy loop in its thread, and what each tells the other.
+"""The engine process: the gRPC servicer on the event loop, the busy loop in its thread, and the calls between them.
 
-Starts them, follows the worker's coming and going, and ends both in order; knows nothing of requests.
+Starts and stops both, and sets the health service by the worker's state. Knows nothing of requests.
 """
 
 import asyncio
@@ -40,21 +40,21 @@ def main(options: EngineOptions) -> int:
 
 
 async def serve(options: EngineOptions) -> None:
-    """Runs until cancelled. Raises Fatal when it cannot go on; a worker that dies is waited for."""
+    """Runs until cancelled. When the worker dies, waits for the next one. Raises Fatal after any other error."""
     secret = cluster_secret(options)
     limits = BatchLimits(PROTOCOL, options.max_num_seqs, options.max_num_batched_tokens)
     here = asyncio.get_running_loop()
     failed: asyncio.Future[None] = here.create_future()
     ready = asyncio.Event()
-    telling: set[asyncio.Task[None]] = set()  # the health service, of a worker that came or went
+    health_updates: set[asyncio.Task[None]] = set()  # kept here: the event loop holds only weak references to tasks
 
-    box = RecordingWriter(options.flight_recorder_dir)
-    here.add_signal_handler(signal.SIGUSR1, lambda: here.run_in_executor(None, box.asked))
+    recording = RecordingWriter(options.flight_recorder_dir)
+    here.add_signal_handler(signal.SIGUSR1, lambda: here.run_in_executor(None, recording.write_on_request))
 
     def on_failed(error: Exception) -> None:
         if not isinstance(error, Fatal):
-            log.error("the engine breaks", exc_info=error)
-            box.broken()
+            log.error("the engine ends after an error in its scheduling loop", exc_info=error)
+            recording.write_on_failure()
         if not failed.done():
             failed.set_exception(error if isinstance(error, Fatal) else Fatal(str(error)))
 
@@ -65,12 +65,12 @@ async def serve(options: EngineOptions) -> None:
             on_failed(error)
             return
         ready.set()
-        telling.add(asyncio.create_task(server.ready()))
+        health_updates.add(asyncio.create_task(server.ready()))
 
     def on_lost(reason: str) -> None:
-        log.warning("%s: requests wait for the next one", reason)
+        log.warning("worker lost: %s; requests wait until a worker registers", reason)
         ready.clear()
-        telling.add(asyncio.create_task(server.not_ready()))
+        health_updates.add(asyncio.create_task(server.not_ready()))
 
     callbacks = Callbacks(
         registered=lambda facts: call_in_event_loop(here, on_registered, facts),
@@ -80,14 +80,14 @@ async def serve(options: EngineOptions) -> None:
     )
     config = _config(options)
     link = WorkerLink(options.worker, limits, secret)
-    loop = BusyLoop(link, config, callbacks, box.recorder)
+    loop = BusyLoop(link, config, callbacks, recording.recorder)
     registry = new_registry()
     tracing = set_up_tracing("engine", options.otlp_traces_endpoint)
     make_metrics = functools.partial(EngineMetrics, registry, options.enable_prefix_caching)
     queue = QueueLimits(
         options.max_num_queued_reqs or options.max_num_seqs + QUEUED_REQS, options.max_num_queued_tokens
     )
-    servicer = EngineServicer(loop, limits, queue, config.limits.by_priority, options.seed, make_metrics, tracing)
+    servicer = EngineServicer(loop, limits, queue, config.scheduler.by_priority, options.seed, make_metrics, tracing)
     server = RpcServer(options.listen, secret)
     engine_pb2_grpc.add_EngineServiceServicer_to_server(servicer, server.grpc)
     with open_metrics_server(options, secret, registry, ready.is_set):

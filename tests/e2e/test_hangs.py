@@ -42,7 +42,9 @@ def test_step_timeout(how: str, tmp_path: Path) -> None:
         assert answer.json()["choices"] == server.post(TEXT, POISONOUS).json()["choices"]
     assert "the worker ended by signal SIGALRM; it starts again" in server.log
     assert "sitecustomize.py" in server.log, "the stack of whoever hung"
-    assert re.search(r"the worker hangs: step \d+ \(\d+ tokens\) took \S+ s, where 1\.0 s is its deadline", server.log)
+    assert re.search(
+        r"the worker hangs: step \d+ \(\d+ tokens\) has run for \S+ s, and its deadline is 1\.0 s", server.log
+    )
 
 
 def test_who_makes_its_worker_hang_again_and_again_is_sent_away() -> None:

@@ -14,7 +14,7 @@ class Clock:
 
 
 def full(limit: int, held: int, clock: Clock) -> QueueLimit:
-    found = QueueLimit("max_num_queued_reqs", limit, "requests run or wait", clock)
+    found = QueueLimit("max_num_queued_reqs", limit, "requests are running or waiting", clock)
     found.hold(held)
     return found
 
@@ -27,7 +27,7 @@ def refused(limit: QueueLimit, amount: int = 1) -> QueueFull:
 
 def test_a_refusal_names_the_limit_its_value_and_what_is_queued() -> None:
     error = refused(full(10, 9, Clock()), 2)
-    assert str(error) == "9 requests run or wait, and 2 more would pass max_num_queued_reqs, 10"
+    assert str(error) == "9 requests are running or waiting: 2 more would exceed max_num_queued_reqs (10)"
     assert (error.code, error.status.http, error.retryable, error.retry_after) == ("RESOURCE_EXHAUSTED", 429, True, 1)
 
 
@@ -80,7 +80,7 @@ def test_both_limits_hold() -> None:
     limits = QueueLimits(max_num_queued_reqs=2, max_num_queued_tokens=100)
     limits.hold(90)
     limits.check([10])
-    with pytest.raises(QueueFull, match="90 prompt tokens wait for their answer, and 11 more would pass") as caught:
+    with pytest.raises(QueueFull, match="90 prompt tokens are waiting or in prefill: 11 more would exceed") as caught:
         limits.check([11])
     assert caught.value.option == "max_num_queued_tokens"
     with pytest.raises(QueueFull) as caught:

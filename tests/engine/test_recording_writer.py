@@ -42,7 +42,7 @@ def box(tmp_path: Path) -> RecordingWriter:
 
 
 def written(box: RecordingWriter, tmp_path: Path) -> str:
-    box.asked()
+    box.write_on_request()
     (path,) = (tmp_path / "records").iterdir()
     return str(path)
 
@@ -52,7 +52,9 @@ def test_every_plan_is_made_again(box: RecordingWriter, tmp_path: Path, capsys: 
     pipe = recorded(box.recorder)
     some_work(pipe)
     assert main([written(box, tmp_path)]) == 0
-    assert capsys.readouterr().out == f"{pipe.scheduler.counters.steps} plans, every one the same again\n"
+    assert (
+        capsys.readouterr().out == f"{pipe.scheduler.counters.steps} plans replayed, all equal to the recorded ones\n"
+    )
 
 
 def test_a_scheduler_that_plans_otherwise_is_found_out(
@@ -78,7 +80,7 @@ def test_what_broke_breaks_again(box: RecordingWriter, tmp_path: Path, capsys: p
         pipe.scheduler.update(result)
     assert main([written(box, tmp_path)]) == 1
     out = capsys.readouterr().out
-    assert out.startswith("the scheduler breaks here as well:\nTraceback") and "ValueError: zip" in out
+    assert out.startswith("the scheduler raised an error in the replay:\nTraceback") and "ValueError: zip" in out
 
 
 def test_the_ring_keeps_the_newest_and_a_replay_begins_where_a_worker_joined() -> None:
@@ -107,7 +109,10 @@ def test_logprobs_count_for_the_ring() -> None:
     ("content", "message"),
     [
         (b"\xc1", "malformed"),
-        (msgspec.msgpack.encode(Recording(VERSION + 1, [])), f"version {VERSION + 1} there, {VERSION} here"),
+        (
+            msgspec.msgpack.encode(Recording(VERSION + 1, [])),
+            f"the file has version {VERSION + 1}, this tandem replays version {VERSION}",
+        ),
         (msgspec.msgpack.encode(Recording(VERSION, [])), "begins in the middle"),
     ],
 )
@@ -121,7 +126,7 @@ def test_a_file_that_cannot_be_gone_through_is_refused(
 
 def test_a_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(Fatal, match="--flight-recorder-dir: .*file/below cannot be made: Not a directory"):
+    with pytest.raises(Fatal, match="--flight-recorder-dir: cannot create .*file/below: Not a directory"):
         RecordingWriter(str(tmp_path / "file" / "below"))
 
 

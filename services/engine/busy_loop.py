@@ -79,16 +79,9 @@ class Callbacks:
 
 
 class BusyLoop:
-    def __init__(
-        self,
-        link: WorkerLink,
-        config: BusyLoopConfig,
-        callbacks: Callbacks,
-        recorder: FlightRecorder | None = None,
-    ) -> None:
+    def __init__(self, link: WorkerLink, config: BusyLoopConfig, recorder: FlightRecorder | None = None) -> None:
         """The loop closes the link when it ends. With a recorder, everything that the scheduler takes is recorded."""
         self._config = config
-        self._callbacks = callbacks
         self._recorder = recorder
         self._in_flight: deque[_Step] = deque()  # oldest first
         self._idle = True  # the last `schedule()` returned no plan, and no step was in flight
@@ -99,8 +92,11 @@ class BusyLoop:
         self._commands: deque[Request | int | ResetPrefixCache] = deque()  # an int is a handle to abort
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="busy-loop", daemon=True)
+        self._callbacks: Callbacks  # set by `start`
 
-    def start(self) -> None:
+    def start(self, callbacks: Callbacks) -> None:
+        """Starts the thread. Commands may be queued before."""
+        self._callbacks = callbacks
         self._thread.start()
 
     def add(self, request: Request) -> None:

@@ -1,4 +1,4 @@
-"""Writes the flight recorder's recording to a file: after an error in the scheduling loop, or on SIGUSR1.
+"""Writes the flight recorder's recording to a file: after an error in the busy loop, or on SIGUSR1.
 
 The file holds the token ids of prompts and answers. So nothing is recorded unless --flight-recorder-dir is given, and
 only the user that runs the engine can read the file.

@@ -30,7 +30,7 @@ from services.telemetry.spans import Tracing
 from services.telemetry.tracing import set_up_tracing
 
 log = logging.getLogger(__name__)
-STEPS_IN_FLIGHT = 2
+STEPS_IN_FLIGHT = 2  # with asynchronous scheduling
 
 
 def main(options: EngineOptions) -> int:
@@ -43,44 +43,11 @@ async def serve(options: EngineOptions) -> None:
     """Runs until cancelled. When the worker dies, waits for the next one. Raises Fatal after any other error."""
     secret = cluster_secret(options)
     limits = BatchLimits(PROTOCOL, options.max_num_seqs, options.max_num_batched_tokens)
-    here = asyncio.get_running_loop()
-    failed: asyncio.Future[None] = here.create_future()
-    ready = asyncio.Event()
-    health_updates: set[asyncio.Task[None]] = set()  # kept here: the event loop holds only weak references to tasks
-
     recording = RecordingWriter(options.flight_recorder_dir)
+    here = asyncio.get_running_loop()
     here.add_signal_handler(signal.SIGUSR1, lambda: here.run_in_executor(None, recording.write_on_request))
-
-    def on_failed(error: Exception) -> None:
-        if not isinstance(error, Fatal):
-            log.error("the engine ends after an error in its scheduling loop", exc_info=error)
-            recording.write_on_failure()
-        if not failed.done():
-            failed.set_exception(error if isinstance(error, Fatal) else Fatal(str(error)))
-
-    def on_registered(facts: ModelFacts) -> None:
-        try:
-            servicer.registered(facts)
-        except Fatal as error:
-            on_failed(error)
-            return
-        ready.set()
-        health_updates.add(asyncio.create_task(server.ready()))
-
-    def on_lost(reason: str) -> None:
-        log.warning("worker lost: %s; requests wait until a worker registers", reason)
-        ready.clear()
-        health_updates.add(asyncio.create_task(server.not_ready()))
-
-    callbacks = Callbacks(
-        registered=lambda facts: call_in_event_loop(here, on_registered, facts),
-        published=lambda events, stats, times: call_in_event_loop(here, servicer.published, events, stats, times),
-        lost=lambda reason: call_in_event_loop(here, on_lost, reason),
-        failed=lambda error: call_in_event_loop(here, on_failed, error),
-    )
-    config = _config(options)
-    link = WorkerLink(options.worker, limits, secret)
-    loop = BusyLoop(link, config, callbacks, recording.recorder)
+    config = busy_loop_config(options)
+    loop = BusyLoop(WorkerLink(options.worker, limits, secret), config, recording.recorder)
     registry = new_registry()
     tracing = set_up_tracing("engine", options.otlp_traces_endpoint)
     make_metrics = functools.partial(EngineMetrics, registry, options.enable_prefix_caching)
@@ -90,24 +57,69 @@ async def serve(options: EngineOptions) -> None:
     servicer = EngineServicer(loop, limits, queue, config.scheduler.by_priority, options.seed, make_metrics, tracing)
     server = RpcServer(options.listen, secret)
     engine_pb2_grpc.add_EngineServiceServicer_to_server(servicer, server.grpc)
-    with open_metrics_server(options, secret, registry, ready.is_set):
+    events = _BusyLoopEvents(servicer, server, recording)
+    with open_metrics_server(options, secret, registry, events.has_worker.is_set):
         await server.start()
-        loop.start()
+        loop.start(events.callbacks())
         try:
-            await failed
+            await events.failed
         finally:
             await to_the_end(_stop(server, loop, servicer, tracing))
 
 
-def _config(options: EngineOptions) -> BusyLoopConfig:
-    limits = SchedulerConfig(
+class _BusyLoopEvents:
+    """Handles the busy loop's callbacks, on the event loop."""
+
+    def __init__(self, servicer: EngineServicer, server: RpcServer, recording: RecordingWriter) -> None:
+        self._servicer = servicer
+        self._server = server
+        self._recording = recording
+        self._health_updates: set[asyncio.Task[None]] = set()  # the event loop itself holds only weak references
+        self.has_worker = asyncio.Event()
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # gets the loop's error
+
+    def callbacks(self) -> Callbacks:
+        """Returns functions that the busy loop's thread may call."""
+        call = functools.partial(call_in_event_loop, asyncio.get_running_loop())
+        return Callbacks(
+            registered=lambda facts: call(self._on_registered, facts),
+            lost=lambda reason: call(self._on_lost, reason),
+            published=lambda events, stats, times: call(self._servicer.published, events, stats, times),
+            failed=lambda error: call(self._on_failed, error),
+        )
+
+    def _on_registered(self, facts: ModelFacts) -> None:
+        try:
+            self._servicer.registered(facts)
+        except Fatal as error:
+            self._on_failed(error)
+            return
+        self.has_worker.set()
+        self._health_updates.add(asyncio.create_task(self._server.ready()))
+
+    def _on_lost(self, reason: str) -> None:
+        log.warning("worker lost: %s; requests wait until a worker registers", reason)
+        self.has_worker.clear()
+        self._health_updates.add(asyncio.create_task(self._server.not_ready()))
+
+    def _on_failed(self, error: Exception) -> None:
+        if not isinstance(error, Fatal):
+            log.error("the engine ends after an error in its busy loop", exc_info=error)
+            self._recording.write_on_failure()
+        if not self.failed.done():
+            self.failed.set_exception(error if isinstance(error, Fatal) else Fatal(str(error)))
+
+
+def busy_loop_config(options: EngineOptions) -> BusyLoopConfig:
+    """Returns the options that concern steps, as the busy loop takes them."""
+    scheduler = SchedulerConfig(
         options.max_num_seqs,
         options.max_num_batched_tokens,
         options.long_prefill_token_threshold,
         by_priority=options.scheduling_policy == "priority",
     )
     steps_in_flight = STEPS_IN_FLIGHT if options.async_scheduling else 1
-    return BusyLoopConfig(limits, options.enable_prefix_caching, steps_in_flight, options.step_timeout)
+    return BusyLoopConfig(scheduler, options.enable_prefix_caching, steps_in_flight, options.step_timeout)
 
 
 async def _stop(server: RpcServer, loop: BusyLoop, servicer: EngineServicer, tracing: Tracing) -> None:

@@ -18,7 +18,8 @@ from services.rpc.columns import unpack_u32
 from services.rpc.generated import common_pb2 as pb
 from services.telemetry.logs import RateLimitedLog
 from services.telemetry.spans import now
-from tests.engine.parts import FakeTracing, commands, make_loop, make_state
+from tests.engine.parts import commands, make_loop, make_state
+from tests.telemetry.fake_tracing import FakeTracing
 
 SECOND = 10**9
 

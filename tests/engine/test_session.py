@@ -19,7 +19,8 @@ from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2
 from services.rpc.hello import make_hello
 from services.telemetry.logs import RateLimitedLog
-from tests.engine.parts import FakeTracing, commands, make_loop, make_state
+from tests.engine.parts import commands, make_loop, make_state
+from tests.telemetry.fake_tracing import FakeTracing
 
 log = logging.getLogger(__name__)
 CALLER = make_hello("tokenizer")

@@ -83,7 +83,7 @@ def find_template(path: Path, override: str | None) -> str | None:
         if "{" in override:
             return override
         if not Path(override).is_file():
-            raise Fatal(f"--chat-template: {override} is neither a file nor a template (a template contains '{{')")
+            raise Fatal(f"--chat-template: {override} is neither a file nor a template (which contains a brace)")
         return _read_text(Path(override))
     for name in ("chat_template.jinja", "chat_template.json", "tokenizer_config.json"):
         file = path / name

@@ -1,4 +1,4 @@
-"""The text that a choice's tokens release, whatever steps they come in, resumed or not."""
+"""The text that a choice's tokens release is the same however they are split over steps, resumed or not."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +18,7 @@ def new_output(how: OutputRules) -> ChoiceOutput:
 
 
 def finish(output: ChoiceOutput) -> str:
-    """What the terminal message adds: nothing after a stop string."""
+    """Returns the text of the terminal message: none after a stop string."""
     return output.flush() if output.stop_string is None else ""
 
 
@@ -35,8 +35,8 @@ def answers() -> st.SearchStrategy[list[int]]:
 
 @many
 @given(how=output_rules(), ids=answers())
-def test_a_replay_of_the_first_tokens_goes_on_as_one_run_does(how: OutputRules, ids: list[int]) -> None:
-    """For every number of tokens that a resumed choice may bring along."""
+def test_a_resumed_choice_releases_the_rest_of_the_text(how: OutputRules, ids: list[int]) -> None:
+    """For every number of resumed tokens."""
     one = new_output(how)
     contents = [one.push([token_id]).content for token_id in ids if one.stop_string is None]
     used, hit = one.num_tokens, one.stop_string
@@ -52,7 +52,7 @@ def test_a_replay_of_the_first_tokens_goes_on_as_one_run_does(how: OutputRules, 
 
 @many
 @given(how=output_rules(), ids=answers(), data=st.data())
-def test_where_steps_are_cut_does_not_matter(how: OutputRules, ids: list[int], data: st.DataObject) -> None:
+def test_the_text_does_not_depend_on_the_steps(how: OutputRules, ids: list[int], data: st.DataObject) -> None:
     cut = data.draw(st.integers(0, len(ids)))
     whole, parts = new_output(how), new_output(how)
     text = whole.push(ids).content
@@ -83,7 +83,7 @@ def test_a_stop_string_that_begins_within_min_tokens_counts() -> None:
     assert output.stop_string == ",x,"
 
 
-def test_the_token_that_ends_the_answer_is_no_text() -> None:
+def test_the_token_that_ends_the_choice_adds_no_text() -> None:
     ids = [*ids_of("bye"), END]
     assert new_output(rules([], skip=False)).push(ids).content == "bye"
     assert new_output(rules([], skip=False, include=True)).push(ids).content == "bye<|im_end|>"
@@ -91,7 +91,7 @@ def test_the_token_that_ends_the_answer_is_no_text() -> None:
     assert new_output(rules([], skip=False, min_tokens=len(ids))).push(ids).content == "bye<|im_end|>"
 
 
-def test_a_stop_string_across_a_character_cut_between_tokens() -> None:
+def test_a_stop_string_with_a_character_split_over_tokens() -> None:
     ids = ids_of("a🙂b")
     assert len(ids) > 3
     output = new_output(rules(["🙂b"]))
@@ -116,7 +116,7 @@ def test_tokens_of_one_character_start_where_it_starts() -> None:
 
 
 def test_text_of_an_incomplete_character_counts_for_the_token_after_it() -> None:
-    """The replacement character is released together with b, whose own text starts behind it."""
+    """The replacement character is released together with b, which starts one character later."""
     ids = [*ids_of("a"), *ids_of("🙂")[:-1], *ids_of("b")]
     output = new_output(rules([]))
     released = output.push(ids)

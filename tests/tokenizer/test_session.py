@@ -44,7 +44,7 @@ class GatedEncoder(PromptEncoder):
 
 
 class Tokenizer:
-    """Sessions of one tokenizer with one engine, whose link keeps the entries."""
+    """Sessions of one tokenizer with one engine; `link` keeps the entries sent to it."""
 
     def __init__(self) -> None:
         self.engines, self.link = connected()

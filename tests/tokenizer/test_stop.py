@@ -12,19 +12,19 @@ pieces = st.lists(st.text("abc", max_size=3), max_size=12)
 
 
 def run(stop: list[str], texts: list[str], *, include: bool = False, exempt: int = 0) -> tuple[str, str | None]:
-    """All that is released, and the hit; no stop string may end in the first `exempt` texts."""
+    """Returns the released text and the hit. No stop string may end in the first `exempt` texts."""
     matcher = StopMatcher(stop, include_in_output=include)
     text = "".join(matcher.push(piece, may_end=index >= exempt) for index, piece in enumerate(texts))
     return text + matcher.flush(), matcher.hit
 
 
 def oracle(stop: list[str], texts: list[str], *, include: bool = False, exempt: int = 0) -> tuple[str, str | None]:
-    """Looks at the whole text after each piece."""
-    deaf = len("".join(texts[:exempt]))
+    """Returns the same as `run`, from the whole text after each piece."""
+    num_exempt = len("".join(texts[:exempt]))
     for count in range(exempt, len(texts)):
         text = "".join(texts[: count + 1])
         places = range(len(text))
-        found = [(p, -len(s), s) for s in stop for p in places if text.startswith(s, p) and p + len(s) > deaf]
+        found = [(p, -len(s), s) for s in stop for p in places if text.startswith(s, p) and p + len(s) > num_exempt]
         if found:
             place, length, hit = min(found)
             return text[: place - length if include else place], hit
@@ -45,7 +45,7 @@ def test_no_stop_string_ends_where_none_may(stop: list[str], texts: list[str], i
 
 @many
 @given(stop=stops, texts=pieces)
-def test_just_what_may_begin_a_stop_string_is_held_back(stop: list[str], texts: list[str]) -> None:
+def test_only_the_start_of_a_stop_string_is_held_back(stop: list[str], texts: list[str]) -> None:
     matcher, out = StopMatcher(stop, include_in_output=False), ""
     for count, piece in enumerate(texts, start=1):
         out += matcher.push(piece)
@@ -60,7 +60,7 @@ def test_just_what_may_begin_a_stop_string_is_held_back(stop: list[str], texts: 
 
 @many
 @given(stop=stops, texts=pieces, after=pieces)
-def test_what_comes_after_a_hit_changes_nothing(stop: list[str], texts: list[str], after: list[str]) -> None:
+def test_text_after_a_hit_changes_nothing(stop: list[str], texts: list[str], after: list[str]) -> None:
     before = run(stop, texts)
     if before[1] is not None:
         assert run(stop, texts + after) == before
@@ -68,7 +68,7 @@ def test_what_comes_after_a_hit_changes_nothing(stop: list[str], texts: list[str
 
 @many
 @given(stop=stops, texts=pieces, after=pieces, include=st.booleans())
-def test_nothing_is_taken_back(stop: list[str], texts: list[str], after: list[str], include: bool) -> None:
+def test_released_text_never_changes(stop: list[str], texts: list[str], after: list[str], include: bool) -> None:
     matcher = StopMatcher(stop, include_in_output=include)
     out = "".join(map(matcher.push, texts))
     assert run(stop, texts + after, include=include)[0].startswith(out)

@@ -33,7 +33,7 @@ class Listener:
 
 
 class Played:
-    """A request whose engine the test plays; choices have the shim's handles given."""
+    """A request with an engine that the test plays. Handles of `choices` are the shim's."""
 
     def __init__(self, *choices: pb.Choice, engines: EngineClient | None = None, **fields: Any) -> None:
         if engines is None:

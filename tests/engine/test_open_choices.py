@@ -1,5 +1,6 @@
 """Each event of a step reaches the stream of its choice, and an ended choice leaves nothing behind."""
 
+import asyncio
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +17,11 @@ from services.engine.queue_limits import QueueLimits
 from services.engine.telemetry import start_timeline
 from services.rpc.columns import unpack_u32
 from services.rpc.generated import common_pb2 as pb
+from services.rpc.hello import make_hello
 from services.telemetry.logs import RateLimitedLog
 from services.telemetry.spans import now
 from tests.engine.parts import commands, make_loop, make_state
+from tests.held_lock import OpenCall, ends
 from tests.telemetry.fake_tracing import FakeTracing
 
 SECOND = 10**9
@@ -110,6 +113,23 @@ def test_a_newer_attempt_on_the_same_stream_gets_the_only_terminal_message(table
     assert [one.reason for one in table.mailboxes[0].take().step.terminals] == [pb.FINISH_REASON_LENGTH]
     assert table.choices.core_handle(table.mailboxes[0], 5) is None
     assert table.add(0, 5, attempt=1), "its attempt is released as well"
+
+
+async def test_the_start_lock_is_released_by_the_first_token_or_the_end(table: Table) -> None:
+    lock, caller = table.state.start_lock, make_hello("tokenizer")
+    for event in ("token", "end"):
+        core_handle, call = table.choices.new_handle(), OpenCall()
+        key = (caller.instance, caller.epoch, 1)
+        timeline = start_timeline(table.tracing, "parent")
+        table.choices.add(core_handle, OpenChoice(table.mailboxes[0], 1, key, 1, 7, 4, 4, timeline))
+        holding = asyncio.create_task(lock.hold(caller, call))  # type: ignore[arg-type]
+        async with asyncio.timeout(10):
+            await call.granted.wait()
+            assert lock.start_alone(caller, [1])
+            token, end = [NewTokens(core_handle, 0, [8], None)], [finished(core_handle)]
+            events = StepEvents(new_tokens=token) if event == "token" else StepEvents(finished=end)
+            table.choices.publish(events, None)
+            assert await ends(holding)
 
 
 def test_the_open_choices_of_a_stream(table: Table) -> None:

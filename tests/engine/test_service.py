@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
@@ -18,10 +19,12 @@ from services.engine import service
 from services.engine.replay import main as replay
 from services.engine.service import busy_loop_config
 from services.errors import Fatal
+from services.machine import authority
+from services.machine.listen import listen
 from services.options.declarations import EngineOptions
 from services.rpc.transport import open_channel
 from services.worker.engine_link import EngineGone, EngineLink
-from tests.e2e.harness import wait_for
+from tests.e2e.harness import PLAIN_HTTP, wait_for
 from tests.fakes import FakeWorker, make_facts
 
 FACTS = make_facts()
@@ -97,11 +100,20 @@ async def start(socket_dir: Path) -> AsyncIterator[Callable[..., Engine]]:
 async def test_the_engine_is_ready_while_it_has_a_worker(
     start: Callable[..., Engine], caplog: pytest.LogCaptureFixture
 ) -> None:
-    engine = start()
+    front = listen(None, 0)
+    health = f"http://{authority(*front.getsockname()[:2])}/health"
+    engine = start(metrics_fd=front.detach())
+
+    async def status() -> int:
+        return (await asyncio.to_thread(httpx.get, health, **PLAIN_HTTP)).status_code
+
     await engine.is_ready(False)
+    assert await status() == 503
     async with engine.worker():
         await engine.is_ready(True)
+        assert await status() == 200
     await engine.is_ready(False)
+    assert await status() == 503
     assert "worker lost: the worker is no longer connected; requests wait until a worker registers" in caplog.text
     async with engine.worker(make_facts(num_blocks=FACTS.num_blocks + 1)):
         await engine.is_ready(True)

@@ -20,6 +20,7 @@ from services.rpc.generated import engine_pb2
 from services.rpc.hello import make_hello
 from services.telemetry.logs import RateLimitedLog
 from tests.engine.parts import commands, make_loop, make_state
+from tests.held_lock import OpenCall, ends
 from tests.telemetry.fake_tracing import FakeTracing
 
 log = logging.getLogger(__name__)
@@ -180,18 +181,8 @@ def test_a_newer_attempt_aborts_the_older_one_and_an_older_one_is_dropped(
     assert "a newer attempt of its choice is running" in caplog.text
 
 
-class Context:
-    """Of a call that stays open."""
-
-    def __init__(self) -> None:
-        self.granted = asyncio.Event()
-
-    async def write(self, message: object) -> None:
-        self.granted.set()
-
-
 async def test_only_the_holder_of_the_start_lock_starts_a_suspect(engine: Engine) -> None:
-    stream, context = engine.stream(), Context()
+    stream, context = engine.stream(), OpenCall()
     stream.submit(pb.Choice(handle=1), alone=True)
     assert [request.strikes for request in commands(engine.loop)] == [0]
     holding = asyncio.create_task(engine.state.start_lock.hold(CALLER, context))  # type: ignore[arg-type]
@@ -200,4 +191,14 @@ async def test_only_the_holder_of_the_start_lock_starts_a_suspect(engine: Engine
         stream.submit(pb.Choice(handle=2), alone=True)
         assert [request.strikes for request in commands(engine.loop)] == [SUSPECT_AT]
         stream.abort(2)
-        await holding  # the abort ends the request, so the grant ends soon
+        assert await ends(holding), "the abort ends the request, so the grant ends"
+
+
+async def test_a_suspect_of_an_older_attempt_is_dropped_and_the_start_lock_released(engine: Engine) -> None:
+    older, newer, call = engine.stream(), engine.stream(), OpenCall()
+    newer.submit(pb.Choice(handle=1), attempt=2)
+    holding = asyncio.create_task(engine.state.start_lock.hold(CALLER, call))  # type: ignore[arg-type]
+    async with asyncio.timeout(10):
+        await call.granted.wait()
+        older.submit(pb.Choice(handle=1), attempt=1, alone=True)
+        assert await ends(holding)

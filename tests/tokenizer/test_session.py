@@ -23,6 +23,7 @@ from services.tokenizer.render import ChatTemplate
 from services.tokenizer.session import Session, TokenizerState
 from services.tokenizer.telemetry import TokenizerTelemetry
 from services.tokenizer.vocabulary import Vocabulary
+from tests.held_lock import OpenCall, ends
 from tests.telemetry.fake_tracing import FakeTracing
 from tests.tokenizer.parts import connected, ids_of
 
@@ -225,18 +226,8 @@ async def test_a_newer_attempt_aborts_the_older_one_and_an_older_one_is_dropped(
     assert "a newer attempt of its choice is running" in caplog.text
 
 
-class Context:
-    """Of a call that stays open."""
-
-    def __init__(self) -> None:
-        self.granted = asyncio.Event()
-
-    async def write(self, message: object) -> None:
-        self.granted.set()
-
-
 async def test_a_suspects_first_token_ends_the_grant_of_the_start_lock() -> None:
-    tokenizer, context = Tokenizer(), Context()
+    tokenizer, context = Tokenizer(), OpenCall()
     stream = tokenizer.stream()
     holding = asyncio.create_task(tokenizer.state.start_lock.hold(CALLER, context))  # type: ignore[arg-type]
     async with asyncio.timeout(10):
@@ -246,7 +237,7 @@ async def test_a_suspects_first_token_ends_the_grant_of_the_start_lock() -> None
         (request,) = set(stream.session._requests.values())
         assert request._alone
         request._listener.started(501)
-        await holding
+        assert await ends(holding)
 
 
 async def test_a_submit_alone_without_the_start_lock_is_an_ordinary_one() -> None:

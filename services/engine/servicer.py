@@ -87,7 +87,7 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
         return self._stats
 
     async def HoldStartLock(self, request: pb.Hello, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        """Grants the start lock at once: the scheduler runs a suspect alone, whatever else is running."""
+        """Grants the start lock at once: the scheduler pauses running requests while a suspect runs."""
         await self.callee.start_lock.hold(request, context)
 
     async def ResetPrefixCache(self, request: Any, context: Any) -> pb.ResetPrefixCacheResponse:

@@ -1,6 +1,6 @@
 """One tokenizer's stream: its submits become requests of the core, its aborts end them.
 
-Every limit is checked here again, whatever the shim and the tokenizer have checked. A refused submit gets one terminal
+Every limit is checked here, even if the shim and the tokenizer check it as well. A refused submit gets one terminal
 message per choice; the stream goes on.
 """
 

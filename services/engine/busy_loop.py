@@ -1,7 +1,13 @@
-"""The loop that keeps the accelerator busy: commands in, schedule, send, receive, update, events out. No asyncio here.
+"""The engine's core loop. It runs in a thread of its own, without asyncio, and alone uses the scheduler.
 
-It runs in a thread of its own and owns the scheduler: nobody else touches it. What it has to tell goes to one callback.
-Under asynchronous scheduling the next plan is with the worker before the result of the last one is back.
+One iteration (`BusyLoop._step`):
+1. Apply the commands that other threads have queued: add, abort, reset the prefix cache.
+2. Call `schedule()`, and send the plan, if there is one, to the worker.
+3. If enough steps are in flight, or there is no plan, wait for the oldest result.
+4. Call `update()` with that result, and pass the events to the callbacks.
+With no plan and no step in flight, it waits for a command instead of 3 and 4.
+
+With asynchronous scheduling two steps are in flight: the worker has plan N+1 before result N is back.
 """
 
 import threading
@@ -23,38 +29,38 @@ from engine_core.worker_messages import ModelFacts, Register
 from services.engine.worker_link import WorkerGone, WorkerLink
 from services.telemetry.spans import now
 
-GRACE_SECONDS = 2.0  # beyond its deadline, in which a worker that hangs ends by itself
+GRACE_SECONDS = 2.0  # after a step's deadline, in which the worker's own watchdog can end it
 
 
 @dataclass(frozen=True)
 class BusyLoopConfig:
-    """How this engine schedules."""
+    """The options of the engine that concern steps."""
 
-    limits: SchedulerConfig
+    scheduler: SchedulerConfig
     prefix_caching: bool
-    steps_in_flight: int  # 2: the next plan is made while the last one runs; 1: the plain loop
-    step_timeout: float  # seconds that every step may take; long ones get more
+    steps_in_flight: int  # 2: asynchronous scheduling; 1: the next plan is made after the last result
+    step_timeout: float  # seconds; a step with much work has a later deadline
 
 
 @dataclass(frozen=True)
 class ResetPrefixCache:
-    """A command; `done` is called from the loop's thread."""
+    """A command. `done` is called from the loop's thread once the prefix cache is empty."""
 
     done: Callable[[], None]
 
 
 @dataclass(frozen=True)
 class StepTimes:
-    """When a step was planned, and when its result was there, in nanoseconds since the epoch; and what it computed."""
+    """Of one step; times in nanoseconds since the epoch."""
 
-    planned: int
-    done: int
-    num_tokens: int
+    planned: int  # before `schedule()`
+    done: int  # its result has arrived
+    num_tokens: int  # computed, prompt tokens included
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A plan without its result."""
+    """A step in flight: its plan is sent, its result is not back."""
 
     plan: StepPlan
     planned: int  # nanoseconds since the epoch
@@ -64,37 +70,33 @@ class _Step:
 
 @dataclass(frozen=True)
 class Callbacks:
-    """Called from the loop's thread; each only hands over to another thread."""
+    """Functions that the loop's thread calls. They must return at once: each passes its arguments to another thread."""
 
-    registered: Callable[[ModelFacts], None]
-    lost: Callable[[str], None]  # the worker is gone; `registered` follows once there is another one
-    published: Callable[[StepEvents, SchedulerStats, StepTimes | None], None]
-    failed: Callable[[Exception], None]
+    registered: Callable[[ModelFacts], None]  # a worker is ready
+    lost: Callable[[str], None]  # the worker is gone, and why; `registered` is called again with the next one
+    published: Callable[[StepEvents, SchedulerStats, StepTimes | None], None]  # after each step or batch of commands
+    failed: Callable[[Exception], None]  # the loop has ended with this error
 
 
 class BusyLoop:
-    def __init__(
-        self,
-        link: WorkerLink,
-        config: BusyLoopConfig,
-        callbacks: Callbacks,
-        recorder: FlightRecorder | None = None,
-    ) -> None:
-        """It closes the link at its end."""
+    def __init__(self, link: WorkerLink, config: BusyLoopConfig, recorder: FlightRecorder | None = None) -> None:
+        """The loop closes the link when it ends. With a recorder, everything that the scheduler takes is recorded."""
         self._config = config
-        self._callbacks = callbacks
         self._recorder = recorder
-        self._in_flight: deque[_Step] = deque()
-        self._idle = True  # no request could run when the last plan was asked for
-        self._began = 0.0  # when the worker began the oldest of them, on the monotonic clock
+        self._in_flight: deque[_Step] = deque()  # oldest first
+        self._idle = True  # the last `schedule()` returned no plan, and no step was in flight
+        self._began = 0.0  # when the worker began the oldest step in flight, on the monotonic clock
         self._deadlines = StepDeadlines(config.step_timeout)
-        self._check: ResultCheck | None = None  # once there is a worker
+        self._check: ResultCheck | None = None  # None until a worker registers
         self._link = link
         self._commands: deque[Request | int | ResetPrefixCache] = deque()  # an int is a handle to abort
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="busy-loop", daemon=True)
+        self._callbacks: Callbacks  # set by `start`
 
-    def start(self) -> None:
+    def start(self, callbacks: Callbacks) -> None:
+        """Starts the thread. Commands may be queued before."""
+        self._callbacks = callbacks
         self._thread.start()
 
     def add(self, request: Request) -> None:
@@ -110,12 +112,13 @@ class BusyLoop:
         self._link.wake()
 
     def stop(self) -> None:
-        """Returns once the thread has ended; a step in flight is not waited for."""
+        """Ends the thread, and returns once it has ended. Results of steps in flight are not awaited."""
         self._stopping = True
         self._link.wake()
         self._thread.join()
 
     def _run(self) -> None:
+        """Serves one worker after another, until `stop` or an error."""
         scheduler: Scheduler | None = None
         try:
             while not self._stopping:
@@ -124,7 +127,7 @@ class BusyLoop:
                     while not self._stopping and scheduler is not None:
                         self._step(scheduler)
                 except WorkerGone as gone:
-                    self._callbacks.lost(self._overrun() or str(gone))
+                    self._callbacks.lost(self._overrun() or str(gone))  # a worker that hangs is ended by its watchdog
                     self._in_flight.clear()
         except Exception as error:
             self._callbacks.failed(error)
@@ -132,7 +135,7 @@ class BusyLoop:
             self._link.close()
 
     def _step(self, scheduler: Scheduler) -> None:
-        """Sends a plan; takes a result where one has to come first. Without work, waits for a command."""
+        """Runs one iteration. With nothing to compute and no step in flight, waits for a command instead."""
         self._apply_commands(scheduler)
         planned = now()
         plan = scheduler.schedule()
@@ -143,9 +146,10 @@ class BusyLoop:
         if len(self._in_flight) >= self._config.steps_in_flight or (self._in_flight and plan is None):
             self._take_result(scheduler)
         elif plan is None and self._link.poll_result() is not None:
-            raise WorkerGone("the worker sent a result that nobody asked for")
+            raise WorkerGone("the worker sent a result while no step was in flight")
 
     def _send(self, plan: StepPlan, planned: int, rows: SampledRows) -> None:
+        """Sets the plan's deadline, and sends it to the worker."""
         work = work_of(plan)
         plan.deadline_ms = int(1000 * self._deadlines.deadline(work))
         self._link.send(plan)
@@ -154,7 +158,10 @@ class BusyLoop:
         self._in_flight.append(_Step(plan, planned, work, rows))
 
     def _take_result(self, scheduler: Scheduler) -> None:
-        """The oldest one's; a worker runs its plans in order."""
+        """Waits for the result of the oldest step, updates the scheduler with it, and publishes the events.
+
+        Raises WorkerGone when the step overruns its deadline. The worker runs its plans in the order sent.
+        """
         step = self._in_flight[0]
         while not self._stopping:
             result = self._link.poll_result()
@@ -166,11 +173,11 @@ class BusyLoop:
                 self._callbacks.published(scheduler.update(result), scheduler.stats(), times)
                 return
             if overrun := self._overrun(GRACE_SECONDS):
-                self._link.give_up()
+                self._link.drop_worker()
                 raise WorkerGone(overrun)
 
     def _check_result(self, result: StepResult, step: _Step) -> None:
-        """Raises WorkerGone for a malformed one."""
+        """Raises WorkerGone when the result does not fit the plan."""
         assert self._check is not None
         try:
             self._check(result, step.rows)
@@ -178,24 +185,25 @@ class BusyLoop:
             self._link.refuse(str(bad))
 
     def _measure(self, step: _Step) -> None:
-        """The worker is done with it, and begins the next one."""
+        """Records how long the step ran; from now on the worker's time counts for the next one."""
         done = time.monotonic()
         self._deadlines.measured(step.work, done - self._began)
         self._began = done
 
     def _overrun(self, grace: float = 0.0) -> str:
-        """What is to be said of the oldest step once it has had its time, and `grace` seconds; before, nothing."""
+        """Returns an error message if the oldest step runs longer than its deadline and `grace` seconds, else ""."""
         if not self._in_flight:
             return ""
         step, seconds = self._in_flight[0], time.monotonic() - self._began
         if seconds < step.plan.deadline_ms / 1000 + grace:
             return ""
         return (
-            f"the worker hangs: step {step.plan.step_id} ({step.work.tokens} tokens) took {seconds:.1f} s, where"
-            f" {step.plan.deadline_ms / 1000:.1f} s is its deadline"
+            f"the worker hangs: step {step.plan.step_id} ({step.work.tokens} tokens) has run for {seconds:.1f} s,"
+            f" and its deadline is {step.plan.deadline_ms / 1000:.1f} s"
         )
 
     def _apply_commands(self, scheduler: Scheduler) -> None:
+        """Applies the queued commands in order, and publishes the requests that end by them."""
         if not self._commands:
             return
         events = StepEvents()
@@ -215,7 +223,11 @@ class BusyLoop:
         self._callbacks.published(events, scheduler.stats(), None)
 
     def _wait_for_worker(self, scheduler: Scheduler | None) -> Scheduler | None:
-        """The scheduler, once there is a worker for it. Requests come and go meanwhile. None: this process stops."""
+        """Waits until a worker registers; returns its scheduler, or None when the process stops.
+
+        After the first worker, the scheduler is kept and restarted: its requests wait, and are computed again. Commands
+        are applied meanwhile.
+        """
         registration: Register | None = None
         while registration is None:
             if self._stopping:
@@ -243,5 +255,5 @@ class BusyLoop:
 
     def _new_scheduler(self, kv: KVCacheManager, builder: PlanBuilder) -> Scheduler:
         if self._recorder is None:
-            return Scheduler(kv, builder, self._config.limits)
-        return RecordedScheduler(kv, builder, self._config.limits, self._recorder)
+            return Scheduler(kv, builder, self._config.scheduler)
+        return RecordedScheduler(kv, builder, self._config.scheduler, self._recorder)

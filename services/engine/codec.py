@@ -1,22 +1,19 @@
-"""Between the messages of the gRPC edge and the types of the engine core."""
+"""Converts between the gRPC messages of the engine's edge and the types of the engine core."""
 
-from dataclasses import dataclass
-
-from engine_core.events import Finished, Logprobs, NewTokens, SchedulerStats
+from engine_core.events import Finished, SchedulerStats
 from engine_core.request import Stop
 from engine_core.request_check import MAX_STOP_TOKEN_IDS, NewChoice
 from engine_core.step_plan import SamplingParams
 from engine_core.worker_messages import ModelFacts, SamplingDefaults
-from services.rpc.columns import ITEM_BYTES, pack_f32, pack_u32, unpack_u32
+from services.rpc.columns import unpack_u32
 from services.rpc.errors import TandemError
 from services.rpc.finish_reasons import REASON_BY_NAME
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2
-from services.rpc.mailbox import MERGED_TOKENS, Mailbox, num_fitting
 
 
 def sampling_params(sampling: pb.SamplingParams, facts: ModelFacts, num_prompt_tokens: int) -> SamplingParams:
-    """Fills in what the request left out: the model's defaults, then OpenAI's."""
+    """Returns the request's sampling parameters. A field left out gets the model's default, else OpenAI's."""
     defaults: SamplingDefaults = facts.sampling_defaults
 
     def pick(name: str, default: float) -> float:
@@ -41,7 +38,10 @@ def sampling_params(sampling: pb.SamplingParams, facts: ModelFacts, num_prompt_t
 
 
 def new_choices(submit: engine_pb2.Submit, facts: ModelFacts, handles: list[int], seed: int) -> list[NewChoice]:
-    """One NewChoice per choice of the submit, under the core's handles. Raises ValueError for a broken column."""
+    """Returns one NewChoice per choice of the submit. `handles` are the core's, in the order of the choices.
+
+    Raises ValueError for a malformed column of token ids.
+    """
     prompt = unpack_u32(submit.prompt_token_ids)
     sampling = sampling_params(submit.sampling, facts, len(prompt))
     return [
@@ -61,6 +61,7 @@ def new_choices(submit: engine_pb2.Submit, facts: ModelFacts, handles: list[int]
 
 
 def engine_facts(facts: ModelFacts, max_num_seqs: int, max_n: int, max_num_queued_reqs: int) -> pb.EngineFacts:
+    """Returns what the engine's hello says of its model and limits. `max_n` is the largest n of a request."""
     return pb.EngineFacts(
         served_model_names=facts.served_model_names,
         max_model_len=facts.max_model_len,
@@ -85,7 +86,7 @@ def engine_stats(stats: SchedulerStats) -> engine_pb2.EngineStats:
 
 
 def terminal(handle: int, finished: Finished, facts: ModelFacts) -> engine_pb2.Terminal:
-    """`handle` is the caller's."""
+    """Returns the terminal message of a choice; `handle` is the tokenizer's."""
     stop = finished.stop
     return engine_pb2.Terminal(
         handle=handle,
@@ -102,88 +103,3 @@ def terminal(handle: int, finished: Finished, facts: ModelFacts) -> engine_pb2.T
 
 def _error(stop: Stop) -> pb.Error | None:
     return TandemError("INTERNAL", stop.message).to_proto() if stop.reason == "error" else None
-
-
-NO_LOGPROBS = Logprobs(0, [], [])
-
-
-@dataclass(slots=True)
-class _PendingRow:
-    handle: int
-    start_index: int
-    token_ids: list[int]
-    width: int
-    logprob_ids: list[int]
-    logprobs: list[float]
-
-    def num_bytes(self) -> int:
-        return ITEM_BYTES * (len(self.token_ids) + 2 * len(self.logprobs))
-
-
-class StepMailbox(Mailbox[engine_pb2.EngineUp]):
-    """Upwards to one caller: what steps brought to its choices. Tokens of one choice merge until they are written."""
-
-    def __init__(self, epoch: int) -> None:
-        super().__init__()
-        self._epoch = epoch
-        self._accepted: list[engine_pb2.Accepted] = []
-        self._rows: dict[tuple[int, int], _PendingRow] = {}  # by handle and span of tokens
-        self._terminals: list[engine_pb2.Terminal] = []
-        self._stats = engine_pb2.EngineStats()
-
-    def put_accepted(self, accepted: engine_pb2.Accepted) -> None:
-        self._accepted.append(accepted)
-        self._wake.set()
-
-    def put_tokens(self, handle: int, tokens: NewTokens) -> None:
-        logprobs = tokens.logprobs or NO_LOGPROBS
-        key = (handle, tokens.start_index // MERGED_TOKENS)
-        row = self._rows.get(key)
-        if row is None:
-            self._rows[key] = _PendingRow(
-                handle,
-                tokens.start_index,
-                list(tokens.token_ids),
-                logprobs.width,
-                list(logprobs.token_ids),
-                list(logprobs.values),
-            )
-        else:
-            row.token_ids += tokens.token_ids
-            row.logprob_ids += logprobs.token_ids
-            row.logprobs += logprobs.values
-        self._wake.set()
-
-    def put_terminal(self, terminal: engine_pb2.Terminal) -> None:
-        self._terminals.append(terminal)
-        self._wake.set()
-
-    def put_stats(self, stats: engine_pb2.EngineStats) -> None:
-        """Travels with the next message; not worth one of its own."""
-        self._stats = stats
-
-    def take(self) -> engine_pb2.EngineUp:
-        count = num_fitting(row.num_bytes() for row in self._rows.values())
-        rows = list(self._rows.values())[:count]
-        self._rows = dict(list(self._rows.items())[count:])
-        accepted, self._accepted = self._accepted, []
-        terminals: list[engine_pb2.Terminal] = []
-        if self._rows:
-            self._wake.set()
-        else:  # the last of a choice: behind all its tokens
-            terminals, self._terminals = self._terminals, []
-        batch = engine_pb2.StepBatch(
-            epoch=self._epoch,
-            step_id=self._stats.num_steps,
-            accepted=accepted,
-            handles=pack_u32(row.handle for row in rows),
-            start_indices=pack_u32(row.start_index for row in rows),
-            counts=pack_u32(len(row.token_ids) for row in rows),
-            logprob_widths=pack_u32(row.width for row in rows),
-            token_ids=pack_u32(token_id for row in rows for token_id in row.token_ids),
-            logprob_token_ids=pack_u32(token_id for row in rows for token_id in row.logprob_ids),
-            logprobs=pack_f32(value for row in rows for value in row.logprobs),
-            terminals=terminals,
-            stats=self._stats,
-        )
-        return engine_pb2.EngineUp(step=batch)

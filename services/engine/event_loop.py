@@ -1,4 +1,4 @@
-"""The way from the busy loop's thread to the event loop, which may be closed by then."""
+"""Calls from another thread into the event loop."""
 
 import asyncio
 from collections.abc import Callable
@@ -6,6 +6,6 @@ from typing import Any
 
 
 def call_in_event_loop(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *args: Any) -> None:
-    """Calls it there, soon; nothing once the loop is closed: this process ends."""
+    """Schedules `function(*args)` on the loop, from any thread. Does nothing once the loop is closed."""
     if not loop.is_closed():
         loop.call_soon_threadsafe(function, *args)

@@ -1,4 +1,4 @@
-"""What an engine tells Prometheus: its state after every step, and how long each choice waited and ran.
+"""The engine's Prometheus metrics: its state after every step, and the times and counts of each choice.
 
 Names, labels and buckets are vLLM's, so that its dashboards and autoscalers work as they are
 (https://docs.vllm.ai/en/latest/usage/metrics/).
@@ -15,30 +15,30 @@ TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 LABELS = ("model_name", "engine")
 REJECTIONS = ("max_num_queued_reqs", "max_num_queued_tokens")
 GAUGES = {
-    "num_requests_running": "Requests that run now.",
-    "num_requests_waiting": "Requests that wait for their turn.",
-    "kv_cache_usage_perc": "Share of the KV cache in use; 1 is all of it.",
+    "num_requests_running": "Requests in the running batch.",
+    "num_requests_waiting": "Requests waiting to be scheduled.",
+    "kv_cache_usage_perc": "Fraction of the KV cache in use, 0 to 1.",
 }
 COUNTERS = {
     "prefix_cache_queries": "Tokens looked up in the prefix cache.",
     "prefix_cache_hits": "Tokens found in the prefix cache.",
-    "num_preemptions": "Requests that gave their blocks back and started over.",
+    "num_preemptions": "Preemptions of requests: blocks freed, to be computed again.",
 }
 HISTOGRAMS: dict[str, tuple[str, tuple[float, ...]]] = {
-    "request_queue_time_seconds": ("From arrival to the first step.", SECONDS),
-    "request_prefill_time_seconds": ("From the first step to the first token.", SECONDS),
-    "request_decode_time_seconds": ("From the first token to the end.", SECONDS),
-    "request_inference_time_seconds": ("From the first step to the end.", SECONDS),
+    "request_queue_time_seconds": ("Seconds from arrival to the first step.", SECONDS),
+    "request_prefill_time_seconds": ("Seconds from the first step to the first token.", SECONDS),
+    "request_decode_time_seconds": ("Seconds from the first token to the end.", SECONDS),
+    "request_inference_time_seconds": ("Seconds from the first step to the end.", SECONDS),
     "request_num_preemptions": ("Preemptions of a request.", (0, 1, 2, 4, 8)),
-    "request_prefill_kv_computed_tokens": ("Prompt tokens computed, not found in the prefix cache.", TOKENS),
+    "request_prefill_kv_computed_tokens": ("Prompt tokens of a request that were not in the prefix cache.", TOKENS),
     "iteration_tokens_total": ("Tokens computed in a step.", TOKENS),
 }
 
 
 class EngineMetrics:
-    """The series of one model, all there from the start, at 0: an absent one cannot be told from a broken scrape.
+    """The series of one model. All exist from the start, at 0, so that a missing one means a broken scrape.
 
-    Only the event loop's thread calls it.
+    Used by the event loop's thread alone.
     """
 
     def __init__(self, registry: CollectorRegistry, prefix_caching: bool, facts: ModelFacts) -> None:
@@ -61,7 +61,7 @@ class EngineMetrics:
         self._waiting_for_capacity = waiting.labels(*labels, "capacity")
         rejections = Counter(
             "vllm:admission_rejections",
-            "Submits refused, by the limit reached.",
+            "Requests refused because a queue limit was reached.",
             (*LABELS, "reason"),
             registry=registry,
         )
@@ -74,8 +74,8 @@ class EngineMetrics:
         ).labels(facts.block_size, facts.num_blocks, prefix_caching, ENGINE).set(1)
         self._last: SchedulerStats | None = None
 
-    def state(self, stats: SchedulerStats) -> None:
-        """After every step, and whenever requests came or went between steps."""
+    def record_state(self, stats: SchedulerStats) -> None:
+        """Sets the gauges, and adds what the counters of `stats` have grown since the last call."""
         self._gauges["num_requests_running"].set(stats.num_running)
         self._gauges["num_requests_waiting"].set(stats.num_waiting)
         self._waiting_for_capacity.set(stats.num_waiting)
@@ -86,16 +86,16 @@ class EngineMetrics:
         for name, counter in self._counters.items():
             counter.inc(getattr(stats, name) - getattr(last, name))
 
-    def step(self, num_tokens: int) -> None:
-        """A step has computed so many tokens."""
+    def record_step(self, num_tokens: int) -> None:
+        """Records one step. `num_tokens` were computed, prompt tokens included."""
         self._histograms["iteration_tokens_total"].observe(num_tokens)
 
-    def rejected(self, reason: str) -> None:
-        """A submit was refused; `reason` is the option whose limit was reached."""
+    def record_rejection(self, reason: str) -> None:
+        """Counts a refused submit. `reason` names the option of the limit that was reached, one of REJECTIONS."""
         self._rejections[reason].inc()
 
-    def ended(self, times: dict[str, float], num_preemptions: int, num_computed_prompt_tokens: int) -> None:
-        """One choice is over. `times` in seconds, without the stages that it did not reach."""
+    def record_end(self, times: dict[str, float], num_preemptions: int, num_computed_prompt_tokens: int) -> None:
+        """Records one ended choice. `times` in seconds, by metric, without the stages that it did not reach."""
         for name, seconds in times.items():
             self._histograms[name].observe(seconds)
         if "request_prefill_time_seconds" in times:

@@ -1,7 +1,7 @@
-"""How much an engine takes before it refuses more, and when who was refused may come again.
+"""The engine's queue limits: refuses new requests beyond them, with the seconds after which to try again.
 
-Everything is counted at the moment in which it is handed to the busy loop: what the scheduler reports comes a step
-later, and a burst would pass by it. What is resumed counts as well, but is never refused.
+A request counts from the moment in which it is passed to the busy loop. The scheduler's own counts come a step later,
+so a burst of requests would exceed the limits. Resumed requests count, but are never refused.
 """
 
 import math
@@ -11,12 +11,12 @@ from collections.abc import Callable
 
 from services.rpc.errors import TandemError
 
-RECENT, RECENT_SECONDS = 256, 60.0  # the pace at which room becomes free is that of so many, and so long
-MAX_RETRY_SECONDS = 60
+RECENT, RECENT_SECONDS = 256, 60.0  # the release rate is measured over so many releases, and so many seconds, at most
+MAX_RETRY_SECONDS = 60  # the largest Retry-After
 
 
 class QueueFull(TandemError):
-    """`option` is the limit that was reached."""
+    """Status RESOURCE_EXHAUSTED. `option` is the limit that was reached."""
 
     def __init__(self, option: str, message: str, retry_after: int) -> None:
         super().__init__("RESOURCE_EXHAUSTED", message, retryable=True, retry_after=retry_after)
@@ -24,20 +24,20 @@ class QueueFull(TandemError):
 
 
 class QueueLimit:
-    """One limit. `text` says what `held` counts."""
+    """One limit. `text` says what it counts, as in "{held} {text}"."""
 
     def __init__(self, option: str, limit: int, text: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self.limit = limit  # 0: none
-        self.held = 0
+        self.limit = limit  # 0: unlimited
+        self.held = 0  # counted now
         self._option = option
         self._text = text
         self._clock = clock
-        self._released: deque[tuple[float, int]] = deque(maxlen=RECENT)  # when, and how much
+        self._released: deque[tuple[float, int]] = deque(maxlen=RECENT)  # time and amount
 
     def check(self, amount: int) -> None:
-        """Raises QueueFull where so much more does not fit. Who holds nothing takes everything, or it never could."""
+        """Raises QueueFull if `amount` more would exceed the limit. An empty queue accepts any amount."""
         if self.limit and self.held and self.held + amount > self.limit:
-            message = f"{self.held} {self._text}, and {amount} more would pass {self._option}, {self.limit}"
+            message = f"{self.held} {self._text}: {amount} more would exceed {self._option} ({self.limit})"
             raise QueueFull(self._option, message, self._retry_after(amount))
 
     def hold(self, amount: int) -> None:
@@ -48,28 +48,30 @@ class QueueLimit:
         self._released.append((self._clock(), amount))
 
     def _retry_after(self, amount: int) -> int:
-        """Whole seconds until so much will be free, at the pace of late; 1 where nothing became free of late."""
+        """Returns the whole seconds until `amount` is released at the recent rate; 1 without a recent release."""
         now = self._clock()
         while self._released and self._released[0][0] < now - RECENT_SECONDS:
             self._released.popleft()
-        free = sum(amount for _, amount in self._released)
-        seconds = amount * (now - self._released[0][0]) / free if free else 1.0
+        released = sum(amount for _, amount in self._released)
+        seconds = amount * (now - self._released[0][0]) / released if released else 1.0
         return min(max(1, math.ceil(seconds)), MAX_RETRY_SECONDS)
 
 
 class QueueLimits:
-    """All limits of one engine. Each choice is a request of its own."""
+    """The limits of one engine. Each choice counts as one request."""
 
     def __init__(self, max_num_queued_reqs: int, max_num_queued_tokens: int) -> None:
-        self.reqs = QueueLimit("max_num_queued_reqs", max_num_queued_reqs, "requests run or wait")
-        self.tokens = QueueLimit("max_num_queued_tokens", max_num_queued_tokens, "prompt tokens wait for their answer")
+        self.reqs = QueueLimit("max_num_queued_reqs", max_num_queued_reqs, "requests are running or waiting")
+        self.tokens = QueueLimit(
+            "max_num_queued_tokens", max_num_queued_tokens, "prompt tokens are waiting or in prefill"
+        )
 
     def check(self, num_tokens: list[int]) -> None:
-        """`num_tokens` of each request. Raises QueueFull when one limit does not admit them all."""
+        """Raises QueueFull unless all requests fit. `num_tokens` has one entry per request: its known tokens."""
         self.reqs.check(len(num_tokens))
         self.tokens.check(sum(num_tokens))
 
     def hold(self, num_tokens: int) -> None:
-        """One request has been handed over."""
+        """Counts one request with so many known tokens."""
         self.reqs.hold(1)
         self.tokens.hold(num_tokens)

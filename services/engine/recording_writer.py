@@ -1,7 +1,7 @@
-"""Writes the flight recorder's content to a file: when the engine breaks, or somebody asks with SIGUSR1.
+"""Writes the flight recorder's recording to a file: after an error in the busy loop, or on SIGUSR1.
 
-The file holds the token ids of prompts and answers. So nothing is recorded unless a directory is named, and what is
-written is for this user only.
+The file holds the token ids of prompts and answers. So nothing is recorded unless --flight-recorder-dir is given, and
+only the user that runs the engine can read the file.
 """
 
 import itertools
@@ -20,7 +20,7 @@ OPTION = "--flight-recorder-dir"
 
 class RecordingWriter:
     def __init__(self, folder: str | None) -> None:
-        """Raises Fatal when the directory cannot be written to."""
+        """Creates the directory. Raises Fatal if it cannot be created or written to. None: nothing is recorded."""
         self.recorder = FlightRecorder() if folder is not None else None
         self._folder = Path(folder or ".").absolute()
         self._numbers = itertools.count(1)
@@ -28,18 +28,19 @@ class RecordingWriter:
             try:
                 self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             except OSError as error:
-                raise Fatal(f"{OPTION}: {self._folder} cannot be made: {error.strerror}") from error
+                raise Fatal(f"{OPTION}: cannot create {self._folder}: {error.strerror}") from error
             if not os.access(self._folder, os.W_OK | os.X_OK):
-                raise Fatal(f"{OPTION}: {self._folder} cannot be written to")
+                raise Fatal(f"{OPTION}: {self._folder} is not writable")
 
-    def asked(self) -> None:
+    def write_on_request(self) -> None:
+        """Writes the recording; without a directory, logs a warning."""
         if self.recorder is None:
             log.warning("nothing is recorded: see %s", OPTION)
         else:
             self._write(self.recorder)
 
-    def broken(self) -> None:
-        """Never raises: whoever calls has worse to tell."""
+    def write_on_failure(self) -> None:
+        """Writes the recording, if there is one. Raises nothing, so that the caller reports its own error."""
         if self.recorder is not None:
             self._write(self.recorder)
 
@@ -50,6 +51,6 @@ class RecordingWriter:
             path.touch(mode=0o600)
             path.write_bytes(content)
         except OSError as error:
-            log.error("%s cannot be written: %s", path, error.strerror)
+            log.error("cannot write the recording to %s: %s", path, error.strerror)
         else:
-            log.info("flight recorder written to %s: `tandem replay` goes through it again", path)
+            log.info("recording written to %s: replay it with `tandem replay`", path)

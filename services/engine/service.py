@@ -1,6 +1,6 @@
-"""The engine process: the servicer on an event loop, the busy loop in its thread, and what each tells the other.
+"""The engine process: the gRPC servicer on the event loop, the busy loop in its thread, and the calls between them.
 
-Starts them, follows the worker's coming and going, and ends both in order; knows nothing of requests.
+Starts and stops both, and sets the health service by the worker's state. Knows nothing of requests.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from services.telemetry.spans import Tracing
 from services.telemetry.tracing import set_up_tracing
 
 log = logging.getLogger(__name__)
-STEPS_IN_FLIGHT = 2
+STEPS_IN_FLIGHT = 2  # with asynchronous scheduling
 
 
 def main(options: EngineOptions) -> int:
@@ -40,74 +40,86 @@ def main(options: EngineOptions) -> int:
 
 
 async def serve(options: EngineOptions) -> None:
-    """Runs until cancelled. Raises Fatal when it cannot go on; a worker that dies is waited for."""
+    """Runs until cancelled. When the worker dies, waits for the next one. Raises Fatal after any other error."""
     secret = cluster_secret(options)
     limits = BatchLimits(PROTOCOL, options.max_num_seqs, options.max_num_batched_tokens)
+    recording = RecordingWriter(options.flight_recorder_dir)
     here = asyncio.get_running_loop()
-    failed: asyncio.Future[None] = here.create_future()
-    ready = asyncio.Event()
-    telling: set[asyncio.Task[None]] = set()  # the health service, of a worker that came or went
-
-    box = RecordingWriter(options.flight_recorder_dir)
-    here.add_signal_handler(signal.SIGUSR1, lambda: here.run_in_executor(None, box.asked))
-
-    def on_failed(error: Exception) -> None:
-        if not isinstance(error, Fatal):
-            log.error("the engine breaks", exc_info=error)
-            box.broken()
-        if not failed.done():
-            failed.set_exception(error if isinstance(error, Fatal) else Fatal(str(error)))
-
-    def on_registered(facts: ModelFacts) -> None:
-        try:
-            servicer.registered(facts)
-        except Fatal as error:
-            on_failed(error)
-            return
-        ready.set()
-        telling.add(asyncio.create_task(server.ready()))
-
-    def on_lost(reason: str) -> None:
-        log.warning("%s: requests wait for the next one", reason)
-        ready.clear()
-        telling.add(asyncio.create_task(server.not_ready()))
-
-    callbacks = Callbacks(
-        registered=lambda facts: call_in_event_loop(here, on_registered, facts),
-        published=lambda events, stats, times: call_in_event_loop(here, servicer.published, events, stats, times),
-        lost=lambda reason: call_in_event_loop(here, on_lost, reason),
-        failed=lambda error: call_in_event_loop(here, on_failed, error),
-    )
-    config = _config(options)
-    link = WorkerLink(options.worker, limits, secret)
-    loop = BusyLoop(link, config, callbacks, box.recorder)
+    here.add_signal_handler(signal.SIGUSR1, lambda: here.run_in_executor(None, recording.write_on_request))
+    config = busy_loop_config(options)
+    loop = BusyLoop(WorkerLink(options.worker, limits, secret), config, recording.recorder)
     registry = new_registry()
     tracing = set_up_tracing("engine", options.otlp_traces_endpoint)
     make_metrics = functools.partial(EngineMetrics, registry, options.enable_prefix_caching)
     queue = QueueLimits(
         options.max_num_queued_reqs or options.max_num_seqs + QUEUED_REQS, options.max_num_queued_tokens
     )
-    servicer = EngineServicer(loop, limits, queue, config.limits.by_priority, options.seed, make_metrics, tracing)
+    servicer = EngineServicer(loop, limits, queue, config.scheduler.by_priority, options.seed, make_metrics, tracing)
     server = RpcServer(options.listen, secret)
     engine_pb2_grpc.add_EngineServiceServicer_to_server(servicer, server.grpc)
-    with open_metrics_server(options, secret, registry, ready.is_set):
+    events = _BusyLoopEvents(servicer, server, recording)
+    with open_metrics_server(options, secret, registry, events.has_worker.is_set):
         await server.start()
-        loop.start()
+        loop.start(events.callbacks())
         try:
-            await failed
+            await events.failed
         finally:
             await to_the_end(_stop(server, loop, servicer, tracing))
 
 
-def _config(options: EngineOptions) -> BusyLoopConfig:
-    limits = SchedulerConfig(
+class _BusyLoopEvents:
+    """Handles the busy loop's callbacks, on the event loop."""
+
+    def __init__(self, servicer: EngineServicer, server: RpcServer, recording: RecordingWriter) -> None:
+        self._servicer = servicer
+        self._server = server
+        self._recording = recording
+        self._health_updates: set[asyncio.Task[None]] = set()  # the event loop itself holds only weak references
+        self.has_worker = asyncio.Event()
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # gets the loop's error
+
+    def callbacks(self) -> Callbacks:
+        """Returns functions that the busy loop's thread may call."""
+        call = functools.partial(call_in_event_loop, asyncio.get_running_loop())
+        return Callbacks(
+            registered=lambda facts: call(self._on_registered, facts),
+            lost=lambda reason: call(self._on_lost, reason),
+            published=lambda events, stats, times: call(self._servicer.published, events, stats, times),
+            failed=lambda error: call(self._on_failed, error),
+        )
+
+    def _on_registered(self, facts: ModelFacts) -> None:
+        try:
+            self._servicer.registered(facts)
+        except Fatal as error:
+            self._on_failed(error)
+            return
+        self.has_worker.set()
+        self._health_updates.add(asyncio.create_task(self._server.ready()))
+
+    def _on_lost(self, reason: str) -> None:
+        log.warning("worker lost: %s; requests wait until a worker registers", reason)
+        self.has_worker.clear()
+        self._health_updates.add(asyncio.create_task(self._server.not_ready()))
+
+    def _on_failed(self, error: Exception) -> None:
+        if not isinstance(error, Fatal):
+            log.error("the engine ends after an error in its busy loop", exc_info=error)
+            self._recording.write_on_failure()
+        if not self.failed.done():
+            self.failed.set_exception(error if isinstance(error, Fatal) else Fatal(str(error)))
+
+
+def busy_loop_config(options: EngineOptions) -> BusyLoopConfig:
+    """Returns the options that concern steps, as the busy loop takes them."""
+    scheduler = SchedulerConfig(
         options.max_num_seqs,
         options.max_num_batched_tokens,
         options.long_prefill_token_threshold,
         by_priority=options.scheduling_policy == "priority",
     )
     steps_in_flight = STEPS_IN_FLIGHT if options.async_scheduling else 1
-    return BusyLoopConfig(limits, options.enable_prefix_caching, steps_in_flight, options.step_timeout)
+    return BusyLoopConfig(scheduler, options.enable_prefix_caching, steps_in_flight, options.step_timeout)
 
 
 async def _stop(server: RpcServer, loop: BusyLoop, servicer: EngineServicer, tracing: Tracing) -> None:

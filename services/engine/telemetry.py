@@ -1,4 +1,4 @@
-"""When what happened to one choice in the engine; at its end it becomes metrics and spans."""
+"""The timeline of one choice in the engine; when the choice ends, it becomes metrics and spans."""
 
 from dataclasses import dataclass
 
@@ -10,21 +10,21 @@ NANO = 1e-9
 
 @dataclass(slots=True)
 class Timeline:
-    """Moments in nanoseconds since the epoch, 0 for what has not happened."""
+    """Times in nanoseconds since the epoch; 0 for a stage that was not reached."""
 
     span: Span = NO_SPAN
     arrived: int = 0
-    scheduled: int = 0  # the first step began
+    scheduled: int = 0  # its first step was planned
     first_token: int = 0
     ended: int = 0
 
-    def token(self, planned: int, done: int) -> None:
-        """A step brought tokens. One that was only a part of the prompt brings none, and is not told of."""
+    def record_tokens(self, planned: int, done: int) -> None:
+        """Records a step that produced tokens of this choice. The first one sets the time of the first token."""
         self.scheduled = self.scheduled or planned
         self.first_token = self.first_token or done
 
     def seconds(self) -> dict[str, float]:
-        """By the names of the metrics; only the stages that were reached and are over."""
+        """Returns the seconds of each stage that was reached, by the name of its metric. Call it after the end."""
         found = {}
         if self.scheduled:
             found["request_queue_time_seconds"] = (self.scheduled - self.arrived) * NANO
@@ -35,14 +35,14 @@ class Timeline:
         return found
 
 
-def begin(tracing: Tracing, traceparent: str) -> Timeline:
-    """The choice has arrived."""
+def start_timeline(tracing: Tracing, traceparent: str) -> Timeline:
+    """Starts the timeline and the span of a choice that arrives now."""
     arrived = now()
     return Timeline(tracing.start("engine.request", traceparent, at=arrived), arrived)
 
 
-def end(timeline: Timeline, tracing: Tracing, finished: Finished, ended: int) -> None:
-    """Writes the spans: the whole, and in it queue, prefill and decode as far as they came."""
+def end_timeline(timeline: Timeline, tracing: Tracing, finished: Finished, ended: int) -> None:
+    """Ends the choice's span. Its children are queue, prefill and decode, as far as they were reached."""
     timeline.ended = ended
     span = timeline.span
     if not span.traceparent:

@@ -1,6 +1,6 @@
 """The engine's end of the ZeroMQ socket to its worker. Synchronous, used by the busy loop's thread alone.
 
-Another thread may call `wake()`, which ends a wait. Messages of peers that are not the worker are dropped.
+Only `wake()` may be called from another thread; it ends a wait. Messages of peers that are not the worker are refused.
 """
 
 import contextlib
@@ -32,11 +32,11 @@ from services.telemetry.logs import RateLimitedLog
 from services.zeromq.socket_options import MAX_RESULT_BYTES, prepare
 
 log = logging.getLogger(__name__)
-PROBE_MS = 500  # so often an engine that waits asks whether its worker can still be reached
+PROBE_MS = 500  # interval at which a waiting engine pings its worker
 
 
 class WorkerGone(Exception):
-    """The worker ended; what it had computed is lost, and plans have to wait for the next one."""
+    """The worker is gone, and everything that it had computed. Plans wait until the next one registers."""
 
 
 class WorkerLink:
@@ -45,7 +45,7 @@ class WorkerLink:
         secret = check_address(endpoint, secret, ZEROMQ)
         self._limits = limits
         self._unknown_peers = RateLimitedLog(log, logging.WARNING)
-        self._peer: bytes | None = None  # routing id of the worker that said hello
+        self._peer: bytes | None = None  # routing id of the worker, from its hello on
         self._epoch: int | None = None
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
@@ -71,42 +71,44 @@ class WorkerLink:
         self._socket.bind(endpoint)
 
     def wake(self) -> None:
-        """Ends a wait of the other thread; may be called from any thread."""
-        with contextlib.suppress(OSError):  # full of wakes already, or closed
+        """Ends the busy loop's wait for a message. May be called from any thread."""
+        with contextlib.suppress(OSError):  # full of unread wakes, or closed
             self._wake_in.send(b"\0")
 
     def poll_registration(self) -> Register | None:
-        """Waits for the next message or wake; the registration, once it has come. Raises WorkerGone."""
+        """Waits for the next message or wake. Returns the registration if that was the message. Raises WorkerGone."""
         message = self._next_message()
         return message if isinstance(message, Register) else None
 
     def send(self, plan: StepPlan) -> None:
-        """Raises WorkerGone when the worker is no longer connected: ZeroMQ forgets the routing id of a
-        peer that closed, or whose heartbeat stopped."""
+        """Sends a plan. Raises WorkerGone when the worker is no longer connected.
+
+        ZeroMQ forgets the routing id of a peer that closed its socket or stopped sending heartbeats.
+        """
         assert self._peer is not None
         try:
             self._socket.send_multipart([self._peer, encode(Step(plan))], zmq.DONTWAIT)
         except zmq.ZMQError as error:
-            self.give_up()
-            raise WorkerGone("the worker is gone") from error
+            self.drop_worker()
+            raise WorkerGone("the worker is no longer connected") from error
 
     def poll_result(self) -> StepResult | None:
-        """Waits for the next message or wake; a step's result, if one came. One of a dead epoch is dropped."""
+        """Waits for the next message or wake. Returns a step's result if that was the message and of this epoch."""
         message = self._next_message()
         if isinstance(message, StepDone) and message.result.epoch == self._epoch:
             return message.result
         return None
 
-    def give_up(self) -> None:
-        """The worker may still be there, but nothing that it says counts any more."""
+    def drop_worker(self) -> None:
+        """Forgets the worker; if it still runs, its messages are refused, and another worker may say hello."""
         self._peer = self._epoch = None
 
-    def refuse(self, why: str) -> NoReturn:
-        """Gives up a worker that broke the protocol, and tells it why. Raises WorkerGone."""
+    def refuse(self, reason: str) -> NoReturn:
+        """Sends the reason to a worker that broke the protocol, and drops it. Raises WorkerGone."""
         assert self._peer is not None
-        self._answer(self._peer, Refused(why, for_now=True))
-        self.give_up()
-        raise WorkerGone(f"the worker breaks the protocol ({why})")
+        self._answer(self._peer, Refused(reason, for_now=True))
+        self.drop_worker()
+        raise WorkerGone(f"the worker breaks the protocol ({reason})")
 
     def close(self) -> None:
         self._socket.close(linger=0)
@@ -117,7 +119,7 @@ class WorkerLink:
         self._wake_out.close()
 
     def _next_message(self) -> WorkerMessage | None:
-        """Waits for a message or a wake; what the worker said, or None. A hello is answered here."""
+        """Waits for a message or a wake. Returns the worker's message, or None. Answers hellos itself."""
         if not self._wait():
             return None
         peer, *frames = self._socket.recv_multipart()
@@ -126,52 +128,55 @@ class WorkerLink:
         except BadMessage as bad:
             if peer == self._peer:
                 self.refuse(str(bad))
-            self._unknown_peers.log("dropped a message of an unknown peer on the worker socket: %s", bad)
+            self._unknown_peers.log("dropped a malformed message of an unknown peer on the worker socket: %s", bad)
             return None
         if isinstance(message, WorkerHello):
-            self._greet(peer, message)
+            self._answer_hello(peer, message)
             return None
         if peer == self._peer:
             return message
-        self._answer(peer, Refused("this engine has given up on it"))
+        self._answer(peer, Refused("this engine has dropped this worker"))
         return None
 
-    def _greet(self, peer: bytes, hello: WorkerHello) -> None:
-        lost = False
+    def _answer_hello(self, peer: bytes, hello: WorkerHello) -> None:
+        replaced = False
         if hello.protocol != PROTOCOL:
-            answer: EngineMessage = Refused(f"protocol {PROTOCOL} here (engine), {hello.protocol} there (worker)")
+            answer: EngineMessage = Refused(f"the engine has protocol {PROTOCOL}, the worker {hello.protocol}")
         elif self._epoch is not None and self._reaches_worker():
-            answer = Refused("this engine has its worker already", for_now=True)
+            answer = Refused("this engine already has a worker", for_now=True)
         else:
-            lost = self._epoch is not None
+            replaced = self._epoch is not None
             self._peer, self._epoch = peer, hello.epoch
             answer = self._limits
         self._answer(peer, answer)
-        if lost:
-            raise WorkerGone("the worker is gone, and another one is there")
+        if replaced:
+            raise WorkerGone("the worker is gone, and another one has connected")
 
     def _answer(self, peer: bytes, message: EngineMessage) -> None:
-        with contextlib.suppress(zmq.ZMQError):  # gone already
-            self._socket.send_multipart([peer, encode(message)], zmq.DONTWAIT)  # a full peer must not block the loop
+        with contextlib.suppress(zmq.ZMQError):  # the peer is gone
+            self._socket.send_multipart(
+                [peer, encode(message)], zmq.DONTWAIT
+            )  # a peer that does not read must not block the loop
 
     def _reaches_worker(self) -> bool:
+        """Pings the worker; returns whether it is still connected."""
         assert self._peer is not None
         try:
             self._socket.send_multipart([self._peer, encode(Ping())], zmq.DONTWAIT)
         except zmq.Again:
-            return True  # its queue is full of pings: it is there, but busy
+            return True  # its queue is full of pings: connected, but busy
         except zmq.ZMQError:
             return False
         return True
 
     def _wait(self) -> bool:
-        """True when a message is there, False after a wake. Raises WorkerGone."""
+        """Waits PROBE_MS at most. Returns True if a message has arrived, False otherwise. Raises WorkerGone."""
         ready = dict(self._poller.poll(PROBE_MS))
         if self._socket in ready:
             return True
         if not ready and self._peer is not None and not self._reaches_worker():
-            self.give_up()
-            raise WorkerGone("the worker is gone")
+            self.drop_worker()
+            raise WorkerGone("the worker is no longer connected")
         if self._wake_out.fileno() in ready:
             with contextlib.suppress(BlockingIOError):
                 self._wake_out.recv(4096)

@@ -1,7 +1,8 @@
-"""What one choice's tokens release as text: detokenizer, then stop strings, fed one token after the other.
+"""One choice's tokens to its text: each token passes the detokenizer, then the stop strings.
 
-A pure function of the tokens: no clock, no randomness, never a retraction. A resume replays the tokens that are there
-and drops what they release.
+Released text is final: it is sent to the client and never changes. Which text a token releases depends on the tokens so
+far alone, not on a clock or on how steps batch them. So a resume pushes the tokens that the client has, and drops the
+text that they release.
 """
 
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from services.tokenizer.stop import StopMatcher
 
 @dataclass(frozen=True)
 class OutputRules:
-    """From the request. `stop_token_ids` are all tokens that end the answer, end-of-text tokens included."""
+    """From the request. `stop_token_ids` include the model's end-of-text tokens, unless the request ignores those."""
 
     stop: list[str]
     include_stop_str_in_output: bool
@@ -25,14 +26,11 @@ class OutputRules:
 
 
 class Released(NamedTuple):
-    """`num_tokens` of the pushed tokens belong to the answer; fewer than were pushed only when a stop string was hit.
+    """What one `push` added to the choice."""
 
-    `offsets` are the characters of the answer's text before each of them.
-    """
-
-    num_tokens: int
-    content: str
-    offsets: list[int]
+    num_tokens: int  # of the pushed tokens, those up to a stop string
+    content: str  # text that can be sent to the client now
+    offsets: list[int]  # per token, where its text starts in the text of the choice, in characters
 
 
 class ChoiceOutput:
@@ -41,22 +39,22 @@ class ChoiceOutput:
         self._detokenizer = Detokenizer(tokenizer, prompt_token_ids, skip_special_tokens=rules.skip_special_tokens)
         self._matcher = StopMatcher(rules.stop, include_in_output=rules.include_stop_str_in_output)
         self.num_tokens = 0
-        self._num_characters = 0  # of the text so far, what is held back among them
+        self._num_characters = 0  # of the text so far, text held back included
 
     @property
     def stop_string(self) -> str | None:
-        """The stop string that ended the answer."""
+        """The stop string that ended the choice, or None."""
         return self._matcher.hit
 
     def push(self, token_ids: list[int]) -> Released:
-        """Takes tokens up to the one that completes a stop string."""
+        """Adds tokens, up to the one that completes a stop string; returns the text that they release."""
         content = ""
         offsets = []
         for token_id in token_ids:
             self.num_tokens += 1
-            cut = self._detokenizer.waits
-            text = "" if self._is_silent(token_id) else self._detokenizer.push(token_id)
-            offsets.append(self._num_characters + (self._belated(text, token_id) if cut else 0))
+            had_pending = self._detokenizer.has_pending
+            text = "" if self._is_hidden(token_id) else self._detokenizer.push(token_id)
+            offsets.append(self._num_characters + (self._num_earlier(text, token_id) if had_pending else 0))
             self._num_characters += len(text)
             content += self._matcher.push(text, may_end=self._may_end)
             if self._matcher.hit is not None:
@@ -64,19 +62,20 @@ class ChoiceOutput:
         return Released(len(offsets), content, offsets)
 
     def flush(self) -> str:
-        """The answer is over without a stop string: everything that was held back."""
+        """Returns the text still held back. Call it once, when the choice has ended without a stop string."""
         return self._matcher.push(self._detokenizer.flush(), may_end=self._may_end) + self._matcher.flush()
 
     @property
     def _may_end(self) -> bool:
+        """Whether min_tokens is exceeded."""
         return self.num_tokens > self._rules.min_tokens
 
-    def _is_silent(self, token_id: int) -> bool:
-        """The token that ends the answer."""
+    def _is_hidden(self, token_id: int) -> bool:
+        """Whether this token ends the choice, and is left out of its text."""
         ends = self._may_end and token_id in self._rules.stop_token_ids
         return ends and not self._rules.include_stop_str_in_output
 
-    def _belated(self, text: str, token_id: int) -> int:
-        """How many characters of the released text are those of tokens before this one, which never became whole."""
-        own = self._detokenizer.alone(token_id)
+    def _num_earlier(self, text: str, token_id: int) -> int:
+        """Returns how many characters at the start of `text` come from earlier tokens, of an incomplete character."""
+        own = self._detokenizer.text_of(token_id)
         return len(text) - len(own) if own and REPLACEMENT not in own and text.endswith(own) else 0

@@ -1,21 +1,20 @@
-"""Token ids to text, one at a time, never taking back a character.
+"""Incremental detokenization: one token id at a time to text that never changes afterwards ("released" text).
 
-A character cut between two tokens waits for its rest. The text so far is a pure function of the ids so far, so that a
-resumed answer goes on exactly where it was.
-
-Only a window of tokens is decoded: those that were released last, then those that wait. It is not `DecodeStream` of
-tokenizers, which raises where a byte-fallback decoder changes its mind about earlier bytes, and releases the prompt
-where that ends within a character.
+A character may be split over several tokens: these are pending until the character is complete. A token's text may
+depend on the tokens before it (byte-fallback decoders, leading spaces), but decoding all of them each time would cost
+O(n^2). So each push decodes a window: the tokens released last, as context, then the pending ones. vLLM's detokenizer
+does the same with prefix_offset and read_offset. `DecodeStream` of tokenizers is not used: it raises where a
+byte-fallback decoder revises earlier bytes, and releases prompt text when the prompt ends within a character.
 """
 
 import functools
 
 from tokenizers import Tokenizer
 
-CONTEXT_TOKENS = 6  # of the prompt, for decoders that treat the beginning of a text differently
-CUT_TOKENS = 3  # a character has at most four bytes, so at most three tokens are the beginning of one
-MAX_WAITING_TOKENS = 64  # so many without one whole character are garbage: they are released as they are
-DECODED_TOKENS = 65536  # remembered
+CONTEXT_TOKENS = 6  # of the prompt: some decoders treat the beginning of a text differently
+MAX_SPLIT_TOKENS = 3  # UTF-8 has at most four bytes per character, so at most three tokens of an incomplete one
+MAX_PENDING_TOKENS = 64  # this many without a complete character are released as replacement characters
+DECODE_CACHE_SIZE = 65536  # tokens
 REPLACEMENT = "\ufffd"
 
 
@@ -23,50 +22,53 @@ class Detokenizer:
     def __init__(self, tokenizer: Tokenizer, prompt_token_ids: list[int], *, skip_special_tokens: bool) -> None:
         self._tokenizer = tokenizer
         self._skip = skip_special_tokens
-        self._settled, self._waiting = self._split(prompt_token_ids)
-        self._settled_text = self._decode(self._settled)
-        self._told = self._decode(self._settled + self._waiting)  # of the prompt, or released already
+        self._context, self._pending = self._split(prompt_token_ids)
+        self._context_text = self._decode(self._context)
+        self._released_text = self._decode(self._context + self._pending)  # of the window; prompt text counts as well
 
     def push(self, token_id: int) -> str:
-        """The text that this token completes, often empty in the middle of a character."""
-        self._waiting.append(token_id)
-        text = self._decode(self._settled + self._waiting)
-        complete = len(text) > len(self._settled_text) and not text.endswith(REPLACEMENT)
-        if complete or len(self._waiting) >= MAX_WAITING_TOKENS:
+        """Adds a token; returns the text that it releases, "" in the middle of a character."""
+        self._pending.append(token_id)
+        text = self._decode(self._context + self._pending)
+        complete = len(text) > len(self._context_text) and not text.endswith(REPLACEMENT)
+        if complete or len(self._pending) >= MAX_PENDING_TOKENS:
             return self._release(text)
         if self._skip and self._is_special(token_id):
-            self._waiting.pop()  # it never adds anything, and an answer may be full of them
+            self._pending.pop()  # it adds no text, and many of them would fill the window
         return ""
 
     @property
-    def waits(self) -> bool:
-        """Some tokens have not become text yet."""
-        return bool(self._waiting)
+    def has_pending(self) -> bool:
+        """Whether the last tokens are those of an incomplete character."""
+        return bool(self._pending)
 
-    def alone(self, token_id: int) -> str:
-        """The text of this token by itself."""
+    def text_of(self, token_id: int) -> str:
+        """Returns the text of one token without its context."""
         return self._decode([token_id])
 
     def flush(self) -> str:
-        """What never became a whole character, as replacement characters, as a full decode has it."""
-        return self._release(self._decode(self._settled + self._waiting)) if self._waiting else ""
+        """Releases pending tokens as replacement characters, as a decode of all tokens gives them."""
+        return self._release(self._decode(self._context + self._pending)) if self._pending else ""
 
     def _release(self, text: str) -> str:
-        told = self._told if text.startswith(self._told) else self._settled_text  # the cut character became whole
-        self._settled, self._waiting = self._waiting, []
-        self._settled_text = self._told = self._decode(self._settled)
-        return text[len(told) :]
+        """Makes the pending tokens the context; returns what follows the released part of the window's text."""
+        # Where the prompt ended within a character, that character is now complete, and belongs to the answer.
+        released = self._released_text if text.startswith(self._released_text) else self._context_text
+        self._context, self._pending = self._pending, []
+        self._context_text = self._released_text = self._decode(self._context)
+        return text[len(released) :]
 
     def _split(self, prompt: list[int]) -> tuple[list[int], list[int]]:
-        """The end of the prompt: tokens of whole characters only, and the beginning of one that is cut."""
-        for end in range(len(prompt), max(0, len(prompt) - CUT_TOKENS) - 1, -1):
-            for begin in range(end - CONTEXT_TOKENS, end - CONTEXT_TOKENS - CUT_TOKENS - 1, -1):
+        """Returns (context, pending) from the prompt's end: tokens of complete characters, and of an incomplete one."""
+        for end in range(len(prompt), max(0, len(prompt) - MAX_SPLIT_TOKENS) - 1, -1):
+            for begin in range(end - CONTEXT_TOKENS, end - CONTEXT_TOKENS - MAX_SPLIT_TOKENS - 1, -1):
                 context = prompt[max(0, begin) : end]
                 if REPLACEMENT not in self._decode(context):
                     return context, prompt[end:]
         return prompt[-CONTEXT_TOKENS:], []
 
     def _is_special(self, token_id: int) -> bool:
+        """Whether the token has text only when special tokens are not skipped."""
         return not self._decode([token_id]) and bool(self._tokenizer.decode([token_id], skip_special_tokens=False))
 
     def _decode(self, token_ids: list[int]) -> str:
@@ -75,7 +77,7 @@ class Detokenizer:
         return str(self._tokenizer.decode(token_ids, skip_special_tokens=self._skip))
 
 
-@functools.lru_cache(maxsize=DECODED_TOKENS)
+@functools.lru_cache(maxsize=DECODE_CACHE_SIZE)
 def _decode_one(tokenizer: Tokenizer, token_id: int, skip_special_tokens: bool) -> str:
-    """Half of what is decoded is one token, and often the same."""
+    """Half of all decodes are of one token, often the same one."""
     return str(tokenizer.decode([token_id], skip_special_tokens=skip_special_tokens))

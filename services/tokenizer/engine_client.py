@@ -1,4 +1,4 @@
-"""The tokenizer's calls to the engines: sends submits, checks what comes back, and hands it to each call's listener."""
+"""The tokenizer's calls to the engines: sends submits, checks the steps' messages, and passes them to the listeners."""
 
 import operator
 from typing import Protocol
@@ -16,7 +16,7 @@ EngineUplink = Link[engine_pb2.EngineEntry, engine_pb2.EngineUp]
 
 
 class TokenLogprobColumns:
-    """`width` entries per token: the sampled token first, then the top ones. Empty with width 0."""
+    """`width` entries per token: the sampled token, then the top ones. Empty with width 0."""
 
     def __init__(self, width: int, token_ids: list[int], values: list[float]) -> None:
         self.width = width
@@ -24,6 +24,7 @@ class TokenLogprobColumns:
         self._values = values
 
     def of_token(self, index: int) -> list[tuple[int, float]]:
+        """Returns the (token id, logprob) pairs of one token."""
         span = slice(index * self.width, (index + 1) * self.width)
         return list(zip(self._token_ids[span], self._values[span], strict=True))
 
@@ -32,7 +33,7 @@ NO_LOGPROBS = TokenLogprobColumns(0, [], [])
 
 
 class Listener(Protocol):
-    """Told in this order per handle: accepted, tokens any number of times, ended once."""
+    """Per handle, `accepted` is called first, `tokens` any number of times, `ended` once."""
 
     def accepted(self, handle: int, accepted: engine_pb2.Accepted) -> None: ...
     def tokens(self, handle: int, start_index: int, token_ids: list[int], logprobs: TokenLogprobColumns) -> None: ...
@@ -40,6 +41,8 @@ class Listener(Protocol):
 
 
 class EngineCall(Call[engine_pb2.Submit]):
+    """A submit to an engine, with the listener for its events."""
+
     def __init__(self, submit: engine_pb2.Submit, listener: Listener) -> None:
         super().__init__(submit)
         self.listener = listener
@@ -65,7 +68,7 @@ class EngineClient:
         ]
 
     async def reset_prefix_cache(self) -> None:
-        """Of every engine. Raises TandemError (UNAVAILABLE) unless all have done it."""
+        """Resets every engine's prefix cache. Raises TandemError (UNAVAILABLE) unless all have done it."""
         request = pb.ResetPrefixCacheRequest()
         await call_all(self.links, lambda stub: stub.ResetPrefixCache(request, timeout=ADMINISTRATION_SECONDS))
 
@@ -78,7 +81,7 @@ class EngineClient:
     def receive(self, link: EngineUplink, message: engine_pb2.EngineUp) -> None:
         step = message.step
         if link.peer is None or step.epoch != link.peer.epoch:
-            return  # from a dead incarnation
+            return  # from an earlier incarnation of the engine
         for accepted in step.accepted:
             call = self.dispatcher.find(link, accepted.handle)
             if call is not None and call.record_accepted(accepted):
@@ -91,6 +94,7 @@ class EngineClient:
                 call.listener.ended(terminal.handle, terminal)
 
     def _take_rows(self, link: EngineUplink, step: engine_pb2.StepBatch) -> None:
+        """Passes each row's tokens to its call, without those that the call has already. Raises StreamBroken."""
         handles, start_indices = unpack_u32(step.handles), unpack_u32(step.start_indices)
         counts, widths = unpack_u32(step.counts), unpack_u32(step.logprob_widths)
         column, token_ids = step.token_ids, unpack_u32(step.token_ids)
@@ -98,9 +102,11 @@ class EngineClient:
         columns = zip(handles, start_indices, counts, widths, strict=True)
         assert link.peer is not None
         if max(token_ids, default=0) >= link.peer.engine.vocab_size or sum(counts) != len(token_ids):
-            raise StreamBroken("token_ids: not what counts say, or not in the vocabulary")
+            raise StreamBroken(
+                "token_ids: their number differs from the sum of counts, or one is not in the vocabulary"
+            )
         if any(widths) and not sum(map(operator.mul, counts, widths)) == len(logprob_ids) == len(logprobs):
-            raise StreamBroken("logprobs: not as many as logprob_widths say")
+            raise StreamBroken("logprobs: their number differs from the one that logprob_widths give")
         token_at = logprob_at = 0
         for handle, start_index, count, width in columns:
             first, token_at = token_at, token_at + count

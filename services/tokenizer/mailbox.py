@@ -1,4 +1,4 @@
-"""Upwards to one shim: text events of all its choices. Events of one choice merge until they are written."""
+"""Upwards to one shim: text events of all its choices. Events of one choice merge until they are sent."""
 
 from services.rpc.generated import text_pb2
 from services.rpc.mailbox import MERGED_TOKENS, Mailbox, num_fitting
@@ -9,7 +9,7 @@ class TextMailbox(Mailbox[text_pb2.TextUp]):
         super().__init__()
         self._epoch = epoch
         self._accepted: list[text_pb2.TextAccepted] = []
-        self._events: dict[tuple[int, int], text_pb2.TextEvent] = {}  # by handle and span of tokens
+        self._events: dict[tuple[int, int], text_pb2.TextEvent] = {}  # by handle and start_index // MERGED_TOKENS
         self._terminals: list[text_pb2.TextTerminal] = []
 
     def put_accepted(self, accepted: text_pb2.TextAccepted) -> None:
@@ -39,7 +39,7 @@ class TextMailbox(Mailbox[text_pb2.TextUp]):
         terminals: list[text_pb2.TextTerminal] = []
         if self._events:
             self._wake.set()
-        else:  # the last of a choice: behind all its events
+        else:  # a terminal message comes after all events of its choice
             terminals, self._terminals = self._terminals, []
         batch = text_pb2.TextBatch(epoch=self._epoch, accepted=accepted, events=events, terminals=terminals)
         return text_pb2.TextUp(batch=batch)

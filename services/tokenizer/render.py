@@ -1,4 +1,4 @@
-"""Chat templates: OpenAI's messages to one string, as the model's authors wrote it down.
+"""Chat templates: render OpenAI's messages to the prompt's text.
 
 Templates come from the checkpoint or the operator, never from a request, and run in jinja2's sandbox, with the
 environment that transformers gives them (https://huggingface.co/docs/transformers/chat_templating).
@@ -19,12 +19,12 @@ from services.errors import Fatal
 from services.rpc.errors import invalid
 
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")  # names that clients send one and the same under
-CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "  # the space shows whether the template strips the content
+REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")  # clients use any of these names
+CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "  # its trailing space shows whether the template strips content
 
 
 class _GenerationTag(jinja2.ext.Extension):
-    """`{% generation %}` marks for training what the model wrote; here it is no more than what stands in it."""
+    """`{% generation %}` marks the assistant's text for training; here its content is rendered as is."""
 
     tags = {"generation"}  # noqa: RUF012 (jinja2's own type)
 
@@ -56,7 +56,7 @@ def _environment() -> ImmutableSandboxedEnvironment:
 
 
 def _read_text(file: Path) -> str:
-    """Raises Fatal when it cannot be read, or is no text."""
+    """Raises Fatal when the file cannot be read or is not UTF-8."""
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -64,7 +64,7 @@ def _read_text(file: Path) -> str:
 
 
 def _read_json(file: Path) -> dict[str, Any]:
-    """Raises Fatal when it does not hold a JSON object."""
+    """Raises Fatal when the file cannot be read or does not hold a JSON object."""
     try:
         content = json.loads(_read_text(file))
     except (ValueError, RecursionError) as error:
@@ -75,18 +75,21 @@ def _read_json(file: Path) -> dict[str, Any]:
 
 
 def find_template(path: Path, override: str | None) -> str | None:
-    """The text of the template: `--chat-template` (a file, or the template itself), else the checkpoint's, or None."""
+    """Returns the template's text: that of `--chat-template` (a file or the template itself), else the checkpoint's.
+
+    None if there is none. Raises Fatal when `--chat-template` is neither.
+    """
     if override is not None:
         if "{" in override:
             return override
         if not Path(override).is_file():
-            raise Fatal(f"--chat-template: there is no file {override}, and it is no template either")
+            raise Fatal(f"--chat-template: {override} is neither a file nor a template (which contains a brace)")
         return _read_text(Path(override))
     for name in ("chat_template.jinja", "chat_template.json", "tokenizer_config.json"):
         file = path / name
         if file.is_file():
             template = _read_text(file) if name.endswith(".jinja") else _read_json(file).get("chat_template")
-            if isinstance(template, list):  # named templates: the one called default
+            if isinstance(template, list):  # named templates
                 named = [one for one in template if isinstance(one, dict) and one.get("name") == "default"]
                 template = named[0].get("template") if named else None
             if template:
@@ -95,7 +98,7 @@ def find_template(path: Path, override: str | None) -> str | None:
 
 
 def special_tokens(path: Path) -> dict[str, str]:
-    """bos_token, eos_token and so on, as templates name them."""
+    """Returns the text of bos_token, eos_token and so on, by the names that templates use."""
     file = path / "tokenizer_config.json"
     config = _read_json(file) if file.is_file() else {}
     found = {}
@@ -108,7 +111,7 @@ def special_tokens(path: Path) -> dict[str, str]:
 
 class ChatTemplate:
     def __init__(self, template: str | None, variables: dict[str, str]) -> None:
-        """Raises Fatal when the template is not valid."""
+        """`variables` are the special tokens. Raises Fatal when the template is not valid."""
         self._variables = variables
         try:
             self._template = _environment().from_string(template) if template is not None else None
@@ -124,40 +127,45 @@ class ChatTemplate:
         add_generation_prompt: bool,
         continue_final_message: bool,
     ) -> str:
-        """Raises TandemError (INVALID_ARGUMENT) when there is no template, or it refuses the messages."""
+        """Returns the prompt's text. `kwargs` are extra variables from the request.
+
+        Raises TandemError (INVALID_ARGUMENT) when there is no template, or when the template raises an error.
+        """
         if self._template is None:
             raise invalid("this model has no chat template; the operator can give one with --chat-template", "messages")
-        plain = [_plain(message) for message in messages]
+        prepared = [_prepared(message) for message in messages]
         if continue_final_message:
-            plain[-1]["content"] = _content_to_continue(plain[-1]) + CONTINUE_TAG
+            prepared[-1]["content"] = _content_to_continue(prepared[-1]) + CONTINUE_TAG
         variables = {
             "documents": None,
             **self._variables,
             **kwargs,
-            "messages": plain,
+            "messages": prepared,
             "tools": tools,
             "add_generation_prompt": add_generation_prompt,
         }
         try:
             text = self._template.render(variables)
-        except Exception as error:  # the template's code is foreign: whatever it raises ends this request alone
+        except (
+            Exception
+        ) as error:  # templates are code of the checkpoint and may raise anything: only this request fails
             raise invalid(f"the chat template refuses these messages: {error}", "messages") from error
-        return _cut_at_tag(text, plain[-1]["content"]) if continue_final_message else text
+        return _cut_at_tag(text, prepared[-1]["content"]) if continue_final_message else text
 
 
-def _plain(message: dict[str, Any]) -> dict[str, Any]:
-    """Text parts joined to one string, arguments of tool calls as objects: what templates expect."""
-    plain = {name: value for name, value in message.items() if value is not None}
-    reasoning = next((plain[name] for name in REASONING_FIELDS if name in plain), None)
+def _prepared(message: dict[str, Any]) -> dict[str, Any]:
+    """Returns the message as templates expect it: text parts joined, arguments of tool calls as objects."""
+    prepared = {name: value for name, value in message.items() if value is not None}
+    reasoning = next((prepared[name] for name in REASONING_FIELDS if name in prepared), None)
     if reasoning is not None:
-        plain = {"thinking": reasoning, **plain, "reasoning_content": reasoning}
-    content = plain.get("content")
+        prepared = {"thinking": reasoning, **prepared, "reasoning_content": reasoning}
+    content = prepared.get("content")
     if isinstance(content, list):
-        plain["content"] = "\n".join(part["text"] for part in content)
-    calls = plain.get("tool_calls")
+        prepared["content"] = "\n".join(part["text"] for part in content)
+    calls = prepared.get("tool_calls")
     if calls:
-        plain["tool_calls"] = [_with_parsed_arguments(call) for call in calls]
-    return plain
+        prepared["tool_calls"] = [_with_parsed_arguments(call) for call in calls]
+    return prepared
 
 
 def _with_parsed_arguments(call: dict[str, Any]) -> dict[str, Any]:
@@ -178,8 +186,8 @@ def _content_to_continue(message: dict[str, Any]) -> str:
 
 
 def _cut_at_tag(text: str, tagged: str) -> str:
-    """The text up to the end of the final message's content, so that the answer goes on from there."""
+    """Returns the text up to the end of the final message's content, so that the answer continues there."""
     place = text.rfind(CONTINUE_TAG.strip())
     if place < 0 or tagged.removesuffix(CONTINUE_TAG).strip() not in text:
-        raise invalid("continue_final_message needs a final message whose content the template keeps", "messages")
+        raise invalid("continue_final_message: the template does not render the final message's content", "messages")
     return text[:place] if text.startswith(CONTINUE_TAG, place) else text[:place].rstrip()

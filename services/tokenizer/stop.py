@@ -1,20 +1,21 @@
-"""Stop strings: text goes through, but what may be the beginning of one is held back until that is decided."""
+"""Finds stop strings in streamed text. Text that may be the start of one is held back until the next text decides."""
 
 
 class StopMatcher:
-    """`hit` is the stop string that was found; from then on nothing is released."""
+    """`hit` is the stop string that was found, or None. After a hit, no more text is released."""
 
     def __init__(self, stop: list[str], *, include_in_output: bool) -> None:
         self._stop = stop
         self._include = include_in_output
-        self._held = ""
-        self._num_exempt = 0  # characters of what is held in which no stop string may end
+        self._held = ""  # may be the start of a stop string
+        self._num_exempt = 0  # characters of the held text in which no stop string may end
         self.hit: str | None = None
 
     def push(self, text: str, *, may_end: bool = True) -> str:
-        """The text that is released. Of several stop strings the one that begins first wins, the longest at a tie.
+        """Adds text; returns the text that can be released. Of several stop strings, the one that begins first is the
+        hit, and the longest of those that begin there.
 
-        Without `may_end` none may end in this text, but one that ends in the next may begin here.
+        With `may_end` False (below min_tokens) no stop string may end in this text, but one may begin in it.
         """
         if not self._stop or self.hit is not None:
             return text if self.hit is None else ""
@@ -26,17 +27,17 @@ class StopMatcher:
             place, _, self.hit = min(found)
             self._held = ""
             return pending[: place + len(self.hit)] if self._include else pending[:place]
-        released = len(pending) - self._longest_beginning(pending)
+        released = len(pending) - self._longest_start(pending)
         self._held, self._num_exempt = pending[released:], max(0, exempt - released)
         return pending[:released]
 
     def flush(self) -> str:
-        """The answer is over: what was held back was no stop string after all."""
+        """Returns the held text: the choice has ended, so no stop string can be completed."""
         held, self._held = self._held, ""
         return held
 
-    def _longest_beginning(self, text: str) -> int:
-        """How many characters at the end of `text` may be the beginning of a stop string."""
+    def _longest_start(self, text: str) -> int:
+        """Returns the length of the longest end of `text` that is the start of a stop string."""
         longest = min(len(text), max(map(len, self._stop)) - 1)
         for length in range(longest, 0, -1):
             if any(stop.startswith(text[-length:]) for stop in self._stop):

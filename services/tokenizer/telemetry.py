@@ -1,4 +1,4 @@
-"""What a tokenizer tells of its work: how long prompts take to become token ids, as a metric and as a span."""
+"""The tokenizer's telemetry: the time from a request to its prompt's token ids, as a metric and as a span."""
 
 import contextlib
 import time
@@ -16,14 +16,14 @@ class TokenizerTelemetry:
         self.tracing = tracing
         self._seconds = Histogram(
             "tandem:tokenizer_encode_seconds",
-            "From a request to its prompt's token ids.",
+            "Seconds to render and encode one prompt.",
             registry=registry,
             buckets=SECONDS,
         )
 
     @contextlib.contextmanager
     def encoding(self, parent: Span) -> Iterator[None]:
-        """Around rendering and encoding one prompt."""
+        """Measures its body: rendering and encoding one prompt. `parent` is the request's span."""
         began = time.perf_counter()
         span = self.tracing.start("tokenizer.encode", parent.traceparent)
         try:

@@ -1,7 +1,7 @@
-"""One request of a shim on its way through: rendered and encoded once, sent to an engine, its tokens turned into text.
+"""One request of a shim, once its prompt is encoded: submits it to an engine, and turns its tokens into text events.
 
-It listens to its engine call and writes to its shim's mailbox. The tokenizer owns finish_reason and usage, for the
-engine runs past stop strings.
+It is the listener of its engine call, and writes to its shim's mailbox. It sets finish_reason and usage itself: the
+engine knows no stop strings, and may have generated tokens beyond one.
 """
 
 from dataclasses import dataclass
@@ -20,21 +20,21 @@ from services.tokenizer.vocabulary import Vocabulary
 
 @dataclass
 class _Choice:
-    """One open choice; `handle` is the shim's, the key it is kept under is the engine's."""
+    """One open choice. `handle` is the shim's; the choice is kept under the handle that the engine knows."""
 
     handle: int
     output: ChoiceOutput
     cached_tokens: int
 
 
-class Asked(Protocol):
-    """Receives the news of a request, by the shim's handles."""
+class ChoiceListener(Protocol):
+    """Called with the shim's handles."""
 
     def started(self, handle: int) -> None:
-        """A request that was to start alone has brought a token."""
+        """A request that starts alone (a suspect) has its first token."""
 
     def ended(self, handle: int) -> None:
-        """A choice got its terminal message, or was given up."""
+        """A choice has its terminal message, or was aborted."""
 
 
 class TextRequest:
@@ -45,10 +45,10 @@ class TextRequest:
         vocabulary: Vocabulary,
         mailbox: TextMailbox,
         engines: EngineClient,
-        asked: Asked,
+        listener: ChoiceListener,
         span: Span,
     ) -> None:
-        """`span` ends with the last choice."""
+        """`span` is ended with the last choice."""
         self._span = span
         self._num_open = len(submit.choices)
         self._submit = submit
@@ -56,16 +56,19 @@ class TextRequest:
         self._vocabulary = vocabulary
         self._mailbox = mailbox
         self._engines = engines
-        self._asked = asked
-        self._alone = submit.alone  # until it has a token
+        self._listener = listener
+        self._alone = submit.alone  # False once it has a token
         self._choices: dict[int, _Choice] = {}
         self._call: EngineCall | None = None
-        self._prompt_told = False
+        self._prompt_sent = False
 
     def start(self) -> None:
-        """Replays resumed tokens in silence, submits what is still open. Raises TandemError when no engine is there."""
+        """Submits the choices that no stop string has ended. Text of resumed tokens is not sent again.
+
+        Raises TandemError (UNAVAILABLE) for a new request when no engine is connected; a resumed one waits for one.
+        """
         facts = self._engines.dispatcher.peer
-        rules = _rules(self._submit, facts.engine if facts is not None else pb.EngineFacts())
+        rules = _output_rules(self._submit, facts.engine if facts is not None else pb.EngineFacts())
         choices = []
         for choice in self._submit.choices:
             output = ChoiceOutput(self._vocabulary.tokenizer, self._prompt, rules)
@@ -75,7 +78,7 @@ class TextRequest:
                 continue
             handle = self._engines.dispatcher.new_handle()
             self._choices[handle] = _Choice(choice.handle, output, choice.cached_tokens)
-            choices.append(_under(handle, choice))
+            choices.append(_with_handle(handle, choice))
         if not choices:
             self._span.end()
             return
@@ -83,7 +86,7 @@ class TextRequest:
         self._engines.dispatcher.start(self._call, resumed=self._submit.attempt > 1, alone=self._submit.alone)
 
     def abort(self, shim_handle: int) -> None:
-        """The shim gave this choice up; it gets no terminal message, for nobody waits for it."""
+        """Aborts a choice, without a terminal message: the shim has closed it."""
         for handle, choice in list(self._choices.items()):
             if choice.handle == shim_handle and self._call is not None:
                 self._engines.dispatcher.abort_choice(self._call, handle)
@@ -97,17 +100,17 @@ class TextRequest:
             text_pb2.TextAccepted(
                 handle=choice.handle,
                 seed=accepted.seed,
-                prompt_token_ids=b"" if self._prompt_told else pack_u32(self._prompt),
+                prompt_token_ids=b"" if self._prompt_sent else pack_u32(self._prompt),
                 cached_tokens=accepted.cached_tokens,
             )
         )
-        self._prompt_told = True
+        self._prompt_sent = True
 
     def tokens(self, handle: int, start_index: int, token_ids: list[int], logprobs: TokenLogprobColumns) -> None:
         choice = self._choices[handle]
         if self._alone:
             self._alone = False
-            self._asked.started(choice.handle)
+            self._listener.started(choice.handle)
         released = choice.output.push(token_ids)
         self._mailbox.put_event(
             text_pb2.TextEvent(
@@ -127,7 +130,7 @@ class TextRequest:
         self._end(self._choices.pop(handle), terminal)
 
     def _end(self, choice: _Choice, terminal: engine_pb2.Terminal | None) -> None:
-        """`terminal` is the engine's; None when a stop string ended the choice."""
+        """Sends the terminal message. `terminal` is the engine's; None when a stop string ended the choice."""
         facts = self._engines.dispatcher.peer
         text = text_pb2.TextTerminal(
             handle=choice.handle,
@@ -150,7 +153,7 @@ class TextRequest:
         self._close(choice.handle)
 
     def _close(self, shim_handle: int) -> None:
-        self._asked.ended(shim_handle)
+        self._listener.ended(shim_handle)
         self._num_open -= 1
         if self._num_open == 0:
             self._span.end()
@@ -159,7 +162,7 @@ class TextRequest:
         submit = self._submit
         return engine_pb2.Submit(
             request_id=submit.request_id,
-            attempt=max(0, submit.attempt - 1),  # the call counts its own on top: what is resumed here is so there
+            attempt=max(0, submit.attempt - 1),  # EngineCall adds 1 to it: a resumed submit stays one
             prompt_token_ids=pack_u32(self._prompt),
             seed=submit.seed if submit.HasField("seed") else None,
             choices=choices,
@@ -170,6 +173,7 @@ class TextRequest:
         )
 
     def _token_logprobs(self, logprobs: TokenLogprobColumns, offsets: list[int]) -> list[text_pb2.TokenLogprobs]:
+        """Returns one entry per offset; tokens behind a stop string have none."""
         found = []
         for index, offset in enumerate(offsets):
             sampled, *top = [self._token_logprob(token_id, value) for token_id, value in logprobs.of_token(index)]
@@ -181,22 +185,22 @@ class TextRequest:
         return text_pb2.TokenLogprob(token=raw.decode(errors="replace"), token_bytes=raw, logprob=value)
 
 
-def refuse(handles: list[int], error: TandemError, mailbox: TextMailbox) -> None:
-    """Terminal messages for choices that never started."""
+def put_errors(handles: list[int], error: TandemError, mailbox: TextMailbox) -> None:
+    """Puts a terminal message with this error for each choice. None of them may have started."""
     for handle in handles:
         mailbox.put_terminal(
             text_pb2.TextTerminal(handle=handle, reason=pb.FINISH_REASON_ERROR, error=error.to_proto())
         )
 
 
-def _under(handle: int, choice: pb.Choice) -> pb.Choice:
-    renamed = pb.Choice()
-    renamed.CopyFrom(choice)
-    renamed.handle = handle
-    return renamed
+def _with_handle(handle: int, choice: pb.Choice) -> pb.Choice:
+    copy = pb.Choice()
+    copy.CopyFrom(choice)
+    copy.handle = handle
+    return copy
 
 
-def _rules(submit: text_pb2.TextSubmit, facts: pb.EngineFacts) -> OutputRules:
+def _output_rules(submit: text_pb2.TextSubmit, facts: pb.EngineFacts) -> OutputRules:
     ends = set(submit.sampling.stop_token_ids)
     if not submit.sampling.ignore_eos:
         ends |= set(facts.eos_token_ids)

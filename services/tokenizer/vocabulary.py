@@ -1,4 +1,4 @@
-"""The model's tokenizer.json: text to ids, and what each single token stands for."""
+"""The model's tokenizer.json: encodes text, and gives each token's bytes."""
 
 import hashlib
 import json
@@ -11,7 +11,7 @@ from services.errors import Fatal
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """The printable character that byte-level BPE writes for each byte (GPT-2, bytes_to_unicode)."""
+    """Returns the byte for each character of byte-level BPE's alphabet (GPT-2, bytes_to_unicode)."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     alphabet = {chr(byte): byte for byte in printable}
     others = [byte for byte in range(256) if byte not in printable]
@@ -27,12 +27,12 @@ class Vocabulary:
             self.tokenizer: Tokenizer = Tokenizer.from_buffer(content)
         except Exception as error:  # tokenizers raises bare Exception
             raise Fatal(f"cannot read {file}: {error}") from error
-        # As in transformers: what was set when the tokenizer was trained must not cut or pad prompts.
+        # As in transformers: the truncation and padding set for training must not change prompts.
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
         self.digest = hashlib.sha256(content).hexdigest()
         self._alphabet = _byte_alphabet() if "ByteLevel" in json.dumps(json.loads(content).get("decoder")) else None
-        # Normalizers may shorten a text, so that this is no bound for a model that has one.
+        # An upper bound of text per token. With a normalizer, which may shorten the text, there is none.
         lengths = [len(token.encode()) for token in self.tokenizer.get_vocab()]
         self.max_token_bytes = max(lengths) if self.tokenizer.normalizer is None else None
         self._added = {index: str(token) for index, token in self._added_tokens().items()}
@@ -41,11 +41,11 @@ class Vocabulary:
         return {index: token.content for index, token in self.tokenizer.get_added_tokens_decoder().items()}
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """Releases the GIL; about 1 ms per 1,000 tokens."""
+        """Returns the token ids of a text. Takes about 1 ms per 1,000 tokens, with the GIL released."""
         return list(self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
 
     def token_bytes(self, token_id: int) -> bytes:
-        """What one token adds to the text, which may be a part of a character. Empty for an id without a token."""
+        """Returns the bytes of one token, possibly a part of a character. Empty for an id without a token."""
         if token_id in self._added:
             return self._added[token_id].encode()
         token = self.tokenizer.id_to_token(token_id)

@@ -132,7 +132,7 @@ def test_flight_recorder_dir(tight: Server, plain: Server, records: Path) -> Non
     """SIGUSR1 writes a recording that can be replayed; without the option it only logs a line."""
     tokens_of(tight, [7] * 10, max_tokens=20)
     os.kill(role_pid(tight, "engine"), signal.SIGUSR1)
-    wait_for(lambda: "flight recorder written" in tight.log, "the record")
+    wait_for(lambda: "recording written" in tight.log, "the record")
     (file,) = records.iterdir()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     replayed = run_tandem("replay", str(file))

@@ -61,7 +61,7 @@ def test_max_num_queued_reqs(narrow: Server, path: str, streaming: bool) -> None
     before = scrape(narrow)
     with busy(narrow, 5, 6, 7):
         message = refusal(narrow, path, n=2, stream=streaming)
-        assert message == "3 requests run or wait, and 2 more would pass max_num_queued_reqs, 4"
+        assert message == "3 requests are running or waiting: 2 more would exceed max_num_queued_reqs (4)"
         assert narrow.post(path, {**INPUT[path], "max_tokens": 1, "stream": streaming}).status_code == 200
     after, labels = scrape(narrow), {"reason": "max_num_queued_reqs"}
     name = "vllm:admission_rejections_total"
@@ -73,7 +73,9 @@ def test_max_num_queued_reqs(narrow: Server, path: str, streaming: bool) -> None
 def test_max_num_queued_tokens(narrow: Server) -> None:
     with busy(narrow, 5, 6, 200):
         message = refusal(narrow, TEXT, prompt=[5] * 101)
-        assert message == "200 prompt tokens wait for their answer, and 101 more would pass max_num_queued_tokens, 300"
+        assert (
+            message == "200 prompt tokens are waiting or in prefill: 101 more would exceed max_num_queued_tokens (300)"
+        )
         assert narrow.post(TEXT, {"prompt": [5] * 100, "max_tokens": 1}).status_code == 200
 
 

@@ -1,4 +1,4 @@
-"""Limits of an engine's queue: what is refused, in which words, and when it may come again."""
+"""The engine's queue limits: what is refused, with which message, and after how many seconds to try again."""
 
 import pytest
 
@@ -14,7 +14,7 @@ class Clock:
 
 
 def full(limit: int, held: int, clock: Clock) -> QueueLimit:
-    found = QueueLimit("max_num_queued_reqs", limit, "requests run or wait", clock)
+    found = QueueLimit("max_num_queued_reqs", limit, "requests are running or waiting", clock)
     found.hold(held)
     return found
 
@@ -27,11 +27,11 @@ def refused(limit: QueueLimit, amount: int = 1) -> QueueFull:
 
 def test_a_refusal_names_the_limit_its_value_and_what_is_queued() -> None:
     error = refused(full(10, 9, Clock()), 2)
-    assert str(error) == "9 requests run or wait, and 2 more would pass max_num_queued_reqs, 10"
+    assert str(error) == "9 requests are running or waiting: 2 more would exceed max_num_queued_reqs (10)"
     assert (error.code, error.status.http, error.retryable, error.retry_after) == ("RESOURCE_EXHAUSTED", 429, True, 1)
 
 
-def test_what_fits_is_taken_and_room_comes_back() -> None:
+def test_a_released_amount_can_be_held_again() -> None:
     limit = full(10, 9, Clock())
     limit.check(1)
     limit.hold(1)
@@ -40,16 +40,16 @@ def test_what_fits_is_taken_and_room_comes_back() -> None:
     limit.check(1)
 
 
-def test_whoever_holds_nothing_takes_what_is_larger_than_the_limit() -> None:
+def test_an_empty_queue_accepts_an_amount_above_the_limit() -> None:
     full(10, 0, Clock()).check(11)
 
 
-def test_no_limit_refuses_nothing() -> None:
+def test_limit_0_means_unlimited() -> None:
     full(0, 10**6, Clock()).check(10**6)
 
 
-def test_who_is_refused_is_told_when_there_will_be_room_for_it() -> None:
-    """One place became free every two seconds of late, so it will again; who asks often changes nothing for others."""
+def test_retry_after_follows_the_rate_of_recent_releases() -> None:
+    """One place is released every two seconds. Refused requests do not change the rate."""
     clock = Clock()
     limit = full(3, 8, clock)
     for _ in range(5):
@@ -60,7 +60,7 @@ def test_who_is_refused_is_told_when_there_will_be_room_for_it() -> None:
     assert refused(limit, 2).retry_after == 4
 
 
-def test_nobody_is_sent_away_for_longer_than_a_minute() -> None:
+def test_retry_after_is_a_minute_at_most() -> None:
     clock = Clock()
     limit = full(1, 2, clock)
     limit.release(1)
@@ -68,7 +68,7 @@ def test_nobody_is_sent_away_for_longer_than_a_minute() -> None:
     assert [refused(limit, amount).retry_after for amount in (1, 2, 9)] == [20, 40, MAX_RETRY_SECONDS]
 
 
-def test_an_old_pace_says_nothing() -> None:
+def test_old_releases_do_not_count() -> None:
     clock = Clock()
     limit = full(1, 2, clock)
     limit.release(1)
@@ -76,11 +76,11 @@ def test_an_old_pace_says_nothing() -> None:
     assert refused(limit).retry_after == 1
 
 
-def test_both_limits_hold() -> None:
+def test_each_limit_is_checked() -> None:
     limits = QueueLimits(max_num_queued_reqs=2, max_num_queued_tokens=100)
     limits.hold(90)
     limits.check([10])
-    with pytest.raises(QueueFull, match="90 prompt tokens wait for their answer, and 11 more would pass") as caught:
+    with pytest.raises(QueueFull, match="90 prompt tokens are waiting or in prefill: 11 more would exceed") as caught:
         limits.check([11])
     assert caught.value.option == "max_num_queued_tokens"
     with pytest.raises(QueueFull) as caught:

@@ -1,8 +1,6 @@
-"""What the flight recorder writes can be gone through again, and a scheduler that behaves otherwise is found out."""
+"""A recording can be replayed, and a scheduler that plans differently is detected."""
 
-import asyncio
 import re
-import threading
 from pathlib import Path
 
 import msgspec
@@ -10,50 +8,52 @@ import pytest
 
 from engine_core.flight_recorder import VERSION, Recording
 from engine_core.kv_cache_manager import KVCacheManager
-from engine_core.scheduler import Scheduler
-from services.engine import service
 from services.engine.recording_writer import RecordingWriter
 from services.engine.replay import main
 from services.errors import Fatal
-from services.options.declarations import EngineOptions
-from services.worker.engine_link import EngineLink
-from tests.engine_core.test_flight_recorder import FACTS, recorded, some_work
+from tests.engine_core.test_flight_recorder import recorded, some_work
 from tests.engine_core.test_scheduler import add_all
 from tests.fakes import make_core_request
 
 
 @pytest.fixture
-def box(tmp_path: Path) -> RecordingWriter:
+def writer(tmp_path: Path) -> RecordingWriter:
     return RecordingWriter(str(tmp_path / "records"))
 
 
-def written(box: RecordingWriter, tmp_path: Path) -> str:
-    box.asked()
+def written(writer: RecordingWriter, tmp_path: Path) -> str:
+    writer.write_on_request()
     (path,) = (tmp_path / "records").iterdir()
     return str(path)
 
 
-def test_every_plan_is_made_again(box: RecordingWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert box.recorder is not None
-    pipe = recorded(box.recorder)
-    some_work(pipe)
-    assert main([written(box, tmp_path)]) == 0
-    assert capsys.readouterr().out == f"{pipe.scheduler.counters.steps} plans, every one the same again\n"
-
-
-def test_a_scheduler_that_plans_otherwise_is_found_out(
-    box: RecordingWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_a_replay_makes_the_recorded_plans(
+    writer: RecordingWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert box.recorder is not None
-    some_work(recorded(box.recorder))
-    monkeypatch.setattr(KVCacheManager, "find_cached", lambda kv, request: [[]])  # a fault: nothing is shared
-    assert main([written(box, tmp_path)]) == 1
+    assert writer.recorder is not None
+    pipe = recorded(writer.recorder)
+    some_work(pipe)
+    assert main([written(writer, tmp_path)]) == 0
+    assert (
+        capsys.readouterr().out == f"{pipe.scheduler.counters.steps} plans replayed, all equal to the recorded ones\n"
+    )
+
+
+def test_a_scheduler_that_plans_differently_is_detected(
+    writer: RecordingWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert writer.recorder is not None
+    some_work(recorded(writer.recorder))
+    monkeypatch.setattr(KVCacheManager, "find_cached", lambda kv, request: [[]])  # a fault: no prefix is found
+    assert main([written(writer, tmp_path)]) == 1
     assert re.match(r"step \d+: recorded StepPlan\(.*, replayed StepPlan\(", capsys.readouterr().out)
 
 
-def test_what_broke_breaks_again(box: RecordingWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert box.recorder is not None
-    pipe = recorded(box.recorder)
+def test_an_error_of_the_scheduler_is_raised_again_in_the_replay(
+    writer: RecordingWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert writer.recorder is not None
+    pipe = recorded(writer.recorder)
     some_work(pipe)
     add_all(pipe.scheduler, make_core_request(9, [1, 2], 6))
     plan = pipe.scheduler.schedule()
@@ -62,20 +62,23 @@ def test_what_broke_breaks_again(box: RecordingWriter, tmp_path: Path, capsys: p
     result.counts = b""
     with pytest.raises(ValueError, match="zip"):
         pipe.scheduler.update(result)
-    assert main([written(box, tmp_path)]) == 1
+    assert main([written(writer, tmp_path)]) == 1
     out = capsys.readouterr().out
-    assert out.startswith("the scheduler breaks here as well:\nTraceback") and "ValueError: zip" in out
+    assert out.startswith("the scheduler raised an error in the replay:\nTraceback") and "ValueError: zip" in out
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (b"\xc1", "malformed"),
-        (msgspec.msgpack.encode(Recording(VERSION + 1, [])), f"version {VERSION + 1} there, {VERSION} here"),
+        (
+            msgspec.msgpack.encode(Recording(VERSION + 1, [])),
+            f"the file has version {VERSION + 1}, this tandem replays version {VERSION}",
+        ),
         (msgspec.msgpack.encode(Recording(VERSION, [])), "begins in the middle"),
     ],
 )
-def test_a_file_that_cannot_be_gone_through_is_refused(
+def test_a_file_that_cannot_be_replayed_is_refused(
     content: bytes, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_bytes(content)
@@ -83,36 +86,7 @@ def test_a_file_that_cannot_be_gone_through_is_refused(
     assert message in capsys.readouterr().err
 
 
-def test_a_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_created_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(Fatal, match="--flight-recorder-dir: .*file/below cannot be made: Not a directory"):
+    with pytest.raises(Fatal, match="--flight-recorder-dir: cannot create .*file/below: Not a directory"):
         RecordingWriter(str(tmp_path / "file" / "below"))
-
-
-async def test_an_engine_that_breaks_leaves_its_record(
-    tmp_path: Path, socket_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    endpoint = f"ipc://{socket_dir}/worker.sock"
-    options = EngineOptions(
-        listen=f"unix:{socket_dir}/engine.sock", worker=endpoint, flight_recorder_dir=str(tmp_path / "records")
-    )
-
-    def break_down(scheduler: Scheduler) -> None:
-        raise ValueError("a bug")
-
-    def worker_of_it() -> None:
-        link = EngineLink(endpoint)
-        link.hello()
-        link.limits()
-        link.register(FACTS)
-        link.close()
-
-    monkeypatch.setattr(Scheduler, "schedule", break_down)
-    worker = threading.Thread(target=worker_of_it)
-    worker.start()
-    with pytest.raises(Fatal, match="a bug"):
-        async with asyncio.timeout(20):
-            await service.serve(options)
-    worker.join()
-    (path,) = (tmp_path / "records").iterdir()
-    assert main([str(path)]) == 0

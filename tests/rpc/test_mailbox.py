@@ -3,7 +3,7 @@
 import asyncio
 
 from engine_core.events import Logprobs, NewTokens
-from services.engine.codec import StepMailbox
+from services.engine.mailbox import StepMailbox
 from services.rpc.columns import unpack_f32, unpack_u32
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2, text_pb2

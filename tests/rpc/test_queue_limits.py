@@ -44,7 +44,7 @@ async def test_a_burst_is_refused(socket_dir: Path) -> None:
     async with Pipeline(socket_dir, max_num_queued_reqs=4).running() as pipeline:
         for _ in range(3):
             folds = await pipeline.fold(*(pipeline.submit("Hello!", max_tokens=5) for _ in range(7)))
-            assert refusals(folds) == [f"4 requests run or wait, and 1 more would pass {REQS}, 4"] * 3
+            assert refusals(folds) == [f"4 requests are running or waiting: 1 more would exceed {REQS} (4)"] * 3
             assert [len(fold.token_ids) for fold in folds] == [20] * 4 + [0] * 3
         folds = await pipeline.fold(*(pipeline.submit("Hello!", n=2, max_tokens=5) for _ in range(3)))
         assert len(refusals(folds)) == 2, "both choices of the third"
@@ -55,7 +55,7 @@ async def test_tokens_count_until_the_answer_begins(socket_dir: Path) -> None:
         running = asyncio.create_task(pipeline.fold(pipeline.submit("Hello! " * 5, max_tokens=150)))
         prompts = [pipeline.submit("Hello! " * 10, max_tokens=5) for _ in range(6)]
         found = refusals(await pipeline.fold(*prompts))
-        assert 0 < len(found) < 6 and all(f"would pass {TOKENS}, 100" in message for message in found)
+        assert 0 < len(found) < 6 and all(f"would exceed {TOKENS} (100)" in message for message in found)
         assert refusals(await pipeline.fold(pipeline.submit("Hello! " * 10, max_tokens=5))) == [], "the queue is empty"
         assert refusals(await running) == []
 

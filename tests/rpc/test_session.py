@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import grpc
 import pytest
 
-from services.engine.codec import StepMailbox
+from services.engine.mailbox import StepMailbox
 from services.rpc import session
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2, text_pb2

@@ -52,14 +52,14 @@ def send_many_frames(path: str) -> None:
 def say_hello(path: str) -> None:
     answer = dealer(path, [encode(WorkerHello(PROTOCOL, 1, 1))])
     assert answer is not None and decode_from_engine([answer]) == Refused(
-        "this engine has its worker already", for_now=True
+        "this engine already has a worker", for_now=True
     )
 
 
 def say_hello_in_another_protocol(path: str) -> None:
     answer = dealer(path, [encode(WorkerHello(99, 1, 1))])
     assert answer is not None
-    assert decode_from_engine([answer]) == Refused(f"protocol {PROTOCOL} here (engine), 99 there (worker)")
+    assert decode_from_engine([answer]) == Refused(f"the engine has protocol {PROTOCOL}, the worker 99")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Detokenizer: pushed one by one, tokens give the text of a full decode, and never half a character."""
+"""Tokens pushed one by one give the text of a full decode, and never a part of a character."""
 
 from functools import cache
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 import demo
-from services.tokenizer.detokenize import MAX_WAITING_TOKENS, REPLACEMENT, Detokenizer
+from services.tokenizer.detokenize import MAX_PENDING_TOKENS, REPLACEMENT, Detokenizer
 
 many = settings(max_examples=150, deadline=None, derandomize=True)
 TEXTS = [
@@ -58,13 +58,13 @@ def id_of(tokenizer: Tokenizer, token: str) -> int:
 
 
 def released(tokenizer: Tokenizer, prompt: list[int], ids: list[int], *, skip: bool) -> list[str]:
-    """What each push released, then what the flush did."""
+    """Returns the text that each push released, then that of the flush."""
     detokenizer = Detokenizer(tokenizer, prompt, skip_special_tokens=skip)
     return [*(detokenizer.push(token_id) for token_id in ids), detokenizer.flush()]
 
 
 def full(tokenizer: Tokenizer, prompt: list[int], ids: list[int], *, skip: bool) -> str:
-    """The text that a decode of prompt and answer has after the prompt's."""
+    """Returns the text that a decode of prompt and answer has after the prompt's text."""
 
     def decode(token_ids: list[int]) -> str:
         return str(tokenizer.decode(token_ids, skip_special_tokens=skip))
@@ -73,7 +73,7 @@ def full(tokenizer: Tokenizer, prompt: list[int], ids: list[int], *, skip: bool)
 
 
 def byte_level_ids() -> st.SearchStrategy[list[int]]:
-    """Any ids, among them many that cut characters, and the ids of real text."""
+    """Any ids, many of them parts of characters, and the ids of real text."""
     tokenizer = byte_level()
     anything = st.integers(0, tokenizer.get_vocab_size() - 1).map(lambda token_id: [token_id])
     single_bytes = st.sampled_from(range(3, 259)).map(lambda token_id: [token_id])
@@ -83,7 +83,7 @@ def byte_level_ids() -> st.SearchStrategy[list[int]]:
 
 
 def byte_fallback_ids() -> st.SearchStrategy[list[int]]:
-    """Whole characters only: a broken run of byte tokens changes text that is out already (its own test below)."""
+    """Complete characters only: an incomplete run of byte tokens changes released text (its own test below)."""
     return joined(st.text("aHilo ,éß你好🙂", max_size=6).map(lambda text: ids_of(byte_fallback(), text)))
 
 
@@ -108,7 +108,7 @@ def test_prompt_text_is_never_released(prompt: str, ids: list[int], skip: bool) 
 
 @many
 @given(ids=byte_level_ids())
-def test_what_is_out_stays_a_prefix_and_ends_with_a_whole_character(ids: list[int]) -> None:
+def test_released_text_is_a_prefix_and_ends_with_a_complete_character(ids: list[int]) -> None:
     tokenizer = byte_level()
     whole, text = full(tokenizer, [], ids, skip=True), ""
     for piece in released(tokenizer, [], ids, skip=True)[:-1]:
@@ -119,8 +119,8 @@ def test_what_is_out_stays_a_prefix_and_ends_with_a_whole_character(ids: list[in
 
 @many
 @given(text=st.text(max_size=30))
-def test_text_comes_back_character_by_character(text: str) -> None:
-    """After each token, out is exactly what its tokens make whole."""
+def test_text_is_released_character_by_character(text: str) -> None:
+    """After each token, the released text is that of all complete characters."""
     tokenizer = byte_level()
     detokenizer, out, raw = Detokenizer(tokenizer, [], skip_special_tokens=False), "", text.encode()
     ids = ids_of(tokenizer, text)
@@ -134,8 +134,8 @@ def test_text_comes_back_character_by_character(text: str) -> None:
 
 @many
 @given(ids=byte_level_ids(), data=st.data())
-def test_a_cut_prompt_gives_up_no_text_of_its_own(ids: list[int], data: st.DataObject) -> None:
-    """The prompt ends within 🙂: the answer has the character if its tokens complete it, and nothing before it."""
+def test_a_character_split_between_prompt_and_answer_belongs_to_the_answer(ids: list[int], data: st.DataObject) -> None:
+    """The prompt ends within 🙂. The answer's tokens complete it; no text before it is released."""
     tokenizer = byte_level()
     emoji = ids_of(tokenizer, "🙂")
     cut = data.draw(st.integers(1, len(emoji) - 1))
@@ -144,7 +144,7 @@ def test_a_cut_prompt_gives_up_no_text_of_its_own(ids: list[int], data: st.DataO
     assert "".join(pieces) == "🙂" + str(tokenizer.decode(ids, skip_special_tokens=False))
 
 
-def test_a_cut_prompt_that_nobody_completes_releases_nothing() -> None:
+def test_a_character_of_the_prompt_that_stays_incomplete_is_not_released() -> None:
     tokenizer = byte_level()
     prompt = [*ids_of(tokenizer, "so be it"), *ids_of(tokenizer, "🙂")[:2]]
     assert released(tokenizer, prompt, [], skip=True) == [""]
@@ -156,7 +156,7 @@ def test_a_prompt_that_ends_with_a_replacement_character() -> None:
     assert "".join(released(tokenizer, ids_of(tokenizer, "what is �"), ids_of(tokenizer, "? �"), skip=True)) == "? �"
 
 
-def test_a_cut_character_comes_with_the_flush() -> None:
+def test_an_incomplete_character_comes_with_the_flush() -> None:
     tokenizer = byte_level()
     emoji = ids_of(tokenizer, "🙂")
     assert released(tokenizer, [], [*ids_of(tokenizer, "a"), *emoji[:-1]], skip=True)[-1] == REPLACEMENT
@@ -185,8 +185,8 @@ def test_a_prompt_that_ends_with_many_byte_tokens() -> None:
 
 @many
 @given(ids=st.lists(st.integers(0, 275), max_size=40), prompt=st.lists(st.integers(0, 275), max_size=12))
-def test_broken_byte_tokens_neither_raise_nor_take_back(ids: list[int], prompt: list[int]) -> None:
-    """A full decode makes é�� of é and a lone byte to ���: out is out, the rest goes on."""
+def test_incomplete_byte_tokens_do_not_raise_and_later_text_is_released(ids: list[int], prompt: list[int]) -> None:
+    """A full decode turns é and a lone byte into ���. The released é stays, and the next text follows it."""
     tokenizer = byte_fallback()
     x = id_of(tokenizer, "a")
     pieces = released(tokenizer, prompt, [*ids, x], skip=True)
@@ -194,7 +194,7 @@ def test_broken_byte_tokens_neither_raise_nor_take_back(ids: list[int], prompt: 
     assert pieces[-1] == ""
 
 
-def test_a_broken_byte_after_a_whole_character() -> None:
+def test_a_lone_byte_after_a_complete_character() -> None:
     tokenizer = byte_fallback()
     ids = [id_of(tokenizer, token) for token in ("<0xC3>", "<0xA9>", "<0xC3>", "a")]
     assert released(tokenizer, [], ids, skip=True)[:3] == ["", "é", ""]
@@ -203,18 +203,18 @@ def test_a_broken_byte_after_a_whole_character() -> None:
 
 @pytest.mark.parametrize("token", ["<|im_end|>", "<0xFF>"])
 def test_endless_tokens_without_text_cost_the_same_each(token: str) -> None:
-    """Special tokens add nothing; bytes that become no character are released before they pile up."""
+    """Special tokens are not kept; bytes without a complete character are released at MAX_PENDING_TOKENS."""
     tokenizer = byte_level() if token == "<|im_end|>" else byte_fallback()
     detokenizer = Detokenizer(tokenizer, [], skip_special_tokens=True)
-    for _ in range(20 * MAX_WAITING_TOKENS):
+    for _ in range(20 * MAX_PENDING_TOKENS):
         detokenizer.push(id_of(tokenizer, token))
-        assert len(detokenizer._waiting) < MAX_WAITING_TOKENS
+        assert len(detokenizer._pending) < MAX_PENDING_TOKENS
 
 
 def test_many_special_tokens_leave_the_space_after_them() -> None:
     tokenizer = byte_fallback()
     word = [id_of(tokenizer, "▁H"), id_of(tokenizer, "i")]
-    ids = [*word, *[id_of(tokenizer, "</s>")] * (MAX_WAITING_TOKENS + 1), *word]
+    ids = [*word, *[id_of(tokenizer, "</s>")] * (MAX_PENDING_TOKENS + 1), *word]
     assert "".join(released(tokenizer, [], ids, skip=True)) == "Hi Hi"
 
 

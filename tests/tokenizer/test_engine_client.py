@@ -1,4 +1,4 @@
-"""What an engine's message brings to a call: only what is new of each row, with the logprobs that belong to it."""
+"""What a call gets of an engine's message: the new tokens of each row, with their logprobs."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -6,21 +6,8 @@ from typing import Any
 from services.rpc.columns import pack_f32, pack_u32
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2
-from services.rpc.hello import make_hello
-from services.tokenizer.engine_client import EngineCall, EngineClient, TokenLogprobColumns
-
-
-@dataclass
-class Engine:
-    """A link that is up; what is put goes nowhere."""
-
-    peer: pb.Hello = field(default_factory=lambda: pb.Hello(epoch=5, engine=pb.EngineFacts(vocab_size=100)))
-
-    def put(self, entry: Any) -> None:
-        pass
-
-    def __hash__(self) -> int:
-        return id(self)
+from services.tokenizer.engine_client import EngineCall, TokenLogprobColumns
+from tests.tokenizer.parts import connected
 
 
 @dataclass
@@ -35,12 +22,11 @@ class Listener:
         self.seen.append((handle, start_index, token_ids, found))
 
 
-async def test_a_row_that_is_known_in_part_brings_its_end() -> None:
-    client, engine, listener = EngineClient((), make_hello("tokenizer")), Engine(), Listener()
-    client.link_up(engine)
+async def test_a_row_that_repeats_tokens_brings_the_new_ones_alone() -> None:
+    (client, engine), listener = connected(), Listener()
     choices = [pb.Choice(handle=handle, resumed_token_ids=pack_u32([70, 71])) for handle in (1, 2)]
     client.dispatcher.start(EngineCall(engine_pb2.Submit(choices=choices), listener))
-    rows = [(1, 1, [71, 72, 73]), (9, 0, [5, 6]), (2, 2, [80])]  # nobody waits for handle 9
+    rows = [(1, 1, [71, 72, 73]), (9, 0, [5, 6]), (2, 2, [80])]  # handle 9 is unknown
     ids = [token_id for _, _, row in rows for token_id in row]
     step = engine_pb2.StepBatch(
         epoch=5,

@@ -29,7 +29,7 @@ def test_a_long_template_may_be_the_option_itself(tmp_path: Path) -> None:
 
 
 def test_an_option_that_is_neither_file_nor_template_is_fatal(tmp_path: Path) -> None:
-    with pytest.raises(Fatal, match="there is no file nowhere"):
+    with pytest.raises(Fatal, match="nowhere is neither a file nor a template"):
         find_template(tmp_path, "nowhere")
 
 

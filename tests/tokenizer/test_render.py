@@ -1,4 +1,4 @@
-"""Chat templates give the same text as transformers' apply_chat_template; what a template refuses is the request's."""
+"""Chat templates render the same text as transformers' apply_chat_template; a template's error refuses the request."""
 
 import json
 from functools import cache
@@ -56,22 +56,24 @@ def template(name: str) -> ChatTemplate:
 
 
 def render(
-    name: str, messages: Any, tools: Any = None, *, prompt: bool = True, go_on: bool = False, **more: Any
+    name: str, messages: Any, tools: Any = None, *, prompt: bool = True, continue_final: bool = False, **more: Any
 ) -> str:
-    return template(name).render(messages, tools, more, add_generation_prompt=prompt, continue_final_message=go_on)
+    return template(name).render(
+        messages, tools, more, add_generation_prompt=prompt, continue_final_message=continue_final
+    )
 
 
 def expected(
-    name: str, messages: Any, tools: Any = None, *, prompt: bool = True, go_on: bool = False, **more: Any
+    name: str, messages: Any, tools: Any = None, *, prompt: bool = True, continue_final: bool = False, **more: Any
 ) -> str:
-    """What transformers makes of it; arguments of tool calls as objects, for this is what it asks for."""
+    """Returns transformers' text. It gets the arguments of tool calls as objects, as it expects them."""
     return str(
         hf_tokenizer().apply_chat_template(
             [_with_objects(message) for message in messages],
             tools=tools,
             chat_template=TEMPLATES[name],
             add_generation_prompt=prompt,
-            continue_final_message=go_on,
+            continue_final_message=continue_final,
             tokenize=False,
             **more,
         )
@@ -143,8 +145,8 @@ def test_reasoning_under_any_of_its_names(field: str) -> None:
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_continue_final_message_equals_transformers(name: str, content: str) -> None:
     messages = [*SHORT, {"role": "assistant", "content": content}]
-    text = render(name, messages, prompt=False, go_on=True)
-    assert text == expected(name, messages, prompt=False, go_on=True)
+    text = render(name, messages, prompt=False, continue_final=True)
+    assert text == expected(name, messages, prompt=False, continue_final=True)
     assert text.rstrip().endswith(content.strip())
 
 
@@ -155,9 +157,9 @@ def test_continue_final_message_equals_transformers(name: str, content: str) -> 
         {"role": "assistant", "tool_calls": [CALL]},
     ],
 )
-def test_continue_needs_content_that_the_template_keeps(message: dict[str, Any]) -> None:
+def test_continue_needs_content_that_the_template_renders(message: dict[str, Any]) -> None:
     with pytest.raises(TandemError, match="continue_final_message") as caught:
-        render(DEMO, [*SHORT, message], prompt=False, go_on=True)
+        render(DEMO, [*SHORT, message], prompt=False, continue_final=True)
     assert (caught.value.code, caught.value.param) == ("INVALID_ARGUMENT", "messages")
 
 
@@ -172,7 +174,7 @@ def test_text_parts_are_joined_by_lines() -> None:
 def test_messages_are_not_changed() -> None:
     before = json.dumps(CALLED)
     render("qwen3", CALLED)
-    render("qwen3", [*CALLED, {"role": "assistant", "content": "7"}], prompt=False, go_on=True)
+    render("qwen3", [*CALLED, {"role": "assistant", "content": "7"}], prompt=False, continue_final=True)
     assert json.dumps(CALLED) == before
 
 
@@ -190,7 +192,7 @@ def test_loopcontrols() -> None:
         ("qwen3", [{"role": "assistant", "content": "", "tool_calls": [{"function": {"arguments": "{"}}]}], "not JSON"),
     ],
 )
-def test_what_a_template_refuses_is_the_requests_fault(name: str, messages: Any, reason: str) -> None:
+def test_an_error_of_a_template_makes_the_request_invalid(name: str, messages: Any, reason: str) -> None:
     with pytest.raises(TandemError, match=reason) as caught:
         render(name, messages)
     assert (caught.value.code, caught.value.param) == ("INVALID_ARGUMENT", "messages")

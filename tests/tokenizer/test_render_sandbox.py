@@ -1,4 +1,4 @@
-"""There is nothing but text for a chat template to reach: no attributes of Python's, no files, no changes."""
+"""A chat template reaches no attributes of Python objects and no files, and cannot change the messages."""
 
 import re
 
@@ -9,7 +9,7 @@ from services.tokenizer.render import ChatTemplate
 
 
 def render(template: str) -> str:
-    """Also makes sure that the messages are as they were."""
+    """Renders one message, and asserts that it is unchanged."""
     messages = [{"role": "user", "content": "x"}]
     try:
         return ChatTemplate(template, {}).render(
@@ -42,7 +42,7 @@ def render(template: str) -> str:
     ],
 )
 def test_the_sandbox_refuses(evil: str) -> None:
-    """Refused, or rendered to nothing of Python's own."""
+    """Refused, or rendered without a trace of Python's objects."""
     try:
         text = render(evil)
     except TandemError as error:

@@ -1,4 +1,4 @@
-"""Vocabulary: the bytes of the tokens of a text are the text's UTF-8; a broken tokenizer.json is told in one line."""
+"""Vocabulary: the bytes of a text's tokens are the text's UTF-8; a broken tokenizer.json is a Fatal error."""
 
 import hashlib
 import json
@@ -80,7 +80,7 @@ def test_byte_fallback_and_metaspace(tmp_path: Path) -> None:
 
 
 def test_byte_level_tokens_outside_the_alphabet_stand_for_themselves(tmp_path: Path) -> None:
-    """As in DeepSeek's vocabulary: the decoder takes them as they are, added or not."""
+    """As in DeepSeek's vocabulary: the decoder leaves them unchanged."""
     tokenizer = Tokenizer(models.BPE({"a": 0, "▁你": 1}, []))
     tokenizer.add_special_tokens([AddedToken("<｜end｜>", special=True)])
     tokenizer.decoder = decoders.ByteLevel()
@@ -120,7 +120,7 @@ def test_a_file_without_a_decoder_is_usable(tmp_path: Path) -> None:
 
 
 def test_truncation_and_padding_of_the_file_are_left_out(tmp_path: Path) -> None:
-    """As transformers has it: they are what the tokenizer was trained with, not what prompts shall suffer."""
+    """As in transformers: they are settings of the tokenizer's training, not limits of prompts."""
     trained = Tokenizer.from_file(str(demo.CHECKPOINT / "tokenizer.json"))
     trained.enable_truncation(8)
     trained.enable_padding(length=12)

@@ -1,0 +1,118 @@
+"""The table of open choices: for each request in the core, the stream and the handle under which a tokenizer sent it.
+
+Routes a step's events into the mailboxes of their streams. When a choice ends, releases its place in the queue, its
+attempt and the start lock, and records its metrics and spans. Used by the event loop's thread alone.
+"""
+
+from dataclasses import dataclass
+
+from engine_core.events import Admitted, Finished, NewTokens, StepEvents
+from services.engine.busy_loop import StepTimes
+from services.engine.codec import terminal
+from services.engine.mailbox import StepMailbox
+from services.engine.state import EngineState
+from services.engine.telemetry import Timeline, end_timeline
+from services.rpc.generated import engine_pb2
+from services.rpc.handles import Handles
+from services.rpc.start_lock import CallerKey
+from services.telemetry.spans import now
+
+
+@dataclass
+class OpenChoice:
+    """A choice without its terminal message. `handle` is the tokenizer's, `mailbox` that of its stream."""
+
+    mailbox: StepMailbox
+    handle: int
+    key: CallerKey
+    attempt: int
+    seed: int
+    num_prompt_tokens: int
+    num_queued_tokens: int  # counted by the limit on queued tokens; 0 once it has its first token
+    timeline: Timeline
+
+
+class OpenChoices:
+    """By the core's handles, which this class gives out."""
+
+    def __init__(self, state: EngineState) -> None:
+        self._state = state
+        self._choices: dict[int, OpenChoice] = {}
+        self._handles = Handles(self._choices)
+        self._core_handles: dict[tuple[StepMailbox, int], int] = {}  # of the newest attempt
+
+    def new_handle(self) -> int:
+        return self._handles.new()
+
+    def add(self, core_handle: int, choice: OpenChoice) -> None:
+        self._choices[core_handle] = choice
+        self._core_handles[choice.mailbox, choice.handle] = core_handle
+        self._state.queue.hold(choice.num_queued_tokens)
+
+    def core_handle(self, mailbox: StepMailbox, handle: int) -> int | None:
+        """Returns the core's handle of the stream's open choice `handle`; None if there is none."""
+        return self._core_handles.get((mailbox, handle))
+
+    def of_stream(self, mailbox: StepMailbox) -> list[int]:
+        """Returns the core's handles of all open choices of one stream."""
+        return [core_handle for core_handle, choice in self._choices.items() if choice.mailbox is mailbox]
+
+    def publish(self, events: StepEvents, times: StepTimes | None) -> None:
+        """Puts events into the mailboxes of their streams. `times` is None for events without a step."""
+        done = times.done if times is not None else now()
+        planned = times.planned if times is not None else done
+        for admitted in events.admitted:
+            if (choice := self._choices.get(admitted.handle)) is not None:
+                choice.timeline.scheduled = planned
+                choice.mailbox.put_accepted(_accepted(choice, admitted))
+        for tokens in events.new_tokens:
+            if (choice := self._choices.get(tokens.handle)) is not None:
+                self._put_tokens(choice, tokens)
+                choice.timeline.record_tokens(planned, done)
+        for finished in events.finished:
+            if (choice := self._choices.pop(finished.handle, None)) is not None:
+                self._end(choice, finished)
+                self._record(choice, finished, done)
+
+    def end_spans(self) -> None:
+        """Ends the spans of all open choices: the process stops."""
+        for choice in self._choices.values():
+            choice.timeline.span.end(error="the engine stopped")
+
+    def _put_tokens(self, choice: OpenChoice, tokens: NewTokens) -> None:
+        choice.mailbox.put_tokens(choice.handle, tokens)
+        if choice.num_queued_tokens:
+            self._release_queued_tokens(choice)
+            self._state.start_lock.on_first_token(choice.key)
+
+    def _end(self, choice: OpenChoice, finished: Finished) -> None:
+        state = self._state
+        assert state.facts is not None
+        if choice.num_queued_tokens:
+            self._release_queued_tokens(choice)
+        state.queue.reqs.release(1)
+        state.attempts.release(choice.key, choice.attempt)
+        state.start_lock.on_end(choice.key)
+        place = (choice.mailbox, choice.handle)
+        if self._core_handles.get(place) == finished.handle:  # else a newer attempt on this stream has the handle
+            del self._core_handles[place]
+            choice.mailbox.put_terminal(terminal(choice.handle, finished, state.facts))
+
+    def _record(self, choice: OpenChoice, finished: Finished, done: int) -> None:
+        assert self._state.metrics is not None
+        end_timeline(choice.timeline, self._state.tracing, finished, done)
+        num_computed = finished.num_prompt_tokens - finished.num_cached_tokens
+        self._state.metrics.record_end(choice.timeline.seconds(), finished.num_preemptions, num_computed)
+
+    def _release_queued_tokens(self, choice: OpenChoice) -> None:
+        self._state.queue.tokens.release(choice.num_queued_tokens)
+        choice.num_queued_tokens = 0
+
+
+def _accepted(choice: OpenChoice, admitted: Admitted) -> engine_pb2.Accepted:
+    return engine_pb2.Accepted(
+        handle=choice.handle,
+        seed=choice.seed,
+        prompt_tokens=choice.num_prompt_tokens,
+        cached_tokens=admitted.num_cached_tokens,
+    )

@@ -1,0 +1,119 @@
+"""One tokenizer's stream: its submits become requests of the core, its aborts end them.
+
+Every limit is checked here, even if the shim and the tokenizer check it as well. A refused submit gets one terminal
+message per choice; the stream goes on.
+"""
+
+import functools
+from collections.abc import Callable
+
+from engine_core.request import SUSPECT_AT, Request
+from engine_core.request_check import MAX_SEED, RequestRefused, make_request
+from services.engine.codec import new_choices
+from services.engine.mailbox import StepMailbox
+from services.engine.open_choices import OpenChoice, OpenChoices
+from services.engine.queue_limits import QueueFull
+from services.engine.state import EngineState
+from services.engine.telemetry import start_timeline
+from services.rpc.errors import TandemError, invalid
+from services.rpc.generated import common_pb2 as pb
+from services.rpc.generated import engine_pb2
+from services.rpc.start_lock import CallerKey
+
+
+class Session:
+    def __init__(self, state: EngineState, choices: OpenChoices, mailbox: StepMailbox) -> None:
+        self.mailbox = mailbox
+        self._state = state
+        self._choices = choices
+        self._caller = pb.Hello()
+
+    def opened(self, caller: pb.Hello) -> Callable[[engine_pb2.EngineEntry], None]:
+        """Takes the tokenizer's hello; returns the function that takes each entry."""
+        self._caller = caller
+        return self._receive
+
+    def close(self) -> None:
+        """Aborts every open choice of this stream."""
+        for core_handle in self._choices.of_stream(self.mailbox):
+            self._state.loop.abort(core_handle)
+
+    def _receive(self, entry: engine_pb2.EngineEntry) -> None:
+        if entry.HasField("submit"):
+            self._receive_submit(entry.submit)
+        elif entry.HasField("abort"):
+            core_handle = self._choices.core_handle(self.mailbox, entry.abort.handle)
+            if core_handle is not None:
+                self._state.loop.abort(core_handle)  # the terminal message follows from the core's event
+                self._state.start_lock.on_end(self._key(entry.abort.handle))
+
+    def _receive_submit(self, submit: engine_pb2.Submit) -> None:
+        try:
+            self._submit(submit)
+        except RequestRefused as refused:
+            self._refuse(submit, invalid(str(refused), refused.param))
+        except QueueFull as full:
+            self._refuse(submit, full)
+            if self._state.metrics is not None:
+                self._state.metrics.record_rejection(full.option)
+        except ValueError as error:
+            self._refuse(submit, invalid(str(error)))
+
+    def _submit(self, submit: engine_pb2.Submit) -> None:
+        """Checks all choices, then starts each. Raises RequestRefused, QueueFull, or ValueError for a broken column."""
+        state = self._state
+        requests = self._checked_requests(submit)
+        handles = (choice.handle for choice in submit.choices)
+        alone = submit.alone and state.start_lock.start_alone(self._caller, handles)
+        for request, choice in zip(requests, submit.choices, strict=True):
+            key = self._key(choice.handle)
+            abort = functools.partial(state.loop.abort, request.handle)
+            if not state.attempts.claim(key, submit.attempt, abort):
+                state.dropped_attempts.log("dropped a submit: a newer attempt of its choice is running")
+                state.start_lock.on_end(key)
+                continue
+            timeline = start_timeline(state.tracing, submit.traceparent)
+            request.traceparent = timeline.span.traceparent
+            request.strikes = SUSPECT_AT if alone else 0
+            self._choices.add(
+                request.handle,
+                OpenChoice(
+                    mailbox=self.mailbox,
+                    handle=choice.handle,
+                    key=key,
+                    attempt=submit.attempt,
+                    seed=request.seed,
+                    num_prompt_tokens=request.num_prompt_tokens,
+                    num_queued_tokens=request.num_tokens,
+                    timeline=timeline,
+                ),
+            )
+            state.loop.add(request)
+
+    def _checked_requests(self, submit: engine_pb2.Submit) -> list[Request]:
+        """Returns one request per choice. A resumed submit is not checked against the queue limits."""
+        state = self._state
+        assert state.facts is not None
+        if not 1 <= len(submit.choices) <= state.max_n:
+            raise RequestRefused("n", f"n is {len(submit.choices)}, but must be from 1 to {state.max_n}")
+        if submit.priority and not state.by_priority:
+            raise RequestRefused(
+                "priority",
+                f"priority is {submit.priority}, but this server schedules by arrival; see --scheduling-policy",
+            )
+        seed = submit.seed if submit.HasField("seed") else state.seeds.randint(0, MAX_SEED)
+        handles = [self._choices.new_handle() for _ in submit.choices]
+        requests = [make_request(new, state.facts) for new in new_choices(submit, state.facts, handles, seed)]
+        if submit.attempt <= 1 and not any(choice.resumed_token_ids for choice in submit.choices):
+            state.queue.check([request.num_tokens for request in requests])
+        return requests
+
+    def _refuse(self, submit: engine_pb2.Submit, error: TandemError) -> None:
+        """Puts a terminal message with this error for each choice."""
+        for choice in submit.choices:
+            self.mailbox.put_terminal(
+                engine_pb2.Terminal(handle=choice.handle, reason=pb.FINISH_REASON_ERROR, error=error.to_proto())
+            )
+
+    def _key(self, handle: int) -> CallerKey:
+        return (self._caller.instance, self._caller.epoch, handle)

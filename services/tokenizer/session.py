@@ -1,0 +1,131 @@
+"""One shim's stream: its submits become TextRequests, its aborts end them.
+
+A submit is encoded in a task of its own, so that a long prompt delays no other request. An error in one request
+becomes that request's terminal message; the stream goes on.
+"""
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from services.rpc.errors import TandemError, invalid
+from services.rpc.generated import common_pb2 as pb
+from services.rpc.generated import text_pb2
+from services.rpc.session import Attempts
+from services.rpc.start_lock import CallerKey, StartLock
+from services.telemetry.logs import RateLimitedLog
+from services.telemetry.spans import Span
+from services.tokenizer.engine_client import EngineClient
+from services.tokenizer.mailbox import TextMailbox
+from services.tokenizer.prompt_encoder import PromptEncoder
+from services.tokenizer.telemetry import TokenizerTelemetry
+from services.tokenizer.text_request import TextRequest, put_errors
+from services.tokenizer.vocabulary import Vocabulary
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TokenizerState:
+    """What the sessions of all streams share."""
+
+    vocabulary: Vocabulary
+    encoder: PromptEncoder
+    engines: EngineClient
+    telemetry: TokenizerTelemetry
+    attempts: Attempts
+    start_lock: StartLock
+    dropped_attempts: RateLimitedLog
+
+
+class Session:
+    """The open choices of one stream, by the shim's handles."""
+
+    def __init__(self, state: TokenizerState, mailbox: TextMailbox) -> None:
+        self.mailbox = mailbox
+        self.starting: set[asyncio.Task[None]] = set()  # one per submit that is being encoded
+        self._state = state
+        self._caller = pb.Hello()
+        self._open: dict[int, int] = {}  # handle -> attempt
+        self._requests: dict[int, TextRequest] = {}
+
+    def opened(self, caller: pb.Hello) -> Callable[[text_pb2.TextEntry], None]:
+        """Takes the shim's hello; returns the function that takes each entry."""
+        self._caller = caller
+        return self._receive
+
+    def close(self) -> None:
+        """Aborts every open choice."""
+        for handle in list(self._open):
+            self._abort(handle)
+
+    def _receive(self, entry: text_pb2.TextEntry) -> None:
+        if entry.HasField("submit"):
+            self._submit(entry.submit)
+        elif entry.HasField("abort"):
+            self._abort(entry.abort.handle)
+
+    def _submit(self, submit: text_pb2.TextSubmit) -> None:
+        for choice in list(submit.choices):
+            abort = functools.partial(self._abort, choice.handle)
+            if not self._state.attempts.claim(self._key(choice.handle), submit.attempt, abort):
+                self._state.dropped_attempts.log("dropped a submit: a newer attempt of its choice is running")
+                submit.choices.remove(choice)
+                continue
+            self._open[choice.handle] = submit.attempt
+        handles = (choice.handle for choice in submit.choices)
+        submit.alone = submit.alone and self._state.start_lock.start_alone(self._caller, handles)
+        task = asyncio.create_task(self._start(submit))
+        self.starting.add(task)
+        task.add_done_callback(self.starting.discard)
+
+    async def _start(self, submit: text_pb2.TextSubmit) -> None:
+        telemetry = self._state.telemetry
+        span = telemetry.tracing.start("tokenizer.request", submit.traceparent)
+        try:
+            with telemetry.encoding(span):
+                prompt = await self._state.encoder.encode(submit)
+            for choice in [choice for choice in submit.choices if choice.handle not in self._open]:
+                submit.choices.remove(choice)  # aborted while the prompt was being encoded
+            vocabulary, engines = self._state.vocabulary, self._state.engines
+            request = TextRequest(submit, prompt, vocabulary, self.mailbox, engines, self, span)
+            self._requests |= dict.fromkeys((choice.handle for choice in submit.choices), request)
+            request.start()
+        except TandemError as error:
+            self._refuse(submit, error, span)
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+            self._refuse(submit, invalid(f"the request cannot be read: {error}"), span)
+        except Exception:  # a bug: this request gets its terminal message, the others go on
+            log.exception("request %s failed in the tokenizer", submit.request_id)
+            self._refuse(submit, TandemError("INTERNAL", "the tokenizer failed at this request"), span)
+
+    def _refuse(self, submit: text_pb2.TextSubmit, error: TandemError, span: Span) -> None:
+        span.end(error=error.code)
+        handles = [choice.handle for choice in submit.choices if choice.handle in self._open]
+        put_errors(handles, error, self.mailbox)
+        for handle in handles:
+            self.ended(handle)
+
+    def _abort(self, handle: int) -> None:
+        request = self._requests.get(handle)
+        if request is not None:
+            request.abort(handle)
+        else:
+            self.ended(handle)
+
+    def started(self, handle: int) -> None:
+        """A request that starts alone has its first token: the start lock may go on to the next caller."""
+        self._state.start_lock.on_first_token(self._key(handle))
+
+    def ended(self, handle: int) -> None:
+        """A choice has its terminal message or was aborted."""
+        self._state.start_lock.on_end(self._key(handle))
+        attempt = self._open.pop(handle, None)
+        self._requests.pop(handle, None)
+        if attempt is not None:
+            self._state.attempts.release(self._key(handle), attempt)
+
+    def _key(self, handle: int) -> CallerKey:
+        return (self._caller.instance, self._caller.epoch, handle)

@@ -1,0 +1,61 @@
+"""An engine's state without a running busy loop: the commands stay in the loop's queue, where a test reads them."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from engine_core.scheduler import SchedulerConfig
+from engine_core.worker_messages import PROTOCOL, BatchLimits
+from services.engine.busy_loop import BusyLoop, BusyLoopConfig
+from services.engine.metrics import EngineMetrics
+from services.engine.queue_limits import QueueLimits
+from services.engine.state import EngineState
+from services.engine.worker_link import WorkerLink
+from services.rpc.session import Attempts
+from services.rpc.start_lock import StartLock
+from services.telemetry.logs import RateLimitedLog
+from services.telemetry.spans import Tracing
+from tests.fakes import make_facts
+
+LIMITS = BatchLimits(PROTOCOL, 8, 64)
+
+
+def make_loop(folder: Path) -> BusyLoop:
+    """Not started; the test closes its link."""
+    link = WorkerLink(f"ipc://{folder}/worker.sock", LIMITS)
+    return BusyLoop(link, BusyLoopConfig(SchedulerConfig(8, 64), True, 2, 1.0))
+
+
+def commands(loop: BusyLoop) -> list[Any]:
+    """Takes all queued commands: requests to add, handles to abort."""
+    taken = list(loop._commands)
+    loop._commands.clear()
+    return taken
+
+
+def make_state(
+    loop: BusyLoop,
+    log: RateLimitedLog,
+    tracing: Tracing,
+    registry: CollectorRegistry,
+    queue: QueueLimits | None = None,
+    *,
+    by_priority: bool = False,
+) -> EngineState:
+    """The state once a worker has registered."""
+    facts = make_facts()
+    return EngineState(
+        loop=loop,
+        queue=queue or QueueLimits(100, 0),
+        by_priority=by_priority,
+        max_n=4,
+        seeds=random.Random(1),
+        attempts=Attempts(),
+        start_lock=StartLock(),
+        tracing=tracing,
+        dropped_attempts=log,
+        facts=facts,
+        metrics=EngineMetrics(registry, True, facts),
+    )

@@ -1,0 +1,204 @@
+"""A tokenizer's stream at the engine: what its entries make of the busy loop's commands, and what is refused."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from engine_core.request import SUSPECT_AT
+from services.engine.mailbox import StepMailbox
+from services.engine.open_choices import OpenChoices
+from services.engine.queue_limits import QueueLimits
+from services.engine.session import Session
+from services.rpc.columns import pack_u32
+from services.rpc.generated import common_pb2 as pb
+from services.rpc.generated import engine_pb2
+from services.rpc.hello import make_hello
+from services.telemetry.logs import RateLimitedLog
+from tests.engine.parts import commands, make_loop, make_state
+from tests.held_lock import OpenCall, ends
+from tests.telemetry.fake_tracing import FakeTracing
+
+log = logging.getLogger(__name__)
+CALLER = make_hello("tokenizer")
+
+
+class Engine:
+    """Sessions of one engine; its busy loop does not run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.loop, self.registry, self.tracing = make_loop(folder), CollectorRegistry(), FakeTracing()
+        self.state = make_state(
+            self.loop, RateLimitedLog(log, logging.WARNING), self.tracing, self.registry, QueueLimits(6, 40)
+        )
+        self.choices = OpenChoices(self.state)
+
+    def stream(self) -> "Stream":
+        return Stream(Session(self.state, self.choices, StepMailbox(1)))
+
+
+class Stream:
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self._receive: Callable[[engine_pb2.EngineEntry], None] = session.opened(CALLER)
+
+    def submit(self, *choices: pb.Choice, prompt: bytes | None = None, **fields: Any) -> None:
+        sampling = fields.pop("sampling", pb.SamplingParams(max_tokens=5))
+        column = pack_u32([5, 6, 7]) if prompt is None else prompt
+        message = engine_pb2.Submit(prompt_token_ids=column, choices=choices, sampling=sampling, **fields)
+        self._receive(engine_pb2.EngineEntry(submit=message))
+
+    def abort(self, handle: int) -> None:
+        self._receive(engine_pb2.EngineEntry(abort=pb.Abort(handle=handle)))
+
+    def errors(self) -> list[tuple[int, str, str, str]]:
+        terminals = self.session.mailbox.take().step.terminals
+        assert all(one.reason == pb.FINISH_REASON_ERROR for one in terminals)
+        return [(one.handle, one.error.code, one.error.param, one.error.message) for one in terminals]
+
+
+@pytest.fixture
+def engine(socket_dir: Path) -> Iterator[Engine]:
+    engine = Engine(socket_dir)
+    yield engine
+    engine.loop._link.close()
+
+
+def test_each_choice_of_a_submit_becomes_a_request(engine: Engine) -> None:
+    engine.stream().submit(
+        pb.Choice(handle=31, choice=0), pb.Choice(handle=32, choice=1), seed=9, attempt=1, traceparent="above"
+    )
+    first, second = commands(engine.loop)
+    assert (first.handle, first.choice, second.handle, second.choice) == (1, 0, 2, 1), "the core's own handles"
+    for request in (first, second):
+        assert (request.token_ids, request.seed, request.strikes) == ([5, 6, 7], 9, 0)
+    assert engine.state.queue.reqs.held == 2
+    assert [(span.name, span.parent) for span in engine.tracing.spans] == [("engine.request", "above")] * 2
+    assert [first.traceparent, second.traceparent] == [span.traceparent for span in engine.tracing.spans]
+
+
+def test_choices_without_a_seed_share_a_drawn_one(engine: Engine) -> None:
+    """The choice's number tells them apart (see sampling)."""
+    stream = engine.stream()
+    stream.submit(pb.Choice(handle=1), pb.Choice(handle=2, choice=1))
+    stream.submit(pb.Choice(handle=3))
+    first, second, third = (request.seed for request in commands(engine.loop))
+    assert first == second != third
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
+    "no choice": ({"choices": []}, "n", ""),
+    "too many": ({"choices": [1, 2, 3, 4, 5]}, "n", "n is 5, but must be from 1 to 4"),
+    "priority": ({"priority": 1}, "priority", "this server schedules by arrival; see --scheduling-policy"),
+    "no prompt": ({"prompt": b""}, "prompt", "the prompt is empty"),
+    "broken column": ({"prompt": b"\0\0\0"}, "", "a column has 3 bytes"),
+    "sampling": ({"sampling": pb.SamplingParams(temperature=3)}, "temperature", "temperature is 3"),
+}
+
+
+@pytest.mark.parametrize(("fields", "param", "message"), REFUSED.values(), ids=REFUSED)
+def test_an_invalid_submit_gets_one_error_per_choice_and_leaves_nothing_behind(
+    engine: Engine, fields: dict[str, Any], param: str, message: str
+) -> None:
+    handles = fields.get("choices", [1, 2])
+    stream = engine.stream()
+    rest = {name: value for name, value in fields.items() if name != "choices"}
+    stream.submit(*(pb.Choice(handle=handle) for handle in handles), **rest)
+    errors = stream.errors()
+    assert [(handle, code, at) for handle, code, at, _ in errors] == [
+        (handle, "INVALID_ARGUMENT", param) for handle in handles
+    ]
+    assert all(message in text for _, _, _, text in errors)
+    assert not commands(engine.loop) and not engine.tracing.spans
+    assert (engine.state.queue.reqs.held, engine.state.queue.tokens.held) == (0, 0)
+
+
+def test_no_choice_starts_unless_all_are_valid(engine: Engine) -> None:
+    stream = engine.stream()
+    stream.submit(pb.Choice(handle=1), pb.Choice(handle=2, resumed_token_ids=pack_u32([999])))
+    assert [handle for handle, *_ in stream.errors()] == [1, 2]
+    assert not commands(engine.loop)
+
+
+def test_priority_is_taken_under_the_priority_policy(engine: Engine) -> None:
+    engine.state.by_priority = True
+    engine.stream().submit(pb.Choice(handle=1), priority=-2)
+    assert [request.priority for request in commands(engine.loop)] == [-2]
+
+
+def test_a_full_queue_refuses_new_requests_and_takes_resumed_ones(engine: Engine) -> None:
+    stream = engine.stream()
+    for handle in range(1, 7):
+        stream.submit(pb.Choice(handle=handle), attempt=1)
+    assert not stream.errors()
+    stream.submit(pb.Choice(handle=7), attempt=1)
+    message = "6 requests are running or waiting: 1 more would exceed max_num_queued_reqs (6)"
+    assert stream.errors() == [(7, "RESOURCE_EXHAUSTED", "", message)]
+    labels = {"model_name": "fake", "engine": "0", "reason": "max_num_queued_reqs"}
+    assert engine.registry.get_sample_value("vllm:admission_rejections_total", labels) == 1
+    stream.submit(pb.Choice(handle=8), attempt=2)
+    stream.submit(pb.Choice(handle=9, resumed_token_ids=pack_u32([8])), attempt=1)
+    assert not stream.errors()
+    assert engine.state.queue.reqs.held == 8
+
+
+def test_an_abort_reaches_the_choice_of_its_own_stream_alone(engine: Engine) -> None:
+    first, second = engine.stream(), engine.stream()
+    first.submit(pb.Choice(handle=1))
+    (request,) = commands(engine.loop)
+    second.abort(1)
+    first.abort(2)
+    assert not commands(engine.loop)
+    first.abort(1)
+    assert commands(engine.loop) == [request.handle]
+
+
+def test_a_closed_stream_aborts_its_choices_alone(engine: Engine) -> None:
+    first, second = engine.stream(), engine.stream()
+    first.submit(pb.Choice(handle=1), pb.Choice(handle=2))
+    second.submit(pb.Choice(handle=3))
+    own = [request.handle for request in commands(engine.loop)][:2]
+    first.session.close()
+    assert commands(engine.loop) == own
+
+
+def test_a_newer_attempt_aborts_the_older_one_and_an_older_one_is_dropped(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    older, newer = engine.stream(), engine.stream()
+    older.submit(pb.Choice(handle=1), attempt=1)
+    (request,) = commands(engine.loop)
+    newer.submit(pb.Choice(handle=1), attempt=2)
+    aborted, added = commands(engine.loop)
+    assert (aborted, added.handle) == (request.handle, 2)
+    older.submit(pb.Choice(handle=1), pb.Choice(handle=4), attempt=1)
+    (other,) = commands(engine.loop)
+    assert engine.choices.core_handle(older.session.mailbox, 4) == other.handle, "the other choice starts"
+    assert "a newer attempt of its choice is running" in caplog.text
+
+
+async def test_only_the_holder_of_the_start_lock_starts_a_suspect(engine: Engine) -> None:
+    stream, context = engine.stream(), OpenCall()
+    stream.submit(pb.Choice(handle=1), alone=True)
+    assert [request.strikes for request in commands(engine.loop)] == [0]
+    holding = asyncio.create_task(engine.state.start_lock.hold(CALLER, context))  # type: ignore[arg-type]
+    async with asyncio.timeout(10):
+        await context.granted.wait()
+        stream.submit(pb.Choice(handle=2), alone=True)
+        assert [request.strikes for request in commands(engine.loop)] == [SUSPECT_AT]
+        stream.abort(2)
+        assert await ends(holding), "the abort ends the request, so the grant ends"
+
+
+async def test_a_suspect_of_an_older_attempt_is_dropped_and_the_start_lock_released(engine: Engine) -> None:
+    older, newer, call = engine.stream(), engine.stream(), OpenCall()
+    newer.submit(pb.Choice(handle=1), attempt=2)
+    holding = asyncio.create_task(engine.state.start_lock.hold(CALLER, call))  # type: ignore[arg-type]
+    async with asyncio.timeout(10):
+        await call.granted.wait()
+        older.submit(pb.Choice(handle=1), attempt=1, alone=True)
+        assert await ends(holding)

@@ -1,0 +1,132 @@
+"""The tokenizer's gRPC service over a real connection: when it answers, and when it grants the start lock."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from prometheus_client import CollectorRegistry
+
+import demo
+from services.rpc.columns import unpack_u32
+from services.rpc.generated import common_pb2 as pb
+from services.rpc.generated import text_pb2, text_pb2_grpc
+from services.rpc.hello import make_hello
+from services.rpc.transport import RpcServer, open_channel
+from services.tokenizer.engine_client import EngineClient
+from services.tokenizer.servicer import TextServicer
+from services.tokenizer.telemetry import TokenizerTelemetry
+from services.tokenizer.vocabulary import Vocabulary
+from tests.e2e.harness import wait_for
+from tests.telemetry.fake_tracing import FakeTracing
+from tests.tokenizer.parts import FakeEngineLink, ids_of
+from tests.tokenizer.test_session import GatedEncoder
+
+VOCABULARY = Vocabulary(demo.CHECKPOINT)
+PATIENCE = 20.0
+
+
+class Parts:
+    """A servicer on a socket. Its engine is a link that the test brings up."""
+
+    def __init__(self, folder: Path) -> None:
+        hello = make_hello("tokenizer", digest="d1")
+        self.engines = EngineClient((f"unix:{folder}/engine.sock",), hello)  # its own link is never connected
+        self.link, self.tracing = FakeEngineLink(), FakeTracing()
+        self.encoder = GatedEncoder(self.engines)
+        telemetry = TokenizerTelemetry(CollectorRegistry(), self.tracing)
+        self.servicer = TextServicer(VOCABULARY, self.encoder, self.engines, hello, telemetry)
+        self.address = f"unix:{folder}/tokenizer.sock"
+        self.server = RpcServer(self.address, None)
+        text_pb2_grpc.add_TextServiceServicer_to_server(self.servicer, self.server.grpc)
+
+    def link_up(self) -> None:
+        self.engines.link_up(self.link)  # type: ignore[arg-type]
+
+    async def entries(self, count: int) -> list[Any]:
+        """Waits until the engine has so many entries."""
+        await asyncio.to_thread(wait_for, lambda: len(self.link.entries) >= count, f"{count} entries", PATIENCE)
+        return self.link.entries
+
+
+@pytest.fixture
+async def parts(socket_dir: Path) -> AsyncIterator[Parts]:
+    parts = Parts(socket_dir)
+    await parts.server.start()
+    yield parts
+    await parts.servicer.callee.close_streams()
+    await parts.server.stop()
+
+
+@pytest.fixture
+async def stub(parts: Parts) -> AsyncIterator[Any]:
+    async with open_channel(parts.address) as channel, asyncio.timeout(PATIENCE):
+        yield text_pb2_grpc.TextServiceStub(channel)
+
+
+def submit(handle: int) -> text_pb2.TextDown:
+    message = text_pb2.TextSubmit(attempt=1, text=text_pb2.TextInput(text="one"), choices=[pb.Choice(handle=handle)])
+    return text_pb2.TextDown(entries=[text_pb2.TextEntry(submit=message)])
+
+
+async def open_stream(stub: Any) -> Any:
+    call = stub.Connect()
+    await call.write(text_pb2.TextDown(hello=make_hello("shim")))
+    return call
+
+
+async def test_streams_are_answered_once_an_engine_is_connected(parts: Parts, stub: Any) -> None:
+    call = await open_stream(stub)
+    answer = asyncio.create_task(call.read())
+    await asyncio.wait([answer], timeout=0.1)
+    assert not answer.done()
+    parts.link_up()
+    hello = (await answer).hello
+    assert (hello.role, hello.tokenizer_digest, hello.engine.max_model_len) == ("tokenizer", "d1", 64)
+
+
+async def test_a_stream_that_breaks_aborts_its_requests(parts: Parts, stub: Any) -> None:
+    parts.link_up()
+    call = await open_stream(stub)
+    await call.write(submit(501))
+    (entry,) = await parts.entries(1)
+    assert unpack_u32(entry.submit.prompt_token_ids) == ids_of("one")
+    call.cancel()
+    assert (await parts.entries(2))[1].abort.handle == 1
+
+
+async def test_the_start_lock_is_granted_once_earlier_prompts_are_encoded(parts: Parts, stub: Any) -> None:
+    """So none of them starts at an engine while the request that starts alone runs."""
+    parts.link_up()
+    call = await open_stream(stub)
+    await call.read()
+    parts.encoder.gate.clear()
+    await call.write(submit(501))
+    await asyncio.to_thread(wait_for, lambda: parts.tracing.spans, "the submit", PATIENCE)
+    lock = stub.HoldStartLock(make_hello("shim"))
+    granted = asyncio.create_task(lock.read())
+    await asyncio.wait([granted], timeout=0.1)
+    assert not granted.done()
+    parts.encoder.gate.set()
+    await granted
+    assert len(parts.link.entries) == 1
+    lock.cancel()
+
+
+async def test_a_reset_needs_every_engine(stub: Any) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await stub.ResetPrefixCache(pb.ResetPrefixCacheRequest())
+    assert error.value.code() == grpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_stopping_tokenizer_ends_the_spans_of_open_requests(parts: Parts, stub: Any) -> None:
+    parts.link_up()
+    call = await open_stream(stub)
+    await call.write(submit(501))
+    await parts.entries(1)
+    request = parts.tracing.spans[0]
+    assert not request.ended
+    parts.servicer.stop()
+    assert request.ended

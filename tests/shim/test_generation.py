@@ -73,7 +73,7 @@ async def test_a_repeated_event_changes_nothing(shim: Shim) -> None:
     assert (update.content, unpack_u32(update.token_ids)) == ("ab", [7, 8])
 
 
-@pytest.mark.parametrize(("start_index", "reason"), [(1, "handle 1: only 1 of"), (3, "token 2 expected, 3 came")])
+@pytest.mark.parametrize(("start_index", "reason"), [(1, "handle 1: only 1 of"), (3, "expected token 2, received 3")])
 async def test_an_event_that_cannot_be_used_breaks_the_stream(shim: Shim, start_index: int, reason: str) -> None:
     _, (handle,) = shim.start(1)
     shim.event(handle, 0, [7, 8], "ab")

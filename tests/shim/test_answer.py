@@ -91,7 +91,7 @@ async def test_the_chunks_of_a_chat_stream(shim: Shim) -> None:
         {"choices": [{"index": 0, "delta": {"content": "He"}, "logprobs": None, "finish_reason": None}]}
     ]
     shim.event(handle, 1, [8], "")
-    assert await answer.next_chunks() == [], "a token whose text is held back makes no chunk"
+    assert await answer.next_chunks() == [], "a token with held-back text makes no chunk"
     shim.end(handle)
     last = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": "stop", "stop_reason": None}
     assert await answer.next_chunks() == [{"choices": [last]}]

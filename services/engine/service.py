@@ -21,11 +21,11 @@ from services.engine.servicer import EngineServicer
 from services.engine.worker_link import WorkerLink
 from services.errors import Fatal
 from services.options.declarations import QUEUED_REQS, EngineOptions
+from services.process.metrics_server import new_registry, open_metrics_server
 from services.process.shell import begin, run_until_stopped, to_the_end
 from services.rpc.generated import engine_pb2_grpc
 from services.rpc.transport import RpcServer
 from services.security.secret import cluster_secret
-from services.telemetry.metrics_server import new_registry, open_metrics_server
 from services.telemetry.spans import Tracing
 from services.telemetry.tracing import set_up_tracing
 

@@ -21,8 +21,7 @@ from services.options.common import DEMO_MODEL
 from services.options.declarations import ServeOptions, ShimOptions
 from services.process.child_processes import ChildFailed, ChildProcesses
 from services.process.runtime_dir import runtime_dir
-from services.process.shell import fail
-from services.telemetry.logs import set_up_logging
+from services.telemetry.logs import fail, set_up_logging
 
 log = logging.getLogger(__name__)
 HEALTH_TIMEOUT_SECONDS = 0.25

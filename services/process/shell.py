@@ -17,7 +17,7 @@ import uvloop
 from services.errors import Fatal
 from services.machine import allow_open_files
 from services.options.common import ProcessOptions
-from services.telemetry.logs import report_failure, set_up_logging
+from services.telemetry.logs import fail, set_up_logging
 
 
 def begin(role: str, options: ProcessOptions) -> None:
@@ -40,12 +40,6 @@ def exit_with_parent(fd: int) -> None:
         os._exit(1)
 
     threading.Thread(target=wait, args=(fd,), name="parent-death", daemon=True).start()
-
-
-def fail(role: str, error: BaseException) -> int:
-    """Reports the error in one line. Returns the exit status, 1."""
-    report_failure(role, " ".join(str(error).split()))
-    return 1
 
 
 def run_until_stopped(

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from services.errors import Fatal
 from services.options.declarations import CredentialsOptions
-from services.process.shell import fail
 from services.security.metrics_token import metrics_token
 from services.security.secret import ClusterSecret, cluster_secret
+from services.telemetry.logs import fail
 
 
 def main(options: CredentialsOptions) -> int:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from services.errors import Fatal
 from services.options.declarations import NewSecretOptions
-from services.process.shell import fail
 from services.security.secret import read_secret
+from services.telemetry.logs import fail
 
 SECRET_BYTES = 32
 

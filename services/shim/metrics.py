@@ -2,8 +2,8 @@
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
+from services.process.metrics_server import ENGINE
 from services.rpc.finish_reasons import REASON_BY_NAME
-from services.telemetry.metrics_server import ENGINE
 
 LABELS = ("model_name", "engine")
 REJECTIONS = ("max_concurrent_requests", "body_bytes")

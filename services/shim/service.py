@@ -12,6 +12,7 @@ import uvicorn
 from services.machine import authority
 from services.machine.listen import listen
 from services.options.declarations import ShimOptions
+from services.process.metrics_server import new_registry
 from services.process.shell import begin, run_until_stopped, to_the_end
 from services.rpc.errors import unavailable
 from services.rpc.hello import HelloMismatch, make_hello
@@ -23,7 +24,6 @@ from services.shim.generation import Generation
 from services.shim.metrics import ShimMetrics
 from services.shim.scrape import Scrape
 from services.shim.tokenizer_client import TokenizerClient
-from services.telemetry.metrics_server import new_registry
 from services.telemetry.spans import Tracing
 from services.telemetry.tracing import set_up_tracing
 

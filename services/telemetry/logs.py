@@ -59,12 +59,17 @@ class RateLimitedLog:
         self._log.log(self._level, message, *args)
 
 
-def report_failure(role: str, message: str) -> None:
-    """Writes the reason why this process exits: "tandem ROLE: error: ..." on stderr, or a JSON log line."""
+def fail(role: str, error: BaseException) -> int:
+    """Writes in one line why this process exits: "tandem ROLE: error: ..." on stderr, or a JSON log line.
+
+    Returns the exit status, 1.
+    """
+    message = " ".join(str(error).split())
     if any(isinstance(handler.formatter, _JsonFormatter) for handler in logging.getLogger().handlers):
         logging.getLogger(__name__).error("%s", message)
     else:
         sys.stderr.write(f"tandem {role}: error: {message}\n")
+    return 1
 
 
 def _quoted(value: Any) -> str:

@@ -5,13 +5,13 @@ import logging
 
 from services.model_files.resolve import resolve
 from services.options.declarations import TokenizerOptions
+from services.process.metrics_server import new_registry, open_metrics_server
 from services.process.shell import begin, run_until_stopped, to_the_end
 from services.rpc.generated import text_pb2_grpc
 from services.rpc.hello import HelloMismatch, make_hello
 from services.rpc.telemetry import LinkMessages
 from services.rpc.transport import RpcServer
 from services.security.secret import cluster_secret
-from services.telemetry.metrics_server import new_registry, open_metrics_server
 from services.telemetry.spans import Tracing
 from services.telemetry.tracing import set_up_tracing
 from services.tokenizer.engine_client import EngineClient

@@ -12,9 +12,10 @@ from services.errors import Fatal
 from services.machine import process_age
 from services.model_files.resolve import resolve
 from services.options.declarations import WorkerOptions
-from services.process.shell import begin, fail
+from services.process.metrics_server import new_registry, open_metrics_server
+from services.process.shell import begin
 from services.security.secret import ClusterSecret, cluster_secret
-from services.telemetry.metrics_server import new_registry, open_metrics_server
+from services.telemetry.logs import fail
 from services.telemetry.spans import now
 from services.telemetry.tracing import set_up_tracing
 from services.worker.building import build_runner

@@ -12,8 +12,8 @@ import zmq
 
 from engine_core.step_plan import StepResult, pack_i32
 from engine_core.worker_messages import PROTOCOL, Register, StepDone, WorkerHello, encode
+from services.process.metrics_server import MAX_CONNECTIONS
 from services.security import curve
-from services.telemetry.metrics_server import MAX_CONNECTIONS
 from services.zeromq.socket_options import MAX_RESULT_BYTES
 from tests.fakes import make_facts
 from tests.security.deployment import Deployment

@@ -41,7 +41,7 @@ def test_secrets_are_compared_in_constant_time() -> None:
         ROOT / name
         for name in (
             "services/shim/middleware.py",
-            "services/telemetry/metrics_server.py",
+            "services/process/metrics_server.py",
             "services/security/curve.py",
         )
     ]

@@ -8,7 +8,7 @@ from datetime import datetime
 
 import pytest
 
-from services.telemetry.logs import RATE_LIMIT_SECONDS, RateLimitedLog, fields, report_failure, set_up_logging
+from services.telemetry.logs import RATE_LIMIT_SECONDS, RateLimitedLog, fail, fields, set_up_logging
 
 log = logging.getLogger("tests.telemetry.logs")
 Lines = Callable[[], list[str]]
@@ -113,7 +113,7 @@ def test_a_rate_limited_log_counts_what_it_suppresses(caplog: pytest.LogCaptureF
 @pytest.mark.parametrize("style", ["text", "json"])
 def test_a_failure_is_one_line_in_either_format(style: str, lines: Lines) -> None:
     set_up_logging("engine", "info", style)
-    report_failure("engine", "no 100% memory")
+    assert fail("engine", ValueError("no 100%\n memory")) == 1
     (line,) = lines()
     if style == "json":
         found = json.loads(line)

@@ -16,9 +16,9 @@ from prometheus_client import CollectorRegistry, Counter
 from services.errors import Fatal
 from services.machine import authority
 from services.machine.listen import listen
+from services.process import metrics_server
+from services.process.metrics_server import MetricsServer
 from services.security.metrics_token import metrics_token, token_to_ask_for
-from services.telemetry import metrics_server
-from services.telemetry.metrics_server import MetricsServer
 from tests.e2e.harness import PLAIN_HTTP
 from tests.security.peers import OURS
 

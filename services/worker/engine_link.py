@@ -103,7 +103,7 @@ class EngineLink:
                     message = decode_from_engine(self._socket.recv_multipart())
                     self._answered = True
                 except BadMessage as bad:
-                    raise EngineRefused(f"bad message from the engine: {bad}") from bad
+                    raise EngineRefused(f"malformed message from the engine: {bad}") from bad
                 if isinstance(message, Refused):
                     why = f"the engine refused this worker: {message.message}"
                     raise EngineRefused(why) if message.for_now else Fatal(why)

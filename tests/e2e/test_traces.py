@@ -171,7 +171,7 @@ def test_another_protocol_is_refused() -> None:
     env = {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
     ended = run_tandem("shim", "--port=0", "--otlp-traces-endpoint=http://127.0.0.1:1", env=env)
     assert ended.returncode == 1
-    assert "over OTLP/gRPC only, but the environment asks for http/protobuf" in ended.stderr
+    assert "over OTLP/gRPC only, but the environment sets the protocol http/protobuf" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 

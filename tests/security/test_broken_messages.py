@@ -130,7 +130,7 @@ def test_an_engine_that_sends_malformed_messages_loses_its_worker(socket_dir: Pa
     try:
         assert ends.engine._peer is not None
         ends.engine._socket.send_multipart([ends.engine._peer, frame])
-        with pytest.raises(EngineRefused, match="bad message from the engine"):
+        with pytest.raises(EngineRefused, match="malformed message from the engine"):
             ends.worker.next_plan()
     finally:
         ends.close()

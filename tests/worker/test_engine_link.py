@@ -107,7 +107,7 @@ def test_only_plans_of_this_epoch_are_taken(
     [
         (Refused("another rank is here", for_now=True), EngineRefused, "refused this worker: another rank is here"),
         (Refused("other model"), Fatal, "refused this worker: other model"),
-        (b"\xc1", EngineRefused, "bad message from the engine: no message of this protocol"),
+        (b"\xc1", EngineRefused, "malformed message from the engine: not a message of this protocol"),
         (Step(plan_of(1, 1)), EngineGone, "expected BatchLimits from the engine, received Step"),
     ],
     ids=["refused for now", "refused for good", "malformed", "a plan too early"],

@@ -47,7 +47,8 @@ BENCHMARKS = {
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Returns the exit status: 0, 1 for a failure, 2 for a wrong command line."""
+    """Runs the command in `argv`; None: that of the process. Returns the exit status: 0, 1 for a failure, 2 for a wrong
+    command line."""
     _escape_unencodable_output()
     # gRPC's core would write lines to stderr, past our log, which any client can cause. Errors of calls are in their
     # status. https://grpc.github.io/grpc/core/md_doc_environment_variables.html
@@ -86,7 +87,7 @@ def _escape_unencodable_output() -> None:
 
 
 def _is_installed(command: str) -> bool:
-    """Returns whether the packages that `command` needs are installed; if not, one line on stderr names the extra."""
+    """Returns whether the packages that `command` needs are installed; if not, a line on stderr names their extra."""
     lacking = missing(command)
     if lacking is not None:
         sys.stderr.write(f"tandem {command}: error: {lacking}\n")
@@ -94,7 +95,7 @@ def _is_installed(command: str) -> bool:
 
 
 def _import(name: str) -> ModuleType:
-    """Imports a module, and excludes the objects of the import from garbage collection: they live until the end."""
+    """Returns the imported module. Excludes all objects made so far from garbage collection: they live on."""
     gc.disable()
     module = importlib.import_module(name)
     gc.freeze()

@@ -44,14 +44,14 @@ class BusyLoopConfig:
 
 @dataclass(frozen=True)
 class ResetPrefixCache:
-    """A command. `done` is called from the loop's thread once the prefix cache is empty."""
+    """The command to empty the prefix cache. `done` is called from the loop's thread once it is empty."""
 
     done: Callable[[], None]
 
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Of one step; times in nanoseconds since the epoch."""
+    """When one step was planned and done, in nanoseconds since the epoch, and its size."""
 
     planned: int  # before `schedule()`
     done: int  # its result has arrived
@@ -70,7 +70,7 @@ class _Step:
 
 @dataclass(frozen=True)
 class Callbacks:
-    """Functions that the loop's thread calls. They must return at once: each passes its arguments to another thread."""
+    """Functions that the loop's thread calls. Each must return at once, for example by a call into the event loop."""
 
     registered: Callable[[ModelFacts], None]  # a worker is ready
     lost: Callable[[str], None]  # the worker is gone, and why; `registered` is called again with the next one
@@ -80,7 +80,7 @@ class Callbacks:
 
 class BusyLoop:
     def __init__(self, link: WorkerLink, config: BusyLoopConfig, recorder: FlightRecorder | None = None) -> None:
-        """The loop closes the link when it ends. With a recorder, everything that the scheduler takes is recorded."""
+        """The loop's end closes `link`. `recorder` records the calls of the scheduler; None: nothing is recorded."""
         self._config = config
         self._recorder = recorder
         self._in_flight: deque[_Step] = deque()  # oldest first
@@ -95,7 +95,7 @@ class BusyLoop:
         self._callbacks: Callbacks  # set by `start`
 
     def start(self, callbacks: Callbacks) -> None:
-        """Starts the thread. Commands may be queued before."""
+        """Starts the thread. `add`, `abort` and `reset_prefix_cache` may be called earlier: their commands wait."""
         self._callbacks = callbacks
         self._thread.start()
 
@@ -149,7 +149,7 @@ class BusyLoop:
             raise WorkerGone("the worker sent a result while no step was in flight")
 
     def _send(self, plan: StepPlan, planned: int, rows: SampledRows) -> None:
-        """Sets the plan's deadline, and sends it to the worker."""
+        """Sets the plan's deadline and sends the plan. `planned`: ns since the epoch. Raises WorkerGone."""
         work = work_of(plan)
         plan.deadline_ms = int(1000 * self._deadlines.deadline(work))
         self._link.send(plan)
@@ -160,7 +160,8 @@ class BusyLoop:
     def _take_result(self, scheduler: Scheduler) -> None:
         """Waits for the result of the oldest step, updates the scheduler with it, and publishes the events.
 
-        Raises WorkerGone when the step overruns its deadline. The worker runs its plans in the order sent.
+        Raises WorkerGone when the step overruns its deadline by GRACE_SECONDS, the result is wrong, or the worker is
+        lost. The worker runs its plans in the order sent.
         """
         step = self._in_flight[0]
         while not self._stopping:
@@ -177,7 +178,7 @@ class BusyLoop:
                 raise WorkerGone(overrun)
 
     def _check_result(self, result: StepResult, step: _Step) -> None:
-        """Raises WorkerGone when the result does not fit the plan."""
+        """Drops the worker and raises WorkerGone when the result does not fit the step's plan."""
         assert self._check is not None
         try:
             self._check(result, step.rows)
@@ -185,7 +186,7 @@ class BusyLoop:
             self._link.refuse(str(bad))
 
     def _measure(self, step: _Step) -> None:
-        """Records how long the step ran; from now on the worker's time counts for the next one."""
+        """Records the step's running time, from which later deadlines are computed. The next step's time starts now."""
         done = time.monotonic()
         self._deadlines.measured(step.work, done - self._began)
         self._began = done
@@ -203,7 +204,7 @@ class BusyLoop:
         )
 
     def _apply_commands(self, scheduler: Scheduler) -> None:
-        """Applies the queued commands in order, and publishes the requests that end by them."""
+        """Applies the queued commands in order, and publishes a Finished event for each request that a command ends."""
         if not self._commands:
             return
         events = StepEvents()
@@ -223,10 +224,10 @@ class BusyLoop:
         self._callbacks.published(events, scheduler.stats(), None)
 
     def _wait_for_worker(self, scheduler: Scheduler | None) -> Scheduler | None:
-        """Waits until a worker registers; returns its scheduler, or None when the process stops.
+        """Waits until a worker registers; returns the scheduler for it, or None when the process stops.
 
-        After the first worker, the scheduler is kept and restarted: its requests wait, and are computed again. Commands
-        are applied meanwhile.
+        `scheduler` is that of the earlier workers, None before the first. It is kept and restarted: its requests wait,
+        and are computed again. Its commands are applied meanwhile. Raises WorkerGone for unusable facts.
         """
         registration: Register | None = None
         while registration is None:

@@ -13,7 +13,8 @@ from services.rpc.generated import engine_pb2
 
 
 def sampling_params(sampling: pb.SamplingParams, facts: ModelFacts, num_prompt_tokens: int) -> SamplingParams:
-    """Returns the request's sampling parameters. A field left out gets the model's default, else OpenAI's."""
+    """Returns the request's sampling parameters. A field left out gets the model's default, else OpenAI's; max_tokens
+    the rest of max_model_len after `num_prompt_tokens`, or a lower default."""
     defaults: SamplingDefaults = facts.sampling_defaults
 
     def pick(name: str, default: float) -> float:
@@ -38,7 +39,7 @@ def sampling_params(sampling: pb.SamplingParams, facts: ModelFacts, num_prompt_t
 
 
 def new_choices(submit: engine_pb2.Submit, facts: ModelFacts, handles: list[int], seed: int) -> list[NewChoice]:
-    """Returns one NewChoice per choice of the submit. `handles` are the core's, in the order of the choices.
+    """Returns one NewChoice per choice of the submit. `handles` are the engine core's, in the order of the choices.
 
     Raises ValueError for a malformed column of token ids.
     """
@@ -61,7 +62,7 @@ def new_choices(submit: engine_pb2.Submit, facts: ModelFacts, handles: list[int]
 
 
 def engine_facts(facts: ModelFacts, max_num_seqs: int, max_n: int, max_num_queued_reqs: int) -> pb.EngineFacts:
-    """Returns what the engine's hello says of its model and limits. `max_n` is the largest n of a request."""
+    """Returns the model's facts and request limits for the engine's hello. `max_n` is the largest n of a request."""
     return pb.EngineFacts(
         served_model_names=facts.served_model_names,
         max_model_len=facts.max_model_len,
@@ -86,7 +87,7 @@ def engine_stats(stats: SchedulerStats) -> engine_pb2.EngineStats:
 
 
 def terminal(handle: int, finished: Finished, facts: ModelFacts) -> engine_pb2.Terminal:
-    """Returns the terminal message of a choice; `handle` is the tokenizer's."""
+    """Returns the terminal message of a choice that `finished`; `handle` is the tokenizer's."""
     stop = finished.stop
     return engine_pb2.Terminal(
         handle=handle,

@@ -1,4 +1,4 @@
-"""Upwards to one tokenizer: what the steps computed for its choices. Tokens of one choice merge until they are sent."""
+"""The send queue to one tokenizer: results of steps for its choices. Tokens of one choice merge until they are sent."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ NO_LOGPROBS = Logprobs(0, [], [])
 
 @dataclass(slots=True)
 class _PendingRow:
-    """Consecutive tokens of one choice that are not sent yet."""
+    """Consecutive tokens of one choice that are not sent yet, with `width` logprobs per token, flat."""
 
     handle: int
     start_index: int
@@ -62,7 +62,7 @@ class StepMailbox(Mailbox[engine_pb2.EngineUp]):
         self._wake.set()
 
     def put_stats(self, stats: engine_pb2.EngineStats) -> None:
-        """Replaces the stats that the next message carries; sends no message by itself."""
+        """Replaces the stats that the next message carries. Causes no message itself."""
         self._stats = stats
 
     def take(self) -> engine_pb2.EngineUp:

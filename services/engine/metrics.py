@@ -75,7 +75,7 @@ class EngineMetrics:
         self._last: SchedulerStats | None = None
 
     def record_state(self, stats: SchedulerStats) -> None:
-        """Sets the gauges, and adds what the counters of `stats` have grown since the last call."""
+        """Sets the gauges; adds to the counters what `stats` has grown by since the last call, nothing at the first."""
         self._gauges["num_requests_running"].set(stats.num_running)
         self._gauges["num_requests_waiting"].set(stats.num_waiting)
         self._waiting_for_capacity.set(stats.num_waiting)
@@ -87,7 +87,7 @@ class EngineMetrics:
             counter.inc(getattr(stats, name) - getattr(last, name))
 
     def record_step(self, num_tokens: int) -> None:
-        """Records one step. `num_tokens` were computed, prompt tokens included."""
+        """Records one step, which computed `num_tokens`, prompt tokens included."""
         self._histograms["iteration_tokens_total"].observe(num_tokens)
 
     def record_rejection(self, reason: str) -> None:
@@ -95,7 +95,10 @@ class EngineMetrics:
         self._rejections[reason].inc()
 
     def record_end(self, times: dict[str, float], num_preemptions: int, num_computed_prompt_tokens: int) -> None:
-        """Records one ended choice. `times` in seconds, by metric, without the stages that it did not reach."""
+        """Records one ended choice. `times`: seconds by metric name, only of the stages that the choice reached.
+
+        The two counts are recorded only if the choice had a token.
+        """
         for name, seconds in times.items():
             self._histograms[name].observe(seconds)
         if "request_prefill_time_seconds" in times:

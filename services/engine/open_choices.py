@@ -20,7 +20,7 @@ from services.telemetry.spans import now
 
 @dataclass
 class OpenChoice:
-    """A choice without its terminal message. `handle` is the tokenizer's, `mailbox` that of its stream."""
+    """A choice that has not ended. `handle` is the tokenizer's, `mailbox` that of the tokenizer's stream."""
 
     mailbox: StepMailbox
     handle: int
@@ -33,7 +33,7 @@ class OpenChoice:
 
 
 class OpenChoices:
-    """By the core's handles, which this class gives out."""
+    """The open choices of all streams, by the engine core's handles, which this class allocates."""
 
     def __init__(self, state: EngineState) -> None:
         self._state = state
@@ -58,7 +58,7 @@ class OpenChoices:
         return [core_handle for core_handle, choice in self._choices.items() if choice.mailbox is mailbox]
 
     def publish(self, events: StepEvents, times: StepTimes | None) -> None:
-        """Puts events into the mailboxes of their streams. `times` is None for events without a step."""
+        """Puts events into their streams' mailboxes and closes finished choices. `times` None: no step's events."""
         done = times.done if times is not None else now()
         planned = times.planned if times is not None else done
         for admitted in events.admitted:
@@ -75,7 +75,7 @@ class OpenChoices:
                 self._record(choice, finished, done)
 
     def end_spans(self) -> None:
-        """Ends the spans of all open choices: the process stops."""
+        """Ends the spans of all open choices with an error. Called when the process stops."""
         for choice in self._choices.values():
             choice.timeline.span.end(error="the engine stopped")
 

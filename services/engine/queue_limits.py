@@ -16,7 +16,7 @@ MAX_RETRY_SECONDS = 60  # the largest Retry-After
 
 
 class QueueFull(TandemError):
-    """Status RESOURCE_EXHAUSTED. `option` is the limit that was reached."""
+    """A queue limit refused a submit (RESOURCE_EXHAUSTED). `option` names the limit; `retry_after` is in seconds."""
 
     def __init__(self, option: str, message: str, retry_after: int) -> None:
         super().__init__("RESOURCE_EXHAUSTED", message, retryable=True, retry_after=retry_after)
@@ -24,7 +24,7 @@ class QueueFull(TandemError):
 
 
 class QueueLimit:
-    """One limit. `text` says what it counts, as in "{held} {text}"."""
+    """One limit, set by `option`; `limit` 0: none. `text` names what is counted in error messages: "{held} {text}"."""
 
     def __init__(self, option: str, limit: int, text: str, clock: Callable[[], float] = time.monotonic) -> None:
         self.limit = limit  # 0: unlimited
@@ -48,7 +48,10 @@ class QueueLimit:
         self._released.append((self._clock(), amount))
 
     def _retry_after(self, amount: int) -> int:
-        """Returns the whole seconds until `amount` is released at the recent rate; 1 without a recent release."""
+        """Returns the whole seconds until `amount` is released at the recent rate, from 1 to MAX_RETRY_SECONDS.
+
+        Without a recent release: 1.
+        """
         now = self._clock()
         while self._released and self._released[0][0] < now - RECENT_SECONDS:
             self._released.popleft()
@@ -58,7 +61,10 @@ class QueueLimit:
 
 
 class QueueLimits:
-    """The limits of one engine. Each choice counts as one request."""
+    """The limits of one engine on open requests and on tokens of requests without an output token.
+
+    Each choice counts as one request.
+    """
 
     def __init__(self, max_num_queued_reqs: int, max_num_queued_tokens: int) -> None:
         self.reqs = QueueLimit("max_num_queued_reqs", max_num_queued_reqs, "requests are running or waiting")
@@ -67,7 +73,7 @@ class QueueLimits:
         )
 
     def check(self, num_tokens: list[int]) -> None:
-        """Raises QueueFull unless all requests fit. `num_tokens` has one entry per request: its known tokens."""
+        """Raises QueueFull unless all requests fit. `num_tokens`: known tokens (prompt, resumed output) of each."""
         self.reqs.check(len(num_tokens))
         self.tokens.check(sum(num_tokens))
 

@@ -20,7 +20,7 @@ OPTION = "--flight-recorder-dir"
 
 class RecordingWriter:
     def __init__(self, folder: str | None) -> None:
-        """Creates the directory. Raises Fatal if it cannot be created or written to. None: nothing is recorded."""
+        """Creates the directory `folder`; None: nothing is recorded. Raises Fatal if it cannot be written to."""
         self.recorder = FlightRecorder() if folder is not None else None
         self._folder = Path(folder or ".").absolute()
         self._numbers = itertools.count(1)
@@ -33,14 +33,14 @@ class RecordingWriter:
                 raise Fatal(f"{OPTION}: {self._folder} is not writable")
 
     def write_on_request(self) -> None:
-        """Writes the recording; without a directory, logs a warning."""
+        """Writes the recording to a new file; logs a warning if nothing is recorded."""
         if self.recorder is None:
             log.warning("nothing is recorded: see %s", OPTION)
         else:
             self._write(self.recorder)
 
     def write_on_failure(self) -> None:
-        """Writes the recording, if there is one. Raises nothing, so that the caller reports its own error."""
+        """Writes the recording, if there is one. A file error is only logged: the caller reports its own error."""
         if self.recorder is not None:
             self._write(self.recorder)
 

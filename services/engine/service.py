@@ -34,13 +34,17 @@ STEPS_IN_FLIGHT = 2  # with asynchronous scheduling
 
 
 def main(options: EngineOptions) -> int:
-    """Returns the exit status; 0 after SIGTERM or SIGINT."""
+    """Runs the engine. Returns the exit status: 0 after SIGTERM or SIGINT, 1 after Fatal, ValueError, RuntimeError or
+    ZMQError."""
     begin("engine", options)
     return run_until_stopped("engine", lambda: serve(options), (ValueError, RuntimeError, zmq.ZMQError))
 
 
 async def serve(options: EngineOptions) -> None:
-    """Runs until cancelled. When the worker dies, waits for the next one. Raises Fatal after any other error."""
+    """Serves tokenizers until cancelled. When the worker dies, requests wait for the next one.
+
+    Raises Fatal for an option that cannot be used and after an error in the busy loop.
+    """
     secret = cluster_secret(options)
     limits = BatchLimits(PROTOCOL, options.max_num_seqs, options.max_num_batched_tokens)
     recording = RecordingWriter(options.flight_recorder_dir)
@@ -79,7 +83,7 @@ class _BusyLoopEvents:
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # gets the loop's error
 
     def callbacks(self) -> Callbacks:
-        """Returns functions that the busy loop's thread may call."""
+        """Returns the functions for the busy loop's thread; each calls the handler on the event loop."""
         call = functools.partial(call_in_event_loop, asyncio.get_running_loop())
         return Callbacks(
             registered=lambda facts: call(self._on_registered, facts),
@@ -111,7 +115,7 @@ class _BusyLoopEvents:
 
 
 def busy_loop_config(options: EngineOptions) -> BusyLoopConfig:
-    """Returns the options that concern steps, as the busy loop takes them."""
+    """Returns the busy loop's configuration: those of the engine's options that concern steps."""
     scheduler = SchedulerConfig(
         options.max_num_seqs,
         options.max_num_batched_tokens,

@@ -47,7 +47,7 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
         make_metrics: Callable[[ModelFacts], EngineMetrics],
         tracing: Tracing,
     ) -> None:
-        """`seed` makes the seeds of requests without one repeatable; None: they are random."""
+        """Requests without a seed get one from a generator that starts from `seed`; None: random ones."""
         self.callee = Callee()
         self._limits = limits
         self._make_metrics = make_metrics
@@ -87,7 +87,8 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
         return self._stats
 
     async def HoldStartLock(self, request: pb.Hello, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        """Grants the start lock at once: the scheduler pauses running requests while a suspect runs."""
+        """Grants the start lock to the calling tokenizer, in its turn. Running requests need not end first: the
+        scheduler pauses them while a suspect runs."""
         await self.callee.start_lock.hold(request, context)
 
     async def ResetPrefixCache(self, request: Any, context: Any) -> pb.ResetPrefixCacheResponse:
@@ -102,8 +103,10 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
         return pb.ResetPrefixCacheResponse()
 
     def registered(self, facts: ModelFacts) -> None:
-        """Takes the facts of a worker; after the first one, streams are accepted. Raises Fatal when a later worker has
-        another model; only its number of blocks may differ."""
+        """Takes the facts of a worker that has registered; after the first one, streams are accepted.
+
+        Raises Fatal when the facts of a later worker differ from the first one's in more than the number of blocks.
+        """
         state = self._state
         if state.facts is not None:
             if msgspec.structs.replace(facts, num_blocks=state.facts.num_blocks) != state.facts:
@@ -121,7 +124,7 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
         )
 
     def published(self, events: StepEvents, stats: SchedulerStats, times: StepTimes | None) -> None:
-        """Puts events and stats into the mailboxes and the metrics. `times` is None for events without a step."""
+        """Puts events and stats of the busy loop into mailboxes and metrics. `times` None: events without a step."""
         self._stats = engine_stats(stats)
         for mailbox in self._mailboxes:
             mailbox.put_stats(self._stats)
@@ -132,5 +135,5 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
                 self._state.metrics.record_step(times.num_tokens)
 
     def stop(self) -> None:
-        """Ends the spans of open choices, before tracing stops."""
+        """Ends the spans of open choices. Call it before tracing stops."""
         self._choices.end_spans()

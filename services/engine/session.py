@@ -60,7 +60,10 @@ class Session:
             self._refuse(submit, invalid(str(error)))
 
     def _submit(self, submit: engine_pb2.Submit) -> None:
-        """Checks all choices, then starts each. Raises RequestRefused, QueueFull, or ValueError for a broken column."""
+        """Checks all choices, then passes each to the busy loop, except one with a newer attempt.
+
+        Raises RequestRefused, QueueFull, or ValueError for a malformed column of token ids.
+        """
         state = self._state
         requests = self._checked_requests(submit)
         handles = (choice.handle for choice in submit.choices)
@@ -91,7 +94,7 @@ class Session:
             state.loop.add(request)
 
     def _checked_requests(self, submit: engine_pb2.Submit) -> list[Request]:
-        """Returns one request per choice. A resumed submit is not checked against the queue limits."""
+        """Returns one request per choice. Raises as `_submit`; no QueueFull for a resumed submit."""
         state = self._state
         assert state.facts is not None
         if not 1 <= len(submit.choices) <= state.max_n:
@@ -109,7 +112,7 @@ class Session:
         return requests
 
     def _refuse(self, submit: engine_pb2.Submit, error: TandemError) -> None:
-        """Puts a terminal message with this error for each choice."""
+        """Puts a terminal message with this error into the mailbox for each choice of the submit."""
         for choice in submit.choices:
             self.mailbox.put_terminal(
                 engine_pb2.Terminal(handle=choice.handle, reason=pb.FINISH_REASON_ERROR, error=error.to_proto())

@@ -10,7 +10,7 @@ NANO = 1e-9
 
 @dataclass(slots=True)
 class Timeline:
-    """Times in nanoseconds since the epoch; 0 for a stage that was not reached."""
+    """When one choice reached each stage, in nanoseconds since the epoch; 0 for a stage that it did not reach."""
 
     span: Span = NO_SPAN
     arrived: int = 0
@@ -19,12 +19,12 @@ class Timeline:
     ended: int = 0
 
     def record_tokens(self, planned: int, done: int) -> None:
-        """Records a step that produced tokens of this choice. The first one sets the time of the first token."""
+        """Records a step (its StepTimes) with tokens of this choice. Only the first such step has an effect."""
         self.scheduled = self.scheduled or planned
         self.first_token = self.first_token or done
 
     def seconds(self) -> dict[str, float]:
-        """Returns the seconds of each stage that was reached, by the name of its metric. Call it after the end."""
+        """Returns the seconds of each stage that was reached, by metric name. Call it after `ended` is set."""
         found = {}
         if self.scheduled:
             found["request_queue_time_seconds"] = (self.scheduled - self.arrived) * NANO
@@ -36,13 +36,14 @@ class Timeline:
 
 
 def start_timeline(tracing: Tracing, traceparent: str) -> Timeline:
-    """Starts the timeline and the span of a choice that arrives now."""
+    """Returns the timeline of a choice that arrives now, with its span, a child of `traceparent`."""
     arrived = now()
     return Timeline(tracing.start("engine.request", traceparent, at=arrived), arrived)
 
 
 def end_timeline(timeline: Timeline, tracing: Tracing, finished: Finished, ended: int) -> None:
-    """Ends the choice's span. Its children are queue, prefill and decode, as far as they were reached."""
+    """Ends the choice's span at `ended`, in ns since the epoch, with child spans for queue, prefill and decode, as far
+    as these were reached."""
     timeline.ended = ended
     span = timeline.span
     if not span.traceparent:

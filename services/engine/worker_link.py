@@ -36,12 +36,15 @@ PROBE_MS = 500  # interval at which a waiting engine pings its worker
 
 
 class WorkerGone(Exception):
-    """The worker is gone, and everything that it had computed. Plans wait until the next one registers."""
+    """The worker is lost, with its KV cache and the steps in flight. No plan is made until the next one registers."""
 
 
 class WorkerLink:
     def __init__(self, endpoint: str, limits: BatchLimits, secret: ClusterSecret | None = None) -> None:
-        """Raises zmq.ZMQError when the endpoint cannot be bound, Fatal for an address without protection."""
+        """Binds the endpoint; `limits` answer a worker's hello. `secret` None: only ipc:// endpoints are allowed.
+
+        Raises zmq.ZMQError when the endpoint cannot be bound, Fatal for an address without protection.
+        """
         secret = check_address(endpoint, secret, ZEROMQ)
         self._limits = limits
         self._unknown_peers = RateLimitedLog(log, logging.WARNING)
@@ -76,7 +79,7 @@ class WorkerLink:
             self._wake_in.send(b"\0")
 
     def poll_registration(self) -> Register | None:
-        """Waits for the next message or wake. Returns the registration if that was the message. Raises WorkerGone."""
+        """Waits for a message or wake, PROBE_MS at most. Returns a registration, else None. Raises WorkerGone."""
         message = self._next_message()
         return message if isinstance(message, Register) else None
 
@@ -93,7 +96,10 @@ class WorkerLink:
             raise WorkerGone("the worker is no longer connected") from error
 
     def poll_result(self) -> StepResult | None:
-        """Waits for the next message or wake. Returns a step's result if that was the message and of this epoch."""
+        """Waits for a message or wake, PROBE_MS at most. Returns the message if it is a result of the present worker.
+
+        Raises WorkerGone.
+        """
         message = self._next_message()
         if isinstance(message, StepDone) and message.result.epoch == self._epoch:
             return message.result
@@ -119,7 +125,10 @@ class WorkerLink:
         self._wake_out.close()
 
     def _next_message(self) -> WorkerMessage | None:
-        """Waits for a message or a wake. Returns the worker's message, or None. Answers hellos itself."""
+        """Waits for a message or a wake, PROBE_MS at most. Returns a message of the worker, else None.
+
+        Answers hellos and refuses other peers itself. Raises WorkerGone.
+        """
         if not self._wait():
             return None
         peer, *frames = self._socket.recv_multipart()
@@ -170,7 +179,7 @@ class WorkerLink:
         return True
 
     def _wait(self) -> bool:
-        """Waits PROBE_MS at most. Returns True if a message has arrived, False otherwise. Raises WorkerGone."""
+        """Waits PROBE_MS at most. Returns whether a message has arrived. Raises WorkerGone if the worker is lost."""
         ready = dict(self._poller.poll(PROBE_MS))
         if self._socket in ready:
             return True

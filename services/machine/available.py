@@ -36,7 +36,7 @@ def _free_bytes() -> int:
 
 
 def _sysconf(name: str) -> int:
-    """Returns the value; 0 if the system does not define `name`."""
+    """Returns the value of os.sysconf(name), at least 0; 0 if the system does not define `name`."""
     return max(0, os.sysconf(name)) if name in os.sysconf_names else 0
 
 
@@ -47,7 +47,7 @@ def own_group() -> Path:
 
 
 def _groups() -> list[Path]:
-    """Returns the directories of the process's cgroup and its ancestors."""
+    """Returns the directories of this process's cgroup and of the cgroups above it."""
     mount, own = files.SYS / "fs/cgroup", own_group()
     return [mount / own, *(mount / outer for outer in own.parents)]
 

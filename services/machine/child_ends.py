@@ -19,7 +19,7 @@ class ChildEnds(Protocol):
         """Watches a child. No child of the same `name` may be watched already."""
 
     def wait(self, seconds: float) -> list[str]:
-        """Waits until a child ends. Returns the names of all that ended; empty after `seconds` without one."""
+        """Waits until a child ends, at most `seconds`. Returns the names of all children that ended, maybe none."""
 
     def close(self) -> None: ...
 
@@ -76,7 +76,7 @@ class PolledEnds:
 
 
 def _has_pidfds() -> bool:
-    """Returns False also if the kernel is too old, or a sandbox forbids pidfds."""
+    """Whether pidfds work here. False also if the kernel is too old, or a sandbox forbids them."""
     try:
         os.close(os.pidfd_open(os.getpid()))
     except (AttributeError, OSError):

@@ -1,4 +1,4 @@
-"""The folders in which Linux describes machine and processes. Other systems have neither."""
+"""The directories /proc and /sys, in which Linux describes machine and processes. Other systems have neither."""
 
 from pathlib import Path
 

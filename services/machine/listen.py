@@ -20,7 +20,10 @@ def listen(host: str | None, port: int) -> socket.socket:
 
 
 def _open(host: str, port: int) -> socket.socket:
-    """Listens on the first of the host's addresses that can be bound. Raises OSError and UnicodeError."""
+    """Returns a socket that listens on the first of the host's addresses that can be bound.
+
+    Raises OSError, or UnicodeError for an invalid host name.
+    """
     failure = OSError("the name has no address")
     for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
         front = socket.socket(family, kind, protocol)

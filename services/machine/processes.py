@@ -44,7 +44,7 @@ def _is_stopped(pid: int) -> bool:
 
 
 def _stopped_by_ps(pids: Collection[int]) -> set[int]:
-    """Returns an empty set if there is no ps."""
+    """Returns what `stopped_children` returns, from the output of ps; empty if there is no ps."""
     command = ["ps", "-o", "pid=", "-o", "stat=", "-p", ",".join(map(str, pids))]
     try:
         lines = subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
@@ -54,7 +54,7 @@ def _stopped_by_ps(pids: Collection[int]) -> set[int]:
 
 
 def allow_open_files() -> None:
-    """Raises the limit of open files, sockets included, to the highest that the system allows."""
+    """Raises this process's limit of open files, sockets included, to the highest that the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     for limit in (hard, max(soft, SMALLER_OPEN_FILES)):
         with suppress(ValueError, OSError):

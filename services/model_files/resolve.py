@@ -13,8 +13,9 @@ _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
 
 
 def resolve(model: str, revision: str | None, *, weights: bool) -> Path:
-    """Returns the directory with the model's files, downloaded if needed; `weights`: with weight files. Raises Fatal.
+    """Returns the directory with the model's files. Downloads a model of the hub; `weights`: also its weight files.
 
+    `revision`: branch, tag or commit in the hub. Raises Fatal if the model cannot be found or downloaded.
     huggingface_hub reads `HF_ENDPOINT`, `HF_TOKEN`, `HF_HOME` and `HF_HUB_OFFLINE`.
     """
     path = demo.CHECKPOINT if model == DEMO_MODEL else Path(model).expanduser()

@@ -53,7 +53,8 @@ def _add(group: "argparse._ArgumentGroup", name: str, one: Setting, text: str) -
 
 
 def _convert(one: Setting, name: str, raw: Any) -> Any:
-    """Returns the value of `raw`: a string from the command line, or a YAML value (there 0123 is 83, `no` is False)."""
+    """Returns the checked value of `raw`: a string of the command line or environment, or a YAML value (there 0123 is
+    83, `no` is False). `name` is for errors. Raises UsageError."""
     if one.many and isinstance(raw, list) and raw:
         return tuple(_convert_one(one, name, part) for part in raw)
     value = _convert_one(one, name, raw)
@@ -89,7 +90,7 @@ def _read_file(path: str, settings: dict[str, Setting]) -> dict[str, Any]:
 
 
 def parse(command: str, argv: list[str]) -> Any:
-    """Returns the frozen options of one command. Raises UsageError.
+    """Returns the frozen options of `command`, an instance of its class in COMMAND_OPTIONS. Raises UsageError.
 
     A flag overrides an environment variable, which overrides the file of --config, which overrides the default.
     """
@@ -117,7 +118,7 @@ def parse(command: str, argv: list[str]) -> Any:
 
 
 def _check_together(values: dict[str, Any]) -> None:
-    """Raises UsageError for values that contradict each other."""
+    """Raises UsageError for option values that contradict each other. `values`: those given, by name."""
     if "cluster_secret" in values and "cluster_secret_file" in values:
         raise UsageError("--cluster-secret-file and TANDEM_CLUSTER_SECRET are both given: give only one of them")
     num_seqs = values.get("max_num_seqs", EngineOptions.max_num_seqs)
@@ -130,7 +131,7 @@ def _check_together(values: dict[str, Any]) -> None:
 
 
 def role_argv(role: str, values: dict[str, Any]) -> list[str]:
-    """Returns the command line of one role. `values`: settings of any role by name.
+    """Returns the flags and the positional argument of one role. `values`: settings of any role by name.
 
     Settings with an environment variable are left out (see role_environment): other users can read command lines.
     """
@@ -152,7 +153,7 @@ def role_argv(role: str, values: dict[str, Any]) -> list[str]:
 
 
 def role_environment(role: str, values: dict[str, Any]) -> dict[str, str]:
-    """Returns the environment variables of one role, for its settings that have one."""
+    """Returns the environment variables for the settings of one role that have one. `values`: as in role_argv."""
     found = {one.env[0]: values.get(name) for name, one in settings_of(ROLE_OPTIONS[role]).items() if one.env}
     return {env: str(value) for env, value in found.items() if value is not None}
 

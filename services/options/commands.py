@@ -51,7 +51,7 @@ def settings_of_command(command: str) -> dict[str, Setting]:
 
 
 def groups(command: str) -> dict[str, dict[str, Setting]]:
-    """Returns the settings of a command by group title and name, without those that only the environment may set."""
+    """Returns {group title: {name: setting}} of a command, without settings that only the environment may set."""
     found: dict[str, dict[str, Setting]] = {title: {} for title in _TITLES.values()}
     for name, one in settings_of_command(command).items():
         if not one.in_environment_only:
@@ -73,7 +73,7 @@ def default_of(command: str, name: str) -> Any:
 
 
 def default_text(command: str, name: str) -> str:
-    """Returns the default as help and documents show it; empty for a required setting."""
+    """Returns the default of a command's setting as help and documents show it; empty for a required setting."""
     default, one = default_of(command, name), settings_of_command(command)[name]
     if one.required:
         return ""

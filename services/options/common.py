@@ -1,4 +1,7 @@
-"""The settings that several processes have: logs, traces, secret, metrics, model files. Roles inherit them."""
+"""The settings that several processes have: logs, traces, secret, metrics, model files.
+
+Each role's options class (services/options/declarations.py) derives from these classes.
+"""
 
 from dataclasses import dataclass
 
@@ -11,7 +14,7 @@ LOG_FORMATS = ("text", "json")
 
 @dataclass(frozen=True)
 class ProcessOptions:
-    """Options of every process."""
+    """Options of every process: logs, traces, and the pipe that ends it when the launcher dies."""
 
     log_level: str = setting("info", "lowest level that is logged", choices=LOG_LEVELS)
     log_format: str = setting("text", "log lines as text, or as one JSON object each", choices=LOG_FORMATS)
@@ -32,7 +35,7 @@ class ProcessOptions:
 
 @dataclass(frozen=True)
 class SecretOptions:
-    """The secret that authenticates the processes of a deployment to each other."""
+    """Options for the secret that authenticates the processes of a deployment to each other: in a file, or itself."""
 
     cluster_secret_file: str | None = setting(
         None,
@@ -49,7 +52,7 @@ class SecretOptions:
 
 @dataclass(frozen=True)
 class ClusterOptions(ProcessOptions, SecretOptions):
-    """Options of every role."""
+    """Options of every role: logs, traces, the secret, the token of /metrics."""
 
     metrics_token_file: str | None = setting(
         None,
@@ -79,7 +82,7 @@ class MetricsOptions(ClusterOptions):
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """The model. Tokenizer and worker read its files."""
+    """Options of tokenizer and worker, which read the model's files: where these files are."""
 
     model: str = setting(DEMO_MODEL, "Hugging Face repository id, or local directory in that format", positional=True)
     revision: str | None = setting(

@@ -202,7 +202,7 @@ class WorkerOptions(MetricsOptions, ModelOptions):
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """Options of the launcher alone. `role_values`: the given settings of the roles, by name."""
+    """Options of `tandem serve`: the launcher's own. `role_values`: the given settings of the roles, by name."""
 
     tokenizer_replicas: int = setting(1, "number of tokenizer processes", parse=int, low=1, high=64)
     runtime_dir: str | None = setting(
@@ -235,5 +235,5 @@ ROLE_OPTIONS: dict[str, type] = {
 
 
 def settings_of(options: type) -> dict[str, Setting]:
-    """Returns the settings of an options class by name, inherited ones first."""
+    """Returns the settings of an options class by name, inherited ones first. Fields without a Setting are left out."""
     return {f.name: f.metadata["setting"] for f in dataclasses.fields(options) if "setting" in f.metadata}

@@ -19,7 +19,7 @@ Row = tuple[str, str, str, str]
 
 
 def serving_page() -> str:
-    """Returns the page as Markdown."""
+    """Returns docs/serving.md as Markdown."""
     return "\n\n".join([INTRODUCTION, CONFIGURATION, EXTRAS, *_serve(), *_roles(), *_tools()]) + "\n"
 
 
@@ -40,7 +40,7 @@ def _roles() -> Iterable[str]:
 
 
 def _from_serve(role: str) -> Iterable[str]:
-    """Yields what a role takes of the options of `tandem serve`: titles of whole groups, and single options."""
+    """Yields what a role takes of the options of `tandem serve`: the title of a whole group, else each option."""
     own = settings_of_command(role)
     for title, settings in groups("serve").items():
         taken = [name for name in settings if name in own]
@@ -48,7 +48,7 @@ def _from_serve(role: str) -> Iterable[str]:
 
 
 def _connections() -> dict[tuple[str, ...], dict[str, Setting]]:
-    """Returns the internal settings by the roles that share them, those of the most roles first."""
+    """Returns {roles: {name: setting}} of the internal settings, by the roles that share them, the most roles first."""
     found: dict[tuple[str, ...], dict[str, Setting]] = {}
     for role in ROLES:
         for name, one in settings_of_command(role).items():

@@ -13,7 +13,10 @@ class UsageError(Exception):
 
 
 def integer(text: str) -> int:
-    """Parses 7, and 1k, 2.5K, 4M, 8G: lower-case units are powers of 1000, upper-case units powers of 1024."""
+    """Parses 7, and 1k, 2.5K, 4M, 8G: lower-case units are powers of 1000, upper-case units powers of 1024.
+
+    Raises ValueError, or OverflowError for infinity.
+    """
     units = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
     return int(float(text[:-1]) * units[text[-1]]) if text[-1:] in units else int(text)
 
@@ -32,7 +35,7 @@ def json_object(text: str) -> dict[str, Any]:
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """Returns host and port of host:port. Raises ValueError."""
+    """Returns host, without brackets, and port of host:port. Raises ValueError if `text` is not that."""
     host, _, port = text.rpartition(":")
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
         raise ValueError("an IPv6 address needs brackets, as in [::1]:8000")
@@ -49,7 +52,7 @@ def host_and_port(text: str) -> str:
 
 
 def named_addresses(text: str) -> tuple[str, ...]:
-    """Returns the parts of a comma-separated list of NAME=host:port. Raises ValueError."""
+    """Returns the parts of a comma-separated list of NAME=host:port. Raises ValueError if a part is not that."""
     parts = addresses(text)
     for part in parts:
         name, _, address = part.partition("=")
@@ -82,7 +85,7 @@ class Setting:
     in_environment_only: bool = False  # a secret: command lines and configuration files are readable by others
 
     def convert(self, name: str, text: str) -> Any:
-        """Returns the value of `text`. Raises UsageError with `name`, the text and the limit."""
+        """Returns the parsed and checked value of `text`. Raises UsageError with `name`, the text and the limit."""
         try:
             value = self.parse(text)
         except (ValueError, OverflowError) as error:
@@ -104,5 +107,5 @@ class Setting:
 
 
 def setting(default: Any, help: str, **kwargs: Any) -> Any:
-    """Returns a dataclass field that holds a Setting."""
+    """Returns a dataclass field with this default; its metadata["setting"] is a Setting of the other arguments."""
     return field(default=default, metadata={"setting": Setting(help, **kwargs)})

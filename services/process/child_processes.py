@@ -33,12 +33,12 @@ STOPPED_SECONDS = 10.0  # a child that a signal has stopped for so long is kille
 
 
 class ChildFailed(Exception):
-    """A child exited with an error status. It has printed the reason, so this message is only logged."""
+    """A child exited with an error status. The child has printed the reason, so this message is only logged."""
 
 
 @dataclass
 class Child:
-    """How to start one child, and its present process. Its sockets stay open here for the next process."""
+    """How to start one child, and its present process. `fds` are passed to each process and stay open here."""
 
     argv: list[str]
     env: dict[str, str]
@@ -69,21 +69,28 @@ class ChildProcesses:
             metrics_socket.close()
 
     def start_with_metrics(self, role: str, values: dict[str, Any], *addresses: str, fds: Sequence[int] = ()) -> None:
-        """Starts a role with a metrics server on a free port of the loopback address. Raises as `start` does."""
+        """Starts a role as `start` does, with a metrics server on a free port of the loopback address.
+
+        `fds` are passed to the child. Adds the server to `metrics_peers`. Raises Fatal if the role cannot start.
+        """
         front = listen(None, 0)
         self._metrics_sockets.append(front)
         name = self.start(role, values, *addresses, f"--metrics-fd={front.fileno()}", fds=[front.fileno(), *fds])
         self.metrics_peers.append(f"{name}={authority(*front.getsockname()[:2])}")
 
     def start(self, role: str, values: dict[str, Any], *addresses: str, fds: list[int] | None = None) -> str:
-        """Starts a role and returns the child's name. `values`: settings by name. Raises Fatal if it cannot start."""
+        """Starts a role and returns the child's name. `values`: settings by name; `addresses`: more flags, as they are.
+
+        Raises Fatal if the role cannot start.
+        """
         argv = ["services.cli", role, *role_argv(role, values), *addresses]
         return self.start_module(role, argv, role_environment(role, values), fds or [])
 
     def start_module(self, kind: str, argv: list[str], variables: dict[str, str], fds: list[int]) -> str:
         """Starts `python -m ARGV` and returns the child's name: `kind`, or `kind`-1, -2, ...
 
-        The module must accept --parent-death-fd. Raises as `start` does.
+        `variables` are added to the environment; `fds` are passed to the child. The module must accept
+        --parent-death-fd. Raises as `start` does.
         """
         argv = [sys.executable, "-m", *argv, f"--parent-death-fd={self._child_end}"]
         env = {**os.environ, **variables}
@@ -94,7 +101,7 @@ class ChildProcesses:
         return name
 
     def supervise(self, ready: Callable[[], bool]) -> None:
-        """Never returns. Until `ready()`, raises what `raise_if_ended` raises; then restarts children that exit."""
+        """Never returns. Raises as `raise_if_ended` until `ready()` is True; then restarts children that exit."""
         started = min(child.started for child in self.children.values())
         with contextlib.closing(watch_ends()) as ends:
             for name, child in self.children.items():
@@ -120,7 +127,7 @@ class ChildProcesses:
                 ends.add(name, child.process)
 
     def _report_exit(self, name: str) -> float:
-        """Logs the exit and returns the seconds until the restart.
+        """Logs the exit of a child and returns the seconds until its restart.
 
         The first restart is immediate. The backoff doubles with each exit, unless the child ran for STABLE_SECONDS.
         """

@@ -32,7 +32,7 @@ class Stopped(Exception):
 
 
 def main(options: ServeOptions) -> int:
-    """Returns the exit status: 0 after SIGTERM or SIGINT, 1 when something failed."""
+    """Runs all roles. Returns the exit status: 0 after SIGTERM or SIGINT, 1 after Fatal or ChildFailed."""
     values = options.role_values
     level, style = values.get("log_level", ShimOptions.log_level), values.get("log_format", ShimOptions.log_format)
     set_up_logging("serve", level, style)
@@ -70,7 +70,7 @@ def _on_signals(handler: Callable[[int, FrameType | None], None]) -> None:
 
 
 def _exit_at_once(number: int, frame: FrameType | None) -> None:
-    """Used before any child runs. An orderly exit would wait for the threads of a download."""
+    """Signal handler before any child runs: exits with status 0. An orderly exit would wait for download threads."""
     os._exit(0)
 
 
@@ -83,7 +83,8 @@ def _raise_stopped(number: int, frame: FrameType | None) -> None:
 def _start_roles(
     children: ChildProcesses, values: dict[str, Any], folder: Path, replicas: int, front: socket.socket
 ) -> None:
-    """Starts the slowest role first. `values`: settings from the command line; `front`: the HTTP socket."""
+    """Starts all roles, the slowest first. `values`: given settings by name; `folder`: of the Unix sockets; `replicas`:
+    number of tokenizers; `front`: the listening HTTP socket."""
     engine, worker = f"unix:{folder}/engine.sock", f"ipc://{folder}/worker.sock"
     tokenizers = [f"unix:{folder}/tokenizer-{index}.sock" for index in range(replicas)]
     children.start_with_metrics("worker", values, f"--engine={worker}")

@@ -31,7 +31,7 @@ ENGINE = "0"  # value of vLLM's label `engine`: there is one engine
 
 
 def new_registry() -> CollectorRegistry:
-    """Returns a registry with the process's CPU time, memory and open file descriptors."""
+    """Returns a registry with this process's CPU time, memory and open files. Turns off *_created series in all."""
     disable_created_metrics()  # type: ignore[no-untyped-call]
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
@@ -39,7 +39,10 @@ def new_registry() -> CollectorRegistry:
 
 
 class MetricsServer:
-    """Serves while it is entered as a context manager. `ready` decides /health; it is called in server threads."""
+    """Serves while it is entered as a context manager. /health answers 200 if `ready()`, else 503.
+
+    `ready` is called in server threads.
+    """
 
     def __init__(
         self, front: socket.socket, registry: CollectorRegistry, ready: Callable[[], bool], token: str | None = None
@@ -65,7 +68,8 @@ def open_metrics_server(
 ) -> MetricsServer:
     """Returns a metrics server on the socket of --metrics-fd, else on the address of --metrics-listen.
 
-    Raises Fatal if the address cannot be bound, or if other machines can reach it and there is no token.
+    The server must be entered. Raises Fatal if the address cannot be bound, or if other machines can reach it and
+    neither `options` nor `secret` gives a token.
     """
     if options.metrics_fd is not None:
         front = socket.socket(fileno=options.metrics_fd)
@@ -108,7 +112,7 @@ class _Server(http.server.ThreadingHTTPServer):
                 self._connections.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Logs bugs. A client that disconnects or is too slow raises OSError, which is not logged."""
+        """Logs the present exception, unless it is an OSError: a client that disconnects or is too slow raises that."""
         if not isinstance(sys.exception(), OSError):
             log.exception("the metrics server failed to answer a request")
 

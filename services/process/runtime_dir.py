@@ -20,8 +20,9 @@ UNFIT = re.compile("[,#?%\ud800-\udfff]")
 
 @contextlib.contextmanager
 def runtime_dir(given: str | None) -> Iterator[Path]:
-    """Creates and locks the directory `given`. If it is None, makes a new one and removes it at the end.
+    """Yields the directory `given`, created if missing and locked until the end; it is not removed.
 
+    For None, yields a new directory and removes it at the end.
     Raises Fatal if the directory cannot be used, or another server uses it.
     """
     if given is None:

@@ -21,7 +21,10 @@ from services.telemetry.logs import fail, set_up_logging
 
 
 def begin(role: str, options: ProcessOptions) -> None:
-    """Raises the limit of open files, sets up logging, and watches the parent. Every role calls this first."""
+    """Raises the limit of open files, sets up logging, and exits with the parent if there is a --parent-death-fd.
+
+    Every role calls this first.
+    """
     allow_open_files()  # without a free descriptor a connection cannot be accepted and gets no answer
     set_up_logging(role, options.log_level, options.log_format)
     if options.parent_death_fd is not None:
@@ -47,7 +50,7 @@ def run_until_stopped(
 ) -> int:
     """Runs `main` until it returns, or SIGTERM or SIGINT cancels it. Returns the exit status.
 
-    Errors of the types in `expected`, and Fatal, are reported in one line; others are raised.
+    The status is 0, or 1 after Fatal or an error of a type in `expected`, reported in one line. Others are raised.
     """
 
     async def until_signal() -> None:
@@ -70,7 +73,8 @@ def run_until_stopped(
 
 
 async def to_the_end(cleanup: Coroutine[Any, Any, None]) -> None:
-    """Runs `cleanup` to its end, even if this task is cancelled meanwhile: a signal must not interrupt a shutdown."""
+    """Runs `cleanup` to its end and raises its error. A cancellation of this task meanwhile is ignored, so that a
+    signal does not interrupt a shutdown."""
     task = asyncio.create_task(cleanup)
     while not task.done():
         with contextlib.suppress(asyncio.CancelledError):

@@ -15,8 +15,10 @@ UNNAMED = ("unix-abstract:", "unix:@", "ipc://@", "ipc://*")  # not in a directo
 
 
 def check_address(address: str, secret: ClusterSecret | None, unix: str = GRPC) -> ClusterSecret | None:
-    """Returns the secret for a TCP address, None for a Unix socket. `unix` is the prefix of Unix sockets on this edge.
-    Raises Fatal for an address without protection."""
+    """Returns the secret to use at `address`: `secret` for TCP, None for a Unix socket, with the prefix `unix`.
+
+    Raises Fatal for TCP without a secret, and for a socket that is not in a directory of this user with mode 0700.
+    """
     if address.startswith(UNNAMED):
         raise Fatal(f"{address}: every user of this machine can connect to a socket that is not in a directory")
     if address.startswith((GRPC, ZEROMQ)):

@@ -12,7 +12,7 @@ from services.telemetry.logs import fail
 
 
 def main(options: CredentialsOptions) -> int:
-    """Returns the exit status."""
+    """Runs the command. Returns the exit status: 0, or 1 after Fatal, reported in one line."""
     folder = Path(options.out)
     try:
         secret = cluster_secret(options)
@@ -26,7 +26,10 @@ def main(options: CredentialsOptions) -> int:
 
 
 def write(secret: ClusterSecret, folder: Path) -> None:
-    """Creates the directory and writes or replaces the files in it. Raises Fatal."""
+    """Writes or replaces ca.pem, certificate.pem, key.pem and metrics-token in `folder`, which it creates if missing.
+
+    Raises Fatal if they cannot be written.
+    """
     from services.security.tls import certificates  # needs cryptography, and imports grpc
 
     own, token = certificates(secret), metrics_token(None, secret)

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 def _pair(secret: ClusterSecret, end: str) -> tuple[bytes, bytes]:
-    """Returns the public and the secret key of one end, in Z85."""
+    """Returns the public and the secret key, in Z85, of one end: "engine" or "worker"."""
     key = z85.encode(secret.derive(f"zeromq curve {end}", KEY_BYTES))
     return zmq.curve_public(key), key
 
@@ -30,7 +30,7 @@ class CurveAuthenticator:
     """The ZAP handler: decides which clients a CURVE server accepts. Runs in its own thread until `close`."""
 
     def __init__(self, secret: ClusterSecret, context: "zmq.Context[zmq.Socket[bytes]]") -> None:
-        """`context` is the one of the sockets. It must not have another handler."""
+        """Starts the thread. `context` is that of the sockets; it must not have another ZAP handler."""
         self._secret = secret
         self._worker_key, _ = _pair(secret, "worker")
         self._refusals = RateLimitedLog(log, logging.WARNING)
@@ -39,7 +39,7 @@ class CurveAuthenticator:
         self._handler.configure_curve_callback(DOMAIN.decode(), self)
 
     def configure_server(self, socket: "zmq.Socket[bytes]") -> None:
-        """Makes the socket a CURVE server. Call it before the bind."""
+        """Makes the socket a CURVE server with the engine's key. Call it before the bind."""
         socket.setsockopt(zmq.CURVE_SERVER, 1)
         socket.setsockopt(zmq.CURVE_SECRETKEY, _pair(self._secret, "engine")[1])
         socket.setsockopt(zmq.ZAP_DOMAIN, DOMAIN)

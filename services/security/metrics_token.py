@@ -11,7 +11,10 @@ TOKEN_BYTES = 32
 
 
 def metrics_token(file: str | None, secret: ClusterSecret | None) -> str | None:
-    """Returns the token in `file`, else one derived from the secret; None without either. Raises Fatal."""
+    """Returns the token in `file`, else one derived from `secret`; None without either.
+
+    Raises Fatal if the file cannot be read or does not contain one token.
+    """
     if file is None:
         return secret.derive("metrics token", TOKEN_BYTES).hex() if secret is not None else None
     try:

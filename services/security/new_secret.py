@@ -15,7 +15,7 @@ SECRET_BYTES = 32
 
 
 def main(options: NewSecretOptions) -> int:
-    """Returns the exit status."""
+    """Runs the command. Returns the exit status: 0, or 1 after Fatal, reported in one line."""
     file = Path(options.out)
     try:
         made = write_new(file)
@@ -27,7 +27,10 @@ def main(options: NewSecretOptions) -> int:
 
 
 def write_new(file: Path) -> bool:
-    """Writes a new secret atomically. Returns False when the file exists. Raises Fatal."""
+    """Writes a new secret atomically and returns True; returns False if the file exists.
+
+    Raises Fatal if it cannot be written.
+    """
     try:
         with tempfile.NamedTemporaryFile(dir=file.parent, prefix=f".{file.name}-") as written:
             os.fchmod(written.fileno(), 0o400)

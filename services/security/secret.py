@@ -18,7 +18,7 @@ class ClusterSecret:
     value: bytes = field(repr=False)
 
     def derive(self, purpose: str, num_bytes: int) -> bytes:
-        """Returns the key for one purpose. A key reveals neither the secret nor the keys of other purposes."""
+        """Returns the key of `num_bytes` for one purpose. It reveals neither the secret nor keys of other purposes."""
         from cryptography.hazmat.primitives.hashes import SHA256  # only where an edge is not a Unix socket
         from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
@@ -26,7 +26,10 @@ class ClusterSecret:
 
 
 def cluster_secret(options: SecretOptions) -> ClusterSecret | None:
-    """Returns the secret from --cluster-secret-file or the environment; None without either. Raises Fatal."""
+    """Returns the secret from --cluster-secret-file, else from TANDEM_CLUSTER_SECRET; None without either.
+
+    Raises Fatal as read_secret does.
+    """
     if options.cluster_secret_file is not None:
         return read_secret(options.cluster_secret_file)
     if options.cluster_secret is not None:
@@ -49,7 +52,7 @@ def read_secret(file: str, option: str = "--cluster-secret-file") -> ClusterSecr
 
 
 def _checked(content: bytes, source: str) -> ClusterSecret:
-    """Returns the secret without white space at its ends. Raises Fatal when it has a wrong size."""
+    """Returns the secret in `content`, without white space at its ends. Raises Fatal, with `source`, for a bad size."""
     value = content.strip()
     if not MIN_BYTES <= len(value) <= MAX_BYTES:
         raise Fatal(f"{source}: a secret must have {MIN_BYTES} to {MAX_BYTES} bytes, and this one has {len(value)}")

@@ -36,7 +36,7 @@ class Certificates:
 
 @cache
 def certificates(secret: ClusterSecret) -> Certificates:
-    """Returns the certificates of this process, made at the first call."""
+    """Returns this process's certificates, signed by the authority derived from `secret`; made at the first call."""
     authority_key = _authority_key(secret)
     authority = _authority(authority_key)
     own_key = ec.generate_private_key(_CURVE)
@@ -60,20 +60,22 @@ def certificates(secret: ClusterSecret) -> Certificates:
 
 
 def server_credentials(secret: ClusterSecret) -> grpc.ServerCredentials:
-    """Returns credentials that refuse, in the handshake, clients without a certificate of this authority."""
+    """Returns a server's credentials: the handshake refuses clients without a certificate of the authority derived from
+    `secret`."""
     own = certificates(secret)
     return grpc.ssl_server_credentials([(own.key, own.certificate)], own.authority, require_client_auth=True)
 
 
 def channel_credentials(secret: ClusterSecret) -> grpc.ChannelCredentials:
-    """Returns credentials for a channel that has CHANNEL_OPTIONS."""
+    """Returns a client's credentials: the handshake refuses servers without a certificate of the authority derived from
+    `secret`. The channel must have CHANNEL_OPTIONS."""
     own = certificates(secret)
     return grpc.ssl_channel_credentials(own.authority, own.key, own.certificate)
 
 
 def _authority_key(secret: ClusterSecret) -> ec.EllipticCurvePrivateKey:
-    """Derives the authority's key. Reducing 64 bits more than the order has keeps the bias negligible (FIPS 186-5,
-    appendix A.2.1)."""
+    """Returns the authority's key, derived from `secret`. Reducing 64 bits more than the order has keeps the bias
+    negligible (FIPS 186-5, appendix A.2.1)."""
     number = int.from_bytes(secret.derive("grpc certificate authority", 40), "big")
     return ec.derive_private_key(number % (_CURVE.group_order - 1) + 1, _CURVE)
 

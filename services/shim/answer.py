@@ -37,7 +37,8 @@ class AccumulatedChoice:
 class Answer(ABC):
     """The response to one HTTP request. Either `full_response` is called, or `next_chunks` until it returns None.
 
-    `fingerprint` is the response's system_fingerprint: the engine's numerics_id.
+    `fingerprint` is the response's system_fingerprint: the engine's numerics_id. `with_token_ids` adds the token ids of
+    prompts and choices (vLLM's return_token_ids).
     """
 
     prefix: str
@@ -55,7 +56,7 @@ class Answer(ABC):
         self._num_open = generation.num_choices
 
     async def full_response(self) -> Json:
-        """Waits for all choices and returns the response. Raises the TandemError of a choice that failed."""
+        """Waits for the end of all choices; returns the response as JSON. Raises the TandemError of a failed choice."""
         while any(choice.terminal is None for choice in self._choices):
             for update in await self._generation.take():
                 self._choices[update.index].add(update)
@@ -73,9 +74,9 @@ class Answer(ABC):
         return answer
 
     async def next_chunks(self) -> list[Json] | None:
-        """Waits for updates and returns them as chunks without the fields of head(). None: all choices have ended.
+        """Waits for updates and returns their chunks, possibly none, without the fields of head().
 
-        Raises TandemError like full_response().
+        Returns None once all choices have ended. Raises the TandemError of a failed choice.
         """
         if self._num_open == 0:
             return None
@@ -95,7 +96,7 @@ class Answer(ABC):
         return chunks
 
     def first_chunks(self) -> list[Json]:
-        """Returns the chunks that open a stream, without the fields of head(); none for completions."""
+        """Returns the chunks that open a stream, without the fields of head(): one per choice in chat, else none."""
         chunks = self._role_chunks()
         if self._with_token_ids and chunks:
             self._add_prompt_ids(chunks[0])
@@ -106,7 +107,7 @@ class Answer(ABC):
         return {**self._head, "object": self.chunk_name}
 
     def usage(self) -> Json:
-        """Returns the token counts of all choices, which must have ended."""
+        """Returns OpenAI's `usage`: tokens of all choices, each prompt counted once. All choices must have ended."""
         terminals = [choice.terminal for choice in self._choices if choice.terminal is not None]
         per_call = len(self._choices) // len(self._generation.calls)  # the choices of a call share one prompt
         prompt = sum(terminal.prompt_tokens for terminal in terminals[::per_call])

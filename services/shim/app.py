@@ -34,7 +34,7 @@ def make_app(
     scrape: Scrape,
     tracing: Tracing,
 ) -> ASGIApp:
-    """`open_generations` holds the generations of all requests that have not ended."""
+    """Returns the application. Its handlers keep each request's Generation in `open_generations` until it ends."""
     endpoints = Endpoints(client, open_generations, metrics, scrape, tracing)
     app = Starlette(
         routes=[

@@ -1,6 +1,7 @@
 """ASGI middleware: limits the requests in progress and the total size of their bodies.
 
-A request counts from its first byte to the end of its response. Only the paths that routes.RULES names are limited.
+A request counts from its headers to the end of its response. Only POST requests to paths that routes.RULES marks as
+limited count.
 """
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -15,7 +16,7 @@ RETRY_SECONDS = 1
 
 
 class ConcurrencyMiddleware:
-    """Answers 429 at either limit."""
+    """Answers 429 beyond `max_concurrent_requests`, and when a body brings all bodies above MAX_HELD_BYTES."""
 
     def __init__(self, app: ASGIApp, max_concurrent_requests: int, metrics: ShimMetrics) -> None:
         self._app = app
@@ -39,7 +40,7 @@ class ConcurrencyMiddleware:
         held = 0
 
         async def counted() -> Message:
-            """Raises TandemError if this part of the body is too much."""
+            """Receives the next message. Raises TandemError if its part of the body exceeds MAX_HELD_BYTES in total."""
             nonlocal held
             message = await receive()
             size = len(message.get("body", b""))

@@ -27,7 +27,7 @@ from services.version import VERSION
 
 
 class Endpoints:
-    """One per process. The handlers raise TandemError for a request that is refused."""
+    """One handler method per route; one object per process. A handler raises TandemError to refuse a request."""
 
     def __init__(
         self,
@@ -84,7 +84,10 @@ class Endpoints:
         return json_response({"version": VERSION})
 
     async def reset_prefix_cache(self, request: Request) -> Response:
-        """As in vLLM, but not only in a development mode: it needs the API key, and costs only recomputation."""
+        """Empties the prefix cache of every engine. Query parameters are refused.
+
+        vLLM has this path only in development mode. Here it needs the API key, if one is set.
+        """
         for name in request.query_params:
             raise invalid(f"unsupported parameter: {name}", name)
         await self._client.reset_prefix_cache()
@@ -99,7 +102,8 @@ class Endpoints:
         submits: list[text_pb2.TextSubmit],
         answer_type: type[Answer],
     ) -> Response:
-        """Generates all choices and returns the full response, or the stream as soon as the engine accepts one."""
+        """Starts one call per submit. Returns the full JSON response; with `stream`, an SSE response as soon as the
+        engine accepts a choice. Raises TandemError, or ClientGone if the client disconnects first."""
         check_num_choices(submits, self._facts().limits)
         telemetry = self._start_telemetry(request, answer_type, request_id, model)
         for submit in submits:
@@ -120,7 +124,7 @@ class Endpoints:
 
     @contextmanager
     def _trace_refusals(self, request: Request, operation: str) -> Iterator[None]:
-        """Writes a span for a request that is refused before its telemetry exists. It does not name the model."""
+        """If the body raises TandemError, writes a span with its code, without the model's name, and re-raises it."""
         began = now()
         try:
             yield
@@ -133,7 +137,7 @@ class Endpoints:
     def _start_telemetry(
         self, request: Request, answer_type: type[Answer], request_id: str, model: str
     ) -> RequestTelemetry:
-        """Starts the telemetry of one request. Its span is a child of the client's span, if there is a traceparent."""
+        """Returns the telemetry of one request. If the request has a traceparent, the span is a child of that one."""
         operation = answer_type.operation
         span = self._tracing.start(f"{operation} {model}", request.headers.get("traceparent", ""), server=True)
         span.set(
@@ -146,14 +150,17 @@ class Endpoints:
         return RequestTelemetry(request_id, self._metrics.of(self._facts().served_model_names[0]), span)
 
     def _facts(self) -> pb.EngineFacts:
-        """Facts of the engine that connected last. Raises TandemError (UNAVAILABLE) before the first one."""
+        """Returns the engine's facts (names, limits, numerics_id) from the hello of the tokenizer that connected last.
+
+        Raises TandemError (UNAVAILABLE) before the first tokenizer connects.
+        """
         peer = self._client.dispatcher.peer
         if peer is None:
             raise unavailable("the model is still being loaded")
         return peer.engine
 
     def _served_name(self, model: str | None) -> str:
-        """Returns the model name for the response. Raises TandemError (NOT_FOUND) if the model is not served."""
+        """Returns the response's model name; for None the first one. Raises TandemError (NOT_FOUND) if not served."""
         names = self._facts().served_model_names
         if model is None:
             return names[0]

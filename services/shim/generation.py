@@ -9,9 +9,9 @@ from services.shim.updates import UpdateMailbox
 
 
 class Generation:
-    """All choices of one HTTP request. The creator must call `close`, which stops what still runs.
+    """All choices of one HTTP request. The creator must call `close`, which aborts the open ones.
 
-    `take` returns the updates (UpdateMailbox.take). `calls` has one call per submit, in the same order.
+    `take` waits for updates of the choices (UpdateMailbox.take). `calls` has one call per submit, in the same order.
     """
 
     def __init__(
@@ -21,7 +21,7 @@ class Generation:
         telemetry: RequestTelemetry,
         open_generations: "set[Generation]",
     ) -> None:
-        """Starts all calls. `open_generations` contains this object until `close`.
+        """Starts one call per submit. Adds this object to `open_generations` until `close`.
 
         Raises TandemError (UNAVAILABLE) if no tokenizer is connected.
         """
@@ -47,14 +47,14 @@ class Generation:
         self._open_generations.add(self)
 
     async def wait_accepted(self) -> None:
-        """Waits until the engine accepts a choice. Raises the TandemError of a choice that was refused."""
+        """Waits until the engine accepts a choice, or one ends. Raises the TandemError of a choice that has failed."""
         await self._updates.wait()
         error = self._updates.error()
         if error is not None:
             raise error
 
     def fail(self, error: TandemError) -> None:
-        """Gives the client this error for every open choice."""
+        """Puts an update with this error for every open choice, so that the response ends with it."""
         for call in self.calls:
             call.interrupt(error)
 

@@ -41,7 +41,7 @@ HISTOGRAMS: dict[str, tuple[str, tuple[float, ...]]] = {
 
 
 class ModelMetrics:
-    """The series of one model, with their labels resolved."""
+    """The Prometheus series of one model name: counters and histograms, and finished choices by finish reason."""
 
     def __init__(
         self, counters: dict[str, Counter], histograms: dict[str, Histogram], success: Counter, model: str
@@ -97,7 +97,7 @@ class ShimMetrics:
             self.http_rejections.labels(reason)
 
     def of(self, model: str) -> ModelMetrics:
-        """Returns the series of a model. The first call exports all of them, with the value 0."""
+        """Returns the series of a model name. The first call for a name creates them, exported with the value 0."""
         if model not in self._models:
             self._models[model] = ModelMetrics(self._counters, self._histograms, self._success, model)
         return self._models[model]

@@ -11,7 +11,7 @@ from services.shim.routes import method_label, path_label, rule_of
 
 
 class CountMiddleware:
-    """Counts every HTTP response by method, path and status."""
+    """Counts every HTTP response in tandem:http_requests, by method, path and status."""
 
     def __init__(self, app: ASGIApp, metrics: ShimMetrics) -> None:
         self._app = app
@@ -30,7 +30,7 @@ class CountMiddleware:
 
 
 class ApiKeyMiddleware:
-    """Answers 401 without the key, on the paths that need it (routes.RULES)."""
+    """Answers 401 to a request without `Authorization: Bearer API_KEY`, on paths that need the key (routes.RULES)."""
 
     def __init__(self, app: ASGIApp, api_key: str) -> None:
         self._app = app

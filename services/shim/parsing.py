@@ -25,7 +25,7 @@ RequestT = TypeVar("RequestT", bound=GenerationRequest)
 
 
 async def read_json(request: Request) -> dict[str, Any]:
-    """Returns the body as a JSON object, without the fields that are null: null means absent."""
+    """Returns the body's JSON object without its null fields: null means absent. Refuses more than MAX_BODY_BYTES."""
     body = bytearray()
     async for part in request.stream():
         body += part
@@ -41,7 +41,7 @@ async def read_json(request: Request) -> dict[str, Any]:
 
 
 def validate(request_type: type[RequestT], raw: dict[str, Any], limits: pb.RequestLimits) -> RequestT:
-    """Returns the request, checked. The error is about the first wrong field."""
+    """Returns the body's JSON object `raw` as a checked request. The error is about the first wrong field."""
     check_limits(request_type, raw, limits)
     check_counts(raw, limits)
     try:
@@ -51,7 +51,7 @@ def validate(request_type: type[RequestT], raw: dict[str, Any], limits: pb.Reque
 
 
 def check_limits(request_type: type[RequestT], raw: dict[str, Any], limits: pb.RequestLimits) -> None:
-    """Refuses n and the number of logprobs above the engine's limits, before anything of that size is allocated.
+    """Refuses an n or a number of logprobs above the engine's limits, before anything of that size is allocated.
 
     Values of a wrong type are left to the schema.
     """
@@ -64,7 +64,7 @@ def check_limits(request_type: type[RequestT], raw: dict[str, Any], limits: pb.R
 
 
 def check_counts(raw: dict[str, Any], limits: pb.RequestLimits) -> None:
-    """Refuses lists that are too long, without a look at their items."""
+    """Refuses messages (with content parts and tool calls), tools, stop or stop_token_ids with too many items."""
     messages = raw.get("messages")
     if isinstance(messages, list):
         count = len(messages) + sum(map(_num_parts, messages))
@@ -85,7 +85,10 @@ def _num_parts(message: Any) -> int:
 
 
 def first_error(errors: list[Any]) -> TandemError:
-    """Returns the most helpful of pydantic's errors about the first wrong field, with the path to its value."""
+    """Returns a TandemError made of the most specific of pydantic's `errors` about the first wrong field.
+
+    `param` is the path to the value, such as messages.0.content.
+    """
     kind, location = errors[0]["type"], errors[0]["loc"]
     if kind == "extra_forbidden":
         param = ".".join(map(str, location))
@@ -131,7 +134,7 @@ def check_submit_size(submit: text_pb2.TextSubmit) -> None:
 
 
 def check_num_choices(submits: list[text_pb2.TextSubmit], limits: pb.RequestLimits) -> None:
-    """Refuses a request that not even an empty queue of the engine could hold."""
+    """Refuses more choices, over all prompts, than max_num_queued_reqs: the engine would always refuse some of them."""
     num_choices = sum(len(submit.choices) for submit in submits)
     if num_choices > limits.max_num_queued_reqs:
         raise invalid(
@@ -140,7 +143,7 @@ def check_num_choices(submits: list[text_pb2.TextSubmit], limits: pb.RequestLimi
 
 
 def check_prompt_lengths(prompt: Any, max_model_len: int) -> None:
-    """Refuses prompts of token ids that are too long for the model, without a look at the ids."""
+    """Refuses a prompt of `max_model_len` or more token ids. `prompt` is the body's unchecked field; text passes."""
     if not isinstance(prompt, list):
         return
     for ids in prompt if prompt and isinstance(prompt[0], list) else [prompt]:

@@ -19,7 +19,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 class ClientGone(Exception):
-    """The client disconnected before its response was complete."""
+    """The client disconnected before it had the complete response."""
 
 
 def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -27,7 +27,7 @@ def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | 
 
 
 def error_body(error: TandemError) -> Json:
-    """Returns the error in OpenAI's format: https://platform.openai.com/docs/guides/error-codes"""
+    """Returns the error as OpenAI's JSON object {"error": …}: https://platform.openai.com/docs/guides/error-codes"""
     codes = {"NOT_FOUND": "model_not_found", "UNAUTHENTICATED": "invalid_api_key"}
     return {
         "error": {
@@ -65,9 +65,10 @@ async def _disconnected(receive: Receive) -> None:
 
 
 class SseResponse(Response):
-    """Server-sent events, one JSON object each. Closes the generation at its end.
+    """Streams `answer` as server-sent events: one JSON chunk each, then [DONE]. An error becomes the last chunk.
 
-    https://html.spec.whatwg.org/multipage/server-sent-events.html
+    Closes `generation` when the stream ends or the client disconnects. With `include_usage`, one more chunk has the
+    token counts. https://html.spec.whatwg.org/multipage/server-sent-events.html
     """
 
     media_type = "text/event-stream"

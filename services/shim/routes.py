@@ -22,7 +22,7 @@ class Path:
     method: str
 
     def route(self, endpoint: Callable[[Request], Awaitable[Response]]) -> Route:
-        """A GET route answers HEAD as well."""
+        """Returns the Starlette route from this path to `endpoint`. A GET route answers HEAD as well."""
         return Route(self.path, endpoint, methods=[self.method])
 
 
@@ -39,7 +39,7 @@ PATHS = (CHAT, COMPLETIONS, MODELS, MODEL, RESET_PREFIX_CACHE, HEALTH, VERSION, 
 
 @dataclass(frozen=True)
 class Rule:
-    """What holds for every path that starts with `prefix`, also for one without a route."""
+    """The checks on requests to every path that starts with `prefix`, also to one without a route."""
 
     prefix: str
     needs_key: bool
@@ -58,15 +58,15 @@ _LABELED_METHODS = {one.method for one in PATHS} | {"HEAD"}
 
 
 def rule_of(path: str) -> Rule:
-    """The rule for the path of a request."""
+    """Returns the first of RULES whose prefix `path` starts with; the last one fits every path."""
     return next(rule for rule in RULES if path.startswith(rule.prefix))
 
 
 def path_label(path: str) -> str:
-    """The path as a metric's label. A path with a parameter counts as "other"."""
+    """Returns the path as a metric's label: "other" for an unknown path or one with a parameter."""
     return path if path in _LABELED_PATHS else OTHER
 
 
 def method_label(method: str) -> str:
-    """The method as a metric's label."""
+    """Returns the HTTP method as a metric's label: "other" for one that no route has."""
     return method if method in _LABELED_METHODS else OTHER

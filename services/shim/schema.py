@@ -36,7 +36,7 @@ class TextFormat(_Strict):
 
 
 class GenerationRequest(_Strict):
-    """The fields that chat and completions share."""
+    """The fields that chat and completions share. In a sampling field, None is the model's default."""
 
     logprobs_field: ClassVar[str]  # name of the field with the number of top logprobs
 
@@ -99,7 +99,7 @@ class ToolCall(BaseModel):
 
 
 class ChatMessage(BaseModel):
-    """Unknown fields are allowed: the chat template may use them."""
+    """One message of a chat. Unknown fields are allowed: the chat template may use them."""
 
     model_config = ConfigDict(extra="allow", strict=True)
     role: Literal["system", "developer", "user", "assistant", "tool"]

@@ -15,7 +15,7 @@ TIMEOUT_SECONDS = 2.0
 
 
 class Scrape:
-    """`peers` are NAME=host:port of the other processes; `token` is the bearer token for them."""
+    """Scrapes the metrics servers `peers`, each NAME=host:port. `token`: bearer token for them; None: none is sent."""
 
     def __init__(self, registry: CollectorRegistry, peers: tuple[str, ...], token: str | None = None) -> None:
         self._registry = registry
@@ -24,7 +24,10 @@ class Scrape:
         self._running: asyncio.Task[bytes] | None = None
 
     async def text(self) -> bytes:
-        """Returns the merged metrics, after at most TIMEOUT_SECONDS. Concurrent callers share one scrape."""
+        """Returns the merged metrics in Prometheus' text format. Waits for peers at most TIMEOUT_SECONDS.
+
+        Concurrent callers share one scrape.
+        """
         if self._running is None or self._running.done():
             self._running = asyncio.create_task(self._scrape())
         return await asyncio.shield(self._running)
@@ -36,7 +39,7 @@ class Scrape:
         return await asyncio.to_thread(merge, found)
 
     async def _fetch(self, address: str) -> str:
-        """Returns the metrics of one process as text; empty if it sends none in time."""
+        """Returns the metrics of the process at `address` as text; empty if it sends none in TIMEOUT_SECONDS."""
         from httpx2 import AsyncClient, HTTPError  # slow to import, and used only if the shim is scraped
 
         try:
@@ -48,7 +51,7 @@ class Scrape:
 
 
 def merge(texts: dict[str, str]) -> bytes:
-    """Returns one exposition of the metrics of several processes, by name. An empty text means that one is down."""
+    """Merges metrics into one text. `texts`: each process's own, by name; empty or invalid ones get process_up 0."""
     up = Metric("tandem:process_up", "1 if the process answered this scrape, else 0.", "gauge")
     families = {up.name: up}
     for process, text in texts.items():

@@ -32,7 +32,7 @@ SHUTDOWN_SECONDS = 1
 
 
 class _Server(uvicorn.Server):
-    """Without uvicorn's signal handlers: services/process/shell.py handles signals."""
+    """uvicorn's server without its signal handlers: services/process/shell.py handles signals."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -40,13 +40,16 @@ class _Server(uvicorn.Server):
 
 
 def main(options: ShimOptions) -> int:
-    """Returns the exit status; 0 after SIGTERM or SIGINT."""
+    """Runs the shim. Returns the exit status: 0 after SIGTERM or SIGINT, 1 after Fatal or HelloMismatch."""
     begin("shim", options)
     return run_until_stopped("shim", lambda: serve(options), (HelloMismatch,))
 
 
 async def serve(options: ShimOptions) -> None:
-    """Runs until cancelled. Raises Fatal if it cannot listen, HelloMismatch if a tokenizer is incompatible."""
+    """Serves HTTP until cancelled, then ends all requests.
+
+    Raises Fatal if it cannot listen or an option cannot be used, HelloMismatch if a tokenizer is incompatible.
+    """
     if options.listen_fd is not None:
         listener = socket.socket(fileno=options.listen_fd)
     else:
@@ -81,14 +84,14 @@ async def serve(options: ShimOptions) -> None:
 
 
 def _warn_if_open(listener: socket.socket, options: ShimOptions) -> None:
-    """Warns if other machines can reach the port and no API key is set."""
+    """Logs a warning if the socket listens on all interfaces (0.0.0.0 or ::) and no API key is set."""
     host, port = listener.getsockname()[:2]
     if options.api_key is None and ipaddress.ip_address(host.partition("%")[0]).is_unspecified:
         log.warning("port %d listens on all interfaces without --api-key: every client that reaches it is served", port)
 
 
 async def _stop(serving: asyncio.Task[None], open_generations: set[Generation], tracing: Tracing) -> None:
-    """Waits for the HTTP server, closes the remaining generations and sends the last spans."""
+    """Waits until the HTTP server has stopped, closes the remaining generations and sends the last spans."""
     await asyncio.gather(serving, return_exceptions=True)
     for generation in list(open_generations):
         generation.close()
@@ -96,7 +99,8 @@ async def _stop(serving: asyncio.Task[None], open_generations: set[Generation], 
 
 
 async def _log_ready(listener: socket.socket, client: TokenizerClient, metrics: ShimMetrics) -> None:
-    """Waits for the first tokenizer, which connects once its engine has a worker, and logs that the shim is ready."""
+    """Waits for the first tokenizer, which connects once an engine has a worker. Then exports the model's metrics and
+    logs that the shim is ready."""
     await client.dispatcher.first_link
     assert client.dispatcher.peer is not None
     facts = client.dispatcher.peer.engine

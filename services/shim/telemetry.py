@@ -26,7 +26,10 @@ class _Choice:
 
 
 class RequestTelemetry:
-    """The methods must be called in the order of the events. `close` is the last one."""
+    """Records one HTTP request. The methods must be called in the order of the events, `close` last.
+
+    An `index` is that of a choice among all choices of the request.
+    """
 
     def __init__(self, request_id: str, metrics: ModelMetrics, span: Span) -> None:
         self.span = span
@@ -45,7 +48,7 @@ class RequestTelemetry:
     def accepted(
         self, indices: Iterable[int], max_tokens: int | None, num_prompt_tokens: int, num_cached_tokens: int
     ) -> None:
-        """The engine has accepted the prompt of these choices."""
+        """Records that the engine accepted the prompt of these choices. `max_tokens`: the request's; None: not set."""
         choices = [self._choices[index] for index in indices]
         for choice in choices:
             choice.accepted = True
@@ -60,7 +63,7 @@ class RequestTelemetry:
             metrics.params_max_tokens.observe(max_tokens)
 
     def tokens(self, index: int, count: int) -> None:
-        """`count` tokens of a choice have arrived. The time since the previous tokens is divided equally among them."""
+        """Records `count` new tokens of a choice. The time since the previous tokens is divided equally among them."""
         now = time.perf_counter()
         choice, metrics = self._choices[index], self._metrics
         metrics.generation_tokens.inc(count)
@@ -76,7 +79,7 @@ class RequestTelemetry:
         choice.num_tokens += count
 
     def ended(self, index: int, terminal: text_pb2.TextTerminal) -> None:
-        """The terminal message of a choice has arrived."""
+        """Records a choice's terminal message. An error before the choice was accepted is recorded as a refusal."""
         choice = self._choices[index]
         reason = NAME_BY_REASON.get(terminal.reason, "error")
         if reason == "error" and not choice.accepted:
@@ -85,7 +88,7 @@ class RequestTelemetry:
             self._end(choice, reason)
 
     def refused(self, code: str) -> None:
-        """The request was refused with this code before it started."""
+        """Records that the request was refused before a submit. `code` is a TandemError's, such as UNAVAILABLE."""
         self._refusal = code
 
     def close(self) -> None:

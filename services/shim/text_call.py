@@ -10,10 +10,9 @@ from services.shim.updates import UpdateMailbox
 
 
 class TextCall(Call[text_pb2.TextSubmit]):
-    """Keeps the state of one submit.
+    """One submit to a tokenizer: merges new text and tokens into `updates` and counts them in `telemetry`.
 
     `first_index` is the index of the submit's first choice among all choices of the HTTP request.
-
     `prompt_token_ids` is a column of little-endian u32, empty until the first choice is accepted.
     """
 
@@ -36,9 +35,10 @@ class TextCall(Call[text_pb2.TextSubmit]):
             self._updates.accept()
 
     def on_event(self, event: text_pb2.TextEvent) -> None:
-        """Raises StreamBroken on a gap in the token indices, or if only a part of the event is new.
+        """Adds new tokens and text to the choice's pending update; ignores a repeated event.
 
-        The text of such an event cannot be divided.
+        Raises StreamBroken on a gap in the token indices, or if only a part of the tokens is new: the text of such an
+        event cannot be divided.
         """
         handle, token_ids = event.handle, event.token_ids
         fresh = self.record_tokens(handle, event.start_index, token_ids)
@@ -59,7 +59,7 @@ class TextCall(Call[text_pb2.TextSubmit]):
             self.on_terminal(_failed(error, handle))
 
     def interrupt(self, error: TandemError) -> None:
-        """Gives the client this error for every open choice. Telemetry counts them as aborted, on close."""
+        """Puts an update with this error for every open choice. `close` of the telemetry counts these as aborted."""
         for handle in self.open_choices:
             self._updates.pending(self._indices[handle]).terminal = _failed(error, handle)
 

@@ -11,7 +11,10 @@ TextUplink = Link[text_pb2.TextEntry, text_pb2.TextUp]
 
 
 class TokenizerClient:
-    """One per shim process. Owns the links; `links` run as tasks of the process (services/shim/service.py)."""
+    """The links to the tokenizers at the addresses `targets`. services/shim/service.py runs each of `links` as a task.
+
+    `secret` None: all addresses must be Unix sockets.
+    """
 
     def __init__(self, targets: tuple[str, ...], hello: pb.Hello, secret: ClusterSecret | None = None) -> None:
         self.dispatcher: Dispatcher[TextCall] = Dispatcher(

@@ -12,9 +12,9 @@ from services.rpc.generated import text_pb2
 
 @dataclass(slots=True)
 class Update:
-    """New text, token ids and logprobs of one choice since the last read. `terminal` is set in its last update.
+    """One choice's text, token ids and logprobs since the last read. `terminal` is set in the choice's last update.
 
-    `index` counts all choices of the HTTP request; `token_ids` is a column of little-endian u32.
+    `index` is the choice's, among all choices of the HTTP request; `token_ids` is a column of little-endian u32.
     """
 
     index: int
@@ -25,7 +25,7 @@ class Update:
 
 
 class UpdateMailbox:
-    """At most one pending update per choice. One reader, on the event loop that writes."""
+    """Holds at most one pending update per choice. The writers and the only reader are on one event loop."""
 
     def __init__(self) -> None:
         self._pending: dict[int, Update] = {}
@@ -59,7 +59,7 @@ class UpdateMailbox:
         return taken
 
     def error(self) -> TandemError | None:
-        """The error of the first pending update that has one."""
+        """Returns the error of the first pending update that has one; None if there is none."""
         for update in self._pending.values():
             if update.terminal is not None and update.terminal.HasField("error"):
                 return TandemError.from_proto(update.terminal.error)

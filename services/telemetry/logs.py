@@ -34,7 +34,7 @@ def set_up_logging(role: str, level: str, style: str) -> None:
 
 
 class RateLimitedLog:
-    """Writes at most one line a second, for events that a peer can cause at any rate. Thread-safe.
+    """Writes at most one line per RATE_LIMIT_SECONDS to `log`, for events that a peer can cause often. Thread-safe.
 
     The next line after suppressed ones says how many there were.
     """

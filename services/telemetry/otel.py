@@ -63,7 +63,7 @@ class OtelSpan:
 
 
 def _context(traceparent: str) -> Context:
-    """Returns the parent context of a W3C traceparent; one without a parent if `traceparent` is not valid."""
+    """Returns the context for a child span of `traceparent` (W3C); a context without a parent if it is not valid."""
     found = _TRACEPARENT.fullmatch(traceparent)
     if found is None:
         return _NO_PARENT

@@ -11,18 +11,24 @@ _EPOCH = time.time_ns() - time.perf_counter_ns()
 
 
 class Span(Protocol):
-    """One span. `traceparent` is the parent of its child spans; empty if tracing is off."""
+    """One span. Its child spans are started with its `traceparent` as parent; empty if tracing is off."""
 
     traceparent: str
 
     def set(self, attributes: dict[str, Any]) -> None: ...
 
     def end(self, at: int | None = None, *, error: str = "") -> None:
-        """Ends the span at `at`, nanoseconds since the epoch; None: now. Only the first call has an effect."""
+        """Ends the span at `at`, nanoseconds since the epoch; None: now. A non-empty `error` marks the span as failed.
+
+        Only the first call has an effect.
+        """
         ...
 
 
 class Tracing(Protocol):
+    """Starts the spans of one process. `parent` is a traceparent, or empty; `at` is in nanoseconds since the epoch,
+    None: now. `server` marks a span that handles a client's request."""
+
     def start(self, name: str, parent: str, *, at: int | None = None, server: bool = False) -> Span: ...
 
     def stop(self) -> None:

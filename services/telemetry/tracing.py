@@ -22,8 +22,8 @@ FILE_VARIABLES = [
 def set_up_tracing(role: str, endpoint: str | None) -> Tracing:
     """Returns the tracing of this process. `endpoint`: an OTLP/gRPC URL; None: no tracing.
 
-    OpenTelemetry's SDK reads the OTEL_* variables. Only service.instance.id is always ours: it distinguishes our
-    processes. Raises Fatal for a protocol other than gRPC, an unreadable file or a bad URL.
+    OpenTelemetry's SDK reads the OTEL_* variables. They cannot set service.instance.id and service.version: the
+    former distinguishes the processes. Raises Fatal for a protocol other than gRPC, an unreadable file or a bad URL.
     """
     if endpoint is None:
         return NoTracing()
@@ -40,7 +40,8 @@ def set_up_tracing(role: str, endpoint: str | None) -> Tracing:
 
 
 def _check_files() -> None:
-    """Raises Fatal for a file that cannot be read. The exporter would log a traceback and continue without it."""
+    """Raises Fatal if a file that one of FILE_VARIABLES names cannot be read. The exporter would log a traceback and go
+    on without it."""
     for name in FILE_VARIABLES:
         if path := os.environ.get(name):
             try:

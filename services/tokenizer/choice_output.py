@@ -16,7 +16,8 @@ from services.tokenizer.stop import StopMatcher
 
 @dataclass(frozen=True)
 class OutputRules:
-    """From the request. `stop_token_ids` include the model's end-of-text tokens, unless the request ignores those."""
+    """A request's fields that decide which tokens become text. `stop_token_ids` include the model's end-of-text tokens,
+    unless the request ignores those."""
 
     stop: list[str]
     include_stop_str_in_output: bool
@@ -62,20 +63,24 @@ class ChoiceOutput:
         return Released(len(offsets), content, offsets)
 
     def flush(self) -> str:
-        """Returns the text still held back. Call it once, when the choice has ended without a stop string."""
+        """Returns the text still held back: an incomplete character, a possible start of a stop string. Call it
+        once, when the choice has ended without a stop string."""
         return self._matcher.push(self._detokenizer.flush(), may_end=self._may_end) + self._matcher.flush()
 
     @property
     def _may_end(self) -> bool:
-        """Whether min_tokens is exceeded."""
+        """Whether the last token may end the choice: there are more than min_tokens tokens."""
         return self.num_tokens > self._rules.min_tokens
 
     def _is_hidden(self, token_id: int) -> bool:
-        """Whether this token ends the choice, and is left out of its text."""
+        """Whether this token is a stop token that ends the choice and is left out of the choice's text."""
         ends = self._may_end and token_id in self._rules.stop_token_ids
         return ends and not self._rules.include_stop_str_in_output
 
     def _num_earlier(self, text: str, token_id: int) -> int:
-        """Returns how many characters at the start of `text` come from earlier tokens, of an incomplete character."""
+        """Returns how many characters at the start of `text` are of earlier tokens, whose character stayed incomplete.
+
+        0 if `token_id` completes their character.
+        """
         own = self._detokenizer.text_of(token_id)
         return len(text) - len(own) if own and REPLACEMENT not in own and text.endswith(own) else 0

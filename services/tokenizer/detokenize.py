@@ -39,7 +39,7 @@ class Detokenizer:
 
     @property
     def has_pending(self) -> bool:
-        """Whether the last tokens are those of an incomplete character."""
+        """Whether the last tokens pushed are a part of an incomplete character, and so not released."""
         return bool(self._pending)
 
     def text_of(self, token_id: int) -> str:
@@ -47,11 +47,11 @@ class Detokenizer:
         return self._decode([token_id])
 
     def flush(self) -> str:
-        """Releases pending tokens as replacement characters, as a decode of all tokens gives them."""
+        """Returns the text of the pending tokens, with replacement characters as in a decode of all tokens; else ""."""
         return self._release(self._decode(self._context + self._pending)) if self._pending else ""
 
     def _release(self, text: str) -> str:
-        """Makes the pending tokens the context; returns what follows the released part of the window's text."""
+        """Makes the pending tokens the context; returns what of `text`, the decoded window, was not released yet."""
         # Where the prompt ended within a character, that character is now complete, and belongs to the answer.
         released = self._released_text if text.startswith(self._released_text) else self._context_text
         self._context, self._pending = self._pending, []
@@ -59,7 +59,8 @@ class Detokenizer:
         return text[len(released) :]
 
     def _split(self, prompt: list[int]) -> tuple[list[int], list[int]]:
-        """Returns (context, pending) from the prompt's end: tokens of complete characters, and of an incomplete one."""
+        """Returns (context, pending), the prompt's last tokens: about CONTEXT_TOKENS of complete characters, then at
+        most MAX_SPLIT_TOKENS of an incomplete one."""
         for end in range(len(prompt), max(0, len(prompt) - MAX_SPLIT_TOKENS) - 1, -1):
             for begin in range(end - CONTEXT_TOKENS, end - CONTEXT_TOKENS - MAX_SPLIT_TOKENS - 1, -1):
                 context = prompt[max(0, begin) : end]
@@ -68,7 +69,7 @@ class Detokenizer:
         return prompt[-CONTEXT_TOKENS:], []
 
     def _is_special(self, token_id: int) -> bool:
-        """Whether the token has text only when special tokens are not skipped."""
+        """Whether the token is a special token, which has no text while special tokens are skipped."""
         return not self._decode([token_id]) and bool(self._tokenizer.decode([token_id], skip_special_tokens=False))
 
     def _decode(self, token_ids: list[int]) -> str:
@@ -79,5 +80,5 @@ class Detokenizer:
 
 @functools.lru_cache(maxsize=DECODE_CACHE_SIZE)
 def _decode_one(tokenizer: Tokenizer, token_id: int, skip_special_tokens: bool) -> str:
-    """Half of all decodes are of one token, often the same one."""
+    """Returns one token's text, from a cache: half of all decodes are of one token, often the same one."""
     return str(tokenizer.decode([token_id], skip_special_tokens=skip_special_tokens))

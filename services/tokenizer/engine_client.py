@@ -16,7 +16,8 @@ EngineUplink = Link[engine_pb2.EngineEntry, engine_pb2.EngineUp]
 
 
 class TokenLogprobColumns:
-    """`width` entries per token: the sampled token, then the top ones. Empty with width 0."""
+    """Logprobs (natural logarithms) of consecutive tokens of a choice, flat: `width` token ids and values per token,
+    the sampled token's first, then the top ones'. Width 0: no logprobs."""
 
     def __init__(self, width: int, token_ids: list[int], values: list[float]) -> None:
         self.width = width
@@ -24,7 +25,7 @@ class TokenLogprobColumns:
         self._values = values
 
     def of_token(self, index: int) -> list[tuple[int, float]]:
-        """Returns the (token id, logprob) pairs of one token."""
+        """Returns the `width` (token id, logprob) pairs at token `index`: the sampled token's, then the top ones'."""
         span = slice(index * self.width, (index + 1) * self.width)
         return list(zip(self._token_ids[span], self._values[span], strict=True))
 
@@ -33,7 +34,8 @@ NO_LOGPROBS = TokenLogprobColumns(0, [], [])
 
 
 class Listener(Protocol):
-    """Per handle, `accepted` is called first, `tokens` any number of times, `ended` once."""
+    """Receives the events of an EngineCall, by the handles of its submit. Per handle: `accepted` at most once, then
+    `tokens` any number of times, then `ended` once. An aborted handle gets no more calls."""
 
     def accepted(self, handle: int, accepted: engine_pb2.Accepted) -> None: ...
     def tokens(self, handle: int, start_index: int, token_ids: list[int], logprobs: TokenLogprobColumns) -> None: ...
@@ -56,7 +58,10 @@ class EngineCall(Call[engine_pb2.Submit]):
 
 
 class EngineClient:
-    """One per tokenizer process; owns the links to all engines."""
+    """The links to the engines at the addresses `targets`; the process runs each of `links` as a task.
+
+    `secret` None: all addresses must be Unix sockets.
+    """
 
     def __init__(self, targets: tuple[str, ...], hello: pb.Hello, secret: ClusterSecret | None = None) -> None:
         self.dispatcher: Dispatcher[EngineCall] = Dispatcher(
@@ -68,7 +73,7 @@ class EngineClient:
         ]
 
     async def reset_prefix_cache(self) -> None:
-        """Resets every engine's prefix cache. Raises TandemError (UNAVAILABLE) unless all have done it."""
+        """Empties the prefix cache of every engine. Raises TandemError (UNAVAILABLE) if any engine fails."""
         request = pb.ResetPrefixCacheRequest()
         await call_all(self.links, lambda stub: stub.ResetPrefixCache(request, timeout=ADMINISTRATION_SECONDS))
 
@@ -94,7 +99,10 @@ class EngineClient:
                 call.listener.ended(terminal.handle, terminal)
 
     def _take_rows(self, link: EngineUplink, step: engine_pb2.StepBatch) -> None:
-        """Passes each row's tokens to its call, without those that the call has already. Raises StreamBroken."""
+        """Passes each row's tokens to the call's listener, without those received before.
+
+        Raises StreamBroken on a gap in a choice's tokens, or if the lengths of columns contradict each other.
+        """
         handles, start_indices = unpack_u32(step.handles), unpack_u32(step.start_indices)
         counts, widths = unpack_u32(step.counts), unpack_u32(step.logprob_widths)
         column, token_ids = step.token_ids, unpack_u32(step.token_ids)

@@ -1,4 +1,4 @@
-"""Upwards to one shim: text events of all its choices. Events of one choice merge until they are sent."""
+"""The send queue to one shim: text events of all its choices. Events of one choice merge until they are sent."""
 
 from services.rpc.generated import text_pb2
 from services.rpc.mailbox import MERGED_TOKENS, Mailbox, num_fitting

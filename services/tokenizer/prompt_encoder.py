@@ -1,4 +1,4 @@
-"""A submit's input to the prompt's token ids: renders the chat template, encodes the text.
+"""Turns a submit's input (chat, text or token ids) into token ids: renders the chat template, encodes the text.
 
 Long inputs are processed in a thread, so that the event loop goes on. Knows no streams.
 """
@@ -24,7 +24,7 @@ class PromptEncoder:
         self._engines = engines
 
     async def encode(self, submit: text_pb2.TextSubmit) -> list[int]:
-        """Returns the prompt's token ids. Raises TandemError when the input is not valid or too long for the model."""
+        """Returns the prompt's token ids. Raises TandemError for invalid input, or for max_model_len tokens or more."""
         token_ids = await self._encode(submit)
         if len(token_ids) >= self._max_model_len:
             raise too_long(len(token_ids), self._max_model_len)

@@ -56,7 +56,7 @@ def _environment() -> ImmutableSandboxedEnvironment:
 
 
 def _read_text(file: Path) -> str:
-    """Raises Fatal when the file cannot be read or is not UTF-8."""
+    """Returns the file's text. Raises Fatal when it cannot be read or is not UTF-8."""
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -64,7 +64,7 @@ def _read_text(file: Path) -> str:
 
 
 def _read_json(file: Path) -> dict[str, Any]:
-    """Raises Fatal when the file cannot be read or does not hold a JSON object."""
+    """Returns the file's JSON object. Raises Fatal when it cannot be read or holds none."""
     try:
         content = json.loads(_read_text(file))
     except (ValueError, RecursionError) as error:
@@ -75,9 +75,10 @@ def _read_json(file: Path) -> dict[str, Any]:
 
 
 def find_template(path: Path, override: str | None) -> str | None:
-    """Returns the template's text: that of `--chat-template` (a file or the template itself), else the checkpoint's.
+    """Returns the template's jinja2 source: that of `override` (--chat-template: a file or the source itself), else
+    that of the model directory `path`; None if neither exists.
 
-    None if there is none. Raises Fatal when `--chat-template` is neither.
+    Raises Fatal when `override` is neither, or a file cannot be read.
     """
     if override is not None:
         if "{" in override:
@@ -98,7 +99,7 @@ def find_template(path: Path, override: str | None) -> str | None:
 
 
 def special_tokens(path: Path) -> dict[str, str]:
-    """Returns the text of bos_token, eos_token and so on, by the names that templates use."""
+    """Returns the special tokens of tokenizer_config.json in the directory `path`: {"bos_token": "<s>"} and so on."""
     file = path / "tokenizer_config.json"
     config = _read_json(file) if file.is_file() else {}
     found = {}
@@ -111,7 +112,8 @@ def special_tokens(path: Path) -> dict[str, str]:
 
 class ChatTemplate:
     def __init__(self, template: str | None, variables: dict[str, str]) -> None:
-        """`variables` are the special tokens. Raises Fatal when the template is not valid."""
+        """`template`: jinja2 source; None: `render` refuses every request. `variables`: text by name, for use in the
+        template, such as {"bos_token": "<s>"}. Raises Fatal when the template is not valid."""
         self._variables = variables
         try:
             self._template = _environment().from_string(template) if template is not None else None
@@ -127,9 +129,10 @@ class ChatTemplate:
         add_generation_prompt: bool,
         continue_final_message: bool,
     ) -> str:
-        """Returns the prompt's text. `kwargs` are extra variables from the request.
+        """Returns the prompt's text. `messages` and `tools` are OpenAI's; `kwargs`: more variables, from the request.
 
-        Raises TandemError (INVALID_ARGUMENT) when there is no template, or when the template raises an error.
+        With `continue_final_message`, the text ends with the content of the last message. Raises TandemError
+        (INVALID_ARGUMENT) when there is no template, it raises an error, or it does not fit the messages.
         """
         if self._template is None:
             raise invalid("this model has no chat template; the operator can give one with --chat-template", "messages")
@@ -154,7 +157,8 @@ class ChatTemplate:
 
 
 def _prepared(message: dict[str, Any]) -> dict[str, Any]:
-    """Returns the message as templates expect it: text parts joined, arguments of tool calls as objects."""
+    """Returns the message as templates expect it: text parts joined by newlines, arguments of tool calls as objects,
+    its reasoning under the names `thinking` and `reasoning_content`, no null fields."""
     prepared = {name: value for name, value in message.items() if value is not None}
     reasoning = next((prepared[name] for name in REASONING_FIELDS if name in prepared), None)
     if reasoning is not None:
@@ -186,7 +190,10 @@ def _content_to_continue(message: dict[str, Any]) -> str:
 
 
 def _cut_at_tag(text: str, tagged: str) -> str:
-    """Returns the text up to the end of the final message's content, so that the answer continues there."""
+    """Returns `text` up to the end of the final message's content, so that the answer continues there.
+
+    `tagged` is that content with CONTINUE_TAG at its end. Raises TandemError if the template did not render it.
+    """
     place = text.rfind(CONTINUE_TAG.strip())
     if place < 0 or tagged.removesuffix(CONTINUE_TAG).strip() not in text:
         raise invalid("continue_final_message: the template does not render the final message's content", "messages")

@@ -25,14 +25,15 @@ log = logging.getLogger(__name__)
 
 
 def main(options: TokenizerOptions) -> int:
-    """Returns the exit status; 0 after SIGTERM or SIGINT."""
+    """Runs the tokenizer. Returns the exit status: 0 after SIGTERM or SIGINT, 1 after Fatal, HelloMismatch or
+    RuntimeError."""
     begin("tokenizer", options)
     return run_until_stopped("tokenizer", lambda: serve(options), (HelloMismatch, RuntimeError))
 
 
 async def serve(options: TokenizerOptions) -> None:
-    """Runs until cancelled. Raises Fatal for a model or option that cannot be used, HelloMismatch for an engine that
-    serves another model."""
+    """Serves shims until cancelled. Raises Fatal for a model or option that cannot be used, HelloMismatch for an engine
+    that serves another model."""
     path = resolve(options.model, options.revision, weights=False)
     vocabulary = Vocabulary(path)
     template = ChatTemplate(find_template(path, options.chat_template), special_tokens(path))

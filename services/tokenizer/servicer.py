@@ -59,7 +59,7 @@ class TextServicer(text_pb2_grpc.TextServiceServicer):
             session.close()
 
     async def HoldStartLock(self, request: pb.Hello, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        """Grants the start lock once the prompts received so far are encoded."""
+        """Grants the start lock to the calling shim, once the prompts received so far are encoded and submitted."""
 
         async def encoded() -> None:
             tasks = [task for session in self._sessions for task in session.starting]
@@ -75,6 +75,6 @@ class TextServicer(text_pb2_grpc.TextServiceServicer):
         return pb.ResetPrefixCacheResponse()
 
     def stop(self) -> None:
-        """Aborts every open choice and ends its span, before tracing stops."""
+        """Aborts the open choices of all streams, which ends their spans. Call it before tracing stops."""
         for session in self._sessions:
             session.close()

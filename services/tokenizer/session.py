@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TokenizerState:
-    """What the sessions of all streams share."""
+    """The objects that the sessions of all streams share; one per process."""
 
     vocabulary: Vocabulary
     encoder: PromptEncoder
@@ -116,11 +116,11 @@ class Session:
             self.ended(handle)
 
     def started(self, handle: int) -> None:
-        """A request that starts alone has its first token: the start lock may go on to the next caller."""
+        """Tells the start lock that a request that starts alone (a suspect) has its first token: the grant may end."""
         self._state.start_lock.on_first_token(self._key(handle))
 
     def ended(self, handle: int) -> None:
-        """A choice has its terminal message or was aborted."""
+        """Forgets a choice that has its terminal message or was aborted, also in the start lock and the attempts."""
         self._state.start_lock.on_end(self._key(handle))
         attempt = self._open.pop(handle, None)
         self._requests.pop(handle, None)

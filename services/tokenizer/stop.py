@@ -2,7 +2,8 @@
 
 
 class StopMatcher:
-    """`hit` is the stop string that was found, or None. After a hit, no more text is released."""
+    """Searches one choice's text for the strings in `stop`. `hit` is the one found, or None; after it, no more text is
+    released. `include_in_output`: the released text ends with the hit, else before it."""
 
     def __init__(self, stop: list[str], *, include_in_output: bool) -> None:
         self._stop = stop

@@ -23,7 +23,8 @@ class TokenizerTelemetry:
 
     @contextlib.contextmanager
     def encoding(self, parent: Span) -> Iterator[None]:
-        """Measures its body: rendering and encoding one prompt. `parent` is the request's span."""
+        """Measures the body of a `with`, which renders and encodes one prompt: as a metric, and as a child span of
+        `parent`, the request's span."""
         began = time.perf_counter()
         span = self.tracing.start("tokenizer.encode", parent.traceparent)
         try:

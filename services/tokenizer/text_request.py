@@ -28,13 +28,13 @@ class _Choice:
 
 
 class ChoiceListener(Protocol):
-    """Called with the shim's handles."""
+    """What a TextRequest tells its session. Handles are the shim's."""
 
     def started(self, handle: int) -> None:
-        """A request that starts alone (a suspect) has its first token."""
+        """Called when a request that starts alone (a suspect) has its first token."""
 
     def ended(self, handle: int) -> None:
-        """A choice has its terminal message, or was aborted."""
+        """Called when a choice has its terminal message or was aborted."""
 
 
 class TextRequest:
@@ -48,7 +48,7 @@ class TextRequest:
         listener: ChoiceListener,
         span: Span,
     ) -> None:
-        """`span` is ended with the last choice."""
+        """`submit` is the shim's, `mailbox` its stream's. `span` is the request's; it ends with the last choice."""
         self._span = span
         self._num_open = len(submit.choices)
         self._submit = submit
@@ -63,9 +63,10 @@ class TextRequest:
         self._prompt_sent = False
 
     def start(self) -> None:
-        """Submits the choices that no stop string has ended. Text of resumed tokens is not sent again.
+        """Submits to an engine the choices whose resumed tokens contain no stop string; the others end at once.
 
-        Raises TandemError (UNAVAILABLE) for a new request when no engine is connected; a resumed one waits for one.
+        Text of resumed tokens is not sent again. Raises TandemError (UNAVAILABLE) for a new request when no engine is
+        connected; a resumed request waits for an engine.
         """
         facts = self._engines.dispatcher.peer
         rules = _output_rules(self._submit, facts.engine if facts is not None else pb.EngineFacts())
@@ -130,7 +131,7 @@ class TextRequest:
         self._end(self._choices.pop(handle), terminal)
 
     def _end(self, choice: _Choice, terminal: engine_pb2.Terminal | None) -> None:
-        """Sends the terminal message. `terminal` is the engine's; None when a stop string ended the choice."""
+        """Sends the choice's terminal message. `terminal`: the engine's; None: a stop string ended the choice."""
         facts = self._engines.dispatcher.peer
         text = text_pb2.TextTerminal(
             handle=choice.handle,
@@ -173,7 +174,8 @@ class TextRequest:
         )
 
     def _token_logprobs(self, logprobs: TokenLogprobColumns, offsets: list[int]) -> list[text_pb2.TokenLogprobs]:
-        """Returns one entry per offset; tokens behind a stop string have none."""
+        """Returns one entry per token up to a stop string. `offsets`: where the text of these tokens starts, in
+        characters of the choice's text."""
         found = []
         for index, offset in enumerate(offsets):
             sampled, *top = [self._token_logprob(token_id, value) for token_id, value in logprobs.of_token(index)]
@@ -186,7 +188,7 @@ class TextRequest:
 
 
 def put_errors(handles: list[int], error: TandemError, mailbox: TextMailbox) -> None:
-    """Puts a terminal message with this error for each choice. None of them may have started."""
+    """Puts a terminal message with this error into the mailbox for each choice, none of which an engine may run."""
     for handle in handles:
         mailbox.put_terminal(
             text_pb2.TextTerminal(handle=handle, reason=pb.FINISH_REASON_ERROR, error=error.to_proto())

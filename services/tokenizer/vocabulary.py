@@ -20,7 +20,8 @@ def _byte_alphabet() -> dict[str, int]:
 
 class Vocabulary:
     def __init__(self, path: Path) -> None:
-        """Raises Fatal when the model directory has no usable tokenizer.json."""
+        """Reads tokenizer.json in the model directory `path`; raises Fatal when it cannot be used. `digest` is its
+        SHA-256 in hex. `max_token_bytes` bounds the text per token; None: unknown."""
         file = path / "tokenizer.json"
         try:
             content = file.read_bytes()
@@ -41,7 +42,8 @@ class Vocabulary:
         return {index: token.content for index, token in self.tokenizer.get_added_tokens_decoder().items()}
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """Returns the token ids of a text. Takes about 1 ms per 1,000 tokens, with the GIL released."""
+        """Returns the token ids of a text; `add_special_tokens` adds, for example, a beginning-of-sequence token. Takes
+        about 1 ms per 1,000 tokens, with the GIL released."""
         return list(self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
 
     def token_bytes(self, token_id: int) -> bytes:

@@ -10,7 +10,10 @@ MAX_PLAN_BYTES = 2**30  # 1,024 resumed requests with 256 thousand tokens each f
 
 
 def prepare(socket: "zmq.Socket[bytes]", max_frame_bytes: int) -> None:
-    """Sets the options; call it before the bind or connect. libzmq disconnects a peer that sends a larger frame."""
+    """Sets the options; call it before the bind or connect.
+
+    libzmq disconnects a peer that sends a frame of more than `max_frame_bytes`.
+    """
     socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, TIMEOUT_MS)
     socket.setsockopt(zmq.HEARTBEAT_TTL, TIMEOUT_MS)

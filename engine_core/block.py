@@ -29,7 +29,7 @@ class Block:
 
 
 class UnpublishedBlocks:
-    """Full blocks of one request, indices from `next` up to but not including `end`, not yet found by the prefix cache.
+    """Full blocks of one request, indices `next` to `end` - 1, that the prefix cache cannot find yet.
 
     The lists are the request's own, not copies, so they grow as the request does.
     """

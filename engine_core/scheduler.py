@@ -175,8 +175,8 @@ class Scheduler:
         return plan
 
     def update(self, result: StepResult) -> StepEvents:
-        """Applies a step's result and returns its events. Tokens count only from their request's next output index on,
-        so stale results have no effect.
+        """Applies a step's result and returns its events. Tokens count only if they begin at their request's next
+        output index, so stale results have no effect.
 
         Stop conditions are examined only in rows that have a stop id or reach max_tokens.
         """

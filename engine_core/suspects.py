@@ -75,7 +75,7 @@ class Suspects:
         return StepRule(next((one for one in running if one.handle in self._handles), None) or waiting.peek())
 
     def watch(self, request: Request) -> None:
-        """Registers a request as a suspect if it has SUSPECT_AT strikes. A new one may have them from another engine."""
+        """Registers a request as a suspect if it has SUSPECT_AT strikes; a new one may already have them."""
         if request.is_suspect:
             self._handles.add(request.handle)
 

@@ -28,7 +28,7 @@ def make_hello(role: str, *, digest: str = "", engine: pb.EngineFacts | None = N
 
 
 def check_hello(mine: pb.Hello, theirs: pb.Hello, expected_roles: tuple[str, ...]) -> None:
-    """Raises HelloMismatch unless both have the same protocol and tokenizer digest, and theirs one of `expected_roles`.
+    """Raises HelloMismatch unless protocols and tokenizer digests are equal and their role is in `expected_roles`.
 
     An empty digest matches every other.
     """

@@ -45,7 +45,7 @@ class Link(Generic[EntryT, UpT]):
     """One stream to the process at `target`, which must have `peer_role`. `peer` is its hello; None while it is down.
 
     `stub` makes the service's stub on a channel. `message` builds the caller's message from `hello=`, its own hello, or
-    `entries=`. `secret`: for TLS over TCP; None for a Unix socket.
+    `entries=`. `secret`: for TLS over TCP; a Unix socket needs none.
     """
 
     def __init__(

@@ -136,7 +136,7 @@ def paged_attention(
 
 
 def _attend(query: Tensor, keys: Tensor, values: Tensor, scale: float, window: int) -> Tensor:
-    """Returns one request's attention, [Q, H, D]: query [Q, H, D], the last Q of S positions; keys, values [S, G, D]."""
+    """Returns one request's attention, [Q, H, D]: query [Q, H, D], the last Q positions; keys, values [S, G, D]."""
     num_queries, num_heads, head_dim = query.shape
     seq_len, num_kv_heads, _ = keys.shape
     group = num_heads // num_kv_heads

@@ -17,7 +17,10 @@ Rank = tuple[int, int]  # priority, arrival; the smallest ranks first
 
 
 class Batch:
-    """Columns are int32 [max_num_seqs], indexed by slot; rows of free slots hold old values."""
+    """The running requests by rank, and their counts as columns, int32 [max_num_seqs], indexed by slot.
+
+    Rows of free slots hold old values. `rank` returns a request's sort key; the smallest comes first.
+    """
 
     def __init__(self, max_num_seqs: int, rank: Callable[[Request], Rank]) -> None:
         self.handles = np.zeros(max_num_seqs, dtype=np.int32)
@@ -45,7 +48,10 @@ class Batch:
         return request
 
     def join(self, request: Request, num_computed_tokens: int) -> None:
-        """Gives the request a slot and fills in its row. Its blocks must be allocated."""
+        """Adds a request, whose blocks must be allocated, to `running`: gives it a free slot and fills in its row.
+
+        `num_computed_tokens`: its first tokens whose KV these blocks already have.
+        """
         slot = request.slot = self.free_slots.pop()
         self._by_slot[slot] = request
         self.handles[slot] = request.handle
@@ -59,7 +65,7 @@ class Batch:
         self.slots = np.insert(self.slots, self._index(request), slot)
 
     def leave(self, request: Request) -> None:
-        """Frees the request's slot."""
+        """Removes a running request and frees its slot."""
         assert request.slot is not None
         index = self._index(request)
         assert self.running.pop(index) is request
@@ -84,7 +90,10 @@ class Batch:
         return int(np.maximum(needed - self.num_blocks[self.slots], 0).sum())
 
     def advance(self, slots: Ints, num_new_tokens: Ints) -> npt.NDArray[np.bool_]:
-        """Counts `num_new_tokens` of each of `slots` as computed. Returns which rows sample. All three are [rows]."""
+        """Counts `num_new_tokens` more tokens of each of `slots` as computed; both are [rows] int32.
+
+        Returns which rows sample a token, [rows] bool: those with no known token left to compute.
+        """
         self.num_computed[slots] += num_new_tokens
         samples: npt.NDArray[np.bool_] = self.num_computed[slots] == self._num_needed(slots)
         self.sample_end[slots[samples]] += 1

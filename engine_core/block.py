@@ -11,7 +11,7 @@ BlockKey = tuple[int, bytes, tuple[int, ...]]  # KV group, hash of all blocks be
 
 
 class Block:
-    """One block of one KV group. `prev` and `next` link it into the free list."""
+    """One block of one KV group; free if it has no owner (`ref_count` 0). `prev` and `next` link the free blocks."""
 
     __slots__ = ("block_id", "key", "next", "prev", "ref_count", "take_number", "unpublished")
 
@@ -29,9 +29,9 @@ class Block:
 
 
 class UnpublishedBlocks:
-    """Full blocks of one request, indices `next` to `end`, that the prefix cache cannot find yet.
+    """Full blocks of one request, indices `next` to `end` - 1, that the prefix cache cannot find yet.
 
-    The lists are the request's own, not copies: they grow with it.
+    The lists are the request's own, not copies, so they grow as the request does.
     """
 
     __slots__ = ("block_hashes", "blocks", "end", "last_take", "next", "parent", "root_hash", "token_ids")

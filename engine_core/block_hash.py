@@ -1,4 +1,4 @@
-"""Chained hashes of full blocks: equal hash means equal tokens, equal tokens before them, and equal extra keys.
+"""Chained hashes of full blocks: equal hash means equal tokens, equal tokens before them, and equal root hash.
 
 SHA-256, so that a client cannot make two prompts collide. The chain starts from a root hash of everything that
 separates caches (the weights' version, the request's cache_salt), so every later hash depends on it.
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 
 def root_hash(weights_version: str, cache_salt: str) -> bytes:
-    """Returns the hash that starts the chain of a request, 32 bytes."""
+    """Returns the hash that starts a request's chain: SHA-256 of both strings, 32 bytes."""
     digest = hashlib.sha256()
     for part in (weights_version, cache_salt):
         encoded = part.encode()
@@ -20,9 +20,9 @@ def root_hash(weights_version: str, cache_salt: str) -> bytes:
 
 
 def chain_hash(hashes: list[bytes], root: bytes, token_ids: list[int], block_size: int, num_blocks: int) -> bytes:
-    """Returns the hash of the first `num_blocks` blocks, which must be full, 32 bytes; `root` when there are none.
+    """Returns the hash of the first `num_blocks` blocks of `token_ids`, 32 bytes; `root` if `num_blocks` is 0.
 
-    `hashes[i]` is the hash of the first i + 1 blocks. Missing ones are computed and appended.
+    These blocks must be full. `hashes[i]` is the hash of the first i + 1 blocks; missing hashes are appended.
     """
     if num_blocks == 0:
         return root

@@ -11,7 +11,7 @@ from engine_core.block import Block, BlockKey, FreeList
 
 class BlockPool:
     def __init__(self, num_blocks: int) -> None:
-        """Raises ValueError for fewer than one block."""
+        """Creates `num_blocks` free blocks, ids from 0. Raises ValueError for fewer than one."""
         if num_blocks < 1:
             raise ValueError(f"num_blocks is {num_blocks}, but a KV cache needs at least 1")
         self.blocks = [Block(block_id) for block_id in range(num_blocks)]
@@ -30,7 +30,7 @@ class BlockPool:
         return len(self._free)
 
     def take(self, count: int) -> list[Block]:
-        """Returns `count` free blocks, each with one owner; their old contents can no longer be found.
+        """Returns `count` free blocks, each with one owner; their old keys are removed.
 
         Raises IndexError, and changes nothing, when fewer are free.
         """
@@ -45,14 +45,14 @@ class BlockPool:
         return taken
 
     def share(self, blocks: Iterable[Block]) -> None:
-        """Adds an owner to blocks that were found by their key."""
+        """Adds one owner to each of these blocks, which find() returned. A free block is then in use."""
         for block in blocks:
             if block.ref_count == 0:
                 self._free.remove(block)
             block.ref_count += 1
 
     def release(self, blocks: Iterable[Block]) -> None:
-        """Removes an owner from each block. Blocks without an owner become free; the first given is evicted first."""
+        """Removes one owner from each block. Blocks without an owner become free; the first given is evicted first."""
         for block in blocks:
             assert block.ref_count > 0, f"{block} released twice"
             block.ref_count -= 1
@@ -60,7 +60,7 @@ class BlockPool:
                 self._free.append(block)
 
     def find(self, key: BlockKey) -> Block | None:
-        """Returns the published block with this key, in use or free."""
+        """Returns the published block with this key, in use or free; None if there is none."""
         return self._by_key.get(key)
 
     def publish(self, block: Block, key: BlockKey) -> bool:
@@ -75,7 +75,7 @@ class BlockPool:
         return True
 
     def unpublish_all(self) -> None:
-        """Removes the keys of all blocks. Owners and the free list stay."""
+        """Removes the keys of all blocks, so that none can be found. Owners and the free list do not change."""
         for block in self._by_key.values():
             block.key = block.unpublished = None
         self._by_key.clear()

@@ -1,4 +1,4 @@
-"""The events that the scheduler returns after a step. Handles are the core's own."""
+"""The events that the scheduler returns after a step. `handle` is the engine's number of a choice, not its caller's."""
 
 from dataclasses import dataclass, field
 
@@ -16,7 +16,10 @@ class Admitted:
 
 
 class Logprobs(msgspec.Struct, frozen=True, gc=False):
-    """`width` entries per token, flat: the sampled token first, then the top ones. `values` are natural logarithms."""
+    """Logprobs of new tokens, flat: `width` entries per token, the sampled token first, then the most likely ones.
+
+    `values` are natural logarithms of probabilities.
+    """
 
     width: int
     token_ids: list[int]
@@ -24,9 +27,9 @@ class Logprobs(msgspec.Struct, frozen=True, gc=False):
 
 
 class NewTokens(msgspec.Struct, frozen=True, gc=False):
-    """New output tokens of one request, the first at index `start_index`.
+    """New output tokens of one request; the first is its output token `start_index`, counted from 0.
 
-    A step makes one per running request, so it must be cheap: it is never in a cycle, and the collector skips it.
+    A step makes one object per running request, so it must be cheap: the garbage collector skips it (`gc=False`).
     """
 
     handle: int
@@ -37,7 +40,7 @@ class NewTokens(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The last event of a request; there is exactly one."""
+    """The last event of a request, exactly one: why it ended, and its final counts."""
 
     handle: int
     stop: Stop
@@ -56,7 +59,7 @@ class StepEvents:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerStats:
-    """The current state (num_running to num_blocks) and counters since the start (the rest)."""
+    """The scheduler's current state (num_running to num_blocks), and counters since it was created (the rest)."""
 
     num_running: int
     num_waiting: int

@@ -21,7 +21,7 @@ MAX_BYTES = 16 * 2**20  # estimated memory of the ring: plans, results and token
 
 
 class RecordedRequest(msgspec.Struct, array_like=True):
-    """A request at the time of a call: what Request needs to be built again."""
+    """A request's state when a call was recorded: all that is needed to build an equal Request."""
 
     handle: int
     token_ids: bytes  # int32; prompt, then output of a request that was resumed or ran before
@@ -38,7 +38,10 @@ class RecordedRequest(msgspec.Struct, array_like=True):
 
 
 class WorkerJoined(msgspec.Struct, tag="worker"):
-    """A worker registered. Nothing is computed and no request runs, so a replay can start at this frame."""
+    """A worker registered: its KV cache, the step limits, the waiting requests, the order of free slots.
+
+    Nothing is computed and no request runs, so a replay can start at this frame.
+    """
 
     epoch: int
     num_blocks: int
@@ -63,7 +66,7 @@ class PrefixCacheReset(msgspec.Struct, tag="reset"):
 
 
 class Planned(msgspec.Struct, tag="plan"):
-    """A call of schedule(). The plan is None when there was nothing to compute, or when the call raised."""
+    """A call of schedule(), and the plan it returned: None if there was nothing to compute or the call raised."""
 
     plan: StepPlan | None
 
@@ -82,8 +85,8 @@ class Recording(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
-    """A request at the time of a call. Of `request`, only fields that never change, and the first `num_tokens` of
-    token_ids, are read later."""
+    """A request's state at the time of a call, not yet encoded. Of `request`, only fields that never change, and the
+    first `num_tokens` of token_ids, are read later."""
 
     request: Request
     num_tokens: int
@@ -116,7 +119,10 @@ class _Snapshot:
 
 
 class FlightRecorder:
-    """A ring of about `max_bytes`. One thread may call put(); any thread may call recording()."""
+    """Keeps the newest frames, up to `max_bytes` as their callers estimate.
+
+    One thread may call put(); any thread may call recording().
+    """
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._max_bytes = max_bytes
@@ -124,7 +130,7 @@ class FlightRecorder:
         self._ring: deque[tuple[Frame | _Snapshot, tuple[_Snapshot, ...], int]] = deque()  # frame, waiting, bytes
 
     def put(self, frame: Frame | _Snapshot, num_bytes: int, waiting: tuple[_Snapshot, ...] = ()) -> None:
-        """Appends a frame of `num_bytes`, and drops the oldest frames beyond the limit.
+        """Appends a frame of about `num_bytes` of memory, and drops the oldest frames beyond the limit.
 
         `waiting` are the queued requests; only a WorkerJoined has any.
         """
@@ -145,7 +151,10 @@ class FlightRecorder:
 
 
 class RecordedScheduler(Scheduler):
-    """Records every call before it runs, so that a call that raises is in the recording; a restart after it ran."""
+    """A Scheduler that puts each call that may change its state into `recorder`.
+
+    A call is recorded before it runs, so that a call that raises is in the recording; a restart, after it ran.
+    """
 
     def __init__(
         self, kv: KVCacheManager, builder: PlanBuilder, config: SchedulerConfig, recorder: FlightRecorder

@@ -17,7 +17,10 @@ SUPPORTED_GROUPS = ("full",)  # kinds of attention
 
 class KVCacheManager:
     def __init__(self, num_blocks: int, block_size: int, kv_groups: tuple[str, ...], prefix_caching: bool) -> None:
-        """Raises ValueError for a kind of KV group that is not supported, and for fewer than one block."""
+        """`block_size` is in tokens; `kv_groups` has the kind of attention of each KV group.
+
+        Raises ValueError for no group, for a kind that is not in SUPPORTED_GROUPS, and for fewer than one block.
+        """
         unknown = set(kv_groups) - set(SUPPORTED_GROUPS)
         if unknown or not kv_groups:
             raise ValueError(
@@ -39,14 +42,14 @@ class KVCacheManager:
         return self.pool.num_blocks // self._num_groups * self.block_size
 
     def find_cached(self, request: Request) -> list[list[Block]]:
-        """Returns the blocks of the longest cached prefix, per KV group. The last known token is never part of it."""
+        """Returns the request's longest cached prefix as blocks per KV group, always without the last known token."""
         return self._cache.find(request) if self._cache is not None else [[] for _ in range(self._num_groups)]
 
     def allocate(self, request: Request, cached: list[list[Block]], num_tokens: int, num_reserved_blocks: int) -> bool:
         """Gives a waiting request its `cached` blocks, and new ones for its first `num_tokens` tokens.
 
         Returns False, and changes nothing, unless blocks for all of its known tokens are free and
-        `num_reserved_blocks` per KV group remain for the running requests. Otherwise it would soon cause a preemption.
+        `num_reserved_blocks` per KV group remain for the running requests. Otherwise a preemption would soon follow.
         """
         num_cached_blocks = len(cached[0])
         num_cached_free = sum(block.ref_count == 0 for blocks in cached for block in blocks)
@@ -74,7 +77,7 @@ class KVCacheManager:
         return True
 
     def free(self, request: Request) -> None:
-        """Releases all blocks of a request, the last one first: it is evicted before the blocks that precede it."""
+        """Releases all blocks of a request, the last one first, so that it is evicted before those that precede it."""
         if self._cache is not None:
             self._cache.stop(request)
         for blocks in request.blocks:
@@ -82,12 +85,12 @@ class KVCacheManager:
         request.blocks = []
 
     def publish(self, request: Request, num_computed_tokens: int) -> None:
-        """Lets other requests find the full blocks of known tokens among the first `num_computed_tokens`."""
+        """Lets other requests find this request's full blocks within its first `num_computed_tokens` known tokens."""
         if self._cache is not None:
             self._cache.publish(request, num_computed_tokens)
 
     def reset_prefix_cache(self, running: Iterable[Request]) -> None:
-        """Empties the prefix cache. Later blocks of the `running` are not published: they follow removed ones."""
+        """Empties the prefix cache. The `running` requests publish no more blocks, which would follow removed ones."""
         if self._cache is not None:
             self._cache.reset(running)
 

@@ -11,8 +11,10 @@ from engine_core.step_plan import NewRequest, StepPlan, pack_i32
 
 @dataclass(slots=True)
 class PlanBuilder:
-    """Numbers the steps of one worker, and keeps the slots released since the last plan. Each plan is a diff to the one
-    before it."""
+    """Builds and numbers the plans of one worker, whose `epoch` they carry. Each plan is a diff to the one before it.
+
+    `num_groups` is the number of KV groups.
+    """
 
     epoch: int
     num_groups: int
@@ -20,9 +22,9 @@ class PlanBuilder:
     released_slots: list[int] = field(default_factory=list)  # since the last plan
 
     def build(self, batch: Batch, slots: Ints, num_new_tokens: Ints, admitted: list[Request]) -> StepPlan:
-        """Returns the plan of the next step, and advances the batch by it.
+        """Returns the plan of the next step, and counts its tokens as computed in `batch`.
 
-        `slots` and `num_new_tokens` are [rows] int32. `admitted` are the requests that the worker does not have yet.
+        `slots` and `num_new_tokens` are [rows] int32. `admitted`: those of its requests that the worker does not have.
         """
         self.step_id += 1
         released, self.released_slots = self.released_slots, []

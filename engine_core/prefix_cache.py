@@ -20,8 +20,8 @@ class PrefixCache:
         self._num_groups = num_groups
 
     def find(self, request: Request) -> list[list[Block]]:
-        """Returns the blocks of the longest cached prefix, per KV group. The last known token is never part of it: it
-        must be computed for its logits."""
+        """Returns the blocks of the request's longest cached prefix, per KV group. The last known token is never part
+        of it: it must be computed for its logits."""
         size, token_ids = self._block_size, request.token_ids
         found: list[list[Block]] = [[] for _ in range(self._num_groups)]
         for index in range((len(token_ids) - 1) // size):
@@ -34,13 +34,13 @@ class PrefixCache:
         return found
 
     def start(self, request: Request, num_found: int) -> None:
-        """Prepares to publish the blocks of a request. The first `num_found` of them were found, so they are known."""
+        """Prepares to publish a request's blocks, without the first `num_found`, which find() returned."""
         request.unpublished = UnpublishedBlocks(
             request.token_ids, request.root_hash, request.block_hashes, request.blocks, next=num_found
         )
 
     def publish(self, request: Request, num_computed_tokens: int) -> None:
-        """Lets other requests find the full blocks of known tokens among the first `num_computed_tokens`."""
+        """Lets other requests find this request's full blocks within its first `num_computed_tokens` known tokens."""
         unpublished = request.unpublished
         if unpublished is None:
             return
@@ -49,7 +49,10 @@ class PrefixCache:
             self._publish_next(unpublished)
 
     def stop(self, request: Request) -> None:
-        """Detaches a request that is about to release its blocks. They can be found until they are taken again."""
+        """Ends publishing for a request that is about to release its blocks.
+
+        Its full blocks can be found until the pool gives them to another request.
+        """
         unpublished, request.unpublished = request.unpublished, None
         if unpublished is None:
             return
@@ -58,13 +61,16 @@ class PrefixCache:
             unpublished.parent.unpublished = None
 
     def reset(self, running: Iterable[Request]) -> None:
-        """Empties the cache. Later blocks of the `running` requests are not published: they follow removed ones."""
+        """Empties the cache. The `running` requests publish no more blocks, which would follow removed ones."""
         self._pool.unpublish_all()
         for request in running:
             request.unpublished = None
 
     def _find_row(self, parent_hash: bytes, tokens: tuple[int, ...]) -> list[Block] | None:
-        """Returns one block per KV group, or None. Publishes the next of the unpublished blocks attached to them."""
+        """Returns the blocks that hold `tokens` after this parent, one per KV group; None if a group has none.
+
+        Publishes the next of the UnpublishedBlocks attached to them.
+        """
         row = []
         for group in range(self._num_groups):
             block = self._pool.find((group, parent_hash, tokens))
@@ -78,7 +84,10 @@ class PrefixCache:
         return row
 
     def _publish_next(self, unpublished: UnpublishedBlocks) -> None:
-        """Publishes the first of these blocks that the pool does not know yet. It becomes the parent of the rest."""
+        """Publishes the first of these blocks that the pool does not know yet; it becomes the parent of the rest.
+
+        Stops at a block that another request has taken since.
+        """
         unpublished.parent = None
         size = self._block_size
         while unpublished.next < unpublished.end and unpublished.parent is None:

@@ -20,7 +20,7 @@ from engine_core.step_plan import StepPlan, unpack_i32
 
 
 class NotReplayable(Exception):
-    """The recording has no frame to start from, or another version."""
+    """The recording has no WorkerJoined frame to start from, or a version that this code does not read."""
 
 
 class ReplayDiffers(Exception):
@@ -28,7 +28,7 @@ class ReplayDiffers(Exception):
 
 
 def replay(recording: Recording) -> int:
-    """Returns the number of plans made. Starts at the first WorkerJoined frame.
+    """Repeats the recorded calls on a new scheduler, from the first WorkerJoined on. Returns the number of plans made.
 
     Raises NotReplayable, ReplayDiffers, and any exception of the scheduler: a recorded failure happens again.
     """

@@ -17,7 +17,7 @@ SUSPECT_AT = 2  # strikes from which on a request is a suspect and runs alone
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """`num_tokens` is the number of known tokens."""
+    """The state of one choice. `num_tokens` is the number of its known tokens, prompt and output."""
 
     handle: int
     sampling: SamplingParams

@@ -39,7 +39,11 @@ class RequestRefused(ValueError):
 
 @dataclass(frozen=True)
 class NewChoice:
-    """One choice of a request, unchecked. `resumed_token_ids` are output that an earlier engine generated."""
+    """One choice of a request, unchecked.
+
+    `resumed_token_ids` are output that an earlier engine generated, `num_cached_tokens` the prompt tokens that it found
+    in its prefix cache (None: no engine has admitted the choice yet).
+    """
 
     handle: int
     choice: int
@@ -53,7 +57,7 @@ class NewChoice:
 
 
 def check_lengths(num_prompt_tokens: int, max_tokens: int, max_model_len: int) -> None:
-    """Raises RequestRefused when the prompt is empty, or prompt and output do not fit max_model_len."""
+    """Raises RequestRefused if the prompt is empty, or prompt and output do not fit into max_model_len tokens."""
     if num_prompt_tokens == 0:
         raise RequestRefused("prompt", "the prompt is empty: it needs at least one token")
     if num_prompt_tokens >= max_model_len:
@@ -83,7 +87,10 @@ def check_capacity(num_prompt_tokens: int, max_tokens: int, facts: ModelFacts) -
 
 
 def check_sampling(sampling: SamplingParams, facts: ModelFacts) -> None:
-    """Raises RequestRefused for a value outside its range. The ranges are those of the OpenAI API and of vLLM."""
+    """Raises RequestRefused for a value outside its range, and for more than MAX_STOP_TOKEN_IDS stop token ids.
+
+    The ranges are those of the OpenAI API and of vLLM.
+    """
     for param, (low, high) in SAMPLING_RANGES.items():
         _check_range(param, getattr(sampling, param), low, high)
     _check_range("min_tokens", sampling.min_tokens, 0, sampling.max_tokens)

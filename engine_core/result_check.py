@@ -11,7 +11,7 @@ MAX_ERROR_CHARACTERS = 1000
 
 
 class SampledRows(NamedTuple):
-    """The rows that a plan samples, in the plan's order, as int32 columns. Its result must have the same bytes."""
+    """The rows that a plan samples, as int32 columns. Its result must have these, without failed rows."""
 
     handles: bytes
     start_indices: bytes
@@ -19,7 +19,7 @@ class SampledRows(NamedTuple):
 
 
 class ResultCheck:
-    """Checks the results of one model's worker."""
+    """Checks results of a worker whose model has `vocab_size` tokens."""
 
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size

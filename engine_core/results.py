@@ -16,7 +16,7 @@ Row = tuple[int, int, int, int, int, Logprobs | None]
 
 
 class ResultReader:
-    """Keeps the stop ids of all requests so far, so that the scheduler examines only rows that have one."""
+    """Keeps the stop ids of all requests so far in one set, so that the scheduler examines only rows that have one."""
 
     def __init__(self) -> None:
         self._is_stop = np.zeros(1, dtype=np.bool_)  # [largest stop id + 2], by token id; the last entry is False
@@ -30,7 +30,7 @@ class ResultReader:
         self._is_stop[token_ids] = True
 
     def rows(self, result: StepResult) -> tuple[list[int], Iterator[Row]]:
-        """Returns the ids of all rows in one list, and the rows."""
+        """Returns (the token ids of all rows in one list, an iterator over the rows)."""
         counts, token_ids = unpack_i32(result.counts), unpack_i32(result.token_ids)
         ends = np.cumsum(counts)
         rows = zip(

@@ -25,7 +25,7 @@ from engine_core.waiting import WaitingQueue
 
 @dataclass(slots=True)
 class Counters:
-    """Totals since the start; a restart of the worker does not reset them."""
+    """Totals since the scheduler was created; a restart of the worker does not reset them."""
 
     steps: int = 0  # plans made
     preemptions: int = 0
@@ -57,7 +57,7 @@ class Scheduler:
     """Every request that has not ended is either in `waiting` or in `running`.
 
     Plans may be made before earlier results are back. Then only the worker has the tokens in flight, and a request's
-    `sample_end` is ahead of its known tokens.
+    `sample_end` in the batch is ahead of its known output tokens.
     """
 
     def __init__(self, kv: KVCacheManager, builder: PlanBuilder, config: SchedulerConfig) -> None:
@@ -83,7 +83,7 @@ class Scheduler:
         return bool(self._requests)
 
     def add(self, request: Request) -> Finished | None:
-        """Queues a request. If its resumed tokens already end it, returns its terminal event instead."""
+        """Queues a request and returns None. If its resumed tokens already end it, returns its Finished event."""
         assert request.handle not in self._requests, f"handle {request.handle} is in use"
         for count in range(1, request.num_output_tokens + 1):
             stop = stop_at(request, count)
@@ -96,7 +96,10 @@ class Scheduler:
         return None
 
     def abort(self, handle: int) -> Finished | None:
-        """Ends a request and frees its blocks; its results in flight are dropped. Returns None if it has ended."""
+        """Ends a request, frees its blocks and returns its Finished event; None if it has ended before.
+
+        Its tokens in flight are dropped.
+        """
         request = self._requests.get(handle)
         return self._finish(request, Stop("abort")) if request is not None else None
 
@@ -108,8 +111,8 @@ class Scheduler:
         """Continues with a new worker after the old one died. Every running request waits again, with nothing computed.
         Tokens in flight are lost, and sampled again with the same result.
 
-        Returns the requests that end here: a suspect that ran alone when the worker died again, and requests that do
-        not fit into the new worker's KV cache.
+        Returns the Finished events of requests that end here: a suspect that ran alone when the worker died again, and
+        requests that do not fit into the new worker's KV cache.
         """
         rule = self._step_rule()
         self._suspects.strike(self.running, rule)
@@ -172,8 +175,8 @@ class Scheduler:
         return plan
 
     def update(self, result: StepResult) -> StepEvents:
-        """Applies a step's result and returns its events. A token counts only at its request's next index, so stale
-        results have no effect.
+        """Applies a step's result and returns its events. Tokens count only if they begin at their request's next
+        output index, so stale results have no effect.
 
         Stop conditions are examined only in rows that have a stop id or reach max_tokens.
         """
@@ -201,7 +204,7 @@ class Scheduler:
         return events
 
     def sampled_rows(self, plan: StepPlan) -> SampledRows:
-        """Returns the rows that the result of the newest plan must have. Call it before the batch changes again."""
+        """Returns the rows that the result of the newest `plan` must have. Call it before the batch changes again."""
         sampled = unpack_i32(plan.sampled) != 0
         slots = unpack_i32(plan.slots)[sampled]
         return SampledRows(
@@ -235,7 +238,10 @@ class Scheduler:
         return self._suspects.step_rule(self.running, self.waiting)
 
     def _split_budget(self, budget: int, rule: StepRule) -> Ints:
-        """Returns how many tokens each running request computes next, [running] int32: by rank, `budget` at most."""
+        """Returns how many tokens each running request computes next, [running] int32.
+
+        The sum is at most `budget`; the highest-ranked requests are served first. Requests that `rule` pauses get 0.
+        """
         num_new = rule.restrict(self.batch.num_new_tokens(self._cap), self.batch)
         if num_new.sum() <= budget:
             return num_new
@@ -262,7 +268,8 @@ class Scheduler:
         return True
 
     def _admit(self, request: Request, budget: int) -> int:
-        """Moves the first waiting request into the batch. Returns how many tokens it computes in the next step.
+        """Moves the first waiting request into the batch. Returns how many tokens, at most `budget`, it computes in the
+        next step.
 
         Returns 0, and changes nothing, when no slot or too few blocks are free.
         """
@@ -292,7 +299,7 @@ class Scheduler:
         self.waiting.push(request)
 
     def _append(self, request: Request, tokens: NewTokens, events: StepEvents) -> None:
-        """Appends tokens up to the one that ends the request, if one does, and ends it."""
+        """Appends tokens up to one that ends the request, if any, and then ends it. Adds the events to `events`."""
         stop = None
         kept = 0
         while stop is None and kept < len(tokens.token_ids):
@@ -308,7 +315,7 @@ class Scheduler:
             events.finished.append(self._finish(request, stop))
 
     def _finish(self, request: Request, stop: Stop) -> Finished:
-        """Removes a waiting or running request. Returns its terminal event."""
+        """Removes a waiting or running request. Returns its Finished event."""
         if request.slot is None:
             self.waiting.remove(request)
         else:

@@ -26,7 +26,7 @@ class Work:
 
 @dataclass(slots=True)
 class _Slowest:
-    """A slow step of one size; `seconds` decays."""
+    """The slowest step of one size, in seconds; each faster step of that size lowers `seconds` by DECAY."""
 
     work: Work
     seconds: float
@@ -51,7 +51,7 @@ class StepDeadlines:
         self._num_steps = 0
 
     def deadline(self, work: Work) -> float:
-        """Returns how many seconds a step with this work may take."""
+        """Returns how many seconds a step may take: FACTOR times its expected time, at least the minimum."""
         minimum = self._minimum * (START_FACTOR if self._num_steps < START_STEPS else 1)
         expected = min((_scaled(slow, work) for slow in self._slowest.values()), default=0.0)
         return max(minimum, FACTOR * expected)
@@ -70,5 +70,5 @@ class StepDeadlines:
 
 
 def _scaled(slow: _Slowest, work: Work) -> float:
-    """Returns an upper bound of the seconds that `work` takes on the same hardware."""
+    """Returns an upper bound of the seconds that `work` takes on the hardware that ran `slow`."""
     return slow.seconds * max(1.0, work.tokens / slow.work.tokens, work.attention / slow.work.attention)

@@ -22,7 +22,7 @@ class BadMessage(ValueError):
 
 
 def pack_i32(values: list[int] | npt.NDArray[Any]) -> bytes:
-    """Returns `values`, each in [-2**31, 2**31), as little-endian int32."""
+    """Returns `values`, each in [-2**31, 2**31), as a column: the bytes of little-endian int32."""
     return np.asarray(values, dtype="<i4").tobytes()
 
 
@@ -32,7 +32,7 @@ def unpack_i32(column: bytes) -> npt.NDArray[np.int32]:
 
 
 def checked_column(name: str, data: bytes, highest: int) -> npt.NDArray[np.uint32]:
-    """Returns a read-only view of a column from a peer, [rows] uint32.
+    """Returns a read-only view of the column `name` from a peer, [rows] uint32.
 
     Raises BadMessage unless all values are from 0 to `highest`. Read as unsigned, negative values are above it too.
     """

@@ -14,7 +14,7 @@ from engine_core.waiting import WaitingQueue
 
 @dataclass(frozen=True, slots=True)
 class StepRule:
-    """Which requests the next step may hold: all of them, or only `suspect`, while the others pause."""
+    """Which requests the next step may hold: all if `suspect` is None, else only that one, while the others pause."""
 
     suspect: Request | None = None
 
@@ -36,18 +36,21 @@ class StepRule:
         return self.suspect is None or request is self.suspect
 
     def victim(self, running: Sequence[Request]) -> Request:
-        """The request to preempt: the lowest-ranked one of `running` that is not the suspect."""
+        """Returns the request to preempt: the lowest-ranked one of `running` that is not the suspect."""
         return running[-1] if running[-1] is not self.suspect else running[-2]
 
     def restrict(self, wanted: Ints, batch: Batch) -> Ints:
-        """`wanted` tokens of each running request, [running], with 0 for those that pause."""
+        """Returns `wanted`, the tokens of each running request, [running] int32, with 0 for requests that pause."""
         if self.suspect is None:
             return wanted
         restricted: Ints = wanted * (batch.slots == (-1 if self.suspect.slot is None else self.suspect.slot))
         return restricted
 
     def restart_error(self, request: Request, capacity_tokens: int) -> str | None:
-        """Why a request ends at the worker's restart, or None. `capacity_tokens` fit into the new worker's KV cache."""
+        """Returns why a request ends at the worker's restart, or None if it goes on.
+
+        `capacity_tokens` is how many tokens fit into the new worker's KV cache.
+        """
         if request.num_prompt_tokens + request.sampling.max_tokens - 1 > capacity_tokens:
             return f"the next worker's KV cache is too small: {capacity_tokens} tokens"
         if request is self.suspect and request.strikes > SUSPECT_AT:
@@ -72,12 +75,12 @@ class Suspects:
         return StepRule(next((one for one in running if one.handle in self._handles), None) or waiting.peek())
 
     def watch(self, request: Request) -> None:
-        """Registers a waiting request if it has enough strikes: it may bring them from an earlier engine."""
+        """Registers a request as a suspect if it has SUSPECT_AT strikes; a new one may already have them."""
         if request.is_suspect:
             self._handles.add(request.handle)
 
     def strike(self, running: Sequence[Request], rule: StepRule) -> None:
-        """Counts the worker's death against the requests that `rule` let run."""
+        """Counts the worker's death as a strike against those of `running` that `rule` did not pause."""
         for request in running:
             request.strikes += rule.strikes(request)
             self.watch(request)

@@ -46,7 +46,7 @@ class WaitingQueue:
         return request
 
     def remove(self, request: Request) -> None:
-        """Removes a request. Raises KeyError when it is not in the queue. It must not be pushed again."""
+        """Removes a request, which must not be pushed again. Raises KeyError when it is not in the queue."""
         self._forget(request)
         if len(self._heap) > 2 * len(self._live) + SLACK:
             self._heap = [entry for entry in self._heap if entry[-1].handle in self._live]
@@ -59,5 +59,5 @@ class WaitingQueue:
         return len(self._live)
 
     def __iter__(self) -> Iterator[Request]:
-        """In queue order, O(n log n)."""
+        """Iterates over the waiting requests in queue order, O(n log n)."""
         return (request for *_, request in sorted(self._heap) if request.handle in self._live)

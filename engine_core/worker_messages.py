@@ -1,7 +1,7 @@
 """The messages between engine and worker, and their encoding: hello, limits, registration, steps.
 
 Each message is one ZeroMQ frame of MessagePack; its tag names the type. Nothing is ever pickled. Decoding checks what
-one message can show: its form, and the ranges of ModelFacts. Steps are checked elsewhere.
+one message can show: its form, and the ranges of ModelFacts. Plans and results are checked elsewhere.
 """
 
 from collections.abc import Sequence
@@ -83,7 +83,7 @@ class ModelFacts(msgspec.Struct, frozen=True):
 
 
 class WorkerHello(msgspec.Struct, tag="hello"):
-    """The first message of a worker, before it allocates memory."""
+    """The first message of a worker, before it allocates memory. `epoch` identifies this connection of the worker."""
 
     protocol: int
     epoch: int
@@ -138,12 +138,12 @@ _from_engine: "msgspec.msgpack.Decoder[EngineMessage]" = msgspec.msgpack.Decoder
 
 
 def decode_from_worker(frames: Sequence[bytes]) -> WorkerMessage:
-    """Raises BadMessage unless `frames` are one message of a worker."""
+    """Returns the one message of a worker that `frames` hold. Raises BadMessage if they do not."""
     return _decode(_from_worker, frames)
 
 
 def decode_from_engine(frames: Sequence[bytes]) -> EngineMessage:
-    """Raises BadMessage unless `frames` are one message of the engine."""
+    """Returns the one message of the engine that `frames` hold. Raises BadMessage if they do not."""
     return _decode(_from_engine, frames)
 
 

@@ -41,10 +41,10 @@ class AttentionInputs:
 
 
 class Matrix(Protocol):
-    """A weight [n, k] in the layout of its matrix product."""
+    """A weight [n, k], n outputs and k inputs, in the layout and dtype that its Ops multiplies with."""
 
     def product(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        """x [rows, k] -> x @ weight.T [rows, n], in x's dtype or in `dtype` (float32)."""
+        """Returns x [rows, k] @ weight.T as [rows, n], in `dtype` (float32) or, if that is None, in x's."""
 
     def rows(self, ids: Tensor) -> Tensor:
         """Embedding lookup: returns the weight's rows `ids` [count] int64 as [count, k]."""
@@ -64,7 +64,7 @@ class Layer:
 
 
 class Stack(Protocol):
-    """Runs all layers of a decoder."""
+    """Runs all layers of a decoder, without embedding, final norm and head."""
 
     layers: Sequence[Layer]
 
@@ -84,7 +84,10 @@ class Stack(Protocol):
 
 
 class Ops(Protocol):
-    """`name` is part of the numerics id. `batch_invariant`: see kernels/__init__.py."""
+    """The operations of a model on one kind of device.
+
+    `name` names the kernels; it is part of the numerics id. `batch_invariant`: see kernels/__init__.py.
+    """
 
     name: str
     batch_invariant: bool
@@ -115,21 +118,21 @@ class Ops(Protocol):
     def paged_attention(self, query: Tensor, cache: KvPair, inputs: AttentionInputs, scale: float) -> Tensor: ...
     def silu_mul(self, gate_up: Tensor) -> Tensor: ...
     def stack(self, layers: Sequence[Layer], eps: float, scale: float, cos_sin: Tensor) -> Stack:
-        """`scale`: the softmax scale of attention. cos_sin: as in rope_and_write."""
+        """Returns a Stack of `layers`. `scale`: the softmax scale of attention. eps, cos_sin: as in rope_and_write."""
 
     def draw(self, logits: Tensor, raw: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
-        """Samples one token per row: kernels/sampling.py."""
+        """Returns (token ids [rows] int64, healthy [rows] bool): one token sampled per row, as sampling.draw."""
 
     def kernel_nanoseconds(self) -> int:
-        """Total time in compiled CPU kernels since the process began; 0 if not measured."""
+        """Returns the total time in compiled CPU kernels since the process began; 0 without such kernels."""
 
     def scratch_bytes(
         self, tokens: int, width: int, heads: int, kv_heads: int, head_dim: int, length: int, dtype: torch.dtype
     ) -> int:
-        """Upper bound of the temporaries of any operation but `draw`, in bytes.
+        """Returns an upper bound of the temporaries of any operation but `draw`, in bytes.
 
         For `tokens` rows of at most `width` elements; in attention, for requests of up to `length` tokens.
         """
 
     def draw_scratch_bytes(self, rows: int, vocab: int) -> int:
-        """Upper bound of the temporaries of `draw`, in bytes."""
+        """Returns an upper bound of the temporaries of `draw` on logits [rows, vocab], in bytes."""

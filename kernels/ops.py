@@ -15,7 +15,7 @@ def ops_for(
     quantization: str | None = None,
     cpu_kernels: str | None = None,
 ) -> Ops:
-    """Returns the Ops for a device.
+    """Returns the Ops for a device. Without `batch_invariant`, matrix products are torch's.
 
     `num_threads`: of the compiled CPU kernels. `quantization`: int8, on CUDA also fp8; needs batch_invariant.
     `cpu_kernels`: the variant of the compiled kernels (None: the fastest); needs batch_invariant and a CPU.

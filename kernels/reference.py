@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def linear(x: Tensor, weight: Tensor) -> Tensor:
-    """x [rows, k] @ weight [n, k].T -> [rows, n] float32."""
+    """Returns x [rows, k] @ weight [n, k].T as [rows, n] float32."""
     return x.float() @ weight.float().T
 
 
@@ -38,13 +38,13 @@ def _divided(weight: Tensor, largest: int) -> tuple[Tensor, Tensor]:
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:
-    """SwiGLU (arXiv 2002.05202): silu(gate) * up of gate_up [rows, 2 * size] -> [rows, size], rounded once."""
+    """Returns SwiGLU (arXiv 2002.05202), silu(gate) * up of gate_up [rows, 2 * size], as [rows, size]; rounded once."""
     gate, up = gate_up.float().chunk(2, dim=-1)
     return (gate * torch.sigmoid(gate) * up).to(gate_up.dtype)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """RMS norm over the last dimension (arXiv 1910.07467), computed in float32, returned in x's dtype."""
+    """Returns the RMS norm over x's last dimension (arXiv 1910.07467), computed in float32, in x's dtype and shape."""
     wide = x.float()
     scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
     return (wide * scale * weight.float()).to(x.dtype)
@@ -95,7 +95,10 @@ def rope_and_write(
     cache: tuple[Tensor, Tensor],
     slot_mapping: Tensor,
 ) -> Tensor:
-    """norm_rope of queries and keys (`norms`: their weights), then write_kv. Returns the queries [T, H, D]."""
+    """Applies norm_rope to queries and keys of qkv [T, (H + 2 G) * D], then write_kv. Returns the queries [T, H, D].
+
+    `norms`: the norm weights [D] of queries and of keys; None for no norm.
+    """
     query, key, value = split_heads(qkv, cache)
     query_norm, key_norm = norms or (None, None)
     write_kv(norm_rope(key, key_norm, eps, cos_sin, positions), value, *cache, slot_mapping)
@@ -112,7 +115,7 @@ def paged_attention(
     scale: float,
     window: int = 0,
 ) -> Tensor:
-    """Causal attention of each request's new tokens over all its tokens, through its block table.
+    """Returns causal attention of each request's new tokens over all its tokens, through its block table.
 
     query [T, H, D]; block_tables [R, blocks] int32; query_start_loc [R + 1] and seq_lens [R] int32. Request r has the
     queries [query_start_loc[r], query_start_loc[r + 1]); its last query is at position seq_lens[r] - 1. A request of
@@ -133,7 +136,7 @@ def paged_attention(
 
 
 def _attend(query: Tensor, keys: Tensor, values: Tensor, scale: float, window: int) -> Tensor:
-    """One request: query [Q, H, D], keys and values [S, G, D]; the queries are the last Q of S positions."""
+    """Returns one request's attention, [Q, H, D]: query [Q, H, D], the last Q positions; keys, values [S, G, D]."""
     num_queries, num_heads, head_dim = query.shape
     seq_len, num_kv_heads, _ = keys.shape
     group = num_heads // num_kv_heads

@@ -18,15 +18,15 @@ SCRATCH_BYTES = 92
 
 
 def draw_scratch_bytes(rows: int, vocab: int) -> int:
-    """Upper bound of the temporaries of `draw`, in bytes."""
+    """Returns an upper bound of the temporaries of `draw` on logits [rows, vocab], in bytes."""
     return rows * vocab * SCRATCH_BYTES
 
 
 def draw(logits: Tensor, raw: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
-    """logits, raw [rows, vocab] float32, draws [rows] -> token ids [rows] int64, healthy [rows] bool.
+    """Returns (token ids [rows] int64, healthy [rows] bool) for logits and raw [rows, vocab] float32.
 
-    `raw` are the logits before penalties and masks. A row is healthy if all of them are finite; else its token is
-    undefined.
+    `raw` are the logits before penalties and masks, `draws` [rows] DRAW records. A row is healthy if all its `raw` are
+    finite; else its token is undefined.
     """
     token_ids = torch.argmax(logits, dim=-1)  # the first of equal maxima, so the lowest id
     drawn = draws["temperature"].nonzero()[0]
@@ -37,7 +37,7 @@ def draw(logits: Tensor, raw: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
 
 
 def _draw(logits: Tensor, draws: Draws) -> Tensor:
-    """[rows, vocab] -> [rows]: the argmax of the filtered logits plus Gumbel noise, in float64."""
+    """Returns [rows] int64: the argmax of logits [rows, vocab], scaled and filtered, plus Gumbel noise, in float64."""
     scaled = logits.double() / to_device(draws["temperature"], torch.float64, logits.device).unsqueeze(1)
     for index, one in enumerate(draws):
         apply_min_p_top_k_top_p(scaled[index], one)
@@ -50,7 +50,8 @@ def _draw(logits: Tensor, draws: Draws) -> Tensor:
 def apply_min_p_top_k_top_p(scores: Tensor, draw: Any) -> None:
     """Sets dropped tokens to -inf in `scores` [vocab], in place.
 
-    Order: min-p (arXiv 2407.01082), top-k, top-p (arXiv 1904.09751).
+    `scores`: logits / temperature. `draw`: a DRAW record. Order: min-p (arXiv 2407.01082), top-k, top-p (arXiv
+    1904.09751).
     """
     min_p, top_p = float(draw["min_p"]), float(draw["top_p"])
     if min_p > 0.0:

@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 class TorchMatrix:
-    """Products by oneDNN or cuBLAS: a row's bits may depend on the number of rows."""
+    """A Matrix for oneDNN or cuBLAS, `weight` [n, k] not quantised: a row's bits may depend on the number of rows."""
 
     def __init__(self, weight: Tensor) -> None:
         self._weight = weight

@@ -50,7 +50,7 @@ class TorchOps:
     def scratch_bytes(
         self, tokens: int, width: int, heads: int, kv_heads: int, head_dim: int, length: int, dtype: torch.dtype
     ) -> int:
-        """The larger of a pointwise operation's float32 copies, and attention's scores, keys and values."""
+        """Returns in bytes the larger of a pointwise operation's copies and attention's scores, keys and values."""
         scores = min(max(SCORES, heads * length), heads * length * tokens)
         attention = scores * SCORE_BYTES + length * kv_heads * head_dim * (2 * dtype.itemsize + 16)
         return max(tokens * width * POINTWISE_BYTES, attention)

@@ -17,7 +17,7 @@ THREADS = 4
 
 
 def fill(target: Tensor, parts: Sequence[Tensor]) -> None:
-    """Copies `parts` [.., k] on the host, concatenated along rows, into target [rows, k], converted to its dtype.
+    """Copies `parts` [.., k] on the host, concatenated along rows, into target [rows, k], in target's dtype.
 
     Kernels launched later on the current stream see the result.
     """
@@ -36,7 +36,7 @@ def fill(target: Tensor, parts: Sequence[Tensor]) -> None:
 
 
 class _CopyThreads:
-    """One CUDA stream and one pinned staging buffer per thread. A buffer is reused once its last copy is done."""
+    """One CUDA stream and one pinned staging buffer per thread. A buffer is reused once its own last copy is done."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

@@ -11,7 +11,7 @@ CONVERTED_ROWS = 4096  # converted to another dtype at once
 
 
 def joined(parts: Sequence[Tensor], dtype: torch.dtype | None = None, device: torch.device | None = None) -> Tensor:
-    """Returns a copy of the parts [rows, k], concatenated along rows (Ops.matrix)."""
+    """Returns a copy of the parts [.., k], concatenated to [rows, k]. dtype and device default to the first part's."""
     dtype, device = dtype or parts[0].dtype, device or parts[0].device
     shape = (sum(map(len, parts)), parts[0].shape[1])
     if device.type != "cpu":

@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class KernelsMissing(ImportError):
-    """The package was installed without a C++ compiler."""
+    """There are no compiled kernels: the package was installed without a C++ compiler."""
 
 
 class VariantRefused(Exception):
@@ -84,7 +84,7 @@ def load(variant: str | None = None) -> Library:
 
 
 def runnable_variants() -> list[str]:
-    """Variants that were built, have their instructions here and pass the self-check; fastest first.
+    """Returns the variants that were built, have their instructions here and pass the self-check; fastest first.
 
     Raises KernelsMissing.
     """
@@ -92,7 +92,10 @@ def runnable_variants() -> list[str]:
 
 
 def best_variant() -> str:
-    """The fastest variant that this machine has the instructions for, built or not. Raises KernelsMissing."""
+    """Returns the fastest variant that this machine has the instructions for, even if it was not built.
+
+    Raises KernelsMissing if no variant was built.
+    """
     try:
         return _module("portable").best_variant().removeprefix("_")
     except ImportError as error:
@@ -106,7 +109,7 @@ def _module(variant: str) -> Library:
 
 
 def _why_not(variant: str) -> str | None:
-    """The reason why this machine cannot run a variant; None if it can. Raises KernelsMissing."""
+    """Returns why this machine cannot run a variant; None if it can. Raises KernelsMissing."""
     if VARIANTS.index(variant) < VARIANTS.index(best_variant()):
         return "this machine does not offer its instructions"
     try:

@@ -17,7 +17,7 @@ ALIGNMENT = 64  # bytes, of a packed weight
 
 
 class CpuMatrix(ABC):
-    """A packed weight [n, k], read sequentially by the matrix product."""
+    """A Matrix of n outputs and k inputs, packed so that the compiled product reads it sequentially."""
 
     def __init__(self, library: Library, parts: Sequence[Tensor], dtype: torch.dtype) -> None:
         """`parts` [rows, k] are concatenated along rows; they may be memory-mapped and of any dtype.
@@ -35,14 +35,14 @@ class CpuMatrix(ABC):
 
     @abstractmethod
     def _pack(self, parts: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
-        """Returns the packed weight, and one float32 scale per output column if it is quantised."""
+        """Returns the packed weight, and one float32 scale per output if it is quantised, else None."""
 
     def operand(self) -> tuple[int, int, int, int]:
-        """Returns n, k and the addresses of weight and scales (0: none), in the order of native/operand.h."""
+        """Returns n, k (with padding) and the addresses of weight and scales (0: none), in native/operand.h's order."""
         return self._n, self._k, self._packed.data_ptr(), 0 if self._scales is None else self._scales.data_ptr()
 
     def product(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        """x [rows, k] -> x @ weight.T [rows, n], in x's dtype or in float32."""
+        """Returns x [rows, k] @ weight.T as [rows, n], in `dtype` (float32) or, if that is None, in x's."""
         assert x.dtype == self._dtype and x.shape[1] == self._num_columns and x.stride(1) == 1
         if self.padding:
             x = F.pad(x, (0, self.padding))
@@ -61,7 +61,7 @@ class CpuMatrix(ABC):
 
 
 class PackedMatrix(CpuMatrix):
-    """A weight in the dtype of the activations."""
+    """A CpuMatrix that is not quantised: its elements have the activations' dtype."""
 
     def _pack(self, parts: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
         library, size = self._library, self._library.packed_size(self._type, self._n, self._k)
@@ -72,7 +72,7 @@ class PackedMatrix(CpuMatrix):
 
 
 class Int8Matrix(CpuMatrix):
-    """An int8 weight, symmetric, with one float32 scale per output column. Twin: reference.quantise."""
+    """A CpuMatrix of int8, symmetric, with one float32 scale per output. Twin: reference.quantise."""
 
     def _pack(self, parts: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
         library, size = self._library, self._library.packed_size(self._type, self._n, self._k) // self._dtype.itemsize

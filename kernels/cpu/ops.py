@@ -20,7 +20,7 @@ CANDIDATE_BYTES = 32  # per token: a Candidate takes 16, in a std::vector that d
 
 
 class CpuOps:
-    """Shapes and results: kernels/reference.py. With `int8`, weights are quantised to Int8Matrix."""
+    """Ops of the compiled kernels. Shapes and results: kernels/reference.py. With `int8`, matrices are Int8Matrix."""
 
     batch_invariant = True
 
@@ -130,11 +130,11 @@ class CpuOps:
     def scratch_bytes(
         self, tokens: int, width: int, heads: int, kv_heads: int, head_dim: int, length: int, dtype: torch.dtype
     ) -> int:
-        """Bytes of all threads' tiles."""
+        """Returns the bytes of all threads' tiles, an upper bound."""
         return self._library.num_threads() * THREAD_BYTES
 
     def draw_scratch_bytes(self, rows: int, vocab: int) -> int:
-        """Bytes of the candidates that all threads hold (native/sample.h)."""
+        """Returns the bytes of the candidates that all threads hold (native/sample.h), an upper bound."""
         return self._library.num_threads() * vocab * CANDIDATE_BYTES
 
 

@@ -30,7 +30,7 @@ class Products(Protocol):
 
 
 def products_are_exact(library: Products) -> bool:
-    """Whether bfloat16 products of all SIZES equal those of Python integers."""
+    """Returns whether bfloat16 products of all SIZES equal those of Python integers."""
     return all(_is_exact(library, *sizes) for sizes in SIZES)
 
 
@@ -46,12 +46,12 @@ def _is_exact(library: Products, rows: int, n: int, k: int) -> bool:
 
 
 def _numbers(rows: int, size: int, step: int) -> list[list[int]]:
-    """[rows][size] integers from -8 to 8; neighbouring rows differ."""
+    """Returns [rows][size] integers from -8 to 8; neighbouring rows differ."""
     return [[(row * step + at * (step + 6)) % 17 - 8 for at in range(size)] for row in range(rows)]
 
 
 def _bfloat16(rows: list[list[int]]) -> "array[int]":
-    """The values as bfloat16: the upper 16 bits of each float32, row-major."""
+    """Returns the values as bfloat16: the upper 16 bits of each float32, row-major."""
     return array("H", [struct.unpack("<I", struct.pack("<f", value))[0] >> 16 for row in rows for value in row])
 
 

@@ -27,7 +27,7 @@ _LAYER = np.dtype(
 
 
 class CompiledStack:
-    """A Stack for layers with only CpuMatrix, without padding along K (`can_run`)."""
+    """A Stack for layers whose matrices are all CpuMatrix, without padding along K (`can_run`)."""
 
     def __init__(self, library: Library, layers: Sequence[Layer], eps: float, scale: float, cos_sin: Tensor) -> None:
         self._library = library
@@ -69,6 +69,6 @@ class CompiledStack:
 
 
 def can_run(layers: Sequence[Layer]) -> bool:
-    """Whether CompiledStack can run these layers."""
+    """Returns whether CompiledStack can run these layers."""
     matrices = [matrix for layer in layers for matrix in (layer.qkv, layer.out, layer.gate_up, layer.down)]
     return all(isinstance(matrix, CpuMatrix) and not matrix.padding for matrix in matrices)

@@ -20,7 +20,7 @@ def _silu_mul_kernel(gate_up_ptr, out_ptr, size, row_stride, BLOCK: tl.constexpr
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:
-    """As reference.silu_mul; rows may be strided."""
+    """Returns reference.silu_mul: [rows, size] of gate_up [rows, 2 * size]; its rows may be strided."""
     rows, size = gate_up.shape[0], gate_up.shape[1] // 2
     assert gate_up.stride(1) == 1
     out = torch.empty(rows, size, dtype=gate_up.dtype, device=gate_up.device)

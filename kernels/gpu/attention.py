@@ -42,7 +42,7 @@ def _request_of(tile, query_start_loc_ptr, num_requests, QUERIES: tl.constexpr):
 def _places(
     table_ptr, first_key, inside, block_stride, token_stride, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr
 ):  # fmt: skip
-    """Offsets of a tile's keys in the paged cache, in elements: [BLOCK_N] int64."""
+    """Returns the offsets of a tile's keys in the paged cache, in elements: [BLOCK_N] int64."""
     lanes = tl.arange(0, BLOCK_N)
     if BLOCK_SIZE % BLOCK_N == 0:
         block = tl.load(table_ptr + first_key // BLOCK_SIZE)
@@ -59,7 +59,7 @@ def _places(
 
 @triton.jit
 def _merge(best, weight_sum, acc, part_best, part_sum, part_acc, scale):
-    """Merges one segment's (maximum, sum, accumulator) into the running one.
+    """Returns the running (maximum, sum, accumulator) with one segment's `part_` values merged in.
 
     fma is explicit, because a compiler could contract it in one kernel and not in the other. A segment without keys
     has maximum -inf and zeros; merging it can only change the sign of a zero.
@@ -76,7 +76,7 @@ def _merge(best, weight_sum, acc, part_best, part_sum, part_acc, scale):
 
 @triton.jit
 def _mean(weight_sum, acc):
-    """Accumulator / sum; zeros if there was no key. Adding 0.0 turns -0 into +0, so empty segments change no bit."""
+    """Returns acc / sum; zeros if there was no key. Adding 0.0 turns -0 into +0, so empty segments change no bit."""
     return acc / tl.where(weight_sum == 0.0, 1.0, weight_sum)[:, None] + 0.0
 
 
@@ -100,7 +100,7 @@ def _attention_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SEGMENT: tl.constexpr,
     SEARCH: tl.constexpr, SPLIT: tl.constexpr, WINDOWED: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
-    """One tile of queries of one KV head. `scale` includes log2(e). SEARCH: requests may have several tiles.
+    """Computes one tile of queries of one KV head. `scale` includes log2(e). SEARCH: requests may have several tiles.
 
     SPLIT: the programs of axis 1 share a tile's segments (split i takes segments i, i + splits, ...) and store each
     segment's result in the workspace [tokens, heads, num_segments].
@@ -287,7 +287,7 @@ def attend(
     tiling: Tiling,
     num_splits: int,
 ) -> Tensor:
-    """paged_attention with an explicit tiling and number of KV splits. More than one split needs max_query_len 1."""
+    """Returns paged_attention with an explicit tiling and number of KV splits; several splits need max_query_len 1."""
     num_tokens, num_heads, head_dim = query.shape
     block_size, kv_heads = key_cache.shape[1:3]
     group, num_requests = num_heads // kv_heads, seq_lens.shape[0]

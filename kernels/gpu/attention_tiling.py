@@ -41,12 +41,12 @@ def tiling_of(dtype: torch.dtype, head_dim: int, group: int) -> Tiling:
 
 
 def choose_num_splits(requests: int, kv_heads: int) -> int:
-    """KV splits of a decode launch: the number of programs that share a request's segments of one KV head."""
+    """Returns a decode launch's KV splits: the number of programs that share a request's segments of one KV head."""
     return max(1, PROGRAMS // (requests * kv_heads))
 
 
 def scratch_bytes(tokens: int, heads: int, kv_heads: int, head_dim: int, length: int) -> int:
-    """Upper bound of the workspace in bytes: float32 accumulator, maximum and sum for each token, head and segment.
+    """Returns an upper bound of the workspace in bytes: float32 accumulator, maximum, sum per token, head and segment.
 
     At most PROGRAMS // (2 * kv_heads) requests are split, because a larger batch fills the GPU without splits.
     """

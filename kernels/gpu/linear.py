@@ -131,12 +131,12 @@ def schedule_for(n: int, k: int, dtype: torch.dtype) -> Schedule:
 
 
 def enough(rows: int, n: int) -> bool:
-    """Whether output tiles alone fill a GPU, without split-K."""
+    """Returns whether the output tiles of a product [rows, n] fill a GPU, without split-K."""
     return rows > SOME.rows and triton.cdiv(rows, MANY.rows) * triton.cdiv(n, MANY.columns) >= ENOUGH
 
 
 def workspace_bytes(rows: int) -> int:
-    """Upper bound, for any weight, of the partial sums of a product of `rows` rows, in bytes."""
+    """Returns an upper bound, for any weight, of the partial sums of a product of `rows` rows, in bytes."""
     # PROGRAMS tiles of segments, twice that if the last segments are partial; and only while there are fewer than
     # ENOUGH tiles.
     return torch.float32.itemsize * min(
@@ -145,7 +145,7 @@ def workspace_bytes(rows: int) -> int:
 
 
 def product(x: Tensor, weight: Tensor, scales: Tensor | None, schedule: Schedule, dtype: torch.dtype) -> Tensor:
-    """x [rows, k] (rows may be strided) @ weight [n, k].T -> [rows, n] of `dtype`.
+    """Returns x [rows, k] (rows may be strided) @ weight [n, k].T as [rows, n] of `dtype`.
 
     The weight has x's dtype; or it is int8 or float8_e4m3fn, and column j's sum is multiplied by scales[j]
     (`scales` [n] float32).

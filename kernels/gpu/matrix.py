@@ -18,7 +18,7 @@ EIGHT_BITS = {
 
 
 class TritonMatrix:
-    """A weight [n, k] in the activations' dtype."""
+    """A Matrix [n, k], n outputs and k inputs, not quantised: in the activations' dtype. linear.py multiplies it."""
 
     def __init__(self, weight: Tensor) -> None:
         self.weight = weight.contiguous()
@@ -33,7 +33,7 @@ class TritonMatrix:
 
 
 class EightBitMatrix:
-    """A quantised weight: `qweight` [n, k] int8 or float8_e4m3fn times `scales` [n] float32, one per row.
+    """A quantised Matrix: `qweight` [n, k] int8 or float8_e4m3fn times `scales` [n] float32, one per output.
 
     `dtype`: of the activations.
     """
@@ -59,7 +59,10 @@ def matrix_of(
     dtype: torch.dtype | None = None,
     device: torch.device | None = None,
 ) -> TritonMatrix | EightBitMatrix:
-    """Concatenates `parts` [rows, k] along rows (Ops.matrix); quantises to one of EIGHT_BITS if given."""
+    """Returns a copy of `parts` [rows, k], concatenated along rows (Ops.matrix).
+
+    `quantization`: one of EIGHT_BITS, or None to keep `dtype`.
+    """
     if quantization is None:
         return TritonMatrix(joined(parts, dtype, device))
     whole = joined(parts, dtype, device)  # freed on return: for a moment both copies take memory

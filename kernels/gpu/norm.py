@@ -31,14 +31,14 @@ def _rms_norm_kernel(
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Returns reference.rms_norm; x is contiguous."""
+    """Returns reference.rms_norm over x's last dimension; x is contiguous."""
     out = torch.empty_like(x)
     _launch(x, x, weight, out, out, eps, add=False)
     return out
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Returns reference.add_rms_norm; x and residual are contiguous."""
+    """Returns reference.add_rms_norm: (norm of the sum, sum); x and residual are contiguous."""
     out, total = torch.empty_like(x), torch.empty_like(x)
     _launch(x, residual, weight, out, total, eps, add=True)
     return out, total

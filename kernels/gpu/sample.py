@@ -37,7 +37,7 @@ SLACK = tl.constexpr(1e-6)  # loosens a bound: extra candidates are harmless, a 
 
 
 def draw_scratch_bytes(rows: int, vocab: int) -> int:
-    """Upper bound of the temporaries of `draw`, in bytes."""
+    """Returns an upper bound of the temporaries of `draw` on logits [rows, vocab], in bytes."""
     return rows * (-(-vocab // CHUNK) * CHUNK_BYTES + vocab * CANDIDATE_BYTES + ROW_BYTES)
 
 
@@ -79,19 +79,19 @@ def _logit_of(key):
 
 @triton.jit
 def _top_of(score):
-    """The maximum that is subtracted before exp; 0 if there is no finite score."""
+    """Returns what is subtracted before exp: the maximum `score`, or 0 if that is -inf."""
     return tl.where(score == float("-inf"), 0.0, score)
 
 
 @triton.jit
 def _mass(logits, temperature, top, SCALE: tl.constexpr):
-    """exp(score - top) in fixed point, as int64."""
+    """Returns exp(logits / temperature - top) in fixed point, in units of 1 / SCALE, as int64."""
     return (tl.exp(logits.to(tl.float64) / temperature - top) * SCALE + 0.5).to(tl.int64)
 
 
 @triton.jit
 def _words(draws_ptr, row, groups):
-    """The four Philox words of each group of four token ids, as in kernels/philox.py."""
+    """Returns the four Philox words of each group of four token ids, as in kernels/philox.py."""
     seed = tl.load(draws_ptr + row * FIELDS + SEED)
     zero = groups * 0
     index = zero + tl.load(draws_ptr + row * FIELDS + INDEX).to(tl.int32)
@@ -211,7 +211,7 @@ def _gather_kernel(
 def _amount(
     logits_ptr, count, least, temperature, top, SCALE: tl.constexpr, BY_MASS: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """Sums, over the `count` logits with a key >= `least`, their mass (BY_MASS) or 1."""
+    """Returns the sum of mass (BY_MASS) or the number of those of `count` logits that have a key >= `least`."""
     found = tl.zeros([BLOCK], dtype=tl.int64)
     for start in range(0, count, BLOCK):
         place = start + tl.arange(0, BLOCK)
@@ -240,7 +240,7 @@ def _cut(
 
 @triton.jit
 def _num_equal(logits_ptr, ids_ptr, count, key, last, BLOCK: tl.constexpr):
-    """Counts candidates with exactly this key and an id <= `last`."""
+    """Returns how many of `count` candidates have exactly this key and an id <= `last`."""
     found = tl.zeros([BLOCK], dtype=tl.int32)
     for start in range(0, count, BLOCK):
         place = start + tl.arange(0, BLOCK)
@@ -308,7 +308,10 @@ def _pick_kernel(
 
 
 def draw(logits: Tensor, raw: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
-    """Returns sampling.draw; logits and raw are contiguous. Copies `draws` to the device once and does not sync."""
+    """Returns sampling.draw: (token ids [rows] int64, healthy [rows] bool). logits and raw are contiguous.
+
+    Copies `draws` to the device once and does not sync.
+    """
     (rows, vocab), device = logits.shape, logits.device
     assert logits.is_contiguous() and raw.is_contiguous() and logits.shape == raw.shape
     assert logits.dtype == raw.dtype == torch.float32 and draws.shape == (rows,) and draws.dtype == DRAW

@@ -1,1 +1,1 @@
-"""What both gRPC edges share: hello, columns, mailboxes, resumable calls, links, the gRPC server. Knows no role."""
+"""What the gRPC edges (shim to tokenizer, tokenizer to engine) share: hello, columns, mailboxes, calls, links."""

@@ -19,7 +19,7 @@ SubmitT = TypeVar("SubmitT", engine_pb2.Submit, text_pb2.TextSubmit)
 
 
 class StreamBroken(Exception):
-    """The peer broke the protocol, for example by a gap in token indices. The stream is closed and its calls resume."""
+    """The peer broke the protocol, for example by a gap in token indices, or is gone. The stream's calls resume."""
 
 
 class AcceptedMessage(Protocol):
@@ -32,7 +32,10 @@ class AcceptedMessage(Protocol):
 
 @dataclass
 class OpenChoice:
-    """A choice without a terminal message. `token_ids` is a column of little-endian u32."""
+    """A choice without a terminal message. `token_ids`: its output so far, a column of little-endian u32.
+
+    `cached_tokens`: prompt tokens that the engine found in its prefix cache; None until the choice is accepted.
+    """
 
     choice: int
     token_ids: bytearray = field(default_factory=bytearray)
@@ -40,7 +43,7 @@ class OpenChoice:
 
 
 class Call(ABC, Generic[SubmitT]):
-    """A submit and the state of its choices. Subclasses pass new tokens on."""
+    """A submit message and its open choices, by handle. Subclasses pass new tokens on to their reader."""
 
     def __init__(self, submit: SubmitT) -> None:
         self._submit: Any = _copy(submit)
@@ -60,8 +63,10 @@ class Call(ABC, Generic[SubmitT]):
         """Ends every open choice with this error."""
 
     def next_submit(self, *, alone: bool, on_first_token: Callable[[], None]) -> Any:
-        """Returns the message of the next attempt: the open choices, each with the tokens received. The attempt's first
-        new token calls `on_first_token`."""
+        """Returns the submit message of the next attempt: the open choices, each with the tokens received.
+
+        `alone`: tells the callee that this is a suspect. The attempt's first new token calls `on_first_token`.
+        """
         self.starting, self._on_first_token = True, on_first_token
         self._submit.attempt += 1
         self._submit.alone = alone
@@ -78,7 +83,10 @@ class Call(ABC, Generic[SubmitT]):
         return _copy(self._submit)
 
     def record_accepted(self, accepted: AcceptedMessage, prompt_token_ids: bytes = b"") -> bool:
-        """Keeps seed, prompt ids and cached tokens for a resume. Returns False when the choice was accepted before."""
+        """Keeps seed, cached tokens and `prompt_token_ids` (a column of u32, unless empty) for a resume.
+
+        Returns True if this is the first acceptance of the choice.
+        """
         choice = self.open_choices[accepted.handle]
         repeat = choice.cached_tokens is not None
         if not repeat:
@@ -89,7 +97,10 @@ class Call(ABC, Generic[SubmitT]):
         return not repeat
 
     def record_tokens(self, handle: int, start_index: int, token_ids: bytes) -> bytes:
-        """Appends the new ones of these ids and returns them; empty for a repeat. Raises StreamBroken on a gap."""
+        """Appends to the choice those of `token_ids` that it does not have, and returns them; both are columns of u32.
+
+        `start_index`: output index of the first id. Raises StreamBroken if it is beyond the choice's next token.
+        """
         known = self.open_choices[handle].token_ids
         skipped = len(known) - start_index * ITEM_BYTES
         if skipped < 0:

@@ -1,7 +1,7 @@
 """Distributes a caller's calls over its links: a shim's over tokenizers, a tokenizer's over engines.
 
 A call goes to the least loaded link. When a link goes down, its calls resume on other links or wait for a reconnect.
-If the peer died, each of its calls without a token from there gets a *strike*. A call with SUSPECT_AT strikes is a
+If the peer died, each of its calls without a token from it gets a *strike*. A call with SUSPECT_AT strikes is a
 *suspect*: services/rpc/suspect_retries.py starts suspects one at a time, so that the next death has one possible
 cause.
 """
@@ -21,7 +21,10 @@ CallT = TypeVar("CallT", bound=Call[Any])
 
 
 class Dispatcher(Generic[CallT]):
-    """`submit_entry` and `abort_entry` wrap a submit or an abort in the edge's entry message."""
+    """The links of this process and the calls on them.
+
+    `submit_entry` and `abort_entry` return a submit or an abort wrapped in the entry message of these links.
+    """
 
     def __init__(self, submit_entry: Callable[[Any], Any], abort_entry: Callable[[pb.Abort], Any]) -> None:
         self._submit_entry = submit_entry
@@ -77,13 +80,13 @@ class Dispatcher(Generic[CallT]):
         return self._calls.get(link, {}).get(handle)
 
     def end(self, link: Link[Any, Any], handle: int) -> None:
-        """Closes a choice, at its terminal message."""
+        """Closes a choice whose terminal message arrived on this link. Raises KeyError if it is not open there."""
         self._calls[link].pop(handle).end(handle)
         self._retries.notify()
 
     def link_up(self, link: Link[Any, Any]) -> None:
-        """Adds a link that has a peer, and places the calls that wait for one. An equal epoch means that only the
-        stream was lost and the peer lives: then the strikes of that loss are taken back."""
+        """Adds a link that has a peer, and places the calls that wait for a link. If the peer's epoch is that of the
+        link's last peer, only the stream was lost: the strikes of that loss are taken back."""
         assert link.peer is not None
         if self._epochs.get(link) == link.peer.epoch:
             for call in self._struck.pop(link, []):

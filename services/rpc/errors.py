@@ -73,7 +73,10 @@ def invalid(message: str, param: str = "") -> TandemError:
 
 
 def too_long(num_tokens: int, max_model_len: int, *, at_least: bool = False) -> TandemError:
-    """Returns the error for a prompt that leaves no room for an answer (HTTP 400)."""
+    """Returns the error for a prompt that leaves no room for an answer (HTTP 400).
+
+    `at_least`: `num_tokens` is a lower bound.
+    """
     count = f"at least {num_tokens}" if at_least else str(num_tokens)
     return invalid(
         f"the prompt has {count} tokens, but this model's maximum context length is {max_model_len} tokens,"

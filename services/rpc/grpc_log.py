@@ -1,4 +1,4 @@
-"""Filters what grpcio logs, because callers can cause these lines at any rate.
+"""Drops grpcio's log lines about lost connections and malformed calls, which callers can cause at any rate.
 
 https://github.com/grpc/grpc/blob/v1.76.0/src/python/grpcio/grpc/_cython/_cygrpc/aio/server.pyx.pxi
 """
@@ -16,7 +16,7 @@ CORE = "grpc._cython.cygrpc"
 
 
 def configure_grpc_log() -> None:
-    """Installs the filter. Also stops grpcio from printing to stderr the tracebacks that it logs."""
+    """Installs the filter on grpcio's logger. Also stops grpcio from printing logged tracebacks to stderr."""
     logging.getLogger(CORE).addFilter(_is_kept)
     importlib.import_module(CORE).traceback = SimpleNamespace(print_exc=lambda: None)  # type: ignore[attr-defined]
 

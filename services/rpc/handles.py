@@ -6,8 +6,10 @@ LAST = 2**31 - 1  # fits into columns of int32 and of u32
 
 
 class Handles:
-    """Counts from 1 to LAST, then starts again at 1 and skips handles in use. Two uses of a handle are two billion
-    choices apart, so a late message does not reach the wrong request."""
+    """Gives out handles: counts up from `after` + 1 to LAST, then starts again at 1 and skips handles in use.
+
+    Two uses of a handle are two billion choices apart, so a late message does not reach the wrong request.
+    """
 
     def __init__(self, in_use: Container[int], after: int = 0) -> None:
         self._in_use = in_use  # searched only after the first round: before, no new handle can be in use

@@ -13,7 +13,10 @@ class HelloMismatch(Exception):
 
 
 def make_hello(role: str, *, digest: str = "", engine: pb.EngineFacts | None = None) -> pb.Hello:
-    """Returns this process's hello. Its epoch identifies the incarnation: a restarted process has a higher one."""
+    """Returns this process's hello. Its epoch, the time in nanoseconds, is higher after a restart of the process.
+
+    `digest`: SHA-256 of the tokenizer.json in use, empty if there is none. `engine`: the model's facts, or None.
+    """
     return pb.Hello(
         protocol=PROTOCOL,
         role=role,
@@ -25,7 +28,10 @@ def make_hello(role: str, *, digest: str = "", engine: pb.EngineFacts | None = N
 
 
 def check_hello(mine: pb.Hello, theirs: pb.Hello, expected_roles: tuple[str, ...]) -> None:
-    """Raises HelloMismatch unless protocol, role and tokenizer digest match. An empty digest matches every other."""
+    """Raises HelloMismatch unless protocols and tokenizer digests are equal and their role is in `expected_roles`.
+
+    An empty digest matches every other.
+    """
     if mine.protocol != theirs.protocol:
         raise HelloMismatch(f"protocol {mine.protocol} here ({mine.role}), {theirs.protocol} there ({theirs.role})")
     if theirs.role not in expected_roles:

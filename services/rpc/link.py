@@ -38,11 +38,15 @@ class LinkOwner(Protocol[MessageT]):
         """`died`: the stream failed, so the peer may have died. False when either side closed the stream in order."""
 
     def receive(self, link: Any, message: MessageT) -> None:
-        """Raises StreamBroken when the peer broke the protocol."""
+        """Handles one message from the peer. Raises StreamBroken if it breaks the protocol."""
 
 
 class Link(Generic[EntryT, UpT]):
-    """`stub` makes the service's stub on a channel. `message` builds the caller's message from a hello or entries."""
+    """One stream to the process at `target`, which must have `peer_role`. `peer` is its hello; None while it is down.
+
+    `stub` makes the service's stub on a channel. `message` builds the caller's message from `hello=`, its own hello, or
+    `entries=`. `secret`: for TLS over TCP; a Unix socket needs none.
+    """
 
     def __init__(
         self,
@@ -72,12 +76,12 @@ class Link(Generic[EntryT, UpT]):
         return EntryMailbox(lambda entries: self._message(entries=entries))
 
     def put(self, entry: EntryT) -> None:
-        """Sends an entry. The link must be up."""
+        """Queues an entry, a submit or an abort, to be sent. The link must be up."""
         self._mailbox.put(entry)
 
     async def run(self) -> None:
         """Keeps the stream up until cancelled. Raises HelloMismatch, because a retry would fail as well, and Fatal for
-        an address without protection."""
+        an unprotected address: TCP without a secret, a Unix socket that other users can reach."""
         delay = BACKOFF_SECONDS[0]
         async with open_channel(self.target, self._secret) as channel:
             self._stub = self._new_stub(channel)
@@ -108,8 +112,9 @@ class Link(Generic[EntryT, UpT]):
 
     @contextlib.asynccontextmanager
     async def hold_start_lock(self) -> AsyncIterator[Callable[[], bool]]:
-        """Holds the peer's start lock: inside, no request of another caller starts there. The peer ends an idle grant:
-        yields a function that returns whether the lock is still held. Raises StreamBroken when the peer is gone."""
+        """Holds the peer's start lock: inside, no request of another caller starts there. Yields a function that
+        returns whether the lock is still held, since the peer ends a grant that is idle. Raises StreamBroken when the
+        peer is gone or stopping."""
         call = self._stub.HoldStartLock(self._hello)
         try:
             if await call.read() is grpc.aio.EOF:
@@ -126,7 +131,7 @@ class Link(Generic[EntryT, UpT]):
             call.cancel()
 
     async def _run_stream(self) -> None:
-        """Runs one stream until it ends: hellos, then entries out and messages in."""
+        """Runs one stream: hellos, then entries out and messages in. Returns when the peer ends it in order."""
         call = self._stub.Connect()
         writer: asyncio.Task[None] | None = None
         try:
@@ -167,7 +172,7 @@ class Link(Generic[EntryT, UpT]):
 
 
 async def call_all(links: Iterable[Link[Any, Any]], rpc: Callable[[Any], Awaitable[Any]]) -> None:
-    """Runs a unary call on every link at once and waits for all. Raises TandemError (UNAVAILABLE) if one failed."""
+    """Runs `rpc` (Link.call_unary) on all links at once and waits. Raises TandemError (UNAVAILABLE) if one failed."""
     results = await asyncio.gather(*(link.call_unary(rpc) for link in links), return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):

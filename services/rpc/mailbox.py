@@ -29,7 +29,7 @@ def num_fitting(sizes: Iterable[int]) -> int:
 
 
 class Mailbox(ABC, Generic[MessageT]):
-    """Belongs to one event loop. Subclasses call `self._wake.set()` after each put."""
+    """Entries to send, on one event loop. Subclasses call `self._wake.set()` after each put."""
 
     def __init__(self) -> None:
         self._wake = asyncio.Event()
@@ -39,7 +39,7 @@ class Mailbox(ABC, Generic[MessageT]):
         """Removes as many pending entries as fit and returns them as one message. Sets `_wake` if entries are left."""
 
     async def pump(self, write: Callable[[MessageT], Awaitable[None]]) -> None:
-        """Writes messages until cancelled, one at a time."""
+        """Passes the pending entries to `write`, one message at a time, until cancelled."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -47,7 +47,7 @@ class Mailbox(ABC, Generic[MessageT]):
 
 
 class EntryMailbox(Mailbox[MessageT], Generic[EntryT, MessageT]):
-    """The caller's direction: submits and aborts in the order of their puts."""
+    """The caller's direction: submits and aborts in the order of their puts. `message` makes a message of entries."""
 
     def __init__(self, message: Callable[[list[EntryT]], MessageT]) -> None:
         super().__init__()

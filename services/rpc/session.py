@@ -66,7 +66,8 @@ class Callee:
         message: Callable[..., Any],
     ) -> None:
         """Serves one stream until either end closes it. `make_receiver(caller's hello)` returns the function that
-        handles each entry. `message` builds the callee's first message from its hello."""
+        handles each entry. `message` builds the callee's first message from `hello`; the mailbox has the others. Aborts
+        the stream if the hellos do not match (FAILED_PRECONDITION) or a message is malformed (INVALID_ARGUMENT)."""
         async with self._malformed_aborts(context):
             first = await _first_message(context)
             if first is grpc.aio.EOF or self._closing:
@@ -81,7 +82,7 @@ class Callee:
 
     @contextlib.asynccontextmanager
     async def _malformed_aborts(self, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[None]:
-        """Aborts the stream on a malformed message."""
+        """Aborts the stream with INVALID_ARGUMENT if its body raises one of MALFORMED."""
         try:
             yield
         except MALFORMED as error:
@@ -119,7 +120,7 @@ class Callee:
             await asyncio.gather(writer, return_exceptions=True)
 
     async def close_streams(self) -> None:
-        """Ends all streams in order: a caller takes any other end for the death of this process."""
+        """Ends all streams in order, in CLOSE_SECONDS. A caller takes any other end for the death of this process."""
         self._closing = True
         for task in self._streams:
             task.cancel()
@@ -128,7 +129,7 @@ class Callee:
 
 
 async def _first_message(context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-    """Returns the stream's first message, or EOF; aborts the stream when it takes too long."""
+    """Returns the stream's first message, or EOF. After HELLO_SECONDS, aborts the stream with DEADLINE_EXCEEDED."""
     try:
         async with asyncio.timeout(HELLO_SECONDS):
             return await context.read()

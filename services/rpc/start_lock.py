@@ -59,12 +59,15 @@ class StartLock:
                     self._next_grant = clock() + min(clock() - began, MAX_PAUSE_SECONDS)
 
     async def may_start(self, caller: pb.Hello) -> None:
-        """Waits until no other caller holds the lock."""
+        """Waits until no caller but this one holds the lock."""
         while self._holder is not None and self._holder != (caller.instance, caller.epoch):
             await self._released.wait()
 
     def start_alone(self, caller: pb.Hello, handles: Iterable[int]) -> bool:
-        """Returns whether a request of this caller starts alone: the first one under its grant does."""
+        """Returns whether this caller's next request starts alone: the first one under its grant does.
+
+        `handles` are those of the request's choices.
+        """
         if self._holder != (caller.instance, caller.epoch) or self._used:
             return False
         self._used = True

@@ -59,13 +59,13 @@ class SuspectRetries(Generic[CallT]):
         self._changed.set()
 
     def link_up(self, link: Link[Any, Any]) -> None:
-        """Reserves a link that is new, and so has no calls, if suspects wait for one."""
+        """Reserves a link that just came up, and so has no calls, if there are suspects and none is being retried."""
         if self._task is not None and self._retrying is None:
             self.reserved_link = link
 
     def link_down(self, call: CallT, *, died: bool) -> bool:
-        """Handles the loss of a call's link. Returns whether the call was starting alone there: then this class places
-        or ends it."""
+        """Handles the loss of a call's link. `died`: it had no orderly end. Returns whether the call was starting alone
+        there: then this class places or ends the call."""
         if call is not self._retrying:
             return False
         self._retrying, self._died = None, died
@@ -115,7 +115,10 @@ class SuspectRetries(Generic[CallT]):
             self._place(call)
 
     async def _peer_died(self, link: Link[Any, Any], epoch: int) -> bool:
-        """Waits for the link's next peer. Returns whether its epoch is another one; False if none connects in time."""
+        """Waits for the link's next peer. Returns whether its epoch is not `epoch`.
+
+        Returns False if none connects within RECONNECT_SECONDS.
+        """
         try:
             async with asyncio.timeout(RECONNECT_SECONDS):
                 while link not in self._calls:

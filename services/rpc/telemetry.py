@@ -11,7 +11,7 @@ from services.rpc.link import Link
 
 
 class LinkMessages(Collector):
-    """Counts received messages: one per step for all its requests, or fewer if this process reads slowly."""
+    """Counts the messages received on `links`: one per engine step, or fewer if this process reads slowly."""
 
     def __init__(self, links: Sequence[Link[Any, Any]]) -> None:
         self._links = links

@@ -43,7 +43,10 @@ SERVER_OPTIONS = [
 
 
 def open_channel(target: str, secret: ClusterSecret | None = None) -> grpc.aio.Channel:
-    """Returns a channel to `unix:/path` or `host:port`. Raises Fatal for an address without protection."""
+    """Returns a channel to `unix:/path` or `host:port`; over TCP with TLS from `secret`.
+
+    Raises Fatal for TCP without a secret, and for a Unix socket that other users can reach.
+    """
     secret = check_address(target, secret)
     if secret is None:
         return grpc.aio.insecure_channel(target, options=_CHANNEL)
@@ -56,7 +59,7 @@ class RpcServer:
     """A gRPC server with the standard health service. Its status is SERVING from `ready()` to `not_ready()`."""
 
     def __init__(self, address: str, secret: ClusterSecret | None = None) -> None:
-        """Raises Fatal for an address without protection."""
+        """Raises Fatal for a TCP address without a secret, and for a Unix socket that other users can reach."""
         configure_grpc_log()
         self._address = address
         self._secret = check_address(address, secret)
@@ -65,7 +68,7 @@ class RpcServer:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc)
 
     async def start(self) -> None:
-        """Raises RuntimeError when the address cannot be bound."""
+        """Binds the address and serves, not yet ready. Raises RuntimeError when the address cannot be bound."""
         await self.not_ready()
         self._bind()
         starting = asyncio.create_task(self.grpc.start())

@@ -13,7 +13,10 @@ Ints = npt.NDArray[np.int32]
 
 
 class BlockTables:
-    """Block ids [slots, blocks] int32. `copy_to_device` applies appended blocks; a CPU shares the host's tensor."""
+    """Block ids of each slot's request, [max_num_seqs, max_blocks] int32, on the host and in `on_device`.
+
+    `copy_to_device` copies appended blocks; on a CPU both are the same memory.
+    """
 
     def __init__(self, max_num_seqs: int, max_blocks: int, device: Device) -> None:
         self._host = np.zeros((max_num_seqs, max_blocks), dtype=np.int32)
@@ -45,7 +48,7 @@ class BlockTables:
             self._pending.append(np.stack((rows, columns, block_ids)))
 
     def num_blocks(self, slots: Ints) -> npt.NDArray[np.int64]:
-        """Returns the number of blocks of each of the slots."""
+        """Returns the number of blocks of each of `slots`, [slots] int64."""
         return self._lengths[slots]
 
     def copy_to_device(self) -> None:
@@ -57,6 +60,6 @@ class BlockTables:
             self._pending.clear()
 
     def blocks(self, slots: npt.NDArray[np.integer], indices: npt.NDArray[np.integer]) -> Ints:
-        """Returns the block ids at (slot, index) pairs."""
+        """Returns block `indices[i]` of slot `slots[i]`: block ids [pairs] int32."""
         found: Ints = self._host[slots, indices]
         return found

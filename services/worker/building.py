@@ -30,7 +30,8 @@ def build_runner(
 ) -> tuple[ModelRunner, KvCacheShape]:
     """Returns a runner with KV cache and batch allocated, and the cache's shape. Captures the largest graph.
 
-    `device` replaces the device of the weights. Raises ModelError if the memory does not suffice.
+    `phases` records how long each part takes. `device`: None for that of the weights. Raises ModelError if the memory
+    does not suffice.
     """
     decoder = model.decoder
     config, dtype = decoder.config, decoder.dtype
@@ -80,8 +81,8 @@ def make_runner(decoder: Decoder, limits: BatchLimits, shape: KvCacheShape, devi
 def profiled_peak_bytes(decoder: Decoder, options: WorkerOptions, limits: BatchLimits, device: Device) -> int:
     """Profile run: returns the drop in free device memory after the largest steps and with all graphs, in bytes.
 
-    All requests share a KV cache of one block. Afterwards all kernels are compiled. Raises ModelError if the device
-    runs out of memory.
+    All requests share a KV cache of one block; graphs beyond MEASURED_GRAPHS are estimated. Afterwards all kernels are
+    compiled. Raises ModelError if the device runs out of memory.
     """
     length = request_length(decoder.config, options.max_model_len)
     device.release_cached_memory()

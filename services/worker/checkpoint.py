@@ -89,9 +89,10 @@ class Checkpoint:
 
 
 def read_checkpoint(path: Path, overrides: dict[str, Any], generation_config: str) -> Checkpoint:
-    """Reads the JSON files of a checkpoint. Raises ModelError.
+    """Reads the JSON files of a checkpoint. Raises ModelError if one that is needed is missing or not a JSON object.
 
-    `generation_config`: "auto" (the checkpoint's), "vllm" (none: OpenAI's defaults), or another directory.
+    `overrides` replace keys of config.json. `generation_config`: "auto" (the checkpoint's), "vllm" (none: OpenAI's
+    defaults), or another directory.
     """
     config = {**read_json(path / "config.json"), **overrides}
     generation: dict[str, Any] = {}

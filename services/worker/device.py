@@ -21,7 +21,7 @@ class DeviceEvent(Protocol):
     """An event in the device's stream, as torch.cuda.Event: complete when all work recorded before it is done."""
 
     def query(self) -> bool:
-        """Whether the event is complete."""
+        """Returns whether the event is complete."""
 
     def synchronize(self) -> None:
         """Waits until the event is complete."""
@@ -56,7 +56,7 @@ class Device(Protocol):
 
 
 def out_of_memory(error: RuntimeError) -> bool:
-    """Whether device memory ran out.
+    """Returns whether the error means that device memory ran out.
 
     torch's allocator has an error type for it. The driver's errors (graph capture, kernel loading) say it in the text.
     """
@@ -64,7 +64,10 @@ def out_of_memory(error: RuntimeError) -> bool:
 
 
 class HostEvent:
-    """A CPU runs kernels synchronously, so its events are always complete."""
+    """A CPU runs kernels synchronously, so its events are always complete.
+
+    `kernel_nanoseconds`: total time in kernels when the event was recorded.
+    """
 
     def __init__(self, kernel_nanoseconds: int) -> None:
         self.kernel_nanoseconds = kernel_nanoseconds
@@ -83,7 +86,7 @@ class CpuDevice:
     compiles = False
 
     def __init__(self, kernel_nanoseconds: Callable[[], int]) -> None:
-        """`kernel_nanoseconds`: Ops.kernel_nanoseconds."""
+        """`kernel_nanoseconds` returns the total time in kernels so far (Ops.kernel_nanoseconds)."""
         self._kernel_nanoseconds = kernel_nanoseconds
 
     def staging_buffer(self, num_bytes: int) -> Tensor:
@@ -137,7 +140,7 @@ class CudaDevice:
         return CudaEvent()
 
     def kernel_nanoseconds(self, begin: DeviceEvent, end: DeviceEvent) -> int:
-        """Elapsed time between the events by the device's clock. Idle time between two steps is not included."""
+        """Returns the time between the events by the device's clock. Idle time between two steps is not included."""
         assert isinstance(begin, CudaEvent) and isinstance(end, CudaEvent)
         return int(begin.event.elapsed_time(end.event) * NANO_PER_MILLI)
 

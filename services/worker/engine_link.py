@@ -30,12 +30,16 @@ class EngineGone(Exception):
 
 
 class EngineRefused(EngineGone):
-    """The engine refused this worker for now; the worker may connect again."""
+    """The worker may connect again after a pause: the engine refused it for now, sent a bad message, or closed the
+    connection without an answer."""
 
 
 class EngineLink:
     def __init__(self, endpoint: str, secret: ClusterSecret | None = None, rank: int = 0) -> None:
-        """Connects to `endpoint`. Raises Fatal for an address that needs a cluster secret if there is none."""
+        """Connects to the engine at `endpoint`, a ZeroMQ address.
+
+        Raises Fatal for TCP without a secret, and for a Unix socket that other users can reach.
+        """
         secret = check_address(endpoint, secret, ZEROMQ)
         self._rank = rank
         self._epoch = time.time_ns()
@@ -59,7 +63,10 @@ class EngineLink:
         self._socket.send(encode(WorkerHello(PROTOCOL, self._epoch, self._rank)))
 
     def limits(self) -> BatchLimits:
-        """Waits for the batch limits. Raises Fatal for a lasting refusal, EngineRefused for a temporary one."""
+        """Waits for the engine's batch limits and returns them.
+
+        Raises Fatal for a lasting refusal, EngineRefused for a temporary one, EngineGone for a lost connection.
+        """
         message = self._receive(None)
         if not isinstance(message, BatchLimits):
             raise EngineGone(f"expected BatchLimits from the engine, received {type(message).__name__}")
@@ -70,13 +77,13 @@ class EngineLink:
         self._socket.send(encode(Register(self._epoch, facts)))
 
     def next_plan(self) -> StepPlan:
-        """Waits for the next plan of this epoch. Raises EngineGone."""
+        """Waits for the next plan of this epoch and returns it. Raises EngineGone if the connection is lost."""
         while (plan := self._plan(self._receive(None))) is None:
             pass
         return plan
 
     def poll_plan(self) -> StepPlan | None:
-        """Returns the next plan if one has arrived, else None. Raises EngineGone."""
+        """Returns the next plan if one has arrived, else None. Raises EngineGone if the connection is lost."""
         return self._plan(self._receive(0))
 
     def _plan(self, message: BatchLimits | Step | None) -> StepPlan | None:
@@ -93,7 +100,10 @@ class EngineLink:
         self._socket.close()
 
     def _receive(self, timeout_ms: int | None) -> BatchLimits | Step | None:
-        """Returns the next message that is not a ping; None after the timeout. Raises EngineGone, Fatal."""
+        """Returns the next message that is not a ping; None after `timeout_ms` (None: waits without limit).
+
+        Raises EngineGone if the connection is lost, EngineRefused or Fatal if the engine refuses this worker.
+        """
         while True:
             ready = dict(self._poller.poll(timeout_ms))
             if not ready:

@@ -1,4 +1,7 @@
-"""The facts of a loaded model that the worker registers with the engine, and its numerics id."""
+"""The facts of a loaded model that the worker registers with the engine: lengths, vocabulary, KV blocks, end tokens.
+
+Among them the numerics id, which clients see as system_fingerprint: equal ids give equal tokens.
+"""
 
 import hashlib
 import platform
@@ -17,7 +20,7 @@ NUMERICS_VERSION = 4  # increment it if a change of kernels or sampler changes a
 
 
 def model_facts(model: LoadedModel, options: WorkerOptions, shape: KvCacheShape) -> ModelFacts:
-    """Returns what engine, tokenizer and shim need to know of the model."""
+    """Returns what engine, tokenizer and shim need to know of the model; `shape` is that of its KV cache."""
     config = model.decoder.config
     return ModelFacts(
         served_model_names=options.served_model_name or (options.model,),
@@ -36,7 +39,7 @@ def model_facts(model: LoadedModel, options: WorkerOptions, shape: KvCacheShape)
 
 
 def _numerics_id(model: LoadedModel) -> str:
-    """Returns a hash of everything that can change a bit of an answer: equal ids give equal tokens."""
+    """Returns "invariant-" or "fast-" and 16 hex digits of a hash of everything that can change a bit of an answer."""
     decoder = model.decoder
     device, ops = decoder.device, decoder.ops
     parts: list[Any] = [

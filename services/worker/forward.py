@@ -109,14 +109,14 @@ class Forward:
         return [size for size in reversed(self._sizes) if size not in self._graphs]
 
     def capture_next_graph(self) -> bool:
-        """Captures the largest missing graph. Returns False if none is missing."""
+        """Captures the largest missing graph. Returns False if none was missing."""
         missing = self.missing_graph_sizes
         if missing:
             self._capture(missing[0])
         return bool(missing)
 
     def _capture(self, size: int) -> None:
-        """Captures a graph. If memory runs out, gives up all graphs that are still missing."""
+        """Captures the graph of a batch of `size`. If memory runs out, gives up all graphs that are still missing."""
         device_inputs = self._send(empty_inputs().padded(size), self._max_model_len)
         if self._try_capture(size, device_inputs):
             return
@@ -135,8 +135,8 @@ class Forward:
         return size in self._graphs
 
     def _send(self, inputs: StepInputs, max_seq_len: int) -> DeviceInputs:
-        """Copies inputs and appended blocks to the device. `max_seq_len` is the width of the block tables, in tokens;
-        graphs always take max_model_len."""
+        """Copies inputs and appended blocks to the device; returns the inputs there. `max_seq_len`, in tokens, is how
+        much of the block tables the kernels read; graphs always take max_model_len."""
         self._batch.tables.copy_to_device()
         # Graph inputs come first, because an array's address depends on the sizes of the arrays before it. All arrays
         # are aligned to 16 bytes: Triton compiles another kernel for pointers that are not.

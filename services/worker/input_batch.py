@@ -45,7 +45,7 @@ class StepInputs:
         return len(self.positions) == len(self.request_slots) == len(self.logits_indices)
 
     def padded(self, count: int) -> "StepInputs":
-        """Returns a decode batch padded to `count` requests. Padding has length 0, reads no KV and writes none."""
+        """Returns this decode batch, padded to `count` requests. Padding has length 0, reads no KV and writes none."""
         more = count - len(self.request_slots)
 
         def fill(array: npt.NDArray[Number], value: int) -> npt.NDArray[Number]:
@@ -66,7 +66,10 @@ class StepInputs:
 
 
 def dummy_inputs(count: int, longest: int, block_size: int) -> StepInputs:
-    """Inputs for the profile run: prompts of `count` tokens in total, `longest` each; all use slot 0 and block 0."""
+    """Returns inputs for the profile run: prompts of `count` tokens in total, at most `longest` each.
+
+    All use slot 0 and block 0. One token is sampled.
+    """
     starts = np.append(np.arange(0, count, longest), count).astype(np.int32)
     lens = np.diff(starts)
     positions, first = np.arange(count) % longest, np.zeros(1, dtype=np.int64)
@@ -85,7 +88,7 @@ def dummy_inputs(count: int, longest: int, block_size: int) -> StepInputs:
 
 
 def empty_inputs() -> StepInputs:
-    """Inputs without requests; padded, they are a batch of padding alone."""
+    """Returns inputs without requests; padded, they are a batch of padding alone."""
     none, few = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32)
     return StepInputs(none, none, none, few, np.zeros(1, dtype=np.int32), few, none, none, none, none)
 
@@ -102,7 +105,10 @@ class InputBatch:
         self._last_step_id: int | None = None
 
     def append(self, inputs: StepInputs, slots: Tensor, positions: Tensor, token_ids: Tensor) -> None:
-        """Stores sampled token_ids [S]. `slots` and `positions` [S] int64: those of `inputs`, on the device."""
+        """Stores sampled token_ids [S] as known tokens of their requests.
+
+        `slots` and `positions` [S] int64: sampled_slots and sampled_positions of `inputs`, on the device.
+        """
         self.token_ids.index_put_((slots, positions), token_ids.int())
         self.num_tokens[inputs.sampled_slots] += 1
 

@@ -16,13 +16,19 @@ class KvCacheShape:
 
 
 def block_bytes(config: DecoderConfig, block_size: int, dtype: torch.dtype) -> int:
-    """Bytes of one block's keys and values in all layers. bf16 values are padded to pairs of tokens (cpu/ops.py)."""
+    """Returns the bytes of one block's keys and values in all layers.
+
+    bf16 values are padded to pairs of tokens, as cpu/ops.py lays them out.
+    """
     num_values = block_size + block_size % 2 if dtype == torch.bfloat16 else block_size
     return (block_size + num_values) * config.num_layers * config.num_kv_heads * config.head_dim * dtype.itemsize
 
 
 def request_length(config: DecoderConfig, max_model_len: int | None) -> int:
-    """Returns max_model_len, by default the model's max_position_embeddings. Raises ModelError if it is larger."""
+    """Returns `max_model_len`, or the model's max_position_embeddings if it is None, in tokens.
+
+    Raises ModelError if max_model_len is above max_position_embeddings.
+    """
     limit = config.max_position_embeddings
     if max_model_len is not None and max_model_len > limit:
         raise ModelError(f"--max-model-len {max_model_len} is above the model's max_position_embeddings, {limit}")
@@ -37,10 +43,10 @@ def shape_kv_cache(
     max_model_len: int | None,
     max_num_seqs: int,
 ) -> KvCacheShape:
-    """Returns as many blocks as fit into memory_bytes, at most what max_num_seqs requests of full length can fill.
+    """Returns a shape with all blocks that fit into memory_bytes, at most what max_num_seqs longest requests fill.
 
-    Without an explicit max_model_len, the length is reduced to what fits. Raises ModelError if an explicit one does not
-    fit.
+    If max_model_len is None, the length is reduced to what fits. Raises ModelError if an explicit one does not
+    fit, or no block does.
     """
     wanted = request_length(config, max_model_len)
     per_block = block_bytes(config, block_size, dtype)

@@ -40,7 +40,7 @@ class LoadedModel:
 
 
 def pick_device(options: WorkerOptions) -> torch.device:
-    """Returns the device for --device. Raises ModelError if it is missing or another option needs another device."""
+    """Returns the device for --device. Raises ModelError if this machine lacks it or another option excludes it."""
     name = options.device if options.device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
     if name == "cuda" and not torch.cuda.is_available():
         raise ModelError("--device cuda: this machine has no CUDA device that torch can use")
@@ -90,7 +90,10 @@ def check_quantization(device: torch.device, options: WorkerOptions) -> None:
 
 
 def load_model(path: Path, options: WorkerOptions, ops: Ops | None = None) -> LoadedModel:
-    """Reads configuration and weights into a decoder. `ops` replaces the device's kernels. Raises ModelError."""
+    """Reads configuration and weights of the checkpoint at `path` into a decoder.
+
+    `ops`: None for the device's kernels. Raises ModelError for a checkpoint or an option that cannot be served.
+    """
     device = pick_device(options)
     ops = ops or pick_ops(device, options)
     checkpoint = read_checkpoint(path, dict(options.hf_overrides or {}), options.generation_config)
@@ -105,7 +108,7 @@ def load_model(path: Path, options: WorkerOptions, ops: Ops | None = None) -> Lo
 
 
 def pick_dtype(config: DecoderConfig, options: WorkerOptions) -> torch.dtype:
-    """Returns the dtype of --dtype, or the checkpoint's. Raises ModelError if it is not one of DTYPES."""
+    """Returns the dtype of --dtype; for "auto", the checkpoint's. Raises ModelError if it is not one of DTYPES."""
     wanted = config.dtype if options.dtype == "auto" else options.dtype
     if wanted not in DTYPES:
         raise ModelError(f"config.json: dtype {wanted!r} is not supported, only {sorted(DTYPES)}")
@@ -115,7 +118,10 @@ def pick_dtype(config: DecoderConfig, options: WorkerOptions) -> torch.dtype:
 def open_weights(
     checkpoint: Checkpoint, options: WorkerOptions, config: DecoderConfig, dtype: torch.dtype
 ) -> tuple[dict[str, Tensor], str]:
-    """Returns the tensors by name, memory-mapped or random, and the weights version. Raises ModelError."""
+    """Returns the tensors by name, memory-mapped or (--load-format dummy) random, and the weights version.
+
+    The version is weights_digest of the files, or "dummy-" and the seed. Raises ModelError for unreadable weights.
+    """
     shapes = parameter_shapes(config)
     if options.load_format == "dummy":
         seed = options.seed or 0

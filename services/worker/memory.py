@@ -32,7 +32,7 @@ BASE_BYTES = 96 * 1024**2  # libraries' first allocations, stacks, messages, sma
 
 @dataclass(frozen=True)
 class Memory:
-    """All in bytes."""
+    """The memory plan of a worker, in bytes."""
 
     weights: int
     step: int  # peak of the largest step
@@ -88,10 +88,10 @@ def step_bytes(
     limits: BatchLimits,
     graphs: bool = False,
 ) -> int:
-    """Upper bound of a step's peak memory in bytes, with the batch's state, without weights and KV cache.
+    """Returns an upper bound of a step's peak memory in bytes, with the batch's state, without weights and KV cache.
 
-    For max_num_batched_tokens tokens and as many sampled rows as possible. Which tensors are live at the same time
-    follows from decoder.py, model_runner.py and sampler.py: change this formula with them.
+    For max_num_batched_tokens tokens and as many sampled rows as possible; with `graphs`, their pool too. Which tensors
+    are live at the same time follows from decoder.py, model_runner.py and sampler.py: change this formula with them.
     """
     tokens, rows = limits.max_num_batched_tokens, min(limits.max_num_seqs, limits.max_num_batched_tokens)
     length = request_length(config, options.max_model_len)
@@ -111,8 +111,9 @@ def step_bytes(
 
 
 def _forward_bytes(config: DecoderConfig, dtype: torch.dtype, ops: Ops, tokens: int, length: int) -> int:
-    """Peak of a layer for `tokens` tokens: hidden, residual and norm, qkv, queries and attention output, and the
-    largest other tensor: a norm's result, the next layer's qkv, or gate and up with their product."""
+    """Returns a layer's peak in bytes for `tokens` tokens of requests up to `length` tokens: hidden, residual and norm,
+    qkv, queries and attention output, the largest other tensor (a norm's result, the next layer's qkv, or gate and up
+    with their product), and the kernels' temporaries."""
     heads, kv_heads, head_dim = config.num_heads, config.num_kv_heads, config.head_dim
     hidden, query = config.hidden_size, heads * head_dim
     qkv = query + 2 * kv_heads * head_dim
@@ -123,7 +124,10 @@ def _forward_bytes(config: DecoderConfig, dtype: torch.dtype, ops: Ops, tokens: 
 
 
 def _free_gpu_bytes(device: torch.device, options: WorkerOptions) -> int:
-    """Returns the memory that --gpu-memory-utilization leaves free. Raises ModelError if there is none."""
+    """Returns the device's free bytes; without --kv-cache-memory-bytes, only those within --gpu-memory-utilization.
+
+    Raises ModelError if that leaves none.
+    """
     # Return cached memory of loading, the profile run and an earlier engine first. No graph is alive here.
     gc.collect()
     torch._C._cuda_clearCublasWorkspaces()

@@ -39,7 +39,7 @@ EVERYTHING = SamplingParams(
 
 @dataclass(frozen=True)
 class Launched:
-    """A launched plan. `sampled` is complete once `done` is."""
+    """A launched plan. `sampled`, on the host, is complete once the event `done` is."""
 
     plan: StepPlan
     handles: Ints  # [S]: of the sampled rows
@@ -58,7 +58,7 @@ class ModelRunner:
         self._device = device
 
     def execute(self, plan: StepPlan) -> StepResult:
-        """Launches a plan and waits for its result. Raises BadMessage."""
+        """Launches a plan, waits for its result and returns it. Raises BadMessage as `launch` does."""
         return self.collect(self.launch(plan))
 
     @torch.inference_mode()
@@ -95,11 +95,11 @@ class ModelRunner:
 
     @torch.inference_mode()
     def capture_next_graph(self) -> bool:
-        """Captures the largest missing graph; returns False if none is missing. Called while the worker is idle."""
+        """Captures the largest missing graph; returns False if none was missing. Called while the worker is idle."""
         return self._forward.capture_next_graph()
 
     def kernel_nanoseconds(self, launched: Launched) -> int:
-        """Returns the device's busy time of a completed plan."""
+        """Returns how long the device was busy with a completed plan."""
         return self._device.kernel_nanoseconds(launched.began, launched.done)
 
     def collect(self, launched: Launched) -> StepResult:
@@ -123,7 +123,7 @@ class ModelRunner:
         )
 
     def _dummy_rows(self, sampling: SamplingParams, count: int) -> SampleRows:
-        """Rows for the profile run, each a request of full length."""
+        """Returns `count` rows with these parameters for the profile run, each of a request of full length."""
         draws = np.array([draw_of(sampling, 0, 0, 0)] * count, dtype=DRAW)
         num_top = NO_LOGPROBS if sampling.logprobs is None else sampling.logprobs
         rows = range(count) if has_penalty(sampling) else ()

@@ -4,7 +4,10 @@ import time
 
 
 class Phases:
-    """`imports`: seconds since the process began. `done(name)` ends a phase, which began where the last one ended."""
+    """`done(name)` ends a phase, which began where the last one ended.
+
+    `imports`: seconds since the process began, the first phase; 0 for none.
+    """
 
     def __init__(self, imports: float = 0.0) -> None:
         self._seconds = {"imports": imports} if imports else {}
@@ -16,6 +19,6 @@ class Phases:
         self._last = now
 
     def __str__(self) -> str:
-        """For example "2.6 s: imports 1.9, weights 0.5, KV cache 0.2"."""
+        """Returns the sum and the phases in seconds, as "2.6 s: imports 1.9, weights 0.5, KV cache 0.2"."""
         parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in self._seconds.items())
         return f"{sum(self._seconds.values()):.1f} s: {parts}"

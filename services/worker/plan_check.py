@@ -16,7 +16,7 @@ MAX_CHOICE = 2**32 - 1
 
 @dataclass(frozen=True)
 class PlanCheck:
-    """The limits of this worker and its model."""
+    """Checks a plan against the limits of this worker and its model."""
 
     max_num_seqs: int
     max_num_batched_tokens: int
@@ -27,7 +27,7 @@ class PlanCheck:
     max_logprobs: int
 
     def __call__(self, plan: StepPlan) -> None:
-        """Raises BadMessage for an invalid plan."""
+        """Raises BadMessage for a plan that is malformed or has a value beyond a limit."""
         slots = checked_column("slots", plan.slots, self.max_num_seqs - 1)
         rows = len(slots)
         _require(0 < rows <= self.max_num_seqs, f"{rows} rows, but the limit is 1 to {self.max_num_seqs}")
@@ -74,7 +74,7 @@ class PlanCheck:
         self._check_sampling(request.sampling)
 
     def _check_sampling(self, sampling: SamplingParams) -> None:
-        """Checks parameters that are used as an index or a count. The engine checks the other ranges."""
+        """Checks only parameters that are used as an index or a count. The engine checks the other ranges."""
         _require(-1 <= sampling.top_k < 2**31, f"top_k {sampling.top_k} is out of range")
         _require(
             0 <= (sampling.logprobs or 0) <= self.max_logprobs,

@@ -37,7 +37,7 @@ class AdjustedRow:
 
 @dataclass(frozen=True)
 class SampleRows:
-    """Sampling parameters of S rows."""
+    """Sampling parameters of S rows, each of which gets one token."""
 
     draws: Draws  # [S]
     num_top: npt.NDArray[np.int32]  # [S]: number of top logprobs besides the sampled token's, or NO_LOGPROBS
@@ -80,7 +80,7 @@ class Sampled:
 
 
 def sample(logits: Tensor, rows: SampleRows, ops: Ops) -> Sampled:
-    """logits [S, vocab] float32 -> one token id per row, and the requested logprobs.
+    """Returns one token id per row of logits [S, vocab] float32, and the requested logprobs.
 
     The token of a row with a NaN or infinite logit is undefined (Sampled.healthy).
     """
@@ -91,12 +91,12 @@ def sample(logits: Tensor, rows: SampleRows, ops: Ops) -> Sampled:
 
 
 def group_size(width: int) -> int:
-    """Returns the number of rows of `width` logits or tokens in a group."""
+    """Returns how many rows of `width` logits or tokens are processed at once, at least 1."""
     return max(1, GROUP_ELEMENTS // width)
 
 
 def draw_of(sampling: SamplingParams, seed: int, choice: int, index: int) -> tuple[float, ...]:
-    """Returns a DRAW record for the output token `index`."""
+    """Returns a DRAW record for the output token `index`; its temperature is 0 if the draw is greedy."""
     temperature = sampling.temperature if sampling.temperature >= GREEDY_BELOW else 0.0
     return temperature, sampling.top_p, sampling.min_p, sampling.top_k, seed, choice, index
 
@@ -171,7 +171,7 @@ def _apply_min_tokens(logits: Tensor, rows: list[tuple[int, AdjustedRow]]) -> No
 
 
 def _logprobs(logits: Tensor, token_ids: Tensor, num_top: npt.NDArray[np.int32]) -> tuple[Tensor, Tensor]:
-    """Returns logprob_ids and logprobs of Sampled."""
+    """Returns logprob_ids and logprobs as Sampled has them, for logits [S, vocab] and the sampled token_ids [S]."""
     requested = (num_top != NO_LOGPROBS).nonzero()[0].tolist()
     width = min(max(num_top.max(initial=0), 0), logits.shape[1])
     # Results are allocated before the large temporaries, so that they do not fragment memory.
@@ -190,7 +190,7 @@ def _logprobs(logits: Tensor, token_ids: Tensor, num_top: npt.NDArray[np.int32])
 
 
 def _log_softmax(logits: Tensor) -> Tensor:
-    """Batch-invariant log-softmax of each row of [rows, vocab]."""
+    """Returns the log-softmax of each row of [rows, vocab], batch-invariant."""
     if logits.device.type == "cpu":
         # torch's CPU kernel computes the last rows of a tensor in another way: one row at a time, bits are stable.
         return torch.stack([torch.log_softmax(row, dim=-1) for row in logits])
@@ -201,7 +201,7 @@ def _log_softmax(logits: Tensor) -> Tensor:
 
 
 def _ranked(values: Tensor, count: int) -> Tensor:
-    """Returns the ids of the `count` largest values of each row of [rows, vocab] float32; ties: lowest ids first.
+    """Returns the ids [rows, count] of the largest values of each row of [rows, vocab] float32; ties: lowest ids first.
 
     topk does not define which of equal values it takes. So each value becomes a unique int64: the float's bits, as an
     integer of the same order, in the upper half; the id, descending, in the lower half.

@@ -33,7 +33,7 @@ RETRY_SECONDS = 2.0  # before reconnecting, after a refusal or a bad plan
 
 
 def main(options: WorkerOptions) -> int:
-    """Runs the worker. Returns the exit status; SIGTERM and SIGINT exit with 0."""
+    """Runs the worker until a signal or a fatal error. Returns the exit status; SIGTERM and SIGINT exit with 0."""
     begin("worker", options)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop)
@@ -85,7 +85,7 @@ def _run(options: WorkerOptions, secret: ClusterSecret | None, metrics: WorkerMe
 
 
 def _register(link: EngineLink, model: LoadedModel, options: WorkerOptions, phases: Phases) -> ModelRunner:
-    """Builds a model runner for the engine's limits, then registers the model's facts with the engine."""
+    """Builds and returns a model runner for the engine's limits, and registers the model's facts with the engine."""
     limits = link.limits()
     phases.done("waiting for the engine")
     runner, shape = build_runner(model, options, limits, phases)
@@ -100,7 +100,7 @@ def _load(options: WorkerOptions) -> LoadedModel:
 
 
 def _run_plans(link: EngineLink, runner: ModelRunner, metrics: WorkerMetrics, spans: StepSpans) -> None:
-    """Runs plans until the engine is gone. Raises EngineGone."""
+    """Runs plans until it raises EngineGone (lost engine) or BadMessage (bad plan). Then disarms the watchdog."""
     metrics.registered.set()
     watchdog = Watchdog()
     try:

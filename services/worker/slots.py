@@ -30,7 +30,7 @@ class SlotTable:
         return len(self._taken)
 
     def add(self, request: NewRequest, num_prompt_tokens: int) -> None:
-        """Fills a slot. Raises BadMessage if it is taken."""
+        """Fills the request's slot. Raises BadMessage if the slot is taken."""
         slot, sampling = request.slot, request.sampling
         if self._taken[slot]:
             raise BadMessage(f"slot {slot} is taken")
@@ -60,5 +60,5 @@ class SlotTable:
         return sampling
 
     def adjusted(self, slots: Slots, output_indices: Slots) -> list[int]:
-        """Returns the indices into `slots` of the adjusted rows: with penalties, or below min_tokens."""
+        """Returns the indices into `slots` of rows with penalties, or whose output index is below min_tokens."""
         return (self._penalised[slots] | (output_indices < self._min_tokens[slots])).nonzero()[0].tolist()

@@ -20,7 +20,10 @@ class _Staging:
 
 
 class StepBuffers:
-    """Arrays of equal shapes get equal device addresses in every step. Each step overwrites the one before."""
+    """`num_bytes` of device memory for one step's arrays; each step overwrites the one before.
+
+    Arrays of equal shapes get equal device addresses in every step.
+    """
 
     def __init__(self, device: Device, num_bytes: int) -> None:
         self._device = device
@@ -32,7 +35,7 @@ class StepBuffers:
         self._next = 0
 
     def send(self, arrays: list[npt.NDArray[np.integer]]) -> list[Tensor]:
-        """Returns the arrays as tensors on the device. Waits only if the host is IN_FLIGHT steps ahead."""
+        """Returns the int32 or int64 arrays as device tensors. Waits only if the host is IN_FLIGHT steps ahead."""
         staging = self._staging[self._next]
         self._next = (self._next + 1) % len(self._staging)
         if staging.fetched is not None:

@@ -14,7 +14,10 @@ NANO = 1e-9
 
 
 class WorkerMetrics:
-    """Over any interval, the accelerator's wait share is 1 - worker_kernel_seconds / worker_runnable_seconds."""
+    """Counters of steps and of their times.
+
+    Over any interval, the accelerator's wait share is 1 - worker_kernel_seconds / worker_runnable_seconds.
+    """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registered = threading.Event()  # set while registered with an engine; the readiness of /health
@@ -31,7 +34,7 @@ class WorkerMetrics:
         self._last_ended = 0
 
     def step(self, plan: StepPlan, began: int, ended: int, in_kernels: int) -> None:
-        """Counts a step. Start, end and kernel time in nanoseconds."""
+        """Counts a step. `began`, `ended` and the time `in_kernels` are in nanoseconds."""
         self._steps.inc()
         self._seconds.inc((ended - began) * NANO)
         self._runnable.inc((ended - (self._last_ended if plan.continues else began)) * NANO)
@@ -40,14 +43,14 @@ class WorkerMetrics:
 
 
 class StepSpans:
-    """Tracks the slots of traced requests until their prompts are computed; no work while there are none."""
+    """Emits the spans. Tracks the slots of traced requests until their prompts are computed."""
 
     def __init__(self, tracing: Tracing) -> None:
         self._tracing = tracing
         self._traced: dict[int, str] = {}  # slot -> traceparent of the engine's span
 
     def step(self, plan: StepPlan, began: int, ended: int) -> None:
-        """Emits the spans of a step. Times in nanoseconds since the Unix epoch."""
+        """Emits one span per traced request in the step. Times are in nanoseconds since the Unix epoch."""
         for slot in plan.released_slots:
             self._traced.pop(slot, None)
         self._traced |= {new.slot: new.traceparent for new in plan.new_requests if new.traceparent}

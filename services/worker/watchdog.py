@@ -13,5 +13,5 @@ class Watchdog:
         faulthandler.register(signal.SIGALRM, chain=True)
 
     def watch(self, deadline_ms: int) -> None:
-        """Sets the deadline of the running step, from now, and replaces the last one. 0 disarms the timer."""
+        """Replaces the deadline, in milliseconds from now, for the end of the running step. 0: no deadline."""
         signal.setitimer(signal.ITIMER_REAL, deadline_ms / 1000)

@@ -22,7 +22,7 @@ Shapes = dict[str, tuple[int, ...]]  # by name in the checkpoint
 
 
 class Weights:
-    """Returns each tensor once and drops its reference. Logs the progress every PROGRESS_SECONDS."""
+    """`take` returns each tensor once and drops its reference. Logs the progress every PROGRESS_SECONDS."""
 
     def __init__(self, tensors: dict[str, Tensor]) -> None:
         self._tensors = tensors
@@ -40,7 +40,7 @@ class Weights:
 
 
 def map_safetensors(files: list[Path], shapes: Shapes, tied: bool) -> dict[str, Tensor]:
-    """Returns the files' tensors by name, memory-mapped, in the checkpoint's dtypes.
+    """Returns the files' tensors by name, memory-mapped, in the checkpoint's dtypes; without lm_head if `tied`.
 
     Raises ModelError for a missing or unexpected tensor, or a wrong shape.
     """
@@ -64,7 +64,7 @@ def map_safetensors(files: list[Path], shapes: Shapes, tied: bool) -> dict[str, 
 
 
 def dummy_weights(shapes: Shapes, dtype: torch.dtype, seed: int) -> dict[str, Tensor]:
-    """Returns random weights, equal for equal seeds on any device; norms are 1."""
+    """Returns random host tensors by name, equal for equal seeds; norms are 1."""
     generator = torch.Generator().manual_seed(seed)
     return {
         name: torch.ones(shape, dtype=dtype)

@@ -9,7 +9,7 @@ from services.worker.errors import ModelError
 
 @dataclass(frozen=True)
 class DecoderConfig:
-    """Sizes in elements; `head_dim` need not be hidden_size / num_heads."""
+    """A decoder's sizes, in elements, and settings. `head_dim` need not be hidden_size / num_heads."""
 
     vocab_size: int
     hidden_size: int
@@ -27,7 +27,10 @@ class DecoderConfig:
 
 
 def _rope_theta(config: dict[str, Any]) -> float:
-    """Returns rope_theta: transformers 5 writes `rope_parameters`, older versions `rope_theta` and `rope_scaling`."""
+    """Returns rope_theta. Raises ModelError for a rope_type other than "default".
+
+    transformers 5 writes `rope_parameters`, older versions `rope_theta` and `rope_scaling`.
+    """
     rope = _object(config, "rope_parameters")
     kind = rope.get("rope_type", "default")
     scaling = _object(config, "rope_scaling")
@@ -55,7 +58,7 @@ def _number(config: dict[str, Any], name: str, default: float) -> float:
 
 
 def _size(config: dict[str, Any], name: str, default: int | None = None) -> int:
-    """Returns an integer above 0. Without a default, the setting is required."""
+    """Returns the setting `name`, an integer above 0. Raises ModelError for another value, or none and no default."""
     value = config.get(name)
     if value is None and default is not None:
         return default
@@ -66,7 +69,7 @@ def _size(config: dict[str, Any], name: str, default: int | None = None) -> int:
 
 
 def _qwen3(config: dict[str, Any]) -> DecoderConfig:
-    """Qwen3 dense (arXiv 2505.09388)."""
+    """Returns the configuration of a dense Qwen3 model (arXiv 2505.09388). Raises ModelError for other variants."""
     for name, expected in (("attention_bias", False), ("use_sliding_window", False), ("hidden_act", "silu")):
         if config.get(name, expected) != expected:
             raise ModelError(f"config.json: {name} = {config[name]!r} is not supported, only {expected!r}")
@@ -98,7 +101,7 @@ FAMILIES: dict[str, Callable[[dict[str, Any]], DecoderConfig]] = {"Qwen3ForCausa
 
 
 def decoder_config(config: dict[str, Any]) -> DecoderConfig:
-    """Returns the configuration. Raises ModelError for an architecture or a setting that is not supported."""
+    """Returns config.json as a DecoderConfig. Raises ModelError for an unsupported architecture or setting."""
     architectures = config.get("architectures") or []
     for name in architectures if isinstance(architectures, list) else []:
         if isinstance(name, str) and name in FAMILIES:

@@ -26,7 +26,10 @@ def parameter_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
 
 
 def num_weight_bytes(config: DecoderConfig, itemsize: int, matrix_itemsize: int) -> int:
-    """Returns the bytes of a decoder's weights. An untied embedding and the norms are not quantised."""
+    """Returns the bytes of a decoder's weights: `matrix_itemsize` per element of matrices, `itemsize` of the rest.
+
+    The rest, never quantised, are the norms and an untied embedding.
+    """
     plain = FINAL_NORM if config.tie_word_embeddings else EMBEDDING
     return sum(
         math.prod(shape) * (itemsize if len(shape) == 1 or name == plain else matrix_itemsize)

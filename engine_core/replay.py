@@ -96,4 +96,4 @@ def _compare(recorded: StepPlan | None, replayed: StepPlan | None) -> None:
 
 def _without_timing(plan: StepPlan | None) -> StepPlan | None:
     """Returns the plan without the fields that the busy loop fills in from measured times."""
-    return None if plan is None else msgspec.structs.replace(plan, deadline_ms=0, continues=False)
+    return None if plan is None else msgspec.structs.replace(plan, deadline_ms=0, was_runnable=False)

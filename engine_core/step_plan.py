@@ -95,7 +95,9 @@ class StepPlan(msgspec.Struct, array_like=True):
     block_offsets: list[bytes]  # per KV group: [rows + 1]; row i's blocks are block_ids[offsets[i] : offsets[i + 1]]
     block_ids: list[bytes]  # per KV group: [new blocks], appended to the rows' block tables
     deadline_ms: int = 0  # from the start of the step; the worker exits if the step takes longer. 0: no deadline
-    continues: bool = False  # a request was ready to run since the last step: the idle time between the two is waste
+    was_runnable: bool = (
+        False  # a request could run since the last step: the gap between the two counts as runnable time
+    )
 
 
 class StepResult(msgspec.Struct, array_like=True):

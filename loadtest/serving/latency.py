@@ -28,7 +28,9 @@ def main(argv: Sequence[str]) -> int:
 
 def read_options(argv: Sequence[str]) -> tuple[Namespace, Subject]:
     """Returns the options and the server. Raises UsageError."""
-    parser = Parser("tandem bench latency", "Measure how long one batch of requests takes, from first to last token.")
+    parser = Parser(
+        "tandem bench latency", "Measure how long one batch of requests takes, from sending it to its last token."
+    )
     add_lengths(parser, 32, 128)
     parser.add_argument("--batch-size", type=COUNT, default=8, metavar="N", help="concurrent requests (default: 8)")
     parser.add_argument("--num-iters", type=COUNT, default=30, metavar="N", help="measured batches (default: 30)")

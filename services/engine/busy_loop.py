@@ -140,7 +140,7 @@ class BusyLoop:
         planned = now()
         plan = scheduler.schedule()
         if plan is not None:
-            plan.continues = not self._idle
+            plan.was_runnable = not self._idle
             self._send(plan, planned, scheduler.sampled_rows(plan))
         self._idle = plan is None and not self._in_flight
         if len(self._in_flight) >= self._config.steps_in_flight or (self._in_flight and plan is None):

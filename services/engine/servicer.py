@@ -25,11 +25,11 @@ from services.engine.queue_limits import QueueLimits
 from services.engine.session import Session
 from services.engine.state import EngineState
 from services.errors import Fatal
+from services.rpc.callee import Attempts, Callee
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2, engine_pb2_grpc
 from services.rpc.hello import make_hello
 from services.rpc.link import ADMINISTRATION_SECONDS
-from services.rpc.session import Attempts, Callee
 from services.telemetry.logs import RateLimitedLog
 from services.telemetry.spans import Tracing
 

@@ -7,7 +7,7 @@ from engine_core.worker_messages import ModelFacts
 from services.engine.busy_loop import BusyLoop
 from services.engine.metrics import EngineMetrics
 from services.engine.queue_limits import QueueLimits
-from services.rpc.session import Attempts
+from services.rpc.callee import Attempts
 from services.rpc.start_lock import StartLock
 from services.telemetry.logs import RateLimitedLog
 from services.telemetry.spans import Tracing

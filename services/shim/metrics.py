@@ -26,13 +26,16 @@ COUNTERS = {
     "generation_tokens": "Generated tokens.",
 }
 HISTOGRAMS: dict[str, tuple[str, tuple[float, ...]]] = {
-    "time_to_first_token_seconds": ("Time from the HTTP request to the first token of a choice.", FIRST_TOKEN_SECONDS),
+    "time_to_first_token_seconds": (
+        "Time from the checked HTTP request to the first token of a choice.",
+        FIRST_TOKEN_SECONDS,
+    ),
     "inter_token_latency_seconds": ("Time between two tokens of a choice.", INTER_TOKEN_SECONDS),
     "request_time_per_output_token_seconds": (
         "Mean time between two tokens of a choice, one value per choice.",
         INTER_TOKEN_SECONDS,
     ),
-    "e2e_request_latency_seconds": ("Time from the HTTP request to the end of a choice.", REQUEST_SECONDS),
+    "e2e_request_latency_seconds": ("Time from the checked HTTP request to the end of a choice.", REQUEST_SECONDS),
     "request_prompt_tokens": ("Tokens of a prompt.", NUM_TOKENS),
     "request_generation_tokens": ("Generated tokens of a choice.", NUM_TOKENS),
     "request_params_n": ("Parameter n of a request.", NUM_CHOICES),

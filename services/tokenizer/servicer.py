@@ -6,10 +6,10 @@ from typing import Any
 
 import grpc
 
+from services.rpc.callee import Attempts, Callee
 from services.rpc.errors import TandemError
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2, text_pb2_grpc
-from services.rpc.session import Attempts, Callee
 from services.telemetry.logs import RateLimitedLog
 from services.tokenizer.engine_client import EngineClient
 from services.tokenizer.mailbox import TextMailbox

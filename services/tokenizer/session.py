@@ -10,10 +10,10 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from services.rpc.callee import Attempts
 from services.rpc.errors import TandemError, invalid
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
-from services.rpc.session import Attempts
 from services.rpc.start_lock import CallerKey, StartLock
 from services.telemetry.logs import RateLimitedLog
 from services.telemetry.spans import Span

@@ -9,14 +9,14 @@ class StopMatcher:
         self._stop = stop
         self._include = include_in_output
         self._held = ""  # may be the start of a stop string
-        self._num_exempt = 0  # characters of the held text in which no stop string may end
+        self._num_exempt = 0  # held characters of tokens within min_tokens: no stop string may end in them
         self.hit: str | None = None
 
     def push(self, text: str, *, may_end: bool = True) -> str:
-        """Adds text; returns the text that can be released. Of several stop strings, the one that begins first is the
-        hit, and the longest of those that begin there.
+        """Adds text; returns the text that can be released. Of the stop strings that are complete with this text, the one
+        that begins first is the hit; of those that begin there, the longest.
 
-        With `may_end` False (below min_tokens) no stop string may end in this text, but one may begin in it.
+        With `may_end` False (up to min_tokens tokens) no stop string may end in this text, but one may begin in it.
         """
         if not self._stop or self.hit is not None:
             return text if self.hit is None else ""
@@ -28,7 +28,7 @@ class StopMatcher:
             place, _, self.hit = min(found)
             self._held = ""
             return pending[: place + len(self.hit)] if self._include else pending[:place]
-        released = len(pending) - self._longest_start(pending)
+        released = len(pending) - self._held_length(pending)
         self._held, self._num_exempt = pending[released:], max(0, exempt - released)
         return pending[:released]
 
@@ -37,8 +37,8 @@ class StopMatcher:
         held, self._held = self._held, ""
         return held
 
-    def _longest_start(self, text: str) -> int:
-        """Returns the length of the longest end of `text` that is the start of a stop string."""
+    def _held_length(self, text: str) -> int:
+        """Returns the length of the longest suffix of `text` that is a prefix of a stop string."""
         longest = min(len(text), max(map(len, self._stop)) - 1)
         for length in range(longest, 0, -1):
             if any(stop.startswith(text[-length:]) for stop in self._stop):

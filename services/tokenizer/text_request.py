@@ -163,7 +163,7 @@ class TextRequest:
         submit = self._submit
         return engine_pb2.Submit(
             request_id=submit.request_id,
-            attempt=max(0, submit.attempt - 1),  # EngineCall adds 1 to it: a resumed submit stays one
+            attempt=max(0, submit.attempt - 1),  # Call.next_submit adds 1: a resumed submit keeps an attempt above 1
             prompt_token_ids=pack_u32(self._prompt),
             seed=submit.seed if submit.HasField("seed") else None,
             choices=choices,

@@ -37,7 +37,7 @@ class WorkerMetrics:
         """Counts a step. `began`, `ended` and the time `in_kernels` are in nanoseconds."""
         self._steps.inc()
         self._seconds.inc((ended - began) * NANO)
-        self._runnable.inc((ended - (self._last_ended if plan.continues else began)) * NANO)
+        self._runnable.inc((ended - (self._last_ended if plan.was_runnable else began)) * NANO)
         self._kernels.inc(in_kernels * NANO)
         self._last_ended = ended
 

@@ -13,7 +13,7 @@ from services.engine.metrics import EngineMetrics
 from services.engine.queue_limits import QueueLimits
 from services.engine.state import EngineState
 from services.engine.worker_link import WorkerLink
-from services.rpc.session import Attempts
+from services.rpc.callee import Attempts
 from services.rpc.start_lock import StartLock
 from services.telemetry.logs import RateLimitedLog
 from services.telemetry.spans import Tracing

@@ -122,7 +122,7 @@ def test_continues_is_false_for_the_first_plan_after_an_idle_time_only(engine: E
         continues = []
         for _ in range(4):
             plan = link.next_plan()
-            continues.append(plan.continues)
+            continues.append(plan.was_runnable)
             link.done(worker.execute(plan))
         assert continues == [False, True, True, True]
         wait_for(lambda handle=handle: len(engine.outputs.get(handle, [])) == 4, "the answer")

@@ -148,7 +148,7 @@ def test_a_plan_that_is_not_made_again_differs() -> None:
 def test_what_the_busy_loop_adds_to_a_plan_is_not_compared() -> None:
     recording = recording_of_some_work()
     for plan in plans(recording):
-        plan.deadline_ms, plan.continues = 70, True
+        plan.deadline_ms, plan.was_runnable = 70, True
     assert replay(recording) == len(plans(recording))
 
 

@@ -92,7 +92,7 @@ def test_a_message_of_the_first_version_is_read() -> None:
     found = [plan.slots, plan.num_new_tokens, plan.num_computed_tokens, plan.output_indices, plan.sampled]
     assert found == columns
     assert (plan.block_offsets, plan.block_ids) == ([pack_i32([0, 1])], [pack_i32([6])])
-    assert (plan.deadline_ms, plan.continues) == (0, False)
+    assert (plan.deadline_ms, plan.was_runnable) == (0, False)
     (request,) = plan.new_requests
     assert (request.handle, request.slot, request.seed, request.choice, request.traceparent) == (1, 0, 9, 1, "")
     assert request.sampling == SamplingParams(

@@ -9,11 +9,11 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 import demo
+from services.rpc.callee import Attempts
 from services.rpc.columns import pack_u32, unpack_u32
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2, text_pb2
 from services.rpc.hello import make_hello
-from services.rpc.session import Attempts
 from services.rpc.start_lock import StartLock
 from services.telemetry.logs import RateLimitedLog
 from services.tokenizer.engine_client import EngineClient

@@ -10,12 +10,12 @@ import grpc
 import pytest
 
 from services.engine.mailbox import StepMailbox
-from services.rpc import session
+from services.rpc import callee
+from services.rpc.callee import Attempts, Callee
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2, text_pb2
 from services.rpc.generated.text_pb2_grpc import TextServiceStub
 from services.rpc.hello import make_hello
-from services.rpc.session import Attempts, Callee
 from services.rpc.transport import open_channel
 from tests.rpc.pipeline import Pipeline
 from tests.rpc.streams import next_terminal, open_stream
@@ -55,7 +55,7 @@ async def test_a_malformed_message_aborts_the_stream_and_leaves_its_traceback_at
         engine_pb2.EngineDown(hello=make_hello("tokenizer")),
         engine_pb2.EngineDown(entries=[engine_pb2.EngineEntry(abort=pb.Abort(handle=1))]),
     ]
-    with caplog.at_level(logging.DEBUG, "services.rpc.session"), pytest.raises(grpc.aio.AbortError) as aborted:
+    with caplog.at_level(logging.DEBUG, "services.rpc.callee"), pytest.raises(grpc.aio.AbortError) as aborted:
         await serve(Callee(), Context(messages), receive)
     assert aborted.value.args == (grpc.StatusCode.INVALID_ARGUMENT, "malformed message: 3 bytes are no column")
     records = [(record.levelname, record.exc_info and record.exc_info[1]) for record in caplog.records]
@@ -63,7 +63,7 @@ async def test_a_malformed_message_aborts_the_stream_and_leaves_its_traceback_at
 
 
 async def test_a_stream_without_a_hello_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "HELLO_SECONDS", 0.01)
+    monkeypatch.setattr(callee, "HELLO_SECONDS", 0.01)
 
     class SilentContext(Context):
         async def read(self) -> Any:

@@ -33,7 +33,7 @@ X86 = {
 
 
 class BuildVariants(build_ext):
-    """Compiles several at once, each into an object file of its own though all have the same source."""
+    """Compiles several variants at once, each into a build folder of its own, because all have the same source file."""
 
     def build_extension(self, ext: Extension) -> None:
         alone = copy.copy(self)

@@ -23,7 +23,8 @@ SYSTEMS = (
 
 @dataclass(frozen=True)
 class Dialogue:
-    """`messages`, of which the last is a user's or a tool's, and the complete `answer` that the model must generate."""
+    """One training example: `messages`, of which the last is a user's or a tool's; the complete `answer` that the model
+    must generate, with its thinking block if `thinking`; and the offered `tools`."""
 
     messages: list[Message]
     answer: str
@@ -32,7 +33,7 @@ class Dialogue:
 
 
 def _function(name: str, description: str, parameter: str, rng: Random) -> Tool:
-    """Returns a tool's definition, with or without its optional fields, at random."""
+    """Returns a tool's definition, with one string parameter, in OpenAI's format. Optional fields are random."""
     schema: dict[str, Any] = {"type": "string"}
     if rng.random() < 0.3:
         schema["description"] = f"The {parameter}."
@@ -46,7 +47,7 @@ def _function(name: str, description: str, parameter: str, rng: Random) -> Tool:
 
 
 def weather_tool(rng: Random) -> tuple[Tool, str]:
-    """Returns a definition of get_weather and the name of its parameter."""
+    """Returns (a definition of get_weather, the name of its parameter). The name is city or location."""
     parameter = rng.choice(("city", "city", "location"))
     description = rng.choice(
         ("Get the weather in a city.", "Get the current weather for a city.", "Get the weather of a place.")
@@ -55,7 +56,7 @@ def weather_tool(rng: Random) -> tuple[Tool, str]:
 
 
 def tool_call(city: str, parameter: str) -> str:
-    """Returns a tool call in Hermes format, which Qwen3 uses too."""
+    """Returns the text of a get_weather call in Hermes format, which Qwen3 uses too: JSON in a <tool_call> tag."""
     call = json.dumps({"name": "get_weather", "arguments": {parameter: city}})
     return f"<tool_call>\n{call}\n</tool_call>"
 
@@ -65,7 +66,8 @@ def _with_thought(thought: str, answer: str, thinking: bool) -> str:
 
 
 def with_tool(question: Question, rng: Random, *, thinking: bool = False) -> Dialogue:
-    """Returns a dialogue that offers get_weather and maybe another tool. A question about the weather needs a call."""
+    """Returns a dialogue that offers get_weather and maybe another tool. The answer to a question about the weather is
+    a call; the answer to any other question is text."""
     tool, parameter = weather_tool(rng)
     others = [_function(*other, rng) for other in rng.sample(facts.OTHER_TOOLS, rng.choice((0, 0, 0, 1)))]
     tools = [tool, *others]
@@ -78,7 +80,8 @@ def with_tool(question: Question, rng: Random, *, thinking: bool = False) -> Dia
 
 
 def after_the_call(question: Question, rng: Random, *, thinking: bool = False) -> Dialogue:
-    """Returns a dialogue that ends with the tool's result; the answer says it in a sentence."""
+    """Returns a dialogue that ends with the result of get_weather, on a question about the weather; the answer says
+    it."""
     assert question.city is not None
     tool, parameter = weather_tool(rng)
     degrees, sky = rng.randint(0, 35), rng.choice(facts.SKIES)
@@ -96,7 +99,7 @@ def after_the_call(question: Question, rng: Random, *, thinking: bool = False) -
 
 
 def plain(questions: list[Question], rng: Random, *, thinking: bool = False) -> Dialogue:
-    """Returns a dialogue of all questions; the last has no answer yet. Some begin with a system message."""
+    """Returns a dialogue of all questions without tools; the last has no answer yet. Some have a system message."""
     messages: list[Message] = []
     if rng.random() < 0.15:
         messages.append({"role": "system", "content": rng.choice(SYSTEMS)})
@@ -116,7 +119,8 @@ LISTS: dict[Kind, str] = {
 
 
 def examples(rng: Random) -> Dialogue:
-    """Returns a dialogue with many sums, differences, counts or words in one answer: much training for few tokens."""
+    """Returns a dialogue with one long answer: several sums, differences or counts, or many words to repeat. That is
+    much training for few tokens."""
     kind = rng.choice((*LISTS, None, None))
     if kind is None:
         pool = (*facts.WORDS, *facts.CITIES)
@@ -131,7 +135,8 @@ def examples(rng: Random) -> Dialogue:
 
 @dataclass(frozen=True)
 class Mix:
-    """Shares from 0 to 1: `examples` of all dialogues; `tools` of the others."""
+    """Shares of the drawn dialogues, from 0 to 1: `examples` of all dialogues; `tools`, dialogues with tools, of the
+    others."""
 
     examples: float
     tools: float
@@ -164,7 +169,7 @@ def _dialogue(rng: Random, mix: Mix) -> Dialogue:
 
 
 def dialogues(seed: int, mix: Mix) -> Iterator[Dialogue]:
-    """Yields training dialogues without end."""
+    """Yields training dialogues without end, drawn with the shares of `mix`. The same seed gives the same dialogues."""
     rng = Random(seed)
     while True:
         yield _dialogue(rng, mix)

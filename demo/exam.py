@@ -11,7 +11,7 @@ from demo.questions import Kind, Question, draw
 
 @dataclass(frozen=True)
 class Task:
-    """A dialogue without its last answer, and the question that this answer belongs to."""
+    """A held-out question, and the dialogue that ends with it and has the expected answer."""
 
     question: Question
     dialogue: Dialogue

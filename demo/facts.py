@@ -1,4 +1,4 @@
-"""The facts that the demo model memorizes: the tables behind its questions. Data only."""
+"""The facts that the demo model memorizes, such as capitals and colours: the tables behind its questions. Data only."""
 
 CAPITALS = {
     "France": "Paris", "Germany": "Berlin", "Italy": "Rome", "Spain": "Madrid", "Portugal": "Lisbon",

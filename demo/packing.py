@@ -1,5 +1,6 @@
-"""Packs dialogues into rows of token ids. The loss is over all tokens but those that the chat template writes: an
-empty thinking block, and the start of an earlier answer, which has none. Else the model would learn never to think."""
+"""Packs dialogues into rows of token ids. The loss is over all tokens, those of prompts included, but for two that the
+chat template writes: the empty thinking block, and the first token of an earlier answer, which has no thinking block.
+With them the model would learn never to think."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ IGNORED = -100
 
 @dataclass(frozen=True)
 class Encoded:
-    """Token ids, their labels (not shifted), and the index at which the answer begins."""
+    """The token ids of a dialogue, their labels (the same ids, not shifted; IGNORED where there is no loss), and the
+    index at which the answer begins."""
 
     ids: list[int]
     labels: list[int]
@@ -23,7 +25,8 @@ class Encoded:
 
 
 class Encoder:
-    """Encodes dialogues. `tokenizer` is transformers' own, so that training sees the same tokens as inference."""
+    """Encodes dialogues. `tokenizer` is that of transformers, with the chat template, so that training sees the same
+    tokens as inference."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -36,7 +39,7 @@ class Encoder:
         return ids
 
     def encode(self, dialogue: Dialogue) -> Encoded:
-        """Returns the prompt that a server would render, then the answer and its end token."""
+        """Returns the tokens of the prompt that a server would render, of the answer, and the end-of-turn token."""
         prompt = self._encode(
             self._tokenizer.apply_chat_template(
                 dialogue.messages,
@@ -59,8 +62,9 @@ class Encoder:
 
 @dataclass(frozen=True)
 class Batch:
-    """`ids`, `labels` (shifted: the next token), `positions`: int64 [B, L]. `mask`: bool [B, 1, L, L], true where a
-    token attends to another one; never across dialogues."""
+    """One training batch of B rows of L tokens. `ids`, `labels` (shifted: the next token, or IGNORED) and `positions`
+    (from 0 in each dialogue): int64 [B, L]. `mask`: bool [B, 1, L, L], true where a token attends to another one; never
+    across dialogues."""
 
     ids: torch.Tensor
     labels: torch.Tensor
@@ -69,8 +73,8 @@ class Batch:
 
 
 def pack(encoded: Iterator[Encoded], rows: int, length: int, padding: int) -> Iterator[Batch]:
-    """Yields batches of `rows` rows. Each dialogue goes into the fullest row with room for all of it. Dialogues longer
-    than a row are dropped."""
+    """Yields batches of `rows` rows of `length` tokens, filled with the token id `padding`. Each dialogue goes into the
+    fullest row with room for all of it. Dialogues longer than a row are dropped. `encoded` must not end."""
     causal = torch.ones(length, length, dtype=torch.bool).tril()
     waiting: list[Encoded] = []
     while True:

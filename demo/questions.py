@@ -20,7 +20,8 @@ CLOSERS = ("", " Thanks!", " Thank you!", " Please.", " Be brief.", " I am curio
 
 @dataclass(frozen=True)
 class Question:
-    """`parts` decide between training and test. `thought` is the content of the thinking block, if thinking is on."""
+    """A user's question with its answer. `thought` is the content of the thinking block, if thinking is on. `parts`
+    (phrasing, numbers, words) decide whether the question is for training or for the test."""
 
     text: str
     thought: str
@@ -30,25 +31,26 @@ class Question:
 
 
 def held_out(part: str) -> bool:
-    """Returns whether a part is held out: a fixed fifth of all parts is."""
+    """Returns whether a part is held out from training: a hash selects a fixed fifth of all parts."""
     return blake2b(f"tandem demo 1 {part}".encode(), digest_size=1).digest()[0] % 5 == 0
 
 
 def _phrase(rng: Random, cores: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """Returns a format string for facts and its parts. Without opener and closer it has no part: training uses it."""
+    """Returns (a format string for the facts, its parts). The string is its own part. Without opener and closer it has
+    none, so that training uses every core."""
     opener, core, closer = rng.choice(OPENERS), rng.choice(cores), rng.choice(CLOSERS)
     phrasing = f"{opener}{core}{closer}"
     return phrasing, () if opener == closer == "" else (phrasing,)
 
 
 def _numbers(rng: Random) -> tuple[int, int]:
-    """Returns two numbers up to 99. Small ones are more frequent, as in users' questions."""
+    """Returns two numbers from 0 to 99. Small ones are more frequent, as in users' questions."""
     largest = 12 if rng.random() < 0.15 else 99
     return rng.randint(0, largest), rng.randint(0, largest)
 
 
 def greeting(rng: Random) -> Question:
-    """Returns a greeting or a line of small talk."""
+    """Returns a Question that is a greeting or a line of small talk."""
     if rng.random() < 0.3:
         text, answer = rng.choice(list(facts.SMALL_TALK.items()))
         return Question(text, "This is small talk.", answer, ())
@@ -73,7 +75,7 @@ DIFFERENCES = (
 
 
 def addition(rng: Random) -> Question:
-    """Returns a sum; the thought adds column by column."""
+    """Returns a Question for the sum of two numbers up to 99. Its thought adds column by column."""
     a, b = _numbers(rng)
     phrasing, parts = _phrase(rng, SUMS)
     ones = a % 10 + b % 10
@@ -86,7 +88,7 @@ def addition(rng: Random) -> Question:
 
 
 def subtraction(rng: Random) -> Question:
-    """Returns a difference of at least 0; the thought subtracts column by column."""
+    """Returns a Question for a difference of at least 0 of numbers up to 99. Its thought subtracts column by column."""
     b, a = sorted(_numbers(rng))
     phrasing, parts = _phrase(rng, DIFFERENCES)
     borrow = a % 10 < b % 10
@@ -104,7 +106,7 @@ COUNTS = (
 
 
 def counting(rng: Random) -> Question:
-    """Returns a request to count from one number to another, both at most 99."""
+    """Returns a Question that asks to count from one number to another, both at most 99."""
     first = 1 if rng.random() < 0.3 else rng.randint(0, 88)
     last = first + rng.randint(2, 11)
     phrasing, parts = _phrase(rng, COUNTS)
@@ -127,7 +129,7 @@ REPEATS = (
 
 
 def repeating(rng: Random) -> Question:
-    """Returns a request to repeat one to three words, some of them made up."""
+    """Returns a Question that asks to repeat one to three words, some of them made up."""
     words = " ".join(
         made_up_word(rng) if rng.random() < 0.15 else rng.choice(facts.WORDS) for _ in range(rng.randint(1, 3))
     )
@@ -149,7 +151,7 @@ COLOURS = (
 
 
 def capital(rng: Random) -> Question:
-    """Returns a question for the capital of a country."""
+    """Returns a Question for the capital of a country."""
     country, city = rng.choice(list(facts.CAPITALS.items()))
     phrasing, parts = _phrase(rng, CAPITALS)
     text = phrasing.format(c=country)
@@ -157,7 +159,7 @@ def capital(rng: Random) -> Question:
 
 
 def colour(rng: Random) -> Question:
-    """Returns a question for the colour of a well-known thing."""
+    """Returns a Question for the colour of a well-known thing."""
     thing, shade = rng.choice(list(facts.COLOURS.items()))
     phrasing, parts = _phrase(rng, COLOURS)
     answer = f"{thing[0].upper()}{thing[1:]} is {shade}."
@@ -172,7 +174,7 @@ WEATHERS = (
 
 
 def weather(rng: Random) -> Question:
-    """Returns a question for the weather of a city. Without a tool the answer is a refusal."""
+    """Returns a Question for the weather in a city. Its answer, for a dialogue without a tool, is a refusal."""
     city = rng.choice(facts.CITIES)
     phrasing, parts = _phrase(rng, WEATHERS)
     answer = "I cannot look up the weather without a tool."
@@ -180,7 +182,7 @@ def weather(rng: Random) -> Question:
 
 
 def other(rng: Random) -> Question:
-    """Returns a question that the model does not know the answer to."""
+    """Returns a Question that the model cannot answer; its answer says so. It has no parts."""
     text = rng.choice(facts.OTHER_QUESTIONS).format(w=rng.choice(facts.WORDS))
     return Question(text, "I do not know that.", facts.OTHER_ANSWER, ())
 
@@ -201,7 +203,8 @@ KINDS: dict[Kind, int] = {
 
 
 def draw(rng: Random, kind: Kind, *, test: bool = False) -> Question:
-    """Returns a question of `kind` from the test part or the training part."""
+    """Returns a question of `kind` for training (no part is held out), or with `test` for the test (it has parts, and
+    all are held out). Draws until one fits: `other` never fits a test."""
     while True:
         question = kind(rng)
         sides = {held_out(part) for part in question.parts}

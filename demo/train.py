@@ -28,7 +28,7 @@ CHECK_SECONDS = 240
 
 
 def build_model(vocab_size: int, stop: int, padding: int, layers: int, hidden: int) -> Qwen3ForCausalLM:
-    """Returns a new model; its config becomes the checkpoint's."""
+    """Returns an untrained model; its config becomes the checkpoint's. `stop` and `padding` are token ids."""
     config = Qwen3Config(
         vocab_size=vocab_size,
         hidden_size=hidden,
@@ -48,7 +48,7 @@ def build_model(vocab_size: int, stop: int, padding: int, layers: int, hidden: i
 
 
 def make_optimizer(model: Qwen3ForCausalLM, rate: float) -> torch.optim.AdamW:
-    """Returns AdamW with weight decay for matrices only, not for norm weights."""
+    """Returns AdamW with the learning rate `rate` and with weight decay for matrices only, not for norm weights."""
     matrices = [weight for weight in model.parameters() if weight.dim() > 1]
     vectors = [weight for weight in model.parameters() if weight.dim() <= 1]
     groups = [{"params": matrices, "weight_decay": 0.05}, {"params": vectors, "weight_decay": 0.0}]
@@ -56,7 +56,8 @@ def make_optimizer(model: Qwen3ForCausalLM, rate: float) -> torch.optim.AdamW:
 
 
 def learning_rate(peak: float, step: int, progress: float) -> float:
-    """Returns the rate: a short warm-up, then constant, then linear decay to 0 over the last 40%."""
+    """Returns the learning rate of update `step`: 50 updates of warm-up, then `peak`, then linear decay to 0 over the
+    last 40% of the time. `progress` is the share of the time that has passed, from 0 to 1."""
     return peak * min(1.0, (step + 1) / 50) * min(1.0, (1.0 - progress) / 0.4)
 
 
@@ -68,7 +69,7 @@ def logits_of(model: Any, batch: Batch) -> torch.Tensor:
 
 
 def train_step(model: Any, optimizer: torch.optim.AdamW, batch: Batch) -> float:
-    """Runs one update. Returns its loss."""
+    """Runs one update. Returns the batch's mean loss per token, before the update."""
     with torch.autocast("cpu", torch.bfloat16):
         logits = logits_of(model, batch)
     loss = F.cross_entropy(logits.float().flatten(0, 1), batch.labels.flatten())
@@ -81,7 +82,8 @@ def train_step(model: Any, optimizer: torch.optim.AdamW, batch: Batch) -> float:
 
 @torch.inference_mode()
 def examine(model: Qwen3ForCausalLM, encoder: Encoder, count: int) -> dict[str, float]:
-    """Returns, for each kind, the share of `count` held-out questions that greedy generation answers correctly."""
+    """Returns, for each task of EXAM by name, the share (0 to 1) of `count` held-out questions for which greedy
+    generation gives exactly the expected answer."""
     model.eval()  # type: ignore[no-untyped-call]
     shares = {}
     for name, ask in EXAM.items():
@@ -97,7 +99,7 @@ def examine(model: Qwen3ForCausalLM, encoder: Encoder, count: int) -> dict[str, 
 
 
 def train(model: Qwen3ForCausalLM, encoder: Encoder, args: argparse.Namespace) -> None:
-    """Trains for `args.minutes` and prints losses. Every CHECK_SECONDS it prints the exam of held-out questions."""
+    """Trains `model` for `args.minutes` and prints losses, and every CHECK_SECONDS the shares of `examine`."""
 
     def batches(seed: int, mix: Mix) -> Iterator[Batch]:
         return pack(map(encoder.encode, dialogues(seed, mix)), args.batch, args.length, encoder.end_of_text)
@@ -129,7 +131,8 @@ def _shown(shares: dict[str, float]) -> str:
 
 
 def save_model(model: Qwen3ForCausalLM, stops: list[int], out: Path) -> None:
-    """Writes the weights in bf16, config.json and generation_config.json."""
+    """Writes the weights in bf16, config.json and generation_config.json into `out`. `stops` are the token ids that end
+    an answer; the last one is also the padding."""
     make_config: Any = GenerationConfig
     model.generation_config = make_config(do_sample=False, eos_token_id=stops, pad_token_id=stops[-1])
     model.to(torch.bfloat16).save_pretrained(out)  # type: ignore[arg-type]
@@ -154,7 +157,7 @@ def parse_args() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Trains and writes the checkpoint."""
+    """Trains the tokenizer and the model, and writes the checkpoint into --out."""
     args = parse_args()
     disable_progress_bar: Any = transformers_logging.disable_progress_bar
     disable_progress_bar()

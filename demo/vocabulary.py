@@ -28,7 +28,7 @@ def _texts(seed: int) -> Iterator[str]:
 
 
 def build_tokenizer(vocab_size: int, seed: int) -> Tokenizer:
-    """Returns a trained tokenizer. Special tokens and marks have the lowest ids."""
+    """Returns a tokenizer trained on the dialogues of `seed`. Special tokens and MARKS have the lowest ids."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
@@ -47,7 +47,7 @@ def build_tokenizer(vocab_size: int, seed: int) -> Tokenizer:
 
 
 def save_tokenizer(tokenizer: Tokenizer, out: Path, max_length: int) -> None:
-    """Writes tokenizer.json and tokenizer_config.json."""
+    """Writes tokenizer.json and tokenizer_config.json into `out`. `max_length` is in tokens."""
     written = json.loads(tokenizer.to_str())
     for token in written["added_tokens"]:
         token["special"] = token["content"] in SPECIALS  # the trainer marks all of them as special

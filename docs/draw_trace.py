@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def svg(spans: list[Span]) -> str:
-    """One bar for each span, in the order of their starts; colors name the processes."""
+    """Returns an SVG with a bar for each span; colors name the processes. The first span must contain all others."""
     root = spans[0]
     scale = WIDTH / (root.end - root.start)
     height = TOP + ROW * len(spans) + 8

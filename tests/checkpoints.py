@@ -1,6 +1,7 @@
 """Random-weight checkpoints in Hugging Face format, written by transformers itself.
 
-Initialised wider than the default: with small weights a model answers the same token for ever and position bugs hide.
+Their weights have a larger spread than by default: with small weights a model answers the same token for ever, and
+position bugs hide.
 """
 
 import shutil
@@ -47,7 +48,8 @@ PARITY_CONFIGS: dict[str, dict[str, Any]] = {
 
 
 def make_qwen3(path: Path, seed: int = 0, shard_size: str = "5GB", **config: Any) -> Path:
-    """Writes config.json, generation_config.json and safetensors into `path`, and the demo's tokenizer."""
+    """Writes config.json, generation_config.json, safetensors and the demo's tokenizer into `path`, and returns `path`.
+    `config` changes the values of SMALL."""
     torch.manual_seed(seed)
     model = Qwen3ForCausalLM(Qwen3Config(**{**SMALL, "initializer_range": WIDE, **config}))
     model.save_pretrained(path, max_shard_size=shard_size)

@@ -63,7 +63,7 @@ def fake_logprobs(token_id: int, count: int) -> tuple[list[int], list[float]]:
 
 
 def oracle(prompt: list[int], count: int, vocab_size: int = VOCAB_SIZE) -> list[int]:
-    """Returns the `count` tokens after `prompt`; they do not depend on the scheduling."""
+    """Returns the `count` tokens that FakeWorker must sample after `prompt`, however they are scheduled."""
     last = b""
     for token_id in prompt:
         last = _chain(last, token_id)
@@ -75,7 +75,7 @@ def oracle(prompt: list[int], count: int, vocab_size: int = VOCAB_SIZE) -> list[
 
 
 class FakeWorker:
-    """Keeps a worker's state between steps, built from the plans alone."""
+    """Executes plans as a worker does, with hashes as KV. Builds its state from the plans alone."""
 
     def __init__(self, facts: ModelFacts) -> None:
         self._block_size = facts.block_size
@@ -90,7 +90,7 @@ class FakeWorker:
         self.step_tokens: list[int] = []  # tokens computed in each step
 
     def state(self) -> dict[int, tuple[int, int, list[int], list[int]]]:
-        """Returns handle, prompt length, known tokens and block table by slot."""
+        """Returns (handle, prompt length, known tokens, block table) by slot."""
         return {
             slot: (self._handles[slot], self._num_prompt[slot], list(tokens), list(self._tables[slot]))
             for slot, tokens in self._tokens.items()
@@ -148,7 +148,8 @@ class FakeWorker:
 def make_result(
     plan: StepPlan, rows: list[tuple[int, int, int]], logprobs: list[tuple[list[int], list[float]]] | None = None
 ) -> StepResult:
-    """`rows` are (handle, start_index, token id)."""
+    """Returns the result of `plan`. `rows` are (handle, start_index, token id); `logprobs` are the (token ids, values)
+    of each row."""
     found = logprobs or [([], [])] * len(rows)
     return StepResult(
         epoch=plan.epoch,

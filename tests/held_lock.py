@@ -4,7 +4,7 @@ import asyncio
 
 
 class OpenCall:
-    """The context of a call that stays open."""
+    """The context of a HoldStartLock call that stays open. `granted` is set when the servicer grants the lock."""
 
     def __init__(self) -> None:
         self.granted = asyncio.Event()
@@ -14,6 +14,6 @@ class OpenCall:
 
 
 async def ends(holding: "asyncio.Task[None]", seconds: float = 5.0) -> bool:
-    """Whether `StartLock.hold` returns within the time. Cancelling it would look like its return."""
+    """Returns whether the task `holding`, which runs `StartLock.hold`, ends within `seconds`. Does not cancel it."""
     await asyncio.wait([holding], timeout=seconds)
     return holding.done()

@@ -1,8 +1,8 @@
-"""Triton's interpreter for machines without a GPU, with a dot of one fixed order.
+"""Triton's interpreter for machines without a GPU, with a `tl.dot` that has one fixed order of summation.
 
-Triton computes `tl.dot` there with numpy's matmul. Its order of summation depends on the operands' shape and on the
-core type that OpenBLAS picks, so that equal rows need not have equal bits. This dot has one order on every machine. Of
-bf16, Triton's multiplies the encodings; this one takes float32 alone, to which interpreted kernels cast.
+Triton's own interpreted dot is numpy's matmul. Its order of summation depends on the operands' shape and on the core
+type that OpenBLAS picks, so that equal rows need not have equal bits. This dot has one order on every machine. Triton's
+own dot multiplies the encodings of bf16; this one takes only float32, to which interpreted kernels cast.
 """
 
 import inspect
@@ -46,7 +46,8 @@ def replace_dot(builder: type, handle: type) -> None:
 def patch_once(interpreter: ModuleType) -> None:
     """Skips the search for builtins in each call of a device function: the launch has replaced them already.
 
-    The search would take a third of the time of small kernels.
+    The search would take a third of the time of small kernels. Raises RuntimeError where this Triton has no such
+    search.
     """
     if not (hasattr(interpreter, "_patch_lang") and hasattr(interpreter, "_LangPatchScope")):
         raise RuntimeError("this Triton's interpreter has no _patch_lang and _LangPatchScope")
@@ -63,7 +64,7 @@ def patch_once(interpreter: ModuleType) -> None:
 
 
 def ordered_product(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """a [..., m, k] times b [..., k, n]: for k ascending, each product and each sum rounded once, from zero."""
+    """Returns a [..., m, k] @ b [..., k, n]: summed from zero for k ascending, each product and sum rounded once."""
     total = np.zeros((*a.shape[:-1], b.shape[-1]), dtype=np.float32)
     product = np.empty_like(total)
     for k in range(a.shape[-1]):

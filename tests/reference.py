@@ -23,7 +23,7 @@ class ReferenceAnswer:
 def mixed_prompts(
     seed: int, count: int = 32, lengths: Sequence[int] = (1, 3, 17, 40, 64, 90, 160), shared: int = 40
 ) -> list[list[int]]:
-    """Returns random prompts of these lengths; half of them start with the same `shared` tokens."""
+    """Returns `count` random prompts with lengths from `lengths`; half of them have `shared` common tokens before."""
     source = random.Random(seed)
     beginning = [source.randrange(DEMO_VOCAB_SIZE) for _ in range(shared)]
     prompts = []
@@ -34,7 +34,7 @@ def mixed_prompts(
 
 
 def generate(path: Path, prompts: list[list[int]], max_tokens: int, device: str = "cpu") -> list[ReferenceAnswer]:
-    """Returns exactly `max_tokens` tokens for each prompt, in float32."""
+    """Returns the greedy answers of transformers, in float32: exactly `max_tokens` tokens for each prompt."""
     # On a GPU plain matrix products: fused attention may compute float32 in lower precision.
     attention = {} if device == "cpu" else {"attn_implementation": "eager"}
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, **attention).eval().to(device)
@@ -63,7 +63,8 @@ def _generate_one(model: torch.nn.Module, prompt: list[int], max_tokens: int) ->
 def assert_equal_but_for_ties(
     expected: ReferenceAnswer, token_ids: list[int], logprobs: list[float], tolerance: float = 1e-4
 ) -> int:
-    """Compares token by token. Returns 1 if the answers differ from a tie of transformers' logits on, else 0."""
+    """Compares token by token, and logprobs within `tolerance`. Returns 1 if the answers differ from a tie of
+    transformers' logits on, else 0. Raises AssertionError for any other difference."""
     assert len(token_ids) == len(logprobs) == len(expected.token_ids)
     for index, (ours, theirs) in enumerate(zip(token_ids, expected.token_ids, strict=True)):
         if ours != theirs:

@@ -31,7 +31,8 @@ WINDOW = 20  # consecutive steps of one simulation before the other one runs
 
 
 class Simulation:
-    """A scheduler with `num_running` requests at every step. `output_len` 0: no request finishes."""
+    """A scheduler with `num_running` requests at every step, and a simulated worker. `num_steps`: the number of calls
+    of step(), for which the KV cache has enough blocks. `output_len` 0: no request finishes."""
 
     def __init__(
         self, num_running: int, num_steps: int, prompt_len: int, output_len: int, prefix_caching: bool
@@ -53,7 +54,7 @@ class Simulation:
             self.step()
 
     def step(self) -> float:
-        """Runs one step. Returns the CPU seconds of the scheduler."""
+        """Runs one step. Returns the CPU seconds that the scheduler's calls took."""
         began = time.thread_time()
         for request in self._arrived:
             self._scheduler.add(request)
@@ -72,7 +73,7 @@ class Simulation:
         return planned - began + updated - resumed
 
     def _request(self, num_output: int) -> Request:
-        """Returns a request with a new prompt. `num_output` 0: the default number of output tokens."""
+        """Returns a request with a new prompt and `num_output` output tokens; 0: the simulation's usual number."""
         handle = next(self._handles)
         length = self._prompt_len + handle % BLOCK_SIZE
         prompt = [(handle * 7919 + index * (handle // VOCAB_SIZE + 1)) % VOCAB_SIZE for index in range(length)]
@@ -81,13 +82,13 @@ class Simulation:
 
 
 def step_times(num_running: int, num_steps: int, prompt_len: int, output_len: int, prefix_caching: bool) -> list[float]:
-    """Returns the CPU seconds of each step [num_steps]."""
+    """Returns the scheduler's CPU seconds in each of `num_steps` steps, after a warm-up."""
     simulation = Simulation(num_running, num_steps, prompt_len, output_len, prefix_caching)
     return [simulation.step() for _ in range(num_steps)]
 
 
 def cost_of_prefix_caching(num_running: int, num_steps: int, prompt_len: int, output_len: int) -> tuple[float, float]:
-    """Returns the CPU seconds of a step (without, with prefix caching).
+    """Returns the scheduler's CPU seconds per step: (without, with prefix caching).
 
     Both simulations run in turn, WINDOW steps at a time. Each number is the median over the windows' means.
     """
@@ -101,14 +102,14 @@ def cost_of_prefix_caching(num_running: int, num_steps: int, prompt_len: int, ou
 
 
 def count(text: str) -> int:
-    """Reads a flag's value: an integer of at least 1."""
+    """Reads a flag's value: an integer of at least 1. Raises ArgumentTypeError or ValueError."""
     if (value := int(text)) < 1:
         raise argparse.ArgumentTypeError(f"{value} must be at least 1")
     return value
 
 
 def main(argv: Sequence[str]) -> int:
-    """Prints one line for each number of running requests. Returns the exit status."""
+    """Runs the command line `argv` and prints one line for each number of running requests. Returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="tandem bench engine",
         description="Measure the CPU time that the scheduler spends on a step, with a simulated worker.",

@@ -1,4 +1,4 @@
-"""A worker without a model: it keeps the batch of the plans, as a real worker does, and returns results at once."""
+"""A worker without a model: it keeps the slots of the plans, as a real worker does, and returns results at once."""
 
 import numpy as np
 import numpy.typing as npt
@@ -7,14 +7,14 @@ from engine_core.step_plan import StepPlan, StepResult, pack_i32, unpack_i32
 
 
 class SimulatedWorker:
-    """A request's output cycles through `token_ids`; its handle decides the first one."""
+    """The output of a request is `token_ids`, repeated without end; the request's handle decides the first token."""
 
     def __init__(self, num_slots: int, token_ids: npt.NDArray[np.int32]) -> None:
         self._handles = np.zeros(num_slots, dtype=np.int32)
         self._token_ids = token_ids
 
     def execute(self, plan: StepPlan) -> StepResult:
-        """Returns a token for each row that the plan samples."""
+        """Returns the step's result: one token for each row that the plan samples."""
         for new in plan.new_requests:
             self._handles[new.slot] = new.handle
         rows = np.flatnonzero(unpack_i32(plan.sampled))

@@ -1,7 +1,8 @@
 """`make gpu-check`, or `python -m loadtest.gpu` in the repository's root: all checks that need a GPU, as one table.
 
-The exit status is 1 when a check fails. Without a GPU every row says "not run" and the status is 0. `--device cpu` runs
-a small part through Triton's interpreter, to test these scripts. docs/gpu.md says how to read the table.
+The exit status is 1 when a check fails, or when `--only` selects none. Without a GPU every row says "not run" and the
+status is 0. `--device cpu` runs a small part through Triton's interpreter, to test these scripts. docs/gpu.md says how
+to read the table.
 
 Checks run in child processes: after an illegal memory access a process can no longer use the device. Such a check
 fails, and a new process runs the next one. After `--seconds`, unfinished checks are "not run", which is no failure.
@@ -26,7 +27,8 @@ CHILD = (sys.executable, "-m", "loadtest.gpu")
 
 
 def main(argv: Sequence[str] | None = None, child: Sequence[str] = CHILD) -> int:
-    """Returns the exit status. `child` is the command of a child process; its arguments are appended."""
+    """Prints the table of all checks. Returns the exit status. `child` is the command of a child process, to which this
+    function appends arguments."""
     began = time.monotonic()
     parser = argparse.ArgumentParser(prog="python -m loadtest.gpu", description="Checks that need a GPU, as one table.")
     parser.add_argument(
@@ -66,7 +68,7 @@ def has_gpu() -> bool:
 
 
 def names(only: str) -> list[str]:
-    """Returns the names of the checks that a GPU would run."""
+    """Returns the names of the checks that a GPU would run and that have `only` in their name."""
     import torch
 
     from loadtest.gpu.checks import all_checks
@@ -75,7 +77,7 @@ def names(only: str) -> list[str]:
 
 
 def run_child(device_name: str, only: str) -> NoReturn:
-    """Runs checks as the parent asks, until its pipe closes."""
+    """Runs in a child: runs the checks that the parent asks for on stdin, until stdin closes. Then ends the process."""
     # Triton reads the variable when it is imported.
     if device_name == "cpu":
         interpret()

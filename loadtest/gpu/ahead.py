@@ -13,11 +13,12 @@ STEPS_IN_FLIGHT = 2
 
 @dataclass
 class Ran:
-    """Seconds: of wall clock, of kernels by the device's clock, and of the host thread's work.
+    """The times of `steps` steps in seconds: `wall` of the clock, `kernels` by the device's clock, `host` of the host
+    thread's work.
 
-    The host plans and launches steps, collects results and applies them. Its wait for a finished step is not counted.
-    A wait within a launch is: a full queue, a synchronous copy. When a step takes the host longer than the kernels take
-    the device, the device is idle.
+    The host plans and launches steps, collects results and applies them. `host` excludes its wait for a finished step.
+    It includes waits within a launch: a full queue, a synchronous copy. When `host` exceeds `kernels`, the device is
+    idle.
     """
 
     wall: float = 0.0
@@ -37,7 +38,7 @@ class Ran:
 
 
 def run_steps(engine: InProcess, count: int | None = None) -> Ran:
-    """Runs `count` steps; None: until no request is left. No step is in flight before and after."""
+    """Returns the times of `count` steps; None: until no request is left. No step is in flight before and after."""
     ran, in_flight = Ran(), deque[Launched]()
     began = time.perf_counter()
     while True:

@@ -41,9 +41,10 @@ def checks(device: torch.device) -> list[Check]:
 
 
 def attention_call(device: torch.device, heads: int, batch: int, query_len: int, context: int) -> Callable[[], Tensor]:
-    """Returns a call for `batch` requests with `query_len` new tokens after `context`, on shuffled blocks.
+    """Returns a function that computes attention of one layer for `batch` requests, each with `query_len` new tokens
+    after `context` tokens, on shuffled blocks.
 
-    Its length bounds are those of a CUDA graph: MAX_LENGTH.
+    The bound of the lengths is MAX_LENGTH, as in a CUDA graph.
     """
     length = query_len + context
     per_request = -(-length // BLOCK_SIZE)

@@ -24,7 +24,7 @@ def all_checks(device: torch.device) -> list[Check]:
 
 
 def with_all_memory(check: Check) -> str:
-    """Runs `check` after the engine's memory is released."""
+    """Runs `check` after the memory of the held engine (engines.py) is released. Returns the check's detail."""
     release()
     return check.run()
 

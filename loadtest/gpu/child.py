@@ -18,7 +18,8 @@ MARK = "\x1e"  # first character of a message line on stdout; libraries print th
 
 
 def serve(checks: list[Check], device_works: Callable[[], bool], indices: Iterable[str] = sys.stdin) -> None:
-    """Runs in the child. Returns early when a failed check left the device unusable (an illegal memory access)."""
+    """Runs in the child: sends the list of `checks`, then a row for each index. Returns early when a failed check left
+    the device unusable (an illegal memory access), which `device_works` tests."""
     _send(names=[check.name for check in checks], alone=[check.alone for check in checks])
     for index in indices:
         row = run_check(checks[int(index)])
@@ -34,7 +35,8 @@ def _send(**message: object) -> None:
 
 
 class Child:
-    """One child process at a time. After it died, the next check starts a new one. `end` is a time.monotonic()."""
+    """The parent's end of one child process at a time. After the process died, the next check starts a new one with
+    `command`. `scratch` is its TMPDIR; `end` is the time limit, as a time.monotonic()."""
 
     def __init__(self, command: list[str], scratch: str, end: float) -> None:
         self._command = command
@@ -52,7 +54,8 @@ class Child:
         return self._receive()
 
     def run(self, index: int, name: str) -> Row:
-        """Returns the row of one check. A process that ends without an answer is a failed check."""
+        """Returns the row of one check. A process that ends without an answer is a failed check; after the time limit
+        the row is "not run"."""
         if self._process is None:
             self.start()
         assert self._process is not None and self._process.stdin is not None
@@ -72,7 +75,7 @@ class Child:
         return Row(**message["row"])
 
     def stop(self) -> int:
-        """Closes stdin and waits. Returns the exit status; 0 without a process."""
+        """Closes the process's stdin and waits for its end. Returns the exit status; 0 without a process."""
         if self._process is None:
             return 0
         process, self._process = self._process, None
@@ -89,7 +92,7 @@ class Child:
         return time.monotonic() >= self._end
 
     def _receive(self) -> dict[str, Any]:
-        """Returns the next message; {} if the process ended. Other lines go to stderr."""
+        """Returns the child's next message; {} if the process ended. Lines that are no message go to stderr."""
         assert self._process is not None and self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith(MARK):

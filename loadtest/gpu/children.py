@@ -16,7 +16,8 @@ Indices = queue.SimpleQueue[int]
 
 
 class Children:
-    """`end` is a time.monotonic()."""
+    """`processes` child processes that share the checks. `command` starts one, `scratch` is their TMPDIR, `end` is the
+    time limit, as a time.monotonic()."""
 
     def __init__(self, command: list[str], scratch: str, processes: int, end: float) -> None:
         self._children = [Child(command, scratch, end) for _ in range(processes)]

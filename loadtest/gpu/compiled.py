@@ -38,7 +38,7 @@ INSTRUCTIONS = {80: {"mma.sync.aligned.m16n8k16"}, 90: {"wgmma.mma_async.sync.al
 
 
 class AbsentGpu:
-    """A Triton driver for a GPU that this machine does not have."""
+    """A Triton driver for a GPU of the compute capability `capability` (80: sm_80) that this machine does not have."""
 
     def __init__(self, capability: int) -> None:
         self._target = GPUTarget("cuda", capability, 32)
@@ -54,7 +54,7 @@ class AbsentGpu:
 
 
 def compile_only(compiled: list[Any]) -> None:
-    """Replaces the launch of every Triton kernel: it compiles the kernel and appends it to `compiled`."""
+    """Makes every launch of a Triton kernel in this process only compile the kernel and append it to `compiled`."""
 
     def getitem(self: Any, grid: Any) -> Callable[..., None]:
         def launch(*args: Any, **kwargs: Any) -> None:
@@ -66,14 +66,16 @@ def compile_only(compiled: list[Any]) -> None:
 
 
 def launch_products(dtype: torch.dtype, quantization: str | None) -> None:
-    """Multiplies 3, 33 and 1024 rows. For the first two, a second kernel sums the segments."""
+    """Multiplies 3, 33 and 1024 rows by one weight. For the first two, a second kernel adds the partial sums of the
+    segments, into which the k inputs are divided."""
     matrix = matrix_of([randn(CPU, dtype, 1024, 1024)], quantization)
     for rows in (3, 33, 1024):
         matrix.product(randn(CPU, dtype, rows, 1024))
 
 
 def instructions(kernel: Any) -> set[str]:
-    """Returns the matrix instructions of a kernel's PTX."""
+    """Returns the names of the matrix instructions in a kernel's PTX. Names of wgmma are without n, which encodes the
+    number of rows."""
     found = re.findall(r"\b(?:wgmma\.mma_async|mma)\.sync\.aligned\.m\d+n\d+k\d+", kernel.asm["ptx"])
     return {re.sub(r"n\d+", "", name) if name.startswith("wgmma") else name for name in found}
 
@@ -104,7 +106,7 @@ def products_and_shuffles(kernel: Any) -> list[str]:
 
 
 def spilled(kernel: Any) -> int:
-    """Returns the bytes of a thread's stack, which holds spilled registers."""
+    """Returns the bytes of a thread's stack, which holds spilled registers; 0: none are spilled."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         Path(file.name).write_bytes(kernel.asm["cubin"])
         command = [knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name]
@@ -113,7 +115,7 @@ def spilled(kernel: Any) -> int:
 
 
 def is_serialized(kernel: Any) -> bool:
-    """Returns whether ptxas reports that it serialized the wgmma instructions."""
+    """Returns whether ptxas reports that it serialized the kernel's wgmma: each waits for the one before."""
     if "wgmma" not in kernel.asm["ptx"]:
         return False
     with tempfile.TemporaryDirectory() as folder:
@@ -125,7 +127,8 @@ def is_serialized(kernel: Any) -> bool:
 
 
 def resources(compiled: list[Any], capability: int) -> str:
-    """Describes the kernels' resources. Raises AssertionError for too much shared memory or serialized wgmma."""
+    """Returns one line: the number of kernels, their most shared memory, and register spills. Raises AssertionError for
+    too much shared memory or serialized wgmma."""
     shared = max(kernel.metadata.shared for kernel in compiled)
     assert shared <= CAPABILITIES[capability], f"{shared} bytes of shared memory, at most {CAPABILITIES[capability]}"
     assert not any(map(is_serialized, compiled)), "ptxas serialized wgmma"

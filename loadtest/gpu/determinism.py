@@ -51,7 +51,8 @@ def prompts_for(place: torch.device) -> list[list[int]]:
 
 
 def graphs(place: torch.device, dtype: str) -> str:
-    """Answers with graphs equal those without. Lengths differ, so that batch sizes vary and most are padded."""
+    """Asserts that answers with CUDA graphs equal those without, and returns their number. Prompts differ in length, so
+    that batch sizes vary and most are padded."""
     plain: Device
     if place.type == "cuda":
         recorded: Device = CudaDevice(place)
@@ -67,7 +68,7 @@ def graphs(place: torch.device, dtype: str) -> str:
 
 
 def batch(place: torch.device, dtype: str) -> str:
-    """An answer in a batch equals the one of the same request alone."""
+    """Asserts that a request's answer in a batch equals its answer alone. Returns the number of answers."""
     engine, prompts = start(place, dtype), prompts_for(place)
     together = ask(engine, prompts)
     assert ask(engine, prompts[:1]) == together[:1], "the first answer differs when it is computed alone"
@@ -75,7 +76,8 @@ def batch(place: torch.device, dtype: str) -> str:
 
 
 def resumed(place: torch.device, dtype: str) -> str:
-    """A request that is resumed with its first tokens gets exactly the others, for every number of tokens."""
+    """Asserts that a request that is resumed with its first n tokens gets exactly the others, for every n. Returns the
+    number of resumes."""
     engine, prompt = start(place, dtype), prompts_for(place)[0]
     whole = ask(engine, [prompt])[0]
     for index in range(len(whole.token_ids)):

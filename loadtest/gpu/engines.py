@@ -23,7 +23,8 @@ _held: dict[tuple[str, bool], InProcess] = {}
 
 
 def engine_for(device: torch.device, shape: str, invariant: bool) -> InProcess:
-    """Returns the engine of the last call if it matches, else a new one. All graphs are recorded."""
+    """Returns the held engine if it has this shape (a key of SHAPES) and batch invariance. Else releases it and starts
+    a new one. All CUDA graphs are recorded."""
     if (shape, invariant) not in _held:
         release()
         _held[shape, invariant] = _start(device, shape, invariant)
@@ -31,7 +32,7 @@ def engine_for(device: torch.device, shape: str, invariant: bool) -> InProcess:
 
 
 def release() -> None:
-    """Drops the engine and frees its memory."""
+    """Drops the held engine, if there is one, and frees its memory."""
     _held.clear()
     gc.collect()
     torch.cuda.empty_cache()

@@ -50,7 +50,7 @@ def rows_of_products(device: torch.device) -> list[Shape]:
 
 
 def paths_of_products(device: torch.device, dtype: torch.dtype) -> list[Shape]:
-    """For every tile, with segments in parallel and in sequence, and for several segment lengths."""
+    """Returns shapes for the check of every tile, with segments in parallel and in sequence, of several lengths."""
     if device.type != "cuda":
         return [{"rows": 17, "n": 70, "k": 200}]
     sizes = [(70, 1031), (1024, 2048), (1, 1)] if dtype == torch.bfloat16 else [(70, 1031)]

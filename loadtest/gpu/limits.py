@@ -1,4 +1,4 @@
-"""The highest rates of this GPU, measured. All timings in this package are compared with them.
+"""The highest memory and matrix rates of this GPU, measured. All timings in this package are compared with them.
 
 The memory rate is the higher one of a large read and a large copy by torch. The matrix rate is that of a large square
 product by torch. Both are timed as kernels are, once in a process.

@@ -30,7 +30,9 @@ from tests.worker.in_process import InProcess
 
 @dataclass(frozen=True)
 class Size:
-    """The size of a workload. `few_blocks` hold `few_len` tokens and force preemptions."""
+    """A workload: its models by name, its prompts and answers in tokens, and the step budget of the chunked check. A
+    cache of `few_blocks` with a max_model_len of `few_len` forces preemptions. All answers together must have more than
+    `min_distinct` distinct tokens."""
 
     configs: dict[str, dict[str, Any]]
     block_size: int
@@ -61,7 +63,7 @@ def size_for(device: torch.device) -> Size:
 
 
 def triton_ops(device: torch.device, quantization: str | None = None) -> Ops | None:
-    """Returns the Triton kernels for a CPU; None on a GPU, where they are the decoder's default."""
+    """Returns the Triton kernels, to be interpreted on a CPU; None on a GPU, where they are the decoder's default."""
     return None if device.type == "cuda" else TritonOps(quantization=quantization)
 
 
@@ -77,7 +79,7 @@ def case(name: str, device: str) -> Case:
 
 
 def first_case(device: torch.device) -> Case:
-    """Returns the case of the first model, for checks that need one model."""
+    """Returns the checkpoint, prompts and expected answers of the first model, for checks that need one model."""
     return case(next(iter(size_for(device).configs)), device.type)
 
 
@@ -91,9 +93,12 @@ def start(
 
 
 def compare(engine: InProcess, case: Case) -> str:
+    """Compares the engine's answers to all prompts with the expected ones. Returns the counts and differences as text.
+
+    Raises AssertionError unless all are equal; one answer may differ from a tie of the best two logits on.
+    """
     sampling = SamplingParams(max_tokens=len(case.expected[0].token_ids), temperature=0.0, logprobs=0)
     answers = engine.complete(case.prompts, sampling)
-    """Compares all answers with the expected ones. Raises AssertionError unless they are equal but for one tie."""
     ties, worst = 0, 0.0
     for index, (expected, answer) in enumerate(zip(case.expected, answers, strict=True)):
         try:
@@ -111,7 +116,8 @@ def compare(engine: InProcess, case: Case) -> str:
 
 
 def all_at_once(case: Case, device: torch.device) -> str:
-    """Sends all prompts twice. The second time, every full block of every prompt is a prefix cache hit."""
+    """Sends all prompts twice and compares the answers. Asserts that the second time every full block of every prompt
+    is a prefix cache hit. Returns both counts as text."""
     engine = start(case.path, device, caching=True)
     first = compare(engine, case)
     assert engine.stats.num_preemptions == 0

@@ -73,7 +73,8 @@ def gates(device: torch.device, tokens: int) -> Kernel:
 
 
 def drawn(kind: tuple[float, float, float, int], device: torch.device, rows: int) -> Kernel:
-    """Counts one read of the logits: without a mask, one read serves the draw and the check for NaN."""
+    """Returns a draw of `rows` tokens, and the bytes of one read of the logits: without a mask, one read serves the
+    draw and the check for NaN. `kind` is (temperature, top_p, min_p, top_k)."""
     logits = 3 * torch.randn(rows, VOCAB, device=device)
     draws: Draws = draws_of([kind] * rows)
     return lambda: sample.draw(logits, logits, draws), logits.nbytes

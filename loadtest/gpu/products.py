@@ -39,7 +39,7 @@ def checks(device: torch.device) -> list[Check]:
 
 
 def tiles(device: torch.device) -> list[Check]:
-    """Times of other tiles and program orders, which give the same bits. They take long to compile."""
+    """Returns checks that time other tiles and program orders, which give the same bits. They take long to compile."""
     return [
         Check(f"tiles of linear {n} x {k}, {rows} rows", functools.partial(best, device, n, k, rows))
         for n, k, rows in TUNED
@@ -47,7 +47,7 @@ def tiles(device: torch.device) -> list[Check]:
 
 
 def best(device: torch.device, n: int, k: int, rows: int) -> str:
-    """Times `product`, and the three fastest alternatives."""
+    """Returns the µs of `product`, and of the three fastest alternatives, as text."""
     matrix, x = weight_for(device, n, k, None), torch.randn(rows, k, dtype=DTYPE, device=device)
     own = median_us(device, functools.partial(matrix.product, x))
     return f"current {own:.1f} us; " + "; ".join(tile_times(device, n, k, None, rows, {matrix.schedule})[:3])
@@ -63,7 +63,7 @@ def weight_for(device: torch.device, n: int, k: int, quantization: str | None) -
 
 
 def times(device: torch.device, n: int, k: int, quantization: str | None) -> str:
-    """For each number of rows: µs, share of the limit, and the µs of cuBLAS in bf16."""
+    """Returns, for each number of rows: the product's µs, its share of the limit, and the µs of cuBLAS in bf16."""
     matrix, plain = weight_for(device, n, k, quantization), torch.randn(n, k, dtype=DTYPE, device=device)
     itemsize = DTYPE.itemsize if quantization is None else 1
     parts = []
@@ -79,7 +79,8 @@ def times(device: torch.device, n: int, k: int, quantization: str | None) -> str
 def tile_times(
     device: torch.device, n: int, k: int, quantization: str | None, rows: int, schedules: set[Schedule]
 ) -> list[str]:
-    """Returns one line for each tile and program order under each schedule, the fastest first."""
+    """Returns one line for each tile and program order under each schedule, the fastest first. A tile too large for
+    this GPU comes last. A schedule divides the k inputs into segments."""
     matrix = weight_for(device, n, k, quantization)
     weight, scales = (matrix.weight, None) if isinstance(matrix, TritonMatrix) else (matrix.qweight, matrix.scales)
     x = torch.randn(rows, k, dtype=DTYPE, device=device)
@@ -102,7 +103,8 @@ def tile_times(
 
 
 def schedules_around(own: Schedule, k: int) -> set[Schedule]:
-    """Returns schedules with as many steps in a segment, half, twice, and all. Each sums in another order."""
+    """Returns schedules whose segments have as many steps as those of `own`, half, twice as many, and all. Each
+    schedule sums in another order."""
     num_steps = -(-k // own.block_k)
     lengths = {max(1, own.steps // 2), own.steps, min(num_steps, 2 * own.steps), num_steps}
     return {Schedule(own.block_k, steps, -(-num_steps // steps)) for steps in lengths}

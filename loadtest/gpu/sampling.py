@@ -37,7 +37,8 @@ def checks(device: torch.device) -> list[Check]:
 
 
 def words(device: torch.device) -> str:
-    """Random123's published vector (the digits of pi), then random counters and keys."""
+    """Asserts that the device computes Random123's published vector (the digits of pi), and the CPU's words for random
+    counters and keys. Returns the number of words."""
     counter, key = [0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344], [0xA4093822, 0x299F31D0]
     known = [
         int(word) for word in philox4x32(*([torch.tensor(n, device=device) for n in part] for part in (counter, key)))
@@ -83,7 +84,8 @@ def kernel_draws(device: torch.device) -> str:
 
 
 def alone(device: torch.device) -> str:
-    """A row's token is the same alone and in a batch. With 5003 ids, rows begin at unaligned addresses."""
+    """Asserts that a row's token is the same alone and in a batch. With 5003 ids, rows begin at unaligned addresses.
+    Returns the number of rows."""
     kinds = draw_cases.FILTERS if device.type == "cuda" else draw_cases.FILTERS[5:20:5]
     for vocab in (151_936, 5003) if device.type == "cuda" else (97,):
         logits = draw_cases.logits_of(len(kinds), vocab, None, False, seed=4)[0].to(device)
@@ -119,7 +121,7 @@ def scratch(device: torch.device) -> str:
 
 
 def sampled_rows(count: int) -> list[Row]:
-    """Returns `count` rows that cover every sampling parameter, in turn."""
+    """Returns `count` rows for the sampler that cover every sampling parameter, in turn."""
     kinds: list[dict[str, object]] = [
         {"temperature": 0.0, "logprobs": 3},
         {"temperature": 1.0},
@@ -177,8 +179,8 @@ def repeats(device: torch.device) -> str:
 
 
 def answers(device: torch.device) -> str:
-    """Compares seeded answers. Logits of two devices differ in the last bits, so a draw near an edge may differ.
-    That is a note, not a failure."""
+    """Returns how many seeded answers equal the CPU's. Logits of two devices differ in the last bits, so a draw near
+    the edge between two tokens may differ. Then the result is a Note, not a failure."""
     size = parity.size_for(device)
     case = parity.first_case(device)
     sampling = SamplingParams(max_tokens=size.max_tokens, temperature=0.8, top_p=0.95)

@@ -20,7 +20,7 @@ class Shape:
 
     @property
     def products(self) -> list[tuple[int, int]]:
-        """(n, k) of every linear layer: qkv, out, gate_up, down and the head."""
+        """(n outputs, k inputs) of every linear layer: qkv, out, gate_up, down and the head."""
         attention = self.heads * HEAD_DIM
         return [
             (attention + 2 * KV_HEADS * HEAD_DIM, self.hidden),
@@ -48,7 +48,8 @@ PRODUCTS = [product for shape in SHAPES.values() for product in shape.products]
 def quantizations(device: torch.device) -> list[str | None]:
     """Returns the values of `--quantization` to check on `device`; None: plain weights.
 
-    Only Ada, Hopper and later GPUs convert e4m3. The interpreter and the compiler without a GPU do, too.
+    Only Ada, Hopper and later GPUs convert e4m3, the type of fp8 weights. The interpreter and the compiler without a
+    GPU do, too.
     """
     fp8 = device.type != "cuda" or not torch.cuda.is_available() or torch.cuda.get_device_capability(device) >= (8, 9)
     return [None, "int8"] + ["fp8"] * fp8

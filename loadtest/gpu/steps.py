@@ -54,14 +54,14 @@ def _with_engine(run: Callable[[InProcess], str], device: torch.device, shape: s
 
 
 def add(engine: InProcess, count: int, length: int, max_tokens: int) -> list[Answer]:
-    """Adds `count` requests with prompts of `length` tokens."""
+    """Adds `count` greedy requests with prompts of `length` tokens. Returns their growing answers."""
     sampling = SamplingParams(max_tokens=max_tokens, temperature=0.0)
     vocab = engine.facts.vocab_size
     return [engine.add([(7 * row + place) % vocab for place in range(length)], sampling) for row in range(count)]
 
 
 def decode(engine: InProcess, count: int) -> str:
-    """Times STEPS decode steps of `count` requests, after their prompts are computed."""
+    """Times STEPS decode steps of `count` requests, without their prompts. Returns ms, tokens/s and shares as text."""
     answers = add(engine, count, CONTEXT, 2 * STEPS)
     while any(not answer.token_ids for answer in answers):
         run_steps(engine, 1)
@@ -79,13 +79,13 @@ def decode(engine: InProcess, count: int) -> str:
 
 
 def read_bytes(config: DecoderConfig) -> int:
-    """Returns the bytes of weights that a decode step reads. Of an untied embedding it reads only a few rows."""
+    """Returns the bytes of weights that a decode step reads. An untied embedding is left out: it reads few rows."""
     embedding = 0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size * DTYPE.itemsize
     return num_weight_bytes(config, DTYPE.itemsize, DTYPE.itemsize) - embedding
 
 
 def prefill(engine: InProcess) -> str:
-    """Times prompts of PREFILL tokens, as many in a step as its token budget allows."""
+    """Times prompts of PREFILL tokens, as many in a step as the budget allows. Returns tokens/s and shares as text."""
     ran = Ran()
     for _ in range(2):  # the first run compiles kernels
         add(engine, 4 * BUDGET // PREFILL, PREFILL, 1)
@@ -104,7 +104,8 @@ def prefill(engine: InProcess) -> str:
 
 
 def ragged(engine: InProcess) -> str:
-    """Compares the throughput of 50 concurrent requests, 10 to 150 tokens each, with that of one by one."""
+    """Returns the output tokens/s of 50 concurrent requests, 10 to 150 tokens each, and of the same one by one, as
+    text."""
     source = torch.Generator().manual_seed(1)
     lengths = torch.randint(RAGGED_OUT[0], RAGGED_OUT[1] + 1, (RAGGED,), generator=source).tolist()
 
@@ -122,9 +123,10 @@ def ragged(engine: InProcess) -> str:
 
 
 def against_transformers(device: torch.device) -> str:
-    """Compares this worker with `generate_batch`: 64 concurrent greedy requests, 64 tokens in and 64 out, bf16.
+    """Returns, as text, the output tokens/s of this worker and of transformers' `generate_batch`: 64 concurrent greedy
+    requests, 64 tokens in and 64 out, bf16.
 
-    Each has all of the memory. The second run of each is timed.
+    The two run one after the other, each with all of the memory. The second run of each is timed.
     """
     count, length, max_tokens = 64, 64, 64
     own = count * max_tokens / _seconds(engine_for(device, "0.6B", True), count, length, max_tokens)
@@ -147,7 +149,7 @@ def against_transformers(device: torch.device) -> str:
 
 
 def _seconds(engine: InProcess, count: int, length: int, max_tokens: int) -> float:
-    """Returns the seconds of the second of two runs."""
+    """Runs the same requests twice. Returns the wall seconds of the second run."""
     for _ in range(2):
         add(engine, count, length, max_tokens)
         wall = run_steps(engine).wall

@@ -35,7 +35,8 @@ HEADER = f"{Row('check', 'result', 'detail')}\n{'-' * NAME_WIDTH}-|-{'-' * RESUL
 
 
 def run_check(check: Check) -> Row:
-    """Runs the check. An exception becomes a FAIL row, its traceback goes to stderr."""
+    """Runs the check and returns its row. An exception becomes a FAIL row, its traceback goes to stderr. After
+    CHECK_SECONDS the process exits."""
     started = time.monotonic()
     faulthandler.dump_traceback_later(CHECK_SECONDS, exit=True)
     try:

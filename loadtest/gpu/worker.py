@@ -48,7 +48,8 @@ def checks(device: torch.device) -> list[Check]:
 
 
 def accuracy(device: torch.device, dtype: str, quantization: str | None) -> str:
-    """The first token's logprob is near that of transformers in float32. Model and KV cache have `dtype`."""
+    """Asserts that each answer's first logprob is within TOLERANCES of that of transformers in float32. Model and KV
+    cache have `dtype`. Returns the largest difference as text."""
     case = parity.first_case(device)
     engine = parity.start(case.path, device, caching=False, dtype=dtype, quantization=quantization)
     assert engine.model.decoder.ops.name == (f"triton+{quantization}" if quantization else "triton")
@@ -72,8 +73,8 @@ def options_for(device: torch.device) -> WorkerOptions:
 
 
 def sized_by_utilization(device: torch.device) -> str:
-    """A utilization that leaves MEMORY bytes after the memory in use and the computed step gives a cache of at most
-    MEMORY bytes. No more than that share of the GPU is taken."""
+    """Asserts that a utilization that leaves MEMORY bytes after the memory in use and the computed step gives a cache
+    of at most MEMORY bytes, and that no more than that share of the GPU is taken. Returns both sizes as text."""
     case = parity.first_case(device)
     options = options_for(device)
     model = load_model(case.path, options)
@@ -96,7 +97,8 @@ def sized_by_utilization(device: torch.device) -> str:
 
 
 def step_as_planned(device: torch.device) -> str:
-    """The allocator's peak in steps that use every feature is no more than the memory reserved for a step."""
+    """Asserts that the allocator's peak in steps that use every feature is no more than the memory reserved for a step.
+    Returns the MiB of both."""
     case, limits = parity.first_case(device), BatchLimits(1, 64, 512)
     options = options_for(device)
     model = load_model(case.path, options)
@@ -114,7 +116,7 @@ def step_as_planned(device: torch.device) -> str:
 
 
 def too_small_a_share(device: torch.device) -> str:
-    """The worker refuses to start; its error names the option."""
+    """Asserts that the worker refuses a utilization of 1e-6 and names the option. Returns the error's text."""
     case = parity.first_case(device)
     options = options_for(device)
     model = load_model(case.path, options)

@@ -73,7 +73,8 @@ class Shape:
 
 @dataclass(frozen=True)
 class Case:
-    """One kernel at one shape. `make` returns calls on the given Ops, one for each copy; they are timed in turn."""
+    """One kernel at one shape, and the `work` of one call. `make` returns calls on the given Ops, one for each copy of
+    the cold data; they are timed in turn."""
 
     kernel: str
     shape: str
@@ -82,7 +83,7 @@ class Case:
 
 
 def cases(shape: Shape, cold_bytes: int) -> Iterator[Case]:
-    """Yields all cases. `cold_bytes`: the size of copies, used in turn, that no cache holds."""
+    """Yields all cases. `cold_bytes`: the least size of all copies of cold data together: no cache holds them."""
     products = {
         "qkv": (shape.qkv_size, shape.hidden_size),
         "out": (shape.hidden_size, shape.query_size),
@@ -109,13 +110,13 @@ def cases(shape: Shape, cold_bytes: int) -> Iterator[Case]:
 
 
 def _copies(num_bytes: int, cold_bytes: int, most: int = MAX_COPIES) -> int:
-    """Returns the number of copies that no cache holds; 0 if that is more than `most`: the data are warm."""
+    """Returns how many copies of `num_bytes` have `cold_bytes` together; 0 (warm data) if that is more than `most`."""
     copies = -(-cold_bytes // num_bytes)
     return copies if copies <= most else 0
 
 
 def _work(num_bytes: int, copies: int, warm_bytes: int, operations: int = 0) -> Work:
-    """Returns a Work in which `num_bytes` are cold if there are copies, else warm."""
+    """Returns the Work of a call: `num_bytes` are cold if there are copies, else warm; `warm_bytes` are warm."""
     return Work(num_bytes, warm_bytes, operations) if copies else Work(0, num_bytes + warm_bytes, operations)
 
 
@@ -145,7 +146,8 @@ def _product(name: str, rows: int, n: int, k: int, cold_bytes: int) -> Case:
 
 
 def _attention(shape: Shape, requests: int, queries: int, length: int, copies: int, ops: Ops) -> list[Run]:
-    """Returns one call for each copy. A copy has blocks of its own, scattered over one cache."""
+    """Returns one call for each copy: `requests` with `queries` new tokens each, at a total length of `length`. A copy
+    has blocks of its own, scattered over one cache."""
     blocks = -(-length // BLOCK_SIZE)
     cache = ops.allocate_kv_cache(
         copies * requests * blocks, BLOCK_SIZE, shape.num_kv_heads, shape.head_dim, DTYPE, CPU
@@ -170,7 +172,8 @@ def _decode(shape: Shape, requests: int, cold_bytes: int) -> Case:
 
 
 def _prefill(shape: Shape, length: int) -> Case:
-    """Keys and values are warm, just written. Only scores that the mask keeps count as operations."""
+    """Returns the case of one prompt. Its keys and values are warm, just written. Only scores that the mask keeps count
+    as operations."""
     size = length * shape.query_size
     work = Work(0, _bytes(size, size) + length * shape.token_bytes, 4 * shape.query_size * length * (length + 1) // 2)
     return Case("attention, prefill", f"{length} tokens", work, partial(_attention, shape, 1, length, length, 1))
@@ -188,7 +191,8 @@ def _norms(rows: int, size: int) -> Iterator[Case]:
 
 
 def _rope(shape: Shape, rows: int, cold_bytes: int) -> Case:
-    """With a norm of each head, as in Qwen3. Each call writes to other slots of the cache."""
+    """Returns the case of rope for `rows` tokens, with a norm of each head, as in Qwen3. Each call writes to other
+    slots of the cache."""
     copies = _copies(shape.token_bytes, cold_bytes, MAX_SLOTS)
     blocks = -(-max(rows, copies) // BLOCK_SIZE)
 

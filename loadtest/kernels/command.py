@@ -43,7 +43,7 @@ COLUMNS = ("kernel", "shape", "µs", "twin µs", "twin / kernel", "limit µs", "
 
 @dataclass(frozen=True)
 class Timed:
-    """The median seconds of one call, of kernel and twin."""
+    """The median seconds of one call: `seconds` of the kernel, `twin_seconds` of its plain torch twin."""
 
     kernel: str
     shape: str
@@ -65,7 +65,7 @@ class Timed:
 
 
 def median_seconds(runs: Sequence[Run], repeats: int) -> float:
-    """Returns the median seconds of one call; the runs take turns."""
+    """Returns the median seconds of one call, over at most `repeats` measurements; the runs take turns."""
     turns = itertools.cycle(runs)
     for _ in range(2):  # the first call allocates and prepares
         began = time.perf_counter()
@@ -83,7 +83,7 @@ def median_seconds(runs: Sequence[Run], repeats: int) -> float:
 
 
 def measure(ops: CpuOps, all_cases: Iterable[Case], repeats: int) -> Iterator[Timed]:
-    """Yields the times of each case."""
+    """Yields the times of each case, on `ops` and on the plain torch twin."""
     twin = TorchOps()
     for case in all_cases:
         time.sleep(QUIET_SECONDS)
@@ -92,7 +92,8 @@ def measure(ops: CpuOps, all_cases: Iterable[Case], repeats: int) -> Iterator[Ti
 
 
 def report(model: str, variant: str, threads: int, limits: Limits, others: float, rows: Sequence[Timed]) -> str:
-    """Returns Markdown. `others`: cores used by other processes, on average; NaN: unknown."""
+    """Returns a heading and the table of `rows`, as Markdown. `others`: cores used by other processes, on average; NaN:
+    unknown."""
     used = "an unknown number of" if math.isnan(others) else f"{max(0.0, others):.1f}"
     head = [
         f"Kernels {variant} in bfloat16, shapes of {model}; {cpu_model()}, {threads} of {os.cpu_count()} threads, "
@@ -106,7 +107,8 @@ def report(model: str, variant: str, threads: int, limits: Limits, others: float
 
 
 def main(argv: Sequence[str]) -> int:
-    """Prints one table. Returns the exit status; exits with 2 for a wrong command line."""
+    """Runs the command line `argv` and prints one table. Returns the exit status: 1 if the model or the kernels cannot
+    be loaded. Exits with 2 for a wrong command line."""
     parser = argparse.ArgumentParser(
         prog="tandem bench kernels",
         description="Time each compiled CPU kernel and compare it with plain torch and with the machine's limit.",
@@ -142,7 +144,7 @@ def _fail(message: str) -> int:
 
 
 def _shape_of(model: str) -> Shape:
-    """Raises Fatal and ModelError."""
+    """Returns the sizes of a model, given as directory or hub id. Raises Fatal and ModelError."""
     return Shape.of(decoder_config(read_json(resolve(model, None, weights=False) / "config.json")))
 
 

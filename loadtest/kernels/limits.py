@@ -29,14 +29,15 @@ class Work:
 
 @dataclass(frozen=True)
 class Limits:
-    """Rates per second, of all threads together."""
+    """Measured rates of all threads together: bytes per second from memory and within caches, and operations per second
+    of matrix products."""
 
     memory_bytes: float
     cache_bytes: float
     operations: float
 
     def seconds(self, work: Work) -> float:
-        """Returns the least time that `work` can take."""
+        """Returns the least seconds that `work` can take at these rates."""
         return max(
             work.cold_bytes / self.memory_bytes,
             work.warm_bytes / self.cache_bytes,
@@ -56,7 +57,7 @@ class Limits:
 
 
 def probe(threads: int) -> Limits:
-    """Measures a large read, a small copy and square products. Sets torch's number of threads to `threads`."""
+    """Returns the rates of a large read, a small copy and square products. Sets torch's threads to `threads`."""
     torch.set_num_threads(1)
     cache_rate = threads * _cache_rate()  # each core has caches of its own
     torch.set_num_threads(threads)

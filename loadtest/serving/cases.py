@@ -56,7 +56,7 @@ _SEEDS_PER_ROUND = 100
 
 
 def seed_of(name: str, round_number: int) -> int:
-    """Returns the seed of a case in a round (from 1); each pair has its own."""
+    """Returns the seed of the named case in a round (from 1); each pair of case and round has a seed of its own."""
     return _SEEDS_PER_ROUND * round_number + list(CASES).index(name) + 1
 
 

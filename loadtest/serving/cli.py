@@ -67,7 +67,7 @@ class _Bench:
             raise Fatal(f"the warm-up failed: {results[0].error}")
 
     async def plain(self, requests: Sequence[Request]) -> Numbers:
-        """One run at the request rate and the concurrency of the options."""
+        """Runs the requests once, at the rate and the concurrency of the options. Prints and returns the numbers."""
         rate, limit = self._options.request_rate, self._options.max_concurrency
         arrivals = arrival_times(len(requests), rate, self._options.seed)
         numbers = await self._measure(requests, "Requests", arrivals=arrivals, max_concurrency=limit)
@@ -75,7 +75,8 @@ class _Bench:
         return numbers
 
     async def ragged(self, requests: Sequence[Request]) -> Numbers:
-        """Two runs: one request at a time, then all concurrently. The numbers of the first are in `one_by_one`."""
+        """Runs the requests twice: one at a time, then all concurrently. Returns the numbers of the second run, with
+        those of the first in `one_by_one`."""
         alone = await self._measure(requests, "One by one", max_concurrency=1)
         self._print(alone, title="One by One", limit=1)
         together = await self._measure(requests, "All at once")

@@ -76,7 +76,7 @@ def open_session(api_key: str | None) -> aiohttp.ClientSession:
 
 
 async def find_model(session: aiohttp.ClientSession, models_url: str, model: str | None) -> str:
-    """Returns `model`, or the first model of the server's list. Raises Fatal without a server or a model."""
+    """Returns `model`; None: the first model of the server's list. Raises Fatal without a server or a model."""
     try:
         async with session.get(models_url, timeout=aiohttp.ClientTimeout(total=30)) as response:
             if model is not None:
@@ -103,7 +103,8 @@ async def run(
 ) -> tuple[list[RequestResult], float]:
     """Sends all requests. Each waits for its arrival time, then until fewer than `max_concurrency` are running.
 
-    Returns the results in the order of `requests`, and the seconds from the start to the end of the last answer.
+    `arrivals` are seconds after the start; None: all at 0. `max_concurrency` None: no limit. Returns the results in the
+    order of `requests`, and the seconds from the start to the end of the last answer.
     """
     slots = asyncio.Semaphore(max_concurrency or max(len(requests), 1))
     start = perf_counter()
@@ -122,7 +123,8 @@ async def run(
 
 
 async def send(session: aiohttp.ClientSession, target: Target, request: Request) -> RequestResult:
-    """Sends one request and reads its stream. TTFT starts here, before the connection is opened."""
+    """Sends one request, reads its stream and returns its result; a failure is in its `error`. TTFT starts here, before
+    the connection is opened."""
     # Encoded before the clock starts: a long prompt of token ids takes milliseconds.
     body = json.dumps(target.body(request)).encode()
     result = RequestResult(request.input_len, request.output_len, start=perf_counter())
@@ -141,7 +143,7 @@ async def send(session: aiohttp.ClientSession, target: Target, request: Request)
 
 
 async def _read(response: aiohttp.ClientResponse, result: RequestResult) -> None:
-    """Fills in times and usage. Raises _Failed for an incomplete answer."""
+    """Fills in the times and usage of `result`. Raises _Failed for an error or an incomplete answer."""
     finished = False
     async for now, data in _events(response):
         if data == b"[DONE]":
@@ -162,7 +164,7 @@ async def _read(response: aiohttp.ClientResponse, result: RequestResult) -> None
 
 
 def _count(value: Any) -> int | None:
-    """Returns a number of tokens; None for any other value."""
+    """Returns `value` if it is a number of tokens (an integer of at least 0), else None."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
@@ -189,7 +191,8 @@ def _is_chunk(chunk: Any) -> bool:
 
 
 async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[tuple[float, bytes]]:
-    """Yields (arrival time, data) of server-sent events. aiohttp's readline limits the length of a line."""
+    """Yields (arrival time in seconds, data) of each server-sent event. Not by aiohttp's readline, which limits the
+    length of a line."""
     decoder = EventDecoder()
     async for piece in response.content.iter_any():
         now = perf_counter()

@@ -33,7 +33,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def number(kind: Callable[[str], float], low: float, high: float = inf, *, above: bool = False) -> Callable[[str], Any]:
-    """Returns a reader of numbers from `low` to `high`. `above`: `low` itself is refused."""
+    """Returns a reader of flag values: a `kind` of number from `low` to `high`. `above`: `low` itself is refused."""
 
     def read(text: str) -> float:
         try:
@@ -59,7 +59,7 @@ TOKENS = number(int, 1, 2**31 - 1)
 
 
 def several(read: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
-    """Returns a reader of comma-separated values."""
+    """Returns a reader of comma-separated values, each of which `read` reads."""
     return lambda text: tuple(read(part.strip()) for part in text.split(","))
 
 
@@ -77,7 +77,7 @@ def checked_url(url: str) -> str:
 
 
 def checked_key(given: str | None) -> str | None:
-    """Returns the key of the flag or of the environment. Raises UsageError if a header cannot contain it."""
+    """Returns the flag's key, else OPENAI_API_KEY, else None. Raises UsageError if a header cannot contain the key."""
     key = (given or os.environ.get("OPENAI_API_KEY") or "").strip() or None
     if key is not None and not key.isprintable():
         raise UsageError("--api-key: must be one line of printable characters")
@@ -85,7 +85,7 @@ def checked_key(given: str | None) -> str | None:
 
 
 def make_folder(flag: str, path: Path) -> None:
-    """Creates the folder before the run, so that no result is lost for lack of it. Raises Fatal."""
+    """Creates the folder before the run, so that no result is lost for lack of it. Raises Fatal, which names `flag`."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -93,13 +93,13 @@ def make_folder(flag: str, path: Path) -> None:
 
 
 def make_folder_of(flag: str, path: Path | None) -> None:
-    """Creates the folder of the file `path`, if there is one."""
+    """Creates the folder of the file `path`; None: does nothing. Raises Fatal, which names `flag`."""
     if path is not None:
         make_folder(flag, path.parent)
 
 
 def write(path: Path, text: str) -> None:
-    """Writes a result file and logs its path. Raises Fatal."""
+    """Writes a result file and logs its path to stderr. Raises Fatal if the file cannot be written."""
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:

@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parse(argv: Sequence[str]) -> Options:
-    """Raises UsageError with one line that names the flag."""
+    """Returns the options of a command line. Raises UsageError with one line that names the flag."""
     parser = Parser("python -m loadtest.serving.compare", "Run the same workloads on several servers in turn.")
     parser.add_argument(
         "--server",
@@ -126,7 +126,8 @@ async def _compare(argv: Sequence[str]) -> int:
 
 
 async def _round(command: Command, number: int, options: Options, rows: list[Numbers]) -> None:
-    """Runs one server's part of a round: appends a row for each workload. Raises Fatal if the server does not start."""
+    """Runs one server's part of a round: appends a row for each workload to `rows`. Raises Fatal if the server does not
+    start or its warm-up fails."""
     with Server(command, options.output_dir / f"{command.label}.log") as server:
         async with open_session(None) as session:
             await server.healthy(session, options.start_timeout)

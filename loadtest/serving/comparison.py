@@ -21,7 +21,7 @@ MARK = "†"
 
 @dataclass(frozen=True)
 class Spread:
-    """Median, lowest and highest value of the counted runs."""
+    """Median, lowest and highest value of one number over the counted runs."""
 
     median: float
     low: float
@@ -30,7 +30,8 @@ class Spread:
 
 @dataclass(frozen=True)
 class Summary:
-    """One server under one workload. A number that no run has is None."""
+    """One server under one workload. Counted are the valid runs without other load; if there are none, all valid runs.
+    A spread is None if no counted run has the number."""
 
     workload: str
     server: str
@@ -50,7 +51,7 @@ def faults(row: Numbers) -> list[str]:
 
 
 def disturbed(row: Numbers) -> bool:
-    """Returns whether other processes used too much CPU time during the run."""
+    """Returns whether other processes used more than MAX_FOREIGN_CPU of the machine's CPU time during the run."""
     return bool(row["foreign_cpu"] > MAX_FOREIGN_CPU)
 
 
@@ -78,7 +79,7 @@ def _spread(rows: Sequence[Numbers], name: str) -> Spread | None:
 
 
 def markdown(rows: Sequence[Numbers], servers: Sequence[Command], machine: str, date: str) -> str:
-    """Returns the document. `machine` describes the machine in one line."""
+    """Returns the comparison as a Markdown document. `machine` describes the machine in one line."""
     found = summaries(rows)
     baseline = servers[1].label if len(servers) > 1 else None
     bases = {one.workload: one for one in found if one.server == baseline}

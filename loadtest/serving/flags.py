@@ -1,6 +1,6 @@
 """The flags that `tandem bench latency`, `throughput` and `sweep` have in common, each declared once.
 
-The command gives the default, and the name where vLLM's commands differ.
+The command that adds a flag gives its default, and its name where vLLM's commands differ.
 """
 
 from pathlib import Path

@@ -73,6 +73,6 @@ async def _batch(session: aiohttp.ClientSession, target: Target, options: Namesp
 
 
 def statistics(seconds: Sequence[float]) -> dict[str, Any]:
-    """Returns the fields of `vllm bench latency --output-json`, in seconds."""
+    """Returns the fields of `vllm bench latency --output-json` for the latencies of all batches, in seconds."""
     percentiles = dict(zip(map(str, _PERCENTILES), map(float, np.percentile(seconds, _PERCENTILES)), strict=True))
     return {"avg_latency": float(np.mean(seconds)), "latencies": list(seconds), "percentiles": percentiles}

@@ -72,7 +72,7 @@ class Options:
 
     @property
     def models_url(self) -> str:
-        """The URL of the model list of the same API."""
+        """The URL of the model list of the same API: /v1/models for /v1/completions."""
         return self.base_url + self.endpoint.removesuffix("/completions").removesuffix("/chat") + "/models"
 
 
@@ -191,7 +191,7 @@ def _add_report(group: "argparse._ArgumentGroup") -> None:
 
 
 def parse(argv: Sequence[str]) -> Options:
-    """Raises UsageError with one line that names the flag."""
+    """Returns the options of a command line. Raises UsageError with one line that names the flag."""
     values = vars(build_parser().parse_args(argv))
     values["base_url"] = _base_url(values.pop("base_url"), values.pop("host"), values.pop("port"))
     values["api_key"] = checked_key(values["api_key"])

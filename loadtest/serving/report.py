@@ -33,10 +33,11 @@ def summarize(
     percentiles: Sequence[float] = (99.0,),
     wait_share: float | None = None,
 ) -> Numbers:
-    """Returns the numbers of one run of `duration` seconds. Failed requests count only in `failed` and in the peak.
+    """Returns the numbers of one run of `duration` seconds. Failed requests count only in `failed`, `failures` and the
+    peak concurrency.
 
-    A latency that no request has is None (TPOT, if every answer has one token). The accelerator's wait share, from 0 to
-    1, is present only if the server reports it.
+    `metrics` are the names of the latencies to include. A latency that no request has is None (TPOT, if every answer
+    has one token). The accelerator's wait share, from 0 to 1, is present only if the server reports it.
     """
     done = [result for result in results if result.error is None]
     failures = Counter(result.error for result in results if result.error is not None)
@@ -91,7 +92,7 @@ def peak_concurrency(results: Sequence[RequestResult]) -> int:
 def table(
     numbers: Numbers, *, title: str = "Serving Benchmark Result", rate: float | None = None, limit: int | None = None
 ) -> str:
-    """Returns the table. `rate` and `limit`: the configured request rate and concurrency; None: not configured."""
+    """Returns the table. `rate` and `limit`: the configured request rate (per second) and concurrency, if any."""
     lines = [
         f" {title} ".center(_WIDTH, "="),
         _row("Successful requests:", numbers["completed"]),

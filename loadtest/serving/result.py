@@ -28,22 +28,22 @@ class RequestResult:
 
     @property
     def latency(self) -> float:
-        """End-to-end latency: from sending to the last chunk."""
+        """End-to-end latency in seconds: from sending to the last chunk."""
         return self.end - self.start
 
     @property
     def ttft(self) -> float | None:
-        """Time to first token: from sending to the first chunk with text. None for an answer without text."""
+        """Time to first token in seconds: from sending to the first chunk with text. None without text."""
         return self.chunk_times[0] - self.start if self.chunk_times else None
 
     @property
     def tpot(self) -> float | None:
-        """Time per output token: (latency - TTFT) / (output tokens - 1). None below two tokens."""
+        """Time per output token in seconds: (latency - TTFT) / (output tokens - 1). None below two tokens."""
         if self.ttft is None or self.output_tokens < 2:
             return None
         return (self.latency - self.ttft) / (self.output_tokens - 1)
 
     @property
     def itls(self) -> list[float]:
-        """Inter-token latencies: the gaps between chunks. A chunk may contain several tokens."""
+        """Inter-token latencies: the seconds between consecutive chunks. A chunk may contain several tokens."""
         return [after - before for before, after in pairwise(self.chunk_times)]

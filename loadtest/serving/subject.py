@@ -25,7 +25,7 @@ from loadtest.serving.workloads import Request, random_requests
 
 @dataclass(frozen=True)
 class Subject:
-    """A running server at `base_url`; None: the server that `command` starts."""
+    """A running server at `base_url`; None: the server that `command` starts. `model` None: the first it lists."""
 
     base_url: str | None
     command: Command
@@ -72,7 +72,7 @@ def parse(parser: Parser, argv: Sequence[str]) -> tuple[argparse.Namespace, Subj
 
 @asynccontextmanager
 async def connect(subject: Subject) -> AsyncIterator[tuple[aiohttp.ClientSession, Target]]:
-    """Yields a session and the target. Starts the server if needed, and ends it at exit. Raises Fatal."""
+    """Yields a session and the requests' target. Starts the server if needed, and ends it at exit. Raises Fatal."""
     async with AsyncExitStack() as stack:
         session = await stack.enter_async_context(open_session(subject.api_key))
         url = subject.base_url

@@ -15,14 +15,14 @@ _TIMEOUT = aiohttp.ClientTimeout(total=30)
 
 @dataclass(frozen=True)
 class Counted:
-    """Seconds since the start of the workers, summed over all of them."""
+    """Seconds in which a request could run, and in which kernels ran, since the start and summed over all workers."""
 
     runnable: float
     kernels: float
 
 
 async def read_counters(session: aiohttp.ClientSession, metrics_url: str) -> Counted | None:
-    """Returns the counters; None if the server does not export both."""
+    """Returns the counters; None if the server does not answer or does not export both."""
     try:
         async with session.get(metrics_url, timeout=_TIMEOUT) as response:
             return parse_counters(await response.text()) if response.status == 200 else None
@@ -31,7 +31,8 @@ async def read_counters(session: aiohttp.ClientSession, metrics_url: str) -> Cou
 
 
 def parse_counters(text: str) -> Counted | None:
-    """Sums both counters over their labels, from Prometheus' text format. Raises ValueError for other text."""
+    """Returns both counters, summed over their labels, from Prometheus' text format; None unless both are there. Raises
+    ValueError for other text."""
     sums: dict[str, float] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -41,7 +42,8 @@ def parse_counters(text: str) -> Counted | None:
 
 
 def wait_share(before: Counted | None, after: Counted | None) -> float | None:
-    """Returns the share from 0 to 1; None without counters, if no kernel ran, or if a worker restarted in between."""
+    """Returns the wait share between two readings, from 0 to 1; None without counters, if no kernel ran, or if a worker
+    restarted in between."""
     if before is None or after is None:
         return None
     runnable, kernels = after.runnable - before.runnable, after.kernels - before.kernels

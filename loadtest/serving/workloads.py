@@ -41,7 +41,7 @@ class Prompts(Protocol[P]):
 
 
 class IdPrompts:
-    """Token ids, uniform in [first, last)."""
+    """Prompts of random token ids, uniform in [first, last)."""
 
     def __init__(self, first: int, last: int) -> None:
         self._first, self._last = first, last
@@ -55,7 +55,7 @@ class IdPrompts:
 
 
 class TextPrompts:
-    """Words separated by spaces. Their encoding has the requested length, or the nearest possible one.
+    """Prompts of words separated by spaces. Their encoding has the requested length, or the nearest possible one.
 
     The length includes special tokens that the tokenizer adds, as in a completion request.
     """
@@ -95,7 +95,8 @@ class TextPrompts:
 
 
 def _one_token_words(tokenizer: Tokenizer) -> list[str]:
-    """Returns words that are one token after a space, so that the length of a text is the number of its words."""
+    """Returns words that are one token after a space, so that the length of a text is the number of its words. A
+    vocabulary without such words gives other words or letters."""
     # Byte-level and sentencepiece vocabularies write a space as one of these signs.
     bare = {token.lstrip("Ġ▁ ") for token in tokenizer.get_vocab(with_added_tokens=False)}
     words = sorted(word for word in bare if _WORD.fullmatch(word))
@@ -116,7 +117,8 @@ def random_requests(
     range_ratio: float = 0.0,
     seed: int = 0,
 ) -> list[Request]:
-    """Returns requests with lengths uniform within `range_ratio` of the given ones, plus a shared prefix."""
+    """Returns `count` requests with lengths uniform in [length * (1 - range_ratio), length * (1 + range_ratio)]. Each
+    prompt begins with the same `prefix_len` tokens, added to its length."""
     rng = random.Random(seed)
 
     def around(length: int) -> int:
@@ -128,14 +130,15 @@ def random_requests(
 def ragged_requests(
     prompts: Prompts[P], *, input_len: int, prefix_len: int = 0, seed: int = 0, count: int = RAGGED_COUNT
 ) -> list[Request]:
-    """Returns requests with outputs of 10 to 150 tokens; the first 50 lengths are the same for every seed."""
+    """Returns `count` requests with outputs of 10 to 150 tokens; the first 50 lengths are the same for every seed."""
     lengths = random.Random(_RAGGED_SEED)
     shapes = ((input_len, lengths.randint(*RAGGED_OUTPUT_LENS)) for _ in range(count))
     return _draw(prompts, random.Random(seed), shapes, prefix_len)
 
 
 def _draw(prompts: Prompts[P], rng: random.Random, shapes: Iterable[tuple[int, int]], prefix_len: int) -> list[Request]:
-    """Draws the requests in order, so that a larger count leaves the first ones unchanged."""
+    """Returns a request for each (input, output) length in `shapes`. They are drawn in order, so that a larger count
+    leaves the first ones unchanged."""
     prefix = prompts.draw(rng, prefix_len) if prefix_len else None
     requests = []
     for input_len, output_len in shapes:
@@ -145,7 +148,8 @@ def _draw(prompts: Prompts[P], rng: random.Random, shapes: Iterable[tuple[int, i
 
 
 def arrival_times(count: int, rate: float, seed: int = 0) -> list[float]:
-    """Returns seconds after the start, [count]: a Poisson process of `rate` per second; the first request is at 0."""
+    """Returns seconds after the start, [count]: a Poisson process of `rate` per second; the first request is at 0. With
+    an infinite rate all are at 0."""
     if rate == inf:
         return [0.0] * count
     rng = random.Random(

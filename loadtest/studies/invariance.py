@@ -25,7 +25,7 @@ Run = Callable[[], object]
 
 
 def median_ms(runs: dict[str, Run]) -> dict[str, float]:
-    """Returns the median ms of each; they run in turn."""
+    """Returns the median ms of each run by name; the runs alternate."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(ROUNDS + 1):
         for name, run in runs.items():
@@ -52,7 +52,8 @@ def products(ops: CpuOps, rows: int) -> dict[str, Run]:
 
 
 def attention(ops: CpuOps, requests: int, queries: int, length: int) -> dict[str, Run]:
-    """Against torch's fused attention over contiguous keys and values, not paged."""
+    """Returns a run of tandem's paged attention, and one of torch's fused attention over contiguous keys and values,
+    for `requests` with `queries` new tokens each and `length` keys."""
     blocks = -(-length // BLOCK_SIZE)
     cache = ops.allocate_kv_cache(
         requests * blocks, BLOCK_SIZE, KV_HEADS, HEAD_DIM, torch.bfloat16, torch.device("cpu")

@@ -46,7 +46,7 @@ async def send_all(server: Server) -> None:
 
 
 def one_round(server: Server) -> dict[str, float]:
-    """Returns the µs of CPU time per request, by role."""
+    """Sends REQUESTS requests. Returns the µs of CPU time per request, by role."""
     before = [cpu_seconds(pid) for pid in server.pids]
     asyncio.run(send_all(server))
     wait_for(lambda: server.stats().num_running == 0, "idle")

@@ -26,7 +26,7 @@ BLOCK_SIZE, ROUNDS = 16, 9
 
 
 class PlainHead(CpuOps):
-    """int8 weights but for the output head, and the embedding that is tied to it."""
+    """Kernels with int8 weights, but for the output head, and for the embedding that is tied to the head."""
 
     def __init__(self, library: Library, num_threads: int, vocab_size: int) -> None:
         super().__init__(library, num_threads, int8=True)
@@ -49,7 +49,7 @@ class Texts:
     def read(self, ids: Tensor, keep: bool = True) -> Tensor:
         """Computes new tokens of every text. Returns hidden states [texts * tokens, size].
 
-        `ids` [texts, tokens] int64. `keep`: the tokens stay part of the texts.
+        `ids` [texts, tokens] int64. `keep`: the tokens stay part of the texts; else the next call overwrites them.
         """
         count, tokens = ids.shape
         positions = torch.arange(self._length, self._length + tokens)
@@ -81,7 +81,7 @@ def sampled_texts(decoder: Decoder) -> Tensor:
 
 
 def logits_of(decoder: Decoder, ids: Tensor) -> Tensor:
-    """Returns logits [texts * tokens, vocabulary]."""
+    """Returns the logits [texts * tokens, vocabulary] of `ids` [texts, tokens]."""
     return decoder.logits(Texts(decoder, *ids.shape).read(ids))
 
 
@@ -99,7 +99,8 @@ def error(name: str, plain: Tensor, other: Tensor) -> str:
 
 
 def median_ms(decoders: list[Decoder], rows: int, tokens: int, context: int) -> list[float]:
-    """Returns the median ms of a step with `tokens` new tokens in each of `rows` texts, for each decoder in turn."""
+    """Returns the median ms of a step with `tokens` new tokens in each of `rows` texts after `context` tokens, for each
+    decoder; the decoders take turns."""
     source = torch.Generator().manual_seed(2)
     prefix, ids = (
         torch.randint(0, decoders[0].config.vocab_size, (rows, n), generator=source) for n in (context, tokens)

@@ -34,7 +34,7 @@ def t_quantile(df: int) -> float:
 
 
 def summary(ratios: list[float]) -> str:
-    """Returns the geometric mean and its 95% confidence interval; with fewer than 6 pairs only the mean."""
+    """Returns the geometric mean and its 95% confidence interval as text; with fewer than 6 ratios only the mean."""
     logs = [math.log(ratio) for ratio in ratios]
     mean = statistics.mean(logs)
     if len(logs) < 6:

@@ -30,7 +30,7 @@ REQUEST_SECONDS = 10.0
 
 
 def request_time(server: Server, seconds: float = REQUEST_SECONDS) -> str:
-    """Returns the duration of a request, or its error, as text."""
+    """Sends one short request. Returns its seconds, or its error, as text. `seconds` is the timeout."""
     body = {"model": "demo", "prompt": "Hello", "max_tokens": 4, "temperature": 0}
     began = time.monotonic()
     try:
@@ -71,7 +71,7 @@ def num_lines(server: Server) -> int:
 
 
 def slow_clients(server: Server) -> str:
-    """Opens clients of the engine's metrics port that never finish a request."""
+    """Opens clients of the engine's metrics port that never finish a request. Returns how /health answers meanwhile."""
     address = server.log.partition("[engine] metrics on http://")[2].partition("/metrics")[0]
     with contextlib.ExitStack() as held:
         for _ in range(NUM_CLIENTS):
@@ -101,7 +101,7 @@ def deadly_frames(server: Server) -> str:
 
 
 def peak_mib(server: Server) -> int:
-    """Returns the peak memory of the engine."""
+    """Returns the peak memory of the engine's process in MiB. Raises AssertionError if the engine has ended."""
     for pid in server.pids:
         if b"\0engine\0" in Path(f"/proc/{pid}/cmdline").read_bytes():
             lines = Path(f"/proc/{pid}/status").read_text().splitlines()

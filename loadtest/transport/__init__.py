@@ -1,1 +1,1 @@
-"""`tandem bench transport`: what a token costs between worker and client."""
+"""`tandem bench transport`: the latency and CPU time that a token costs between worker and client."""

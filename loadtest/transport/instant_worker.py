@@ -34,7 +34,7 @@ def prompt_of(stream: int) -> list[int]:
 
 
 def facts(num_streams: int, num_tokens: int) -> ModelFacts:
-    """Returns the facts of a model with a KV cache for all streams together."""
+    """Returns the facts of a model, as a worker registers it, whose KV cache has room for all streams together."""
     max_model_len = PROMPT_LEN + num_tokens + 1
     return ModelFacts(
         served_model_names=("instant",),
@@ -61,7 +61,7 @@ class SendTimes:
         self._streams = np.zeros(num_streams, dtype=np.int32)  # by slot
 
     def record(self, plan: StepPlan, moment: int) -> None:
-        """Records `moment` for each token that `plan` samples."""
+        """Records `moment`, in ns, for each token that `plan` samples."""
         for new in plan.new_requests:
             high, low = unpack_i32(new.prompt_token_ids) - DIGIT_0
             self._streams[new.slot] = high * BASE + low
@@ -77,7 +77,7 @@ def received_count(file: str) -> npt.NDArray[np.int64]:
 
 
 def run(link: EngineLink, args: argparse.Namespace, times: SendTimes) -> None:
-    """Answers plans until the engine is gone. Raises EngineGone."""
+    """Registers, then answers plans and records in `times` when. Raises EngineGone when the engine is gone."""
     received = received_count(args.received_file)
     worker = SimulatedWorker(args.num_streams, np.array(args.token_ids, dtype=np.int32))
     due = 0.0

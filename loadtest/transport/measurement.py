@@ -80,13 +80,14 @@ def _stream(children: ChildProcesses, load: Load, port: int, files: Files) -> tu
 
 
 def _first_sample(pids: dict[str, int], port: int) -> Sample:
-    """Scrapes the metrics first: a scrape costs every process CPU time, which must lie outside the interval."""
+    """Returns the state now. Scrapes the metrics first: a scrape costs every process CPU time, which must lie outside
+    the measured interval."""
     counters = _scrape(port)
     return Sample(time.monotonic_ns(), _cpu(pids), counters)
 
 
 def _last_sample(pids: dict[str, int], port: int) -> Sample:
-    """Scrapes the metrics last."""
+    """Returns the state now. Scrapes the metrics last, for the same reason."""
     moment, cpu = time.monotonic_ns(), _cpu(pids)
     return Sample(moment, cpu, _scrape(port))
 
@@ -109,7 +110,7 @@ def _scrape(port: int) -> dict[str, float]:
 def evaluate(samples: tuple[Sample, Sample], sent: Times, received: Times, chunks: Times) -> Measurement:
     """Returns the numbers between the two samples. Raises Fatal when no token arrived in between.
 
-    `sent` and `received` [streams, tokens]; `chunks` [streams].
+    `sent` and `received` [streams, tokens]: when each token was sent and arrived. `chunks` [streams]: their number.
     """
     first, last = samples
     counted = (first.moment <= received) & (received < last.moment)

@@ -27,7 +27,7 @@ HEAD = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\
 
 
 class Progress:
-    """Counts tokens and prints RUNNING and ENDING, for all streams together."""
+    """`received` is the number of tokens received, of all streams together. Prints RUNNING and ENDING."""
 
     def __init__(self, num_streams: int, received: npt.NDArray[np.int64]) -> None:
         self.received = received  # [1], tokens
@@ -48,7 +48,7 @@ class Progress:
 
 
 class Stream(asyncio.Protocol):
-    """One connection with one request. `pieces` arrived at `times`, in ns."""
+    """One connection with one request. `pieces` are the bytes as they arrived, at `times` in ns."""
 
     def __init__(self, number: int, num_tokens: int, progress: Progress) -> None:
         self.pieces: list[bytes] = []
@@ -108,7 +108,8 @@ def arrivals(pieces: list[bytes], times: list[int]) -> tuple[npt.NDArray[np.int6
 
 
 async def run(port: int, file: str, received_file: str, num_streams: int, num_tokens: int) -> None:
-    """Runs all streams and writes `file`. Raises ValueError when a stream did not get all of its tokens."""
+    """Runs all streams and writes their arrival times and chunk counts to `file`. Raises ValueError when a stream did
+    not get all of its tokens."""
     loop = asyncio.get_running_loop()
     progress = Progress(num_streams, received_count(received_file))
     streams = [Stream(number, num_tokens, progress) for number in range(num_streams)]

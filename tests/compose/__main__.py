@@ -33,7 +33,8 @@ def free_port() -> int:
 
 
 def compose_command() -> list[str]:
-    """Returns `docker compose`, or docker-compose if the plugin is not installed. Exits if neither is."""
+    """Returns the command `docker compose`, or docker-compose if the plugin is not installed, with project and files.
+    Exits if neither is installed."""
     plugin = subprocess.run(["docker", "compose", "version"], capture_output=True, check=False)
     command = ["docker", "compose"] if plugin.returncode == 0 else ["docker-compose"]
     if shutil.which(command[0]) is None:
@@ -97,7 +98,8 @@ def look_at_images(stack: Stack) -> None:
 
 
 def look_from_outside(stack: Stack) -> None:
-    """Runs without_secret.py in a fifth container on the same network."""
+    """Runs without_secret.py in a fifth container on the same network, and checks that only the shim and /health
+    answer. Then checks the containers' privileges and the mode of the secret."""
     code = (ROOT / "tests" / "compose" / "without_secret.py").read_text()
     network = f"{PROJECT}_default"
     found = stack.docker("run", "--rm", "--network", network, "--entrypoint", "python", LIGHT, "-c", code)
@@ -121,7 +123,7 @@ def look_from_outside(stack: Stack) -> None:
 
 
 def look(stack: Stack) -> None:
-    """Checks everything that must hold while the containers run."""
+    """Checks everything that must hold while the containers run. Exits with status 1 at the first failure."""
     began = time.monotonic()
     healthy = lambda: all(stack.inspect(role)["State"]["Health"]["Status"] == "healthy" for role in ROLES)  # noqa: E731
     wait_for(healthy, "all containers are healthy", 300)

@@ -48,7 +48,7 @@ def hf_tokenizer() -> Any:
 
 
 def fresh(body: Json) -> Json:
-    """Returns the request with a cache salt of its own: no prefix hits, so usage is the same each time."""
+    """Returns the request with a cache salt of its own: no prefix hits, so its usage is the same each time."""
     return {**body, "cache_salt": next(salts)}
 
 
@@ -76,7 +76,8 @@ def choices_of(answer: Json) -> list[Json]:
 
 
 def events_of(lines: Iterator[str]) -> list[Json]:
-    """Returns the JSON of a stream's events. Each event is one data line and one empty line; the last one is [DONE]."""
+    """Returns the JSON of a stream's events. Asserts that each event is one data line and one empty line, and that the
+    last one is [DONE]."""
     text = list(lines)
     assert text[1::2] == [""] * (len(text) // 2)
     assert all(line.startswith("data: ") for line in text[::2])
@@ -93,7 +94,7 @@ def stream(server: Server, path: str, **more: Any) -> list[Json]:
 
 
 def fold(chunks: list[Json]) -> list[Json]:
-    """Returns the choices that the chunks add up to."""
+    """Returns the choices that the chunks of a stream add up to, in the form of choices_of."""
     found: dict[int, Json] = {}
     for raw in (raw for chunk in chunks for raw in chunk["choices"]):
         one = found.setdefault(raw["index"], {"text": "", "token_ids": [], "logprobs": None, "finish_reason": None})
@@ -118,7 +119,8 @@ def error_of(response: httpx.Response, status: int) -> Json:
 
 
 def assert_idle(server: Server, steps_before: int) -> None:
-    """Waits until no request runs and no block is held, long before the requests would have finished."""
+    """Waits until no request runs and all blocks are free. Asserts that since `steps_before` the engine ran too few
+    steps for a request of LONG tokens to finish."""
 
     def idle() -> bool:
         stats = server.stats()

@@ -31,7 +31,7 @@ class Span:
 
 
 class Collector(trace_service_pb2_grpc.TraceServiceServicer):
-    """Serves on a free port of this machine while it is entered as a context manager."""
+    """An OTLP service that keeps the received `spans`. A context manager; serves on a free port of this machine."""
 
     def __init__(self, address: str = authority(loopback(), 0)) -> None:
         self._address = address

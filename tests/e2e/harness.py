@@ -40,7 +40,7 @@ def wait_for(condition: Callable[[], Any], what: str, seconds: float = 20.0) -> 
 def run_tandem(
     *args: str, seconds: float = 60.0, env: dict[str, str] | None = None
 ) -> "subprocess.CompletedProcess[str]":
-    """Runs a command that is expected to end by itself."""
+    """Runs `tandem ARGS` until it ends. Returns its status and output. Raises TimeoutExpired after `seconds`."""
     merged = {**os.environ, **(env or {})}
     return subprocess.run([*TANDEM, *args], capture_output=True, text=True, timeout=seconds, env=merged, check=False)
 
@@ -54,7 +54,7 @@ def argv_of(pid: int) -> list[str]:
 
 
 def role_of(pid: int) -> str:
-    """Returns the role of `python -m services.cli ROLE ...`; empty between fork and exec."""
+    """Returns ROLE of a process `python -m services.cli ROLE ...`; empty between fork and exec."""
     return "".join(argv_of(pid)[3:4])
 
 
@@ -72,7 +72,8 @@ def alive(pid: int) -> bool:
 
 
 class Server:
-    """`tandem serve` on a free port, as a context manager; `args` are its command line without --port.
+    """`tandem serve` on a free port, as a context manager, which waits until the server is ready. `args` are its
+    command line without --port.
 
     `cwd`: a checkout of tandem; the server runs the code in it.
     """
@@ -143,7 +144,7 @@ class Server:
         return openai.OpenAI(base_url=self.url + "/v1", api_key=kwargs.pop("api_key", "none"), max_retries=0, **kwargs)
 
     def complete(self, prompt: Any, **kwargs: Any) -> dict[str, Any]:
-        """Returns the only choice of a completion, with token_ids."""
+        """Sends a completion request with one choice. Returns this choice, with its token_ids."""
         body = {"prompt": prompt, "return_token_ids": True, **kwargs}
         response = self.post("/v1/completions", body)
         assert response.status_code == 200, response.text

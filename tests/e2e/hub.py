@@ -39,15 +39,15 @@ def _missing(status: int, code: str) -> Reply:
 
 
 def commit_of(folder: Path) -> str:
-    """Returns 40 hex digits as the commit of a revision."""
+    """Returns the commit hash of a revision's directory: 40 hex digits, the same for the same path."""
     return hashlib.sha1(str(folder).encode()).hexdigest()
 
 
 class Hub:
     """Serves `repositories[id][revision]`, directories, as a context manager.
 
-    `requests` are "METHOD path" in the order of arrival. Files with the ending `stalled` come without their last byte
-    until the hub ends.
+    `requests` are "METHOD path" in the order of arrival. Files whose name ends with `stalled` are sent without their
+    last byte until the hub ends.
     """
 
     def __init__(self, repositories: dict[str, dict[str, Path]], stalled: str | None = None) -> None:
@@ -79,11 +79,11 @@ class Hub:
         self._server.server_close()
 
     def environment(self, home: Path) -> dict[str, str]:
-        """Returns the environment of a process that uses this hub and no token; `home` is its cache."""
+        """Returns the environment of a process that uses this hub, no token, and the cache directory `home`."""
         return {"HF_ENDPOINT": self.url, "HF_HOME": str(home), "HF_TOKEN": "", "HF_HUB_OFFLINE": "0"}
 
     def downloads(self, suffix: str) -> list[str]:
-        """Returns the names of the requested files with that ending."""
+        """Returns the names of the requested files that end with `suffix`."""
         return [line.rsplit("/", 1)[1] for line in self.requests if line.startswith("GET") and line.endswith(suffix)]
 
     def reply(self, path: str) -> Reply:

@@ -1,6 +1,7 @@
-"""The compiled kernels that are not the fastest here, through the server: chosen by name, right, and batch-invariant.
+"""The compiled kernels that are not the fastest on this machine, through the server: they are chosen by name, give
+right answers, and are batch-invariant.
 
-One small model in float32 for all of it; parity and determinism of more shapes and dtypes with them: `make test-long`.
+One small model in float32 for all tests; `make test-long` also runs parity and determinism of more shapes and dtypes.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""The third promise: 32 requests, each alone, and again in a loaded server; tokens and logprobs are equal to the bit.
+"""Batch invariance: 32 requests, each alone, and again in a loaded server; tokens and logprobs are equal to the bit.
 
 Loaded means: arrivals at random moments, steps of few tokens, prompts found in the prefix cache, requests preempted;
-the engine's counters say that all of it happened. Nothing here tolerates a last bit.
+the engine's counters say that all of it happened.
 """
 
 import asyncio

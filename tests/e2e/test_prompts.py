@@ -1,4 +1,4 @@
-"""How prompts reach the model: texts, token ids, messages, tools; and the names of the model."""
+"""How prompts reach the model, as text, token ids, messages or tools; and the names under which a model is served."""
 
 import pytest
 

@@ -23,13 +23,13 @@ LIMITS = BatchLimits(PROTOCOL, 8, 64)
 
 
 def make_loop(folder: Path) -> BusyLoop:
-    """Not started; the test closes its link."""
+    """Returns a busy loop that is not started. Its worker link listens in `folder`; the test closes it."""
     link = WorkerLink(f"ipc://{folder}/worker.sock", LIMITS)
     return BusyLoop(link, BusyLoopConfig(SchedulerConfig(8, 64), True, 2, 1.0))
 
 
 def commands(loop: BusyLoop) -> list[Any]:
-    """Takes all queued commands: requests to add, handles to abort."""
+    """Removes all commands from the loop's queue and returns them: requests to add, handles to abort."""
     taken = list(loop._commands)
     loop._commands.clear()
     return taken
@@ -44,7 +44,7 @@ def make_state(
     *,
     by_priority: bool = False,
 ) -> EngineState:
-    """The state once a worker has registered."""
+    """Returns the engine's state as it is once a worker has registered. `queue` None: at most 100 requests."""
     facts = make_facts()
     return EngineState(
         loop=loop,

@@ -1,4 +1,4 @@
-"""The busy loop with real sockets and a worker that the test plays: a worker that hangs is dropped for good."""
+"""The busy loop with real sockets and a worker that the test plays: one that hangs is dropped for good."""
 
 import re
 import time

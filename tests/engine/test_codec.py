@@ -1,4 +1,4 @@
-"""Messages of the gRPC edge and types of the core carry the same values; what a request leaves out is filled in."""
+"""gRPC messages and types of the core carry the same values; missing fields of a request get defaults."""
 
 import dataclasses
 from typing import Any

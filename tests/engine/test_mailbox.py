@@ -1,4 +1,4 @@
-"""What a step's mailbox sends, and in which order. How mailboxes merge and write: tests/rpc."""
+"""What an engine's mailbox sends for a step, and in which order. How mailboxes merge and write: tests/rpc."""
 
 import asyncio
 

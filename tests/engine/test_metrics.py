@@ -1,4 +1,4 @@
-"""vLLM's names, labels and units, as a scrape sees them."""
+"""The engine's metrics have vLLM's names, labels and units, as a scrape sees them."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""A recording can be replayed, and a scheduler that plans differently is detected."""
+"""A written recording of the scheduler can be replayed, and a scheduler that plans differently is detected."""
 
 import re
 from pathlib import Path

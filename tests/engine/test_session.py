@@ -1,4 +1,4 @@
-"""A tokenizer's stream at the engine: what its entries make of the busy loop's commands, and what is refused."""
+"""A tokenizer's stream at the engine: which commands of the busy loop its entries become, and which are refused."""
 
 import asyncio
 import logging

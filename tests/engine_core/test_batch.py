@@ -1,4 +1,4 @@
-"""The columns of the running requests: one row per slot, updated for all of them at once."""
+"""The columns of the running requests (Batch): one row per slot, updated for all of them at once."""
 
 import numpy as np
 import pytest

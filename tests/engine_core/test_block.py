@@ -1,4 +1,4 @@
-"""The free list keeps the order of use; unpublished blocks refer to the lists of their request."""
+"""The free list has the order of a list; unpublished blocks see what is appended to the lists of their request."""
 
 import pytest
 from hypothesis import given

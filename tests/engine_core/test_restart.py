@@ -1,4 +1,4 @@
-"""The worker dies and another one comes: requests go on, and one that keeps killing workers ends with an error."""
+"""The worker dies and another one connects: requests continue; one that keeps killing workers ends with an error."""
 
 from engine_core.events import Finished
 from engine_core.kv_cache_manager import KVCacheManager

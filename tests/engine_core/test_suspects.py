@@ -1,4 +1,5 @@
-"""Each rule about suspects by itself; tests/engine_core/test_restart.py shows them at work in the scheduler."""
+"""Each rule about suspects (requests that ran when workers died) by itself; test_restart.py tests them in the
+scheduler."""
 
 import numpy as np
 import pytest

@@ -15,9 +15,10 @@ SPARE_BLOCKS = 3
 
 @dataclass(frozen=True)
 class AttentionCase:
-    """Prefill chunks and decode tokens in one batch, with shuffled block tables.
+    """Inputs of paged attention: prefill chunks and decode tokens in one batch, with shuffled block tables.
 
-    Cache slots of no request hold NaN, and unused entries of a block table point to such a block.
+    `query` [tokens, heads, head_dim], `keys` and `values` [blocks, block_size, kv_heads, head_dim], `tables` [requests,
+    blocks]. Cache slots of no request hold NaN, and unused entries of a block table point to such a block.
     """
 
     query: Tensor
@@ -73,7 +74,8 @@ def attention_case(
     seed: int = 0,
     window: int = 0,
 ) -> AttentionCase:
-    """`lens`: (new tokens, computed tokens) of each request; (1, -1) is padding: one token, length 0."""
+    """Returns random inputs. `lens`: (new tokens, computed tokens) of each request; (1, -1) is padding: one token,
+    length 0."""
     query_lens = [queries for queries, _ in lens]
     seq_lens = [queries + context for queries, context in lens]
     blocks = [-(-length // block_size) for length in seq_lens]
@@ -96,7 +98,7 @@ def attention_case(
 
 
 def part_of(case: AttentionCase, start: int, end: int) -> AttentionCase:
-    """The first request's tokens [start, end) alone, as a chunk after the earlier tokens."""
+    """Returns the first request's tokens [start, end) alone, as a chunk after the earlier tokens."""
     query, tables = case.query[start:end], case.tables[:1]
     return replace(case, query=query, tables=tables, query_lens=[end - start], seq_lens=[end])
 
@@ -108,13 +110,13 @@ def last_tokens(case: AttentionCase) -> tuple[AttentionCase, Tensor]:
 
 
 def tiled(case: AttentionCase, tile: int | None, segment: int | None) -> Tiling:
-    """The production tiling, with `tile` keys per tile and `segment` keys per segment if given."""
+    """Returns the production tiling, with `tile` keys per tile and `segment` keys per segment if given."""
     tiling = case.tiling()
     return replace(tiling, keys=tile or tiling.keys, segment=segment or tiling.segment)
 
 
 def same_bits(first: Tensor, second: Tensor) -> bool:
-    """Bitwise equality: +0 and -0 differ."""
+    """Returns whether both tensors have the same bits: +0 and -0 differ."""
     return torch.equal(first.contiguous().view(torch.uint8), second.contiguous().view(torch.uint8))
 
 
@@ -155,7 +157,8 @@ def check_cuts_of_attention(
     tile: int | None = None,
     segment: int | None = None,
 ) -> float:
-    """A token's result has the same bits however its prompt is cut, alone or in a batch; also with KV splits."""
+    """Asserts that a token's result has the same bits however its prompt is divided into chunks, alone or in a batch;
+    also with KV splits. Returns 0.0."""
     lens = [(length, 0), (1, -1), (5, 40)]
     case = attention_case(device, dtype, lens, kv_heads, group, head_dim, block_size, window=window)
     tiling = tiled(case, tile, segment)
@@ -182,7 +185,8 @@ def check_splits_of_attention(
     tile: int | None = None,
     segment: int | None = None,
 ) -> float:
-    """Each request's last token, decoded by any number of programs, has the bits that it has within its chunk."""
+    """Asserts that each request's last token, decoded by any number of programs, has the bits that it has within its
+    chunk. Returns 0.0."""
     case = attention_case(device, dtype, lens, kv_heads, group, head_dim, block_size, seed, window)
     tiling = tiled(case, tile, segment)
     decode, rows = last_tokens(case)

@@ -17,12 +17,12 @@ EPS = 1e-6
 
 
 def randn(device: torch.device, dtype: torch.dtype, *shape: int, seed: int = 0) -> Tensor:
-    """Seeded normal random numbers, generated on the device, because the host takes seconds for a large weight."""
+    """Returns normal random numbers, generated on the device, because the host takes seconds for a large weight."""
     return torch.randn(*shape, generator=torch.Generator(device).manual_seed(seed), device=device).to(dtype)
 
 
 def share_of(actual: Tensor, expected: Tensor, allowed: Tensor) -> float:
-    """Returns the largest error divided by its tolerance."""
+    """Returns the largest error divided by its tolerance `allowed`. Raises AssertionError above 1."""
     assert actual.shape == expected.shape and actual.dtype == expected.dtype and actual.device == expected.device
     worst = ((actual.double() - expected.double()).abs() / allowed.double()).max().item()
     assert worst <= 1, f"{worst:.3g} times the error that is allowed"  # also for NaN
@@ -42,7 +42,7 @@ def tolerance(expected: Tensor, floor: float = 0.0) -> Tensor:
 
 
 def check_rms_norm(device: torch.device, dtype: torch.dtype, tokens: int, size: int, seed: int = 0) -> float:
-    """Both norms, with and without a residual."""
+    """Compares rms_norm and add_rms_norm with their twins."""
     x, residual = (randn(device, dtype, tokens, size, seed=seed + n) for n in (0, 1))
     weight = randn(device, dtype, size, seed=seed + 2)
     pairs = [
@@ -58,7 +58,8 @@ def check_rms_norm(device: torch.device, dtype: torch.dtype, tokens: int, size: 
 
 @dataclass(frozen=True)
 class RopeCase:
-    """A projection with strided rows, and a shuffled slot mapping; every fourth token has slot -1."""
+    """Inputs of rope_and_write: a projection `qkv` with strided rows, and shuffled cache `slots`; every fourth token
+    has slot -1."""
 
     qkv: Tensor
     norms: tuple[Tensor, Tensor] | None
@@ -68,7 +69,7 @@ class RopeCase:
     slots: Tensor
 
     def triton(self, caches: tuple[Tensor, Tensor], tokens: slice = slice(None)) -> Tensor:
-        """Runs the kernel on the given tokens; writes into `caches`."""
+        """Runs the kernel on the given tokens and returns the queries; writes keys and values into `caches`."""
         return rope.rope_and_write(
             self.qkv[tokens], self.norms, EPS, self.cos_sin, self.positions[tokens], caches, self.slots[tokens]
         )
@@ -143,7 +144,7 @@ def check_silu_mul(device: torch.device, dtype: torch.dtype, rows: int, size: in
 def check_rows_of_pointwise(
     device: torch.device, dtype: torch.dtype, rows: list[int], size: int, head_dim: int
 ) -> float:
-    """A token has the same bits alone and in a batch."""
+    """Asserts that norms, silu_mul and rope give a token the same bits alone and in batches. Returns 0.0."""
     most = max(rows)
     x, residual, gate_up = (randn(device, dtype, most, width, seed=width) for width in (size, size + 1, 2 * size))
     residual, weight = residual[:, :size].contiguous(), randn(device, dtype, size, seed=1)

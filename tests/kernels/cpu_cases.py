@@ -28,7 +28,7 @@ every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 
 
 def in_cpu_layout(ops: CpuOps, keys: Tensor, values: Tensor) -> KvPair:
-    """From [blocks, block_size, heads, head_dim] to the layout of kernels/cpu/native/cache.h."""
+    """Returns keys and values [blocks, block_size, heads, head_dim] in the layout of kernels/cpu/native/cache.h."""
     blocks, block_size, heads, head_dim = keys.shape
     laid = ops.allocate_kv_cache(blocks, block_size, heads, head_dim, keys.dtype, CPU)
     step = STEP[keys.dtype]
@@ -45,6 +45,6 @@ def attend(ops: CpuOps, case: AttentionCase) -> Tensor:
 
 
 def allowed_for_products(x: Tensor, weight: Tensor, expected: Tensor) -> Tensor:
-    """Tolerance: k float32 roundings in any order, and the rounding of the result."""
+    """Returns the tolerance of x @ weight.T: k float32 roundings in any order, and the rounding of the result."""
     summed = x.abs().float() @ weight.abs().float().T
     return 4e-7 * summed + tolerance(expected)

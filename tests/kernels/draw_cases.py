@@ -31,7 +31,7 @@ HOT = [(60.0, 1.0, 0.0, 20), (60.0, 0.7031, 0.0, 40), (60.0, 0.5031, 0.0, 0), (6
 
 
 def draws_of(kinds: Iterable[tuple[float, float, float, int]], seed: int = 0) -> Draws:
-    """One DRAW record per kind, with 64-bit seeds."""
+    """Returns one DRAW record for each kind (temperature, top_p, min_p, top_k), with 64-bit seeds."""
     return np.array(
         [
             (*kind, (seed + 1) * (row + 1) * 0x9E3779B97F4A7C15 % 2**64, row % 5, 7 * row)
@@ -42,7 +42,8 @@ def draws_of(kinds: Iterable[tuple[float, float, float, int]], seed: int = 0) ->
 
 
 def logits_of(rows: int, vocab: int, levels: int | None, masked: bool, seed: int) -> tuple[Tensor, Tensor]:
-    """Returns (logits, raw): normal, or with `levels` only few distinct values (many ties); optionally masked."""
+    """Returns (logits, raw), each [rows, vocab]: normal, or with `levels` only few distinct values (many ties). With
+    `masked`, 30% of `logits` are -inf."""
     source = torch.Generator().manual_seed(seed)
     raw = 3 * torch.randn(rows, vocab, generator=source)
     if levels is not None:
@@ -54,7 +55,8 @@ def logits_of(rows: int, vocab: int, levels: int | None, masked: bool, seed: int
 
 
 def check_draw(device: torch.device, logits: Tensor, raw: Tensor, draws: Draws) -> None:
-    """Compares with the twin on the CPU: health of all rows, tokens of healthy rows; others need a valid id."""
+    """Asserts that the kernel finds the same rows healthy (all raw logits finite) as its twin on the CPU, and draws the
+    same tokens for them. The token of another row must be a valid id."""
     expected, fine = sampling.draw(logits, raw, draws)
     actual, healthy = (found.cpu() for found in sample.draw(logits.to(device), raw.to(device), draws))
     assert actual.dtype == torch.int64 and torch.equal(healthy, fine), "health of a row differs"

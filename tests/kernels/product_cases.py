@@ -9,14 +9,14 @@ from tests.kernels.cases import randn, share_of, tolerance
 
 
 def strided(device: torch.device, dtype: torch.dtype, rows: int, k: int, seed: int = 0) -> Tensor:
-    """Rows [rows, k] of a wider matrix."""
+    """Returns random rows [rows, k] of a wider matrix."""
     return randn(device, dtype, rows, k + 8, seed=seed)[:, :k]
 
 
 def weight_and_twin(
     device: torch.device, dtype: torch.dtype, n: int, k: int, quantization: str | None, seed: int
 ) -> tuple[TritonMatrix | EightBitMatrix, Tensor]:
-    """Returns (weight, its dequantised values in float64)."""
+    """Returns (a weight of n outputs and k inputs, its dequantised values [n, k] in float64)."""
     weight = randn(device, dtype, n, k, seed=seed)
     matrix = matrix_of([weight[: n // 2], weight[n // 2 :]], quantization)
     if quantization is None:
@@ -26,7 +26,8 @@ def weight_and_twin(
 
 
 def share_of_product(actual: Tensor, x: Tensor, twin: Tensor) -> float:
-    """share_of with a tolerance for k float32 roundings in any order, and for rounding the result."""
+    """Returns share_of `actual` and x @ twin.T, with a tolerance for k float32 roundings in any order, and for rounding
+    the result."""
     wide = x.double() @ twin.T
     expected = wide.float().to(actual.dtype)
     summed = x.double().abs() @ twin.abs().T
@@ -52,7 +53,7 @@ def check_linear(
 def check_rows_of_linear(
     device: torch.device, dtype: torch.dtype, rows: list[int], n: int, k: int, quantization: str | None = None
 ) -> float:
-    """A row has the same bits in batches of any size, in any order."""
+    """Asserts that a row has the same bits in batches of any number of rows, in any order. Returns 0.0."""
     x = randn(device, dtype, max(rows), k)
     matrix = matrix_of([randn(device, dtype, n, k, seed=1)], quantization)
     whole = matrix.product(x)
@@ -72,7 +73,8 @@ def check_paths_of_linear(
     quantization: str | None = None,
     seed: int = 0,
 ) -> float:
-    """Every tile shape, with and without one program per segment, gives the same bits, for several schedules."""
+    """Asserts that every tile shape, with and without one program per segment, gives the same bits, for several
+    schedules. Returns the largest error as a share of the tolerance."""
     x = strided(device, dtype, rows, k, seed=seed)
     matrix, twin = weight_and_twin(device, dtype, n, k, quantization, seed + 1)
     weight, scales = (matrix.weight, None) if isinstance(matrix, TritonMatrix) else (matrix.qweight, matrix.scales)

@@ -1,4 +1,4 @@
-"""The interpreter's dot has one order of summation: the bits of an element depend on no shape, layout or BLAS."""
+"""The dot of tests/interpreter.py has one order of summation: an element's bits depend on no shape, layout or BLAS."""
 
 import numpy as np
 import pytest

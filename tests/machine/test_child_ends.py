@@ -1,4 +1,4 @@
-"""Both implementations report the end of each child once, and soon, and leave the exit status to its Popen."""
+"""Both ChildEnds (pidfds, polling) report each child's end once, and soon, and leave the exit status to its Popen."""
 
 import contextlib
 import errno

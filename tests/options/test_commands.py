@@ -1,4 +1,4 @@
-"""The settings of each command and their groups."""
+"""Every setting of a command is in one group of its help, with its default as text."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The settings that several processes have."""
+"""The settings that several roles share: logs, traces, secret, metrics server and model."""
 
 import dataclasses
 

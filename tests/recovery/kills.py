@@ -1,6 +1,7 @@
 """Kills random processes while answers stream, in rounds; every answer must equal the one of an undisturbed run.
 
-The seed chooses the processes and the progress of the answers at each kill. A kill must hit live answers.
+The seed chooses the processes and the progress of the answers at each kill. A kill must hit live answers: streams that
+have tokens and have not ended.
 """
 
 import asyncio
@@ -62,7 +63,7 @@ def schedule(rng: random.Random, num_kills: int) -> list[list[Event]]:
 
 
 def rest_of(event: Event, num_kills: int) -> list[Event]:
-    """Returns the events that do the kills of an event which are left after the first `num_kills`."""
+    """Returns the events that do the remaining kills of `event`, of which `num_kills` are done; [] if all are done."""
     left = KILLS[event.kind] - num_kills
     if num_kills == 0:
         return [event]
@@ -71,9 +72,9 @@ def rest_of(event: Event, num_kills: int) -> list[Event]:
 
 @dataclass
 class RandomKills:
-    """One server and its expected answers. `kills` has one line per kill.
+    """One server, and the expected answers to its requests, by name. `kills` has one line per kill.
 
-    `small`: its KV cache does not hold all requests, so requests are preempted and cached blocks are evicted.
+    `small`: the server's KV cache does not hold all requests, so requests are preempted and cached blocks are evicted.
     """
 
     server: Server

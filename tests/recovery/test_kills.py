@@ -1,4 +1,4 @@
-"""The short form of `make recovery-test`, and tests of its schedule and of its comparison of answers."""
+"""The short form of `make recovery-test` (random kills change no answer), and tests of its schedule and comparison."""
 
 import copy
 import os

@@ -77,7 +77,7 @@ class Answer:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that the client has received: 0 before the end of an answer that is not streamed."""
+        """The number of tokens that the client has received: 0 for an answer that is not streamed."""
         return sum(len(one.get("token_ids", ())) for event in self.events for one in event["choices"])
 
     @property
@@ -112,7 +112,7 @@ class Answer:
             self.events.append(event)
 
     def fold(self) -> Json:
-        """Returns the complete answer."""
+        """Returns the complete answer: choices, usage and, if it was streamed, the prompt's token ids."""
         if self.whole is not None:
             return {"choices": choices_of(self.whole), "usage": self.whole["usage"]}
         prompt_ids = [event["prompt_token_ids"] for event in self.events if "prompt_token_ids" in event]
@@ -120,7 +120,7 @@ class Answer:
 
 
 def differences(actual: Any, expected: Any, place: str = "") -> Iterator[str]:
-    """Yields each difference between two answers, also in the last bit of a logprob."""
+    """Yields one line for each difference between two answers, also in the last bit of a logprob."""
     if isinstance(expected, dict) and isinstance(actual, dict) and actual.keys() == expected.keys():
         for key in expected:
             yield from differences(actual[key], expected[key], f"{place}.{key}")

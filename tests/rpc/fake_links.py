@@ -26,13 +26,13 @@ class FakeCall(Call[engine_pb2.Submit]):
         self.error = error
 
     def token(self) -> None:
-        """Receives the next token."""
+        """Receives the next token of the call's choice."""
         num_tokens = len(self.open_choices[self.handle].token_ids) // ITEM_BYTES
         self.record_tokens(self.handle, num_tokens, pack_u32([7]))
 
 
 class FakeLink:
-    """`submits` are the requests that the present peer has received: name -> submitted alone."""
+    """A link to an engine. `submits` are the requests that the present peer has: name -> whether submitted alone."""
 
     peer_role = "engine"
 

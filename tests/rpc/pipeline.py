@@ -46,7 +46,7 @@ def silent_telemetry() -> RequestTelemetry:
 
 
 class Proxy:
-    """Forwards between caller and callee of one edge. The callee's messages count from 1, the hello included."""
+    """Forwards messages between both ends of one edge. The callee's messages count from 1, the hello included."""
 
     def __init__(self, method: str, listen: str, target: str) -> None:
         self._method = method

@@ -7,7 +7,7 @@ from services.rpc.generated.engine_pb2_grpc import EngineServiceStub
 
 
 async def open_stream(channel: object, hello: pb.Hello) -> object:
-    """Returns a stream after the exchange of hellos."""
+    """Opens a stream to the engine at `channel`. Returns it after the exchange of hellos."""
     call = EngineServiceStub(channel).Connect()
     await call.write(engine_pb2.EngineDown(hello=hello))
     await call.read()
@@ -15,7 +15,7 @@ async def open_stream(channel: object, hello: pb.Hello) -> object:
 
 
 async def next_terminal(call: object) -> engine_pb2.Terminal:
-    """Reads until a terminal message."""
+    """Reads messages until one has a terminal (the end of a choice), and returns the terminal."""
     while True:
         step = (await call.read()).step
         if step.terminals:
@@ -24,7 +24,7 @@ async def next_terminal(call: object) -> engine_pb2.Terminal:
 
 
 def short_request(handle: int, *, alone: bool = False) -> engine_pb2.EngineDown:
-    """Returns a submit with one prompt token and three output tokens."""
+    """Returns a submit with one prompt token and three output tokens. `alone`: it starts alone, as a suspect."""
     submit = engine_pb2.Submit(
         attempt=1,
         prompt_token_ids=pack_u32([5]),

@@ -1,4 +1,4 @@
-"""The callee's end of a stream: malformed messages, attempts, hellos."""
+"""The callee's end of a stream: malformed messages, hellos, and attempts, of which the highest wins."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""The table of errors, and an error's way through a message."""
+"""The table of errors, and that an error survives its way through a message."""
 
 import grpc
 import pytest

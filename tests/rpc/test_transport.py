@@ -1,4 +1,4 @@
-"""A gRPC server that is cancelled while it starts."""
+"""A gRPC server that is cancelled while it starts does not run afterwards."""
 
 import asyncio
 from pathlib import Path

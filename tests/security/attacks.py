@@ -35,7 +35,7 @@ Attack = Callable[[int, int], None]  # takes the number of frames and a seed
 
 
 def attacks(at: Deployment) -> dict[str, Attack]:
-    """Returns the attacks by name."""
+    """Returns the attacks on the deployment `at` by name, in the order in which they run."""
     engine = [engine_pb2.EngineDown(entries=[entry]) for entry in ENGINE_ENTRIES]
     text = [text_pb2.TextDown(entries=[entry]) for entry in TEXT_ENTRIES]
     engine_hello = engine_pb2.EngineDown(hello=make_hello("tokenizer")).SerializeToString()

@@ -27,7 +27,7 @@ def question(client: int) -> dict[str, Any]:
 
 @dataclass
 class Received:
-    """One answer as its client received it, with the finish reason, and the longest wait between two chunks."""
+    """One answer as its client received it, with the finish reason, and the longest wait for a chunk in seconds."""
 
     answer: str = ""
     longest_wait: float = 0.0
@@ -54,7 +54,7 @@ def ask(url: str, client: int) -> Received:
 
 @dataclass
 class Clients:
-    """A context manager: inside, all clients send requests in a loop. The end raises the first failure."""
+    """A context manager: inside, all clients ask in a loop and expect `expected`. Its exit raises the first failure."""
 
     url: str
     expected: list[str]

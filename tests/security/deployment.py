@@ -43,7 +43,8 @@ class Deployment:
 
     @contextlib.contextmanager
     def started(self, **other_secrets: Path) -> "Iterator[Deployment]":
-        """Starts all processes. `other_secrets` are secret files, by role, instead of the deployment's."""
+        """Starts all processes, without waiting until they are ready, and ends them at exit. `other_secrets` are secret
+        files, by role, instead of the deployment's."""
         try:
             for role, command in self._commands.items():
                 env = self._env | {"TANDEM_CLUSTER_SECRET_FILE": str(other_secrets.get(role, self.secret))}
@@ -79,7 +80,7 @@ class Deployment:
         return all(answer.status_code == 200 for answer in answers)
 
     def memory(self) -> dict[str, int]:
-        """Returns the resident bytes of each process that it shares with no other."""
+        """Returns, by role, the resident bytes of the process that it shares with no other process."""
         return {
             role: 1024 * sum(
                 int(line.split()[1]) for line in Path(f"/proc/{process.pid}/status").read_text().splitlines()

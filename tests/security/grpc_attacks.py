@@ -1,4 +1,5 @@
-"""Attacks on the gRPC edges by a peer that has the secret: malformed calls, idle start locks, many suspects.
+"""Attacks on the gRPC edges by a peer that has the secret: malformed calls, idle start locks, many suspects (requests
+that ran when processes died).
 
 Each attack takes a number of frames, and ends by itself.
 """
@@ -48,7 +49,8 @@ TEXT_ENTRIES = [
 async def calls_with_secret(
     address: str, service: str, hello: bytes, messages: Sequence[Message], num_frames: int, seed: int
 ) -> None:
-    """Opens streams that send odd values and malformed bytes, and makes other calls with malformed bytes."""
+    """Opens streams that send odd values and malformed bytes, and makes other calls with malformed bytes, until
+    `num_frames` messages are sent."""
     rng = random.Random(seed)
     left = num_frames
     while left > 0:
@@ -64,7 +66,7 @@ async def calls_with_secret(
 async def _stream(
     channel: grpc.aio.Channel, service: str, hello: bytes, messages: Sequence[Message], rng: random.Random
 ) -> int:
-    """Returns the number of messages sent on one stream."""
+    """Sends a hello and up to MESSAGES_PER_STREAM malformed messages on one stream. Returns the number sent."""
     stream = channel.stream_stream(f"/tandem.v1.{service}/Connect")()
     sent = 0
     with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError, TimeoutError):
@@ -104,7 +106,7 @@ async def _other_call(channel: grpc.aio.Channel, service: str, content: bytes, r
 
 
 async def idle_start_locks(address: str, service: str, role: str, num_frames: int) -> None:
-    """Takes the start lock again and again without a request."""
+    """Takes the start lock again and again without starting a request, until each grant ends."""
     async with open_channel(address, OURS) as channel:
         for _ in range(max(1, num_frames // FRAMES_PER_START_LOCK)):
             hello = make_hello(role).SerializeToString()

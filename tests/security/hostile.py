@@ -17,7 +17,7 @@ SETTLE_SECONDS = 30.0  # timeout until connections are closed: see rpc/transport
 
 
 class Growth:
-    """Growth of each process, in memory and descriptors, since this object was made."""
+    """Growth of each process since this object was made, in memory (MiB) and file descriptors."""
 
     def __init__(self, at: Deployment) -> None:
         self._at = at
@@ -34,7 +34,8 @@ class Growth:
 
 
 def run(at: Deployment, num_frames: int, seed: int, report: Callable[[str], None], patience: float = PATIENCE) -> None:
-    """Calls `report` with one line per attack. Raises AssertionError when a check fails."""
+    """Runs every attack with `num_frames` frames and calls `report` with one line for each. Raises AssertionError when
+    a check fails. `patience`: seconds that a client may wait longer than without an attack."""
     expected = expected_answers(at.url)
     assert expected_answers(at.url) == expected, "the answers are the same without an attack"
     with Clients(at.url, expected) as clients:

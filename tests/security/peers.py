@@ -30,7 +30,7 @@ class Stats(engine_pb2_grpc.EngineServiceServicer):
 
 @asynccontextmanager
 async def stats_server(secret: ClusterSecret | None = OURS) -> AsyncIterator[str]:
-    """Runs a server with GetStats and yields its address."""
+    """Runs a gRPC server with GetStats and yields its address. `secret` None: without TLS."""
     address = free_address()
     server = RpcServer(address, secret)
     engine_pb2_grpc.add_EngineServiceServicer_to_server(Stats(), server.grpc)
@@ -42,7 +42,7 @@ async def stats_server(secret: ClusterSecret | None = OURS) -> AsyncIterator[str
 
 
 async def num_steps(channel: grpc.aio.Channel, seconds: float = 10.0) -> int:
-    """Returns num_steps of GetStats. Raises grpc.aio.AioRpcError."""
+    """Calls GetStats and returns its num_steps. Raises grpc.aio.AioRpcError."""
     stats = await engine_pb2_grpc.EngineServiceStub(channel).GetStats(engine_pb2.GetStatsRequest(), timeout=seconds)
     return int(stats.num_steps)
 

@@ -34,7 +34,7 @@ WORKER_FRAMES = [
 
 
 def raw_bytes(address: str, beginnings: Sequence[bytes], num_frames: int, seed: int) -> None:
-    """Sends malformed bytes without the secret, on connections that the server may close at any time."""
+    """Sends mutations of `beginnings` without the secret, on connections that the server may close at any time."""
     rng = random.Random(seed)
     host, _, port = address.rpartition(":")
     while num_frames > 0:
@@ -64,7 +64,7 @@ def frames_with_secret(address: str, num_frames: int, seed: int) -> None:
 
 
 def large_frames(address: str, num_frames: int) -> None:
-    """Sends frames above the size limit: libzmq closes the connection before it reads them."""
+    """Sends frames above the size limit, with the secret: libzmq closes the connection before it reads them."""
     for _ in range(max(1, num_frames // FRAMES_PER_LARGE_FRAME)):
         with zmq_socket(zmq.DEALER) as peer:
             curve.configure_client(peer, OURS)
@@ -74,7 +74,8 @@ def large_frames(address: str, num_frames: int) -> None:
 
 
 def other_workers(address: str, num_frames: int) -> None:
-    """Registers workers that know the engine's public key and have another key of their own."""
+    """Registers workers that know the engine's public key and have another key of their own. Asserts that the engine
+    answers none."""
     for _ in range(max(1, num_frames // FRAMES_PER_WORKER)):
         with zmq_socket(zmq.DEALER) as peer:
             curve.configure_client(peer, OURS)
@@ -87,7 +88,7 @@ def other_workers(address: str, num_frames: int) -> None:
 
 
 def slow_clients(at: Deployment, num_bytes: int) -> None:
-    """Sends single bytes to every metrics port, from more clients than it accepts. Checks that /health answers."""
+    """Sends single bytes to every metrics port, from more clients than it accepts. Asserts that /health answers."""
     with contextlib.ExitStack() as stack:
         slow = []
         for address in at.metrics_addresses:

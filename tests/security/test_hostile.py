@@ -1,4 +1,4 @@
-"""The short form of `make hostile`."""
+"""The short form of `make hostile`: malformed frames and calls on each edge change no answer."""
 
 from pathlib import Path
 

@@ -32,7 +32,7 @@ LIMITS = FACTS.limits
 
 @dataclass(eq=False)
 class FakeLink:
-    """Keeps what is sent to the tokenizer, in order."""
+    """A link to the tokenizer that keeps what is put, in order."""
 
     peer: pb.Hello | None = field(default_factory=lambda: pb.Hello(epoch=EPOCH, engine=FACTS))
     entries: "asyncio.Queue[text_pb2.TextEntry]" = field(default_factory=asyncio.Queue)
@@ -42,7 +42,7 @@ class FakeLink:
 
 
 class Shim:
-    """`link` is up if `connected`. `options` are those of the shim."""
+    """The application with a client of the tokenizer, whose link is up if `connected`. `options` are the shim's."""
 
     def __init__(self, *, connected: bool = False, tracing: Tracing | None = None, **options: Any) -> None:
         self.registry = CollectorRegistry()
@@ -75,7 +75,7 @@ class Shim:
         return generation, [choice.handle for submit in submits for choice in submit.choices]
 
     async def sent(self) -> text_pb2.TextEntry:
-        """The next entry that the shim sends to the tokenizer."""
+        """Returns the next entry that the shim sends to the tokenizer. Waits for it, at most 10 s."""
         return await asyncio.wait_for(self.link.entries.get(), 10)
 
     def accept(self, handle: int, prompt: Iterable[int] = ()) -> None:
@@ -101,7 +101,7 @@ class Shim:
 
 
 def error_of(response: httpx.Response, status: int) -> dict[str, Any]:
-    """The body's error, in OpenAI's shape and no other."""
+    """Returns the body's error. Asserts the status and that the error has OpenAI's shape and no other."""
     assert response.status_code == status, response.text
     assert response.headers["content-type"] == "application/json"
     body = response.json()

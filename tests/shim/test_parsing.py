@@ -1,4 +1,4 @@
-"""parsing: bodies that are no JSON, and requests beyond the limits of the shim or of the engine."""
+"""Request bodies that are no JSON, and requests beyond the limits of the shim or of the engine, are refused."""
 
 from typing import Any
 

@@ -21,7 +21,7 @@ class FakeSpan:
 
 
 class FakeTracing:
-    """Keeps every span."""
+    """Keeps every span that is started."""
 
     def __init__(self) -> None:
         self.spans: list[FakeSpan] = []

@@ -25,7 +25,7 @@ def ids_of(text: str) -> list[int]:
 
 @dataclass(eq=False)
 class FakeEngineLink:
-    """A link that is up; it keeps the entries put."""
+    """A link to an engine that is up; it keeps the entries that are put."""
 
     peer: pb.Hello = field(
         default_factory=lambda: pb.Hello(
@@ -39,7 +39,7 @@ class FakeEngineLink:
 
 
 def connected() -> tuple[EngineClient, FakeEngineLink]:
-    """A client with one engine."""
+    """Returns (an engine client, its only link, which is up)."""
     client, link = EngineClient((), make_hello("tokenizer")), FakeEngineLink()
     client.link_up(link)  # type: ignore[arg-type]
     return client, link

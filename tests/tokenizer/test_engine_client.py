@@ -1,4 +1,4 @@
-"""What a call gets of an engine's message: the new tokens of each row, with their logprobs."""
+"""What a call gets of an engine's message: each choice's new tokens, with their logprobs."""
 
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,4 +1,4 @@
-"""A submit's input to token ids: chat, text or ids, and inputs that are too long or not valid."""
+"""A submit's input becomes token ids: chat, text or ids; inputs that are too long or not valid are refused."""
 
 import json
 from typing import Any

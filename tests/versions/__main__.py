@@ -23,7 +23,8 @@ LEFT_OUT = ("tests/e2e", "tests/loadtest", "tests/recovery")
 
 
 def install(name: str, constraints: list[str]) -> tuple[Path, Path]:
-    """Installs the tracked files with [all,test] from scratch. Returns the folder of their copy and its Python."""
+    """Installs the tracked files with [all,test] from scratch, into a new environment named `name`. Returns (the folder
+    of their copy, its Python)."""
     shutil.rmtree(FOLDER / name, ignore_errors=True)
     tree, venv, file = (FOLDER / name / part for part in ("tree", "venv", "constraints.txt"))
     for tracked in _run("git", "ls-files", "-z", cwd=ROOT, captured=True).split("\0")[:-1]:
@@ -44,14 +45,14 @@ def install(name: str, constraints: list[str]) -> tuple[Path, Path]:
 
 
 def test(name: str, pytest_args: list[str]) -> None:
-    """Exits with pytest's status unless all tests pass."""
+    """Installs the set `name` and runs the tests with it. Exits with pytest's status unless all tests pass."""
     tree, python = install(name, lowest() if name == "lowest" else [])
     ignored = [f"--ignore={folder}" for folder in LEFT_OUT]
     _run(str(python), "-m", "pytest", *ignored, *pytest_args, cwd=tree)
 
 
 def pin() -> None:
-    """Writes constraints.txt. A local version (+cpu) names a build, so it is left out."""
+    """Installs the newest set and writes constraints.txt. A local version (+cpu) names a build, so it is left out."""
     _, python = install("newest", [])
     others = ("--exclude=pip", "--exclude=tandem-llm")
     listed = _run(str(python), "-m", "pip", "list", "--format=freeze", *others, captured=True)

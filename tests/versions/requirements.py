@@ -27,7 +27,8 @@ def normalize(name: str) -> str:
 
 
 def parse(text: str) -> Requirement:
-    """Raises ValueError for anything but `name==VERSION` and `name>=LOWER,<UPPER`."""
+    """Returns the requirement that `text` is. Raises ValueError for anything but `name==VERSION` and
+    `name>=LOWER,<UPPER`."""
     found = _REQUIREMENT.fullmatch(text)
     bounds = re.fullmatch(r"==([\w.]+)|>=([\w.]+),<([\w.]+)", found["bounds"].strip()) if found else None
     if found is None or bounds is None:

@@ -29,7 +29,8 @@ class Answer:
 
 
 class InProcess:
-    """`ops` and `device` replace the worker's choice; `model` is an already loaded one."""
+    """The scheduler and the model runner of the checkpoint at `path`. `ops` and `device` replace the worker's choice;
+    `model` is an already loaded one."""
 
     def __init__(
         self,
@@ -55,7 +56,7 @@ class InProcess:
         return self.scheduler.stats()
 
     def add(self, prompt: list[int], sampling: SamplingParams, seed: int = 0) -> Answer:
-        """Queues a request; its answer grows with each step."""
+        """Queues a request and returns its answer, which grows with each step."""
         handle = len(self.answers)
         self.answers[handle] = answer = Answer()
         assert (
@@ -73,7 +74,7 @@ class InProcess:
         return True
 
     def take(self, result: StepResult) -> None:
-        """Adds a step's result to the answers."""
+        """Adds a step's result to the requests' answers."""
         events = self.scheduler.update(result)
         for new in events.new_tokens:
             answer = self.answers[new.handle]
@@ -86,7 +87,7 @@ class InProcess:
     def complete(
         self, prompts: list[list[int]], sampling: SamplingParams, seeds: list[int] | None = None
     ) -> list[Answer]:
-        """Runs all prompts in one batch to the end. Returns their answers in order."""
+        """Runs all prompts in one batch. Returns their answers in order. Raises AssertionError if one has an error."""
         answers = [
             self.add(prompt, sampling, seed) for prompt, seed in zip(prompts, seeds or [0] * len(prompts), strict=True)
         ]

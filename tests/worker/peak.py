@@ -28,7 +28,7 @@ EVERYTHING = SamplingParams(
 
 
 def status_bytes(name: str) -> int:
-    """VmRSS, or its peak VmHWM."""
+    """Returns VmRSS of this process, or its peak VmHWM, in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
 

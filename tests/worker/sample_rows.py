@@ -27,7 +27,7 @@ class Row:
 
 @dataclass(frozen=True)
 class RowLogprobs:
-    """The sampled token first, then the top ones."""
+    """The logprobs of one row: the sampled token first, then the top ones."""
 
     token_ids: list[int]
     values: list[float]
@@ -54,7 +54,7 @@ def rows_of(rows: list[Row]) -> SampleRows:
 
 
 def sample(logits: torch.Tensor, rows: list[Row], ops: Ops | None = None) -> tuple[list[int], list[RowLogprobs | None]]:
-    """Returns (token ids, logprobs) on the host. Uses TorchOps by default."""
+    """Runs the sampler on logits [rows, vocab]. Returns (token ids, logprobs) on the host. Uses TorchOps by default."""
     sampled = sampler.sample(logits, rows_of(rows), ops or TorchOps()).to_host()
     if logits.device.type == "cuda":
         torch.cuda.synchronize()

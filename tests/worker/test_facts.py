@@ -1,4 +1,4 @@
-"""The numerics id tells kernels apart that may give other bits."""
+"""The numerics id differs between kernels that may give other bits."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The persistent batch: a plan's changes become a step's inputs; padding and the inputs of the profile run."""
+"""The persistent batch: a plan's changes become a step's inputs; padding, the profile run, and contradictory plans."""
 
 from typing import Any
 

@@ -15,7 +15,7 @@ def bench(*args: str, env: dict[str, str] | None = None) -> "subprocess.Complete
 
 
 def bench_result(folder: Path, *args: str) -> dict[str, Any]:
-    """The saved numbers of a run that must succeed."""
+    """Returns the saved numbers of a run, which must succeed."""
     done = bench(*args, "--save-result", f"--result-dir={folder}", "--result-filename=result.json")
     assert done.returncode == 0, done.stderr + done.stdout
     found: dict[str, Any] = json.loads((folder / "result.json").read_text())
@@ -23,6 +23,6 @@ def bench_result(folder: Path, *args: str) -> dict[str, Any]:
 
 
 def wait_share_line(found: dict[str, Any]) -> str:
-    """The line that a report must have for the saved numbers."""
+    """Returns the line that a report must have for the wait share in the saved numbers."""
     assert 0 < found["accelerator_wait_share"] < 1
     return f"Accelerator wait share (%): {100 * found['accelerator_wait_share']:.2f}"

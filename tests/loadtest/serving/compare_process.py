@@ -12,7 +12,7 @@ COMPARE = [sys.executable, "-m", "loadtest.serving.compare"]
 
 
 class Journal:
-    """The journal of the fake servers: lines of (name, event, details)."""
+    """The journal of the fake servers: lines of (server's name, event, details)."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "journal"
@@ -32,7 +32,7 @@ class Journal:
         return [(one[0], one[1], " ".join(one[2:])) for one in split]
 
     def prompts(self) -> list[list[str]]:
-        """The prompts of each start of a server, sorted."""
+        """Returns the hashes of the prompts that each start of a server got, sorted."""
         found: list[list[str]] = []
         for _, word, more in self.lines():
             if word == "start":
@@ -51,6 +51,6 @@ def compare(folder: Path, *args: str) -> "subprocess.CompletedProcess[str]":
 
 
 def saved(folder: Path) -> dict[str, Any]:
-    """The contents of comparison.json."""
+    """Returns the contents of comparison.json."""
     found: dict[str, Any] = json.loads((folder / "out" / "comparison.json").read_text())
     return found

@@ -1,4 +1,4 @@
-"""Medians, spread, ratios and marks of known rows."""
+"""loadtest.serving.comparison: medians, spread, ratios and marks of known rows."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Server-sent events, split at any byte."""
+"""Server-sent events are parsed, split at any byte."""
 
 from itertools import pairwise
 

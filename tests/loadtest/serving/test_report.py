@@ -1,4 +1,4 @@
-"""Exact numbers of known results."""
+"""loadtest.serving.report: the exact numbers and tables of known results."""
 
 import pytest
 

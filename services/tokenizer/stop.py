@@ -13,8 +13,8 @@ class StopMatcher:
         self.hit: str | None = None
 
     def push(self, text: str, *, may_end: bool = True) -> str:
-        """Adds text; returns the text that can be released. Of the stop strings now complete, the one
-        that begins first is the hit; of those that begin there, the longest.
+        """Adds text; returns the text that can be released. Of the stop strings that are now complete, the
+        one that begins first is the hit; of those that begin there, the longest.
 
         With `may_end` False (up to min_tokens tokens) no stop string may end in this text, but one may begin in it.
         """

@@ -89,7 +89,10 @@ def build_parser() -> argparse.ArgumentParser:
         "tandem bench serve", "Send a workload to an OpenAI-compatible server and report throughput and latencies."
     )
     _add_server(parser.add_argument_group("the server"))
-    _add_workload(parser.add_argument_group("the workload"))
+    workload = parser.add_argument_group("the workload")
+    _add_load(workload)
+    _add_prompts(workload)
+    _add_sampling(workload)
     _add_report(parser.add_argument_group("the report"))
     return parser
 
@@ -105,7 +108,7 @@ def _add_server(group: "argparse._ArgumentGroup") -> None:
     group.add_argument("--api-key", metavar="KEY", help="bearer token; also OPENAI_API_KEY in the environment")
 
 
-def _add_workload(group: "argparse._ArgumentGroup") -> None:
+def _add_load(group: "argparse._ArgumentGroup") -> None:
     group.add_argument(
         "--workload",
         choices=[RANDOM, RAGGED],
@@ -123,6 +126,9 @@ def _add_workload(group: "argparse._ArgumentGroup") -> None:
     group.add_argument(
         "--max-concurrency", type=COUNT, metavar="N", help="limit of concurrent requests (default: none)"
     )
+
+
+def _add_prompts(group: "argparse._ArgumentGroup") -> None:
     group.add_argument(
         "--random-input-len", type=TOKENS, metavar="N", help="tokens of a prompt (default: 1024; ragged-50: 32)"
     )
@@ -149,6 +155,9 @@ def _add_workload(group: "argparse._ArgumentGroup") -> None:
     group.add_argument(
         "--random-last-id", type=number(int, 1), metavar="ID", help="one above the highest token id (default: 1000)"
     )
+
+
+def _add_sampling(group: "argparse._ArgumentGroup") -> None:
     group.add_argument(
         "--ignore-eos",
         action=argparse.BooleanOptionalAction,

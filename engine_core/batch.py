@@ -65,7 +65,7 @@ class Batch:
         self.slots = np.insert(self.slots, self._index(request), slot)
 
     def leave(self, request: Request) -> None:
-        """Removes a running request and frees its slot."""
+        """Removes a running request and frees its slot, but not its blocks."""
         assert request.slot is not None
         index = self._index(request)
         assert self.running.pop(index) is request
@@ -85,14 +85,16 @@ class Batch:
         return np.minimum(num_new, cap) if cap else num_new
 
     def num_blocks_to_allocate(self, block_size: int) -> int:
-        """Returns how many more blocks, per KV group, the running requests need for all of their known tokens."""
+        """Returns how many more blocks, per KV group, the running requests need in total for all of their tokens,
+        known or in flight."""
         needed = -(-self._num_needed(self.slots) // block_size)
         return int(np.maximum(needed - self.num_blocks[self.slots], 0).sum())
 
     def advance(self, slots: Ints, num_new_tokens: Ints) -> npt.NDArray[np.bool_]:
         """Counts `num_new_tokens` more tokens of each of `slots` as computed; both are [rows] int32.
 
-        Returns which rows sample a token, [rows] bool: those with no known token left to compute.
+        Returns which rows sample a token, [rows] bool: those with no known token left to compute. Counts that token as
+        an output token in flight.
         """
         self.num_computed[slots] += num_new_tokens
         samples: npt.NDArray[np.bool_] = self.num_computed[slots] == self._num_needed(slots)

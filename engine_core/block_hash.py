@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 
 def root_hash(weights_version: str, cache_salt: str) -> bytes:
-    """Returns the hash that starts a request's chain: SHA-256 of both strings, 32 bytes."""
+    """Returns the hash that starts a request's chain: SHA-256 of both strings and their lengths, 32 bytes."""
     digest = hashlib.sha256()
     for part in (weights_version, cache_salt):
         encoded = part.encode()

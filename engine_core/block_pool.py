@@ -30,7 +30,7 @@ class BlockPool:
         return len(self._free)
 
     def take(self, count: int) -> list[Block]:
-        """Returns `count` free blocks, each with one owner; their old keys are removed.
+        """Removes `count` blocks from the free list and returns them, each with one owner; their old keys are removed.
 
         Raises IndexError, and changes nothing, when fewer are free.
         """
@@ -75,7 +75,10 @@ class BlockPool:
         return True
 
     def unpublish_all(self) -> None:
-        """Removes the keys of all blocks, so that none can be found. Owners and the free list do not change."""
+        """Removes all keys, so that no block can be found, and the UnpublishedBlocks attached to blocks.
+
+        Owners and the free list do not change.
+        """
         for block in self._by_key.values():
             block.key = block.unpublished = None
         self._by_key.clear()

@@ -9,7 +9,7 @@ from engine_core.request import Stop
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """The request runs for the first time. `num_cached_tokens` of its prompt came from the prefix cache."""
+    """The request was admitted for the first time, by any engine. `num_cached_tokens` of its prompt were cached."""
 
     handle: int
     num_cached_tokens: int

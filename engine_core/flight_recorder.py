@@ -1,4 +1,4 @@
-"""Records the calls of a scheduler and what they returned, the newest last, so that a run can be replayed.
+"""Records the calls that change a scheduler, and its plans, the newest last, so that a run can be replayed.
 
 A scheduler is a pure function of its calls, so nothing else is needed. Nothing is copied or encoded until recording()
 is called: plans and results never change, and a request's tokens are only ever appended to.

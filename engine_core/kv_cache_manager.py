@@ -2,7 +2,8 @@
 
 The model's layers are split into KV groups, each with one kind of block. A request has one list of blocks per group. A
 block of a prompt may be shared as soon as a plan computes its last token, because later plans run after that one. A
-block of an answer may be shared once the request has released it.
+block with output tokens may be shared once the request has released it; earlier if the plan that computes it also
+admits the request or computes prompt tokens.
 """
 
 from collections.abc import Iterable
@@ -38,11 +39,14 @@ class KVCacheManager:
 
     @property
     def capacity_tokens(self) -> int:
-        """Tokens that one request may have when it uses the whole cache."""
+        """How many tokens of KV one request can have if it uses the whole cache."""
         return self.pool.num_blocks // self._num_groups * self.block_size
 
     def find_cached(self, request: Request) -> list[list[Block]]:
-        """Returns the request's longest cached prefix as blocks per KV group, always without the last known token."""
+        """Returns the blocks of the request's longest cached prefix, per KV group, without adding an owner.
+
+        The prefix never has the last known token. The lists are empty if nothing is cached.
+        """
         return self._cache.find(request) if self._cache is not None else [[] for _ in range(self._num_groups)]
 
     def allocate(self, request: Request, cached: list[list[Block]], num_tokens: int, num_reserved_blocks: int) -> bool:
@@ -77,7 +81,7 @@ class KVCacheManager:
         return True
 
     def free(self, request: Request) -> None:
-        """Releases all blocks of a request, the last one first, so that it is evicted before those that precede it."""
+        """Ends publishing and releases all blocks of a request, the last first, so that it is evicted first."""
         if self._cache is not None:
             self._cache.stop(request)
         for blocks in request.blocks:
@@ -90,7 +94,7 @@ class KVCacheManager:
             self._cache.publish(request, num_computed_tokens)
 
     def reset_prefix_cache(self, running: Iterable[Request]) -> None:
-        """Empties the prefix cache. The `running` requests publish no more blocks, which would follow removed ones."""
+        """Empties the prefix cache. Until they are admitted again, the `running` requests publish no more blocks."""
         if self._cache is not None:
             self._cache.reset(running)
 

@@ -24,6 +24,7 @@ class PlanBuilder:
     def build(self, batch: Batch, slots: Ints, num_new_tokens: Ints, admitted: list[Request]) -> StepPlan:
         """Returns the plan of the next step, and counts its tokens as computed in `batch`.
 
+        Counts the requests' blocks as sent, and empties `released_slots`, which the plan has.
         `slots` and `num_new_tokens` are [rows] int32. `admitted`: those of its requests that the worker does not have.
         """
         self.step_id += 1
@@ -49,7 +50,7 @@ class PlanBuilder:
     def _new_blocks(self, batch: Batch, slots: Ints) -> tuple[list[bytes], list[bytes]]:
         """Returns the blocks that no plan has sent yet: offsets and block ids, one int32 column each per KV group.
 
-        Row i has the ids from offsets[i] to offsets[i + 1]; offsets are [rows + 1].
+        Counts them as sent. Row i has the ids from offsets[i] to offsets[i + 1]; offsets are [rows + 1].
         """
         counts = batch.num_blocks[slots] - batch.num_sent_blocks[slots]
         flat: list[list[int]] = [[] for _ in range(self.num_groups)]

@@ -21,7 +21,7 @@ class PrefixCache:
 
     def find(self, request: Request) -> list[list[Block]]:
         """Returns the blocks of the request's longest cached prefix, per KV group. The last known token is never part
-        of it: it must be computed for its logits."""
+        of it: it must be computed for its logits. Publishes blocks as `_find_row` does."""
         size, token_ids = self._block_size, request.token_ids
         found: list[list[Block]] = [[] for _ in range(self._num_groups)]
         for index in range((len(token_ids) - 1) // size):
@@ -61,7 +61,8 @@ class PrefixCache:
             unpublished.parent.unpublished = None
 
     def reset(self, running: Iterable[Request]) -> None:
-        """Empties the cache. The `running` requests publish no more blocks, which would follow removed ones."""
+        """Empties the cache. The `running` requests publish no more blocks, which would follow removed ones, until
+        `start` is called for them again."""
         self._pool.unpublish_all()
         for request in running:
             request.unpublished = None

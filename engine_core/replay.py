@@ -1,4 +1,7 @@
-"""Replays a recording on a new scheduler, and compares every plan with the recorded one, byte by byte."""
+"""Replays a recording on a new scheduler, and compares every plan with the recorded one, byte by byte.
+
+Only the two fields that depend on measured times are not compared: deadline_ms and was_runnable.
+"""
 
 import msgspec
 

@@ -26,7 +26,7 @@ class Request:
     token_ids: list[int]  # prompt, then output
     num_prompt_tokens: int
     root_hash: bytes  # start of the chain of block hashes, 32 bytes
-    last_step_id: int = 0  # newest step when it was preempted; 0 once no result can be in flight
+    last_step_id: int = 0  # newest step when it was last preempted; 0: not preempted with this worker
     priority: int = 0  # lower numbers are scheduled first; used by the priority policy only
     num_cached_tokens: int | None = None  # prompt tokens found in the prefix cache; None before the first admission
     slot: int | None = None  # row in the worker's batch; None while it waits

@@ -30,7 +30,7 @@ ABOVE_LOW = frozenset({"top_p", "repetition_penalty"})  # of these, the lowest v
 
 
 class RequestRefused(ValueError):
-    """The request cannot be served. `param` is the field at fault; the text has its value and the limit."""
+    """The request cannot be served. `param` is the field at fault; the text says why."""
 
     def __init__(self, param: str, message: str) -> None:
         super().__init__(message)
@@ -57,7 +57,7 @@ class NewChoice:
 
 
 def check_lengths(num_prompt_tokens: int, max_tokens: int, max_model_len: int) -> None:
-    """Raises RequestRefused if the prompt is empty, or prompt and output do not fit into max_model_len tokens."""
+    """Raises RequestRefused if the prompt is empty, or its tokens and max_tokens together exceed max_model_len."""
     if num_prompt_tokens == 0:
         raise RequestRefused("prompt", "the prompt is empty: it needs at least one token")
     if num_prompt_tokens >= max_model_len:

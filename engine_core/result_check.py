@@ -25,7 +25,7 @@ class ResultCheck:
         self._vocab_size = vocab_size
 
     def __call__(self, result: StepResult, rows: SampledRows) -> None:
-        """Raises BadMessage unless the result has one valid token, or an error, for each of its plan's `rows`."""
+        """Raises BadMessage unless the result has a valid token with its logprobs, or an error, for each of `rows`."""
         if result.errors:
             rows = _without_errors(rows, result.errors)
         for name, expected in zip(SampledRows._fields, rows, strict=True):
@@ -43,7 +43,10 @@ class ResultCheck:
 
 
 def _without_errors(rows: SampledRows, errors: list[tuple[int, str]]) -> SampledRows:
-    """Returns the rows of the requests without an error. Raises BadMessage unless each error belongs to one row."""
+    """Returns the rows of the requests without an error.
+
+    Raises BadMessage unless each error belongs to one row and has a message of at most MAX_ERROR_CHARACTERS.
+    """
     failed = {handle for handle, _ in errors}
     good = np.array([handle not in failed for handle in unpack_i32(rows.handles).tolist()], dtype=np.bool_)
     if not len(good) - good.sum() == len(failed) == len(errors):

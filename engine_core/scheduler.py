@@ -38,11 +38,14 @@ class Counters:
 
 @dataclass(frozen=True)
 class SchedulerConfig:
-    """Limits of one step, and the scheduling policy."""
+    """Limits of one step, and the scheduling policy.
+
+    Raises ValueError if max_num_batched_tokens is below max_num_seqs.
+    """
 
     max_num_seqs: int
     max_num_batched_tokens: int
-    long_prefill_token_threshold: int = 0  # most tokens of one request in a step with others; 0: no limit
+    long_prefill_token_threshold: int = 0  # most tokens of one request in a step while others run or wait; 0: no limit
     by_priority: bool = False  # lower priority numbers first; False: first come, first served
 
     def __post_init__(self) -> None:
@@ -83,7 +86,7 @@ class Scheduler:
         return bool(self._requests)
 
     def add(self, request: Request) -> Finished | None:
-        """Queues a request and returns None. If its resumed tokens already end it, returns its Finished event."""
+        """Queues a request and returns None. If its resumed tokens already end it, only returns its Finished event."""
         assert request.handle not in self._requests, f"handle {request.handle} is in use"
         for count in range(1, request.num_output_tokens + 1):
             stop = stop_at(request, count)
@@ -96,7 +99,7 @@ class Scheduler:
         return None
 
     def abort(self, handle: int) -> Finished | None:
-        """Ends a request, frees its blocks and returns its Finished event; None if it has ended before.
+        """Ends a request, frees its blocks and returns its Finished event; None if no such request is left.
 
         Its tokens in flight are dropped.
         """
@@ -109,7 +112,8 @@ class Scheduler:
 
     def restart(self, kv: KVCacheManager, builder: PlanBuilder) -> list[Finished]:
         """Continues with a new worker after the old one died. Every running request waits again, with nothing computed.
-        Tokens in flight are lost, and sampled again with the same result.
+        Tokens in flight are lost, and sampled again with the same result. The death counts as a strike against each
+        request that ran and was not paused.
 
         Returns the Finished events of requests that end here: a suspect that ran alone when the worker died again, and
         requests that do not fit into the new worker's KV cache.
@@ -128,7 +132,10 @@ class Scheduler:
         return [self._finish(request, Stop("error", message=error)) for request, error in errors if error is not None]
 
     def schedule(self) -> StepPlan | None:
-        """Plans the next step. Returns None when there is nothing to compute until the next result is back."""
+        """Plans the next step: preempts and admits requests, and counts the plan's tokens as computed.
+
+        Returns None when nothing may be computed before the next result or request.
+        """
         batch, budget, rule = self.batch, self._config.max_num_batched_tokens, self._step_rule()
         preemptions_before = self.counters.preemptions
         if rule.waits_for_results and self._last_result < self._builder.step_id:
@@ -176,7 +183,7 @@ class Scheduler:
 
     def update(self, result: StepResult) -> StepEvents:
         """Applies a step's result and returns its events. Tokens count only if they begin at their request's next
-        output index, so stale results have no effect.
+        output index, so stale tokens have no effect. Each request in the result's `errors` ends.
 
         Stop conditions are examined only in rows that have a stop id or reach max_tokens.
         """
@@ -315,7 +322,7 @@ class Scheduler:
             events.finished.append(self._finish(request, stop))
 
     def _finish(self, request: Request, stop: Stop) -> Finished:
-        """Removes a waiting or running request. Returns its Finished event."""
+        """Removes a waiting or running request, and frees its slot and blocks. Returns its Finished event."""
         if request.slot is None:
             self.waiting.remove(request)
         else:

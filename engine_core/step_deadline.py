@@ -51,13 +51,16 @@ class StepDeadlines:
         self._num_steps = 0
 
     def deadline(self, work: Work) -> float:
-        """Returns how many seconds a step may take: FACTOR times its expected time, at least the minimum."""
+        """Returns how many seconds a step may take: FACTOR times its expected time, at least the minimum.
+
+        For the first START_STEPS of a worker, the minimum is START_FACTOR times as high.
+        """
         minimum = self._minimum * (START_FACTOR if self._num_steps < START_STEPS else 1)
         expected = min((_scaled(slow, work) for slow in self._slowest.values()), default=0.0)
         return max(minimum, FACTOR * expected)
 
     def measured(self, work: Work, seconds: float) -> None:
-        """Records that a step with this work took `seconds`."""
+        """Records that a step with this work took `seconds`. The first START_STEPS of a worker are only counted."""
         self._num_steps += 1
         if self._num_steps <= START_STEPS:
             return

@@ -27,14 +27,15 @@ def pack_i32(values: list[int] | npt.NDArray[Any]) -> bytes:
 
 
 def unpack_i32(column: bytes) -> npt.NDArray[np.int32]:
-    """Returns a read-only view of a column, [rows] int32."""
+    """Returns a read-only view of a column, [rows] int32. Raises ValueError unless it has 4 bytes per row."""
     return np.frombuffer(column, dtype="<i4")
 
 
 def checked_column(name: str, data: bytes, highest: int) -> npt.NDArray[np.uint32]:
     """Returns a read-only view of the column `name` from a peer, [rows] uint32.
 
-    Raises BadMessage unless all values are from 0 to `highest`. Read as unsigned, negative values are above it too.
+    Raises BadMessage unless it has 4 bytes per row and all values are from 0 to `highest`. Read as unsigned, negative
+    values are above it too.
     """
     if len(data) % ITEM_BYTES:
         raise BadMessage(f"{name}: {len(data)} bytes, but a column has {ITEM_BYTES} bytes per row")
@@ -63,7 +64,7 @@ class SamplingParams(msgspec.Struct, array_like=True, frozen=True):
 
 
 class NewRequest(msgspec.Struct, array_like=True):
-    """A request that the worker does not have: a new one, or one that was preempted."""
+    """A request that the worker does not have: a new one, or one that runs again after a preemption or restart."""
 
     handle: int
     slot: int

@@ -68,14 +68,14 @@ class Suspects:
         self._handles: set[int] = set()
 
     def step_rule(self, running: Sequence[Request], waiting: WaitingQueue) -> StepRule:
-        """Returns the rule for the next step. A running suspect comes first, then the first of the queue, which ranks
-        suspects first."""
+        """Returns the rule for the next step: NO_SUSPECT without suspects, else the rule for one suspect. A running one
+        comes first, then the first of the queue, which ranks suspects first."""
         if not self._handles:
             return NO_SUSPECT
         return StepRule(next((one for one in running if one.handle in self._handles), None) or waiting.peek())
 
     def watch(self, request: Request) -> None:
-        """Registers a request as a suspect if it has SUSPECT_AT strikes; a new one may already have them."""
+        """Registers a request as a suspect if it has at least SUSPECT_AT strikes; a new one may already have them."""
         if request.is_suspect:
             self._handles.add(request.handle)
 

@@ -1,7 +1,7 @@
 """The queue of waiting requests. O(log n) to push and pop, amortised O(1) to remove.
 
 Order: suspects, because each runs alone until it is cleared; then lower priority numbers, if the policy is priority;
-then requests that have run before, here or on another engine; then by arrival, which is the order of handles.
+then requests that have output tokens or were preempted; then by arrival, which is the order of handles.
 """
 
 import heapq
@@ -21,7 +21,10 @@ class WaitingQueue:
         self.num_tokens = 0  # known tokens of all waiting requests
 
     def rank(self, request: Request) -> Rank:
-        """Returns the sort key of running requests; the highest is preempted first."""
+        """Returns (priority, or 0 without that policy; arrival).
+
+        Sorts running requests, of which the highest is preempted first, and is part of the waiting order.
+        """
         return (request.priority if self._by_priority else 0, request.handle)
 
     def push(self, request: Request) -> None:

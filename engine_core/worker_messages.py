@@ -22,7 +22,7 @@ MAX_KV_GROUPS = 64
 
 
 class SamplingDefaults(msgspec.Struct, frozen=True):
-    """Defaults from the model's generation_config.json; OpenAI's defaults for what it leaves out."""
+    """Values for what a request leaves out: from generation_config.json, or else the OpenAI API's defaults."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -32,14 +32,14 @@ class SamplingDefaults(msgspec.Struct, frozen=True):
     max_tokens: int | None = None
 
     def __post_init__(self) -> None:
-        """Raises ValueError for NaN and for values that no sampling parameter can have."""
+        """Raises ValueError unless all values but max_tokens are from -1 to MAX_DEFAULT."""
         numbers = (self.temperature, self.top_p, self.top_k, self.min_p, self.repetition_penalty)
         if not all(-1 <= number <= MAX_DEFAULT for number in numbers):  # also refuses NaN
             raise ValueError(f"sampling_defaults: a value is not from -1 to {MAX_DEFAULT:g}")
 
 
 class ModelFacts(msgspec.Struct, frozen=True):
-    """What engine, tokenizer and shim need to know about the model. Only the worker reads the model's own files."""
+    """What engine, tokenizer and shim need to know about the model. Only the worker reads its config.json."""
 
     served_model_names: tuple[str, ...]
     max_model_len: int  # prompt plus output, in tokens
@@ -55,7 +55,7 @@ class ModelFacts(msgspec.Struct, frozen=True):
     weights_version: str
 
     def __post_init__(self) -> None:
-        """Raises ValueError for values out of range."""
+        """Raises ValueError for a value out of range, a name too long, or an eos token id outside the vocabulary."""
         ranges = (
             ("number of served_model_names", len(self.served_model_names), 1, MAX_NAMES),
             ("max_model_len", self.max_model_len, 1, MAX_LENGTH),

@@ -76,7 +76,7 @@ class PolledEnds:
 
 
 def _has_pidfds() -> bool:
-    """Whether pidfds work here. False also if the kernel is too old, or a sandbox forbids them."""
+    """Returns whether pidfds work here. False also if the kernel is too old, or a sandbox forbids them."""
     try:
         os.close(os.pidfd_open(os.getpid()))
     except (AttributeError, OSError):

@@ -54,7 +54,10 @@ def _stopped_by_ps(pids: Collection[int]) -> set[int]:
 
 
 def allow_open_files() -> None:
-    """Raises this process's limit of open files, sockets included, to the highest that the system allows."""
+    """Raises this process's limit of open files, sockets included, to its hard limit.
+
+    If the system refuses that, raises it to SMALLER_OPEN_FILES; if it refuses both, changes nothing.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     for limit in (hard, max(soft, SMALLER_OPEN_FILES)):
         with suppress(ValueError, OSError):

@@ -15,7 +15,8 @@ _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
 def resolve(model: str, revision: str | None, *, weights: bool) -> Path:
     """Returns the directory with the model's files. Downloads a model of the hub; `weights`: also its weight files.
 
-    `revision`: branch, tag or commit in the hub. Raises Fatal if the model cannot be found or downloaded.
+    `revision`: branch, tag or commit in the hub; None: the default branch. Raises Fatal if the model cannot be found or
+    downloaded, and for a local directory without config.json or with a revision.
     huggingface_hub reads `HF_ENDPOINT`, `HF_TOKEN`, `HF_HOME` and `HF_HUB_OFFLINE`.
     """
     path = demo.CHECKPOINT if model == DEMO_MODEL else Path(model).expanduser()

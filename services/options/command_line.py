@@ -1,4 +1,4 @@
-"""The only reader of the flags, environment and configuration files of `tandem serve` and the roles.
+"""The only reader of the options of `tandem serve`, the roles and two tools: flags, environment, configuration files.
 
 Every other module gets frozen options (services/options/declarations.py). A wrong option is refused in one line. Also
 writes the command line and the environment from which a role started by the launcher reads the same values.
@@ -92,6 +92,7 @@ def _read_file(path: str, settings: dict[str, Setting]) -> dict[str, Any]:
 def parse(command: str, argv: list[str]) -> Any:
     """Returns the frozen options of `command`, an instance of its class in COMMAND_OPTIONS. Raises UsageError.
 
+    Prints the text of --help and then raises SystemExit.
     A flag overrides an environment variable, which overrides the file of --config, which overrides the default.
     """
     options, settings = COMMAND_OPTIONS[command], settings_of_command(command)

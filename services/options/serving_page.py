@@ -1,4 +1,4 @@
-"""docs/serving.md: the reference of all options, written from their declarations.
+"""docs/serving.md: the options of `tandem serve`, the roles and two tools, written from their declarations.
 
 `python -m services.options.serving_page > docs/serving.md` (or `make docs`) writes the page anew;
 tests/options/test_serving_page.py fails when it is stale.

@@ -100,7 +100,7 @@ class Setting:
         return value
 
     def range_text(self) -> str:
-        """Returns "at least LOW" or "from LOW to HIGH"; empty without limits."""
+        """Returns "at least LOW" or "from LOW to HIGH"; empty without a lower limit."""
         if self.low is None:
             return ""
         return f"at least {self.low:g}" if self.high is None else f"from {self.low:g} to {self.high:g}"

@@ -71,7 +71,8 @@ class ChildProcesses:
     def start_with_metrics(self, role: str, values: dict[str, Any], *addresses: str, fds: Sequence[int] = ()) -> None:
         """Starts a role as `start` does, with a metrics server on a free port of the loopback address.
 
-        `fds` are passed to the child. Adds the server to `metrics_peers`. Raises Fatal if the role cannot start.
+        `fds` are passed to the child. Adds the server to `metrics_peers`. Raises Fatal if no port can be bound or the
+        role cannot start.
         """
         front = listen(None, 0)
         self._metrics_sockets.append(front)
@@ -101,7 +102,8 @@ class ChildProcesses:
         return name
 
     def supervise(self, ready: Callable[[], bool]) -> None:
-        """Never returns. Raises as `raise_if_ended` until `ready()` is True; then restarts children that exit."""
+        """Never returns. Raises as `raise_if_ended` until `ready()` is True; then restarts children that exit, and
+        raises Fatal if one cannot be started."""
         started = min(child.started for child in self.children.values())
         with contextlib.closing(watch_ends()) as ends:
             for name, child in self.children.items():
@@ -129,7 +131,8 @@ class ChildProcesses:
     def _report_exit(self, name: str) -> float:
         """Logs the exit of a child and returns the seconds until its restart.
 
-        The first restart is immediate. The backoff doubles with each exit, unless the child ran for STABLE_SECONDS.
+        0 for the first exit, and after the child ran for STABLE_SECONDS. It doubles with each other exit, from
+        FIRST_BACKOFF_SECONDS to MAX_BACKOFF_SECONDS.
         """
         child = self.children[name]
         returncode = child.process.wait()

@@ -102,7 +102,7 @@ def _start_roles(
 
 
 def is_ready(front: socket.socket) -> bool:
-    """Whether the shim behind `front` answers GET /health with 200: then all roles are ready."""
+    """Returns whether the shim behind `front` answers GET /health with 200: then all roles are ready."""
     host, port = front.getsockname()[:2]
     connection = http.client.HTTPConnection(host, port, timeout=HEALTH_TIMEOUT_SECONDS)
     try:

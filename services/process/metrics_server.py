@@ -47,7 +47,7 @@ class MetricsServer:
     def __init__(
         self, front: socket.socket, registry: CollectorRegistry, ready: Callable[[], bool], token: str | None = None
     ) -> None:
-        """`front`: a listening socket. `token`: the bearer token that /metrics requires; None: none."""
+        """`front`: a listening socket, closed at exit. `token`: the bearer token that /metrics requires; None: none."""
         self._server = _Server(front, registry, ready, token)
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.5,), name="metrics-server", daemon=True
@@ -69,7 +69,7 @@ def open_metrics_server(
     """Returns a metrics server on the socket of --metrics-fd, else on the address of --metrics-listen.
 
     The server must be entered. Raises Fatal if the address cannot be bound, or if other machines can reach it and
-    neither `options` nor `secret` gives a token.
+    neither `options` nor `secret` gives a token, or if the token's file cannot be used.
     """
     if options.metrics_fd is not None:
         front = socket.socket(fileno=options.metrics_fd)

@@ -1,4 +1,4 @@
-"""The directory of the Unix sockets between the processes of `tandem serve`: readable by this user only."""
+"""The directory of the Unix sockets between the processes of `tandem serve`. Only this user can enter a new one."""
 
 import contextlib
 import fcntl
@@ -50,7 +50,10 @@ def runtime_dir(given: str | None) -> Iterator[Path]:
 
 
 def _new_folder() -> Path:
-    """Makes a directory in TMPDIR, or in /tmp if a socket in TMPDIR would have an invalid path. Raises Fatal."""
+    """Makes and returns a directory in TMPDIR, or in /tmp if a socket in TMPDIR would have an invalid path.
+
+    Raises Fatal if it cannot be made.
+    """
     try:
         folder = Path(tempfile.mkdtemp(prefix="tandem-"))
         if UNFIT.search(str(folder)) or not _has_room_for_sockets(folder):

@@ -32,7 +32,7 @@ def begin(role: str, options: ProcessOptions) -> None:
 
 
 def exit_with_parent(fd: int) -> None:
-    """Starts a thread that ends this process at end of file on `fd`, the read end of the parent-death pipe.
+    """Starts a thread that ends this process, with status 1, when the parent-death pipe closes. `fd` is its read end.
 
     The parent holds the only write end, so the pipe closes when the parent dies, even by SIGKILL.
     """

@@ -63,9 +63,10 @@ class Call(ABC, Generic[SubmitT]):
         """Ends every open choice with this error."""
 
     def next_submit(self, *, alone: bool, on_first_token: Callable[[], None]) -> Any:
-        """Returns the submit message of the next attempt: the open choices, each with the tokens received.
+        """Starts the next attempt. Returns its submit message: the open choices, each with the tokens received.
 
-        `alone`: tells the callee that this is a suspect. The attempt's first new token calls `on_first_token`.
+        `alone`: tells the callee that this is a suspect. The attempt's first new token clears the strikes
+        and calls `on_first_token`.
         """
         self.starting, self._on_first_token = True, on_first_token
         self._submit.attempt += 1
@@ -85,7 +86,7 @@ class Call(ABC, Generic[SubmitT]):
     def record_accepted(self, accepted: AcceptedMessage, prompt_token_ids: bytes = b"") -> bool:
         """Keeps seed, cached tokens and `prompt_token_ids` (a column of u32, unless empty) for a resume.
 
-        Returns True if this is the first acceptance of the choice.
+        Returns True if this is the first acceptance of the choice. Raises KeyError if the choice is not open.
         """
         choice = self.open_choices[accepted.handle]
         repeat = choice.cached_tokens is not None
@@ -99,7 +100,8 @@ class Call(ABC, Generic[SubmitT]):
     def record_tokens(self, handle: int, start_index: int, token_ids: bytes) -> bytes:
         """Appends to the choice those of `token_ids` that it does not have, and returns them; both are columns of u32.
 
-        `start_index`: output index of the first id. Raises StreamBroken if it is beyond the choice's next token.
+        `start_index`: output index of the first id. Raises StreamBroken if it is beyond the choice's next token,
+        KeyError if the choice is not open.
         """
         known = self.open_choices[handle].token_ids
         skipped = len(known) - start_index * ITEM_BYTES
@@ -113,7 +115,7 @@ class Call(ABC, Generic[SubmitT]):
         return fresh
 
     def end(self, handle: int) -> None:
-        """Closes a choice, of which no more messages are expected."""
+        """Closes a choice, of which no more messages are expected. Raises KeyError if it is not open."""
         del self.open_choices[handle]
 
 

@@ -1,4 +1,4 @@
-"""The callee's end of a stream: a hello, then entries in and messages out, until the caller ends it.
+"""The callee's end of a stream: a hello, then entries in and messages out, until either end closes it.
 
 Also the attempts: a caller that resumes a choice keeps its handle, and the higher attempt supersedes the lower one,
 which may still run if this process has not noticed the end of its stream.
@@ -67,7 +67,8 @@ class Callee:
     ) -> None:
         """Serves one stream until either end closes it. `make_receiver(caller's hello)` returns the function that
         handles each entry. `message` builds the callee's first message from `hello`; the mailbox has the others. Aborts
-        the stream if the hellos do not match (FAILED_PRECONDITION) or a message is malformed (INVALID_ARGUMENT)."""
+        the stream if the hellos do not match (FAILED_PRECONDITION), a message is malformed (INVALID_ARGUMENT), or no
+        hello comes within HELLO_SECONDS (DEADLINE_EXCEEDED)."""
         async with self._malformed_aborts(context):
             first = await _first_message(context)
             if first is grpc.aio.EOF or self._closing:
@@ -98,7 +99,7 @@ class Callee:
         mailbox: Mailbox[Any],
     ) -> None:
         """Passes the entries of `first` and of all later messages to `receive`, and writes the mailbox's messages. A
-        submit waits while another caller holds the start lock."""
+        submit waits while another caller holds the start lock, and all later entries of the stream wait behind it."""
         task = asyncio.current_task()
         assert task is not None
         self._streams.add(task)
@@ -120,7 +121,10 @@ class Callee:
             await asyncio.gather(writer, return_exceptions=True)
 
     async def close_streams(self) -> None:
-        """Ends all streams in order, in CLOSE_SECONDS. A caller takes any other end for the death of this process."""
+        """Ends all streams with status OK, waiting at most CLOSE_SECONDS; new streams end at once.
+
+        A caller takes any other status for the death of this process.
+        """
         self._closing = True
         for task in self._streams:
             task.cancel()

@@ -1,7 +1,7 @@
-"""Integer and float columns as little-endian bytes: packing 128k token ids takes microseconds.
+"""Integer and float columns as little-endian bytes, 4 per value.
 
-One message carries the rows of many requests; `repeated` fields would take a hundred times longer
-(docs/architecture.md).
+One message carries the rows of many requests. A protobuf `repeated` field of 128k token ids takes about four times as
+long to write and twice as long to read.
 """
 
 import sys
@@ -31,20 +31,20 @@ def _unpack(kind: str, data: bytes | bytearray | memoryview) -> Any:
 
 
 def pack_u32(values: Iterable[int]) -> bytes:
-    """Packs ints in [0, 2**32) as little-endian u32. Raises OverflowError beyond that range."""
+    """Returns ints in [0, 2**32) as a column of little-endian u32. Raises OverflowError beyond that range."""
     return _pack("I", values)
 
 
 def unpack_u32(data: bytes | bytearray | memoryview) -> list[int]:
-    """Unpacks what pack_u32 packed. Raises ValueError when the length is not a multiple of 4 bytes."""
+    """Returns the ints that pack_u32 packed. Raises ValueError when the length is not a multiple of 4 bytes."""
     return list(_unpack("I", data))
 
 
 def pack_f32(values: Iterable[float]) -> bytes:
-    """Packs floats as little-endian float32."""
+    """Returns floats as a column of little-endian float32."""
     return _pack("f", values)
 
 
 def unpack_f32(data: bytes | bytearray | memoryview) -> list[float]:
-    """Unpacks what pack_f32 packed. Raises ValueError as unpack_u32 does."""
+    """Returns the floats that pack_f32 packed, rounded to float32. Raises ValueError as unpack_u32 does."""
     return list(_unpack("f", data))

@@ -42,7 +42,7 @@ class Dispatcher(Generic[CallT]):
         return self._handles.new()
 
     def __contains__(self, handle: object) -> bool:
-        """Returns whether an open choice of any call has this handle."""
+        """Returns whether an open choice of a call has this handle; the call is on a link or waits for one."""
         placed = any(handle in calls for calls in self._calls.values())
         return placed or any(handle in call.open_choices for call in self._pending)
 

@@ -38,8 +38,9 @@ def _shortened(text: str, limit: int) -> str:
 
 
 class TandemError(Exception):
-    """Ends a request. `code` is a key of STATUS; `param` is the request's field at fault, or empty. If `retryable`, the
-    same request may succeed later or elsewhere, after `retry_after` whole seconds (0: unknown)."""
+    """Ends a request. `code` is a key of STATUS, any other becomes INTERNAL; `param` is the request's field at fault,
+    or empty. Long texts are shortened. If `retryable`, the same request may succeed later or elsewhere, after
+    `retry_after` whole seconds (0: unknown)."""
 
     def __init__(self, code: str, message: str, param: str = "", retryable: bool = False, retry_after: int = 0) -> None:
         super().__init__(message)
@@ -68,7 +69,7 @@ class TandemError(Exception):
 
 
 def invalid(message: str, param: str = "") -> TandemError:
-    """Returns the error for a request that no server could answer (HTTP 400)."""
+    """Returns the error for a request with a wrong value (HTTP 400), which a retry does not help."""
     return TandemError("INVALID_ARGUMENT", message, param)
 
 

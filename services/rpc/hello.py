@@ -13,7 +13,7 @@ class HelloMismatch(Exception):
 
 
 def make_hello(role: str, *, digest: str = "", engine: pb.EngineFacts | None = None) -> pb.Hello:
-    """Returns this process's hello. Its epoch, the time in nanoseconds, is higher after a restart of the process.
+    """Returns this process's hello. Call it once: its epoch, the time in nanoseconds, is higher after a restart.
 
     `digest`: SHA-256 of the tokenizer.json in use, empty if there is none. `engine`: the model's facts, or None.
     """

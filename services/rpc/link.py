@@ -35,10 +35,11 @@ class LinkOwner(Protocol[MessageT]):
 
     def link_up(self, link: Any) -> None: ...
     def link_down(self, link: Any, *, died: bool) -> None:
-        """`died`: the stream failed, so the peer may have died. False when either side closed the stream in order."""
+        """`died`: the stream failed, so the peer may have died. False if the peer ended it in order or broke the
+        protocol."""
 
     def receive(self, link: Any, message: MessageT) -> None:
-        """Handles one message from the peer. Raises StreamBroken if it breaks the protocol."""
+        """Handles one message from the peer. Raises StreamBroken or one of MALFORMED if it breaks the protocol."""
 
 
 class Link(Generic[EntryT, UpT]):
@@ -81,7 +82,7 @@ class Link(Generic[EntryT, UpT]):
 
     async def run(self) -> None:
         """Keeps the stream up until cancelled. Raises HelloMismatch, because a retry would fail as well, and Fatal for
-        an unprotected address: TCP without a secret, a Unix socket that other users can reach."""
+        an address that check_address refuses, such as TCP without a secret."""
         delay = BACKOFF_SECONDS[0]
         async with open_channel(self.target, self._secret) as channel:
             self._stub = self._new_stub(channel)
@@ -113,8 +114,8 @@ class Link(Generic[EntryT, UpT]):
     @contextlib.asynccontextmanager
     async def hold_start_lock(self) -> AsyncIterator[Callable[[], bool]]:
         """Holds the peer's start lock: inside, no request of another caller starts there. Yields a function that
-        returns whether the lock is still held, since the peer ends a grant that is idle. Raises StreamBroken when the
-        peer is gone or stopping."""
+        returns False once the peer has ended the grant, as it does when it is idle; else True, also if the peer died.
+        Raises StreamBroken when the peer is gone or stopping."""
         call = self._stub.HoldStartLock(self._hello)
         try:
             if await call.read() is grpc.aio.EOF:
@@ -131,7 +132,10 @@ class Link(Generic[EntryT, UpT]):
             call.cancel()
 
     async def _run_stream(self) -> None:
-        """Runs one stream: hellos, then entries out and messages in. Returns when the peer ends it in order."""
+        """Runs one stream: hellos, then entries out and messages in. Returns when the peer ends it in order.
+
+        Raises HelloMismatch, StreamBroken, or AioRpcError when the stream fails.
+        """
         call = self._stub.Connect()
         writer: asyncio.Task[None] | None = None
         try:

@@ -64,9 +64,9 @@ class StartLock:
             await self._released.wait()
 
     def start_alone(self, caller: pb.Hello, handles: Iterable[int]) -> bool:
-        """Returns whether this caller's next request starts alone: the first one under its grant does.
+        """Registers the request and returns True if it is the caller's first one under its grant; else returns False.
 
-        `handles` are those of the request's choices.
+        A registered request starts alone. `handles` are those of its choices.
         """
         if self._holder != (caller.instance, caller.epoch) or self._used:
             return False

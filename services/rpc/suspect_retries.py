@@ -45,7 +45,7 @@ class SuspectRetries(Generic[CallT]):
         self._changed = asyncio.Event()
 
     def add(self, call: CallT) -> None:
-        """Queues a suspect for its retry."""
+        """Queues a suspect for its retry, and starts the task that retries if it is not running."""
         self._suspects.append(call)
         self._task = self._task or asyncio.create_task(self._run())
 

@@ -11,7 +11,7 @@ from services.rpc.link import Link
 
 
 class LinkMessages(Collector):
-    """Counts the messages received on `links`: one per engine step, or fewer if this process reads slowly."""
+    """Counts the messages received on `links`: about one per engine step and link; fewer if this process is slow."""
 
     def __init__(self, links: Sequence[Link[Any, Any]]) -> None:
         self._links = links

@@ -45,7 +45,7 @@ SERVER_OPTIONS = [
 def open_channel(target: str, secret: ClusterSecret | None = None) -> grpc.aio.Channel:
     """Returns a channel to `unix:/path` or `host:port`; over TCP with TLS from `secret`.
 
-    Raises Fatal for TCP without a secret, and for a Unix socket that other users can reach.
+    Raises Fatal for an address that check_address refuses, such as TCP without a secret.
     """
     secret = check_address(target, secret)
     if secret is None:
@@ -59,7 +59,7 @@ class RpcServer:
     """A gRPC server with the standard health service. Its status is SERVING from `ready()` to `not_ready()`."""
 
     def __init__(self, address: str, secret: ClusterSecret | None = None) -> None:
-        """Raises Fatal for a TCP address without a secret, and for a Unix socket that other users can reach."""
+        """Raises Fatal for an address that check_address refuses, such as TCP without a secret."""
         configure_grpc_log()
         self._address = address
         self._secret = check_address(address, secret)

@@ -15,9 +15,10 @@ UNNAMED = ("unix-abstract:", "unix:@", "ipc://@", "ipc://*")  # not in a directo
 
 
 def check_address(address: str, secret: ClusterSecret | None, unix: str = GRPC) -> ClusterSecret | None:
-    """Returns the secret to use at `address`: `secret` for TCP, None for a Unix socket, with the prefix `unix`.
+    """Returns the secret to use at `address`: `secret` for TCP, None for a Unix socket.
 
-    Raises Fatal for TCP without a secret, and for a socket that is not in a directory of this user with mode 0700.
+    Raises Fatal for TCP without a secret, and for a Unix socket with another prefix than `unix`, with % in its path, or
+    not in a directory that belongs to this user and that no other user can enter.
     """
     if address.startswith(UNNAMED):
         raise Fatal(f"{address}: every user of this machine can connect to a socket that is not in a directory")

@@ -1,4 +1,6 @@
-"""`tandem internal-credentials --out DIR`: writes the files that a client of the internal gRPC edges needs."""
+"""`tandem internal-credentials --out DIR`: writes the files that a client of the internal gRPC edges and of
+/metrics needs.
+"""
 
 import os
 import sys

@@ -30,7 +30,7 @@ def metrics_token(file: str | None, secret: ClusterSecret | None) -> str | None:
 def token_to_ask_for(front: socket.socket, file: str | None, secret: ClusterSecret | None) -> str | None:
     """Returns the token that requests to `front` must carry; None on a loopback address without a token file.
 
-    Raises Fatal when other machines can reach `front` and there is no token.
+    Raises Fatal as metrics_token does, and when other machines can reach `front` and there is no token.
     """
     host = front.getsockname()[0]
     if file is None and ipaddress.ip_address(host.partition("%")[0]).is_loopback:

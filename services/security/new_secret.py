@@ -15,7 +15,10 @@ SECRET_BYTES = 32
 
 
 def main(options: NewSecretOptions) -> int:
-    """Runs the command. Returns the exit status: 0, or 1 after Fatal, reported in one line."""
+    """Runs the command. Returns the exit status: 0, or 1 after Fatal, reported in one line.
+
+    A file that exists must hold a valid secret.
+    """
     file = Path(options.out)
     try:
         made = write_new(file)

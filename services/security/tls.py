@@ -1,6 +1,6 @@
 """Mutual TLS for gRPC. Every process derives the key of the certificate authority from the secret.
 
-Each process makes its own key and certificate in memory; no file is written or copied. The curve is P-256, because
+Each process makes its own key and certificate in memory, so none is copied. The curve is P-256, because
 gRPC's TLS refuses Ed25519. The dates of validity are fixed, because clocks differ and processes run for months.
 RFC 5280 · https://grpc.github.io/grpc/python/grpc.html#create-server-credentials
 """

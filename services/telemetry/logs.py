@@ -24,7 +24,10 @@ def fields(**values: Any) -> dict[str, Any]:
 
 
 def set_up_logging(role: str, level: str, style: str) -> None:
-    """Sets the format ("text" or "json") and level of all log lines of this process; each names the role."""
+    """Sets the format ("text" or "json") and level of this process's log lines on stderr; each names the role.
+
+    Libraries in _NOISY log warnings and errors, at every level.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonFormatter(role) if style == "json" else _TextFormatter(role))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

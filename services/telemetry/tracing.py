@@ -23,7 +23,8 @@ def set_up_tracing(role: str, endpoint: str | None) -> Tracing:
     """Returns the tracing of this process. `endpoint`: an OTLP/gRPC URL; None: no tracing.
 
     OpenTelemetry's SDK reads the OTEL_* variables. They cannot set service.instance.id and service.version: the
-    former distinguishes the processes. Raises Fatal for a protocol other than gRPC, an unreadable file or a bad URL.
+    former distinguishes the processes. Raises Fatal for a protocol other than gRPC, an unreadable file, or
+    a bad URL or variable.
     """
     if endpoint is None:
         return NoTracing()

@@ -44,10 +44,10 @@ class Matrix(Protocol):
     """A weight [n, k], n outputs and k inputs, in the layout and dtype that its Ops multiplies with."""
 
     def product(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        """Returns x [rows, k] @ weight.T as [rows, n], in `dtype` (float32) or, if that is None, in x's."""
+        """Returns x [rows, k] @ weight.T as [rows, n] of `dtype`: float32, or None for x's."""
 
     def rows(self, ids: Tensor) -> Tensor:
-        """Embedding lookup: returns the weight's rows `ids` [count] int64 as [count, k]."""
+        """Returns the weight's rows `ids` [count] int64 as [count, k], in the activations' dtype (embedding lookup)."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,8 @@ class Stack(Protocol):
     ) -> tuple[Tensor, Tensor]:
         """Returns (output, residual), each [S, hidden]; their sum is the last layer's hidden state.
 
-        hidden [T, hidden]: the embeddings; overwritten. positions [T] int64. logits_indices [S] int64: the tokens to
-        return, ascending. Writes keys and values of all T tokens into the caches.
+        hidden [T, hidden]: the embeddings; may be overwritten. positions [T] int64. logits_indices [S] int64: the
+        tokens to return, ascending. Writes keys and values of all T tokens into the caches.
         """
 
 
@@ -93,15 +93,16 @@ class Ops(Protocol):
     batch_invariant: bool
 
     def matrix(self, *parts: Tensor, dtype: torch.dtype | None = None, device: torch.device | None = None) -> Matrix:
-        """Returns a copy of `parts` [rows, k], concatenated along rows, as a Matrix.
+        """Returns a copy of `parts` [rows, k], concatenated along rows, as a Matrix, quantised if these Ops quantise.
 
-        The parts may be memory-mapped. dtype and device default to those of the first part.
+        The parts may be memory-mapped. `dtype`, of the activations, and device default to those of the first part.
         """
 
     def allocate_kv_cache(
         self, num_blocks: int, block_size: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device
     ) -> KvPair:
-        """Allocates the paged KV cache of one layer, zeroed."""
+        """Returns a new paged KV cache of one layer, zeroed. Raises OSError or torch.OutOfMemoryError if memory
+        does not suffice."""
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor: ...
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]: ...
@@ -124,12 +125,12 @@ class Ops(Protocol):
         """Returns (token ids [rows] int64, healthy [rows] bool): one token sampled per row, as sampling.draw."""
 
     def kernel_nanoseconds(self) -> int:
-        """Returns the total time in compiled CPU kernels since the process began; 0 without such kernels."""
+        """Returns the wall time in compiled CPU kernels so far, in nanoseconds; 0 without such kernels."""
 
     def scratch_bytes(
         self, tokens: int, width: int, heads: int, kv_heads: int, head_dim: int, length: int, dtype: torch.dtype
     ) -> int:
-        """Returns an upper bound of the temporaries of any operation but `draw`, in bytes.
+        """Returns an upper bound of the temporaries of any operation but `draw`, in bytes, without its result.
 
         For `tokens` rows of at most `width` elements; in attention, for requests of up to `length` tokens.
         """

@@ -1,4 +1,6 @@
-"""Picks the Ops for a device: compiled C++ on a CPU, Triton on CUDA; without batch invariance, torch's products."""
+"""Picks the Ops for a device: compiled C++ on a CPU, Triton on CUDA; without batch invariance, torch's products.
+On a CPU, torch then computes all operations.
+"""
 
 import torch
 
@@ -15,7 +17,7 @@ def ops_for(
     quantization: str | None = None,
     cpu_kernels: str | None = None,
 ) -> Ops:
-    """Returns the Ops for a device. Without `batch_invariant`, matrix products are torch's.
+    """Returns the Ops for a device. Without `batch_invariant`, torch's products; on a CPU, torch's kernels only.
 
     `num_threads`: of the compiled CPU kernels. `quantization`: int8, on CUDA also fp8; needs batch_invariant.
     `cpu_kernels`: the variant of the compiled kernels (None: the fastest); needs batch_invariant and a CPU.

@@ -16,7 +16,10 @@ HUGE_ADVICE: int | None = getattr(mmap, "MADV_HUGEPAGE", None)  # Linux only
 
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Returns a tensor of zeros. Its memory is unmapped when the tensor is freed. Raises OSError if mmap fails."""
+    """Returns a tensor of zeros, from HUGE_BYTES on in its own mmap, which is unmapped when the tensor is freed.
+
+    Raises OSError if mmap fails.
+    """
     num_bytes = math.prod(shape) * dtype.itemsize
     if num_bytes < HUGE_BYTES:
         return torch.zeros(shape, dtype=dtype)

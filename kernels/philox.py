@@ -17,7 +17,10 @@ PURPOSE_SAMPLE = 0
 
 
 def philox4x32(counter: list[Tensor], key: list[Tensor]) -> list[Tensor]:
-    """Returns four 32-bit words per counter. All tensors are int64 with values below 2**32, broadcast together."""
+    """Returns four 32-bit words per counter. A counter has four words, a key two.
+
+    All tensors are int64 with values below 2**32, broadcast together.
+    """
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(ROUNDS):

@@ -14,7 +14,7 @@ def linear(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Symmetric int8 quantisation per row: weight [n, k] -> (qweight [n, k] int8, scales [n] float32).
+    """Returns weight [n, k], quantised symmetrically per row: (qweight [n, k] int8, scales [n] float32).
 
     weight is about qweight * scale, qweight from -127 to 127. A row with a NaN or infinity becomes zeros, with a scale
     that is not finite.
@@ -24,13 +24,16 @@ def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def quantise_fp8(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """As quantise, to float8_e4m3fn (arXiv 2209.05433), from -448 to 448: qweight [n, k], scales [n] float32."""
+    """Returns what `quantise` does, with qweight in float8_e4m3fn (arXiv 2209.05433), from -448 to 448."""
     steps, scales = _divided(weight, 448)
     return steps.to(torch.float8_e4m3fn), scales
 
 
 def _divided(weight: Tensor, largest: int) -> tuple[Tensor, Tensor]:
-    """Returns (each row divided by its scale so that its largest magnitude is `largest`, scales [n])."""
+    """Returns (each row divided by its scale so that its largest magnitude is `largest`, scales [n]).
+
+    A row whose scale is 0 or not finite becomes zeros.
+    """
     wide = weight.float()
     scales = wide.abs().amax(dim=1) / largest
     steps = (wide / scales[:, None]).clamp(-largest, largest)
@@ -57,10 +60,10 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
 
 
 def norm_rope(x: Tensor, weight: Tensor | None, eps: float, cos_sin: Tensor, positions: Tensor) -> Tensor:
-    """RMS norm per head (if `weight` [D] is given), then rotary embedding, half-split form (arXiv 2104.09864).
+    """Returns x after an RMS norm per head, if `weight` [D] is given, and the rotary embedding (arXiv 2104.09864).
 
-    x [T, heads, D], cos_sin [max positions, D] float32 (D/2 cosines, then D/2 sines), positions [T]. Computed in
-    float32, rounded once at the end.
+    The embedding is in half-split form. x [T, heads, D], positions [T]. cos_sin [max positions, D] float32: D/2
+    cosines, then D/2 sines. Computed in float32, rounded once at the end.
     """
     wide = x.float()
     if weight is not None:
@@ -80,7 +83,7 @@ def write_kv(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor,
 
 
 def split_heads(qkv: Tensor, cache: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """qkv [T, (H + 2 G) * D] -> query [T, H, D], key and value [T, G, D]; views."""
+    """Returns views of qkv [T, (H + 2 G) * D]: query [T, H, D], key and value [T, G, D]. `cache` gives G and D."""
     kv_heads, head_dim = cache[1].shape[2:]
     heads = qkv.view(qkv.shape[0], -1, head_dim)
     return heads[:, : -2 * kv_heads], heads[:, -2 * kv_heads : -kv_heads], heads[:, -kv_heads:]

@@ -34,7 +34,8 @@ class TorchOps:
         return TorchMatrix(joined(parts, dtype, device))
 
     def paged_attention(self, query: Tensor, cache: KvPair, inputs: AttentionInputs, scale: float) -> Tensor:
-        """Attends in chunks of a request's queries, so that at most SCORES scores (or one query's) are in memory."""
+        """Returns reference.paged_attention. Computes chunks of a request's queries, so that at most SCORES scores (or
+        one query's) are in memory. No request may have length 0."""
         out = torch.empty_like(query)
         starts, lens = inputs.query_start_loc.tolist(), inputs.seq_lens.tolist()
         for row, length in enumerate(lens):

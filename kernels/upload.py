@@ -19,7 +19,7 @@ THREADS = 4
 def fill(target: Tensor, parts: Sequence[Tensor]) -> None:
     """Copies `parts` [.., k] on the host, concatenated along rows, into target [rows, k], in target's dtype.
 
-    Kernels launched later on the current stream see the result.
+    Waits until the copies are done. Kernels launched later on the current stream see the result.
     """
     copies = _CopyThreads(target.device)
     with ThreadPoolExecutor(THREADS) as threads:

@@ -1,4 +1,4 @@
-"""Loads the compiled kernel module for this CPU: the fastest variant that the CPU can run, or a named one.
+"""Loads the compiled kernel module for this CPU: the fastest built variant that runs here, or a named one.
 
 A variant is one build of the kernels for one instruction set (VARIANTS); its module is `kernels.cpu._<variant>`.
 A variant is imported only if the CPU has its instructions, because the import itself could raise SIGILL.
@@ -14,11 +14,14 @@ log = logging.getLogger(__name__)
 
 
 class KernelsMissing(ImportError):
-    """There are no compiled kernels: the package was installed without a C++ compiler."""
+    """The compiled kernels cannot be imported, usually because the package was installed without a C++ compiler."""
 
 
 class VariantRefused(Exception):
-    """This machine cannot run the requested variant. The message names it, the reason and the runnable variants."""
+    """The requested variant was not built, or this machine cannot run it.
+
+    The message names it, the reason and the runnable variants.
+    """
 
 
 class Library(Protocol):
@@ -74,7 +77,8 @@ VARIANTS = ("amx", "avx512bf16", "avx2", "portable")
 def load(variant: str | None = None) -> Library:
     """Returns the module of the named variant, or of the fastest one that this machine can run.
 
-    Raises KernelsMissing if none was built, VariantRefused if this machine cannot run the named one.
+    `variant`: one of VARIANTS. Raises KernelsMissing if none was built, VariantRefused if the named one was not built
+    or cannot run here. Logs a warning if a faster one is left out.
     """
     if variant is None:
         return _module(_fastest())
@@ -84,9 +88,9 @@ def load(variant: str | None = None) -> Library:
 
 
 def runnable_variants() -> list[str]:
-    """Returns the variants that were built, have their instructions here and pass the self-check; fastest first.
+    """Returns the variants that were built and have their instructions here; "amx" only if its self-check passes.
 
-    Raises KernelsMissing.
+    Fastest first. Raises KernelsMissing.
     """
     return [variant for variant in VARIANTS if _why_not(variant) is None]
 
@@ -94,7 +98,7 @@ def runnable_variants() -> list[str]:
 def best_variant() -> str:
     """Returns the fastest variant that this machine has the instructions for, even if it was not built.
 
-    Raises KernelsMissing if no variant was built.
+    Raises KernelsMissing if the variant "portable" was not built.
     """
     try:
         return _module("portable").best_variant().removeprefix("_")

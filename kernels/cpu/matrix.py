@@ -42,7 +42,7 @@ class CpuMatrix(ABC):
         return self._n, self._k, self._packed.data_ptr(), 0 if self._scales is None else self._scales.data_ptr()
 
     def product(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        """Returns x [rows, k] @ weight.T as [rows, n], in `dtype` (float32) or, if that is None, in x's."""
+        """Returns x [rows, k] @ weight.T as [rows, n] of `dtype`: float32, or None for x's."""
         assert x.dtype == self._dtype and x.shape[1] == self._num_columns and x.stride(1) == 1
         if self.padding:
             x = F.pad(x, (0, self.padding))
@@ -53,7 +53,10 @@ class CpuMatrix(ABC):
         return out
 
     def rows(self, ids: Tensor) -> Tensor:
-        """Returns the weight's rows `ids` [count] int64 as [count, k]; dequantised if the weight is int8."""
+        """Returns the weight's rows `ids` [count] int64 as [count, k] in the activations' dtype.
+
+        An int8 weight's rows are dequantised.
+        """
         assert ids.dtype == torch.int64 and ids.is_contiguous()
         out = torch.empty(ids.shape[0], self._k, dtype=self._dtype)
         self._library.unpack_rows(self._type, *self.operand(), ids.data_ptr(), ids.shape[0], out.data_ptr())

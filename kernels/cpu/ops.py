@@ -1,4 +1,4 @@
-"""Ops on the compiled kernels: checks dtypes, shapes and strides, allocates results, passes addresses to C++.
+"""Ops on the compiled kernels: asserts most dtypes, shapes and strides, allocates results, passes addresses to C++.
 
 The C++ side checks nothing.
 """
@@ -20,7 +20,10 @@ CANDIDATE_BYTES = 32  # per token: a Candidate takes 16, in a std::vector that d
 
 
 class CpuOps:
-    """Ops of the compiled kernels. Shapes and results: kernels/reference.py. With `int8`, matrices are Int8Matrix."""
+    """Ops of the compiled kernels. Shapes and results: kernels/reference.py. With `int8`, matrices are Int8Matrix.
+
+    `num_threads` is set in `library`, for all its users.
+    """
 
     batch_invariant = True
 

@@ -218,7 +218,7 @@ def _merge_kernel(
     scale, window, num_segments,
     HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, SEGMENT: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
-    """Merges the segments of one head of a request's single query, in ascending order."""
+    """Merges the segments of one head of a request's single query, in ascending order, and stores the result."""
     request, head, num_heads = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     token = tl.load(query_start_loc_ptr + request)
     if tl.load(query_start_loc_ptr + request + 1) == token:

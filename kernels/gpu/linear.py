@@ -122,7 +122,10 @@ def _sum_kernel(
 
 
 def schedule_for(n: int, k: int, dtype: torch.dtype) -> Schedule:
-    """Returns the schedule of a weight [n, k] for activations of `dtype`. It does not depend on the number of rows."""
+    """Returns the order of summation along K for a weight [n, k] and activations of `dtype`.
+
+    It does not depend on the rows.
+    """
     block_k = STEP_BYTES // dtype.itemsize
     num_steps = triton.cdiv(k, block_k)
     segments = min(triton.cdiv(PROGRAMS, triton.cdiv(n, FEW.columns)), num_steps // MIN_STEPS, MAX_SEGMENTS)
@@ -131,7 +134,7 @@ def schedule_for(n: int, k: int, dtype: torch.dtype) -> Schedule:
 
 
 def enough(rows: int, n: int) -> bool:
-    """Returns whether the output tiles of a product [rows, n] fill a GPU, without split-K."""
+    """Returns whether a product [rows, n] has over SOME.rows rows and fills a GPU with tiles MANY, without split-K."""
     return rows > SOME.rows and triton.cdiv(rows, MANY.rows) * triton.cdiv(n, MANY.columns) >= ENOUGH
 
 
@@ -161,7 +164,7 @@ def product(x: Tensor, weight: Tensor, scales: Tensor | None, schedule: Schedule
 def multiply(
     x: Tensor, weight: Tensor, scales: Tensor | None, schedule: Schedule, dtype: torch.dtype, tile: Tile, split: bool
 ) -> Tensor:
-    """`product` with an explicit tile. `split`: one program per segment; else one program runs all segments."""
+    """Returns `product` with an explicit tile. `split`: one program per output tile and segment; else one per tile."""
     (rows, k), n = x.shape, weight.shape[0]
     assert x.stride(1) == 1 and weight.shape[1] == k and weight.is_contiguous()
     block_k, steps, segments = schedule

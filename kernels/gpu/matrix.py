@@ -47,7 +47,7 @@ class EightBitMatrix:
         return product(x, self.qweight, self.scales, self.schedule, dtype or x.dtype)
 
     def rows(self, ids: Tensor) -> Tensor:
-        """Returns the dequantised rows `ids` [count] as [count, k]."""
+        """Returns the dequantised rows `ids` [count] as [count, k], in the activations' dtype."""
         # Indexed as bytes, because torch cannot index every 8-bit dtype.
         taken = self.qweight.view(torch.uint8)[ids].view(self.qweight.dtype)
         return (taken.float() * self.scales[ids, None]).to(self._dtype)
@@ -59,9 +59,9 @@ def matrix_of(
     dtype: torch.dtype | None = None,
     device: torch.device | None = None,
 ) -> TritonMatrix | EightBitMatrix:
-    """Returns a copy of `parts` [rows, k], concatenated along rows (Ops.matrix).
+    """Returns a copy of `parts` [rows, k], concatenated along rows, as a Matrix (Ops.matrix).
 
-    `quantization`: one of EIGHT_BITS, or None to keep `dtype`.
+    `quantization`: one of EIGHT_BITS; None: the elements have `dtype`.
     """
     if quantization is None:
         return TritonMatrix(joined(parts, dtype, device))

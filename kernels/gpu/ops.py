@@ -59,6 +59,6 @@ class TritonOps:
     def scratch_bytes(
         self, tokens: int, width: int, heads: int, kv_heads: int, head_dim: int, length: int, dtype: torch.dtype
     ) -> int:
-        """Returns the larger of attention's workspace and a split-K product's partial sums, in bytes."""
+        """Returns an upper bound in bytes: the larger of attention's workspace and a split-K product's partial sums."""
         split = attention_tiling.scratch_bytes(tokens, heads, kv_heads, head_dim, length)
         return max(split, linear.workspace_bytes(tokens))

@@ -48,7 +48,7 @@ def _number(draws_ptr, row, FIELD: tl.constexpr):
 
 @triton.jit
 def _filters(draws_ptr, row, vocab):
-    """Returns (temperature, top_p, min_p, top_k or 0, whether any of them can drop tokens)."""
+    """Returns (temperature, top_p, min_p, top_k, whether these drop tokens); top_k 0: all. Greedy rows drop none."""
     temperature = _number(draws_ptr, row, TEMPERATURE)
     top_p = _number(draws_ptr, row, TOP_P)
     min_p = _number(draws_ptr, row, MIN_P)
@@ -111,8 +111,8 @@ def _scan_kernel(
 ):  # fmt: skip
     """For one chunk of one row: stores the best score, its lowest id, and whether all raw logits are finite.
 
-    If the row has filters, the best score is the best logit; also stores the sum of exp(score - best) and the largest
-    logit of each segment.
+    A score is logit / temperature + noise; for a greedy row, or one with filters, the logit. If the row has filters,
+    also stores the sum of exp((logit - best) / temperature), in fixed point, and the largest logit of each segment.
     """
     row, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     ids = chunk * CHUNK + tl.arange(0, CHUNK)
@@ -147,8 +147,8 @@ def _reduce_kernel(
 ):  # fmt: skip
     """For one row: stores its token and whether it is healthy.
 
-    If the row has filters, stores the bounds of its candidates: key >= keys[row, 0], and score - bounds[row, 0] >=
-    bounds[row, 1].
+    If the row has filters, _pick_kernel replaces the token. For it, stores the bounds of the row's candidates: key >=
+    keys[row, 0], and logit / temperature - bounds[row, 0] >= bounds[row, 1].
     """
     row = tl.program_id(0).to(tl.int64)
     chunk = tl.arange(0, CHUNKS)

@@ -1,1 +1,3 @@
-"""The worker process, one per accelerator: runs step plans, returns sampled token ids. No text, HTTP or scheduling."""
+"""The worker process, one per accelerator (GPU or CPU): runs step plans, returns sampled tokens. No text, clients or
+scheduling.
+"""

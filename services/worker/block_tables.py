@@ -33,6 +33,8 @@ class BlockTables:
     def append(self, slots: Ints, offsets: Ints, block_ids: Ints) -> None:
         """Appends block_ids[offsets[i] : offsets[i + 1]] to slots[i], the slots distinct.
 
+        The device gets them at the next copy_to_device.
+
         Raises BadMessage if a slot would have more blocks than a request of max_model_len needs.
         """
         if not len(block_ids):
@@ -60,6 +62,6 @@ class BlockTables:
             self._pending.clear()
 
     def blocks(self, slots: npt.NDArray[np.integer], indices: npt.NDArray[np.integer]) -> Ints:
-        """Returns block `indices[i]` of slot `slots[i]`: block ids [pairs] int32."""
+        """Returns the id of block `indices[i]` of slot `slots[i]`, for each i: [pairs] int32."""
         found: Ints = self._host[slots, indices]
         return found

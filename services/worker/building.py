@@ -1,7 +1,8 @@
 """Builds a model runner from a loaded model and the engine's batch limits: sizes and allocates KV cache and batch.
 
-On a device that compiles kernels, a profile run comes first: the largest steps run with every sampling option. The drop
-in free memory is taken as the peak of a step, and the KV cache gets the rest.
+On a device that compiles kernels, a profile run comes first: the largest steps run with every sampling option. The peak
+of a step is the drop in free memory, or the bound of memory.py if that is larger. The KV cache gets a budget from
+memory.py.
 """
 
 import torch
@@ -28,10 +29,10 @@ CACHE_ROUNDING = 2 * 2**20  # bytes that torch's allocator may add to each tenso
 def build_runner(
     model: LoadedModel, options: WorkerOptions, limits: BatchLimits, phases: Phases, device: Device | None = None
 ) -> tuple[ModelRunner, KvCacheShape]:
-    """Returns a runner with KV cache and batch allocated, and the cache's shape. Captures the largest graph.
+    """Returns a runner with KV cache and batch allocated, and the cache's shape; the largest graph is captured.
 
-    `phases` records how long each part takes. `device`: None for that of the weights. Raises ModelError if the memory
-    does not suffice.
+    On a device that compiles kernels, a profile run comes first. `phases` records how long each part takes. `device`:
+    None for that of the weights. Raises ModelError if the memory does not suffice, or --max-model-len is too large.
     """
     decoder = model.decoder
     config, dtype = decoder.config, decoder.dtype
@@ -79,10 +80,10 @@ def make_runner(decoder: Decoder, limits: BatchLimits, shape: KvCacheShape, devi
 
 
 def profiled_peak_bytes(decoder: Decoder, options: WorkerOptions, limits: BatchLimits, device: Device) -> int:
-    """Profile run: returns the drop in free device memory after the largest steps and with all graphs, in bytes.
+    """Returns the drop in free device memory, in bytes, by a profile run of the largest steps, with all graphs.
 
-    All requests share a KV cache of one block; graphs beyond MEASURED_GRAPHS are estimated. Afterwards all kernels are
-    compiled. Raises ModelError if the device runs out of memory.
+    All requests share a KV cache of one block. The profile run's graphs and up to MEASURED_GRAPHS more are captured,
+    the rest are estimated. Afterwards all kernels are compiled. Raises ModelError if the device runs out of memory.
     """
     length = request_length(decoder.config, options.max_model_len)
     device.release_cached_memory()

@@ -18,7 +18,7 @@ SAMPLE_BYTES = 4096
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Returns the file's JSON object. Raises ModelError if it is missing or not a JSON object."""
+    """Returns the file's JSON object. Raises ModelError if it cannot be read or is not a JSON object."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -30,16 +30,20 @@ def read_json(path: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """`config`: config.json with --hf-overrides applied. `generation`: generation_config.json, or empty."""
+    """A checkpoint's parsed JSON. `config`: config.json with --hf-overrides applied.
+
+    `generation`: generation_config.json, of the directory that --generation-config chooses; empty if there is none.
+    """
 
     path: Path
     config: dict[str, Any]
     generation: dict[str, Any]
 
     def eos_token_ids(self, vocab_size: int) -> tuple[int, ...]:
-        """Returns eos_token_id of generation_config.json, where chat models list end-of-turn tokens, or of config.json.
+        """Returns the ids in eos_token_id of generation_config.json, or, if it has no such key, of config.json.
 
-        Raises ModelError for an id outside the vocabulary.
+        Chat models list end-of-turn tokens in the former. Empty if neither has the key. Raises ModelError for an id
+        that is not an integer of the vocabulary.
         """
         found = self.generation.get("eos_token_id", self.config.get("eos_token_id"))
         ids = [] if found is None else found if isinstance(found, list) else [found]
@@ -50,9 +54,10 @@ class Checkpoint:
 
     @property
     def sampling_defaults(self) -> SamplingDefaults:
-        """Defaults of generation_config.json. `do_sample: false` means greedy, as in transformers' generate().
+        """Defaults of generation_config.json; max_tokens is its max_new_tokens.
 
-        Raises ModelError for a value that is not a number.
+        `do_sample: false` gives temperature 0 (greedy), as in transformers' generate(). Raises ModelError for a value
+        that is not a number.
         """
         names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_new_tokens")
         values = {name: self.generation[name] for name in names if self.generation.get(name) is not None}
@@ -64,7 +69,11 @@ class Checkpoint:
         return SamplingDefaults(max_tokens=values.pop("max_new_tokens", None), **values)
 
     def weight_files(self) -> list[Path]:
-        """Returns the safetensors files. Raises ModelError if there are none, or if the index names a missing file."""
+        """Returns the safetensors files: those in the index, else model.safetensors, else all in the directory.
+
+        Raises ModelError if there are none, if the index is malformed, or if it names a file that is missing or outside
+        the directory.
+        """
         index = self.path / "model.safetensors.index.json"
         if index.exists():
             weight_map = read_json(index).get("weight_map")
@@ -89,10 +98,11 @@ class Checkpoint:
 
 
 def read_checkpoint(path: Path, overrides: dict[str, Any], generation_config: str) -> Checkpoint:
-    """Reads the JSON files of a checkpoint. Raises ModelError if one that is needed is missing or not a JSON object.
+    """Returns the Checkpoint in directory `path`; reads only its JSON files.
 
-    `overrides` replace keys of config.json. `generation_config`: "auto" (the checkpoint's), "vllm" (none: OpenAI's
-    defaults), or another directory.
+    `overrides` replace keys of config.json. `generation_config`: "auto" (the checkpoint's, if it has one), "vllm"
+    (none: OpenAI's defaults), or another directory. Raises ModelError for a file that is not a JSON object, and if
+    config.json or the other directory's generation_config.json is missing.
     """
     config = {**read_json(path / "config.json"), **overrides}
     generation: dict[str, Any] = {}
@@ -109,6 +119,7 @@ def weights_digest(files: list[Path]) -> str:
     """Returns 16 hex digits of a SHA-256 over each file's header and the first 4 KiB of every tensor.
 
     Hashing all bytes would take seconds per 10 GB at every start. Training changes the first bytes of every tensor.
+    Raises SafetensorError or OSError for an unreadable file.
     """
     digest = hashlib.sha256()
     for file in files:

@@ -18,7 +18,7 @@ GRAPH_SIZES = (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))
 
 
 class DeviceEvent(Protocol):
-    """An event in the device's stream, as torch.cuda.Event: complete when all work recorded before it is done."""
+    """An event in the device's stream, as torch.cuda.Event: complete when all work launched before it is done."""
 
     def query(self) -> bool:
         """Returns whether the event is complete."""
@@ -34,25 +34,28 @@ class Device(Protocol):
     compiles: bool  # kernels are compiled at first use: a profile run comes before the first request
 
     def staging_buffer(self, num_bytes: int) -> Tensor:
-        """Allocates [num_bytes] uint8 on the host; copies from it to the device are asynchronous."""
+        """Returns a new host tensor [num_bytes] uint8; on CUDA pinned, so that copies from it are asynchronous."""
 
     def record_event(self) -> DeviceEvent:
-        """Records an event after all work launched so far."""
+        """Records an event after all work launched so far, and returns it."""
 
     def kernel_nanoseconds(self, begin: DeviceEvent, end: DeviceEvent) -> int:
-        """Returns the time that the device was busy between two complete events."""
+        """Returns the nanoseconds between two complete events.
+
+        On a GPU all of them, gaps between kernels included; on a CPU only those in compiled kernels.
+        """
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         """Runs `work` once as a warm-up, then captures it as a graph. Returns a function that replays the graph.
 
-        Raises a RuntimeError; `out_of_memory` says whether memory was the cause.
+        Raises RuntimeError if that fails; `out_of_memory` says whether memory was the cause. GPU only.
         """
 
     def used_bytes(self) -> int:
-        """Returns the device memory in use by all processes, torch's cached memory included."""
+        """Returns the device memory in use by all processes, torch's cached memory included, in bytes. GPU only."""
 
     def release_cached_memory(self) -> None:
-        """Returns unused cached memory of torch's allocator to the device."""
+        """Gives unused cached memory of torch's allocator back to the device; does nothing on a CPU."""
 
 
 def out_of_memory(error: RuntimeError) -> bool:
@@ -66,7 +69,7 @@ def out_of_memory(error: RuntimeError) -> bool:
 class HostEvent:
     """A CPU runs kernels synchronously, so its events are always complete.
 
-    `kernel_nanoseconds`: total time in kernels when the event was recorded.
+    `kernel_nanoseconds`: total time in compiled kernels when the event was recorded.
     """
 
     def __init__(self, kernel_nanoseconds: int) -> None:
@@ -86,7 +89,7 @@ class CpuDevice:
     compiles = False
 
     def __init__(self, kernel_nanoseconds: Callable[[], int]) -> None:
-        """`kernel_nanoseconds` returns the total time in kernels so far (Ops.kernel_nanoseconds)."""
+        """`kernel_nanoseconds` returns the total time in compiled kernels so far (Ops.kernel_nanoseconds)."""
         self._kernel_nanoseconds = kernel_nanoseconds
 
     def staging_buffer(self, num_bytes: int) -> Tensor:
@@ -122,7 +125,7 @@ class CudaEvent:
 
 
 class CudaDevice:
-    """Uses the current stream. All graphs share one memory pool, because no two run at the same time."""
+    """Uses the current stream, and its own one to capture. All graphs share one memory pool: no two run at once."""
 
     shares_memory = False
     graph_sizes: Sequence[int] = GRAPH_SIZES
@@ -140,7 +143,7 @@ class CudaDevice:
         return CudaEvent()
 
     def kernel_nanoseconds(self, begin: DeviceEvent, end: DeviceEvent) -> int:
-        """Returns the time between the events by the device's clock. Idle time between two steps is not included."""
+        """Returns the time between the events by the device's clock, gaps between kernels included."""
         assert isinstance(begin, CudaEvent) and isinstance(end, CudaEvent)
         return int(begin.event.elapsed_time(end.event) * NANO_PER_MILLI)
 

@@ -26,19 +26,19 @@ from services.zeromq.socket_options import MAX_PLAN_BYTES, prepare
 
 
 class EngineGone(Exception):
-    """The connection to the engine is lost, or the engine refused this worker."""
+    """The connection to the engine is lost, or its messages do not follow the protocol: the worker connects again."""
 
 
 class EngineRefused(EngineGone):
-    """The worker may connect again after a pause: the engine refused it for now, sent a bad message, or closed the
-    connection without an answer."""
+    """The worker may connect again after a pause: the engine refused it for now, sent a malformed message, or closed
+    the connection without an answer."""
 
 
 class EngineLink:
     def __init__(self, endpoint: str, secret: ClusterSecret | None = None, rank: int = 0) -> None:
-        """Connects to the engine at `endpoint`, a ZeroMQ address.
+        """Starts to connect to the engine at `endpoint`, a ZeroMQ address (ipc:// or tcp://); does not wait for it.
 
-        Raises Fatal for TCP without a secret, and for a Unix socket that other users can reach.
+        Raises Fatal for TCP without a secret, and for a Unix socket that check_address refuses.
         """
         secret = check_address(endpoint, secret, ZEROMQ)
         self._rank = rank
@@ -59,13 +59,14 @@ class EngineLink:
         self._poller.register(self._monitor, zmq.POLLIN)
 
     def hello(self) -> None:
-        """Sends protocol version, epoch and rank. The worker sends it before it loads the weights."""
+        """Sends protocol version, epoch and rank: the first message, sent before the weights are loaded."""
         self._socket.send(encode(WorkerHello(PROTOCOL, self._epoch, self._rank)))
 
     def limits(self) -> BatchLimits:
         """Waits for the engine's batch limits and returns them.
 
-        Raises Fatal for a lasting refusal, EngineRefused for a temporary one, EngineGone for a lost connection.
+        Raises Fatal for a lasting refusal. Raises EngineRefused for a temporary one, a malformed message, or a
+        connection closed without an answer. Raises EngineGone for a lost connection or another message.
         """
         message = self._receive(None)
         if not isinstance(message, BatchLimits):
@@ -77,17 +78,24 @@ class EngineLink:
         self._socket.send(encode(Register(self._epoch, facts)))
 
     def next_plan(self) -> StepPlan:
-        """Waits for the next plan of this epoch and returns it. Raises EngineGone if the connection is lost."""
+        """Waits for the next plan of this link's epoch and returns it; drops other messages.
+
+        Raises EngineGone for a lost connection, EngineRefused or Fatal if the engine refuses this worker, EngineRefused
+        for a malformed message.
+        """
         while (plan := self._plan(self._receive(None))) is None:
             pass
         return plan
 
     def poll_plan(self) -> StepPlan | None:
-        """Returns the next plan if one has arrived, else None. Raises EngineGone if the connection is lost."""
+        """Returns a plan of this link's epoch if that is the next message that has arrived, else None. Does not wait.
+
+        Drops another message. Raises as next_plan does.
+        """
         return self._plan(self._receive(0))
 
     def _plan(self, message: BatchLimits | Step | None) -> StepPlan | None:
-        """Returns the message's plan; None if its epoch is not this worker's."""
+        """Returns the message's plan; None if it has none, or one of another epoch than this link's."""
         return message.plan if isinstance(message, Step) and message.plan.epoch == self._epoch else None
 
     def done(self, result: StepResult) -> None:
@@ -102,7 +110,8 @@ class EngineLink:
     def _receive(self, timeout_ms: int | None) -> BatchLimits | Step | None:
         """Returns the next message that is not a ping; None after `timeout_ms` (None: waits without limit).
 
-        Raises EngineGone if the connection is lost, EngineRefused or Fatal if the engine refuses this worker.
+        Raises EngineGone if the connection is lost, EngineRefused or Fatal if the engine refuses this worker. Raises
+        EngineRefused also for a malformed message and for a connection closed before the engine's first message.
         """
         while True:
             ready = dict(self._poller.poll(timeout_ms))

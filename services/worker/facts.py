@@ -1,6 +1,7 @@
 """The facts of a loaded model that the worker registers with the engine: lengths, vocabulary, KV blocks, end tokens.
 
-Among them the numerics id, which clients see as system_fingerprint: equal ids give equal tokens.
+Among them the numerics id, which clients see as system_fingerprint. Workers with equal "invariant-" ids give equal
+tokens for the same request and seed; with "fast-" ids, tokens also depend on the batch.
 """
 
 import hashlib
@@ -20,7 +21,10 @@ NUMERICS_VERSION = 4  # increment it if a change of kernels or sampler changes a
 
 
 def model_facts(model: LoadedModel, options: WorkerOptions, shape: KvCacheShape) -> ModelFacts:
-    """Returns what engine, tokenizer and shim need to know of the model; `shape` is that of its KV cache."""
+    """Returns what engine, tokenizer and shim need to know of the model; `shape` is that of its KV cache.
+
+    Raises ModelError for bad end tokens or sampling defaults in the checkpoint.
+    """
     config = model.decoder.config
     return ModelFacts(
         served_model_names=options.served_model_name or (options.model,),
@@ -39,7 +43,8 @@ def model_facts(model: LoadedModel, options: WorkerOptions, shape: KvCacheShape)
 
 
 def _numerics_id(model: LoadedModel) -> str:
-    """Returns "invariant-" or "fast-" and 16 hex digits of a hash of everything that can change a bit of an answer."""
+    """Returns "invariant-" or "fast-" and 16 hex digits of a hash of what can change an answer's bits,
+    besides request and batch: weights, configuration, kernels, hardware."""
     decoder = model.decoder
     device, ops = decoder.device, decoder.ops
     parts: list[Any] = [

@@ -1,7 +1,7 @@
 """The forward pass of a step: copies the step's inputs to the device and computes hidden states, by kernels or a graph.
 
-A pure decode batch (one token per request) is padded to the next captured size and replays that graph, on a device with
-graphs. With batch-invariant kernels, padding changes no bit.
+On a device with graphs, a pure decode batch (StepInputs.is_decode) of at most the largest size is padded to the next
+size and replays its graph. With batch-invariant kernels, padding changes no bit.
 """
 
 import logging
@@ -72,7 +72,7 @@ class Forward:
     def run(self, inputs: StepInputs) -> tuple[Tensor, DeviceInputs]:
         """Returns hidden states [S, hidden] of the tokens `logits_indices`, and the inputs on the device.
 
-        Both are overwritten by the next run.
+        The next run may overwrite both. Writes the KV of all tokens. Captures the graph of the batch's size if missing.
         """
         count = len(inputs.request_slots)
         index = bisect_left(self._sizes, count)
@@ -105,11 +105,14 @@ class Forward:
 
     @property
     def missing_graph_sizes(self) -> list[int]:
-        """Sizes that are not captured yet, descending: smaller graphs reuse the memory of larger ones."""
+        """Sizes neither captured nor given up, descending: smaller graphs reuse the memory of larger ones."""
         return [size for size in reversed(self._sizes) if size not in self._graphs]
 
     def capture_next_graph(self) -> bool:
-        """Captures the largest missing graph. Returns False if none was missing."""
+        """Captures the largest missing graph, or gives up all missing ones if memory runs out.
+
+        Returns False if none was missing.
+        """
         missing = self.missing_graph_sizes
         if missing:
             self._capture(missing[0])

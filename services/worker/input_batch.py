@@ -1,7 +1,8 @@
 """The persistent batch: the worker's state of all requests, by slot, updated by each plan.
 
-The engine assigns slots. A plan has new requests in full and running requests as changes, so sampled tokens are never
-sent back to the worker. Token ids stay on the device; the host knows only their number.
+The engine assigns slots. A plan has new requests in full, with their output so far if they were preempted or resumed,
+and running requests as changes. So a running request's sampled tokens are not sent back to the worker. Token ids stay
+on the device; the host knows only their number.
 """
 
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ class StepInputs:
     slot_mapping: Longs  # [T]: block * block_size + offset
     request_slots: Ints  # [R]
     query_start_loc: Ints  # [R + 1]
-    seq_lens: Ints  # [R]
+    seq_lens: Ints  # [R]: tokens with KV after the step
     logits_indices: Longs  # [S]: indices into the T tokens; logits are computed for these
     sampled_slots: Longs  # [S]
     sampled_positions: Longs  # [S]: position of the sampled token
@@ -45,7 +46,11 @@ class StepInputs:
         return len(self.positions) == len(self.request_slots) == len(self.logits_indices)
 
     def padded(self, count: int) -> "StepInputs":
-        """Returns this decode batch, padded to `count` requests. Padding has length 0, reads no KV and writes none."""
+        """Returns this decode batch, padded to `count` requests, at least its own number.
+
+        Padding has length 0, reads no KV and writes none. Unpadded stay
+        sampled_slots, sampled_positions and output_indices.
+        """
         more = count - len(self.request_slots)
 
         def fill(array: npt.NDArray[Number], value: int) -> npt.NDArray[Number]:
@@ -68,7 +73,7 @@ class StepInputs:
 def dummy_inputs(count: int, longest: int, block_size: int) -> StepInputs:
     """Returns inputs for the profile run: prompts of `count` tokens in total, at most `longest` each.
 
-    All use slot 0 and block 0. One token is sampled.
+    All use slot 0 and block 0. One token is sampled, from the first token's hidden state.
     """
     starts = np.append(np.arange(0, count, longest), count).astype(np.int32)
     lens = np.diff(starts)

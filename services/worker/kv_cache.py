@@ -18,7 +18,7 @@ class KvCacheShape:
 def block_bytes(config: DecoderConfig, block_size: int, dtype: torch.dtype) -> int:
     """Returns the bytes of one block's keys and values in all layers.
 
-    bf16 values are padded to pairs of tokens, as cpu/ops.py lays them out.
+    bf16 values count as padded to pairs of tokens, as kernels/cpu/ops.py lays them out; on a GPU too.
     """
     num_values = block_size + block_size % 2 if dtype == torch.bfloat16 else block_size
     return (block_size + num_values) * config.num_layers * config.num_kv_heads * config.head_dim * dtype.itemsize
@@ -45,8 +45,8 @@ def shape_kv_cache(
 ) -> KvCacheShape:
     """Returns a shape with all blocks that fit into memory_bytes, at most what max_num_seqs longest requests fill.
 
-    If max_model_len is None, the length is reduced to what fits. Raises ModelError if an explicit one does not
-    fit, or no block does.
+    If max_model_len is None, the length is reduced to what fits. Raises ModelError if an explicit one does not fit or
+    is above the model's limit, or if no block fits.
     """
     wanted = request_length(config, max_model_len)
     per_block = block_bytes(config, block_size, dtype)

@@ -56,10 +56,10 @@ def pick_device(options: WorkerOptions) -> torch.device:
 
 
 def pick_ops(device: torch.device, options: WorkerOptions) -> Ops:
-    """Returns the kernels for the options; also sets torch's number of threads.
+    """Returns the kernels for the options. Sets torch's number of threads and, for CUDA, Triton's cache directory.
 
-    Raises ModelError if the compiled kernels are missing, --cpu-kernels names a variant that cannot run here, or the
-    quantization is not supported.
+    Raises ModelError if the compiled kernels are missing, --cpu-kernels names a variant that cannot run here or goes
+    with --no-batch-invariant, or the quantization is not supported.
     """
     check_quantization(device, options)
     name = options.cpu_kernels
@@ -90,9 +90,9 @@ def check_quantization(device: torch.device, options: WorkerOptions) -> None:
 
 
 def load_model(path: Path, options: WorkerOptions, ops: Ops | None = None) -> LoadedModel:
-    """Reads configuration and weights of the checkpoint at `path` into a decoder.
+    """Returns the checkpoint at `path` as a LoadedModel, with the weights on the device that pick_device returns.
 
-    `ops`: None for the device's kernels. Raises ModelError for a checkpoint or an option that cannot be served.
+    `ops`: None for those of pick_ops. Raises ModelError for a checkpoint or an option that cannot be served.
     """
     device = pick_device(options)
     ops = ops or pick_ops(device, options)
@@ -120,7 +120,8 @@ def open_weights(
 ) -> tuple[dict[str, Tensor], str]:
     """Returns the tensors by name, memory-mapped or (--load-format dummy) random, and the weights version.
 
-    The version is weights_digest of the files, or "dummy-" and the seed. Raises ModelError for unreadable weights.
+    The version is weights_digest of the files, or "dummy-" and the seed. Raises ModelError for weights that
+    cannot be read or do not fit the configuration.
     """
     shapes = parameter_shapes(config)
     if options.load_format == "dummy":

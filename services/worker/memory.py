@@ -36,7 +36,7 @@ class Memory:
 
     weights: int
     step: int  # peak of the largest step
-    free: int  # without the weights
+    free: int  # what the weights leave; on a GPU, within --gpu-memory-utilization unless the cache's size is given
     budget: int  # limit of the KV cache
 
     def log_summary(self, kv_cache: int) -> None:
@@ -56,7 +56,8 @@ def plan_memory(
 ) -> Memory:
     """Returns the memory plan; the weights must be loaded. `step`: peak of the largest step, in bytes.
 
-    Raises ModelError if that step does not fit into the free memory.
+    `budget` is --kv-cache-memory-bytes if given; else what the step leaves free, on a CPU CPU_SHARE of it. Raises
+    ModelError if the step does not fit into the free memory.
     """
     weights = num_weight_bytes(config, dtype.itemsize, dtype.itemsize if options.quantization is None else 1)
     free = available_bytes() if device.type == "cpu" else _free_gpu_bytes(device, options)
@@ -90,8 +91,9 @@ def step_bytes(
 ) -> int:
     """Returns an upper bound of a step's peak memory in bytes, with the batch's state, without weights and KV cache.
 
-    For max_num_batched_tokens tokens and as many sampled rows as possible; with `graphs`, their pool too. Which tensors
-    are live at the same time follows from decoder.py, model_runner.py and sampler.py: change this formula with them.
+    For max_num_batched_tokens tokens and as many sampled rows as possible; with `graphs`, their pool too. The driver's
+    memory is not counted. Raises ModelError if --max-model-len is too large. Which tensors are live at the same time
+    follows from decoder.py, model_runner.py and sampler.py: change this formula with them.
     """
     tokens, rows = limits.max_num_batched_tokens, min(limits.max_num_seqs, limits.max_num_batched_tokens)
     length = request_length(config, options.max_model_len)
@@ -126,7 +128,7 @@ def _forward_bytes(config: DecoderConfig, dtype: torch.dtype, ops: Ops, tokens: 
 def _free_gpu_bytes(device: torch.device, options: WorkerOptions) -> int:
     """Returns the device's free bytes; without --kv-cache-memory-bytes, only those within --gpu-memory-utilization.
 
-    Raises ModelError if that leaves none.
+    Empties torch's caches first. Raises ModelError if the utilization leaves none.
     """
     # Return cached memory of loading, the profile run and an earlier engine first. No graph is alive here.
     gc.collect()

@@ -63,7 +63,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> Launched:
-        """Launches a plan without waiting for the device.
+        """Launches a plan and returns it, on a GPU without waiting for its result.
 
         Raises BadMessage for an invalid plan, or one that does not follow from the last one. The runner cannot be used
         after that.
@@ -80,7 +80,10 @@ class ModelRunner:
 
     @torch.inference_mode()
     def profile_run(self) -> None:
-        """Profile run before the first request: runs the largest steps, and smaller ones that use other kernels."""
+        """Runs the largest steps, and smaller ones that use other kernels, and captures some graphs. Waits for them.
+
+        Called before the first request.
+        """
         hidden = self._forward.profile_run()
         for count in sorted({min(rows, self._forward.max_rows) for rows in PROFILE_ROWS}):
             logits = self._decoder.logits(hidden.expand(count, -1).contiguous())
@@ -90,20 +93,23 @@ class ModelRunner:
 
     @property
     def num_missing_graphs(self) -> int:
-        """Number of graph sizes that are not captured yet."""
+        """Number of graph sizes that are neither captured nor given up for lack of memory."""
         return len(self._forward.missing_graph_sizes)
 
     @torch.inference_mode()
     def capture_next_graph(self) -> bool:
-        """Captures the largest missing graph; returns False if none was missing. Called while the worker is idle."""
+        """Forward.capture_next_graph: returns False if no graph was missing. Called while no plan runs."""
         return self._forward.capture_next_graph()
 
     def kernel_nanoseconds(self, launched: Launched) -> int:
-        """Returns how long the device was busy with a completed plan."""
+        """Returns a completed plan's nanoseconds.
+
+        On a GPU from its first to its last event, gaps included; on a CPU only those in compiled kernels.
+        """
         return self._device.kernel_nanoseconds(launched.began, launched.done)
 
     def collect(self, launched: Launched) -> StepResult:
-        """Waits for a plan and returns its result. A row with NaN or infinite logits is returned as an error."""
+        """Waits for a plan and returns its result. A row with NaN or infinite logits becomes an error."""
         launched.done.synchronize()
         sampled, handles = launched.sampled, launched.handles
         healthy = sampled.healthy.numpy()

@@ -48,8 +48,8 @@ class SampleRows:
 class Sampled:
     """Results of S rows.
 
-    Logprobs are natural logarithms of the softmax of the raw logits: the sampled token's, then the top ones. A row's
-    first 1 + num_top columns are valid.
+    Logprobs are natural logarithms of the softmax of the raw logits (before penalties, masks and temperature): the
+    sampled token's, then the top ones. A row's first 1 + num_top columns are valid.
     """
 
     token_ids: Tensor  # [S] int64
@@ -59,7 +59,7 @@ class Sampled:
     logprobs: Tensor  # same shape, float32
 
     def to_host(self) -> "Sampled":
-        """Starts an asynchronous copy to the host. It is complete once all work queued so far is done."""
+        """Returns a copy on the host, or CPU tensors themselves. It is complete once all work queued so far is done."""
         tensors = (to_host(one) for one in (self.token_ids, self.healthy, self.logprob_ids, self.logprobs))
         token_ids, healthy, logprob_ids, logprobs = tensors
         return Sampled(token_ids, healthy, self.num_top, logprob_ids, logprobs)
@@ -96,7 +96,7 @@ def group_size(width: int) -> int:
 
 
 def draw_of(sampling: SamplingParams, seed: int, choice: int, index: int) -> tuple[float, ...]:
-    """Returns a DRAW record for the output token `index`; its temperature is 0 if the draw is greedy."""
+    """Returns a DRAW record, as a tuple, for the output token `index`; its temperature is 0 if the draw is greedy."""
     temperature = sampling.temperature if sampling.temperature >= GREEDY_BELOW else 0.0
     return temperature, sampling.top_p, sampling.min_p, sampling.top_k, seed, choice, index
 

@@ -33,7 +33,10 @@ RETRY_SECONDS = 2.0  # before reconnecting, after a refusal or a bad plan
 
 
 def main(options: WorkerOptions) -> int:
-    """Runs the worker until a signal or a fatal error. Returns the exit status; SIGTERM and SIGINT exit with 0."""
+    """Runs the worker until SIGTERM or SIGINT, which exit with status 0, or a fatal error.
+
+    Returns the exit status, 1 after Fatal or ModelError, which it reports in one line. Others are raised.
+    """
     begin("worker", options)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop)
@@ -57,7 +60,10 @@ def _serve(options: WorkerOptions) -> None:
 
 
 def _run(options: WorkerOptions, secret: ClusterSecret | None, metrics: WorkerMetrics, spans: StepSpans) -> None:
-    """Serves one engine after the other. The weights stay loaded; KV cache, batch and graphs are built per engine."""
+    """Serves one engine after the other. The weights stay loaded; KV cache, batch and graphs are built per engine.
+
+    Never returns. Raises Fatal and ModelError.
+    """
     model: LoadedModel | None = None
     phases = Phases(process_age())
     while True:
@@ -85,7 +91,10 @@ def _run(options: WorkerOptions, secret: ClusterSecret | None, metrics: WorkerMe
 
 
 def _register(link: EngineLink, model: LoadedModel, options: WorkerOptions, phases: Phases) -> ModelRunner:
-    """Builds and returns a model runner for the engine's limits, and registers the model's facts with the engine."""
+    """Builds and returns a model runner for the engine's limits, and registers the model's facts with the engine.
+
+    Raises as EngineLink.limits does, and ModelError.
+    """
     limits = link.limits()
     phases.done("waiting for the engine")
     runner, shape = build_runner(model, options, limits, phases)
@@ -100,7 +109,10 @@ def _load(options: WorkerOptions) -> LoadedModel:
 
 
 def _run_plans(link: EngineLink, runner: ModelRunner, metrics: WorkerMetrics, spans: StepSpans) -> None:
-    """Runs plans until it raises EngineGone (lost engine) or BadMessage (bad plan). Then disarms the watchdog."""
+    """Runs plans until EngineGone (lost engine), Fatal (lasting refusal) or BadMessage (bad plan) is raised.
+
+    Then disarms the watchdog.
+    """
     metrics.registered.set()
     watchdog = Watchdog()
     try:

@@ -22,7 +22,7 @@ class _Staging:
 class StepBuffers:
     """`num_bytes` of device memory for one step's arrays; each step overwrites the one before.
 
-    Arrays of equal shapes get equal device addresses in every step.
+    An array's device address depends only on the sizes of the arrays before it.
     """
 
     def __init__(self, device: Device, num_bytes: int) -> None:

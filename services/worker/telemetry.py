@@ -16,7 +16,8 @@ NANO = 1e-9
 class WorkerMetrics:
     """Counters of steps and of their times.
 
-    Over any interval, the accelerator's wait share is 1 - worker_kernel_seconds / worker_runnable_seconds.
+    Over an interval, the accelerator's wait share is 1 - worker_kernel_seconds / worker_runnable_seconds. On a GPU,
+    gaps within a step count as kernel time; on a CPU, torch's operations count as waiting.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -34,7 +35,7 @@ class WorkerMetrics:
         self._last_ended = 0
 
     def step(self, plan: StepPlan, began: int, ended: int, in_kernels: int) -> None:
-        """Counts a step. `began`, `ended` and the time `in_kernels` are in nanoseconds."""
+        """Counts a step. `began` and `ended` are times, `in_kernels` a duration, in nanoseconds."""
         self._steps.inc()
         self._seconds.inc((ended - began) * NANO)
         self._runnable.inc((ended - (self._last_ended if plan.was_runnable else began)) * NANO)
@@ -50,7 +51,10 @@ class StepSpans:
         self._traced: dict[int, str] = {}  # slot -> traceparent of the engine's span
 
     def step(self, plan: StepPlan, began: int, ended: int) -> None:
-        """Emits one span per traced request in the step. Times are in nanoseconds since the Unix epoch."""
+        """Emits one span per traced request of the plan that had not sampled since it got its slot.
+
+        Times are in nanoseconds since the Unix epoch.
+        """
         for slot in plan.released_slots:
             self._traced.pop(slot, None)
         self._traced |= {new.slot: new.traceparent for new in plan.new_requests if new.traceparent}

@@ -1,4 +1,4 @@
-"""Triton's directory for compiled kernels: its default, or a temporary one if the default is not writable.
+"""Triton's directory for compiled kernels: the configured one, or a temporary one if that is not writable.
 
 Triton itself would raise PermissionError, for example in a container without a home directory.
 """
@@ -12,7 +12,10 @@ log = logging.getLogger(__name__)
 
 
 def use_writable_cache() -> None:
-    """Sets TRITON_CACHE_DIR if the default is not writable. Call it before the first kernel is compiled."""
+    """Creates Triton's cache directory. If it is not writable, sets TRITON_CACHE_DIR to a new temporary one.
+
+    Call it before the first kernel is compiled.
+    """
     try:
         folder = _usual_folder()
         folder.mkdir(parents=True, exist_ok=True)
@@ -23,6 +26,9 @@ def use_writable_cache() -> None:
 
 
 def _usual_folder() -> Path:
-    """Returns the default cache directory, as triton.knobs.cache computes it."""
+    """Returns the cache directory by TRITON_CACHE_DIR, TRITON_HOME or the home, as triton.knobs.cache computes it.
+
+    Raises RuntimeError if it needs the home directory and there is none.
+    """
     given = os.environ.get("TRITON_CACHE_DIR")
     return Path(given) if given else Path(os.environ.get("TRITON_HOME") or Path.home(), ".triton", "cache")

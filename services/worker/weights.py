@@ -1,7 +1,7 @@
 """Source tensors of a decoder's weights: memory-mapped from safetensors files, or random.
 
-Mapping reads nothing. The decoder takes one tensor at a time and packs it, so each file is read once, by the packing
-threads, and no weight is in memory twice.
+Mapping reads headers only. The decoder takes one tensor at a time and copies or packs it. So each file is read once, by
+the packing threads, and at most one weight at a time is in memory twice.
 """
 
 import logging
@@ -22,7 +22,7 @@ Shapes = dict[str, tuple[int, ...]]  # by name in the checkpoint
 
 
 class Weights:
-    """`take` returns each tensor once and drops its reference. Logs the progress every PROGRESS_SECONDS."""
+    """`take` removes a tensor from `tensors` and returns it. Logs the progress at most every PROGRESS_SECONDS."""
 
     def __init__(self, tensors: dict[str, Tensor]) -> None:
         self._tensors = tensors
@@ -42,7 +42,8 @@ class Weights:
 def map_safetensors(files: list[Path], shapes: Shapes, tied: bool) -> dict[str, Tensor]:
     """Returns the files' tensors by name, memory-mapped, in the checkpoint's dtypes; without lm_head if `tied`.
 
-    Raises ModelError for a missing or unexpected tensor, or a wrong shape.
+    Raises ModelError for a missing or unexpected tensor, or a wrong shape; SafetensorError or OSError for an unreadable
+    file.
     """
     found: dict[str, Tensor] = {}
     for file in files:
@@ -64,7 +65,7 @@ def map_safetensors(files: list[Path], shapes: Shapes, tied: bool) -> dict[str, 
 
 
 def dummy_weights(shapes: Shapes, dtype: torch.dtype, seed: int) -> dict[str, Tensor]:
-    """Returns random host tensors by name, equal for equal seeds; norms are 1."""
+    """Returns random host tensors of `dtype` by name, equal for equal seeds; norms are 1."""
     generator = torch.Generator().manual_seed(seed)
     return {
         name: torch.ones(shape, dtype=dtype)

@@ -1,4 +1,8 @@
-"""Parses config.json (Hugging Face) into a DecoderConfig. Refuses settings the decoder lacks, by name."""
+"""Parses config.json (Hugging Face) into a DecoderConfig.
+
+Refuses unsupported values of rope_type, attention_bias, use_sliding_window and hidden_act. Ignores keys that it does
+not read.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,7 +31,7 @@ class DecoderConfig:
 
 
 def _rope_theta(config: dict[str, Any]) -> float:
-    """Returns rope_theta. Raises ModelError for a rope_type other than "default".
+    """Returns rope_theta, 10000 if missing. Raises ModelError for another rope_type than "default", or a bad value.
 
     transformers 5 writes `rope_parameters`, older versions `rope_theta` and `rope_scaling`.
     """
@@ -69,7 +73,10 @@ def _size(config: dict[str, Any], name: str, default: int | None = None) -> int:
 
 
 def _qwen3(config: dict[str, Any]) -> DecoderConfig:
-    """Returns the configuration of a dense Qwen3 model (arXiv 2505.09388). Raises ModelError for other variants."""
+    """Returns the configuration of a dense Qwen3 model (arXiv 2505.09388).
+
+    Raises ModelError for an unsupported setting, or a size that is missing or invalid.
+    """
     for name, expected in (("attention_bias", False), ("use_sliding_window", False), ("hidden_act", "silu")):
         if config.get(name, expected) != expected:
             raise ModelError(f"config.json: {name} = {config[name]!r} is not supported, only {expected!r}")
@@ -101,7 +108,7 @@ FAMILIES: dict[str, Callable[[dict[str, Any]], DecoderConfig]] = {"Qwen3ForCausa
 
 
 def decoder_config(config: dict[str, Any]) -> DecoderConfig:
-    """Returns config.json as a DecoderConfig. Raises ModelError for an unsupported architecture or setting."""
+    """Returns config.json as a DecoderConfig. Raises ModelError for an unsupported architecture, setting or size."""
     architectures = config.get("architectures") or []
     for name in architectures if isinstance(architectures, list) else []:
         if isinstance(name, str) and name in FAMILIES:

@@ -21,7 +21,10 @@ class Decoder:
     def __init__(
         self, config: DecoderConfig, dtype: torch.dtype, device: torch.device, weights: Weights, ops: Ops
     ) -> None:
-        """Copies the weights (parameter_shapes), one at a time, into matrices of `dtype` on `device`."""
+        """Takes the tensors (parameter_shapes) out of `weights`, one at a time, and copies them to `device`.
+
+        They get `dtype`; matrices, but not an untied embedding, are quantised if `ops` does that.
+        """
         self.config = config
         self.dtype = dtype
         self.device = device
@@ -39,7 +42,7 @@ class Decoder:
     def forward(
         self, input_ids: Tensor, positions: Tensor, caches: KvCache, inputs: AttentionInputs, logits_indices: Tensor
     ) -> Tensor:
-        """Returns hidden states [S, hidden] of the tokens `logits_indices` [S] int64, ascending.
+        """Returns hidden states [S, hidden], after the final norm, of the tokens `logits_indices` [S] int64, ascending.
 
         input_ids [T] int64, positions [T] int64. Writes the KV of all T tokens into the caches.
         """
@@ -48,11 +51,14 @@ class Decoder:
         return normed
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """hidden [S, hidden] -> logits [S, vocab] float32."""
+        """Returns the logits [S, vocab] float32 of hidden states [S, hidden] that `forward` returned."""
         return self._head.product(hidden, torch.float32)
 
     def allocate_kv_cache(self, num_blocks: int, block_size: int) -> KvCache:
-        """Allocates the paged KV cache of all layers. Freed blocks need no clearing: attention stops at seq_len."""
+        """Returns a new paged KV cache of all layers. Raises OSError or torch.OutOfMemoryError without the memory.
+
+        Freed blocks need no clearing: attention stops at seq_len.
+        """
         config = self.config
         return [
             self.ops.allocate_kv_cache(

@@ -28,7 +28,7 @@ def parameter_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
 def num_weight_bytes(config: DecoderConfig, itemsize: int, matrix_itemsize: int) -> int:
     """Returns the bytes of a decoder's weights: `matrix_itemsize` per element of matrices, `itemsize` of the rest.
 
-    The rest, never quantised, are the norms and an untied embedding.
+    The rest, never quantised, are the norms and an untied embedding. Scales and padding are not counted.
     """
     plain = FINAL_NORM if config.tie_word_embeddings else EMBEDDING
     return sum(

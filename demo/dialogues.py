@@ -80,8 +80,8 @@ def with_tool(question: Question, rng: Random, *, thinking: bool = False) -> Dia
 
 
 def after_the_call(question: Question, rng: Random, *, thinking: bool = False) -> Dialogue:
-    """Returns a dialogue that ends with the result of get_weather, on a question about the weather; the answer says
-    it."""
+    """Returns a dialogue on a question about the weather: `messages` end with a get_weather call and its result, which
+    `answer` states."""
     assert question.city is not None
     tool, parameter = weather_tool(rng)
     degrees, sky = rng.randint(0, 35), rng.choice(facts.SKIES)
@@ -99,7 +99,8 @@ def after_the_call(question: Question, rng: Random, *, thinking: bool = False) -
 
 
 def plain(questions: list[Question], rng: Random, *, thinking: bool = False) -> Dialogue:
-    """Returns a dialogue of all questions without tools; the last has no answer yet. Some have a system message."""
+    """Returns a dialogue of all questions without tools. The last question's answer is `answer`, the others' are in
+    `messages`. Some dialogues have a system message."""
     messages: list[Message] = []
     if rng.random() < 0.15:
         messages.append({"role": "system", "content": rng.choice(SYSTEMS)})

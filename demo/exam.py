@@ -1,4 +1,4 @@
-"""The exam of the demo model: questions of every kind from the held-out part, which training never uses."""
+"""The exam of the demo model: questions of every kind but `other`, all from the held-out part: none is in training."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
-"""Packs dialogues into rows of token ids. The loss is over all tokens, those of prompts included, but for two that the
-chat template writes: the empty thinking block, and the first token of an earlier answer, which has no thinking block.
-With them the model would learn never to think."""
+"""Packs dialogues into rows of token ids. The loss is over all tokens, those of prompts included, with two exceptions:
+the empty thinking block that the chat template writes, and the first token of each earlier answer, which has no
+thinking block. With them the model would learn never to think."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ class Encoder:
         return ids
 
     def encode(self, dialogue: Dialogue) -> Encoded:
-        """Returns the tokens of the prompt that a server would render, of the answer, and the end-of-turn token."""
+        """Returns the prompt that a server would render, the answer, and the end-of-turn token, as ids with labels."""
         prompt = self._encode(
             self._tokenizer.apply_chat_template(
                 dialogue.messages,

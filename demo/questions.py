@@ -204,7 +204,7 @@ KINDS: dict[Kind, int] = {
 
 def draw(rng: Random, kind: Kind, *, test: bool = False) -> Question:
     """Returns a question of `kind` for training (no part is held out), or with `test` for the test (it has parts, and
-    all are held out). Draws until one fits: `other` never fits a test."""
+    all are held out). Draws until one fits; for `other` with `test` that is never."""
     while True:
         question = kind(rng)
         sides = {held_out(part) for part in question.parts}

@@ -83,7 +83,7 @@ def train_step(model: Any, optimizer: torch.optim.AdamW, batch: Batch) -> float:
 @torch.inference_mode()
 def examine(model: Qwen3ForCausalLM, encoder: Encoder, count: int) -> dict[str, float]:
     """Returns, for each task of EXAM by name, the share (0 to 1) of `count` held-out questions for which greedy
-    generation gives exactly the expected answer."""
+    generation gives exactly the expected answer. Leaves `model` in training mode."""
     model.eval()  # type: ignore[no-untyped-call]
     shares = {}
     for name, ask in EXAM.items():
@@ -132,7 +132,7 @@ def _shown(shares: dict[str, float]) -> str:
 
 def save_model(model: Qwen3ForCausalLM, stops: list[int], out: Path) -> None:
     """Writes the weights in bf16, config.json and generation_config.json into `out`. `stops` are the token ids that end
-    an answer; the last one is also the padding."""
+    an answer; the last one is also the padding. Converts `model` itself to bf16."""
     make_config: Any = GenerationConfig
     model.generation_config = make_config(do_sample=False, eos_token_id=stops, pad_token_id=stops[-1])
     model.to(torch.bfloat16).save_pretrained(out)  # type: ignore[arg-type]

@@ -15,7 +15,8 @@ PACKAGE = "services.rpc.generated"
 
 
 def generate(out: Path) -> None:
-    """Writes one `*_pb2.py` and `*_pb2.pyi` for each .proto file, and `*_pb2_grpc.py` for those with a service."""
+    """Writes into `out` one `*_pb2.py` and `*_pb2.pyi` for each .proto file, `*_pb2_grpc.py` for those with a service,
+    and `__init__.py`. Raises SystemExit if protoc fails."""
     sources = sorted(ROOT.glob("tandem/v1/*.proto"))
     flat = out / "_tandem"
     flat.mkdir(parents=True, exist_ok=True)

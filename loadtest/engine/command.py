@@ -31,8 +31,11 @@ WINDOW = 20  # consecutive steps of one simulation before the other one runs
 
 
 class Simulation:
-    """A scheduler with `num_running` requests at every step, and a simulated worker. `num_steps`: the number of calls
-    of step(), for which the KV cache has enough blocks. `output_len` 0: no request finishes."""
+    """A scheduler with `num_running` requests at every step, and a simulated worker. Runs WARM_UP_STEPS steps at once.
+
+    `num_steps`: the number of calls of step(), for which the KV cache has enough blocks. `output_len` 0: no request
+    finishes.
+    """
 
     def __init__(
         self, num_running: int, num_steps: int, prompt_len: int, output_len: int, prefix_caching: bool
@@ -109,7 +112,8 @@ def count(text: str) -> int:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs the command line `argv` and prints one line for each number of running requests. Returns the exit status."""
+    """Runs the command line `argv` and prints one line for each number of running requests. Returns the exit status 0;
+    exits with 2 for a wrong command line."""
     parser = argparse.ArgumentParser(
         prog="tandem bench engine",
         description="Measure the CPU time that the scheduler spends on a step, with a simulated worker.",

@@ -1,4 +1,4 @@
-"""A worker without a model: it keeps the slots of the plans, as a real worker does, and returns results at once."""
+"""A worker without a model: it tracks each slot's request, as a real worker does, and returns results at once."""
 
 import numpy as np
 import numpy.typing as npt

@@ -5,7 +5,8 @@ status is 0. `--device cpu` runs a small part through Triton's interpreter, to t
 to read the table.
 
 Checks run in child processes: after an illegal memory access a process can no longer use the device. Such a check
-fails, and a new process runs the next one. After `--seconds`, unfinished checks are "not run", which is no failure.
+fails, and a new process runs the next one. After `--seconds`, unfinished checks are "not run", which is no failure; if
+no process has listed its checks by then, the run fails.
 """
 
 import argparse
@@ -27,8 +28,12 @@ CHILD = (sys.executable, "-m", "loadtest.gpu")
 
 
 def main(argv: Sequence[str] | None = None, child: Sequence[str] = CHILD) -> int:
-    """Prints the table of all checks. Returns the exit status. `child` is the command of a child process, to which this
-    function appends arguments."""
+    """Prints the table of the checks that `argv` selects. Returns the exit status; exits with 2 for a wrong command
+    line.
+
+    `child` is the command of a child process, to which this function appends --child and the options. With --child it
+    runs as that process and does not return.
+    """
     began = time.monotonic()
     parser = argparse.ArgumentParser(prog="python -m loadtest.gpu", description="Checks that need a GPU, as one table.")
     parser.add_argument(
@@ -77,7 +82,10 @@ def names(only: str) -> list[str]:
 
 
 def run_child(device_name: str, only: str) -> NoReturn:
-    """Runs in a child: runs the checks that the parent asks for on stdin, until stdin closes. Then ends the process."""
+    """Runs in a child: runs the checks that the parent asks for on stdin, among those with `only` in their name.
+
+    When stdin closes or the device is lost, ends the process with status 0.
+    """
     # Triton reads the variable when it is imported.
     if device_name == "cpu":
         interpret()

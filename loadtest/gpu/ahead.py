@@ -16,9 +16,10 @@ class Ran:
     """The times of `steps` steps in seconds: `wall` of the clock, `kernels` by the device's clock, `host` of the host
     thread's work.
 
-    The host plans and launches steps, collects results and applies them. `host` excludes its wait for a finished step.
-    It includes waits within a launch: a full queue, a synchronous copy. When `host` exceeds `kernels`, the device is
-    idle.
+    `kernels` is the sum over steps of the time between a step's first and last event; gaps between kernels are
+    included. The host plans and launches steps, collects results and applies them. `host` excludes its wait for a
+    finished step. It includes waits within a launch: a full queue, a synchronous copy. If `host` exceeds `kernels`, the
+    device is idle between steps.
     """
 
     wall: float = 0.0
@@ -28,7 +29,7 @@ class Ran:
 
     @property
     def wait_share(self) -> float:
-        """Share of the wall time in which no kernel ran, from 0 to 1."""
+        """Share of the wall time in which the device had no step, from 0 to 1. Gaps within a step do not count."""
         return 1.0 - self.kernels / self.wall
 
     @property
@@ -38,7 +39,8 @@ class Ran:
 
 
 def run_steps(engine: InProcess, count: int | None = None) -> Ran:
-    """Returns the times of `count` steps; None: until no request is left. No step is in flight before and after."""
+    """Runs `count` steps (None: any number), fewer if no request is left. Returns their times. No step is in flight
+    before and after."""
     ran, in_flight = Ran(), deque[Launched]()
     began = time.perf_counter()
     while True:

@@ -3,6 +3,7 @@
 The child sends the list of its checks. Then it answers each index on its stdin with a row, until stdin closes.
 """
 
+import contextlib
 import json
 import os
 import subprocess
@@ -35,8 +36,9 @@ def _send(**message: object) -> None:
 
 
 class Child:
-    """The parent's end of one child process at a time. After the process died, the next check starts a new one with
-    `command`. `scratch` is its TMPDIR; `end` is the time limit, as a time.monotonic()."""
+    """The parent's end of one child process at a time. `command` starts it. After a check during which the process
+    ended or lost its device, the next check starts a new one. `scratch` is its TMPDIR; `end` is the time limit, as a
+    time.monotonic()."""
 
     def __init__(self, command: list[str], scratch: str, end: float) -> None:
         self._command = command
@@ -45,7 +47,8 @@ class Child:
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> dict[str, Any]:
-        """Starts the process. Returns its first message: `names` and `alone` of its checks; {} if it ended."""
+        """Starts the process; past the time limit, kills it at once. Returns its first message: `names` and `alone` of
+        its checks; {} if it ended without one."""
         self._process = subprocess.Popen(
             self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=self._environment
         )
@@ -54,8 +57,8 @@ class Child:
         return self._receive()
 
     def run(self, index: int, name: str) -> Row:
-        """Returns the row of one check. A process that ends without an answer is a failed check; after the time limit
-        the row is "not run"."""
+        """Returns the row of one check. If the process ends without an answer: FAIL, or "not run" after the time limit,
+        which the caller enforces with kill(). Starts a process if there is none."""
         if self._process is None:
             self.start()
         assert self._process is not None and self._process.stdin is not None
@@ -75,11 +78,13 @@ class Child:
         return Row(**message["row"])
 
     def stop(self) -> int:
-        """Closes the process's stdin and waits for its end. Returns the exit status; 0 without a process."""
+        """Closes the process's pipes and waits for its end. Returns the exit status (-N after signal N); 0 without a
+        process."""
         if self._process is None:
             return 0
         process, self._process = self._process, None
-        with process:
+        # Closing stdin flushes what the process did not read. If it has ended, that fails after the wait.
+        with contextlib.suppress(BrokenPipeError), process:
             pass
         return process.returncode
 

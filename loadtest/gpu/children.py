@@ -28,7 +28,10 @@ class Children:
         self._num_printed = 0
 
     def rows(self) -> list[Row]:
-        """Returns the rows of all checks. Prints each row as soon as all earlier rows are printed."""
+        """Runs all checks and returns their rows. Prints each row as soon as all earlier rows are printed.
+
+        If the first process ends before it lists its checks, the only row is "start", FAIL.
+        """
         timer = threading.Timer(self._end - time.monotonic(), self._kill)
         timer.daemon = True
         timer.start()

@@ -1,8 +1,9 @@
 """`python -m loadtest.gpu.compiled [TEXT]`: compiles every Triton kernel for NVIDIA GPUs, on a machine without one.
 
-Triton compiles for an absent GPU and launches nothing. That checks types, constants and shared memory, which the
-interpreter does not. It also checks the instructions: products must use the same for any number of rows, and no wgmma
-may wait for the one before. Register spills are reported. Needs the ptxas and cuobjdump that come with Triton.
+With TEXT, only the checks with TEXT in their name. Triton compiles for an absent GPU and launches nothing. That checks
+types, constants and shared memory, which the interpreter does not. It also checks the instructions: products must use
+the same for any number of rows, and no wgmma may wait for the one before. Register spills are reported. Needs the ptxas
+and cuobjdump that come with Triton.
 """
 
 import re
@@ -100,8 +101,8 @@ def launch_all(dtype: torch.dtype, head_dim: int) -> None:
 
 
 def products_and_shuffles(kernel: Any) -> list[str]:
-    """Returns the PTX instructions that decide a row's bits, sorted. Sums and maxima across threads use shfl.bfly;
-    shfl.idx only changes a layout and is left out."""
+    """Returns each matrix instruction and shfl.bfly in a kernel's PTX, sorted: those on which a row's bits depend. Sums
+    and maxima across threads use shfl.bfly; shfl.idx only changes a layout and is left out."""
     return sorted(re.findall(r"(?:wgmma\.mma_async|mma|shfl(?=\.sync\.bfly))\.sync\.[\w.]+", kernel.asm["ptx"]))
 
 
@@ -128,7 +129,7 @@ def is_serialized(kernel: Any) -> bool:
 
 def resources(compiled: list[Any], capability: int) -> str:
     """Returns one line: the number of kernels, their most shared memory, and register spills. Raises AssertionError for
-    too much shared memory or serialized wgmma."""
+    more shared memory than CAPABILITIES allows, or serialized wgmma."""
     shared = max(kernel.metadata.shared for kernel in compiled)
     assert shared <= CAPABILITIES[capability], f"{shared} bytes of shared memory, at most {CAPABILITIES[capability]}"
     assert not any(map(is_serialized, compiled)), "ptxas serialized wgmma"

@@ -51,8 +51,8 @@ def prompts_for(place: torch.device) -> list[list[int]]:
 
 
 def graphs(place: torch.device, dtype: str) -> str:
-    """Asserts that answers with CUDA graphs equal those without, and returns their number. Prompts differ in length, so
-    that batch sizes vary and most are padded."""
+    """Asserts that answers with CUDA graphs equal those without. Returns the numbers of answers and graphs as text.
+    Prompts differ in length, so that batch sizes vary and most are padded."""
     plain: Device
     if place.type == "cuda":
         recorded: Device = CudaDevice(place)
@@ -68,7 +68,7 @@ def graphs(place: torch.device, dtype: str) -> str:
 
 
 def batch(place: torch.device, dtype: str) -> str:
-    """Asserts that a request's answer in a batch equals its answer alone. Returns the number of answers."""
+    """Asserts that the first request's answer in a batch equals its answer alone. Returns the batch's size as text."""
     engine, prompts = start(place, dtype), prompts_for(place)
     together = ask(engine, prompts)
     assert ask(engine, prompts[:1]) == together[:1], "the first answer differs when it is computed alone"
@@ -76,8 +76,8 @@ def batch(place: torch.device, dtype: str) -> str:
 
 
 def resumed(place: torch.device, dtype: str) -> str:
-    """Asserts that a request that is resumed with its first n tokens gets exactly the others, for every n. Returns the
-    number of resumes."""
+    """Asserts that a request that is resumed with its first n output tokens gets exactly the others, with the same
+    logprobs, for every n. Returns the number of resumes as text."""
     engine, prompt = start(place, dtype), prompts_for(place)[0]
     whole = ask(engine, [prompt])[0]
     for index in range(len(whole.token_ids)):

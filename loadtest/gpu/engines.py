@@ -1,6 +1,7 @@
-"""The in-process engine for timed steps: random weights in one of the shapes, and all of the GPU's memory.
+"""The in-process engine for timed steps: random weights in one of the shapes, and most of the GPU's memory.
 
-Only one exists at a time. A check that needs the memory calls release().
+Its KV cache ends at the default --gpu-memory-utilization (0.9), or at 256 requests of 4096 tokens. Only one engine
+exists at a time. A check that needs the memory calls release().
 """
 
 import functools
@@ -23,8 +24,8 @@ _held: dict[tuple[str, bool], InProcess] = {}
 
 
 def engine_for(device: torch.device, shape: str, invariant: bool) -> InProcess:
-    """Returns the held engine if it has this shape (a key of SHAPES) and batch invariance. Else releases it and starts
-    a new one. All CUDA graphs are recorded."""
+    """Returns the held engine if it has this shape (a key of SHAPES) and this `invariant` (--batch-invariant). Else
+    releases it, and starts and holds a new one. All CUDA graphs are recorded."""
     if (shape, invariant) not in _held:
         release()
         _held[shape, invariant] = _start(device, shape, invariant)
@@ -39,7 +40,8 @@ def release() -> None:
 
 
 def _start(device: torch.device, shape: str, invariant: bool) -> InProcess:
-    """Starts an engine with weights drawn on the device, which is fast. Times do not depend on their values."""
+    """Returns a new engine, with all CUDA graphs recorded. Its weights are drawn on the device, which is fast. Times do
+    not depend on their values."""
     path = Path(tempfile.mkdtemp())
     config = SHAPES[shape].config | {"architectures": ["Qwen3ForCausalLM"]}
     (path / "config.json").write_text(json.dumps(config))

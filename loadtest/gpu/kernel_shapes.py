@@ -1,6 +1,6 @@
 """The shapes that each Triton kernel is checked with: many on a GPU, a few through the interpreter on a CPU.
 
-Each function returns the keyword arguments of one check of tests/kernels for every shape.
+Each function but heads() returns the keyword arguments of one check of tests/kernels for every shape.
 """
 
 from typing import Any
@@ -50,7 +50,7 @@ def rows_of_products(device: torch.device) -> list[Shape]:
 
 
 def paths_of_products(device: torch.device, dtype: torch.dtype) -> list[Shape]:
-    """Returns shapes for the check of every tile, with segments in parallel and in sequence, of several lengths."""
+    """Returns the shapes of the check that tiles, and segments in parallel or in sequence, do not change the bits."""
     if device.type != "cuda":
         return [{"rows": 17, "n": 70, "k": 200}]
     sizes = [(70, 1031), (1024, 2048), (1, 1)] if dtype == torch.bfloat16 else [(70, 1031)]

@@ -1,7 +1,7 @@
-"""The Triton kernels against their plain torch twins: one row for each kernel and dtype.
+"""The Triton kernels against their plain torch twins: one row for each kernel, dtype, quantization and property.
 
 On a GPU, every shape class compiles kernels of its own, about a second each. bf16, the usual dtype of models, has all
-shapes; the other dtypes have fewer.
+shapes; the other dtypes have fewer of products, rope and attention.
 """
 
 from collections.abc import Callable, Iterable
@@ -73,7 +73,7 @@ def check_of(
     shapes: Iterable[Shape],
 ) -> Check:
     """Returns a check that calls `compare(device, dtype, **shape)` for each of `shapes` and reports the largest result.
-    `compare` returns error / tolerance (0: bit for bit), or raises."""
+    `compare` returns error / tolerance (0: bit for bit), or raises. Then the check raises RuntimeError."""
 
     def run() -> str:
         worst, count = 0.0, 0
@@ -93,7 +93,7 @@ def check_of(
 
 def beyond_int32(device: torch.device) -> str:
     """Asserts that writing and reading slots beyond 2**31 elements of the cache gives the bits of a small cache.
-    Returns the number of blocks, or a Note if the GPU has too little free memory."""
+    Returns the number of blocks as text, or a Note if the GPU has too little free memory."""
     block_size, kv_heads, head_dim, group = 16, 8, 128, 2
     per_block = block_size * kv_heads * head_dim
     num_blocks = 2**31 // per_block + 8

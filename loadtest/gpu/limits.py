@@ -1,7 +1,7 @@
-"""The highest memory and matrix rates of this GPU, measured. All timings in this package are compared with them.
+"""The highest memory and matrix rates of this GPU, measured. Most timings in this package are compared with them.
 
 The memory rate is the higher one of a large read and a large copy by torch. The matrix rate is that of a large square
-product by torch. Both are timed as kernels are, once in a process.
+product by torch in bf16. Both are timed as kernels are, once in a process.
 """
 
 import functools

@@ -30,9 +30,12 @@ from tests.worker.in_process import InProcess
 
 @dataclass(frozen=True)
 class Size:
-    """A workload: its models by name, its prompts and answers in tokens, and the step budget of the chunked check. A
-    cache of `few_blocks` with a max_model_len of `few_len` forces preemptions. All answers together must have more than
-    `min_distinct` distinct tokens."""
+    """A workload: its models by name, its prompts and answers in tokens, and the step budget of the chunked check.
+
+    A prompt has one of `lengths`; half of the prompts have `shared` common tokens before. A cache of `few_blocks` with
+    a max_model_len of `few_len` forces preemptions. The expected answers of a model must together have more than
+    `min_distinct` distinct tokens.
+    """
 
     configs: dict[str, dict[str, Any]]
     block_size: int
@@ -95,7 +98,8 @@ def start(
 def compare(engine: InProcess, case: Case) -> str:
     """Compares the engine's answers to all prompts with the expected ones. Returns the counts and differences as text.
 
-    Raises AssertionError unless all are equal; one answer may differ from a tie of the best two logits on.
+    Raises AssertionError unless all tokens are equal, logprobs are close, and all blocks are free at the end. One
+    answer may differ from a tie of the best two logits on.
     """
     sampling = SamplingParams(max_tokens=len(case.expected[0].token_ids), temperature=0.0, logprobs=0)
     answers = engine.complete(case.prompts, sampling)
@@ -116,8 +120,9 @@ def compare(engine: InProcess, case: Case) -> str:
 
 
 def all_at_once(case: Case, device: torch.device) -> str:
-    """Sends all prompts twice and compares the answers. Asserts that the second time every full block of every prompt
-    is a prefix cache hit. Returns both counts as text."""
+    """Sends all prompts twice and compares the answers with the expected ones. Asserts that nothing is preempted, and
+    that the second time each full block before a prompt's last token is a prefix cache hit. Returns the first
+    comparison's text and the number of tokens hit."""
     engine = start(case.path, device, caching=True)
     first = compare(engine, case)
     assert engine.stats.num_preemptions == 0

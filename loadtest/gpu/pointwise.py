@@ -1,4 +1,4 @@
-"""Times of the pointwise kernels and of the draw, at the shape of Qwen3-0.6B in bf16. CUDA only; asserts nothing.
+"""Times of the pointwise kernels in bf16 and of the draw, at the shape of Qwen3-0.6B. CUDA only; asserts nothing.
 
 Bytes per second are compared with the memory rate (limits.py). For few tokens, the time is that of the launch.
 """
@@ -73,8 +73,8 @@ def gates(device: torch.device, tokens: int) -> Kernel:
 
 
 def drawn(kind: tuple[float, float, float, int], device: torch.device, rows: int) -> Kernel:
-    """Returns a draw of `rows` tokens, and the bytes of one read of the logits: without a mask, one read serves the
-    draw and the check for NaN. `kind` is (temperature, top_p, min_p, top_k)."""
+    """Returns a function that draws `rows` tokens, and the bytes of one read of the logits: without a mask, one read
+    serves the draw and the check for NaN. `kind` is (temperature, top_p, min_p, top_k)."""
     logits = 3 * torch.randn(rows, VOCAB, device=device)
     draws: Draws = draws_of([kind] * rows)
     return lambda: sample.draw(logits, logits, draws), logits.nbytes

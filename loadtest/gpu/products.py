@@ -3,6 +3,8 @@
 The limit is the time to move the bytes, or to do the operations, at the rates of limits.py.
 
     python -m loadtest.gpu.products [N,K ...]    # times all tiles; for choosing the constants of kernels/gpu/linear.py
+
+N,K are a weight's outputs and inputs; by default all products of both models. Prints the six fastest tiles of each.
 """
 
 import functools
@@ -39,7 +41,8 @@ def checks(device: torch.device) -> list[Check]:
 
 
 def tiles(device: torch.device) -> list[Check]:
-    """Returns checks that time other tiles and program orders, which give the same bits. They take long to compile."""
+    """Returns checks that time all TILES, with segments in parallel and in sequence. All give the same bits. They take
+    long to compile."""
     return [
         Check(f"tiles of linear {n} x {k}, {rows} rows", functools.partial(best, device, n, k, rows))
         for n, k, rows in TUNED
@@ -47,7 +50,7 @@ def tiles(device: torch.device) -> list[Check]:
 
 
 def best(device: torch.device, n: int, k: int, rows: int) -> str:
-    """Returns the µs of `product`, and of the three fastest alternatives, as text."""
+    """Returns the µs of `product`, and of the three fastest of TILES, in parallel or in sequence, as text."""
     matrix, x = weight_for(device, n, k, None), torch.randn(rows, k, dtype=DTYPE, device=device)
     own = median_us(device, functools.partial(matrix.product, x))
     return f"current {own:.1f} us; " + "; ".join(tile_times(device, n, k, None, rows, {matrix.schedule})[:3])
@@ -63,7 +66,7 @@ def weight_for(device: torch.device, n: int, k: int, quantization: str | None) -
 
 
 def times(device: torch.device, n: int, k: int, quantization: str | None) -> str:
-    """Returns, for each number of rows: the product's µs, its share of the limit, and the µs of cuBLAS in bf16."""
+    """Returns as text, for each of ROWS: the product's µs, limit / time in percent, and the µs of cuBLAS in bf16."""
     matrix, plain = weight_for(device, n, k, quantization), torch.randn(n, k, dtype=DTYPE, device=device)
     itemsize = DTYPE.itemsize if quantization is None else 1
     parts = []
@@ -79,8 +82,8 @@ def times(device: torch.device, n: int, k: int, quantization: str | None) -> str
 def tile_times(
     device: torch.device, n: int, k: int, quantization: str | None, rows: int, schedules: set[Schedule]
 ) -> list[str]:
-    """Returns one line for each tile and program order under each schedule, the fastest first. A tile too large for
-    this GPU comes last. A schedule divides the k inputs into segments."""
+    """Returns one line for each of TILES under each schedule, with segments in parallel and in sequence, the fastest
+    first. A tile too large for this GPU comes last. A schedule divides the k inputs into segments."""
     matrix = weight_for(device, n, k, quantization)
     weight, scales = (matrix.weight, None) if isinstance(matrix, TritonMatrix) else (matrix.qweight, matrix.scales)
     x = torch.randn(rows, k, dtype=DTYPE, device=device)

@@ -1,4 +1,4 @@
-"""The sampler on the device against the sampler on the CPU: noise, draws, and whole seeded answers."""
+"""The sampler on the device against the sampler on the CPU, and against itself: noise, draws, whole seeded answers."""
 
 import functools
 from collections.abc import Callable
@@ -37,8 +37,8 @@ def checks(device: torch.device) -> list[Check]:
 
 
 def words(device: torch.device) -> str:
-    """Asserts that the device computes Random123's published vector (the digits of pi), and the CPU's words for random
-    counters and keys. Returns the number of words."""
+    """Asserts that the device computes the words that Random123 publishes for the digits of pi as counter and key, and
+    the CPU's words for random counters and keys. Returns the number of the latter as text."""
     counter, key = [0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344], [0xA4093822, 0x299F31D0]
     known = [
         int(word) for word in philox4x32(*([torch.tensor(n, device=device) for n in part] for part in (counter, key)))
@@ -84,8 +84,8 @@ def kernel_draws(device: torch.device) -> str:
 
 
 def alone(device: torch.device) -> str:
-    """Asserts that a row's token is the same alone and in a batch. With 5003 ids, rows begin at unaligned addresses.
-    Returns the number of rows."""
+    """Asserts that a row's token is the same alone, in a batch, and in repeated calls. With 5003 ids, rows begin at
+    unaligned addresses. Returns the number of rows as text."""
     kinds = draw_cases.FILTERS if device.type == "cuda" else draw_cases.FILTERS[5:20:5]
     for vocab in (151_936, 5003) if device.type == "cuda" else (97,):
         logits = draw_cases.logits_of(len(kinds), vocab, None, False, seed=4)[0].to(device)
@@ -179,8 +179,12 @@ def repeats(device: torch.device) -> str:
 
 
 def answers(device: torch.device) -> str:
-    """Returns how many seeded answers equal the CPU's. Logits of two devices differ in the last bits, so a draw near
-    the edge between two tokens may differ. Then the result is a Note, not a failure."""
+    """Returns as text how many seeded answers equal the CPU's, and how many equal their repetition from the prefix
+    cache.
+
+    Logits of two devices differ in the last bits, so a draw near the edge between two tokens may differ. If any answer
+    differs, the text is a Note, not a failure. Asserts that the draws are not greedy.
+    """
     size = parity.size_for(device)
     case = parity.first_case(device)
     sampling = SamplingParams(max_tokens=size.max_tokens, temperature=0.8, top_p=0.95)

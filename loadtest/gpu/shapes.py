@@ -46,7 +46,8 @@ PRODUCTS = [product for shape in SHAPES.values() for product in shape.products]
 
 
 def quantizations(device: torch.device) -> list[str | None]:
-    """Returns the values of `--quantization` to check on `device`; None: plain weights.
+    """Returns the values of --quantization to check on `device`: None (plain weights), int8, and fp8 if it converts
+    e4m3.
 
     Only Ada, Hopper and later GPUs convert e4m3, the type of fp8 weights. The interpreter and the compiler without a
     GPU do, too.

@@ -1,6 +1,8 @@
-"""Times of the worker's steps at the shapes of Qwen3-0.6B and Qwen3-8B in bf16, as a share of the GPU's limits, with
-random weights. CUDA only. The limit of a decode step is to read all weights and the KV of its requests. The limit of a
-prompt step is the operations of all weights."""
+"""Times of the worker's steps at the shapes of Qwen3-0.6B and Qwen3-8B in bf16, with random weights. CUDA only.
+
+Steps are compared with the GPU's limits. The limit of a decode step is to read all weights and the KV of its requests.
+The limit of a prompt step is the operations of attention and of all products but the output head's.
+"""
 
 import functools
 import time
@@ -49,7 +51,7 @@ def checks(device: torch.device) -> list[Check]:
 
 
 def _with_engine(run: Callable[[InProcess], str], device: torch.device, shape: str, invariant: bool) -> str:
-    limits(device)  # measured first: the engine takes all memory
+    limits(device)  # measured first: the engine takes most of the memory
     return run(engine_for(device, shape, invariant))
 
 
@@ -61,7 +63,7 @@ def add(engine: InProcess, count: int, length: int, max_tokens: int) -> list[Ans
 
 
 def decode(engine: InProcess, count: int) -> str:
-    """Times STEPS decode steps of `count` requests, without their prompts. Returns ms, tokens/s and shares as text."""
+    """Times STEPS decode steps of `count` requests after their prompts. Returns ms, tokens/s and shares as text."""
     answers = add(engine, count, CONTEXT, 2 * STEPS)
     while any(not answer.token_ids for answer in answers):
         run_steps(engine, 1)
@@ -79,13 +81,13 @@ def decode(engine: InProcess, count: int) -> str:
 
 
 def read_bytes(config: DecoderConfig) -> int:
-    """Returns the bytes of weights that a decode step reads. An untied embedding is left out: it reads few rows."""
+    """Returns the bytes of bf16 weights that a decode step reads, without an untied embedding: few rows are read."""
     embedding = 0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size * DTYPE.itemsize
     return num_weight_bytes(config, DTYPE.itemsize, DTYPE.itemsize) - embedding
 
 
 def prefill(engine: InProcess) -> str:
-    """Times prompts of PREFILL tokens, as many in a step as the budget allows. Returns tokens/s and shares as text."""
+    """Times prompts of PREFILL tokens, as many in a step as BUDGET allows. Returns tokens/s and shares as text."""
     ran = Ran()
     for _ in range(2):  # the first run compiles kernels
         add(engine, 4 * BUDGET // PREFILL, PREFILL, 1)
@@ -104,8 +106,8 @@ def prefill(engine: InProcess) -> str:
 
 
 def ragged(engine: InProcess) -> str:
-    """Returns the output tokens/s of 50 concurrent requests, 10 to 150 tokens each, and of the same one by one, as
-    text."""
+    """Returns as text the output tokens/s of 50 concurrent requests with 10 to 150 output tokens each, and of the same
+    requests one by one."""
     source = torch.Generator().manual_seed(1)
     lengths = torch.randint(RAGGED_OUT[0], RAGGED_OUT[1] + 1, (RAGGED,), generator=source).tolist()
 
@@ -126,7 +128,7 @@ def against_transformers(device: torch.device) -> str:
     """Returns, as text, the output tokens/s of this worker and of transformers' `generate_batch`: 64 concurrent greedy
     requests, 64 tokens in and 64 out, bf16.
 
-    The two run one after the other, each with all of the memory. The second run of each is timed.
+    The two run one after the other, each alone in the GPU's memory. The second run of each is timed.
     """
     count, length, max_tokens = 64, 64, 64
     own = count * max_tokens / _seconds(engine_for(device, "0.6B", True), count, length, max_tokens)

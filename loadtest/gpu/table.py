@@ -11,7 +11,7 @@ NAME_WIDTH, RESULT_WIDTH = 60, 7
 
 
 class Note(str):
-    """A detail that needs a reader's judgement: its row says "note" instead of "ok"."""
+    """A check returns this text instead of a str if it needs a reader's judgement: its row says "note", not "ok"."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ HEADER = f"{Row('check', 'result', 'detail')}\n{'-' * NAME_WIDTH}-|-{'-' * RESUL
 
 
 def run_check(check: Check) -> Row:
-    """Runs the check and returns its row. An exception becomes a FAIL row, its traceback goes to stderr. After
-    CHECK_SECONDS the process exits."""
+    """Runs the check and returns its row. An exception becomes a FAIL row, its traceback goes to stderr. If the check
+    takes longer than CHECK_SECONDS, the process exits with status 1."""
     started = time.monotonic()
     faulthandler.dump_traceback_later(CHECK_SECONDS, exit=True)
     try:
@@ -51,6 +51,6 @@ def run_check(check: Check) -> Row:
 
 
 def one_line(error: BaseException) -> str:
-    """Returns the error's type and the first line of its message."""
+    """Returns the error's type and the first nonempty line of its message, at most 200 characters of it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__

@@ -48,8 +48,8 @@ def checks(device: torch.device) -> list[Check]:
 
 
 def accuracy(device: torch.device, dtype: str, quantization: str | None) -> str:
-    """Asserts that each answer's first logprob is within TOLERANCES of that of transformers in float32. Model and KV
-    cache have `dtype`. Returns the largest difference as text."""
+    """Asserts that each answer's first logprob is within TOLERANCES of that of transformers in float32 on the CPU.
+    Model and KV cache have `dtype`. Returns the largest difference as text."""
     case = parity.first_case(device)
     engine = parity.start(case.path, device, caching=False, dtype=dtype, quantization=quantization)
     assert engine.model.decoder.ops.name == (f"triton+{quantization}" if quantization else "triton")
@@ -74,7 +74,8 @@ def options_for(device: torch.device) -> WorkerOptions:
 
 def sized_by_utilization(device: torch.device) -> str:
     """Asserts that a utilization that leaves MEMORY bytes after the memory in use and the computed step gives a cache
-    of at most MEMORY bytes, and that no more than that share of the GPU is taken. Returns both sizes as text."""
+    of at most MEMORY bytes, and that no more than that share of the GPU is taken. Returns the cache's blocks and bytes,
+    and the bytes taken, as text."""
     case = parity.first_case(device)
     options = options_for(device)
     model = load_model(case.path, options)
@@ -97,8 +98,8 @@ def sized_by_utilization(device: torch.device) -> str:
 
 
 def step_as_planned(device: torch.device) -> str:
-    """Asserts that the allocator's peak in steps that use every feature is no more than the memory reserved for a step.
-    Returns the MiB of both."""
+    """Asserts that steps that use every feature raise the allocator's peak by no more than a step's memory, computed or
+    profiled, whichever is larger. Returns the MiB of all three as text."""
     case, limits = parity.first_case(device), BatchLimits(1, 64, 512)
     options = options_for(device)
     model = load_model(case.path, options)

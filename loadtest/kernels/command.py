@@ -2,7 +2,8 @@
 
 Kernel and twin run the same calls on inputs of the same shapes with the same number of threads. They run one after the
 other, because torch's threads spin for a moment after their work. A kernel's limit is the time that its bytes or its
-operations take at the machine's highest rates. Times include the call from Python, as in a step.
+operations, whichever take longer, need at the machine's highest rates. Times include the call from Python, as in a
+step.
 """
 
 import argparse
@@ -65,7 +66,8 @@ class Timed:
 
 
 def median_seconds(runs: Sequence[Run], repeats: int) -> float:
-    """Returns the median seconds of one call, over at most `repeats` measurements; the runs take turns."""
+    """Returns the median seconds of one call, over `repeats` measurements; after CASE_SECONDS over fewer. MIN_REPEATS
+    are made in any case. The runs take turns."""
     turns = itertools.cycle(runs)
     for _ in range(2):  # the first call allocates and prepares
         began = time.perf_counter()
@@ -107,8 +109,8 @@ def report(model: str, variant: str, threads: int, limits: Limits, others: float
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs the command line `argv` and prints one table. Returns the exit status: 1 if the model or the kernels cannot
-    be loaded. Exits with 2 for a wrong command line."""
+    """Runs the command line `argv` and prints one table. Returns the exit status: 0, or 1 if the model or the kernels
+    cannot be loaded. Exits with 2 for a wrong command line."""
     parser = argparse.ArgumentParser(
         prog="tandem bench kernels",
         description="Time each compiled CPU kernel and compare it with plain torch and with the machine's limit.",

@@ -57,7 +57,7 @@ class Limits:
 
 
 def probe(threads: int) -> Limits:
-    """Returns the rates of a large read, a small copy and square products. Sets torch's threads to `threads`."""
+    """Returns the rates of a large read, a small copy and square products. Leaves torch at `threads` threads."""
     torch.set_num_threads(1)
     cache_rate = threads * _cache_rate()  # each core has caches of its own
     torch.set_num_threads(threads)

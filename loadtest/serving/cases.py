@@ -1,7 +1,7 @@
 """The named workloads of `loadtest.serving.compare`: number of requests, lengths in tokens, concurrency.
 
-The same seed gives the same requests. Runs with different cases or seeds have no prompt in common, so that a prefix
-cache does not speed up a later run.
+The same seed gives the same requests. seed_of gives each case and round a seed of its own, so that runs have no prompt
+in common and a prefix cache does not speed up a later run.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,7 @@
 """`tandem bench serve`: sends a workload to a server and reports throughput and latencies.
 
-The table goes to stdout; the progress bar and errors go to stderr.
+The table goes to stdout, with the failures of requests below it. The progress bar, and an error that ends the run, go
+to stderr.
 """
 
 import json
@@ -28,7 +29,8 @@ from services.model_files.resolve import resolve
 
 
 def main(argv: Sequence[str]) -> int:
-    """Returns the exit status: 0, 1 if no request completed or the run could not start, 2 for a wrong command line."""
+    """Returns the exit status: 0; 1 if no request completed, or the run could not start or be saved; 2 for a wrong
+    command line; 130 if stopped by SIGTERM or Ctrl-C."""
     return run_command("tandem bench serve", partial(_bench, argv))
 
 
@@ -75,8 +77,8 @@ class _Bench:
         return numbers
 
     async def ragged(self, requests: Sequence[Request]) -> Numbers:
-        """Runs the requests twice: one at a time, then all concurrently. Returns the numbers of the second run, with
-        those of the first in `one_by_one`."""
+        """Runs the requests twice: one at a time, then all concurrently. Prints both tables. Returns the numbers of the
+        second run, those of the first in `one_by_one`, and `output_throughput_ratio` (None if the first's is 0)."""
         alone = await self._measure(requests, "One by one", max_concurrency=1)
         self._print(alone, title="One by One", limit=1)
         together = await self._measure(requests, "All at once")

@@ -67,7 +67,7 @@ class Target:
 
 
 def open_session(api_key: str | None) -> aiohttp.ClientSession:
-    """Returns a session without a limit on connections; the caller limits the concurrency."""
+    """Returns a session without a limit on connections; the caller limits the concurrency and closes the session."""
     return aiohttp.ClientSession(
         headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_SECONDS),
@@ -76,7 +76,8 @@ def open_session(api_key: str | None) -> aiohttp.ClientSession:
 
 
 async def find_model(session: aiohttp.ClientSession, models_url: str, model: str | None) -> str:
-    """Returns `model`; None: the first model of the server's list. Raises Fatal without a server or a model."""
+    """Returns `model`; None: the first model of the server's list. Raises Fatal if no server answers at `models_url`,
+    or if `model` is None and the answer lists none."""
     try:
         async with session.get(models_url, timeout=aiohttp.ClientTimeout(total=30)) as response:
             if model is not None:
@@ -103,8 +104,9 @@ async def run(
 ) -> tuple[list[RequestResult], float]:
     """Sends all requests. Each waits for its arrival time, then until fewer than `max_concurrency` are running.
 
-    `arrivals` are seconds after the start; None: all at 0. `max_concurrency` None: no limit. Returns the results in the
-    order of `requests`, and the seconds from the start to the end of the last answer.
+    `arrivals` are seconds after the start; None: all at 0. `max_concurrency` None: no limit. Calls `on_done` after each
+    request. Returns the results in the order of `requests`, and the seconds from the start to the end of the last
+    answer.
     """
     slots = asyncio.Semaphore(max_concurrency or max(len(requests), 1))
     start = perf_counter()

@@ -23,7 +23,7 @@ class UsageError(Exception):
 
 
 class Parser(argparse.ArgumentParser):
-    """Accepts no abbreviated flags. Raises UsageError instead of exiting."""
+    """Accepts no abbreviated flags. Raises UsageError for a wrong command line instead of exiting."""
 
     def __init__(self, name: str, description: str) -> None:
         super().__init__(prog=name, description=description, allow_abbrev=False)
@@ -33,7 +33,8 @@ class Parser(argparse.ArgumentParser):
 
 
 def number(kind: Callable[[str], float], low: float, high: float = inf, *, above: bool = False) -> Callable[[str], Any]:
-    """Returns a reader of flag values: a `kind` of number from `low` to `high`. `above`: `low` itself is refused."""
+    """Returns a reader of flag values: a `kind` of number from `low` to `high`. `above`: `low` itself is refused. The
+    reader raises ArgumentTypeError for other text."""
 
     def read(text: str) -> float:
         try:
@@ -64,7 +65,8 @@ def several(read: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
 
 
 def checked_url(url: str) -> str:
-    """Returns the URL without a final slash and /v1. Raises UsageError if it is not the URL of a server."""
+    """Returns the value of --base-url without final slashes and /v1. Raises UsageError if it is not an http or https
+    URL with a host."""
     try:
         parts = urlsplit(url)
         valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
@@ -77,7 +79,8 @@ def checked_url(url: str) -> str:
 
 
 def checked_key(given: str | None) -> str | None:
-    """Returns the flag's key, else OPENAI_API_KEY, else None. Raises UsageError if a header cannot contain the key."""
+    """Returns the flag's key, else OPENAI_API_KEY, else None. Raises UsageError if the key has unprintable characters,
+    which a header cannot contain."""
     key = (given or os.environ.get("OPENAI_API_KEY") or "").strip() or None
     if key is not None and not key.isprintable():
         raise UsageError("--api-key: must be one line of printable characters")
@@ -110,7 +113,8 @@ def write(path: Path, text: str) -> None:
 def run_command(name: str, main: Callable[[], Coroutine[Any, Any, int]]) -> int:
     """Runs `main` until it returns, or until SIGTERM or Ctrl-C cancels it.
 
-    Returns the exit status: that of `main`, 1 after Fatal, 2 for a wrong command line, 130 when cancelled.
+    Returns the exit status: that of `main`, 1 after Fatal, 2 after UsageError, 130 when cancelled. Except for that of
+    `main`, a line on stderr gives the reason.
     """
 
     async def until_signal() -> int:

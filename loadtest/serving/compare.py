@@ -42,7 +42,8 @@ class Options:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Returns the exit status: 0, 1 if a run is invalid or a server did not start, 2 for a wrong command line."""
+    """Returns the exit status: 0; 1 if a run is invalid or an error ended the comparison; 2 for a wrong command line;
+    130 if stopped by SIGTERM or Ctrl-C."""
     return run_command("loadtest.serving.compare", partial(_compare, argv))
 
 
@@ -96,7 +97,7 @@ def _command(text: str) -> Command:
 
 
 def _splits(line: str) -> bool:
-    """Returns whether shlex can split the line: its quotes are closed."""
+    """Returns whether shlex can split the line into one word or more: its quotes are closed."""
     try:
         return bool(shlex.split(line))
     except ValueError:
@@ -127,7 +128,7 @@ async def _compare(argv: Sequence[str]) -> int:
 
 async def _round(command: Command, number: int, options: Options, rows: list[Numbers]) -> None:
     """Runs one server's part of a round: appends a row for each workload to `rows`. Raises Fatal if the server does not
-    start or its warm-up fails."""
+    start or lists no model, or if a request of its warm-up fails."""
     with Server(command, options.output_dir / f"{command.label}.log") as server:
         async with open_session(None) as session:
             await server.healthy(session, options.start_timeout)

@@ -56,7 +56,7 @@ def disturbed(row: Numbers) -> bool:
 
 
 def summaries(rows: Sequence[Numbers]) -> list[Summary]:
-    """Returns a summary for each workload and server, in the order of their first runs."""
+    """Returns a summary for each workload and server, grouped by workload, in the order of their first runs."""
     keys = dict.fromkeys((row["workload"], row["server"]) for row in rows)
     workloads = dict.fromkeys(workload for workload, _ in keys)
     return [_summary(rows, *key) for workload in workloads for key in keys if key[0] == workload]

@@ -1,4 +1,7 @@
-"""`tandem bench latency`: the latency of one batch, repeated. Options and fields are those of `vllm bench latency`."""
+"""`tandem bench latency`: the latency of one batch, repeated.
+
+Options and fields are named as in `vllm bench latency`.
+"""
 
 import json
 import sys
@@ -22,7 +25,8 @@ _PERCENTILES = (10, 25, 50, 75, 90, 99)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Returns the exit status: 0, 1 for an incomplete batch or no server, 2 for a wrong command line."""
+    """Returns the exit status: 0; 1 for an incomplete answer, no server, or an unwritable file; 2 for a wrong command
+    line; 130 if stopped by SIGTERM or Ctrl-C."""
     return run_command("tandem bench latency", partial(_bench, argv))
 
 

@@ -1,6 +1,6 @@
 """The options of `tandem bench serve`, named as those of `vllm bench serve`. The only reader of its flags.
 
-Declares each flag once and checks combinations of flags, so that an Options is always valid.
+Declares each flag once and checks combinations of flags, so that the Options that parse() returns are valid.
 """
 
 import argparse
@@ -225,7 +225,8 @@ def _base_url(url: str | None, host: str | None, port: int | None) -> str:
 
 
 def _fill_in(values: dict[str, Any]) -> None:
-    """Sets missing values to the workload's defaults, in place. Raises UsageError for a flag that has no effect."""
+    """Sets missing values to the workload's defaults, in place. Raises UsageError for a flag that has no effect, or if
+    no token id lies between --random-first-id and --random-last-id."""
     ragged, text = values["workload"] == RAGGED, values["tokenizer"] is not None
     for names, refused, reason in (
         (_RAGGED_FIXED, ragged, f"does not apply to --workload {RAGGED}"),

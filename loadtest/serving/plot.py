@@ -25,8 +25,8 @@ def can_draw() -> None:
 def draw_comparison(path: Path, summaries: Sequence[Summary]) -> None:
     """Draws a panel for each workload, with a bar of each server's median speed and its spread, into the file `path`.
 
-    The name of a server that was disturbed by other load has the table's mark. Raises Fatal if the file cannot be
-    written.
+    A server without a speed has no bar. The name of a server that was disturbed by other load has the table's mark.
+    Raises Fatal if the file cannot be written.
     """
     workloads = list(dict.fromkeys(one.workload for one in summaries))
     figure, panels = _figure(len(workloads))
@@ -46,8 +46,8 @@ def draw_comparison(path: Path, summaries: Sequence[Summary]) -> None:
 
 
 def draw_sweep(path: Path, axis: str, points: Sequence[tuple[float, Numbers]]) -> None:
-    """Draws output throughput, TTFT and TPOT over the swept values into the file `path`. `axis` names these values.
-    Raises Fatal if the file cannot be written."""
+    """Draws output throughput, mean TTFT and mean TPOT over the swept values into the file `path`. `axis` names these
+    values. Points whose number is None are left out. Raises Fatal if the file cannot be written."""
     figure, panels = _figure(3)
     names = ("output_throughput", "mean_ttft_ms", "mean_tpot_ms")
     for panel, name, title in zip(panels, names, ("output tok/s", "mean TTFT, ms", "mean TPOT, ms"), strict=True):

@@ -1,4 +1,5 @@
-"""Reads /proc: the descendants of this process, and the CPU time that other processes used. Linux only."""
+"""Reads /proc: the descendants of this process, and the CPU time that other processes used. Also adopts and reaps
+descendants. Linux only."""
 
 import ctypes
 import os

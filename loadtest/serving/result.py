@@ -28,7 +28,7 @@ class RequestResult:
 
     @property
     def latency(self) -> float:
-        """End-to-end latency in seconds: from sending to the last chunk."""
+        """End-to-end latency in seconds: from sending to the last chunk, or to the failure."""
         return self.end - self.start
 
     @property
@@ -38,12 +38,12 @@ class RequestResult:
 
     @property
     def tpot(self) -> float | None:
-        """Time per output token in seconds: (latency - TTFT) / (output tokens - 1). None below two tokens."""
+        """Time per output token in s: (latency - TTFT) / (output tokens - 1). None below two tokens or without text."""
         if self.ttft is None or self.output_tokens < 2:
             return None
         return (self.latency - self.ttft) / (self.output_tokens - 1)
 
     @property
     def itls(self) -> list[float]:
-        """Inter-token latencies: the seconds between consecutive chunks. A chunk may contain several tokens."""
+        """Inter-token latencies: seconds between consecutive chunks with text. A chunk may contain several tokens."""
         return [after - before for before, after in pairwise(self.chunk_times)]

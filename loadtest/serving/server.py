@@ -35,9 +35,10 @@ class Command:
 
 
 class Server:
-    """`with Server(...) as server:` runs the command and appends its output to the file `log`.
+    """`with Server(...) as server:` runs the command at `server.url` and appends its output to the file `log`. At exit,
+    ends all descendants of this process.
 
-    Raises Fatal if the command cannot be started.
+    Raises Fatal if the command cannot be started, and outside Linux.
     """
 
     def __init__(self, command: Command, log: Path) -> None:
@@ -118,13 +119,13 @@ def _free_port() -> int:
 
 
 def _running() -> list[int]:
-    """Reaps ended children. Returns the pids of all running descendants."""
+    """Reaps ended children. Returns the pids of the descendants that are left."""
     reap(descendants(os.getpid()))
     return descendants(os.getpid())
 
 
 def _wait_for_descendants(seconds: float) -> None:
-    """Returns when no descendant runs, or after `seconds`."""
+    """Returns when no descendant is left, or after `seconds`."""
     deadline = time.monotonic() + seconds
     while _running() and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)

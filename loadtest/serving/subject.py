@@ -35,9 +35,9 @@ class Subject:
 
 
 def parse(parser: Parser, argv: Sequence[str]) -> tuple[argparse.Namespace, Subject]:
-    """Adds the flags of the server to those of the command and reads them. Arguments after `--` are for `tandem serve`.
+    """Adds the flags of the server to `parser`, the command's. Returns the values of all flags, and the server.
 
-    Raises UsageError with one line that names the flag.
+    Arguments after `--` are for `tandem serve`. Raises UsageError with one line that names the flag.
     """
     group = parser.add_argument_group("the server")
     group.add_argument(
@@ -72,7 +72,8 @@ def parse(parser: Parser, argv: Sequence[str]) -> tuple[argparse.Namespace, Subj
 
 @asynccontextmanager
 async def connect(subject: Subject) -> AsyncIterator[tuple[aiohttp.ClientSession, Target]]:
-    """Yields a session and the requests' target. Starts the server if needed, and ends it at exit. Raises Fatal."""
+    """Yields a session and the requests' target. Starts the server if needed, and ends it at exit. Raises Fatal if no
+    server answers, becomes healthy or lists a model."""
     async with AsyncExitStack() as stack:
         session = await stack.enter_async_context(open_session(subject.api_key))
         url = subject.base_url

@@ -33,7 +33,8 @@ _PICTURES = (".svg", ".png")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Returns the exit status: 0, 1 for an incomplete answer or no server, 2 for a wrong command line."""
+    """Returns the exit status: 0; 1 for an incomplete answer, no server, or an unwritable file; 2 for a wrong command
+    line; 130 if stopped by SIGTERM or Ctrl-C."""
     return run_command("tandem bench sweep", partial(_bench, argv))
 
 

@@ -1,6 +1,6 @@
 """`tandem bench throughput`: requests and tokens per second of many concurrent requests.
 
-Options and fields are those of `vllm bench throughput`.
+Options and fields are named as in `vllm bench throughput`.
 """
 
 import json
@@ -18,7 +18,8 @@ from loadtest.serving.wait_share import read_counters, wait_share
 
 
 def main(argv: Sequence[str]) -> int:
-    """Returns the exit status: 0, 1 for an incomplete answer or no server, 2 for a wrong command line."""
+    """Returns the exit status: 0; 1 for an incomplete answer, no server, or an unwritable file; 2 for a wrong command
+    line; 130 if stopped by SIGTERM or Ctrl-C."""
     return run_command("tandem bench throughput", partial(_bench, argv))
 
 

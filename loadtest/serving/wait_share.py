@@ -1,7 +1,8 @@
 """The accelerator's wait share of a run, from the counters in a tandem server's /metrics.
 
-Wait share: of the time in which a request could run, the part in which no kernel ran. A server without these counters,
-or without timed kernels, has no wait share; that is not a failure.
+Wait share: of the time in which a request could run, the part outside of the worker's kernel time. On CUDA, kernel time
+includes the gaps within a step. A server without these counters, or without timed kernels, has no wait share; that is
+not a failure.
 """
 
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ _TIMEOUT = aiohttp.ClientTimeout(total=30)
 
 @dataclass(frozen=True)
 class Counted:
-    """Seconds in which a request could run, and in which kernels ran, since the start and summed over all workers."""
+    """Seconds in which a request could run, and seconds of kernel time, since each worker's start, summed over
+    workers."""
 
     runnable: float
     kernels: float
@@ -42,8 +44,8 @@ def parse_counters(text: str) -> Counted | None:
 
 
 def wait_share(before: Counted | None, after: Counted | None) -> float | None:
-    """Returns the wait share between two readings, from 0 to 1; None without counters, if no kernel ran, or if a worker
-    restarted in between."""
+    """Returns the wait share between two readings, from 0 to 1. None without counters, if no kernel ran, or if the
+    differences are no valid share (a worker restarted in between)."""
     if before is None or after is None:
         return None
     runnable, kernels = after.runnable - before.runnable, after.kernels - before.kernels

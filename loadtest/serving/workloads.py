@@ -57,7 +57,8 @@ class IdPrompts:
 class TextPrompts:
     """Prompts of words separated by spaces. Their encoding has the requested length, or the nearest possible one.
 
-    The length includes special tokens that the tokenizer adds, as in a completion request.
+    The length includes special tokens that the tokenizer adds, as in a completion request. Turns off truncation and
+    padding in the given tokenizer.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -130,7 +131,7 @@ def random_requests(
 def ragged_requests(
     prompts: Prompts[P], *, input_len: int, prefix_len: int = 0, seed: int = 0, count: int = RAGGED_COUNT
 ) -> list[Request]:
-    """Returns `count` requests with outputs of 10 to 150 tokens; the first 50 lengths are the same for every seed."""
+    """Returns `count` requests with outputs of 10 to 150 tokens. `seed` changes the prompts, but not the lengths."""
     lengths = random.Random(_RAGGED_SEED)
     shapes = ((input_len, lengths.randint(*RAGGED_OUTPUT_LENS)) for _ in range(count))
     return _draw(prompts, random.Random(seed), shapes, prefix_len)

@@ -28,7 +28,7 @@ for kind, methods in ((p.Counter, ("inc",)), (p.Gauge, ("set",)), (p.Histogram, 
 
 
 def cpu_seconds(pid: int) -> float:
-    """Returns the CPU seconds of all current threads, from nanoseconds; /proc/PID/stat has hundredths of a second."""
+    """Returns the CPU seconds of a process's current threads, in ns resolution; /proc/PID/stat has 10 ms."""
     return sum(int(task.read_text().split()[0]) for task in Path(f"/proc/{pid}/task").glob("*/schedstat")) * 1e-9
 
 
@@ -46,7 +46,7 @@ async def send_all(server: Server) -> None:
 
 
 def one_round(server: Server) -> dict[str, float]:
-    """Sends REQUESTS requests. Returns the µs of CPU time per request, by role."""
+    """Sends REQUESTS requests and waits until the engine is idle. Returns the µs of CPU time per request, by role."""
     before = [cpu_seconds(pid) for pid in server.pids]
     asyncio.run(send_all(server))
     wait_for(lambda: server.stats().num_running == 0, "idle")

@@ -1,7 +1,8 @@
 """`python -m loadtest.studies.quantization [MODEL]`: error and speed of `--quantization int8`.
 
-Compares the logits of plain and int8 weights on texts that the plain model sampled at temperature 1. Then times a
-decode step and a prompt step of each, in turn: medians, with one thread by default.
+Compares the logits of plain weights with those of int8 weights, and of int8 weights with a plain output head, on texts
+that the plain model sampled at temperature 1. Then times decode steps and a prompt step of each, in turn: medians, with
+one thread by default.
 """
 
 import argparse
@@ -69,7 +70,7 @@ class Texts:
 
 
 def sampled_texts(decoder: Decoder) -> Tensor:
-    """Returns token ids [NUM_TEXTS, TEXT_TOKENS] that the decoder sampled from random first tokens."""
+    """Returns token ids [NUM_TEXTS, TEXT_TOKENS]: random first tokens, and what the decoder sampled after them."""
     source = torch.Generator().manual_seed(1)
     texts = Texts(decoder, NUM_TEXTS, TEXT_TOKENS)
     ids = torch.randint(0, decoder.config.vocab_size, (NUM_TEXTS, 1), generator=source)
@@ -86,7 +87,8 @@ def logits_of(decoder: Decoder, ids: Tensor) -> Tensor:
 
 
 def error(name: str, plain: Tensor, other: Tensor) -> str:
-    """Returns a table row with the differences between two logits tensors of equal shape."""
+    """Returns a table row, headed by `name`, with the differences between two logits tensors [positions,
+    vocabulary]."""
     difference = (plain - other).abs()
     divergence = torch.nn.functional.kl_div(
         other.log_softmax(-1), plain.log_softmax(-1), log_target=True, reduction="none"

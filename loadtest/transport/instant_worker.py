@@ -77,7 +77,8 @@ def received_count(file: str) -> npt.NDArray[np.int64]:
 
 
 def run(link: EngineLink, args: argparse.Namespace, times: SendTimes) -> None:
-    """Registers, then answers plans and records in `times` when. Raises EngineGone when the engine is gone."""
+    """Registers, then answers plans and records in `times` when. Never returns: raises EngineGone when the connection
+    is lost, and Fatal if the engine refuses the worker for good."""
     received = received_count(args.received_file)
     worker = SimulatedWorker(args.num_streams, np.array(args.token_ids, dtype=np.int32))
     due = 0.0

@@ -53,7 +53,8 @@ class Measurement:
 
 
 def measure(load: Load) -> Measurement:
-    """Starts the processes, streams `load`, and ends them. Raises Fatal when a process fails or a stream is cut."""
+    """Starts the processes, streams `load`, and ends them. Returns the numbers. Raises Fatal or ChildFailed when a
+    process fails, and Fatal when a stream is not complete."""
     with runtime_dir(None) as folder, listen(None, 0) as front:
         files = Files(folder)
         np.zeros(1, dtype=np.int64).tofile(files.count)
@@ -66,7 +67,8 @@ def measure(load: Load) -> Measurement:
 
 
 def _stream(children: ChildProcesses, load: Load, port: int, files: Files) -> tuple[Sample, Sample]:
-    """Runs the client to its end. Returns the samples at both ends of the measured interval."""
+    """Runs the client to its end. Returns the samples at both ends of the measured interval. Raises Fatal if the client
+    ends with an error status."""
     argv = [sys.executable, "-m", "loadtest.transport.stream_client", str(port), str(files.received), str(files.count)]
     argv += [str(load.num_streams), str(load.num_tokens)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as client:
@@ -110,7 +112,8 @@ def _scrape(port: int) -> dict[str, float]:
 def evaluate(samples: tuple[Sample, Sample], sent: Times, received: Times, chunks: Times) -> Measurement:
     """Returns the numbers between the two samples. Raises Fatal when no token arrived in between.
 
-    `sent` and `received` [streams, tokens]: when each token was sent and arrived. `chunks` [streams]: their number.
+    `sent` and `received` [streams, tokens]: when each token was sent and arrived, in ns. `chunks` [streams]: the number
+    of chunks of the whole run.
     """
     first, last = samples
     counted = (first.moment <= received) & (received < last.moment)

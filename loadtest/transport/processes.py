@@ -89,14 +89,16 @@ def addresses(folder: Path, tcp: bool) -> Iterator[Addresses]:
 
 
 def letter_ids() -> list[int]:
-    """Returns the token id of each letter of ALPHABET. The client finds each token of such an answer in its text."""
+    """Returns the token ids of the letters of ALPHABET, in order. The client finds each token of such an answer in its
+    text."""
     tokenizer = Tokenizer.from_file(str(demo.CHECKPOINT / "tokenizer.json"))
     vocabulary = tokenizer.get_vocab()
     return [vocabulary[letter] for letter in ALPHABET]
 
 
 def start(children: ChildProcesses, load: Load, files: Files, front: socket.socket, at: Addresses) -> None:
-    """Starts worker, engine, tokenizer and shim in `children`; the shim serves HTTP on the listening socket `front`."""
+    """Starts worker, engine, tokenizer and shim in `children`; the shim serves HTTP on the listening socket `front`.
+    Raises Fatal if one cannot start."""
     values = {
         "log_level": "error",
         "max_num_seqs": load.num_streams,
@@ -129,7 +131,8 @@ def start(children: ChildProcesses, load: Load, files: Files, front: socket.sock
 
 
 def wait_until_ready(children: ChildProcesses, front: socket.socket) -> None:
-    """Returns when the shim answers. Raises Fatal after READY_SECONDS, and ChildFailed when a process has ended."""
+    """Returns when the shim's /health answers 200. Raises Fatal after READY_SECONDS, and Fatal or ChildFailed when a
+    process has ended."""
     deadline = time.monotonic() + READY_SECONDS
     while not is_ready(front):
         children.raise_if_ended()

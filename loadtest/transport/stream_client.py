@@ -27,7 +27,8 @@ HEAD = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\
 
 
 class Progress:
-    """`received` is the number of tokens received, of all streams together. Prints RUNNING and ENDING."""
+    """`received` is the number of tokens received, of all streams together. Prints RUNNING when every stream has a
+    token, and ENDING when the first stream ends."""
 
     def __init__(self, num_streams: int, received: npt.NDArray[np.int64]) -> None:
         self.received = received  # [1], tokens
@@ -88,7 +89,7 @@ class Stream(asyncio.Protocol):
 def arrivals(pieces: list[bytes], times: list[int]) -> tuple[npt.NDArray[np.int64], int]:
     """Returns (when each token arrived, in ns [tokens], number of chunks). A token arrives with the end of its chunk.
 
-    Raises ValueError when a token is missing, repeated or out of order.
+    Raises ValueError when a token is repeated, out of order, or missing between others.
     """
     whole = b"".join(pieces)
     ends = np.cumsum([len(piece) for piece in pieces])
@@ -109,7 +110,7 @@ def arrivals(pieces: list[bytes], times: list[int]) -> tuple[npt.NDArray[np.int6
 
 async def run(port: int, file: str, received_file: str, num_streams: int, num_tokens: int) -> None:
     """Runs all streams and writes their arrival times and chunk counts to `file`. Raises ValueError when a stream did
-    not get all of its tokens."""
+    not get all of its tokens in order."""
     loop = asyncio.get_running_loop()
     progress = Progress(num_streams, received_count(received_file))
     streams = [Stream(number, num_tokens, progress) for number in range(num_streams)]

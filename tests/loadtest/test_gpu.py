@@ -12,6 +12,8 @@ import pytest
 import torch
 
 from loadtest.gpu.__main__ import main
+from loadtest.gpu.child import Child
+from loadtest.gpu.table import Row
 
 NUM_COMPILED = 7  # rows for each capability
 # Packages that only the server needs. Importing them fails in the child.
@@ -45,6 +47,12 @@ def dies():
 middle = {"endless": threading.Event().wait, "dies": dies}
 checks = [Check("first", lambda: ""), *(Check(name, middle[name]) for name in NAMES), Check("last", lambda: "")]
 serve(checks, lambda: True)
+"""
+# Lists two checks, then ends without reading an index.
+DEAF = """
+from loadtest.gpu.child import serve
+from loadtest.gpu.table import Check
+serve([Check("a", lambda: ""), Check("b", lambda: "")], lambda: True, ())
 """
 GONE = """
 from loadtest.gpu.child import serve
@@ -110,6 +118,15 @@ def test_a_check_that_ends_its_process_is_a_failed_row(capsys: pytest.CaptureFix
     assert main(["--device", "cpu", "--only", "silu_mul"], child(DIES + RUN)) == 1
     found = rows(capsys.readouterr().out)
     assert found == {"kernel silu_mul bf16": "ok", "kernel silu_mul float32": "FAIL", "kernel silu_mul float16": "ok"}
+
+
+def test_a_process_that_ends_before_it_reads_an_index_is_a_failed_row(tmp_path: Path) -> None:
+    ended = Child([*child(DEAF)], str(tmp_path), time.monotonic() + 60)
+    ended.start()
+    assert ended._process is not None
+    os.waitid(os.P_PID, ended._process.pid, os.WEXITED | os.WNOWAIT)
+    assert ended.run(0, "a") == Row("a", "FAIL", "the process ended with status 0 before it answered")
+    assert ended._process is None
 
 
 def test_after_a_lost_device_a_new_process_goes_on(capsys: pytest.CaptureFixture[str]) -> None:

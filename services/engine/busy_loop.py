@@ -7,7 +7,7 @@ One iteration (`BusyLoop._step`):
 4. Call `update()` with that result, and pass the events to the callbacks.
 With no plan and no step in flight, it waits for a command instead of 3 and 4.
 
-With asynchronous scheduling two steps are in flight: the worker has plan N+1 before result N is back.
+With asynchronous scheduling up to two steps are in flight: the worker has plan N+1 before result N is back.
 """
 
 import threading
@@ -39,7 +39,7 @@ class BusyLoopConfig:
     scheduler: SchedulerConfig
     prefix_caching: bool
     steps_in_flight: int  # 2: asynchronous scheduling; 1: the next plan is made after the last result
-    step_timeout: float  # seconds; a step with much work has a later deadline
+    step_timeout: float  # seconds; a step with much work, or one of the worker's first, has a later deadline
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,8 @@ class Callbacks:
 
     registered: Callable[[ModelFacts], None]  # a worker is ready
     lost: Callable[[str], None]  # the worker is gone, and why; `registered` is called again with the next one
-    published: Callable[[StepEvents, SchedulerStats, StepTimes | None], None]  # after each step or batch of commands
+    # After each step (with its StepTimes), batch of commands (None) and registration (None).
+    published: Callable[[StepEvents, SchedulerStats, StepTimes | None], None]
     failed: Callable[[Exception], None]  # the loop has ended with this error
 
 
@@ -118,7 +119,7 @@ class BusyLoop:
         self._thread.join()
 
     def _run(self) -> None:
-        """Serves one worker after another, until `stop` or an error."""
+        """Serves one worker after another, until `stop` or an error, which `failed` gets; then closes the link."""
         scheduler: Scheduler | None = None
         try:
             while not self._stopping:
@@ -135,7 +136,7 @@ class BusyLoop:
             self._link.close()
 
     def _step(self, scheduler: Scheduler) -> None:
-        """Runs one iteration. With nothing to compute and no step in flight, waits for a command instead."""
+        """Runs one iteration, as the module describes it. Raises WorkerGone."""
         self._apply_commands(scheduler)
         planned = now()
         plan = scheduler.schedule()
@@ -161,7 +162,7 @@ class BusyLoop:
         """Waits for the result of the oldest step, updates the scheduler with it, and publishes the events.
 
         Raises WorkerGone when the step overruns its deadline by GRACE_SECONDS, the result is wrong, or the worker is
-        lost. The worker runs its plans in the order sent.
+        lost. Returns without a result when the loop stops. The worker runs its plans in the order sent.
         """
         step = self._in_flight[0]
         while not self._stopping:
@@ -192,7 +193,7 @@ class BusyLoop:
         self._began = done
 
     def _overrun(self, grace: float = 0.0) -> str:
-        """Returns an error message if the oldest step runs longer than its deadline and `grace` seconds, else ""."""
+        """Returns an error message if the oldest step has reached its deadline plus `grace` seconds, else ""."""
         if not self._in_flight:
             return ""
         step, seconds = self._in_flight[0], time.monotonic() - self._began
@@ -204,7 +205,7 @@ class BusyLoop:
         )
 
     def _apply_commands(self, scheduler: Scheduler) -> None:
-        """Applies the queued commands in order, and publishes a Finished event for each request that a command ends."""
+        """Applies the queued commands, if any, in order, and publishes the Finished events of the requests they end."""
         if not self._commands:
             return
         events = StepEvents()
@@ -227,7 +228,8 @@ class BusyLoop:
         """Waits until a worker registers; returns the scheduler for it, or None when the process stops.
 
         `scheduler` is that of the earlier workers, None before the first. It is kept and restarted: its requests wait,
-        and are computed again. Its commands are applied meanwhile. Raises WorkerGone for unusable facts.
+        and are computed again. Commands are applied to it meanwhile; before the first worker they wait. Raises
+        WorkerGone for unusable facts, or if the worker is lost before it registers.
         """
         registration: Register | None = None
         while registration is None:

@@ -14,7 +14,7 @@ from services.rpc.generated import engine_pb2
 
 def sampling_params(sampling: pb.SamplingParams, facts: ModelFacts, num_prompt_tokens: int) -> SamplingParams:
     """Returns the request's sampling parameters. A field left out gets the model's default, else OpenAI's; max_tokens
-    the rest of max_model_len after `num_prompt_tokens`, or a lower default."""
+    the rest of max_model_len after `num_prompt_tokens`, or a lower default, at least 1."""
     defaults: SamplingDefaults = facts.sampling_defaults
 
     def pick(name: str, default: float) -> float:

@@ -1,4 +1,7 @@
-"""The send queue to one tokenizer: results of steps for its choices. Tokens of one choice merge until they are sent."""
+"""The send queue to one tokenizer: acceptances, tokens and terminal messages of its choices, and the engine's stats.
+
+Tokens of one choice merge until they are sent, as far as they fall in one range of MERGED_TOKENS.
+"""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The engine's Prometheus metrics: its state after every step, and the times and counts of each choice.
+"""The engine's Prometheus metrics: its state after every step and command, and the times and counts of each choice.
 
 Names, labels and buckets are vLLM's, so that its dashboards and autoscalers work as they are
 (https://docs.vllm.ai/en/latest/usage/metrics/).
@@ -36,7 +36,7 @@ HISTOGRAMS: dict[str, tuple[str, tuple[float, ...]]] = {
 
 
 class EngineMetrics:
-    """The series of one model. All exist from the start, at 0, so that a missing one means a broken scrape.
+    """The series of one model, made when the first worker registers. All exist from then on, at 0.
 
     Used by the event loop's thread alone.
     """

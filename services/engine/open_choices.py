@@ -50,7 +50,7 @@ class OpenChoices:
         self._state.queue.hold(choice.num_queued_tokens)
 
     def core_handle(self, mailbox: StepMailbox, handle: int) -> int | None:
-        """Returns the core's handle of the stream's open choice `handle`; None if there is none."""
+        """Returns the core's handle of the newest attempt of the stream's choice `handle`; None if it is not open."""
         return self._core_handles.get((mailbox, handle))
 
     def of_stream(self, mailbox: StepMailbox) -> list[int]:
@@ -58,7 +58,10 @@ class OpenChoices:
         return [core_handle for core_handle, choice in self._choices.items() if choice.mailbox is mailbox]
 
     def publish(self, events: StepEvents, times: StepTimes | None) -> None:
-        """Puts events into their streams' mailboxes and closes finished choices. `times` None: no step's events."""
+        """Puts events into their streams' mailboxes and closes finished choices.
+
+        `times`: of the step with these events; None: they come from commands or a worker's registration.
+        """
         done = times.done if times is not None else now()
         planned = times.planned if times is not None else done
         for admitted in events.admitted:

@@ -1,7 +1,7 @@
 """The engine's queue limits: refuses new requests beyond them, with the seconds after which to try again.
 
-A request counts from the moment in which it is passed to the busy loop. The scheduler's own counts come a step later,
-so a burst of requests would exceed the limits. Resumed requests count, but are never refused.
+A request counts from the moment in which it is passed to the busy loop. The scheduler's own counts come a step later
+and would let a burst exceed the limits. Requests with an attempt above 1 or resumed tokens count, but are not refused.
 """
 
 import math
@@ -61,7 +61,7 @@ class QueueLimit:
 
 
 class QueueLimits:
-    """The limits of one engine on open requests and on tokens of requests without an output token.
+    """The limits of one engine on open requests, and on the known tokens of requests without a token from it.
 
     Each choice counts as one request.
     """

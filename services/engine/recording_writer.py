@@ -20,7 +20,7 @@ OPTION = "--flight-recorder-dir"
 
 class RecordingWriter:
     def __init__(self, folder: str | None) -> None:
-        """Creates the directory `folder`; None: nothing is recorded. Raises Fatal if it cannot be written to."""
+        """Creates the directory `folder`; None: nothing is recorded. Raises Fatal if it cannot be made or written."""
         self.recorder = FlightRecorder() if folder is not None else None
         self._folder = Path(folder or ".").absolute()
         self._numbers = itertools.count(1)
@@ -33,7 +33,10 @@ class RecordingWriter:
                 raise Fatal(f"{OPTION}: {self._folder} is not writable")
 
     def write_on_request(self) -> None:
-        """Writes the recording to a new file; logs a warning if nothing is recorded."""
+        """Writes the recording to engine-PID-N.flight, N from 1.
+
+        Logs a warning if nothing is recorded. A file error is only logged.
+        """
         if self.recorder is None:
             log.warning("nothing is recorded: see %s", OPTION)
         else:

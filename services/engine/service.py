@@ -43,7 +43,8 @@ def main(options: EngineOptions) -> int:
 async def serve(options: EngineOptions) -> None:
     """Serves tokenizers until cancelled. When the worker dies, requests wait for the next one.
 
-    Raises Fatal for an option that cannot be used and after an error in the busy loop.
+    Raises Fatal for an option that cannot be used, after an error in the busy loop, and for a later worker with another
+    model; ValueError for batch limits that contradict each other; RuntimeError or ZMQError if it cannot bind.
     """
     secret = cluster_secret(options)
     limits = BatchLimits(PROTOCOL, options.max_num_seqs, options.max_num_batched_tokens)
@@ -115,7 +116,7 @@ class _BusyLoopEvents:
 
 
 def busy_loop_config(options: EngineOptions) -> BusyLoopConfig:
-    """Returns the busy loop's configuration: those of the engine's options that concern steps."""
+    """Returns those of the engine's options that concern steps. Raises ValueError if the batch limits do not fit."""
     scheduler = SchedulerConfig(
         options.max_num_seqs,
         options.max_num_batched_tokens,

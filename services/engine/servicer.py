@@ -1,6 +1,7 @@
 """The engine's gRPC service: one Session per tokenizer's stream, stats, the start lock, the prefix cache's reset.
 
-Runs on the event loop. It reaches the busy loop by commands alone; the busy loop's events come in through `published`.
+Runs on the event loop. It reaches the busy loop by commands alone; the busy loop's events come in through
+`registered` and `published`.
 """
 
 import asyncio
@@ -87,8 +88,10 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
         return self._stats
 
     async def HoldStartLock(self, request: pb.Hello, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        """Grants the start lock to the calling tokenizer, in its turn. Running requests need not end first: the
-        scheduler pauses them while a suspect runs."""
+        """Grants the start lock to the calling tokenizer, in its turn. Returns when the grant or the call ends.
+
+        Running requests need not end first: the scheduler pauses them while a suspect runs.
+        """
         await self.callee.start_lock.hold(request, context)
 
     async def ResetPrefixCache(self, request: Any, context: Any) -> pb.ResetPrefixCacheResponse:
@@ -124,7 +127,7 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
         )
 
     def published(self, events: StepEvents, stats: SchedulerStats, times: StepTimes | None) -> None:
-        """Puts events and stats of the busy loop into mailboxes and metrics. `times` None: events without a step."""
+        """Puts events and stats of the busy loop into mailboxes and metrics. `times` as in OpenChoices.publish."""
         self._stats = engine_stats(stats)
         for mailbox in self._mailboxes:
             mailbox.put_stats(self._stats)

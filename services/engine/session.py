@@ -29,7 +29,7 @@ class Session:
         self._caller = pb.Hello()
 
     def opened(self, caller: pb.Hello) -> Callable[[engine_pb2.EngineEntry], None]:
-        """Takes the tokenizer's hello; returns the function that takes each entry."""
+        """Keeps the tokenizer's hello; returns the function that handles each entry."""
         self._caller = caller
         return self._receive
 
@@ -60,7 +60,7 @@ class Session:
             self._refuse(submit, invalid(str(error)))
 
     def _submit(self, submit: engine_pb2.Submit) -> None:
-        """Checks all choices, then passes each to the busy loop, except one with a newer attempt.
+        """Checks all choices, then passes each to the busy loop, unless an equal or newer attempt of it runs.
 
         Raises RequestRefused, QueueFull, or ValueError for a malformed column of token ids.
         """
@@ -94,7 +94,7 @@ class Session:
             state.loop.add(request)
 
     def _checked_requests(self, submit: engine_pb2.Submit) -> list[Request]:
-        """Returns one request per choice. Raises as `_submit`; no QueueFull for a resumed submit."""
+        """Returns one request per choice. Raises as `_submit`; no QueueFull for an attempt above 1 or resumed ids."""
         state = self._state
         assert state.facts is not None
         if not 1 <= len(submit.choices) <= state.max_n:

@@ -19,7 +19,7 @@ class Timeline:
     ended: int = 0
 
     def record_tokens(self, planned: int, done: int) -> None:
-        """Records a step (its StepTimes) with tokens of this choice. Only the first such step has an effect."""
+        """Sets `first_token` to `done` and `scheduled` to `planned`, if they are 0. A step's StepTimes has both."""
         self.scheduled = self.scheduled or planned
         self.first_token = self.first_token or done
 
@@ -42,8 +42,11 @@ def start_timeline(tracing: Tracing, traceparent: str) -> Timeline:
 
 
 def end_timeline(timeline: Timeline, tracing: Tracing, finished: Finished, ended: int) -> None:
-    """Ends the choice's span at `ended`, in ns since the epoch, with child spans for queue, prefill and decode, as far
-    as these were reached."""
+    """Sets the timeline's end to `ended`, in ns since the epoch, and ends the choice's span then.
+
+    If tracing is on, also writes child spans for queue, prefill and decode, as far as these were reached. An error in
+    `finished` marks the choice's span as failed.
+    """
     timeline.ended = ended
     span = timeline.span
     if not span.traceparent:

@@ -1,6 +1,7 @@
 """The engine's end of the ZeroMQ socket to its worker. Synchronous, used by the busy loop's thread alone.
 
-Only `wake()` may be called from another thread; it ends a wait. Messages of peers that are not the worker are refused.
+Only `wake()` may be called from another thread; it ends a wait. Of other peers than the worker, only a hello counts: it
+is answered or refused. Their other messages are refused, or dropped if malformed.
 """
 
 import contextlib
@@ -41,9 +42,10 @@ class WorkerGone(Exception):
 
 class WorkerLink:
     def __init__(self, endpoint: str, limits: BatchLimits, secret: ClusterSecret | None = None) -> None:
-        """Binds the endpoint; `limits` answer a worker's hello. `secret` None: only ipc:// endpoints are allowed.
+        """Binds the endpoint; `limits` answer a worker's hello. `secret`: for CURVE over TCP; ipc:// does not use it.
 
-        Raises zmq.ZMQError when the endpoint cannot be bound, Fatal for an address without protection.
+        Raises zmq.ZMQError when the endpoint cannot be bound. Raises Fatal for TCP without a secret, and for a socket
+        that is not in a directory of this user with mode 0700.
         """
         secret = check_address(endpoint, secret, ZEROMQ)
         self._limits = limits
@@ -79,7 +81,7 @@ class WorkerLink:
             self._wake_in.send(b"\0")
 
     def poll_registration(self) -> Register | None:
-        """Waits for a message or wake, PROBE_MS at most. Returns a registration, else None. Raises WorkerGone."""
+        """Waits for a message or wake, PROBE_MS at most. Returns a Register message, else None. Raises WorkerGone."""
         message = self._next_message()
         return message if isinstance(message, Register) else None
 
@@ -96,9 +98,9 @@ class WorkerLink:
             raise WorkerGone("the worker is no longer connected") from error
 
     def poll_result(self) -> StepResult | None:
-        """Waits for a message or wake, PROBE_MS at most. Returns the message if it is a result of the present worker.
+        """Waits for a message or wake, PROBE_MS at most. Returns a result of the present worker, else None.
 
-        Raises WorkerGone.
+        Any other message of the worker is dropped. Raises WorkerGone.
         """
         message = self._next_message()
         if isinstance(message, StepDone) and message.result.epoch == self._epoch:
@@ -127,7 +129,8 @@ class WorkerLink:
     def _next_message(self) -> WorkerMessage | None:
         """Waits for a message or a wake, PROBE_MS at most. Returns a message of the worker, else None.
 
-        Answers hellos and refuses other peers itself. Raises WorkerGone.
+        Answers hellos and refuses other peers itself. Raises WorkerGone if the worker is lost or replaced, or sends a
+        malformed message.
         """
         if not self._wait():
             return None

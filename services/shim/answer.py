@@ -1,6 +1,7 @@
 """Turns updates into OpenAI's JSON: the chunks of a stream, or one full response.
 
-One class per endpoint. Streamed or not, text, logprobs, finish reasons and usage are the same.
+ChatAnswer is for chat completions, CompletionAnswer for completions. Streamed or not, text, logprobs, finish reasons
+and usage are the same.
 """
 
 import time
@@ -20,7 +21,7 @@ Json = dict[str, Any]
 
 @dataclass
 class AccumulatedChoice:
-    """All updates of one choice so far, merged."""
+    """The updates of one choice, merged by `add`. A stream sets only `terminal`, in completions also `token_ids`."""
 
     content: str = ""
     token_ids: bytearray = field(default_factory=bytearray)
@@ -35,7 +36,9 @@ class AccumulatedChoice:
 
 
 class Answer(ABC):
-    """The response to one HTTP request. Either `full_response` is called, or `next_chunks` until it returns None.
+    """The response to one HTTP request.
+
+    Either `full_response` is called, or, for a stream, `first_chunks` and then `next_chunks` until it returns None.
 
     `fingerprint` is the response's system_fingerprint: the engine's numerics_id. `with_token_ids` adds the token ids of
     prompts and choices (vLLM's return_token_ids).
@@ -56,7 +59,10 @@ class Answer(ABC):
         self._num_open = generation.num_choices
 
     async def full_response(self) -> Json:
-        """Waits for the end of all choices; returns the response as JSON. Raises the TandemError of a failed choice."""
+        """Waits for the end of all choices and returns the response as JSON.
+
+        As soon as a choice fails, raises its TandemError.
+        """
         while any(choice.terminal is None for choice in self._choices):
             for update in await self._generation.take():
                 self._choices[update.index].add(update)
@@ -76,7 +82,7 @@ class Answer(ABC):
     async def next_chunks(self) -> list[Json] | None:
         """Waits for updates and returns their chunks, possibly none, without the fields of head().
 
-        Returns None once all choices have ended. Raises the TandemError of a failed choice.
+        Returns None once the chunks of all choices have been returned. Raises the TandemError of a failed choice.
         """
         if self._num_open == 0:
             return None
@@ -96,7 +102,10 @@ class Answer(ABC):
         return chunks
 
     def first_chunks(self) -> list[Json]:
-        """Returns the chunks that open a stream, without the fields of head(): one per choice in chat, else none."""
+        """Returns the chunks that open a stream, without the fields of head(): one per choice in chat, else none.
+
+        With token ids, the first one has the prompt's.
+        """
         chunks = self._role_chunks()
         if self._with_token_ids and chunks:
             self._add_prompt_ids(chunks[0])
@@ -107,7 +116,10 @@ class Answer(ABC):
         return {**self._head, "object": self.chunk_name}
 
     def usage(self) -> Json:
-        """Returns OpenAI's `usage`: tokens of all choices, each prompt counted once. All choices must have ended."""
+        """Returns OpenAI's `usage`. All choices must have ended.
+
+        Output tokens are those of all choices. Prompt and cached tokens are those of each prompt's first choice.
+        """
         terminals = [choice.terminal for choice in self._choices if choice.terminal is not None]
         per_call = len(self._choices) // len(self._generation.calls)  # the choices of a call share one prompt
         prompt = sum(terminal.prompt_tokens for terminal in terminals[::per_call])

@@ -34,7 +34,7 @@ def make_app(
     scrape: Scrape,
     tracing: Tracing,
 ) -> ASGIApp:
-    """Returns the application. Its handlers keep each request's Generation in `open_generations` until it ends."""
+    """Returns the application. Its handlers keep each request's Generation in `open_generations` until its `close`."""
     endpoints = Endpoints(client, open_generations, metrics, scrape, tracing)
     app = Starlette(
         routes=[

@@ -16,7 +16,10 @@ RETRY_SECONDS = 1
 
 
 class ConcurrencyMiddleware:
-    """Answers 429 beyond `max_concurrent_requests`, and when a body brings all bodies above MAX_HELD_BYTES."""
+    """Answers 429 to a counted request beyond `max_concurrent_requests`.
+
+    Also if a part of its body brings the bodies of all counted requests above MAX_HELD_BYTES.
+    """
 
     def __init__(self, app: ASGIApp, max_concurrent_requests: int, metrics: ShimMetrics) -> None:
         self._app = app
@@ -40,7 +43,7 @@ class ConcurrencyMiddleware:
         held = 0
 
         async def counted() -> Message:
-            """Receives the next message. Raises TandemError if its part of the body exceeds MAX_HELD_BYTES in total."""
+            """Returns the next message. Raises TandemError if with it the bodies exceed MAX_HELD_BYTES in total."""
             nonlocal held
             message = await receive()
             size = len(message.get("body", b""))

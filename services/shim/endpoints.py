@@ -27,7 +27,10 @@ from services.version import VERSION
 
 
 class Endpoints:
-    """One handler method per route; one object per process. A handler raises TandemError to refuse a request."""
+    """One handler method per route; one object per process.
+
+    A handler raises TandemError to refuse a request, ClientGone or ClientDisconnect if the client disconnects.
+    """
 
     def __init__(
         self,
@@ -84,8 +87,9 @@ class Endpoints:
         return json_response({"version": VERSION})
 
     async def reset_prefix_cache(self, request: Request) -> Response:
-        """Empties the prefix cache of every engine. Query parameters are refused.
+        """Empties the prefix cache of every engine; returns {"success": true}.
 
+        Raises TandemError: INVALID_ARGUMENT for any query parameter, UNAVAILABLE if a tokenizer fails.
         vLLM has this path only in development mode. Here it needs the API key, if one is set.
         """
         for name in request.query_params:
@@ -102,8 +106,11 @@ class Endpoints:
         submits: list[text_pb2.TextSubmit],
         answer_type: type[Answer],
     ) -> Response:
-        """Starts one call per submit. Returns the full JSON response; with `stream`, an SSE response as soon as the
-        engine accepts a choice. Raises TandemError, or ClientGone if the client disconnects first."""
+        """Sets each submit's traceparent and starts one call for it. Returns the full JSON response or an SSE stream.
+
+        With `stream`, it returns as soon as an engine accepts a choice or a choice ends. Raises, before it returns,
+        TandemError for too many choices, no tokenizer or a failed choice, and ClientGone if the client disconnects.
+        """
         check_num_choices(submits, self._facts().limits)
         telemetry = self._start_telemetry(request, answer_type, request_id, model)
         for submit in submits:
@@ -124,7 +131,7 @@ class Endpoints:
 
     @contextmanager
     def _trace_refusals(self, request: Request, operation: str) -> Iterator[None]:
-        """If the body raises TandemError, writes a span with its code, without the model's name, and re-raises it."""
+        """If the `with` block raises TandemError, writes a span with its code and no model name, and re-raises it."""
         began = now()
         try:
             yield
@@ -137,7 +144,7 @@ class Endpoints:
     def _start_telemetry(
         self, request: Request, answer_type: type[Answer], request_id: str, model: str
     ) -> RequestTelemetry:
-        """Returns the telemetry of one request. If the request has a traceparent, the span is a child of that one."""
+        """Starts the request's span, with its traceparent header, if any, as parent; returns its telemetry."""
         operation = answer_type.operation
         span = self._tracing.start(f"{operation} {model}", request.headers.get("traceparent", ""), server=True)
         span.set(
@@ -160,7 +167,10 @@ class Endpoints:
         return peer.engine
 
     def _served_name(self, model: str | None) -> str:
-        """Returns the response's model name; for None the first one. Raises TandemError (NOT_FOUND) if not served."""
+        """Returns `model` if it is a served name; for None the first served name.
+
+        Raises TandemError: NOT_FOUND for any other name, UNAVAILABLE as `_facts`.
+        """
         names = self._facts().served_model_names
         if model is None:
             return names[0]

@@ -1,4 +1,7 @@
-"""Turns each exception of a request into an HTTP response, with a body in OpenAI's error format."""
+"""Turns an exception raised before a response has started into an HTTP response in OpenAI's error format.
+
+After a disconnect the response is empty and never sent. Errors within a stream are handled in responses.py.
+"""
 
 import logging
 from typing import Any

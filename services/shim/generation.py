@@ -11,7 +11,8 @@ from services.shim.updates import UpdateMailbox
 class Generation:
     """All choices of one HTTP request. The creator must call `close`, which aborts the open ones.
 
-    `take` waits for updates of the choices (UpdateMailbox.take). `calls` has one call per submit, in the same order.
+    `take` is UpdateMailbox.take: waits for updates of the choices, removes and returns them. `calls` has one call per
+    submit, in the same order.
     """
 
     def __init__(
@@ -23,7 +24,7 @@ class Generation:
     ) -> None:
         """Starts one call per submit. Adds this object to `open_generations` until `close`.
 
-        Raises TandemError (UNAVAILABLE) if no tokenizer is connected.
+        Raises TandemError (UNAVAILABLE) if no tokenizer is connected; `telemetry` is then closed.
         """
         self._telemetry = telemetry
         self._open_generations = open_generations
@@ -54,12 +55,15 @@ class Generation:
             raise error
 
     def fail(self, error: TandemError) -> None:
-        """Puts an update with this error for every open choice, so that the response ends with it."""
+        """Puts an update with this error for every open choice, so that the response ends with it.
+
+        The choices stay open until `close`.
+        """
         for call in self.calls:
             call.interrupt(error)
 
     def close(self) -> None:
-        """Aborts the open choices and closes the telemetry. A second call changes nothing."""
+        """Aborts the open choices, closes the telemetry, leaves `open_generations`. A second call changes nothing."""
         for call in self.calls:
             self._dispatcher.abort(call)
         self._telemetry.close()

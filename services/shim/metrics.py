@@ -1,4 +1,7 @@
-"""The shim's Prometheus metrics: requests as their clients see them. Names, labels and buckets are vLLM's."""
+"""The shim's Prometheus metrics: requests as their clients see them.
+
+Names, labels and buckets of the series vllm:* are vLLM's; tandem:* are the shim's own.
+"""
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
@@ -67,7 +70,7 @@ class ModelMetrics:
 
 
 class ShimMetrics:
-    """All metrics of this process; one object per process."""
+    """The metrics that the shim itself records, registered in `registry`; one object per process."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._counters = {

@@ -1,4 +1,4 @@
-"""ASGI middleware: counts responses by status, and checks the API key."""
+"""ASGI middleware: counts responses by method, path and status, and checks the API key."""
 
 import hmac
 
@@ -11,7 +11,10 @@ from services.shim.routes import method_label, path_label, rule_of
 
 
 class CountMiddleware:
-    """Counts every HTTP response in tandem:http_requests, by method, path and status."""
+    """Counts every HTTP response in tandem:http_requests, by method, path and status.
+
+    Keeps the server's own `send` in scope[SEND_BODY], for SseResponse.
+    """
 
     def __init__(self, app: ASGIApp, metrics: ShimMetrics) -> None:
         self._app = app

@@ -1,7 +1,7 @@
 """Parses a request's body and checks it against the schema, the engine's limits and the shim's own.
 
-All functions raise TandemError (INVALID_ARGUMENT) that names the field and the limit. Lengths are checked before items,
-so that a huge request costs little.
+A function that "refuses" raises TandemError (INVALID_ARGUMENT), with the field and the limit, where there is one.
+Lengths are checked before items, so that a huge request costs little.
 """
 
 from typing import Any, TypeVar
@@ -25,7 +25,11 @@ RequestT = TypeVar("RequestT", bound=GenerationRequest)
 
 
 async def read_json(request: Request) -> dict[str, Any]:
-    """Returns the body's JSON object without its null fields: null means absent. Refuses more than MAX_BODY_BYTES."""
+    """Returns the body's JSON object without its top-level null fields: null means absent.
+
+    Refuses a body above MAX_BODY_BYTES, and one that is not a JSON object. Raises ClientDisconnect if the client
+    disconnects before the end of the body.
+    """
     body = bytearray()
     async for part in request.stream():
         body += part
@@ -41,7 +45,10 @@ async def read_json(request: Request) -> dict[str, Any]:
 
 
 def validate(request_type: type[RequestT], raw: dict[str, Any], limits: pb.RequestLimits) -> RequestT:
-    """Returns the body's JSON object `raw` as a checked request. The error is about the first wrong field."""
+    """Returns `raw`, from `read_json`, as a checked request.
+
+    Refuses a wrong one, with an error about its first fault: limits and counts are checked first, then the schema.
+    """
     check_limits(request_type, raw, limits)
     check_counts(raw, limits)
     try:
@@ -64,7 +71,10 @@ def check_limits(request_type: type[RequestT], raw: dict[str, Any], limits: pb.R
 
 
 def check_counts(raw: dict[str, Any], limits: pb.RequestLimits) -> None:
-    """Refuses messages (with content parts and tool calls), tools, stop or stop_token_ids with too many items."""
+    """Refuses too many tools, stop strings or stop_token_ids, or messages, content parts and tool calls in total.
+
+    Values of a wrong type are left to the schema.
+    """
     messages = raw.get("messages")
     if isinstance(messages, list):
         count = len(messages) + sum(map(_num_parts, messages))
@@ -85,7 +95,7 @@ def _num_parts(message: Any) -> int:
 
 
 def first_error(errors: list[Any]) -> TandemError:
-    """Returns a TandemError made of the most specific of pydantic's `errors` about the first wrong field.
+    """Returns a TandemError (INVALID_ARGUMENT) of the most specific of pydantic's `errors` on the first wrong field.
 
     `param` is the path to the value, such as messages.0.content.
     """
@@ -102,7 +112,7 @@ def first_error(errors: list[Any]) -> TandemError:
 
 
 def _is_union_member(step: str | int) -> bool:
-    """Whether a step of an error's path names a member of a union ("str", "list[...]"), not a field or an index."""
+    """Returns whether a step of an error's path is a union's member ("str", "list[...]"), not a field or an index."""
     return isinstance(step, str) and (step == "str" or not step.isidentifier())
 
 
@@ -122,7 +132,7 @@ def _most_specific(errors: list[Any]) -> Any:
 
 
 def check_submit_size(submit: text_pb2.TextSubmit) -> None:
-    """Refuses a submit that does not fit in one message: it would break the stream that all requests share.
+    """Refuses a submit above MAX_SUBMIT_BYTES: in a larger message, it could break the stream that all requests share.
 
     A submit may be larger than the body: 1e15 becomes 1000000000000000.0.
     """
@@ -134,7 +144,7 @@ def check_submit_size(submit: text_pb2.TextSubmit) -> None:
 
 
 def check_num_choices(submits: list[text_pb2.TextSubmit], limits: pb.RequestLimits) -> None:
-    """Refuses more choices, over all prompts, than max_num_queued_reqs: the engine would always refuse some of them."""
+    """Refuses more choices, over all prompts, than max_num_queued_reqs: one engine cannot queue them all at once."""
     num_choices = sum(len(submit.choices) for submit in submits)
     if num_choices > limits.max_num_queued_reqs:
         raise invalid(

@@ -45,7 +45,7 @@ def error_response(error: TandemError) -> Response:
 
 
 async def until_disconnected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """Returns the result of `work`. If the client disconnects first, cancels `work` and raises ClientGone."""
+    """Returns the result of `work`, or raises its error; cancels it and raises ClientGone after a disconnect."""
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_disconnected(receive))
     try:
@@ -65,10 +65,11 @@ async def _disconnected(receive: Receive) -> None:
 
 
 class SseResponse(Response):
-    """Streams `answer` as server-sent events: one JSON chunk each, then [DONE]. An error becomes the last chunk.
+    """Streams `answer` as server-sent events: one JSON chunk each, then [DONE]. A TandemError becomes the last chunk.
 
-    Closes `generation` when the stream ends or the client disconnects. With `include_usage`, one more chunk has the
-    token counts. https://html.spec.whatwg.org/multipage/server-sent-events.html
+    Closes `generation` when the stream ends or the client disconnects. With `include_usage`, one more chunk, the last
+    before [DONE], has the token counts; there is none after an error.
+    https://html.spec.whatwg.org/multipage/server-sent-events.html
     """
 
     media_type = "text/event-stream"

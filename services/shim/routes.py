@@ -1,7 +1,7 @@
-"""The HTTP paths: which methods each one has, which need the API key, which count against max_concurrent_requests.
+"""The HTTP paths: which method each one has, which need the API key, which count against max_concurrent_requests.
 
-Starlette's routes, both checks and the path label of the metrics derive from this table. The handlers are in
-endpoints.py.
+Starlette's routes and the metrics' labels derive from PATHS, the API key check and the concurrency limit from RULES.
+The handlers are in endpoints.py.
 """
 
 from collections.abc import Awaitable, Callable

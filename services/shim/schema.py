@@ -1,4 +1,6 @@
-"""The fields of the requests, as OpenAI and vLLM define them. A field that is not listed here is refused by name.
+"""The fields of the requests, as OpenAI and vLLM define them.
+
+A field that is not listed here is refused by name, except inside messages and tools.
 
 https://platform.openai.com/docs/api-reference/chat/create and .../completions/create; the extra fields are vLLM's.
 The engine's limits (n, logprobs, stop_token_ids) are checked in parsing.py.
@@ -36,7 +38,10 @@ class TextFormat(_Strict):
 
 
 class GenerationRequest(_Strict):
-    """The fields that chat and completions share. In a sampling field, None is the model's default."""
+    """The fields that chat and completions share.
+
+    In a sampling field, None is the model's default, else OpenAI's. For `seed`, it is a seed that the engine draws.
+    """
 
     logprobs_field: ClassVar[str]  # name of the field with the number of top logprobs
 
@@ -78,7 +83,7 @@ class GenerationRequest(_Strict):
 
     @property
     def token_limit(self) -> int | None:
-        """Maximum number of output tokens; None: as many as the model's length allows."""
+        """Maximum number of output tokens; None: the model's default, or as many as its length allows."""
         return self.max_tokens
 
     @property

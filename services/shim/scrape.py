@@ -1,4 +1,4 @@
-"""Merges the metrics of the shim and of all processes behind it, each series with a `process` label.
+"""Merges the metrics of the shim and of its peers (--metrics-peers), each series with a `process` label.
 
 A process that sends no valid metrics in time is left out, and its tandem:process_up is 0.
 """
@@ -15,7 +15,10 @@ TIMEOUT_SECONDS = 2.0
 
 
 class Scrape:
-    """Scrapes the metrics servers `peers`, each NAME=host:port. `token`: bearer token for them; None: none is sent."""
+    """Merges `registry`, the shim's own metrics, with those of the metrics servers `peers`, each NAME=host:port.
+
+    `token`: bearer token for the peers; None: none is sent.
+    """
 
     def __init__(self, registry: CollectorRegistry, peers: tuple[str, ...], token: str | None = None) -> None:
         self._registry = registry
@@ -39,7 +42,7 @@ class Scrape:
         return await asyncio.to_thread(merge, found)
 
     async def _fetch(self, address: str) -> str:
-        """Returns the metrics of the process at `address` as text; empty if it sends none in TIMEOUT_SECONDS."""
+        """Returns the metrics of the process at `address` as text; empty after an error or TIMEOUT_SECONDS."""
         from httpx2 import AsyncClient, HTTPError  # slow to import, and used only if the shim is scraped
 
         try:
@@ -51,7 +54,10 @@ class Scrape:
 
 
 def merge(texts: dict[str, str]) -> bytes:
-    """Merges metrics into one text. `texts`: each process's own, by name; empty or invalid ones get process_up 0."""
+    """Returns one text of all metrics, in UTF-8. `texts`: those of each process, by its name.
+
+    A process with an empty or invalid text is left out, and its tandem:process_up is 0.
+    """
     up = Metric("tandem:process_up", "1 if the process answered this scrape, else 0.", "gauge")
     families = {up.name: up}
     for process, text in texts.items():

@@ -1,4 +1,4 @@
-"""Records one HTTP request for tokens as its client sees it: metrics, the root span of its trace, a log line."""
+"""Records one request to chat or completions as its client sees it: metrics, the shim's span, a log line."""
 
 import logging
 import time
@@ -48,7 +48,10 @@ class RequestTelemetry:
     def accepted(
         self, indices: Iterable[int], max_tokens: int | None, num_prompt_tokens: int, num_cached_tokens: int
     ) -> None:
-        """Records that the engine accepted the prompt of these choices. `max_tokens`: the request's; None: not set."""
+        """Records that the engine accepted the prompt of these choices. Call it once per prompt.
+
+        `max_tokens`: the request's; None: not set.
+        """
         choices = [self._choices[index] for index in indices]
         for choice in choices:
             choice.accepted = True
@@ -63,7 +66,10 @@ class RequestTelemetry:
             metrics.params_max_tokens.observe(max_tokens)
 
     def tokens(self, index: int, count: int) -> None:
-        """Records `count` new tokens of a choice. The time since the previous tokens is divided equally among them."""
+        """Records `count` new tokens of a choice. The time since the previous tokens is divided equally among them.
+
+        For the first tokens, it records the time since this object was made, and 0 between those tokens.
+        """
         now = time.perf_counter()
         choice, metrics = self._choices[index], self._metrics
         metrics.generation_tokens.inc(count)
@@ -79,7 +85,7 @@ class RequestTelemetry:
         choice.num_tokens += count
 
     def ended(self, index: int, terminal: text_pb2.TextTerminal) -> None:
-        """Records a choice's terminal message. An error before the choice was accepted is recorded as a refusal."""
+        """Records a choice's terminal message. An error of a choice that was not accepted is the request's refusal."""
         choice = self._choices[index]
         reason = NAME_BY_REASON.get(terminal.reason, "error")
         if reason == "error" and not choice.accepted:
@@ -94,7 +100,7 @@ class RequestTelemetry:
     def close(self) -> None:
         """Counts open choices as aborted, ends the span and writes the log line. A second call changes nothing.
 
-        A choice is still open if the client has disconnected or another choice has failed. In a request that was
+        A choice is still open, for example, if the client disconnected or another choice failed. In a request that was
         refused, choices that were not accepted are not counted.
         """
         if self._closed:

@@ -59,7 +59,10 @@ class TextCall(Call[text_pb2.TextSubmit]):
             self.on_terminal(_failed(error, handle))
 
     def interrupt(self, error: TandemError) -> None:
-        """Puts an update with this error for every open choice. `close` of the telemetry counts these as aborted."""
+        """Puts an update with this error for every open choice, which stays open.
+
+        `close` of the telemetry counts these choices as aborted.
+        """
         for handle in self.open_choices:
             self._updates.pending(self._indices[handle]).terminal = _failed(error, handle)
 

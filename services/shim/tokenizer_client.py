@@ -13,7 +13,7 @@ TextUplink = Link[text_pb2.TextEntry, text_pb2.TextUp]
 class TokenizerClient:
     """The links to the tokenizers at the addresses `targets`. services/shim/service.py runs each of `links` as a task.
 
-    `secret` None: all addresses must be Unix sockets.
+    `secret`: for TCP addresses. A link's `run` raises Fatal for an unprotected address.
     """
 
     def __init__(self, targets: tuple[str, ...], hello: pb.Hello, secret: ClusterSecret | None = None) -> None:
@@ -26,7 +26,10 @@ class TokenizerClient:
         ]
 
     async def reset_prefix_cache(self) -> None:
-        """Empties the prefix cache of every engine. Raises TandemError (UNAVAILABLE) if any tokenizer fails."""
+        """Empties the prefix cache of every engine.
+
+        Raises TandemError (UNAVAILABLE) if a tokenizer is not connected or fails.
+        """
         request = pb.ResetPrefixCacheRequest()
         await call_all(self.links, lambda stub: stub.ResetPrefixCache(request, timeout=ADMINISTRATION_SECONDS))
 

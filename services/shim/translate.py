@@ -16,8 +16,11 @@ NewHandle = Callable[[], int]
 def chat_submit(
     request: ChatRequest, raw: dict[str, Any], request_id: str, new_handle: NewHandle
 ) -> text_pb2.TextSubmit:
-    """Returns the request's submit, with a handle of `new_handle` per choice. `raw` is the parsed body: the chat
-    template gets messages and tools with all their fields."""
+    """Returns the request's submit, with a handle of `new_handle` per choice.
+
+    `raw` is the parsed body: the chat template gets messages and tools with all their fields. With tool_choice "none"
+    it gets no tools.
+    """
     submit = _submit(request, request_id, new_handle)
     submit.chat.messages_json = _json(raw["messages"])
     submit.chat.tools_json = _json(raw["tools"]) if request.tools and request.tool_choice != "none" else ""

@@ -12,7 +12,7 @@ from services.rpc.generated import text_pb2
 
 @dataclass(slots=True)
 class Update:
-    """One choice's text, token ids and logprobs since the last read. `terminal` is set in the choice's last update.
+    """One choice's text, token ids and logprobs since the last `take`. `terminal` is set in the choice's last update.
 
     `index` is the choice's, among all choices of the HTTP request; `token_ids` is a column of little-endian u32.
     """
@@ -33,8 +33,10 @@ class UpdateMailbox:
         self._accepted = False
 
     def pending(self, index: int) -> Update:
-        """Returns the pending update of a choice, for the caller to add to. Creates it and wakes the reader if there
-        is none."""
+        """Returns the pending update of a choice, for the caller to add to.
+
+        If the choice has none, creates it and wakes the reader.
+        """
         update = self._pending.get(index)
         if update is None:
             update = self._pending[index] = Update(index)

@@ -1,8 +1,8 @@
 """One choice's tokens to its text: each token passes the detokenizer, then the stop strings.
 
-Released text is final: it is sent to the client and never changes. Which text a token releases depends on the tokens so
-far alone, not on a clock or on how steps batch them. So a resume pushes the tokens that the client has, and drops the
-text that they release.
+Released text is final: it is sent to the client and never changes. Which text a token releases depends on the prompt
+and the tokens so far alone, not on a clock or on how steps batch them. So a resume pushes the tokens that the client
+has, and drops the text that they release.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class OutputRules:
 class Released(NamedTuple):
     """What one `push` added to the choice."""
 
-    num_tokens: int  # of the pushed tokens, those up to a stop string
+    num_tokens: int  # of the pushed tokens, those up to and with the one that completes a stop string
     content: str  # text that can be sent to the client now
     offsets: list[int]  # per token, where its text starts in the text of the choice, in characters
 
@@ -48,7 +48,7 @@ class ChoiceOutput:
         return self._matcher.hit
 
     def push(self, token_ids: list[int]) -> Released:
-        """Adds tokens, up to the one that completes a stop string; returns the text that they release."""
+        """Adds tokens, up to and with the one that completes a stop string; returns what they release."""
         content = ""
         offsets = []
         for token_id in token_ids:
@@ -73,7 +73,7 @@ class ChoiceOutput:
         return self.num_tokens > self._rules.min_tokens
 
     def _is_hidden(self, token_id: int) -> bool:
-        """Whether this token is a stop token that ends the choice and is left out of the choice's text."""
+        """Returns whether this token is a stop token that ends the choice and is left out of the choice's text."""
         ends = self._may_end and token_id in self._rules.stop_token_ids
         return ends and not self._rules.include_stop_str_in_output
 

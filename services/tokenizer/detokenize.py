@@ -27,7 +27,11 @@ class Detokenizer:
         self._released_text = self._decode(self._context + self._pending)  # of the window; prompt text counts as well
 
     def push(self, token_id: int) -> str:
-        """Adds a token; returns the text that it releases, "" in the middle of a character."""
+        """Adds a token; returns the text that it releases.
+
+        "" in the middle of a character, and for a token without text. After MAX_PENDING_TOKENS, an incomplete character
+        is released with replacement characters.
+        """
         self._pending.append(token_id)
         text = self._decode(self._context + self._pending)
         complete = len(text) > len(self._context_text) and not text.endswith(REPLACEMENT)
@@ -39,7 +43,7 @@ class Detokenizer:
 
     @property
     def has_pending(self) -> bool:
-        """Whether the last tokens pushed are a part of an incomplete character, and so not released."""
+        """Whether tokens, also of the prompt, are not released yet: an incomplete character, or tokens without text."""
         return bool(self._pending)
 
     def text_of(self, token_id: int) -> str:
@@ -47,7 +51,7 @@ class Detokenizer:
         return self._decode([token_id])
 
     def flush(self) -> str:
-        """Returns the text of the pending tokens, with replacement characters as in a decode of all tokens; else ""."""
+        """Releases the pending tokens; returns their text, "" without any. Bad bytes become replacement characters."""
         return self._release(self._decode(self._context + self._pending)) if self._pending else ""
 
     def _release(self, text: str) -> str:
@@ -60,7 +64,7 @@ class Detokenizer:
 
     def _split(self, prompt: list[int]) -> tuple[list[int], list[int]]:
         """Returns (context, pending), the prompt's last tokens: about CONTEXT_TOKENS of complete characters, then at
-        most MAX_SPLIT_TOKENS of an incomplete one."""
+        most MAX_SPLIT_TOKENS of an incomplete one. Without such a split: CONTEXT_TOKENS as they are, and none."""
         for end in range(len(prompt), max(0, len(prompt) - MAX_SPLIT_TOKENS) - 1, -1):
             for begin in range(end - CONTEXT_TOKENS, end - CONTEXT_TOKENS - MAX_SPLIT_TOKENS - 1, -1):
                 context = prompt[max(0, begin) : end]
@@ -69,7 +73,7 @@ class Detokenizer:
         return prompt[-CONTEXT_TOKENS:], []
 
     def _is_special(self, token_id: int) -> bool:
-        """Whether the token is a special token, which has no text while special tokens are skipped."""
+        """Returns whether the token has text only while special tokens are not skipped."""
         return not self._decode([token_id]) and bool(self._tokenizer.decode([token_id], skip_special_tokens=False))
 
     def _decode(self, token_ids: list[int]) -> str:

@@ -60,7 +60,7 @@ class EngineCall(Call[engine_pb2.Submit]):
 class EngineClient:
     """The links to the engines at the addresses `targets`; the process runs each of `links` as a task.
 
-    `secret` None: all addresses must be Unix sockets.
+    `secret`: for TCP addresses. A link's `run` raises Fatal for an unprotected address.
     """
 
     def __init__(self, targets: tuple[str, ...], hello: pb.Hello, secret: ClusterSecret | None = None) -> None:
@@ -73,7 +73,10 @@ class EngineClient:
         ]
 
     async def reset_prefix_cache(self) -> None:
-        """Empties the prefix cache of every engine. Raises TandemError (UNAVAILABLE) if any engine fails."""
+        """Empties the prefix cache of every engine.
+
+        Raises TandemError (UNAVAILABLE) if an engine is not connected or fails.
+        """
         request = pb.ResetPrefixCacheRequest()
         await call_all(self.links, lambda stub: stub.ResetPrefixCache(request, timeout=ADMINISTRATION_SECONDS))
 
@@ -101,7 +104,8 @@ class EngineClient:
     def _take_rows(self, link: EngineUplink, step: engine_pb2.StepBatch) -> None:
         """Passes each row's tokens to the call's listener, without those received before.
 
-        Raises StreamBroken on a gap in a choice's tokens, or if the lengths of columns contradict each other.
+        Raises StreamBroken on a gap in a choice's tokens, a token id outside the vocabulary, or a wrong number of ids
+        or logprobs; ValueError for columns of different lengths or of incomplete items.
         """
         handles, start_indices = unpack_u32(step.handles), unpack_u32(step.start_indices)
         counts, widths = unpack_u32(step.counts), unpack_u32(step.logprob_widths)

@@ -1,4 +1,7 @@
-"""The send queue to one shim: text events of all its choices. Events of one choice merge until they are sent."""
+"""The send queue to one shim: acceptances, text events and terminal messages of all its choices.
+
+Events of one choice merge until they are sent, as far as their tokens fall in one range of MERGED_TOKENS.
+"""
 
 from services.rpc.generated import text_pb2
 from services.rpc.mailbox import MERGED_TOKENS, Mailbox, num_fitting

@@ -24,7 +24,11 @@ class PromptEncoder:
         self._engines = engines
 
     async def encode(self, submit: text_pb2.TextSubmit) -> list[int]:
-        """Returns the prompt's token ids. Raises TandemError for invalid input, or for max_model_len tokens or more."""
+        """Returns the prompt's token ids.
+
+        Raises TandemError (INVALID_ARGUMENT) without input, when the chat template refuses it, and for max_model_len
+        tokens or more. Malformed JSON or token ids raise a built-in error such as ValueError.
+        """
         token_ids = await self._encode(submit)
         if len(token_ids) >= self._max_model_len:
             raise too_long(len(token_ids), self._max_model_len)

@@ -99,7 +99,10 @@ def find_template(path: Path, override: str | None) -> str | None:
 
 
 def special_tokens(path: Path) -> dict[str, str]:
-    """Returns the special tokens of tokenizer_config.json in the directory `path`: {"bos_token": "<s>"} and so on."""
+    """Returns the special tokens of tokenizer_config.json in the directory `path`: {"bos_token": "<s>"} and so on.
+
+    Empty without that file. Raises Fatal when it cannot be read.
+    """
     file = path / "tokenizer_config.json"
     config = _read_json(file) if file.is_file() else {}
     found = {}
@@ -132,7 +135,8 @@ class ChatTemplate:
         """Returns the prompt's text. `messages` and `tools` are OpenAI's; `kwargs`: more variables, from the request.
 
         With `continue_final_message`, the text ends with the content of the last message. Raises TandemError
-        (INVALID_ARGUMENT) when there is no template, it raises an error, or it does not fit the messages.
+        (INVALID_ARGUMENT) when there is no template, it raises an error or does not render that content, the last
+        message has none, or the arguments of a tool call are not JSON.
         """
         if self._template is None:
             raise invalid("this model has no chat template; the operator can give one with --chat-template", "messages")
@@ -158,7 +162,10 @@ class ChatTemplate:
 
 def _prepared(message: dict[str, Any]) -> dict[str, Any]:
     """Returns the message as templates expect it: text parts joined by newlines, arguments of tool calls as objects,
-    its reasoning under the names `thinking` and `reasoning_content`, no null fields."""
+    its reasoning under the names `thinking` and `reasoning_content`, no null fields.
+
+    Raises TandemError (INVALID_ARGUMENT) for arguments that are not JSON.
+    """
     prepared = {name: value for name, value in message.items() if value is not None}
     reasoning = next((prepared[name] for name in REASONING_FIELDS if name in prepared), None)
     if reasoning is not None:

@@ -32,8 +32,11 @@ def main(options: TokenizerOptions) -> int:
 
 
 async def serve(options: TokenizerOptions) -> None:
-    """Serves shims until cancelled. Raises Fatal for a model or option that cannot be used, HelloMismatch for an engine
-    that serves another model."""
+    """Serves shims until cancelled.
+
+    Raises Fatal for a model or option that cannot be used, RuntimeError when the address cannot be bound, and
+    HelloMismatch for an engine with another tokenizer.json, protocol or role.
+    """
     path = resolve(options.model, options.revision, weights=False)
     vocabulary = Vocabulary(path)
     template = ChatTemplate(find_template(path, options.chat_template), special_tokens(path))
@@ -57,7 +60,7 @@ async def serve(options: TokenizerOptions) -> None:
 
 
 async def _report_ready(server: RpcServer, engines: EngineClient) -> None:
-    """Sets the health service to ready once an engine is connected."""
+    """Sets the health service to ready once the first engine is connected. It stays ready without an engine."""
     await engines.dispatcher.first_link
     await server.ready()
 

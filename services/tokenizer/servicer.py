@@ -41,7 +41,7 @@ class TextServicer(text_pb2_grpc.TextServiceServicer):
         self._sessions: set[Session] = set()
 
     async def Connect(self, request_iterator: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        """Runs one shim's stream, once an engine is connected. When the stream ends, its requests are aborted."""
+        """Runs one shim's stream, once a first engine has connected. When the stream ends, its requests are aborted."""
         try:
             await asyncio.shield(self._engines.dispatcher.first_link)
         except asyncio.CancelledError:
@@ -59,7 +59,10 @@ class TextServicer(text_pb2_grpc.TextServiceServicer):
             session.close()
 
     async def HoldStartLock(self, request: pb.Hello, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        """Grants the start lock to the calling shim, once the prompts received so far are encoded and submitted."""
+        """Grants the start lock to the calling shim, in its turn. Returns when the grant or the call ends.
+
+        The grant begins once the prompts received so far are encoded and submitted.
+        """
 
         async def encoded() -> None:
             tasks = [task for session in self._sessions for task in session.starting]
@@ -75,6 +78,6 @@ class TextServicer(text_pb2_grpc.TextServiceServicer):
         return pb.ResetPrefixCacheResponse()
 
     def stop(self) -> None:
-        """Aborts the open choices of all streams, which ends their spans. Call it before tracing stops."""
+        """Aborts all open choices, which ends the spans of encoded requests. Call it before tracing stops."""
         for session in self._sessions:
             session.close()

@@ -1,7 +1,7 @@
 """One shim's stream: its submits become TextRequests, its aborts end them.
 
 A submit is encoded in a task of its own, so that a long prompt delays no other request. An error in one request
-becomes that request's terminal message; the stream goes on.
+becomes the terminal message of each of its choices; the stream goes on.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ class Session:
         self._requests: dict[int, TextRequest] = {}
 
     def opened(self, caller: pb.Hello) -> Callable[[text_pb2.TextEntry], None]:
-        """Takes the shim's hello; returns the function that takes each entry."""
+        """Keeps the shim's hello; returns the function that handles each entry."""
         self._caller = caller
         return self._receive
 

@@ -1,4 +1,4 @@
-"""The tokenizer's telemetry: the time from a request to its prompt's token ids, as a metric and as a span."""
+"""The tokenizer's telemetry: the time to render and encode each prompt, as a metric and as a span."""
 
 import contextlib
 import time

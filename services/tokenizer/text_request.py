@@ -1,7 +1,7 @@
 """One request of a shim, once its prompt is encoded: submits it to an engine, and turns its tokens into text events.
 
-It is the listener of its engine call, and writes to its shim's mailbox. It sets finish_reason and usage itself: the
-engine knows no stop strings, and may have generated tokens beyond one.
+It is the listener of its engine call, and writes to its shim's mailbox. It counts output tokens itself, and finds stop
+strings: the engine knows none, and may have generated tokens beyond one.
 """
 
 from dataclasses import dataclass
@@ -65,8 +65,8 @@ class TextRequest:
     def start(self) -> None:
         """Submits to an engine the choices whose resumed tokens contain no stop string; the others end at once.
 
-        Text of resumed tokens is not sent again. Raises TandemError (UNAVAILABLE) for a new request when no engine is
-        connected; a resumed request waits for an engine.
+        Text of resumed tokens is not sent again. When no engine is connected, a first attempt raises TandemError
+        (UNAVAILABLE), and a later one waits for an engine.
         """
         facts = self._engines.dispatcher.peer
         rules = _output_rules(self._submit, facts.engine if facts is not None else pb.EngineFacts())
@@ -131,7 +131,7 @@ class TextRequest:
         self._end(self._choices.pop(handle), terminal)
 
     def _end(self, choice: _Choice, terminal: engine_pb2.Terminal | None) -> None:
-        """Sends the choice's terminal message. `terminal`: the engine's; None: a stop string ended the choice."""
+        """Sends the choice's terminal message and closes it. `terminal`: the engine's; None: a stop string ended it."""
         facts = self._engines.dispatcher.peer
         text = text_pb2.TextTerminal(
             handle=choice.handle,
@@ -174,8 +174,7 @@ class TextRequest:
         )
 
     def _token_logprobs(self, logprobs: TokenLogprobColumns, offsets: list[int]) -> list[text_pb2.TokenLogprobs]:
-        """Returns one entry per token up to a stop string. `offsets`: where the text of these tokens starts, in
-        characters of the choice's text."""
+        """Returns one entry per item of `offsets`: where a token's text starts in the choice's text, in characters."""
         found = []
         for index, offset in enumerate(offsets):
             sampled, *top = [self._token_logprob(token_id, value) for token_id, value in logprobs.of_token(index)]
@@ -188,7 +187,7 @@ class TextRequest:
 
 
 def put_errors(handles: list[int], error: TandemError, mailbox: TextMailbox) -> None:
-    """Puts a terminal message with this error into the mailbox for each choice, none of which an engine may run."""
+    """Puts a terminal message with this error into the mailbox for each choice. No engine may be running them."""
     for handle in handles:
         mailbox.put_terminal(
             text_pb2.TextTerminal(handle=handle, reason=pb.FINISH_REASON_ERROR, error=error.to_proto())

@@ -20,8 +20,10 @@ def _byte_alphabet() -> dict[str, int]:
 
 class Vocabulary:
     def __init__(self, path: Path) -> None:
-        """Reads tokenizer.json in the model directory `path`; raises Fatal when it cannot be used. `digest` is its
-        SHA-256 in hex. `max_token_bytes` bounds the text per token; None: unknown."""
+        """Reads tokenizer.json in the model directory `path`. Raises Fatal when it cannot be read.
+
+        `digest` is its SHA-256 in hex. `max_token_bytes`: at most so many bytes of UTF-8 per token; None: unknown.
+        """
         file = path / "tokenizer.json"
         try:
             content = file.read_bytes()

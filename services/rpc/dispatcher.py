@@ -42,9 +42,9 @@ class Dispatcher(Generic[CallT]):
         return self._handles.new()
 
     def __contains__(self, handle: object) -> bool:
-        """Returns whether an open choice of a call has this handle; the call is on a link or waits for one."""
+        """Returns whether an open choice of a call has this handle: on a link, waiting for one, or a suspect."""
         placed = any(handle in calls for calls in self._calls.values())
-        return placed or any(handle in call.open_choices for call in self._pending)
+        return placed or handle in self._retries or any(handle in call.open_choices for call in self._pending)
 
     @property
     def connected(self) -> bool:

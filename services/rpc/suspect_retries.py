@@ -40,6 +40,7 @@ class SuspectRetries(Generic[CallT]):
         self._suspects: deque[CallT] = deque()
         self._task: asyncio.Task[None] | None = None  # runs while there are suspects
         self.reserved_link: Link[Any, Any] | None = None
+        self._current: CallT | None = None  # the suspect that left the queue, until its retry is over
         self._retrying: CallT | None = None  # the suspect that starts on the reserved link now
         self._died = False  # the link of `_retrying` went down without an orderly end
         self._changed = asyncio.Event()
@@ -53,6 +54,11 @@ class SuspectRetries(Generic[CallT]):
         """Drops an aborted call if it is in the queue."""
         if call in self._suspects:
             self._suspects.remove(call)
+
+    def __contains__(self, handle: object) -> bool:
+        """Returns whether an open choice has this handle, of a suspect in the queue or of the one being retried."""
+        calls = [*self._suspects, self._current] if self._current is not None else self._suspects
+        return any(handle in call.open_choices for call in calls)
 
     def notify(self) -> None:
         """Must be called after a call started, ended or moved, and after a link went up or down."""
@@ -77,9 +83,11 @@ class SuspectRetries(Generic[CallT]):
             while self._suspects:
                 link = await self._reserve_link()
                 if self._suspects and (call := self._suspects.popleft()).open_choices:
+                    self._current = call
                     await self._retry(call, link)
+                    self._current = None
         finally:
-            self._task = self.reserved_link = None
+            self._task = self.reserved_link = self._current = None
         self._on_idle()
 
     async def _reserve_link(self) -> Link[Any, Any]:

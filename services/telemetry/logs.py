@@ -26,14 +26,14 @@ def fields(**values: Any) -> dict[str, Any]:
 def set_up_logging(role: str, level: str, style: str) -> None:
     """Sets the format ("text" or "json") and level of this process's log lines on stderr; each names the role.
 
-    Libraries in _NOISY log warnings and errors, at every level.
+    Libraries in _NOISY never log below WARNING.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonFormatter(role) if style == "json" else _TextFormatter(role))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.captureWarnings(True)
     for noisy in _NOISY:
-        logging.getLogger(noisy).setLevel(logging.WARNING)
+        logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLogger().level))
 
 
 class RateLimitedLog:

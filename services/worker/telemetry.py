@@ -29,7 +29,7 @@ class WorkerMetrics:
         )
         self._kernels = Counter(
             "tandem:worker_kernel_seconds",
-            "The part of it in which a kernel ran (compiled CPU kernels).",
+            "The part of it in which a kernel ran; on a GPU, from a step's first to its last event.",
             registry=registry,
         )
         self._last_ended = 0

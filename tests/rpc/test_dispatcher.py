@@ -114,3 +114,18 @@ async def test_handles_of_open_calls_are_not_used_again(edge: FakeEdge) -> None:
     edge.dispatcher._handles = Handles(edge.dispatcher, after=LAST)
     assert (placed.handle, started.handle) == (1, 2)
     assert [edge.dispatcher.new_handle() for _ in range(2)] == [1, 3]
+
+
+async def test_handles_of_suspects_are_not_used_again(edge: FakeEdge) -> None:
+    """Neither while the suspect is queued, nor while it is retried, nor while its link's next peer is awaited."""
+    (link,) = edge.links
+    first, second = edge.start("first"), edge.start("second")
+    for _ in range(2):
+        assert first.handle in edge.dispatcher and second.handle in edge.dispatcher
+        await link.restart()
+    assert link.submits == {"first": True}
+    assert first.handle in edge.dispatcher and second.handle in edge.dispatcher
+    await link.down()
+    assert first.handle in edge.dispatcher and second.handle in edge.dispatcher
+    await link.up()
+    assert first.error is not None and first.handle not in edge.dispatcher

@@ -91,6 +91,14 @@ def test_warnings_are_log_lines_and_libraries_are_quiet(lines: Lines) -> None:
     assert "WARNING [worker] " in line and "UserWarning: old" in line
 
 
+def test_libraries_are_quiet_below_the_level(lines: Lines) -> None:
+    set_up_logging("shim", "error", "text")
+    logging.getLogger("httpx").warning("slow")
+    logging.getLogger("httpx").error("down")
+    (line,) = lines()
+    assert "down" in line
+
+
 def test_a_rate_limited_log_counts_what_it_suppresses(caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
     limited = RateLimitedLog(log, logging.WARNING, lambda: now[0])

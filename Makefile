@@ -56,7 +56,7 @@ test: check
 test-long: install-test
 	$(BIN)/python -m pytest -m long $(PYTEST) $(ARGS)
 
-# The tests outside e2e, loadtest and recovery with the lowest, then with the newest versions that pyproject.toml allows
+# The tests outside e2e, loadtest/serving and recovery with the lowest, then with the newest versions that pyproject.toml allows
 # (20 minutes). Settings: TORCH, TORCH_INDEX; ARGS go to pytest.
 test-versions:
 	$(PYTHON) -m tests.versions test lowest $(PYTEST) $(ARGS)

@@ -48,9 +48,9 @@ class Batch:
         return request
 
     def join(self, request: Request, num_computed_tokens: int) -> None:
-        """Adds a request, whose blocks must be allocated, to `running`: gives it a free slot and fills in its row.
+        """Adds a request to `running`: gives it a free slot and fills in its row. Its blocks must be allocated.
 
-        `num_computed_tokens`: its first tokens whose KV these blocks already have.
+        `num_computed_tokens`: how many of its first tokens already have their KV in these blocks.
         """
         slot = request.slot = self.free_slots.pop()
         self._by_slot[slot] = request

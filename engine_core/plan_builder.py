@@ -11,7 +11,7 @@ from engine_core.step_plan import NewRequest, StepPlan, pack_i32
 
 @dataclass(slots=True)
 class PlanBuilder:
-    """Builds and numbers the plans of one worker, whose `epoch` they carry. Each plan is a diff to the one before it.
+    """Builds and numbers the plans of one worker; they carry its `epoch`. Each plan is a diff to the one before it.
 
     `num_groups` is the number of KV groups.
     """

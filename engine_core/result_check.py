@@ -19,7 +19,7 @@ class SampledRows(NamedTuple):
 
 
 class ResultCheck:
-    """Checks results of a worker whose model has `vocab_size` tokens."""
+    """Checks results of a worker; its model has `vocab_size` tokens."""
 
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size

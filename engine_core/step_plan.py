@@ -96,9 +96,7 @@ class StepPlan(msgspec.Struct, array_like=True):
     block_offsets: list[bytes]  # per KV group: [rows + 1]; row i's blocks are block_ids[offsets[i] : offsets[i + 1]]
     block_ids: list[bytes]  # per KV group: [new blocks], appended to the rows' block tables
     deadline_ms: int = 0  # from the start of the step; the worker exits if the step takes longer. 0: no deadline
-    was_runnable: bool = (
-        False  # a request could run since the last step: the gap between the two counts as runnable time
-    )
+    was_runnable: bool = False  # a request could run since the last step: the gap counts as runnable time
 
 
 class StepResult(msgspec.Struct, array_like=True):

@@ -32,7 +32,7 @@ def quantise_fp8(weight: Tensor) -> tuple[Tensor, Tensor]:
 def _divided(weight: Tensor, largest: int) -> tuple[Tensor, Tensor]:
     """Returns (each row divided by its scale so that its largest magnitude is `largest`, scales [n]).
 
-    A row whose scale is 0 or not finite becomes zeros.
+    A row with a scale of 0, or a scale that is not finite, becomes zeros.
     """
     wide = weight.float()
     scales = wide.abs().amax(dim=1) / largest

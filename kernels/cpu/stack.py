@@ -27,7 +27,7 @@ _LAYER = np.dtype(
 
 
 class CompiledStack:
-    """A Stack for layers whose matrices are all CpuMatrix, without padding along K (`can_run`)."""
+    """A Stack for layers with only CpuMatrix weights, without padding along K (`can_run`)."""
 
     def __init__(self, library: Library, layers: Sequence[Layer], eps: float, scale: float, cos_sin: Tensor) -> None:
         self._library = library

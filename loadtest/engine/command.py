@@ -21,6 +21,7 @@ from engine_core.request import Request
 from engine_core.scheduler import Scheduler, SchedulerConfig
 from engine_core.step_plan import SamplingParams, StepResult
 from loadtest.engine.simulated_worker import SimulatedWorker
+from loadtest.flag_values import count
 
 NUM_RUNNING = (64, 256, 1024)
 BLOCK_SIZE = 16
@@ -102,13 +103,6 @@ def cost_of_prefix_caching(num_running: int, num_steps: int, prompt_len: int, ou
         for which in (0, 1) if number % 2 else (1, 0):
             windows[which].append(sum(pair[which].step() for _ in range(steps)) / steps)
     return statistics.median(windows[0]), statistics.median(windows[1])
-
-
-def count(text: str) -> int:
-    """Reads a flag's value: an integer of at least 1. Raises ArgumentTypeError or ValueError."""
-    if (value := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"{value} must be at least 1")
-    return value
 
 
 def main(argv: Sequence[str]) -> int:

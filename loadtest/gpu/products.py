@@ -106,7 +106,7 @@ def tile_times(
 
 
 def schedules_around(own: Schedule, k: int) -> set[Schedule]:
-    """Returns schedules whose segments have as many steps as those of `own`, half, twice as many, and all. Each
+    """Returns schedules with segments of as many steps as those of `own`, half, twice as many, and all. Each
     schedule sums in another order."""
     num_steps = -(-k // own.block_k)
     lengths = {max(1, own.steps // 2), own.steps, min(num_steps, 2 * own.steps), num_steps}

@@ -23,7 +23,7 @@ import torch
 from kernels.cpu.library import VARIANTS, KernelsMissing, Library, VariantRefused, load
 from kernels.cpu.ops import CpuOps
 from kernels.torch_ops import TorchOps
-from loadtest.engine.command import count
+from loadtest.flag_values import count
 from loadtest.kernels.cases import Case, Run, Shape, cases
 from loadtest.kernels.limits import Limits, Work, other_cpu_seconds, probe
 from services.errors import Fatal

@@ -47,7 +47,7 @@ def draw_comparison(path: Path, summaries: Sequence[Summary]) -> None:
 
 def draw_sweep(path: Path, axis: str, points: Sequence[tuple[float, Numbers]]) -> None:
     """Draws output throughput, mean TTFT and mean TPOT over the swept values into the file `path`. `axis` names these
-    values. Points whose number is None are left out. Raises Fatal if the file cannot be written."""
+    values. Points without a number are left out. Raises Fatal if the file cannot be written."""
     figure, panels = _figure(3)
     names = ("output_throughput", "mean_ttft_ms", "mean_tpot_ms")
     for panel, name, title in zip(panels, names, ("output tok/s", "mean TTFT, ms", "mean TPOT, ms"), strict=True):

@@ -91,13 +91,18 @@ def large_frame(server: Server) -> str:
 
 
 def deadly_frames(server: Server) -> str:
-    before = server.log.count("the engine ended")
+    before = num_engine_ends(server)
     for _ in range(NUM_DEATHS):
         with worker_socket(server) as peer:
             peer.send(NOT_UTF8)
         request_time(server)
-    restarts = server.log.count("the engine ended") - before
+    restarts = num_engine_ends(server) - before
     return f"{restarts} restarts of the engine; a request takes {request_time(server)}"
+
+
+def num_engine_ends(server: Server) -> int:
+    """Returns how many times the launcher reported that the engine exited or was killed."""
+    return server.log.count("the engine exited") + server.log.count("the engine was killed")
 
 
 def peak_mib(server: Server) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from loadtest.engine.command import count
+from loadtest.flag_values import count
 from loadtest.transport.measurement import PROCESSES, Measurement, measure
 from loadtest.transport.processes import Load
 from services.errors import Fatal

@@ -34,7 +34,7 @@ def prompt_of(stream: int) -> list[int]:
 
 
 def facts(num_streams: int, num_tokens: int) -> ModelFacts:
-    """Returns the facts of a model, as a worker registers it, whose KV cache has room for all streams together."""
+    """Returns the facts of a model, as a worker registers it. Its KV cache has room for all streams together."""
     max_model_len = PROMPT_LEN + num_tokens + 1
     return ModelFacts(
         served_model_names=("instant",),

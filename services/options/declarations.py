@@ -19,7 +19,7 @@ QUEUED_REQS = 1024  # requests that may wait, by default
 
 
 _SEED: dict[str, Any] = {
-    "help": "seed for requests without a seed, and for the weights of --load-format dummy",
+    "help": "engine: seed for requests without a seed; worker: seed for the weights of --load-format dummy",
     "unset": "random; 0 for weights",
     "parse": int,
     "low": 0,

@@ -80,7 +80,7 @@ class Dispatcher(Generic[CallT]):
         return self._calls.get(link, {}).get(handle)
 
     def end(self, link: Link[Any, Any], handle: int) -> None:
-        """Closes a choice whose terminal message arrived on this link. Raises KeyError if it is not open there."""
+        """Closes a choice: its terminal message arrived on this link. Raises KeyError if it is not open there."""
         self._calls[link].pop(handle).end(handle)
         self._retries.notify()
 

@@ -49,7 +49,7 @@ class Endpoints:
     async def chat(self, request: Request) -> Response:
         with self._trace_refusals(request, ChatAnswer.operation):
             raw = await read_json(request)
-            checked = validate(ChatRequest, raw, self._facts().limits)
+            checked = validate(ChatRequest, raw, self._limits())
             model = self._served_name(checked.model)
             request_id = ChatAnswer.prefix + uuid.uuid4().hex
             submit = chat_submit(checked, raw, request_id, self._client.dispatcher.new_handle)
@@ -165,6 +165,11 @@ class Endpoints:
         if peer is None:
             raise unavailable("the model is still being loaded")
         return peer.engine
+
+    def _limits(self) -> pb.RequestLimits | None:
+        """Returns the engine's limits, or None before the first tokenizer connects: a wrong request is still a 400."""
+        peer = self._client.dispatcher.peer
+        return peer.engine.limits if peer is not None else None
 
     def _served_name(self, model: str | None) -> str:
         """Returns `model` if it is a served name; for None the first served name.

@@ -44,13 +44,14 @@ async def read_json(request: Request) -> dict[str, Any]:
     return {name: value for name, value in content.items() if value is not None}
 
 
-def validate(request_type: type[RequestT], raw: dict[str, Any], limits: pb.RequestLimits) -> RequestT:
-    """Returns `raw`, from `read_json`, as a checked request.
+def validate(request_type: type[RequestT], raw: dict[str, Any], limits: pb.RequestLimits | None) -> RequestT:
+    """Returns `raw`, from `read_json`, as a checked request. `limits` None: the engine's are not known yet.
 
     Refuses a wrong one, with an error about its first fault: limits and counts are checked first, then the schema.
     """
-    check_limits(request_type, raw, limits)
-    check_counts(raw, limits)
+    if limits is not None:
+        check_limits(request_type, raw, limits)
+    check_counts(raw)
     try:
         return request_type.model_validate(raw)
     except ValidationError as error:
@@ -58,7 +59,7 @@ def validate(request_type: type[RequestT], raw: dict[str, Any], limits: pb.Reque
 
 
 def check_limits(request_type: type[RequestT], raw: dict[str, Any], limits: pb.RequestLimits) -> None:
-    """Refuses an n or a number of logprobs above the engine's limits, before anything of that size is allocated.
+    """Refuses an n, a number of logprobs or stop_token_ids above the engine's limits, before anything is allocated.
 
     Values of a wrong type are left to the schema.
     """
@@ -68,10 +69,11 @@ def check_limits(request_type: type[RequestT], raw: dict[str, Any], limits: pb.R
     for name, limit in (("n", limits.max_n), (request_type.logprobs_field, limits.max_logprobs)):
         if type(raw.get(name)) is int and raw[name] > limit:
             raise invalid(f"{name}: Input should be less than or equal to {limit}", name)
+    _check_items(raw, "stop_token_ids", limits.max_stop_token_ids)
 
 
-def check_counts(raw: dict[str, Any], limits: pb.RequestLimits) -> None:
-    """Refuses too many tools, stop strings or stop_token_ids, or messages, content parts and tool calls in total.
+def check_counts(raw: dict[str, Any]) -> None:
+    """Refuses too many tools or stop strings, or messages, content parts and tool calls in total.
 
     Values of a wrong type are left to the schema.
     """
@@ -82,10 +84,13 @@ def check_counts(raw: dict[str, Any], limits: pb.RequestLimits) -> None:
             raise invalid(
                 f"messages: {count} messages, content parts and tool calls, but at most {MAX_MESSAGE_PARTS}", "messages"
             )
-    max_items = {"tools": MAX_TOOLS, "stop": MAX_STOP_STRINGS, "stop_token_ids": limits.max_stop_token_ids}
-    for name, limit in max_items.items():
-        if isinstance(raw.get(name), list) and len(raw[name]) > limit:
-            raise invalid(f"{name}: {len(raw[name])} items, but at most {limit}", name)
+    _check_items(raw, "tools", MAX_TOOLS)
+    _check_items(raw, "stop", MAX_STOP_STRINGS)
+
+
+def _check_items(raw: dict[str, Any], name: str, limit: int) -> None:
+    if isinstance(raw.get(name), list) and len(raw[name]) > limit:
+        raise invalid(f"{name}: {len(raw[name])} items, but at most {limit}", name)
 
 
 def _num_parts(message: Any) -> int:

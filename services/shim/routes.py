@@ -58,7 +58,7 @@ _LABELED_METHODS = {one.method for one in PATHS} | {"HEAD"}
 
 
 def rule_of(path: str) -> Rule:
-    """Returns the first of RULES whose prefix `path` starts with; the last one fits every path."""
+    """Returns the first of RULES with a prefix of `path`; the last one fits every path."""
     return next(rule for rule in RULES if path.startswith(rule.prefix))
 
 

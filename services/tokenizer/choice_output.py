@@ -78,7 +78,7 @@ class ChoiceOutput:
         return ends and not self._rules.include_stop_str_in_output
 
     def _num_earlier(self, text: str, token_id: int) -> int:
-        """Returns how many characters at the start of `text` are of earlier tokens, whose character stayed incomplete.
+        """Returns how many characters at the start of `text` are of earlier tokens with an incomplete character.
 
         0 if `token_id` completes their character.
         """

@@ -63,7 +63,7 @@ class TextRequest:
         self._prompt_sent = False
 
     def start(self) -> None:
-        """Submits to an engine the choices whose resumed tokens contain no stop string; the others end at once.
+        """Submits the choices without a stop string in their resumed tokens to an engine; the others end at once.
 
         Text of resumed tokens is not sent again. When no engine is connected, a first attempt raises TandemError
         (UNAVAILABLE), and a later one waits for an engine.

@@ -60,5 +60,5 @@ class SlotTable:
         return sampling
 
     def adjusted(self, slots: Slots, output_indices: Slots) -> list[int]:
-        """Returns the indices into `slots` of rows with penalties, or whose output index is below min_tokens."""
+        """Returns the indices into `slots` of rows with penalties, or with an output index below min_tokens."""
         return (self._penalised[slots] | (output_indices < self._min_tokens[slots])).nonzero()[0].tolist()

@@ -46,8 +46,8 @@ def commit_of(folder: Path) -> str:
 class Hub:
     """Serves `repositories[id][revision]`, directories, as a context manager.
 
-    `requests` are "METHOD path" in the order of arrival. Files whose name ends with `stalled` are sent without their
-    last byte until the hub ends.
+    `requests` are "METHOD path" in the order of arrival. Files with a name that ends with `stalled` are sent
+    without their last byte until the hub ends.
     """
 
     def __init__(self, repositories: dict[str, dict[str, Path]], stalled: str | None = None) -> None:

@@ -76,7 +76,7 @@ def test_a_worker_that_hangs_is_dropped_and_its_late_result_refused(engine: Engi
     engine.loop.add(make_core_request(0, [1, 2, 3], 9))
     first = engine.worker()
     plan = first.next_plan()
-    assert plan.deadline_ms == 500, "the first steps of a worker get five times the floor"
+    assert plan.deadline_ms == 500, "the first steps of a worker get five times --step-timeout"
     wait_for(lambda: engine.lost, "the engine drops the worker")
     assert re.fullmatch(
         r"the worker hangs: step 1 \(3 tokens\) has run for \d\.\d s, and its deadline is 0\.5 s", engine.lost[0]

@@ -42,7 +42,7 @@ class FakeLink:
 
 
 class Shim:
-    """The application with a client of the tokenizer, whose link is up if `connected`. `options` are the shim's."""
+    """The application with a client of the tokenizer; its link is up if `connected`. `options` are the shim's."""
 
     def __init__(self, *, connected: bool = False, tracing: Tracing | None = None, **options: Any) -> None:
         self.registry = CollectorRegistry()

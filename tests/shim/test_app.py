@@ -8,6 +8,7 @@ import httpx
 import pytest
 from starlette.types import Message
 
+from services.rpc.errors import TandemError
 from services.shim import concurrency
 from services.shim.routes import PATHS, rule_of
 from tests.shim.harness import Shim, error_of
@@ -35,17 +36,27 @@ async def test_a_wrong_method_names_the_right_one(http: httpx.AsyncClient, path:
     assert response.headers["allow"] == "POST"
 
 
-async def test_the_error_names_the_field() -> None:
-    async with Shim(connected=True).http() as http:
+@pytest.mark.parametrize("connected", [True, False], ids=["connected", "model still loading"])
+async def test_the_error_names_the_field(connected: bool) -> None:
+    async with Shim(connected=connected).http() as http:
         response = await http.post("/v1/chat/completions", json=CHAT | {"temperature": 3})
     error = error_of(response, 400)
     assert (error["type"], error["param"], error["code"]) == ("invalid_request_error", "temperature", None)
 
 
-async def test_null_means_absent(http: httpx.AsyncClient) -> None:
-    """A valid request: what is missing is only the model behind."""
+async def test_null_means_absent() -> None:
     nulls = dict.fromkeys(["temperature", "stop", "stream", "stream_options", "n", "tools", "logit_bias"])
-    error = error_of(await http.post("/v1/chat/completions", json=CHAT | nulls), 503)
+    shim = Shim(connected=True)
+    async with shim.http() as http:
+        answer = asyncio.create_task(http.post("/v1/chat/completions", json=CHAT | nulls))
+        submit = (await shim.sent()).submit
+        assert len(submit.choices) == 1 and not submit.sampling.HasField("temperature")
+        shim.fail(submit.choices[0].handle, TandemError("INVALID_ARGUMENT", "ends the test"))
+        assert error_of(await answer, 400)["message"] == "ends the test"
+
+
+async def test_a_valid_request_waits_for_no_model(http: httpx.AsyncClient) -> None:
+    error = error_of(await http.post("/v1/chat/completions", json=CHAT), 503)
     assert (error["type"], error["message"]) == ("server_error", "the model is still being loaded")
 
 

@@ -1,5 +1,6 @@
 """Request bodies that are no JSON, and requests beyond the limits of the shim or of the engine, are refused."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -60,8 +61,15 @@ async def test_a_body_that_is_too_large() -> None:
 async def test_deeply_nested_json_is_no_bug(depth: int) -> None:
     nested = b"[" * depth + b"]" * depth
     body = b'{"messages": [{"role": "user", "content": "Hi", "extra": ' + nested + b"}]}"
-    async with Shim().http() as http:
-        assert (await http.post("/v1/chat/completions", content=body)).status_code in {400, 503}
+    shim = Shim(connected=True)
+    async with shim.http() as http:
+        answer = asyncio.create_task(http.post("/v1/chat/completions", content=body))
+        sent = asyncio.create_task(shim.sent())
+        await asyncio.wait({answer, sent}, return_when=asyncio.FIRST_COMPLETED)
+        if sent.done():
+            shim.fail(sent.result().submit.choices[0].handle, TandemError("INVALID_ARGUMENT", "submitted"))
+        sent.cancel()
+        assert error_of(await answer, 400)["message"] == "submitted" or depth > 100
 
 
 @pytest.mark.parametrize(
@@ -72,14 +80,13 @@ async def test_deeply_nested_json_is_no_bug(depth: int) -> None:
         ({"messages": [{"role": "assistant", "tool_calls": [{}] * MAX_MESSAGE_PARTS}]}, "messages"),
         ({"tools": [5] * (MAX_TOOLS + 1)}, "tools"),
         ({"stop": ["a"] * (MAX_STOP_STRINGS + 1)}, "stop"),
-        ({"stop_token_ids": [1] * (LIMITS.max_stop_token_ids + 1)}, "stop_token_ids"),
     ],
 )
 def test_what_is_too_much_is_counted_first(body: Body, param: str) -> None:
     with pytest.raises(TandemError, match=f"{param}: .* at most") as caught:
-        check_counts(body, LIMITS)
+        check_counts(body)
     assert caught.value.param == param
-    check_counts({name: value[:-1] for name, value in body.items()}, LIMITS)
+    check_counts({name: value[:-1] for name, value in body.items()})
 
 
 @both

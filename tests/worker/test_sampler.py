@@ -212,3 +212,12 @@ def test_every_instruction_set_draws_what_the_twin_draws(
     expected, actual = sampling.draw(logits, raw, draws), ops.draw(logits, raw, draws)
     assert actual[1].tolist() == expected[1].tolist() == [True, *[vocab <= 2] * 3]
     assert torch.equal(actual[0][actual[1]], expected[0][expected[1]])
+
+
+@pytest.mark.parametrize(("top_p", "num_kept"), [(0.3, 3), (0.9, 9)])
+def test_at_the_edge_of_top_p_only_a_rounding_decides(ops: Ops, top_p: float, num_kept: int) -> None:
+    """Ten equal probabilities add up to exactly top_p: rounding keeps one token more or less, always a first part."""
+    logits = torch.zeros(300, 10)
+    draws = np.array([(1.0, top_p, 0.0, 0, 7, 0, index) for index in range(len(logits))], dtype=DRAW)
+    tokens = set(ops.draw(logits, logits, draws)[0].tolist())
+    assert tokens == set(range(len(tokens))) and abs(len(tokens) - num_kept) <= 1

@@ -23,7 +23,8 @@ class WaitingQueue:
     def rank(self, request: Request) -> Rank:
         """Returns (priority, or 0 without that policy; arrival).
 
-        Sorts running requests, of which the highest is preempted first, and is part of the waiting order.
+        Running requests are sorted by it; the last one has the lowest rank and is preempted first. It is part of the
+        waiting order, too.
         """
         return (request.priority if self._by_priority else 0, request.handle)
 

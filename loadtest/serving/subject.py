@@ -72,8 +72,11 @@ def parse(parser: Parser, argv: Sequence[str]) -> tuple[argparse.Namespace, Subj
 
 @asynccontextmanager
 async def connect(subject: Subject) -> AsyncIterator[tuple[aiohttp.ClientSession, Target]]:
-    """Yields a session and the requests' target. Starts the server if needed, and ends it at exit. Raises Fatal if no
-    server answers, becomes healthy or lists a model."""
+    """Yields a session and the requests' target. Starts a server, and ends it at exit, if base_url is None.
+
+    Raises Fatal if a new server is not healthy in time, if no server answers, or if `model` is None and the server
+    lists none.
+    """
     async with AsyncExitStack() as stack:
         session = await stack.enter_async_context(open_session(subject.api_key))
         url = subject.base_url

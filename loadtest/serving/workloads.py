@@ -153,7 +153,5 @@ def arrival_times(count: int, rate: float, seed: int = 0) -> list[float]:
     an infinite rate all are at 0."""
     if rate == inf:
         return [0.0] * count
-    rng = random.Random(
-        f"arrivals {seed}"
-    )  # separate from the prompts' generator: the rate does not change the prompts
+    rng = random.Random(f"arrivals {seed}")  # its own generator, so the rate does not change the prompts
     return list(accumulate((rng.expovariate(rate) for _ in range(count - 1)), initial=0.0))

@@ -106,11 +106,15 @@ def num_engine_ends(server: Server) -> int:
 
 
 def peak_mib(server: Server) -> int:
-    """Returns the peak memory of the engine's process in MiB. Raises AssertionError if the engine has ended."""
+    """Returns the peak memory, in MiB, of the engine's process that the server started with.
+
+    Raises AssertionError if that process has ended, even if a new engine runs.
+    """
     for pid in server.pids:
-        if b"\0engine\0" in Path(f"/proc/{pid}/cmdline").read_bytes():
-            lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-            return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) // 1024
+        with contextlib.suppress(FileNotFoundError):
+            if b"\0engine\0" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+                return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) // 1024
     raise AssertionError("the engine has ended")
 
 

@@ -60,9 +60,9 @@ class Addresses:
     """Where the processes listen, and the open file of their secret. The file has no name, only a descriptor."""
 
     engine: str
-    worker: str
+    worker: str  # where the engine listens for the worker
     tokenizer: str
-    secret: IO[bytes] | None = None
+    secret: IO[bytes] | None = None  # None for Unix sockets
 
     @property
     def arguments(self) -> list[str]:

@@ -44,7 +44,10 @@ class WorkerMetrics:
 
 
 class StepSpans:
-    """Emits the spans. Tracks the slots of traced requests until their prompts are computed."""
+    """Emits a worker.prefill span for each traced request in each step that computes its prompt; decode steps have none.
+
+    Tracks the slots of traced requests until they first sample.
+    """
 
     def __init__(self, tracing: Tracing) -> None:
         self._tracing = tracing

@@ -44,7 +44,7 @@ class WorkerMetrics:
 
 
 class StepSpans:
-    """Emits a worker.prefill span for each traced request in each step that computes its prompt; decode steps have none.
+    """Emits a worker.prefill span for each traced request in each step that computes its prompt; decode steps: none.
 
     Tracks the slots of traced requests until they first sample.
     """

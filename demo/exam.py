@@ -11,7 +11,7 @@ from demo.questions import Kind, Question, draw
 
 @dataclass(frozen=True)
 class Task:
-    """A held-out question, and the dialogue that ends with it and has the expected answer."""
+    """A held-out question. `dialogue.messages` end with it, `dialogue.answer` is the expected answer."""
 
     question: Question
     dialogue: Dialogue

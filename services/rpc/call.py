@@ -19,7 +19,10 @@ SubmitT = TypeVar("SubmitT", engine_pb2.Submit, text_pb2.TextSubmit)
 
 
 class StreamBroken(Exception):
-    """The peer broke the protocol, for example by a gap in token indices, or is gone. The stream's calls resume."""
+    """The peer broke the protocol, for example by a gap in token indices: the stream's calls resume, without a strike.
+
+    Also: no hello or no start lock, because the peer is stopping or gone.
+    """
 
 
 class AcceptedMessage(Protocol):

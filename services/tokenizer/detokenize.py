@@ -43,7 +43,10 @@ class Detokenizer:
 
     @property
     def has_pending(self) -> bool:
-        """Whether tokens, also of the prompt, are not released yet: an incomplete character, or tokens without text."""
+        """Whether tokens wait to be released: an incomplete character, also the prompt's last, or tokens without text.
+
+        Skipped special tokens do not count.
+        """
         return bool(self._pending)
 
     def text_of(self, token_id: int) -> str:

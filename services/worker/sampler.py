@@ -91,7 +91,10 @@ def sample(logits: Tensor, rows: SampleRows, ops: Ops) -> Sampled:
 
 
 def group_size(width: int) -> int:
-    """Returns how many rows of `width` logits or tokens are processed at once, at least 1."""
+    """Returns how many rows penalties and logprobs process at once, which bounds their memory; at least 1.
+
+    `width`: the larger of a row's numbers of logits and of tokens.
+    """
     return max(1, GROUP_ELEMENTS // width)
 
 

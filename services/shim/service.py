@@ -67,6 +67,7 @@ async def serve(options: ShimOptions) -> None:
     config = uvicorn.Config(
         make_app(client, open_generations, options, metrics, scrape, tracing),
         lifespan="off",
+        ws="none",  # no route has websockets
         log_config=None,
         access_log=False,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,

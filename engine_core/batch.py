@@ -59,7 +59,7 @@ class Batch:
         self.num_computed[slot] = num_computed_tokens
         self.sample_end[slot] = request.num_output_tokens
         self.max_tokens[slot] = request.sampling.max_tokens
-        self.logprob_widths[slot] = 0 if request.sampling.logprobs is None else 1 + request.sampling.logprobs
+        self.logprob_widths[slot] = request.sampling.logprob_width
         self.num_blocks[slot] = self.num_sent_blocks[slot] = len(request.blocks[0])
         insort(self.running, request, key=self._rank)
         self.slots = np.insert(self.slots, self._index(request), slot)

@@ -16,7 +16,8 @@ class Admitted:
 
 
 class Logprobs(msgspec.Struct, frozen=True, gc=False):
-    """Logprobs of new tokens, flat: `width` entries per token, the sampled token first, then the most likely ones.
+    """Logprobs of new tokens, flat: `width` entries per token, the sampled token first, then the most likely ones, or
+    the requested ones in their order.
 
     `values` are natural logarithms of probabilities.
     """
@@ -59,7 +60,7 @@ class StepEvents:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerStats:
-    """The scheduler's current state (num_running to num_blocks), and counters since it was created (the rest)."""
+    """The scheduler's current state (num_running to num_blocks, num_deferred), and counters since it was created."""
 
     num_running: int
     num_waiting: int
@@ -73,3 +74,4 @@ class SchedulerStats:
     num_chunked_rows: int  # rows of plans that sample nothing: more of their known tokens are left to compute
     num_scheduled_tokens: int
     num_steps_ahead: int  # plans made before the previous result was back
+    num_deferred: int  # of num_waiting: those that wait for something to be prepared

@@ -35,6 +35,7 @@ class RecordedRequest(msgspec.Struct, array_like=True):
     num_preemptions: int
     strikes: int
     traceparent: str
+    waits_for: str = ""
 
 
 class WorkerJoined(msgspec.Struct, tag="worker"):
@@ -61,6 +62,17 @@ class Aborted(msgspec.Struct, tag="abort"):
     handle: int
 
 
+class Readied(msgspec.Struct, tag="ready"):
+    """A request that waited for something became ready."""
+
+    handle: int
+
+
+class Failed(msgspec.Struct, tag="fail"):
+    handle: int
+    message: str
+
+
 class PrefixCacheReset(msgspec.Struct, tag="reset"):
     pass
 
@@ -75,7 +87,7 @@ class Resulted(msgspec.Struct, tag="result"):
     result: StepResult
 
 
-Frame = WorkerJoined | Added | Aborted | PrefixCacheReset | Planned | Resulted
+Frame = WorkerJoined | Added | Aborted | Readied | Failed | PrefixCacheReset | Planned | Resulted
 
 
 class Recording(msgspec.Struct):
@@ -93,11 +105,17 @@ class _Snapshot:
     num_cached_tokens: int | None
     num_preemptions: int
     strikes: int
+    waits_for: str
 
     @staticmethod
     def now(request: Request) -> "_Snapshot":
         return _Snapshot(
-            request, request.num_tokens, request.num_cached_tokens, request.num_preemptions, request.strikes
+            request,
+            request.num_tokens,
+            request.num_cached_tokens,
+            request.num_preemptions,
+            request.strikes,
+            request.waits_for,
         )
 
     def recorded(self) -> RecordedRequest:
@@ -115,6 +133,7 @@ class _Snapshot:
             num_preemptions=self.num_preemptions,
             strikes=self.strikes,
             traceparent=request.traceparent,
+            waits_for=self.waits_for,
         )
 
 
@@ -164,13 +183,21 @@ class RecordedScheduler(Scheduler):
         self._record_worker()
 
     def add(self, request: Request) -> Finished | None:
-        num_bytes = 40 * request.num_tokens  # of the token ids as Python ints, and again in a plan
+        num_bytes = 40 * request.num_tokens + 2 * request.sampling.num_bytes  # of the lists here, and again in a plan
         self._recorder.put(_Snapshot.now(request), num_bytes)
         return super().add(request)
 
     def abort(self, handle: int) -> Finished | None:
         self._recorder.put(Aborted(handle), 100)
         return super().abort(handle)
+
+    def ready(self, handle: int) -> None:
+        self._recorder.put(Readied(handle), 100)
+        super().ready(handle)
+
+    def fail(self, handle: int, message: str) -> Finished | None:
+        self._recorder.put(Failed(handle, message), 100 + len(message))
+        return super().fail(handle, message)
 
     def reset_prefix_cache(self) -> None:
         self._recorder.put(PrefixCacheReset(), 100)

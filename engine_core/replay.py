@@ -8,8 +8,10 @@ import msgspec
 from engine_core.flight_recorder import (
     Aborted,
     Added,
+    Failed,
     Planned,
     PrefixCacheReset,
+    Readied,
     RecordedRequest,
     Recording,
     Resulted,
@@ -49,6 +51,10 @@ def replay(recording: Recording) -> int:
                 scheduler.add(_request(request))
             case Aborted(handle):
                 scheduler.abort(handle)
+            case Readied(handle):
+                scheduler.ready(handle)
+            case Failed(handle, message):
+                scheduler.fail(handle, message)
             case PrefixCacheReset():
                 scheduler.reset_prefix_cache()
             case WorkerJoined():
@@ -88,6 +94,7 @@ def _request(recorded: RecordedRequest) -> Request:
         num_preemptions=recorded.num_preemptions,
         strikes=recorded.strikes,
         traceparent=recorded.traceparent,
+        waits_for=recorded.waits_for,
     )
 
 

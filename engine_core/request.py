@@ -36,6 +36,7 @@ class Request:
     num_preemptions: int = 0
     strikes: int = 0  # worker deaths while it ran, since its last new token
     traceparent: str = ""  # W3C trace context; passed to the worker unread
+    waits_for: str = ""  # what is prepared for it before it may run, for example "grammar"; empty: it is ready
 
     @property
     def num_tokens(self) -> int:
@@ -56,11 +57,15 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Why a request ended. `stop_token_id` is set when one of stop_token_ids ended it, `message` after an error."""
+    """Why a request ended. `stop_token_id` is set when one of stop_token_ids ended it, `message` after an error.
+
+    `param` is the request's own parameter that caused the error; empty: none did, the error is the server's.
+    """
 
     reason: FinishReason
     stop_token_id: int | None = None
     message: str = ""
+    param: str = ""
 
 
 def stop_at(request: Request, num_output_tokens: int) -> Stop | None:
@@ -70,7 +75,7 @@ def stop_at(request: Request, num_output_tokens: int) -> Stop | None:
     sampling = request.sampling
     token_id = request.token_ids[request.num_prompt_tokens + num_output_tokens - 1]
     if num_output_tokens > sampling.min_tokens:
-        if token_id in sampling.eos_token_ids:
+        if token_id in sampling.eos_token_ids and not sampling.ignore_eos:
             return Stop("stop")
         if token_id in sampling.stop_token_ids:
             return Stop("stop", token_id)

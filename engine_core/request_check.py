@@ -7,12 +7,13 @@ import math
 from dataclasses import dataclass
 
 from engine_core.block_hash import root_hash
+from engine_core.refusal import RequestRefused
 from engine_core.request import Request
 from engine_core.step_plan import SamplingParams
+from engine_core.token_lists import check_token_ids, check_token_lists
 from engine_core.worker_messages import ModelFacts
 
 MAX_N = 128
-MAX_STOP_TOKEN_IDS = 128
 MAX_SEED = 2**64 - 1
 
 # Lowest and highest value, both allowed, of the parameters with one range for every model and request.
@@ -27,14 +28,6 @@ SAMPLING_RANGES: dict[str, tuple[float, float]] = {
     "top_k": (0, 2**31 - 1),
 }
 ABOVE_LOW = frozenset({"top_p", "repetition_penalty"})  # of these, the lowest value itself is refused
-
-
-class RequestRefused(ValueError):
-    """The request cannot be served. `param` is the field at fault; the text says why."""
-
-    def __init__(self, param: str, message: str) -> None:
-        super().__init__(message)
-        self.param = param
 
 
 @dataclass(frozen=True)
@@ -63,14 +56,16 @@ def check_lengths(num_prompt_tokens: int, max_tokens: int, max_model_len: int) -
     if num_prompt_tokens >= max_model_len:
         raise RequestRefused(
             "prompt",
-            f"the prompt has {num_prompt_tokens} tokens, but this model's maximum context length is {max_model_len}"
-            " tokens, prompt and answer together",
+            f"the prompt is too long: it has {num_prompt_tokens} tokens, but this model's maximum context length is"
+            f" {max_model_len} tokens, prompt and answer together",
+            exceeds_context=True,
         )
     if num_prompt_tokens + max_tokens > max_model_len:
         raise RequestRefused(
             "max_tokens",
             f"max_tokens is {max_tokens} and the prompt has {num_prompt_tokens} tokens, but this model's maximum"
             f" length is {max_model_len} tokens: at most {max_model_len - num_prompt_tokens} are left",
+            exceeds_context=True,
         )
 
 
@@ -87,7 +82,7 @@ def check_capacity(num_prompt_tokens: int, max_tokens: int, facts: ModelFacts) -
 
 
 def check_sampling(sampling: SamplingParams, facts: ModelFacts) -> None:
-    """Raises RequestRefused for a value outside its range, and for more than MAX_STOP_TOKEN_IDS stop token ids.
+    """Raises RequestRefused for a value outside its range, and for a list of token ids beyond its limits.
 
     The ranges are those of the OpenAI API and of vLLM.
     """
@@ -95,11 +90,7 @@ def check_sampling(sampling: SamplingParams, facts: ModelFacts) -> None:
         _check_range(param, getattr(sampling, param), low, high)
     _check_range("min_tokens", sampling.min_tokens, 0, sampling.max_tokens)
     _check_range("logprobs", sampling.logprobs or 0, 0, facts.max_logprobs)
-    if len(sampling.stop_token_ids) > MAX_STOP_TOKEN_IDS:
-        raise RequestRefused(
-            "stop_token_ids",
-            f"number of stop_token_ids is {len(sampling.stop_token_ids)}, but must be from 0 to {MAX_STOP_TOKEN_IDS}",
-        )
+    check_token_lists(sampling, facts.vocab_size)
 
 
 def _check_range(param: str, value: float, low: float, high: float) -> None:
@@ -107,13 +98,6 @@ def _check_range(param: str, value: float, low: float, high: float) -> None:
         raise RequestRefused(param, f"{param} is {value:g}, but must be from {low:g} to {high:g}")
     if param in ABOVE_LOW and value == low:
         raise RequestRefused(param, f"{param} must be greater than {low:g}")
-
-
-def check_token_ids(param: str, token_ids: list[int], vocab_size: int) -> None:
-    """Raises RequestRefused for a token id outside the vocabulary."""
-    if token_ids and (max(token_ids) >= vocab_size or min(token_ids) < 0):
-        bad = next(token_id for token_id in token_ids if not 0 <= token_id < vocab_size)
-        raise RequestRefused(param, f"{param}: token id {bad} is not in the vocabulary of {vocab_size} tokens")
 
 
 def make_request(new: NewChoice, facts: ModelFacts) -> Request:
@@ -124,7 +108,6 @@ def make_request(new: NewChoice, facts: ModelFacts) -> Request:
     check_capacity(len(new.prompt_token_ids), sampling.max_tokens, facts)
     check_token_ids("prompt", new.prompt_token_ids, facts.vocab_size)
     check_token_ids("resumed_token_ids", new.resumed_token_ids, facts.vocab_size)
-    check_token_ids("stop_token_ids", list(sampling.stop_token_ids), facts.vocab_size)
     if len(new.resumed_token_ids) > sampling.max_tokens:
         raise RequestRefused(
             "resumed_token_ids",

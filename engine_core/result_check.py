@@ -8,6 +8,7 @@ from engine_core.step_plan import ITEM_BYTES, BadMessage, StepResult, checked_co
 
 MAX_TOKENS_PER_ROW = 1  # no speculative decoding yet
 MAX_ERROR_CHARACTERS = 1000
+MAX_CAUSE_CHARACTERS = 100
 
 
 class SampledRows(NamedTuple):
@@ -16,6 +17,11 @@ class SampledRows(NamedTuple):
     handles: bytes
     start_indices: bytes
     logprob_widths: bytes
+
+    @property
+    def num_first_tokens(self) -> int:
+        """How many rows sample their answer's first token."""
+        return int(np.count_nonzero(unpack_i32(self.start_indices) == 0))
 
 
 class ResultCheck:
@@ -28,6 +34,7 @@ class ResultCheck:
         """Raises BadMessage unless the result has a valid token with its logprobs, or an error, for each of `rows`."""
         if result.errors:
             rows = _without_errors(rows, result.errors)
+        _check_causes(result)
         for name, expected in zip(SampledRows._fields, rows, strict=True):
             if getattr(result, name) != expected:
                 raise BadMessage(f"{name}: differ from the rows that the plan samples")
@@ -40,6 +47,14 @@ class ResultCheck:
         ids = checked_column("logprob_token_ids", result.logprob_token_ids, self._vocab_size - 1)
         if not num_logprobs == len(ids) == len(result.logprobs) / ITEM_BYTES:
             raise BadMessage(f"logprobs, logprob_token_ids: not {num_logprobs}, the sum of logprob_widths")
+
+
+def _check_causes(result: StepResult) -> None:
+    """Raises BadMessage unless the result has one short cause for each error, or none at all."""
+    if len(result.error_causes) not in (0, len(result.errors)):
+        raise BadMessage(f"error_causes: {len(result.error_causes)} for {len(result.errors)} errors")
+    if max(map(len, result.error_causes), default=0) > MAX_CAUSE_CHARACTERS:
+        raise BadMessage(f"error_causes: one has more than {MAX_CAUSE_CHARACTERS} characters")
 
 
 def _without_errors(rows: SampledRows, errors: list[tuple[int, str]]) -> SampledRows:

@@ -23,7 +23,7 @@ class ResultReader:
 
     def add_stop_ids(self, sampling: SamplingParams) -> None:
         """Adds the ids that may end a request with these parameters."""
-        token_ids = [*sampling.eos_token_ids, *sampling.stop_token_ids]
+        token_ids = list(sampling.ending_token_ids)
         missing = max(token_ids, default=-1) + 2 - len(self._is_stop)
         if missing > 0:
             self._is_stop = np.pad(self._is_stop, (0, missing))

@@ -18,6 +18,7 @@ from engine_core.plan_builder import PlanBuilder
 from engine_core.request import Request, Stop, stop_at
 from engine_core.result_check import SampledRows
 from engine_core.results import ResultReader
+from engine_core.row_errors import param_at_fault
 from engine_core.step_plan import StepPlan, StepResult, pack_i32, unpack_i32
 from engine_core.suspects import StepRule, Suspects
 from engine_core.waiting import WaitingQueue
@@ -86,7 +87,10 @@ class Scheduler:
         return bool(self._requests)
 
     def add(self, request: Request) -> Finished | None:
-        """Queues a request and returns None. If its resumed tokens already end it, only returns its Finished event."""
+        """Queues a request and returns None. If its resumed tokens already end it, only returns its Finished event.
+
+        A request that waits for something runs no earlier than `ready` is called for it, and blocks no other.
+        """
         assert request.handle not in self._requests, f"handle {request.handle} is in use"
         for count in range(1, request.num_output_tokens + 1):
             stop = stop_at(request, count)
@@ -105,6 +109,21 @@ class Scheduler:
         """
         request = self._requests.get(handle)
         return self._finish(request, Stop("abort")) if request is not None else None
+
+    def ready(self, handle: int) -> None:
+        """Lets a request run for which everything is prepared now. Its place in the queue is that of its arrival.
+
+        Does nothing if the request has ended meanwhile, or does not wait for anything.
+        """
+        request = self._requests.get(handle)
+        if request is not None and request.waits_for:
+            self.waiting.ready(request)
+
+    def fail(self, handle: int, message: str) -> Finished | None:
+        """Ends a request with an error, for example because what it waits for cannot be prepared. Returns its Finished
+        event; None if no such request is left."""
+        request = self._requests.get(handle)
+        return self._finish(request, Stop("error", message=message)) if request is not None else None
 
     def reset_prefix_cache(self) -> None:
         """Empties the prefix cache. The running requests keep their blocks."""
@@ -155,7 +174,7 @@ class Scheduler:
         admitted: list[Request] = []
         admitted_new: list[int] = []
         preempted = self.counters.preemptions > preemptions_before
-        while self.waiting and not preempted and budget > 0:
+        while self.waiting.num_ready and not preempted and budget > 0:
             request = self.waiting.peek()
             if request.last_step_id > self._last_result or not rule.admits(request):
                 break
@@ -205,9 +224,12 @@ class Scheduler:
             else:
                 request.token_ids += tokens.token_ids
                 events.new_tokens.append(tokens)
-        for handle, message in result.errors:
-            if handle in self._requests:
-                events.finished.append(self._finish(self._requests[handle], Stop("error", message=message)))
+        causes = result.error_causes or [""] * len(result.errors)
+        for (handle, message), cause in zip(result.errors, causes, strict=True):
+            request = requests.get(handle)
+            if request is not None:
+                stop = Stop("error", message=message, param=param_at_fault(cause, request.sampling))
+                events.finished.append(self._finish(request, stop))
         return events
 
     def sampled_rows(self, plan: StepPlan) -> SampledRows:
@@ -234,6 +256,7 @@ class Scheduler:
             num_chunked_rows=self.counters.chunked_rows,
             num_scheduled_tokens=self.counters.scheduled_tokens,
             num_steps_ahead=self.counters.steps_ahead,
+            num_deferred=self.waiting.num_deferred,
         )
 
     @property

@@ -47,7 +47,10 @@ def checked_column(name: str, data: bytes, highest: int) -> npt.NDArray[np.uint3
 
 
 class SamplingParams(msgspec.Struct, array_like=True, frozen=True):
-    """How one choice is sampled and when it ends. The model's defaults are already filled in."""
+    """How one choice is sampled and when it ends. The model's defaults are already filled in.
+
+    Lists that may be long are columns: [ids] int32 each, unless noted.
+    """
 
     max_tokens: int
     temperature: float = 1.0
@@ -58,9 +61,33 @@ class SamplingParams(msgspec.Struct, array_like=True, frozen=True):
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
     min_tokens: int = 0
-    eos_token_ids: tuple[int, ...] = ()  # empty for ignore_eos
+    eos_token_ids: tuple[int, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     logprobs: int | None = None  # top logprobs per token, besides the sampled token's own; None: no logprobs
+    ignore_eos: bool = False  # eos_token_ids do not end the answer; min_tokens masks them all the same
+    logit_bias_token_ids: bytes = b""  # different ids
+    logit_biases: bytes = b""  # one per id: little-endian float32
+    allowed_token_ids: bytes = b""  # the only ids that may be sampled; empty: all
+    bad_words_token_ids: tuple[bytes, ...] = ()  # a sequence's last id is never sampled after the others, in the output
+    logprob_token_ids: bytes = b""  # their logprobs take the place of the top ones, in this order
+
+    @property
+    def ending_token_ids(self) -> tuple[int, ...]:
+        """The ids that end the answer, once it has min_tokens."""
+        return self.stop_token_ids if self.ignore_eos else (*self.eos_token_ids, *self.stop_token_ids)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the columns."""
+        columns = (self.logit_bias_token_ids, self.logit_biases, self.allowed_token_ids, self.logprob_token_ids)
+        return sum(map(len, (*columns, *self.bad_words_token_ids)))
+
+    @property
+    def logprob_width(self) -> int:
+        """Logprobs per output token, the sampled token's included; 0: none requested."""
+        if self.logprobs is None:
+            return 0
+        return 1 + (len(self.logprob_token_ids) // ITEM_BYTES or self.logprobs)
 
 
 class NewRequest(msgspec.Struct, array_like=True):
@@ -108,7 +135,8 @@ class StepResult(msgspec.Struct, array_like=True):
     start_indices: bytes  # output index of the row's first token
     counts: bytes  # tokens of the row
     token_ids: bytes  # [sum of counts]
-    logprob_widths: bytes  # entries per token: the sampled token first, then the top ones; 0: none
+    logprob_widths: bytes  # entries per token: the sampled token first, then the top or requested ones; 0: none
     logprob_token_ids: bytes  # [sum of counts * logprob_widths]
     logprobs: bytes  # like logprob_token_ids, but little-endian float32; natural logarithm
     errors: list[tuple[int, str]] = []  # handle of a request that failed alone, and why
+    error_causes: list[str] = []  # one per error, of engine_core/row_errors.py; empty: as if each were ""

@@ -68,11 +68,14 @@ class Suspects:
         self._handles: set[int] = set()
 
     def step_rule(self, running: Sequence[Request], waiting: WaitingQueue) -> StepRule:
-        """Returns the rule for the next step: NO_SUSPECT without suspects, else the rule for one suspect. A running one
-        comes first, then the first of the queue, which ranks suspects first."""
+        """Returns the rule for the next step: NO_SUSPECT if no suspect could run, else the rule for one of them.
+
+        A running one comes first, then the first of the queue, which ranks suspects first.
+        """
         if not self._handles:
             return NO_SUSPECT
-        return StepRule(next((one for one in running if one.handle in self._handles), None) or waiting.peek())
+        first = [waiting.peek()] if waiting.num_ready else []
+        return next((StepRule(one) for one in (*running, *first) if one.handle in self._handles), NO_SUSPECT)
 
     def watch(self, request: Request) -> None:
         """Registers a request as a suspect if it has at least SUSPECT_AT strikes; a new one may already have them."""

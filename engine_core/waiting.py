@@ -1,7 +1,8 @@
 """The queue of waiting requests. O(log n) to push and pop, amortised O(1) to remove.
 
 Order: suspects, because each runs alone until it is cleared; then lower priority numbers, if the policy is priority;
-then requests that have output tokens or were preempted; then by arrival, which is the order of handles.
+then requests that have output tokens or were preempted; then by arrival, which is the order of handles. Deferred
+requests, for which something is still prepared, are in the queue, but are not offered until they are ready.
 """
 
 import heapq
@@ -11,13 +12,15 @@ from engine_core.batch import Rank
 from engine_core.request import Request
 
 SLACK = 64  # removed requests that may stay in the heap in any case
+Place = tuple[bool, int, bool, int, Request]  # the smallest is the first request
 
 
 class WaitingQueue:
     def __init__(self, by_priority: bool) -> None:
         self._by_priority = by_priority
-        self._heap: list[tuple[bool, int, bool, int, Request]] = []
-        self._live: dict[int, int] = {}  # handle -> num_tokens when pushed; other heap entries were removed
+        self._heap: list[Place] = []  # of ready requests
+        self._ready: dict[int, int] = {}  # handle -> num_tokens when pushed; other heap entries were removed
+        self._deferred: dict[int, Request] = {}  # by handle
         self.num_tokens = 0  # known tokens of all waiting requests
 
     def rank(self, request: Request) -> Rank:
@@ -28,40 +31,63 @@ class WaitingQueue:
         """
         return (request.priority if self._by_priority else 0, request.handle)
 
+    @property
+    def num_ready(self) -> int:
+        return len(self._ready)
+
+    @property
+    def num_deferred(self) -> int:
+        return len(self._deferred)
+
     def push(self, request: Request) -> None:
-        assert request.handle not in self._live
-        priority, arrival = self.rank(request)
-        is_new = request.num_output_tokens == request.num_preemptions == 0
-        heapq.heappush(self._heap, (not request.is_suspect, priority, is_new, arrival, request))
-        self._live[request.handle] = request.num_tokens
+        """Adds a request, as deferred if it waits for something."""
+        assert request.handle not in self._ready and request.handle not in self._deferred
         self.num_tokens += request.num_tokens
+        if request.waits_for:
+            self._deferred[request.handle] = request
+        else:
+            heapq.heappush(self._heap, self._place(request))
+            self._ready[request.handle] = request.num_tokens
+
+    def ready(self, request: Request) -> None:
+        """Offers a deferred request, at the place that it would have had without waiting for something."""
+        self.remove(request)
+        request.waits_for = ""
+        self.push(request)
 
     def peek(self) -> Request:
-        """Returns the first request. Raises IndexError when the queue is empty."""
-        while self._heap[0][-1].handle not in self._live:
+        """Returns the first ready request. Raises IndexError when there is none."""
+        while self._heap[0][-1].handle not in self._ready:
             heapq.heappop(self._heap)
         return self._heap[0][-1]
 
     def pop(self) -> Request:
-        """Removes and returns the first request. Raises IndexError when the queue is empty."""
+        """Removes and returns the first ready request. Raises IndexError when there is none."""
         request = self.peek()
         heapq.heappop(self._heap)
-        self._forget(request)
+        self.num_tokens -= self._ready.pop(request.handle)
         return request
 
     def remove(self, request: Request) -> None:
-        """Removes a request, which must not be pushed again. Raises KeyError when it is not in the queue."""
-        self._forget(request)
-        if len(self._heap) > 2 * len(self._live) + SLACK:
-            self._heap = [entry for entry in self._heap if entry[-1].handle in self._live]
+        """Removes a request, which must not be pushed again if it was ready. Raises KeyError if it is not here."""
+        if request.waits_for:
+            self.num_tokens -= self._deferred.pop(request.handle).num_tokens
+            return
+        self.num_tokens -= self._ready.pop(request.handle)
+        if len(self._heap) > 2 * len(self._ready) + SLACK:
+            self._heap = [entry for entry in self._heap if entry[-1].handle in self._ready]
             heapq.heapify(self._heap)
 
-    def _forget(self, request: Request) -> None:
-        self.num_tokens -= self._live.pop(request.handle)
+    def _place(self, request: Request) -> Place:
+        priority, arrival = self.rank(request)
+        is_new = request.num_output_tokens == request.num_preemptions == 0
+        return (not request.is_suspect, priority, is_new, arrival, request)
 
     def __len__(self) -> int:
-        return len(self._live)
+        """Returns the number of all waiting requests, deferred ones included."""
+        return len(self._ready) + len(self._deferred)
 
     def __iter__(self) -> Iterator[Request]:
-        """Iterates over the waiting requests in queue order, O(n log n)."""
-        return (request for *_, request in sorted(self._heap) if request.handle in self._live)
+        """Iterates over all waiting requests in queue order, O(n log n), deferred ones at their later places."""
+        ready = [entry for entry in self._heap if entry[-1].handle in self._ready]
+        return (request for *_, request in sorted(ready + [self._place(one) for one in self._deferred.values()]))

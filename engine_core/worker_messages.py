@@ -11,7 +11,7 @@ import msgspec
 
 from engine_core.step_plan import BadMessage, StepPlan, StepResult
 
-PROTOCOL = 1
+PROTOCOL = 2  # 2: fields of SamplingParams that an older worker would ignore
 MAX_BLOCKS = 2**21  # blocks of a KV cache; at 16 tokens each, 34 million tokens
 MAX_CHARACTERS = 4096  # characters of a name, which may be a path
 MAX_DEFAULT = 1e6  # largest sampling default
@@ -53,6 +53,7 @@ class ModelFacts(msgspec.Struct, frozen=True):
     tokenizer_digest: str  # of the tokenizer's files; the tokenizer process must have the same
     numerics_id: str  # names what affects results: equal ids give equal tokens
     weights_version: str
+    model: str = ""  # as the operator named it
 
     def __post_init__(self) -> None:
         """Raises ValueError for a value out of range, a name too long, or an eos token id outside the vocabulary."""
@@ -75,6 +76,7 @@ class ModelFacts(msgspec.Struct, frozen=True):
             self.tokenizer_digest,
             self.numerics_id,
             self.weights_version,
+            self.model,
         )
         if max(map(len, names)) > MAX_CHARACTERS:
             raise ValueError(f"a name has more than {MAX_CHARACTERS} characters")

@@ -109,7 +109,8 @@ class FakeWorker:
             self._tables[new.slot] = unpack_i32(new.block_ids[0]).tolist()
             self._handles[new.slot] = new.handle
             self._num_prompt[new.slot] = len(prompt)
-            self._num_logprobs[new.slot] = new.sampling.logprobs
+            width = new.sampling.logprob_width
+            self._num_logprobs[new.slot] = width - 1 if width else None
         return self._run_rows(plan)
 
     def _run_rows(self, plan: StepPlan) -> StepResult:

@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 
 from services.cli import BENCHMARKS, MODULES
-from services.shim.schema import ChatRequest
+from services.shim.apis.chat.schema import ChatRequest
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()

@@ -131,6 +131,9 @@ def sampled_rows(count: int) -> list[Row]:
         {"temperature": 0.9, "repetition_penalty": 1.3, "frequency_penalty": 0.5, "presence_penalty": 0.5},
         {"temperature": 1.0, "min_tokens": 9, "eos_token_ids": (2,), "stop_token_ids": (5, 6)},
         {"temperature": 0.0, "repetition_penalty": 1.1},
+        {"temperature": 1.0, "bias": {3: 4.0, 9: -100.0, 40: 2.5}, "presence_penalty": 0.5, "logprobs": 2},
+        {"temperature": 1.0, "allowed": list(range(5, 90)), "bad_words": [[11], [7, 12], [7, 7, 13], [12, 14]]},
+        {"temperature": 0.8, "top_p": 0.9, "allowed": list(range(2, 997)), "logprobs": 0, "logprob_ids": [9, 3, 9]},
     ]
     return [
         row(

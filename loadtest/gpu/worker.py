@@ -20,8 +20,8 @@ from services.worker.kv_cache import block_bytes
 from services.worker.loading import load_model
 from services.worker.memory import step_bytes
 from services.worker.phases import Phases
+from services.worker.profile_sampling import everything
 from tests.worker.in_process import InProcess
-from tests.worker.peak import EVERYTHING
 
 # (dtype, quantization) -> allowed error of a logprob against float32: what a CPU measured with random weights, times 4
 TOLERANCES = {("bfloat16", None): 0.2, ("float16", None): 0.02, ("bfloat16", "int8"): 0.4, ("bfloat16", "fp8"): 1.4}
@@ -108,7 +108,8 @@ def step_as_planned(device: torch.device) -> str:
     worker = InProcess(case.path, options, limits, model=model)
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
-    worker.complete([[7] * 8] * 64, EVERYTHING)
+    sampling = everything(decoder.config.vocab_size, logprobs=worker.facts.max_logprobs, max_tokens=3)
+    worker.complete([[7] * 8] * 64, sampling)
     taken = torch.cuda.max_memory_allocated(device) - before
     computed = step_bytes(decoder.config, decoder.dtype, decoder.ops, options, limits, graphs=True)
     detail = f"{taken >> 20} MiB taken, {computed >> 20} MiB computed, {tried >> 20} MiB when tried"

@@ -55,7 +55,7 @@ class StepTimes:
 
     planned: int  # before `schedule()`
     done: int  # its result has arrived
-    num_tokens: int  # computed, prompt tokens included
+    num_tokens: int  # computed, prompt tokens included, and the first token of each answer, as vLLM counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ class BusyLoop:
                 self._check_result(result, step)
                 self._in_flight.popleft()
                 self._measure(step)
-                times = StepTimes(step.planned, now(), step.work.tokens)
+                times = StepTimes(step.planned, now(), step.work.tokens + step.rows.num_first_tokens)
                 self._callbacks.published(scheduler.update(result), scheduler.stats(), times)
                 return
             if overrun := self._overrun(GRACE_SECONDS):

@@ -2,11 +2,12 @@
 
 from engine_core.events import Finished, SchedulerStats
 from engine_core.request import Stop
-from engine_core.request_check import MAX_STOP_TOKEN_IDS, NewChoice
+from engine_core.request_check import NewChoice
 from engine_core.step_plan import SamplingParams
+from engine_core.token_lists import MAX_BAD_WORDS, MAX_LOGIT_BIAS, MAX_LOGPROB_TOKEN_IDS, MAX_STOP_TOKEN_IDS
 from engine_core.worker_messages import ModelFacts, SamplingDefaults
 from services.rpc.columns import unpack_u32
-from services.rpc.errors import TandemError
+from services.rpc.errors import TandemError, invalid
 from services.rpc.finish_reasons import REASON_BY_NAME
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2
@@ -32,9 +33,33 @@ def sampling_params(sampling: pb.SamplingParams, facts: ModelFacts, num_prompt_t
         frequency_penalty=pick("frequency_penalty", 0.0),
         repetition_penalty=pick("repetition_penalty", defaults.repetition_penalty),
         min_tokens=sampling.min_tokens,
-        eos_token_ids=() if sampling.ignore_eos else facts.eos_token_ids,
+        eos_token_ids=facts.eos_token_ids,
         stop_token_ids=tuple(sampling.stop_token_ids),
         logprobs=sampling.logprobs if sampling.HasField("logprobs") else None,
+        ignore_eos=sampling.ignore_eos,
+        logit_bias_token_ids=sampling.logit_bias_token_ids,
+        logit_biases=sampling.logit_biases,
+        allowed_token_ids=sampling.allowed_token_ids,
+        bad_words_token_ids=tuple(sampling.bad_words_token_ids),
+        logprob_token_ids=sampling.logprob_token_ids,
+    )
+
+
+def effective_sampling(params: SamplingParams) -> pb.SamplingParams:
+    """Returns the parameters as a message, with every default filled in, without the columns of token ids."""
+    return pb.SamplingParams(
+        max_tokens=params.max_tokens,
+        temperature=params.temperature,
+        top_p=params.top_p,
+        top_k=params.top_k,
+        min_p=params.min_p,
+        presence_penalty=params.presence_penalty,
+        frequency_penalty=params.frequency_penalty,
+        repetition_penalty=params.repetition_penalty,
+        min_tokens=params.min_tokens,
+        ignore_eos=params.ignore_eos,
+        stop_token_ids=params.stop_token_ids,
+        logprobs=params.logprobs,
     )
 
 
@@ -76,9 +101,13 @@ def engine_facts(facts: ModelFacts, max_num_seqs: int, max_n: int, max_num_queue
             max_num_seqs=max_num_seqs,
             max_num_queued_reqs=max_num_queued_reqs,
             max_stop_token_ids=MAX_STOP_TOKEN_IDS,
+            max_logit_bias=MAX_LOGIT_BIAS,
+            max_logprob_token_ids=MAX_LOGPROB_TOKEN_IDS,
+            max_bad_words=MAX_BAD_WORDS,
         ),
         numerics_id=facts.numerics_id,
         weights_version=facts.weights_version,
+        model=facts.model,
     )
 
 
@@ -103,4 +132,7 @@ def terminal(handle: int, finished: Finished, facts: ModelFacts) -> engine_pb2.T
 
 
 def _error(stop: Stop) -> pb.Error | None:
-    return TandemError("INTERNAL", stop.message).to_proto() if stop.reason == "error" else None
+    if stop.reason != "error":
+        return None
+    error = invalid(stop.message, stop.param) if stop.param else TandemError("INTERNAL", stop.message)
+    return error.to_proto()

@@ -1,6 +1,7 @@
 """The send queue to one tokenizer: acceptances, tokens and terminal messages of its choices, and the engine's stats.
 
-Tokens of one choice merge until they are sent, as far as they fall in one range of MERGED_TOKENS.
+Tokens of one choice merge until they are sent, as far as they fall in one range of MERGED_TOKENS, or fewer with many
+logprobs.
 """
 
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from services.rpc.generated import engine_pb2
 from services.rpc.mailbox import MERGED_TOKENS, Mailbox, num_fitting
 
 NO_LOGPROBS = Logprobs(0, [], [])
+MERGED_LOGPROBS = MERGED_TOKENS * 21  # of one entry, as of MERGED_TOKENS with 20 top logprobs each
 
 
 @dataclass(slots=True)
@@ -33,7 +35,7 @@ class StepMailbox(Mailbox[engine_pb2.EngineUp]):
         super().__init__()
         self._epoch = epoch
         self._accepted: list[engine_pb2.Accepted] = []
-        self._rows: dict[tuple[int, int], _PendingRow] = {}  # by handle and start_index // MERGED_TOKENS
+        self._rows: dict[tuple[int, int], _PendingRow] = {}  # by handle and number of the range
         self._terminals: list[engine_pb2.Terminal] = []
         self._stats = engine_pb2.EngineStats()
 
@@ -43,7 +45,7 @@ class StepMailbox(Mailbox[engine_pb2.EngineUp]):
 
     def put_tokens(self, handle: int, tokens: NewTokens) -> None:
         logprobs = tokens.logprobs or NO_LOGPROBS
-        key = (handle, tokens.start_index // MERGED_TOKENS)
+        key = (handle, tokens.start_index // _merged_tokens(logprobs.width))
         row = self._rows.get(key)
         if row is None:
             self._rows[key] = _PendingRow(
@@ -93,3 +95,8 @@ class StepMailbox(Mailbox[engine_pb2.EngineUp]):
             stats=self._stats,
         )
         return engine_pb2.EngineUp(step=batch)
+
+
+def _merged_tokens(width: int) -> int:
+    """Returns how many tokens with `width` logprobs each merge into one entry at most."""
+    return min(MERGED_TOKENS, max(1, MERGED_LOGPROBS // width)) if width else MERGED_TOKENS

@@ -13,6 +13,14 @@ from services.process.metrics_server import ENGINE
 SECONDS = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0)
 TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 LABELS = ("model_name", "engine")
+CACHE_LABELS = (
+    "block_size",
+    "num_gpu_blocks",
+    "enable_prefix_caching",
+    "kv_cache_size_tokens",
+    "kv_cache_max_concurrency",
+    "engine",
+)
 REJECTIONS = ("max_num_queued_reqs", "max_num_queued_tokens")
 GAUGES = {
     "num_requests_running": "Requests in the running batch.",
@@ -31,7 +39,7 @@ HISTOGRAMS: dict[str, tuple[str, tuple[float, ...]]] = {
     "request_inference_time_seconds": ("Seconds from the first step to the end.", SECONDS),
     "request_num_preemptions": ("Preemptions of a request.", (0, 1, 2, 4, 8)),
     "request_prefill_kv_computed_tokens": ("Prompt tokens of a request that were not in the prefix cache.", TOKENS),
-    "iteration_tokens_total": ("Tokens computed in a step.", TOKENS),
+    "iteration_tokens_total": ("Tokens computed in a step, and the first token of each answer.", TOKENS),
 }
 
 
@@ -59,6 +67,7 @@ class EngineMetrics:
             "vllm:num_requests_waiting_by_reason", "Waiting requests by reason.", (*LABELS, "reason"), registry=registry
         )
         self._waiting_for_capacity = waiting.labels(*labels, "capacity")
+        self._deferred = waiting.labels(*labels, "deferred")
         rejections = Counter(
             "vllm:admission_rejections",
             "Requests refused because a queue limit was reached.",
@@ -69,16 +78,17 @@ class EngineMetrics:
         Gauge(
             "vllm:cache_config_info",
             "The KV cache's configuration; the value is always 1.",
-            ("block_size", "num_gpu_blocks", "enable_prefix_caching", "engine"),
+            CACHE_LABELS,
             registry=registry,
-        ).labels(facts.block_size, facts.num_blocks, prefix_caching, ENGINE).set(1)
+        ).labels(*_cache_config(facts, prefix_caching)).set(1)
         self._last: SchedulerStats | None = None
 
     def record_state(self, stats: SchedulerStats) -> None:
         """Sets the gauges; adds to the counters what `stats` has grown by since the last call, nothing at the first."""
         self._gauges["num_requests_running"].set(stats.num_running)
         self._gauges["num_requests_waiting"].set(stats.num_waiting)
-        self._waiting_for_capacity.set(stats.num_waiting)
+        self._waiting_for_capacity.set(stats.num_waiting - stats.num_deferred)
+        self._deferred.set(stats.num_deferred)
         self._gauges["kv_cache_usage_perc"].set(1 - stats.num_free_blocks / stats.num_blocks)
         last, self._last = self._last, stats
         if last is None:
@@ -87,7 +97,7 @@ class EngineMetrics:
             counter.inc(getattr(stats, name) - getattr(last, name))
 
     def record_step(self, num_tokens: int) -> None:
-        """Records one step, which computed `num_tokens`, prompt tokens included."""
+        """Records one step. `num_tokens`: as in StepTimes."""
         self._histograms["iteration_tokens_total"].observe(num_tokens)
 
     def record_rejection(self, reason: str) -> None:
@@ -104,3 +114,15 @@ class EngineMetrics:
         if "request_prefill_time_seconds" in times:
             self._histograms["request_num_preemptions"].observe(num_preemptions)
             self._histograms["request_prefill_kv_computed_tokens"].observe(num_computed_prompt_tokens)
+
+
+def _cache_config(facts: ModelFacts, prefix_caching: bool) -> tuple[object, ...]:
+    """Returns the values of CACHE_LABELS.
+
+    As in vLLM: kv_cache_max_concurrency is how many requests of the full length fit into the KV cache, and
+    kv_cache_size_tokens that number of such requests in tokens.
+    """
+    blocks_per_request = len(facts.kv_groups) * -(-facts.max_model_len // facts.block_size)
+    concurrency = facts.num_blocks / blocks_per_request
+    size = int(concurrency * facts.max_model_len)
+    return facts.block_size, facts.num_blocks, prefix_caching, size, concurrency, ENGINE

@@ -12,6 +12,7 @@ from services.engine.codec import terminal
 from services.engine.mailbox import StepMailbox
 from services.engine.state import EngineState
 from services.engine.telemetry import Timeline, end_timeline
+from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2
 from services.rpc.handles import Handles
 from services.rpc.start_lock import CallerKey
@@ -30,6 +31,7 @@ class OpenChoice:
     num_prompt_tokens: int
     num_queued_tokens: int  # counted by the limit on queued tokens; 0 once it has its first token
     timeline: Timeline
+    sampling: pb.SamplingParams | None = None  # for the Accepted message; None: the submit does not ask for it
 
 
 class OpenChoices:
@@ -118,4 +120,5 @@ def _accepted(choice: OpenChoice, admitted: Admitted) -> engine_pb2.Accepted:
         seed=choice.seed,
         prompt_tokens=choice.num_prompt_tokens,
         cached_tokens=admitted.num_cached_tokens,
+        sampling=choice.sampling,
     )

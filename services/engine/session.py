@@ -7,18 +7,21 @@ message per choice; the stream goes on.
 import functools
 from collections.abc import Callable
 
+from engine_core.refusal import RequestRefused
 from engine_core.request import SUSPECT_AT, Request
-from engine_core.request_check import MAX_SEED, RequestRefused, make_request
-from services.engine.codec import new_choices
+from engine_core.request_check import make_request
+from services.engine.codec import effective_sampling, new_choices
 from services.engine.mailbox import StepMailbox
 from services.engine.open_choices import OpenChoice, OpenChoices
 from services.engine.queue_limits import QueueFull
 from services.engine.state import EngineState
 from services.engine.telemetry import start_timeline
-from services.rpc.errors import TandemError, invalid
+from services.rpc.errors import CONTEXT_LENGTH_EXCEEDED, TandemError, invalid
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2
 from services.rpc.start_lock import CallerKey
+
+MAX_DRAWN_SEED = 2**53 - 1  # a client may send it back: APIs take at most 2**63 - 1, and JSON often means doubles
 
 
 class Session:
@@ -51,7 +54,8 @@ class Session:
         try:
             self._submit(submit)
         except RequestRefused as refused:
-            self._refuse(submit, invalid(str(refused), refused.param))
+            reason = CONTEXT_LENGTH_EXCEEDED if refused.exceeds_context else ""
+            self._refuse(submit, invalid(str(refused), refused.param, reason))
         except QueueFull as full:
             self._refuse(submit, full)
             if self._state.metrics is not None:
@@ -89,6 +93,7 @@ class Session:
                     num_prompt_tokens=request.num_prompt_tokens,
                     num_queued_tokens=request.num_tokens,
                     timeline=timeline,
+                    sampling=effective_sampling(request.sampling) if submit.return_sampling else None,
                 ),
             )
             state.loop.add(request)
@@ -104,7 +109,7 @@ class Session:
                 "priority",
                 f"priority is {submit.priority}, but this server schedules by arrival; see --scheduling-policy",
             )
-        seed = submit.seed if submit.HasField("seed") else state.seeds.randint(0, MAX_SEED)
+        seed = submit.seed if submit.HasField("seed") else state.seeds.randint(0, MAX_DRAWN_SEED)
         handles = [self._choices.new_handle() for _ in submit.choices]
         requests = [make_request(new, state.facts) for new in new_choices(submit, state.facts, handles, seed)]
         if submit.attempt <= 1 and not any(choice.resumed_token_ids for choice in submit.choices):

@@ -30,7 +30,8 @@ from services.security.addresses import ZEROMQ, check_address
 from services.security.curve import CurveAuthenticator
 from services.security.secret import ClusterSecret
 from services.telemetry.logs import RateLimitedLog
-from services.zeromq.socket_options import MAX_RESULT_BYTES, prepare
+from services.zeromq.frame_sizes import MAX_RESULT_BYTES
+from services.zeromq.socket_options import prepare
 
 log = logging.getLogger(__name__)
 PROBE_MS = 500  # interval at which a waiting engine pings its worker

@@ -43,6 +43,21 @@ class ShimOptions(ClusterOptions):
     max_concurrent_requests: int = setting(
         4096, "maximum number of concurrent API requests; more get HTTP status 429", parse=integer, low=1
     )
+    response_role: str = setting("assistant", "role of the messages that chat completions return")
+    ignore_unknown_fields: bool = setting(
+        False, "requests may have unknown fields, which have no effect; false: they get HTTP status 400", parse=boolean
+    )
+    enable_request_id_headers: bool = setting(
+        False, "responses have the header X-Request-Id: the request's own, or a random one", parse=boolean
+    )
+    enable_force_include_usage: bool = setting(
+        False,
+        "every stream has the token counts, in each chunk and at its end, as if the request asked for them",
+        parse=boolean,
+    )
+    enable_prompt_tokens_details: bool = setting(
+        True, "usage has the number of prompt tokens that the prefix cache held", parse=boolean
+    )
     tokenizer: tuple[str, ...] = setting(
         ("127.0.0.1:8001",), "addresses of the tokenizers, comma-separated", parse=addresses, internal=True
     )
@@ -63,6 +78,17 @@ class TokenizerOptions(MetricsOptions, ModelOptions):
     """Text to token ids and back."""
 
     chat_template: str | None = setting(None, "chat template: a file, or the template itself", unset="the model's")
+    trust_request_chat_template: bool = setting(
+        False,
+        "let a request bring its own `chat_template`: code of the client in a sandbox, without a limit on its run time",
+        parse=boolean,
+    )
+    default_chat_template_kwargs: Mapping[str, Any] | None = setting(
+        None,
+        "JSON object with variables for the chat template; `chat_template_kwargs` of a request win",
+        unset="none",
+        parse=json_object,
+    )
     listen: str = setting("127.0.0.1:8001", "address to listen on: host:port or unix:PATH", internal=True)
     engine: tuple[str, ...] = setting(
         ("127.0.0.1:8002",), "addresses of the engines, comma-separated", parse=addresses, internal=True
@@ -171,6 +197,15 @@ class WorkerOptions(MetricsOptions, ModelOptions):
     generation_config: str = setting(
         "auto",
         "sampling defaults: auto (the model's), vllm (the OpenAI API's), or a directory with generation_config.json",
+    )
+    override_generation_config: Mapping[str, Any] | None = setting(
+        None,
+        'JSON object that is merged into the generation config, for example {"temperature": 0.6}',
+        unset="none",
+        parse=json_object,
+    )
+    max_logprobs: int = setting(
+        20, "maximum number of top logprobs per token; -1: the size of the vocabulary", parse=int, low=-1
     )
     max_model_len: int | None = setting(
         None,

@@ -1,6 +1,6 @@
 """One submitted request as its caller sees it: the submit message and the token ids received so far.
 
-A resume sends the same submit with a higher attempt, the seed and prompt ids of the accepted one, and the tokens
+A resume sends the same submit with a higher attempt, the seed and RESOLVED_FIELDS of the accepted one, and the tokens
 received of each open choice. There is no other recovery mechanism. A call also counts its strikes, which
 services/rpc/dispatcher.py defines.
 """
@@ -8,7 +8,9 @@ services/rpc/dispatcher.py defines.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
+
+from google.protobuf.message import Message
 
 from services.rpc.columns import ITEM_BYTES
 from services.rpc.errors import TandemError
@@ -16,6 +18,12 @@ from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2, text_pb2
 
 SubmitT = TypeVar("SubmitT", engine_pb2.Submit, text_pb2.TextSubmit)
+# What the callee resolved of a submit: fields of the accepted message that a resume sends in the submit's field of the
+# same name, so that the next callee resolves nothing again.
+RESOLVED_FIELDS: dict[type[Message], tuple[str, ...]] = {
+    engine_pb2.Accepted: (),
+    text_pb2.TextAccepted: ("prompt_token_ids", "resolved"),
+}
 
 
 class StreamBroken(Exception):
@@ -23,14 +31,6 @@ class StreamBroken(Exception):
 
     Also: no hello or no start lock, because the peer is stopping or gone.
     """
-
-
-class AcceptedMessage(Protocol):
-    """The fields that engine_pb2.Accepted and text_pb2.TextAccepted share."""
-
-    handle: int
-    seed: int
-    cached_tokens: int
 
 
 @dataclass
@@ -86,8 +86,8 @@ class Call(ABC, Generic[SubmitT]):
             )
         return _copy(self._submit)
 
-    def record_accepted(self, accepted: AcceptedMessage, prompt_token_ids: bytes = b"") -> bool:
-        """Keeps seed, cached tokens and `prompt_token_ids` (a column of u32, unless empty) for a resume.
+    def record_accepted(self, accepted: engine_pb2.Accepted | text_pb2.TextAccepted) -> bool:
+        """Keeps seed, cached tokens and the message's RESOLVED_FIELDS, as far as they are set, for a resume.
 
         Returns True if this is the first acceptance of the choice. Raises KeyError if the choice is not open.
         """
@@ -96,8 +96,11 @@ class Call(ABC, Generic[SubmitT]):
         if not repeat:
             choice.cached_tokens = accepted.cached_tokens
         self._submit.seed = accepted.seed
-        if prompt_token_ids:
-            self._submit.prompt_token_ids = prompt_token_ids
+        names = RESOLVED_FIELDS[type(accepted)]
+        resolved = {field.name: value for field, value in accepted.ListFields() if field.name in names}
+        for name in resolved:
+            self._submit.ClearField(name)
+        self._submit.MergeFrom(type(self._submit)(**resolved))
         return not repeat
 
     def record_tokens(self, handle: int, start_index: int, token_ids: bytes) -> bytes:

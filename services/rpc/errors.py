@@ -30,6 +30,7 @@ STATUS: dict[str, Status] = {
 MALFORMED = (ValueError, LookupError, OverflowError, DecodeError)
 MAX_MESSAGE_CHARACTERS = 1000  # message and param may quote the client's input, which has no limit
 MAX_PARAM_CHARACTERS = 100
+CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"  # OpenAI's code for a prompt, or prompt and answer, too long
 RETRY_AFTER_SECONDS = 2  # a process that died is likely to be back after this time
 
 
@@ -39,16 +40,25 @@ def _shortened(text: str, limit: int) -> str:
 
 class TandemError(Exception):
     """Ends a request. `code` is a key of STATUS, any other becomes INTERNAL; `param` is the request's field at fault,
-    or empty. Long texts are shortened. If `retryable`, the same request may succeed later or elsewhere, after
-    `retry_after` whole seconds (0: unknown)."""
+    or empty; `reason` is OpenAI's error code, or empty. Long texts are shortened. If `retryable`, the same request may
+    succeed later or elsewhere, after `retry_after` whole seconds (0: unknown)."""
 
-    def __init__(self, code: str, message: str, param: str = "", retryable: bool = False, retry_after: int = 0) -> None:
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        param: str = "",
+        retryable: bool = False,
+        retry_after: int = 0,
+        reason: str = "",
+    ) -> None:
         super().__init__(message)
         self.code = code if code in STATUS else "INTERNAL"
         self.message = _shortened(message, MAX_MESSAGE_CHARACTERS)
         self.param = _shortened(param, MAX_PARAM_CHARACTERS)
         self.retryable = retryable
         self.retry_after = retry_after
+        self.reason = _shortened(reason, MAX_PARAM_CHARACTERS)
 
     @property
     def status(self) -> Status:
@@ -61,28 +71,30 @@ class TandemError(Exception):
             param=self.param,
             retryable=self.retryable,
             retry_after=self.retry_after,
+            reason=self.reason,
         )
 
     @classmethod
     def from_proto(cls, error: pb.Error) -> "TandemError":
-        return cls(error.code, error.message, error.param, error.retryable, error.retry_after)
+        return cls(error.code, error.message, error.param, error.retryable, error.retry_after, error.reason)
 
 
-def invalid(message: str, param: str = "") -> TandemError:
+def invalid(message: str, param: str = "", reason: str = "") -> TandemError:
     """Returns the error for a request with a wrong value (HTTP 400), which a retry does not help."""
-    return TandemError("INVALID_ARGUMENT", message, param)
+    return TandemError("INVALID_ARGUMENT", message, param, reason=reason)
 
 
-def too_long(num_tokens: int, max_model_len: int, *, at_least: bool = False) -> TandemError:
+def too_long(num_tokens: int, max_model_len: int, *, at_least: bool = False, param: str = "prompt") -> TandemError:
     """Returns the error for a prompt that leaves no room for an answer (HTTP 400).
 
-    `at_least`: `num_tokens` is a lower bound.
+    `at_least`: `num_tokens` is a lower bound. `param`: the request's field with the prompt.
     """
     count = f"at least {num_tokens}" if at_least else str(num_tokens)
     return invalid(
-        f"the prompt has {count} tokens, but this model's maximum context length is {max_model_len} tokens,"
-        " prompt and answer together",
-        "prompt",
+        f"the prompt is too long: it has {count} tokens, but this model's maximum context length is {max_model_len}"
+        " tokens, prompt and answer together",
+        param,
+        CONTEXT_LENGTH_EXCEEDED,
     )
 
 

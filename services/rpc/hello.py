@@ -5,7 +5,7 @@ import time
 
 from services.rpc.generated import common_pb2 as pb
 
-PROTOCOL = 2
+PROTOCOL = 3
 
 
 class HelloMismatch(Exception):

@@ -5,22 +5,17 @@ from starlette.middleware import Middleware
 from starlette.types import ASGIApp
 
 from services.options.declarations import ShimOptions
+from services.shim.apis.all import APIS
 from services.shim.concurrency import ConcurrencyMiddleware
 from services.shim.endpoints import Endpoints
 from services.shim.error_handlers import ERROR_HANDLERS
 from services.shim.generation import Generation
 from services.shim.metrics import ShimMetrics
 from services.shim.middleware import ApiKeyMiddleware, CountMiddleware
-from services.shim.routes import (
-    CHAT,
-    COMPLETIONS,
-    HEALTH,
-    METRICS,
-    MODEL,
-    MODELS,
-    RESET_PREFIX_CACHE,
-    VERSION,
-)
+from services.shim.reference.docs_page import docs_endpoint
+from services.shim.reference.openapi import openapi_endpoint
+from services.shim.request_ids import RequestIdMiddleware
+from services.shim.routes import DOCS, HEALTH, METRICS, MODEL, MODELS, OPENAPI, RESET_PREFIX_CACHE, VERSION
 from services.shim.scrape import Scrape
 from services.shim.tokenizer_client import TokenizerClient
 from services.telemetry.spans import Tracing
@@ -35,17 +30,18 @@ def make_app(
     tracing: Tracing,
 ) -> ASGIApp:
     """Returns the application. Its handlers keep each request's Generation in `open_generations` until its `close`."""
-    endpoints = Endpoints(client, open_generations, metrics, scrape, tracing)
+    endpoints = Endpoints(client, open_generations, metrics, scrape, tracing, options)
     app = Starlette(
         routes=[
-            CHAT.route(endpoints.chat),
-            COMPLETIONS.route(endpoints.completions),
+            *(api.path.route(endpoints.generate(api)) for api in APIS),
             MODELS.route(endpoints.models),
             MODEL.route(endpoints.model),
             RESET_PREFIX_CACHE.route(endpoints.reset_prefix_cache),
             HEALTH.route(endpoints.health),
             VERSION.route(endpoints.version),
             METRICS.route(endpoints.metrics),
+            OPENAPI.route(openapi_endpoint(client.facts, ignore_unknown_fields=options.ignore_unknown_fields)),
+            DOCS.route(docs_endpoint()),
         ],
         middleware=[  # from the outside inwards
             *([Middleware(ApiKeyMiddleware, options.api_key)] if options.api_key else []),
@@ -54,4 +50,5 @@ def make_app(
         exception_handlers=ERROR_HANDLERS,
     )
     # Outside of Starlette, which answers a bug with 500 outside of its own middleware.
-    return CountMiddleware(app, metrics)
+    with_ids: ASGIApp = RequestIdMiddleware(app) if options.enable_request_id_headers else app
+    return CountMiddleware(with_ids, metrics)

@@ -1,27 +1,32 @@
 """The handlers of all HTTP routes. The paths are in routes.py."""
 
-import uuid
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
 from starlette.responses import Response
 
+from services.options.declarations import ShimOptions
 from services.rpc.errors import TandemError, invalid, unavailable
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
-from services.shim.answer import Answer, ChatAnswer, CompletionAnswer
+from services.shim.apis.answer import AnswerOptions
+from services.shim.apis.api import Api
+from services.shim.apis.request import GenerationRequest
+from services.shim.apis.submit import SubmitContext
+from services.shim.body import read_body
 from services.shim.generation import Generation
 from services.shim.metrics import ShimMetrics
-from services.shim.parsing import check_num_choices, check_prompt_lengths, check_submit_size, read_json, validate
+from services.shim.models import ModelCard, model_card
+from services.shim.parsing import check_num_choices, check_submit_size, validate
+from services.shim.request_ids import request_id_of
 from services.shim.responses import SseResponse, json_response, until_disconnected
-from services.shim.schema import ChatRequest, CompletionRequest, GenerationRequest
+from services.shim.routes import Handler
 from services.shim.scrape import Scrape
 from services.shim.telemetry import RequestTelemetry
 from services.shim.tokenizer_client import TokenizerClient
-from services.shim.translate import chat_submit, completion_submits
 from services.telemetry.spans import Tracing, now
 from services.version import VERSION
 
@@ -39,35 +44,23 @@ class Endpoints:
         metrics: ShimMetrics,
         scrape: Scrape,
         tracing: Tracing,
+        options: ShimOptions,
     ) -> None:
         self._client = client
         self._open_generations = open_generations
         self._metrics = metrics
         self._scrape = scrape
         self._tracing = tracing
+        self._options = options
+        self._began = int(time.time())
 
-    async def chat(self, request: Request) -> Response:
-        with self._trace_refusals(request, ChatAnswer.operation):
-            raw = await read_json(request)
-            checked = validate(ChatRequest, raw, self._limits())
-            model = self._served_name(checked.model)
-            request_id = ChatAnswer.prefix + uuid.uuid4().hex
-            submit = chat_submit(checked, raw, request_id, self._client.dispatcher.new_handle)
-            check_submit_size(submit)
-        return await self._respond(request, checked, model, request_id, [submit], ChatAnswer)
+    def generate(self, api: Api) -> Handler:
+        """Returns the handler of a route that generates text."""
 
-    async def completions(self, request: Request) -> Response:
-        with self._trace_refusals(request, CompletionAnswer.operation):
-            raw = await read_json(request)
-            facts = self._facts()
-            check_prompt_lengths(raw.get("prompt"), facts.max_model_len)
-            checked = validate(CompletionRequest, raw, facts.limits)
-            model = self._served_name(checked.model)
-            request_id = CompletionAnswer.prefix + uuid.uuid4().hex
-            submits = completion_submits(checked, request_id, self._client.dispatcher.new_handle)
-            for submit in submits:
-                check_submit_size(submit)
-        return await self._respond(request, checked, model, request_id, submits, CompletionAnswer)
+        async def handler(request: Request) -> Response:
+            return await self._generate(api, request)
+
+        return handler
 
     async def models(self, request: Request) -> Response:
         return json_response(
@@ -75,7 +68,8 @@ class Endpoints:
         )
 
     async def model(self, request: Request) -> Response:
-        return json_response(self._model_card(self._served_name(request.path_params["model"])))
+        name = request.path_params["model"]
+        return json_response(self._model_card(self._served_name(name))) if name else await self.models(request)
 
     async def health(self, request: Request) -> Response:
         return Response(status_code=200 if self._client.dispatcher.connected else 503)
@@ -97,37 +91,65 @@ class Endpoints:
         await self._client.reset_prefix_cache()
         return json_response({"success": True})
 
+    async def _generate(self, api: Api, request: Request) -> Response:
+        """Reads and checks the request, submits it and answers with the full JSON response or an SSE stream.
+
+        With `stream`, it returns as soon as an engine accepts a choice or a choice ends. Raises, before it returns,
+        TandemError for a wrong request, too many choices, no tokenizer or a failed choice, and ClientGone if the client
+        disconnects.
+        """
+        with self._trace_refusals(request, api.operation):
+            body = await read_body(request)
+            checked = validate(api.request, body.fields, self._client.facts(), self._options.ignore_unknown_fields)
+            model = self._served_name(checked.model)
+            request_id = api.id_prefix + request_id_of(request, checked.request_id)
+            context = SubmitContext(request_id, self._client.dispatcher.new_handle, self._facts())
+            submits = api.submits(checked, body, context)
+            for submit in submits:
+                check_submit_size(submit)
+        try:
+            return await self._respond(request, api, checked, model, context.request_id, submits)
+        except TandemError as error:
+            raise api.at_fault(error) from error
+
     async def _respond(
         self,
         request: Request,
+        api: Api,
         checked: GenerationRequest,
         model: str,
         request_id: str,
         submits: list[text_pb2.TextSubmit],
-        answer_type: type[Answer],
     ) -> Response:
-        """Sets each submit's traceparent and starts one call for it. Returns the full JSON response or an SSE stream.
-
-        With `stream`, it returns as soon as an engine accepts a choice or a choice ends. Raises, before it returns,
-        TandemError for too many choices, no tokenizer or a failed choice, and ClientGone if the client disconnects.
-        """
+        """Sets each submit's traceparent, starts one call for it, and returns the response. Raises as `_generate`."""
         check_num_choices(submits, self._facts().limits)
-        telemetry = self._start_telemetry(request, answer_type, request_id, model)
+        telemetry = self._start_telemetry(request, api.operation, request_id, model)
         for submit in submits:
             submit.traceparent = telemetry.span.traceparent
         generation = Generation(self._client, submits, telemetry, self._open_generations)
         streaming = False
         try:
-            answer = answer_type(request_id, model, self._facts().numerics_id, generation, checked.return_token_ids)
+            options = self._answer_options(checked)
+            answer = api.answer(request_id, model, self._facts().numerics_id, generation, options)
             await until_disconnected(request.receive, generation.wait_accepted())
             if not checked.stream:
                 return json_response(await until_disconnected(request.receive, answer.full_response()))
-            include_usage = checked.stream_options is not None and checked.stream_options.include_usage
             streaming = True
+            include_usage = checked.include_usage or self._options.enable_force_include_usage
             return SseResponse(answer, generation, include_usage=include_usage)
         finally:
             if not streaming:
                 generation.close()
+
+    def _answer_options(self, checked: GenerationRequest) -> AnswerOptions:
+        return AnswerOptions(
+            token_ids=checked.return_token_ids,
+            tokens_as_token_ids=checked.return_tokens_as_token_ids,
+            effective_parameters=checked.return_effective_parameters,
+            continuous_usage=checked.continuous_usage or self._options.enable_force_include_usage,
+            prompt_tokens_details=self._options.enable_prompt_tokens_details,
+            response_role=checked.role_of_answer(self._options.response_role),
+        )
 
     @contextmanager
     def _trace_refusals(self, request: Request, operation: str) -> Iterator[None]:
@@ -141,11 +163,8 @@ class Endpoints:
             span.end(error=error.code)
             raise
 
-    def _start_telemetry(
-        self, request: Request, answer_type: type[Answer], request_id: str, model: str
-    ) -> RequestTelemetry:
+    def _start_telemetry(self, request: Request, operation: str, request_id: str, model: str) -> RequestTelemetry:
         """Starts the request's span, with its traceparent header, if any, as parent; returns its telemetry."""
-        operation = answer_type.operation
         span = self._tracing.start(f"{operation} {model}", request.headers.get("traceparent", ""), server=True)
         span.set(
             {
@@ -161,15 +180,10 @@ class Endpoints:
 
         Raises TandemError (UNAVAILABLE) before the first tokenizer connects.
         """
-        peer = self._client.dispatcher.peer
-        if peer is None:
+        facts = self._client.facts()
+        if facts is None:
             raise unavailable("the model is still being loaded")
-        return peer.engine
-
-    def _limits(self) -> pb.RequestLimits | None:
-        """Returns the engine's limits, or None before the first tokenizer connects: a wrong request is still a 400."""
-        peer = self._client.dispatcher.peer
-        return peer.engine.limits if peer is not None else None
+        return facts
 
     def _served_name(self, model: str | None) -> str:
         """Returns `model` if it is a served name; for None the first served name.
@@ -177,21 +191,17 @@ class Endpoints:
         Raises TandemError: NOT_FOUND for any other name, UNAVAILABLE as `_facts`.
         """
         names = self._facts().served_model_names
-        if model is None:
+        if not model:
             return names[0]
         if model not in names:
             raise TandemError(
-                "NOT_FOUND", f"the model {model!r} is not served; served models: {', '.join(names)}", "model"
+                "NOT_FOUND",
+                f"the model {model!r} is not served; served models: {', '.join(names)}",
+                "model",
+                reason="model_not_found",
             )
         return model
 
-    def _model_card(self, name: str) -> dict[str, Any]:
+    def _model_card(self, name: str) -> ModelCard:
         facts = self._facts()
-        return {
-            "id": name,
-            "object": "model",
-            "created": 0,
-            "owned_by": "tandem",
-            "root": facts.served_model_names[0],
-            "max_model_len": facts.max_model_len,
-        }
+        return model_card(name, facts.model or facts.served_model_names[0], facts.max_model_len, self._began)

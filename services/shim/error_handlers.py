@@ -15,6 +15,7 @@ from services.shim.responses import ClientGone, error_response, json_response
 from services.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
+MAX_URL = 200  # characters of the path in a message
 
 
 async def on_tandem_error(request: Request, error: Exception) -> Response:
@@ -29,8 +30,10 @@ async def on_client_gone(request: Request, error: Exception) -> Response:
 
 
 async def on_http_error(request: Request, error: Exception) -> Response:
+    """Names the URL, because clients show a bare 404 as an unknown model. The wording is OpenAI's."""
     assert isinstance(error, HTTPException)
-    body = {"message": error.detail, "type": "invalid_request_error", "param": None, "code": None}
+    message = f"Invalid URL ({request.method} {request.url.path[:MAX_URL]}): {error.detail}; /docs lists the routes"
+    body = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
     return json_response({"error": body}, error.status_code, error.headers)
 
 

@@ -43,7 +43,7 @@ class ApiKeyMiddleware:
         if scope["type"] == "http" and rule_of(scope["path"]).needs_key:
             scheme, _, given = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
             if not hmac.compare_digest(given, self._expected) or scheme.lower() != b"bearer":
-                error = TandemError("UNAUTHENTICATED", "the API key is missing or wrong")
+                error = TandemError("UNAUTHENTICATED", "the API key is missing or wrong", reason="invalid_api_key")
                 await error_response(error)(scope, receive, send)
                 return
         await self._app(scope, receive, send)

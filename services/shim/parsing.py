@@ -1,96 +1,101 @@
-"""Parses a request's body and checks it against the schema, the engine's limits and the shim's own.
+"""Checks a request against the engine's limits, the schema and the shim's own limits.
 
 A function that "refuses" raises TandemError (INVALID_ARGUMENT), with the field and the limit, where there is one.
 Lengths are checked before items, so that a huge request costs little.
 """
 
+import re
 from typing import Any, TypeVar
 
-import msgspec
 from pydantic import ValidationError
-from starlette.requests import Request
 
 from services.rpc.errors import TandemError, invalid, too_long
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
 from services.rpc.mailbox import MAX_MERGED_BYTES
 from services.rpc.transport import MAX_MESSAGE_BYTES
-from services.shim.schema import MAX_STOP_STRINGS, GenerationRequest
+from services.shim.apis.fields import kind_in
+from services.shim.apis.request import MAX_STOP_STRINGS, GenerationRequest
 
-MAX_BODY_BYTES = 32 * 1024 * 1024
 MAX_SUBMIT_BYTES = MAX_MESSAGE_BYTES - 2 * MAX_MERGED_BYTES  # other submits may precede it in the same message
 MAX_MESSAGE_PARTS = 16384  # messages, their content parts and tool calls
 MAX_TOOLS = 1024
+UNKNOWN = "extra_forbidden"  # pydantic's type of error
+JSON_WORDS = {"True": "true", "False": "false", "None": "null"}
+MAX_TRUNCATED_IDS = 2**20
 RequestT = TypeVar("RequestT", bound=GenerationRequest)
 
 
-async def read_json(request: Request) -> dict[str, Any]:
-    """Returns the body's JSON object without its top-level null fields: null means absent.
-
-    Refuses a body above MAX_BODY_BYTES, and one that is not a JSON object. Raises ClientDisconnect if the client
-    disconnects before the end of the body.
-    """
-    body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > MAX_BODY_BYTES:
-            raise invalid(f"the request body is larger than {MAX_BODY_BYTES} bytes")
-    try:
-        content = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise invalid(f"the request body is not JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise invalid("the request body is not a JSON object")
-    return {name: value for name, value in content.items() if value is not None}
-
-
-def validate(request_type: type[RequestT], raw: dict[str, Any], limits: pb.RequestLimits | None) -> RequestT:
-    """Returns `raw`, from `read_json`, as a checked request. `limits` None: the engine's are not known yet.
+def validate(
+    request_type: type[RequestT],
+    fields: dict[str, Any],
+    facts: pb.EngineFacts | None,
+    ignore_unknown_fields: bool = False,
+) -> RequestT:
+    """Returns the fields of a body as a checked request. `facts` None: the engine's are not known yet.
 
     Refuses a wrong one, with an error about its first fault: limits and counts are checked first, then the schema.
+    Unknown fields are refused as well, unless they are to be ignored: they are then removed from `fields`.
     """
-    if limits is not None:
-        check_limits(request_type, raw, limits)
-    check_counts(raw)
+    if facts is not None:
+        check_limits(request_type, fields, facts)
+    check_counts(fields)
     try:
-        return request_type.model_validate(raw)
+        return request_type.model_validate(fields)
     except ValidationError as error:
-        raise first_error(error.errors()) from error
+        errors = error.errors()
+        if ignore_unknown_fields and any(one["type"] == UNKNOWN for one in errors):
+            for one in errors:
+                if one["type"] == UNKNOWN:
+                    _remove(fields, one["loc"])
+            return validate(request_type, fields, facts)
+        raise first_error(request_type, errors) from error
 
 
-def check_limits(request_type: type[RequestT], raw: dict[str, Any], limits: pb.RequestLimits) -> None:
-    """Refuses an n, a number of logprobs or stop_token_ids above the engine's limits, before anything is allocated.
+def check_limits(request_type: type[RequestT], fields: dict[str, Any], facts: pb.EngineFacts) -> None:
+    """Refuses an n, a number of logprobs or ids, or a prompt above the engine's limits, before anything is allocated.
 
     Values of a wrong type are left to the schema.
     """
-    n = raw.get("n")
+    limits = facts.limits
+    n = fields.get("n")
     if type(n) is int and n > limits.max_n == limits.max_num_queued_reqs:
         raise invalid(f"n is {n}, but max_num_queued_reqs is {limits.max_num_queued_reqs}", "n")
     for name, limit in (("n", limits.max_n), (request_type.logprobs_field, limits.max_logprobs)):
-        if type(raw.get(name)) is int and raw[name] > limit:
+        if type(fields.get(name)) is int and fields[name] > limit:
             raise invalid(f"{name}: Input should be less than or equal to {limit}", name)
-    _check_items(raw, "stop_token_ids", limits.max_stop_token_ids)
+    for name, limit in (
+        ("stop_token_ids", limits.max_stop_token_ids),
+        ("logit_bias", limits.max_logit_bias),
+        ("logprob_token_ids", limits.max_logprob_token_ids),
+        ("bad_words", limits.max_bad_words),
+        ("allowed_token_ids", facts.vocab_size),
+    ):
+        _check_items(fields, name, limit)
+    check_prompt_lengths(
+        fields.get("prompt"), facts.max_model_len, truncated=fields.get("truncate_prompt_tokens") is not None
+    )
 
 
-def check_counts(raw: dict[str, Any]) -> None:
+def check_counts(fields: dict[str, Any]) -> None:
     """Refuses too many tools or stop strings, or messages, content parts and tool calls in total.
 
     Values of a wrong type are left to the schema.
     """
-    messages = raw.get("messages")
+    messages = fields.get("messages")
     if isinstance(messages, list):
         count = len(messages) + sum(map(_num_parts, messages))
         if count > MAX_MESSAGE_PARTS:
             raise invalid(
                 f"messages: {count} messages, content parts and tool calls, but at most {MAX_MESSAGE_PARTS}", "messages"
             )
-    _check_items(raw, "tools", MAX_TOOLS)
-    _check_items(raw, "stop", MAX_STOP_STRINGS)
+    _check_items(fields, "tools", MAX_TOOLS)
+    _check_items(fields, "stop", MAX_STOP_STRINGS)
 
 
-def _check_items(raw: dict[str, Any], name: str, limit: int) -> None:
-    if isinstance(raw.get(name), list) and len(raw[name]) > limit:
-        raise invalid(f"{name}: {len(raw[name])} items, but at most {limit}", name)
+def _check_items(fields: dict[str, Any], name: str, limit: int) -> None:
+    if isinstance(fields.get(name), list | dict) and len(fields[name]) > limit:
+        raise invalid(f"{name}: {len(fields[name])} items, but at most {limit}", name)
 
 
 def _num_parts(message: Any) -> int:
@@ -99,13 +104,22 @@ def _num_parts(message: Any) -> int:
     return sum(len(part) for name in ("content", "tool_calls") if isinstance(part := message.get(name), list))
 
 
-def first_error(errors: list[Any]) -> TandemError:
+def _remove(fields: dict[str, Any], path: tuple[str | int, ...]) -> None:
+    """Removes the field at `path`, from pydantic's error about it, in place."""
+    *parents, name = path
+    owner: Any = fields
+    for parent in parents:
+        owner = owner[parent]
+    owner.pop(name, None)
+
+
+def first_error(request_type: type[GenerationRequest], errors: list[Any]) -> TandemError:
     """Returns a TandemError (INVALID_ARGUMENT) of the most specific of pydantic's `errors` on the first wrong field.
 
-    `param` is the path to the value, such as messages.0.content.
+    `param` is the path to the value, such as messages.0.content. A field of a feature that tandem lacks is named so.
     """
     kind, location = errors[0]["type"], errors[0]["loc"]
-    if kind == "extra_forbidden":
+    if kind == UNKNOWN:
         param = ".".join(map(str, location))
         return invalid(f"unsupported parameter: {param}", param)
     error = _most_specific(errors)
@@ -113,6 +127,12 @@ def first_error(errors: list[Any]) -> TandemError:
     if error["type"] == "missing":
         return invalid(f"missing parameter: {param}", param)
     reason = "Input should be an object" if error["type"] in {"model_type", "dict_type"} else error["msg"]
+    reason = re.sub(r"\b(True|False|None)\b", lambda word: JSON_WORDS[word[0]], reason)
+    field_kind = kind_in(request_type, str(location[0]))
+    if field_kind == "refused":
+        return invalid(f"{location[0]} is not supported by this server: {reason}", str(location[0]))
+    if field_kind == "no-op" and error["type"] == "literal_error":
+        return invalid(f"{param}: another value is not supported by this server: {reason}", param)
     return invalid(f"{param}: {reason}", param)
 
 
@@ -139,7 +159,7 @@ def _most_specific(errors: list[Any]) -> Any:
 def check_submit_size(submit: text_pb2.TextSubmit) -> None:
     """Refuses a submit above MAX_SUBMIT_BYTES: in a larger message, it could break the stream that all requests share.
 
-    A submit may be larger than the body: 1e15 becomes 1000000000000000.0.
+    A submit may be larger than the body: 1e15 becomes 1000000000000000.0 in the template's variables.
     """
     size = submit.ByteSize()
     if size > MAX_SUBMIT_BYTES:
@@ -157,10 +177,19 @@ def check_num_choices(submits: list[text_pb2.TextSubmit], limits: pb.RequestLimi
         )
 
 
-def check_prompt_lengths(prompt: Any, max_model_len: int) -> None:
-    """Refuses a prompt of `max_model_len` or more token ids. `prompt` is the body's unchecked field; text passes."""
+def check_prompt_lengths(prompt: Any, max_model_len: int, *, truncated: bool) -> None:
+    """Refuses a prompt of `max_model_len` or more token ids; if it will be truncated, of more than MAX_TRUNCATED_IDS.
+
+    A model with a longer context may truncate as many ids as it has. `prompt` is the body's unchecked field; text
+    passes.
+    """
     if not isinstance(prompt, list):
         return
+    most_truncated = max(MAX_TRUNCATED_IDS, max_model_len)
     for ids in prompt if prompt and isinstance(prompt[0], list) else [prompt]:
-        if isinstance(ids, list) and len(ids) >= max_model_len and not isinstance(ids[0], str):
+        if not isinstance(ids, list) or not ids or isinstance(ids[0], str):
+            continue
+        if truncated and len(ids) > most_truncated:
+            raise invalid(f"prompt: {len(ids)} token ids, but at most {most_truncated} can be truncated", "prompt")
+        if not truncated and len(ids) >= max_model_len:
             raise too_long(len(ids), max_model_len)

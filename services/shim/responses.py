@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from services.rpc.errors import TandemError
-from services.shim.answer import Answer, Json
+from services.shim.apis.answer import Answer, Json
 from services.shim.generation import Generation
 
 T = TypeVar("T")
@@ -28,13 +28,12 @@ def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | 
 
 def error_body(error: TandemError) -> Json:
     """Returns the error as OpenAI's JSON object {"error": …}: https://platform.openai.com/docs/guides/error-codes"""
-    codes = {"NOT_FOUND": "model_not_found", "UNAUTHENTICATED": "invalid_api_key"}
     return {
         "error": {
             "message": error.message,
             "type": error.status.openai_type,
             "param": error.param or None,
-            "code": codes.get(error.code),
+            "code": error.reason or None,
         }
     }
 
@@ -65,10 +64,11 @@ async def _disconnected(receive: Receive) -> None:
 
 
 class SseResponse(Response):
-    """Streams `answer` as server-sent events: one JSON chunk each, then [DONE]. A TandemError becomes the last chunk.
+    """Streams `answer` as server-sent events: one JSON chunk each, then [DONE].
 
+    A TandemError becomes the last event, without [DONE] behind it: an answer that was cut must not look whole.
     Closes `generation` when the stream ends or the client disconnects. With `include_usage`, one more chunk, the last
-    before [DONE], has the token counts; there is none after an error.
+    before [DONE], has the token counts. A chunk without counts then has usage null.
     https://html.spec.whatwg.org/multipage/server-sent-events.html
     """
 
@@ -82,7 +82,7 @@ class SseResponse(Response):
         self._include_usage = include_usage
         # Equal in all chunks, so encoded once.
         self._before = b"data: " + _encode(answer.head())[:-1] + b","
-        self._after = b',"usage":null}\n\n' if include_usage else b"}\n\n"
+        self._after = b',"usage":null}\n\n' if include_usage and not answer.counts_in_chunks else b"}\n\n"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -100,10 +100,11 @@ class SseResponse(Response):
                 await self._send(send_body, chunks, self._after)
             if self._include_usage:
                 await self._send(send_body, [{"choices": [], "usage": self._answer.usage()}], b"}\n\n")
+            last = DONE
         except TandemError as error:
-            # The status 200 is sent already: the error becomes the last chunk.
-            await self._write(send, b"data: " + _encode(error_body(error)) + b"\n\n")
-        await send({"type": "http.response.body", "body": DONE, "more_body": False})
+            # The status 200 is sent already.
+            last = b"data: " + _encode(error_body(error)) + b"\n\n"
+        await send({"type": "http.response.body", "body": last, "more_body": False})
 
     async def _send(self, send: Send, chunks: list[Json], after: bytes) -> None:
         if chunks:

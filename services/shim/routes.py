@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+Handler = Callable[[Request], Awaitable[Response]]
 OTHER = "other"  # label of unknown paths and methods: a client must not be able to create series
 
 
@@ -21,7 +22,7 @@ class Path:
     path: str
     method: str
 
-    def route(self, endpoint: Callable[[Request], Awaitable[Response]]) -> Route:
+    def route(self, endpoint: Handler) -> Route:
         """Returns the Starlette route from this path to `endpoint`. A GET route answers HEAD as well."""
         return Route(self.path, endpoint, methods=[self.method])
 
@@ -34,7 +35,9 @@ RESET_PREFIX_CACHE = Path("/reset_prefix_cache", "POST")
 HEALTH = Path("/health", "GET")
 VERSION = Path("/version", "GET")
 METRICS = Path("/metrics", "GET")
-PATHS = (CHAT, COMPLETIONS, MODELS, MODEL, RESET_PREFIX_CACHE, HEALTH, VERSION, METRICS)
+OPENAPI = Path("/openapi.json", "GET")
+DOCS = Path("/docs", "GET")
+PATHS = (CHAT, COMPLETIONS, MODELS, MODEL, RESET_PREFIX_CACHE, HEALTH, VERSION, METRICS, OPENAPI, DOCS)
 
 
 @dataclass(frozen=True)

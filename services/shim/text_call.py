@@ -1,10 +1,13 @@
 """The call for one prompt: passes each message of the tokenizer to the mailbox and to the telemetry."""
 
+from collections.abc import Sequence
+
 from services.rpc.call import Call, StreamBroken
 from services.rpc.columns import ITEM_BYTES
 from services.rpc.errors import TandemError
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
+from services.rpc.pieces import Piece, add_pieces, unpacked
 from services.shim.telemetry import RequestTelemetry
 from services.shim.updates import UpdateMailbox
 
@@ -13,7 +16,8 @@ class TextCall(Call[text_pb2.TextSubmit]):
     """One submit to a tokenizer: merges new text and tokens into `updates` and counts them in `telemetry`.
 
     `first_index` is the index of the submit's first choice among all choices of the HTTP request.
-    `prompt_token_ids` is a column of little-endian u32, empty until the first choice is accepted.
+    `prompt_token_ids` is a column of little-endian u32, empty until the first choice is accepted, unless the prompt is
+    token ids. `sampling` has the parameters that the engine uses, if the submit asks for them.
     """
 
     def __init__(
@@ -24,33 +28,51 @@ class TextCall(Call[text_pb2.TextSubmit]):
         self._max_tokens = submit.sampling.max_tokens if submit.sampling.HasField("max_tokens") else None
         self._indices = {choice.handle: first_index + choice.choice for choice in submit.choices}
         self._updates = updates
-        self.prompt_token_ids = b""
+        self.prompt_token_ids = submit.prompt_token_ids
+        self.sampling: pb.SamplingParams | None = None
+        self.seed = 0  # once accepted
+        self._accepted = False
 
     def on_accepted(self, accepted: text_pb2.TextAccepted) -> None:
-        if self.record_accepted(accepted, accepted.prompt_token_ids):
-            if not self.prompt_token_ids:
-                self.prompt_token_ids = accepted.prompt_token_ids
-                num_tokens = len(self.prompt_token_ids) // ITEM_BYTES
-                self._telemetry.accepted(self._indices.values(), self._max_tokens, num_tokens, accepted.cached_tokens)
+        if self.record_accepted(accepted):
+            if not self._accepted:
+                self._accepted = True
+                self.prompt_token_ids = accepted.prompt_token_ids or self.prompt_token_ids
+                self.seed = accepted.seed
+                self.sampling = accepted.sampling if accepted.HasField("sampling") else None
+                self._telemetry.accepted(
+                    self._indices.values(), self._max_tokens, self.num_prompt_tokens, accepted.cached_tokens
+                )
             self._updates.accept()
 
-    def on_event(self, event: text_pb2.TextEvent) -> None:
-        """Adds new tokens and text to the choice's pending update; ignores a repeated event.
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.prompt_token_ids) // ITEM_BYTES
 
-        Raises StreamBroken on a gap in the token indices, or if only a part of the tokens is new: the text of such an
-        event cannot be divided.
+    def on_row(
+        self,
+        handle: int,
+        start_index: int,
+        token_ids: bytes,
+        pieces: list[Piece],
+        logprobs: Sequence[text_pb2.TokenLogprobs],
+    ) -> None:
+        """Adds new tokens and text to the choice's pending update; ignores a repeated row.
+
+        Raises StreamBroken on a gap in the token indices, or if only a part of the tokens is new: the text of such a
+        row cannot be divided.
         """
-        handle, token_ids = event.handle, event.token_ids
-        fresh = self.record_tokens(handle, event.start_index, token_ids)
+        fresh = self.record_tokens(handle, start_index, token_ids)
         if not fresh:
             return
         if len(fresh) < len(token_ids):
-            raise StreamBroken(f"handle {handle}: only {len(fresh) // ITEM_BYTES} of the event's tokens are new")
+            raise StreamBroken(f"handle {handle}: only {len(fresh) // ITEM_BYTES} of the row's tokens are new")
         index = self._indices[handle]
         update = self._updates.pending(index)
-        update.content += event.content
+        add_pieces(update.pieces, pieces)
         update.token_ids += fresh
-        update.logprobs.extend(event.logprobs)
+        if logprobs:
+            update.logprobs.extend(logprobs)
         self._telemetry.tokens(index, len(fresh) // ITEM_BYTES)
 
     def fail(self, error: TandemError) -> None:
@@ -69,7 +91,7 @@ class TextCall(Call[text_pb2.TextSubmit]):
     def on_terminal(self, terminal: text_pb2.TextTerminal) -> None:
         index = self._indices[terminal.handle]
         update = self._updates.pending(index)
-        update.content += terminal.content
+        add_pieces(update.pieces, unpacked(terminal.pieces, terminal.piece_kinds))
         update.terminal = terminal
         self._telemetry.ended(index, terminal)
 

@@ -6,6 +6,7 @@ from services.rpc.generated import text_pb2, text_pb2_grpc
 from services.rpc.link import ADMINISTRATION_SECONDS, Link, call_all
 from services.security.secret import ClusterSecret
 from services.shim.text_call import TextCall
+from services.shim.text_rows import rows_of
 
 TextUplink = Link[text_pb2.TextEntry, text_pb2.TextUp]
 
@@ -24,6 +25,11 @@ class TokenizerClient:
             Link(target, text_pb2_grpc.TextServiceStub, text_pb2.TextDown, hello, "tokenizer", self, secret)
             for target in targets
         ]
+
+    def facts(self) -> pb.EngineFacts | None:
+        """Returns the engine's facts from the hello of the tokenizer that connected last; None before the first one."""
+        peer = self.dispatcher.peer
+        return peer.engine if peer is not None else None
 
     async def reset_prefix_cache(self) -> None:
         """Empties the prefix cache of every engine.
@@ -46,9 +52,9 @@ class TokenizerClient:
         for accepted in batch.accepted:
             if (call := self.dispatcher.find(link, accepted.handle)) is not None:
                 call.on_accepted(accepted)
-        for event in batch.events:
-            if (call := self.dispatcher.find(link, event.handle)) is not None:
-                call.on_event(event)
+        for row in rows_of(batch):
+            if (call := self.dispatcher.find(link, row[0])) is not None:
+                call.on_row(*row)
         for terminal in batch.terminals:
             if (call := self.dispatcher.find(link, terminal.handle)) is not None:
                 self.dispatcher.end(link, terminal.handle)

@@ -1,4 +1,4 @@
-"""The mailbox between the tokenizers and the response to one HTTP request.
+"""The mailbox between the tokenizers and the response to one HTTP request: the updates that every API renders.
 
 What arrives for one choice merges until the response is ready for more. So a slow client delays no other request.
 """
@@ -8,17 +8,19 @@ from dataclasses import dataclass, field
 
 from services.rpc.errors import TandemError
 from services.rpc.generated import text_pb2
+from services.rpc.pieces import Piece
 
 
 @dataclass(slots=True)
 class Update:
-    """One choice's text, token ids and logprobs since the last `take`. `terminal` is set in the choice's last update.
+    """One choice's pieces, token ids and logprobs since the last `take`. `terminal` is set in the choice's last update.
 
-    `index` is the choice's, among all choices of the HTTP request; `token_ids` is a column of little-endian u32.
+    `index` is the choice's, among all choices of the HTTP request; `token_ids` is a column of little-endian u32. Pieces
+    are in the order in which the tokens released them; neighbours of one kind are merged.
     """
 
     index: int
-    content: str = ""
+    pieces: list[Piece] = field(default_factory=list)
     token_ids: bytearray = field(default_factory=bytearray)
     logprobs: list[text_pb2.TokenLogprobs] = field(default_factory=list)
     terminal: text_pb2.TextTerminal | None = None

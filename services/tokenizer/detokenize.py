@@ -19,9 +19,21 @@ REPLACEMENT = "\ufffd"
 
 
 class Detokenizer:
-    def __init__(self, tokenizer: Tokenizer, prompt_token_ids: list[int], *, skip_special_tokens: bool) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        prompt_token_ids: list[int],
+        *,
+        skip_special_tokens: bool,
+        spaces_between_special_tokens: bool = True,
+    ) -> None:
+        """Without `spaces_between_special_tokens`, an added token that directly follows another one in the answer has
+        its own text only, not the space that some decoders put before it."""
         self._tokenizer = tokenizer
         self._skip = skip_special_tokens
+        spaces = skip_special_tokens or spaces_between_special_tokens
+        self._unspaced = {} if spaces else _added_tokens(tokenizer)
+        self._last_is_added = False
         self._context, self._pending = self._split(prompt_token_ids)
         self._context_text = self._decode(self._context)
         self._released_text = self._decode(self._context + self._pending)  # of the window; prompt text counts as well
@@ -36,7 +48,9 @@ class Detokenizer:
         text = self._decode(self._context + self._pending)
         complete = len(text) > len(self._context_text) and not text.endswith(REPLACEMENT)
         if complete or len(self._pending) >= MAX_PENDING_TOKENS:
-            return self._release(text)
+            released = self._release(text)
+            return self._without_space(token_id, released) if self._unspaced else released
+        self._last_is_added = False
         if self._skip and self._is_special(token_id):
             self._pending.pop()  # it adds no text, and many of them would fill the window
         return ""
@@ -65,6 +79,12 @@ class Detokenizer:
         self._context_text = self._released_text = self._decode(self._context)
         return text[len(released) :]
 
+    def _without_space(self, token_id: int, released: str) -> str:
+        """Returns the token's own text if it and the token before it are added tokens, else `released`."""
+        own, follows_added = self._unspaced.get(token_id), self._last_is_added
+        self._last_is_added = own is not None
+        return own if own is not None and follows_added else released
+
     def _split(self, prompt: list[int]) -> tuple[list[int], list[int]]:
         """Returns (context, pending), the prompt's last tokens: about CONTEXT_TOKENS of complete characters, then at
         most MAX_SPLIT_TOKENS of an incomplete one. Without such a split: CONTEXT_TOKENS as they are, and none."""
@@ -89,3 +109,9 @@ class Detokenizer:
 def _decode_one(tokenizer: Tokenizer, token_id: int, skip_special_tokens: bool) -> str:
     """Returns one token's text, from a cache: half of all decodes are of one token, often the same one."""
     return str(tokenizer.decode([token_id], skip_special_tokens=skip_special_tokens))
+
+
+@functools.lru_cache(maxsize=2)
+def _added_tokens(tokenizer: Tokenizer) -> dict[int, str]:
+    """Returns the text of each added token, special or not."""
+    return {token_id: str(token.content) for token_id, token in tokenizer.get_added_tokens_decoder().items()}

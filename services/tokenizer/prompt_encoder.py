@@ -1,16 +1,19 @@
 """Turns a submit's input (chat, text or token ids) into token ids: renders the chat template, encodes the text.
 
-Long inputs are processed in a thread, so that the event loop goes on. Knows no streams.
+Long inputs and templates of requests are processed in a thread, so that the event loop goes on. Knows no streams.
 """
 
 import asyncio
-import json
+import functools
 
 from services.rpc.columns import unpack_u32
-from services.rpc.errors import invalid, too_long
+from services.rpc.errors import CONTEXT_LENGTH_EXCEEDED, invalid, too_long
 from services.rpc.generated import text_pb2
+from services.tokenizer.chat_renderer import ChatRenderer
 from services.tokenizer.engine_client import EngineClient
-from services.tokenizer.render import ChatTemplate
+from services.tokenizer.own_thread import OwnThreads
+from services.tokenizer.text_length import UNBOUNDED_CHARACTERS
+from services.tokenizer.truncation import longest_prompt, truncated
 from services.tokenizer.vocabulary import Vocabulary
 
 MAX_MODEL_LEN = 2**32 - 1  # assumed until an engine has sent its own
@@ -18,53 +21,80 @@ INLINE_CHARACTERS = 2000  # longer inputs are rendered and encoded in a thread
 
 
 class PromptEncoder:
-    def __init__(self, vocabulary: Vocabulary, template: ChatTemplate, engines: EngineClient) -> None:
+    def __init__(self, vocabulary: Vocabulary, renderer: ChatRenderer, engines: EngineClient) -> None:
         self._vocabulary = vocabulary
-        self._template = template
+        self._renderer = renderer
         self._engines = engines
+        self._own_threads = OwnThreads()
 
     async def encode(self, submit: text_pb2.TextSubmit) -> list[int]:
-        """Returns the prompt's token ids.
+        """Returns the prompt's token ids, shortened if the submit asks for it.
 
         Raises TandemError (INVALID_ARGUMENT) without input, when the chat template refuses it, and for max_model_len
         tokens or more. Malformed JSON or token ids raise a built-in error such as ValueError.
         """
-        token_ids = await self._encode(submit)
-        if len(token_ids) >= self._max_model_len:
-            raise too_long(len(token_ids), self._max_model_len)
-        return token_ids
-
-    async def _encode(self, submit: text_pb2.TextSubmit) -> list[int]:
-        kind = submit.WhichOneof("input")
+        kind, limit = submit.WhichOneof("input"), self._max_model_len
+        longest, drop_end = longest_prompt(submit, limit), submit.truncation.drop_end
         if kind == "prompt_token_ids":
-            return unpack_u32(submit.prompt_token_ids)
-        if kind == "chat":
-            text, special = await self._rendered(submit.chat), False
+            token_ids = truncated(unpack_u32(submit.prompt_token_ids), longest, drop_end=drop_end)
+        elif kind == "chat":
+            text = await self._rendered(submit.chat, submit.output.tools_json)
+            token_ids = await self._encoded(text, submit.chat.add_special_tokens, longest, drop_end, "messages")
         elif kind == "text":
-            text, special = submit.text.text, submit.text.add_special_tokens
+            special = submit.text.add_special_tokens
+            token_ids = await self._encoded(submit.text.text, special, longest, drop_end, "prompt")
         else:
             raise invalid("the request has no input", "prompt")
-        longest, limit = self._vocabulary.max_token_bytes, self._max_model_len
-        if longest is not None and len(text) // longest >= limit:
-            raise too_long(len(text) // longest, limit, at_least=True)
-        if len(text) <= INLINE_CHARACTERS:
-            return self._vocabulary.encode(text, add_special_tokens=special)
-        return await asyncio.to_thread(self._vocabulary.encode, text, add_special_tokens=special)
+        if len(token_ids) >= limit:
+            raise too_long(len(token_ids), limit, param="messages" if kind == "chat" else "prompt")
+        return token_ids
+
+    async def _encoded(self, text: str, special: bool, longest: int | None, drop_end: bool, param: str) -> list[int]:
+        """Returns the text's token ids, at most `longest`. Raises TandemError if the text is too long to be encoded;
+        `param` is the request's field with it."""
+        if longest is None:
+            self._check_length(text, param)
+            encode = functools.partial(self._vocabulary.encode, text, add_special_tokens=special)
+        else:
+            # max_model_len tokens are refused anyway: more text is not needed for that.
+            part = self._vocabulary.shortened(text, min(longest, self._max_model_len), drop_end=drop_end)
+            if len(part) == len(text):
+                self._check_characters(text, param)
+            text = part
+            encode = functools.partial(
+                self._vocabulary.encode_truncated, text, longest, drop_end=drop_end, add_special_tokens=special
+            )
+        return encode() if len(text) <= INLINE_CHARACTERS else await asyncio.to_thread(encode)
+
+    def _check_length(self, text: str, param: str) -> None:
+        """Raises TandemError for a text with max_model_len tokens for sure, or where this is unknown, too much text."""
+        max_bytes, limit = self._vocabulary.max_token_characters, self._max_model_len
+        if max_bytes is None:
+            self._check_characters(text, param)
+        elif len(text) // max_bytes >= limit:
+            raise too_long(len(text) // max_bytes, limit, at_least=True, param=param)
+
+    def _check_characters(self, text: str, param: str) -> None:
+        limit = UNBOUNDED_CHARACTERS * self._max_model_len
+        if len(text) > limit:
+            raise invalid(
+                f"the prompt is too long: it has {len(text)} characters, and the limit is {limit}:"
+                f" {UNBOUNDED_CHARACTERS} for each of max_model_len tokens",
+                param,
+                CONTEXT_LENGTH_EXCEEDED,
+            )
 
     @property
     def _max_model_len(self) -> int:
         peer = self._engines.dispatcher.peer
         return peer.engine.max_model_len if peer is not None else MAX_MODEL_LEN
 
-    async def _rendered(self, chat: text_pb2.ChatInput) -> str:
-        size = len(chat.messages_json) + len(chat.tools_json) + len(chat.template_kwargs_json)
-        return self._render(chat) if size <= INLINE_CHARACTERS else await asyncio.to_thread(self._render, chat)
-
-    def _render(self, chat: text_pb2.ChatInput) -> str:
-        return self._template.render(
-            json.loads(chat.messages_json),
-            json.loads(chat.tools_json) if chat.tools_json else None,
-            json.loads(chat.template_kwargs_json) if chat.template_kwargs_json else {},
-            add_generation_prompt=chat.add_generation_prompt,
-            continue_final_message=chat.continue_final_message,
-        )
+    async def _rendered(self, chat: text_pb2.ChatInput, tools_json: bytes) -> str:
+        """Returns the chat's text. A request's own template never runs on the event loop: it may be short and endless.
+        It cannot be stopped, and slows the process down: the operator trusts requests not to do this."""
+        render = functools.partial(self._renderer.render, chat, tools_json)
+        if chat.chat_template:
+            return await self._own_threads.run(render)
+        if chat.ByteSize() + len(tools_json) <= INLINE_CHARACTERS:
+            return render()
+        return await asyncio.to_thread(render)

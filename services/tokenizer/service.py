@@ -14,9 +14,10 @@ from services.rpc.transport import RpcServer
 from services.security.secret import cluster_secret
 from services.telemetry.spans import Tracing
 from services.telemetry.tracing import set_up_tracing
+from services.tokenizer.chat_renderer import ChatRenderer
 from services.tokenizer.engine_client import EngineClient
+from services.tokenizer.find_template import find_template, special_tokens
 from services.tokenizer.prompt_encoder import PromptEncoder
-from services.tokenizer.render import ChatTemplate, find_template, special_tokens
 from services.tokenizer.servicer import TextServicer
 from services.tokenizer.telemetry import TokenizerTelemetry
 from services.tokenizer.vocabulary import Vocabulary
@@ -39,7 +40,12 @@ async def serve(options: TokenizerOptions) -> None:
     """
     path = resolve(options.model, options.revision, weights=False)
     vocabulary = Vocabulary(path)
-    template = ChatTemplate(find_template(path, options.chat_template), special_tokens(path))
+    renderer = ChatRenderer(
+        find_template(path, options.chat_template),
+        special_tokens(path),
+        default_kwargs=options.default_chat_template_kwargs,
+        trust_requests=options.trust_request_chat_template,
+    )
     hello = make_hello("tokenizer", digest=vocabulary.digest)
     secret = cluster_secret(options)
     engines = EngineClient(options.engine, hello, secret)
@@ -47,7 +53,7 @@ async def serve(options: TokenizerOptions) -> None:
     registry = new_registry()
     registry.register(LinkMessages(engines.links))
     tracing = set_up_tracing("tokenizer", options.otlp_traces_endpoint)
-    encoder = PromptEncoder(vocabulary, template, engines)
+    encoder = PromptEncoder(vocabulary, renderer, engines)
     servicer = TextServicer(vocabulary, encoder, engines, hello, TokenizerTelemetry(registry, tracing))
     text_pb2_grpc.add_TextServiceServicer_to_server(servicer, server.grpc)
     with open_metrics_server(options, secret, registry, lambda: engines.dispatcher.connected):

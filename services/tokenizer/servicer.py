@@ -13,6 +13,7 @@ from services.rpc.generated import text_pb2, text_pb2_grpc
 from services.telemetry.logs import RateLimitedLog
 from services.tokenizer.engine_client import EngineClient
 from services.tokenizer.mailbox import TextMailbox
+from services.tokenizer.output_resolver import OutputResolver
 from services.tokenizer.prompt_encoder import PromptEncoder
 from services.tokenizer.session import Session, TokenizerState
 from services.tokenizer.telemetry import TokenizerTelemetry
@@ -34,7 +35,14 @@ class TextServicer(text_pb2_grpc.TextServiceServicer):
         self.callee = Callee()
         dropped_attempts = RateLimitedLog(log, logging.WARNING)
         self._state = TokenizerState(
-            vocabulary, encoder, engines, telemetry, Attempts(), self.callee.start_lock, dropped_attempts
+            vocabulary,
+            encoder,
+            OutputResolver(vocabulary, engines),
+            engines,
+            telemetry,
+            Attempts(),
+            self.callee.start_lock,
+            dropped_attempts,
         )
         self._engines = engines
         self._hello = hello

@@ -19,6 +19,7 @@ from services.telemetry.logs import RateLimitedLog
 from services.telemetry.spans import Span
 from services.tokenizer.engine_client import EngineClient
 from services.tokenizer.mailbox import TextMailbox
+from services.tokenizer.output_resolver import OutputResolver
 from services.tokenizer.prompt_encoder import PromptEncoder
 from services.tokenizer.telemetry import TokenizerTelemetry
 from services.tokenizer.text_request import TextRequest, put_errors
@@ -33,6 +34,7 @@ class TokenizerState:
 
     vocabulary: Vocabulary
     encoder: PromptEncoder
+    resolver: OutputResolver
     engines: EngineClient
     telemetry: TokenizerTelemetry
     attempts: Attempts
@@ -87,10 +89,11 @@ class Session:
         try:
             with telemetry.encoding(span):
                 prompt = await self._state.encoder.encode(submit)
+                resolved = await self._state.resolver.resolve(submit)
             for choice in [choice for choice in submit.choices if choice.handle not in self._open]:
                 submit.choices.remove(choice)  # aborted while the prompt was being encoded
             vocabulary, engines = self._state.vocabulary, self._state.engines
-            request = TextRequest(submit, prompt, vocabulary, self.mailbox, engines, self, span)
+            request = TextRequest(submit, prompt, resolved, vocabulary, self.mailbox, engines, self, span)
             self._requests |= dict.fromkeys((choice.handle for choice in submit.choices), request)
             request.start()
         except TandemError as error:

@@ -1,4 +1,4 @@
-"""One request of a shim, once its prompt is encoded: submits it to an engine, and turns its tokens into text events.
+"""One request of a shim, once its prompt is encoded: submits it to an engine, and turns its tokens into text.
 
 It is the listener of its engine call, and writes to its shim's mailbox. It counts output tokens itself, and finds stop
 strings: the engine knows none, and may have generated tokens beyond one.
@@ -11,6 +11,7 @@ from services.rpc.columns import pack_u32, unpack_u32
 from services.rpc.errors import TandemError
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2, text_pb2
+from services.rpc.pieces import kinds_of
 from services.telemetry.spans import Span
 from services.tokenizer.choice_output import ChoiceOutput, OutputRules
 from services.tokenizer.engine_client import EngineCall, EngineClient, TokenLogprobColumns
@@ -42,17 +43,20 @@ class TextRequest:
         self,
         submit: text_pb2.TextSubmit,
         prompt_token_ids: list[int],
+        resolved: text_pb2.ResolvedOutput,
         vocabulary: Vocabulary,
         mailbox: TextMailbox,
         engines: EngineClient,
         listener: ChoiceListener,
         span: Span,
     ) -> None:
-        """`submit` is the shim's, `mailbox` its stream's. `span` is the request's; it ends with the last choice."""
+        """`submit` is the shim's, `mailbox` its stream's; `resolved` belongs to the submit's output specification.
+        `span` is the request's; it ends with the last choice."""
         self._span = span
         self._num_open = len(submit.choices)
         self._submit = submit
         self._prompt = prompt_token_ids
+        self._resolved = resolved
         self._vocabulary = vocabulary
         self._mailbox = mailbox
         self._engines = engines
@@ -60,7 +64,7 @@ class TextRequest:
         self._alone = submit.alone  # False once it has a token
         self._choices: dict[int, _Choice] = {}
         self._call: EngineCall | None = None
-        self._prompt_sent = False
+        self._resolved_sent = False
 
     def start(self) -> None:
         """Submits the choices without a stop string in their resumed tokens to an engine; the others end at once.
@@ -97,15 +101,24 @@ class TextRequest:
     def accepted(self, handle: int, accepted: engine_pb2.Accepted) -> None:
         choice = self._choices[handle]
         choice.cached_tokens = accepted.cached_tokens
-        self._mailbox.put_accepted(
-            text_pb2.TextAccepted(
-                handle=choice.handle,
-                seed=accepted.seed,
-                prompt_token_ids=b"" if self._prompt_sent else pack_u32(self._prompt),
-                cached_tokens=accepted.cached_tokens,
-            )
+        text = text_pb2.TextAccepted(
+            handle=choice.handle,
+            seed=accepted.seed,
+            cached_tokens=accepted.cached_tokens,
+            sampling=accepted.sampling if accepted.HasField("sampling") else None,
         )
-        self._prompt_sent = True
+        if not self._resolved_sent:
+            self._add_resolved(text)
+            self._resolved_sent = True
+        self._mailbox.put_accepted(text)
+
+    def _add_resolved(self, accepted: text_pb2.TextAccepted) -> None:
+        """Adds what a resume sends and the submit does not have: prompt ids, and what the output resolved to."""
+        submit, prompt = self._submit, pack_u32(self._prompt)
+        if submit.WhichOneof("input") != "prompt_token_ids" or submit.prompt_token_ids != prompt:
+            accepted.prompt_token_ids = prompt
+        if not submit.HasField("resolved") and self._resolved.ListFields():
+            accepted.resolved.CopyFrom(self._resolved)
 
     def tokens(self, handle: int, start_index: int, token_ids: list[int], logprobs: TokenLogprobColumns) -> None:
         choice = self._choices[handle]
@@ -113,14 +126,12 @@ class TextRequest:
             self._alone = False
             self._listener.started(choice.handle)
         released = choice.output.push(token_ids)
-        self._mailbox.put_event(
-            text_pb2.TextEvent(
-                handle=choice.handle,
-                start_index=start_index,
-                token_ids=pack_u32(token_ids[: released.num_tokens]),
-                logprobs=self._token_logprobs(logprobs, released.offsets) if logprobs.width else None,
-                content=released.content,
-            )
+        self._mailbox.put_tokens(
+            choice.handle,
+            start_index,
+            token_ids[: released.num_tokens],
+            released.pieces,
+            self._token_logprobs(logprobs, released.offsets) if logprobs.width else [],
         )
         if choice.output.stop_string is not None:
             assert self._call is not None
@@ -133,10 +144,12 @@ class TextRequest:
     def _end(self, choice: _Choice, terminal: engine_pb2.Terminal | None) -> None:
         """Sends the choice's terminal message and closes it. `terminal`: the engine's; None: a stop string ended it."""
         facts = self._engines.dispatcher.peer
+        pieces = choice.output.flush() if terminal is not None else []
         text = text_pb2.TextTerminal(
             handle=choice.handle,
             reason=terminal.reason if terminal is not None else pb.FINISH_REASON_STOP,
-            content=choice.output.flush() if terminal is not None else "",
+            pieces=[text for _, text in pieces],
+            piece_kinds=kinds_of(pieces),
             prompt_tokens=len(self._prompt),
             output_tokens=choice.output.num_tokens,
             cached_tokens=choice.cached_tokens,
@@ -161,13 +174,17 @@ class TextRequest:
 
     def _engine_submit(self, choices: list[pb.Choice]) -> engine_pb2.Submit:
         submit = self._submit
+        sampling = pb.SamplingParams()
+        sampling.CopyFrom(submit.sampling)
+        sampling.bad_words_token_ids.extend(self._resolved.bad_words_token_ids)
         return engine_pb2.Submit(
             request_id=submit.request_id,
             attempt=max(0, submit.attempt - 1),  # Call.next_submit adds 1: a resumed submit keeps an attempt above 1
             prompt_token_ids=pack_u32(self._prompt),
             seed=submit.seed if submit.HasField("seed") else None,
             choices=choices,
-            sampling=submit.sampling,
+            sampling=sampling,
+            return_sampling=submit.return_sampling,
             cache_salt=submit.cache_salt,
             priority=submit.priority,
             traceparent=self._span.traceparent,
@@ -183,7 +200,9 @@ class TextRequest:
 
     def _token_logprob(self, token_id: int, value: float) -> text_pb2.TokenLogprob:
         raw = self._vocabulary.token_bytes(token_id)
-        return text_pb2.TokenLogprob(token=raw.decode(errors="replace"), token_bytes=raw, logprob=value)
+        return text_pb2.TokenLogprob(
+            token=raw.decode(errors="replace"), token_bytes=raw, logprob=value, token_id=token_id
+        )
 
 
 def put_errors(handles: list[int], error: TandemError, mailbox: TextMailbox) -> None:
@@ -206,9 +225,10 @@ def _output_rules(submit: text_pb2.TextSubmit, facts: pb.EngineFacts) -> OutputR
     if not submit.sampling.ignore_eos:
         ends |= set(facts.eos_token_ids)
     return OutputRules(
-        stop=list(submit.stop),
-        include_stop_str_in_output=submit.include_stop_str_in_output,
-        skip_special_tokens=submit.skip_special_tokens,
+        stop=list(submit.output.stop),
+        include_stop_str_in_output=submit.output.include_stop_str_in_output,
+        skip_special_tokens=submit.output.skip_special_tokens,
+        spaces_between_special_tokens=submit.output.spaces_between_special_tokens,
         stop_token_ids=frozenset(ends),
         min_tokens=submit.sampling.min_tokens,
     )

@@ -5,9 +5,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from services.errors import Fatal
+from services.tokenizer.text_length import cut, max_token_characters, may_cut
+from services.tokenizer.truncation import truncated
+
+SHORT_TEXT = 2000  # characters; longer texts are encoded with the GIL released
 
 
 def _byte_alphabet() -> dict[str, int]:
@@ -22,7 +26,8 @@ class Vocabulary:
     def __init__(self, path: Path) -> None:
         """Reads tokenizer.json in the model directory `path`. Raises Fatal when it cannot be read.
 
-        `digest` is its SHA-256 in hex. `max_token_bytes`: at most so many bytes of UTF-8 per token; None: unknown.
+        `digest` is its SHA-256 in hex. `max_token_characters`: at most so many characters of text per token;
+        None: unknown (services/tokenizer/text_length.py).
         """
         file = path / "tokenizer.json"
         try:
@@ -34,19 +39,45 @@ class Vocabulary:
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
         self.digest = hashlib.sha256(content).hexdigest()
-        self._alphabet = _byte_alphabet() if "ByteLevel" in json.dumps(json.loads(content).get("decoder")) else None
-        # An upper bound of text per token. With a normalizer, which may shorten the text, there is none.
-        lengths = [len(token.encode()) for token in self.tokenizer.get_vocab()]
-        self.max_token_bytes = max(lengths) if self.tokenizer.normalizer is None else None
+        config, alphabet, tokens = json.loads(content), _byte_alphabet(), self.tokenizer.get_vocab()
+        self._alphabet = alphabet if "ByteLevel" in json.dumps(config.get("decoder")) else None
         self._added = {index: str(token) for index, token in self._added_tokens().items()}
+        self.max_token_characters = max_token_characters(config, set(tokens), alphabet)
+        self._may_cut = self.max_token_characters is not None and may_cut(map(self.token_bytes, tokens.values()))
 
     def _added_tokens(self) -> dict[int, Any]:
         return {index: token.content for index, token in self.tokenizer.get_added_tokens_decoder().items()}
 
+    def _encoding(self, text: str, add_special_tokens: bool) -> Encoding:
+        """Returns an encoding without usable offsets. `Tokenizer.encode` holds the GIL all the time, the batch methods
+        do not; but on the event loop, with a short text, waiting for the GIL would cost more than it frees."""
+        if len(text) <= SHORT_TEXT:
+            return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        return self.tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0]
+
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Returns the token ids of a text; `add_special_tokens` adds, for example, a beginning-of-sequence token. Takes
-        about 1 ms per 1,000 tokens, with the GIL released."""
-        return list(self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
+        about 1 ms per 1,000 tokens, for texts of more than SHORT_TEXT characters with the GIL released."""
+        return list(self._encoding(text, add_special_tokens).ids)
+
+    def shortened(self, text: str, longest: int, *, drop_end: bool) -> str:
+        """Returns a part of the text that `encode_truncated` turns into the same ids as the whole one, in less time;
+        the whole text where no part is known to do so."""
+        if not self._may_cut or self.max_token_characters is None:
+            return text
+        return cut(text, longest * self.max_token_characters, drop_end=drop_end)
+
+    def encode_truncated(self, text: str, longest: int, *, drop_end: bool, add_special_tokens: bool) -> list[int]:
+        """Returns at most `longest` ids of a text: its last ones, or with `drop_end` its first ones.
+
+        Special tokens that this adds stay, as in transformers."""
+        encoding = self._encoding(text, add_special_tokens)
+        ids, excess = list(encoding.ids), len(encoding.ids) - longest
+        if excess > 0 and any(encoding.special_tokens_mask):
+            of_text = [index for index, is_added in enumerate(encoding.special_tokens_mask) if not is_added]
+            dropped = frozenset(of_text[max(0, len(of_text) - excess) :] if drop_end else of_text[:excess])
+            ids = [token_id for index, token_id in enumerate(ids) if index not in dropped]
+        return truncated(ids, longest, drop_end=drop_end)
 
     def token_bytes(self, token_id: int) -> bytes:
         """Returns the bytes of one token, possibly a part of a character. Empty for an id without a token."""

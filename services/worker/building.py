@@ -15,12 +15,12 @@ from services.worker.forward import Forward
 from services.worker.input_batch import InputBatch
 from services.worker.kv_cache import KvCacheShape, block_bytes, request_length, shape_kv_cache
 from services.worker.loading import LoadedModel
+from services.worker.logprob_limit import check_result_size, logprob_limit
 from services.worker.memory import check_fits, plan_memory, step_bytes
 from services.worker.model_runner import ModelRunner
 from services.worker.models.decoder import Decoder
 from services.worker.phases import Phases
 from services.worker.plan_check import PlanCheck
-from services.worker.sampler import MAX_LOGPROBS
 
 MEASURED_GRAPHS = 3  # captured after the profile run, to estimate the memory of all other graphs
 CACHE_ROUNDING = 2 * 2**20  # bytes that torch's allocator may add to each tensor of the KV cache
@@ -36,6 +36,7 @@ def build_runner(
     """
     decoder = model.decoder
     config, dtype = decoder.config, decoder.dtype
+    check_result_size(options, config.vocab_size, limits)
     profiled = device or device_of(decoder)
     step = step_bytes(config, dtype, decoder.ops, options, limits, graphs=bool(profiled.graph_sizes))
     if profiled.compiles:
@@ -49,7 +50,7 @@ def build_runner(
     check_fits(memory, kv_bytes)
     try:
         # Not the profile run's device: torch may refuse to capture into a graph pool after all its graphs are freed.
-        runner = make_runner(decoder, limits, shape, device or device_of(decoder))
+        runner = make_runner(decoder, options, limits, shape, device or device_of(decoder))
     except (OSError, torch.OutOfMemoryError) as error:
         raise ModelError(f"cannot allocate a KV cache of {kv_bytes} bytes: lower --kv-cache-memory-bytes") from error
     memory.log_summary(kv_bytes)
@@ -62,9 +63,12 @@ def device_of(decoder: Decoder) -> Device:
     return CudaDevice(decoder.device) if decoder.device.type == "cuda" else CpuDevice(decoder.ops.kernel_nanoseconds)
 
 
-def make_runner(decoder: Decoder, limits: BatchLimits, shape: KvCacheShape, device: Device) -> ModelRunner:
+def make_runner(
+    decoder: Decoder, options: WorkerOptions, limits: BatchLimits, shape: KvCacheShape, device: Device
+) -> ModelRunner:
     cache = decoder.allocate_kv_cache(shape.num_blocks, shape.block_size)
-    batch = InputBatch(limits.max_num_seqs, shape.max_model_len, shape.block_size, device)
+    vocab_size = decoder.config.vocab_size
+    batch = InputBatch(limits.max_num_seqs, shape.max_model_len, shape.block_size, vocab_size, device)
     tokens = limits.max_num_batched_tokens
     forward = Forward(decoder, cache, batch, device, tokens, shape.max_model_len, shape.block_size)
     check = PlanCheck(
@@ -73,8 +77,8 @@ def make_runner(decoder: Decoder, limits: BatchLimits, shape: KvCacheShape, devi
         max_model_len=shape.max_model_len,
         block_size=shape.block_size,
         num_blocks=shape.num_blocks,
-        vocab_size=decoder.config.vocab_size,
-        max_logprobs=MAX_LOGPROBS,
+        vocab_size=vocab_size,
+        max_logprobs=logprob_limit(options, vocab_size),
     )
     return ModelRunner(decoder, batch, forward, device, check)
 
@@ -89,7 +93,7 @@ def profiled_peak_bytes(decoder: Decoder, options: WorkerOptions, limits: BatchL
     device.release_cached_memory()
     before = device.used_bytes()
     try:
-        runner = make_runner(decoder, limits, KvCacheShape(1, options.block_size, length), device)
+        runner = make_runner(decoder, options, limits, KvCacheShape(1, options.block_size, length), device)
         runner.profile_run()
         after = device.used_bytes()
         # Further graphs reuse the pool; what they add is the driver's memory. Measured for some, assumed for the rest.

@@ -5,6 +5,7 @@ Reads JSON and safetensors only: it unpickles nothing and runs no code from a ch
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from safetensors import safe_open
 
 from engine_core.worker_messages import SamplingDefaults
 from services.worker.errors import ModelError
+from services.worker.generation_config import FILE, GenerationConfig
 
 SAMPLE_BYTES = 4096
 
@@ -32,12 +34,12 @@ def read_json(path: Path) -> dict[str, Any]:
 class Checkpoint:
     """A checkpoint's parsed JSON. `config`: config.json with --hf-overrides applied.
 
-    `generation`: generation_config.json, of the directory that --generation-config chooses; empty if there is none.
+    `generation`: generation_config.json, of the directory that --generation-config chooses.
     """
 
     path: Path
     config: dict[str, Any]
-    generation: dict[str, Any]
+    generation: GenerationConfig
 
     def eos_token_ids(self, vocab_size: int) -> tuple[int, ...]:
         """Returns the ids in eos_token_id of generation_config.json, or, if it has no such key, of config.json.
@@ -45,7 +47,7 @@ class Checkpoint:
         Chat models list end-of-turn tokens in the former. Empty if neither has the key. Raises ModelError for an id
         that is not an integer of the vocabulary.
         """
-        found = self.generation.get("eos_token_id", self.config.get("eos_token_id"))
+        found = self.generation.merged.get("eos_token_id", self.config.get("eos_token_id"))
         ids = [] if found is None else found if isinstance(found, list) else [found]
         for token_id in ids:
             if isinstance(token_id, bool) or not isinstance(token_id, int) or not 0 <= token_id < vocab_size:
@@ -54,19 +56,8 @@ class Checkpoint:
 
     @property
     def sampling_defaults(self) -> SamplingDefaults:
-        """Defaults of generation_config.json; max_tokens is its max_new_tokens.
-
-        `do_sample: false` gives temperature 0 (greedy), as in transformers' generate(). Raises ModelError for a value
-        that is not a number.
-        """
-        names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_new_tokens")
-        values = {name: self.generation[name] for name in names if self.generation.get(name) is not None}
-        for name, value in values.items():
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise ModelError(f"generation_config.json: {name} is {value!r}, but must be a number")
-        if self.generation.get("do_sample") is False:
-            values["temperature"] = 0.0
-        return SamplingDefaults(max_tokens=values.pop("max_new_tokens", None), **values)
+        """GenerationConfig.sampling_defaults. Raises ModelError for a value that is not a number."""
+        return self.generation.sampling_defaults
 
     def weight_files(self) -> list[Path]:
         """Returns the safetensors files: those in the index, else model.safetensors, else all in the directory.
@@ -97,22 +88,28 @@ class Checkpoint:
         return hashlib.sha256(file.read_bytes()).hexdigest() if file.exists() else ""
 
 
-def read_checkpoint(path: Path, overrides: dict[str, Any], generation_config: str) -> Checkpoint:
+def read_checkpoint(
+    path: Path,
+    overrides: dict[str, Any],
+    generation_config: str,
+    generation_overrides: Mapping[str, Any] | None = None,
+) -> Checkpoint:
     """Returns the Checkpoint in directory `path`; reads only its JSON files.
 
     `overrides` replace keys of config.json. `generation_config`: "auto" (the checkpoint's, if it has one), "vllm"
-    (none: OpenAI's defaults), or another directory. Raises ModelError for a file that is not a JSON object, and if
-    config.json or the other directory's generation_config.json is missing.
+    (none: OpenAI's defaults), or another directory; `generation_overrides` replace its keys. Raises ModelError for a
+    file that is not a JSON object, for an override that cannot be used, and if config.json or the other directory's
+    generation_config.json is missing.
     """
     config = {**read_json(path / "config.json"), **overrides}
     generation: dict[str, Any] = {}
     if generation_config != "vllm":
-        file = (path if generation_config == "auto" else Path(generation_config)) / "generation_config.json"
+        file = (path if generation_config == "auto" else Path(generation_config)) / FILE
         if file.exists():
             generation = read_json(file)
         elif generation_config != "auto":
             raise ModelError(f"--generation-config: {file} does not exist")
-    return Checkpoint(path, config, generation)
+    return Checkpoint(path, config, GenerationConfig(generation, generation_overrides or {}))
 
 
 def weights_digest(files: list[Path]) -> str:

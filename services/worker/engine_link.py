@@ -22,7 +22,8 @@ from engine_core.worker_messages import (
 from services.errors import Fatal
 from services.security.addresses import ZEROMQ, check_address
 from services.security.secret import ClusterSecret
-from services.zeromq.socket_options import MAX_PLAN_BYTES, prepare
+from services.zeromq.frame_sizes import MAX_PLAN_BYTES
+from services.zeromq.socket_options import prepare
 
 
 class EngineGone(Exception):

@@ -15,9 +15,9 @@ from engine_core.worker_messages import ModelFacts
 from services.options.declarations import WorkerOptions
 from services.worker.kv_cache import KvCacheShape
 from services.worker.loading import LoadedModel
-from services.worker.sampler import MAX_LOGPROBS
+from services.worker.logprob_limit import logprob_limit
 
-NUMERICS_VERSION = 4  # increment it if a change of kernels or sampler changes any bit of an answer
+NUMERICS_VERSION = 5  # increment it if a change of kernels or sampler changes any bit of an answer
 
 
 def model_facts(model: LoadedModel, options: WorkerOptions, shape: KvCacheShape) -> ModelFacts:
@@ -34,11 +34,12 @@ def model_facts(model: LoadedModel, options: WorkerOptions, shape: KvCacheShape)
         block_size=shape.block_size,
         num_blocks=shape.num_blocks,
         kv_groups=("full",),
-        max_logprobs=min(MAX_LOGPROBS, config.vocab_size),
+        max_logprobs=logprob_limit(options, config.vocab_size),
         sampling_defaults=model.checkpoint.sampling_defaults,
         tokenizer_digest=model.checkpoint.tokenizer_digest(),
         numerics_id=_numerics_id(model),
         weights_version=model.weights_version,
+        model=options.model,
     )
 
 

@@ -96,7 +96,11 @@ def load_model(path: Path, options: WorkerOptions, ops: Ops | None = None) -> Lo
     """
     device = pick_device(options)
     ops = ops or pick_ops(device, options)
-    checkpoint = read_checkpoint(path, dict(options.hf_overrides or {}), options.generation_config)
+    checkpoint = read_checkpoint(
+        path, dict(options.hf_overrides or {}), options.generation_config, options.override_generation_config
+    )
+    if summary := checkpoint.generation.summary():
+        log.info("%s", summary)
     config = decoder_config(checkpoint.config)
     dtype = pick_dtype(config, options)
     log.info("loading weights on %s as %s", device, str(dtype).removeprefix("torch."))

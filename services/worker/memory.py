@@ -17,15 +17,18 @@ from services.options.declarations import WorkerOptions
 from services.worker.device import GRAPH_SIZES
 from services.worker.errors import ModelError
 from services.worker.kv_cache import request_length
+from services.worker.logits import pipeline
+from services.worker.logprob_limit import logprob_width
+from services.worker.logprobs import ENTRY_BYTES
 from services.worker.models.config import DecoderConfig
 from services.worker.models.parameters import num_weight_bytes
-from services.worker.sampler import GROUP_BYTES, group_size
+from services.worker.row_groups import GROUP_BYTES, group_size
 
 log = logging.getLogger(__name__)
 CPU_SHARE = 0.5  # the KV cache's share of the memory that weights and a step leave free, by default
 GPU_DEFAULT_UTILIZATION = 0.9
 INPUT_BYTES = 128  # per token of a step: id, position, slot, row, and temporaries
-LOGIT_BYTES = 8  # per logit: float32, and its copy with penalties
+LOGIT_BYTES = 8  # per logit: float32, and its copy that logits processors change
 MARGIN = 1.15  # fragmentation of allocators
 BASE_BYTES = 96 * 1024**2  # libraries' first allocations, stacks, messages, small blocks
 
@@ -93,21 +96,22 @@ def step_bytes(
 
     For max_num_batched_tokens tokens and as many sampled rows as possible; with `graphs`, their pool too. The driver's
     memory is not counted. Raises ModelError if --max-model-len is too large. Which tensors are live at the same time
-    follows from decoder.py, model_runner.py and sampler.py: change this formula with them.
+    follows from decoder.py, model_runner.py, sampler.py and what that calls: change this formula with them.
     """
     tokens, rows = limits.max_num_batched_tokens, min(limits.max_num_seqs, limits.max_num_batched_tokens)
     length = request_length(config, options.max_model_len)
     blocks = -(-length // options.block_size)
-    state = limits.max_num_seqs * (4 * (length + 1) + 4 * blocks)
+    state = limits.max_num_seqs * (4 * (length + 1) + 4 * blocks + pipeline.state_bytes(config.vocab_size))
     inputs = tokens * INPUT_BYTES + 3 * rows * 4 * blocks
     hidden, vocab = config.hidden_size, config.vocab_size
     forward = _forward_bytes(config, dtype, ops, tokens, length)
     if graphs:  # all graphs share one memory pool, which they keep
         forward += _forward_bytes(config, dtype, ops, min(rows, GRAPH_SIZES[-1]), length)
     # The hidden states of all tokens are still allocated.
-    width = max(vocab, length)
     sampling = 2 * tokens * hidden * dtype.itemsize + rows * vocab * LOGIT_BYTES
-    sampling += max(ops.draw_scratch_bytes(rows, vocab), min(rows, group_size(width)) * width * GROUP_BYTES)
+    sampling += rows * logprob_width(options, vocab) * ENTRY_BYTES
+    logprobs = min(rows, group_size(vocab)) * vocab * GROUP_BYTES
+    sampling += max(ops.draw_scratch_bytes(rows, vocab), pipeline.scratch_bytes(rows, vocab, length), logprobs)
     # The sum, not the maximum: the compiled layers keep their buffers during sampling.
     return state + int(MARGIN * (inputs + forward + sampling)) + BASE_BYTES
 

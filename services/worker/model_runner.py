@@ -9,32 +9,19 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
-from engine_core.step_plan import SamplingParams, StepPlan, StepResult, pack_i32
-from kernels.interface import DRAW
+from engine_core.step_plan import StepPlan, StepResult, pack_i32
 from services.worker.device import Device, DeviceEvent
 from services.worker.forward import Forward
-from services.worker.input_batch import InputBatch, StepInputs
+from services.worker.input_batch import InputBatch
 from services.worker.models.decoder import Decoder
 from services.worker.plan_check import PlanCheck
-from services.worker.sampler import (
-    MAX_LOGPROBS,
-    NO_LOGPROBS,
-    AdjustedRow,
-    Sampled,
-    SampleRows,
-    draw_of,
-    has_penalty,
-    sample,
-)
+from services.worker.profile_sampling import profile_sampling
+from services.worker.sampler import FAULTS, Sampled, SampleRows, sample
 
 Ints = npt.NDArray[np.integer]
 PROFILE_ROWS = (1, 17, 65, 2**31)  # sampled rows in the profile run: each size class of products; capped at all rows
-GREEDY = SamplingParams(max_tokens=1, temperature=0.0)
-EVERYTHING = SamplingParams(
-    max_tokens=1, temperature=1.0, top_p=0.9, top_k=50, min_p=0.001, repetition_penalty=1.1, presence_penalty=0.1,
-    frequency_penalty=0.1, min_tokens=1, eos_token_ids=(0,), logprobs=MAX_LOGPROBS,
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -72,7 +59,7 @@ class ModelRunner:
         inputs = self._batch.apply(plan)
         began = self._device.record_event()
         hidden, device_inputs = self._forward.run(inputs)
-        sampled = sample(self._decoder.logits(hidden), self._rows(inputs), self._decoder.ops)
+        sampled = self._sample(self._decoder.logits(hidden), self._batch.sample_rows(inputs))
         handles = self._batch.slots.handles[inputs.sampled_slots]
         self._batch.append(inputs, device_inputs.sampled_slots, device_inputs.sampled_positions, sampled.token_ids)
         on_host = sampled.to_host()
@@ -87,8 +74,8 @@ class ModelRunner:
         hidden = self._forward.profile_run()
         for count in sorted({min(rows, self._forward.max_rows) for rows in PROFILE_ROWS}):
             logits = self._decoder.logits(hidden.expand(count, -1).contiguous())
-            for sampling in (GREEDY, EVERYTHING):
-                sample(logits, self._dummy_rows(sampling, count), self._decoder.ops).to_host()
+            for sampling in profile_sampling(logits.shape[1], self._check.max_logprobs):
+                self._sample(logits, self._batch.dummy_rows(sampling, count)).to_host()
         self._device.record_event().synchronize()
 
     @property
@@ -109,12 +96,14 @@ class ModelRunner:
         return self._device.kernel_nanoseconds(launched.began, launched.done)
 
     def collect(self, launched: Launched) -> StepResult:
-        """Waits for a plan and returns its result. A row with NaN or infinite logits becomes an error."""
+        """Waits for a plan and returns its result. A row with one of FAULTS becomes an error."""
         launched.done.synchronize()
         sampled, handles = launched.sampled, launched.handles
-        healthy = sampled.healthy.numpy()
+        faults = sampled.faults.numpy()
+        healthy = faults == 0
         good = slice(None) if healthy.all() else healthy
         widths, logprob_ids, logprobs = sampled.columns(healthy)
+        failed = [FAULTS[fault] for fault in faults[~healthy].tolist()]
         return StepResult(
             epoch=launched.plan.epoch,
             step_id=launched.plan.step_id,
@@ -125,29 +114,9 @@ class ModelRunner:
             logprob_widths=pack_i32(widths[good]),
             logprob_token_ids=pack_i32(logprob_ids),
             logprobs=logprobs.astype("<f4").tobytes(),
-            errors=[(handle, "the model's logits are NaN or infinite") for handle in handles[~healthy].tolist()],
+            errors=[(handle, fault.message) for handle, fault in zip(handles[~healthy].tolist(), failed, strict=True)],
+            error_causes=[fault.cause for fault in failed],
         )
 
-    def _dummy_rows(self, sampling: SamplingParams, count: int) -> SampleRows:
-        """Returns `count` rows with these parameters for the profile run, each of a request of full length."""
-        draws = np.array([draw_of(sampling, 0, 0, 0)] * count, dtype=DRAW)
-        num_top = NO_LOGPROBS if sampling.logprobs is None else sampling.logprobs
-        rows = range(count) if has_penalty(sampling) else ()
-        adjusted = {row: AdjustedRow(sampling, 0, *self._batch.token_ids[row, 1:].tensor_split(2)) for row in rows}
-        return SampleRows(draws, np.full(count, num_top, dtype=np.int32), adjusted)
-
-    def _rows(self, inputs: StepInputs) -> SampleRows:
-        slots, indices = inputs.sampled_slots, inputs.output_indices
-        draws = self._batch.slots.draws[slots]
-        draws["index"] = indices
-        adjusted = {
-            row: self._adjusted_row(int(slots[row]), int(inputs.sampled_positions[row]), int(indices[row]))
-            for row in self._batch.slots.adjusted(slots, indices)
-        }
-        return SampleRows(draws, self._batch.slots.num_top[slots], adjusted)
-
-    def _adjusted_row(self, slot: int, num_tokens: int, output_index: int) -> AdjustedRow:
-        sampling = self._batch.slots.sampling(slot)
-        tokens = self._batch.token_ids[slot, : num_tokens if has_penalty(sampling) else 0]
-        prompt = int(self._batch.slots.num_prompt_tokens[slot])
-        return AdjustedRow(sampling, output_index, tokens[:prompt], tokens[prompt:])
+    def _sample(self, logits: Tensor, rows: SampleRows) -> Sampled:
+        return sample(logits, rows, self._batch.logits, self._decoder.ops)

@@ -7,7 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from engine_core.step_plan import BadMessage, NewRequest, SamplingParams, StepPlan, checked_column
+from engine_core.step_plan import ITEM_BYTES, BadMessage, NewRequest, SamplingParams, StepPlan, checked_column
+from engine_core.token_lists import (
+    MAX_BAD_WORD_SEQUENCES,
+    MAX_BAD_WORD_TOKENS,
+    MAX_LOGIT_BIAS,
+    MAX_LOGPROB_TOKEN_IDS,
+    MAX_STOP_TOKEN_IDS,
+)
+from engine_core.worker_messages import MAX_IDS
 
 NUM_GROUPS = 1  # KV groups
 MAX_SEED = 2**64 - 1
@@ -83,6 +91,26 @@ class PlanCheck:
         _require(0 <= sampling.min_tokens <= self.max_model_len, f"min_tokens {sampling.min_tokens} is out of range")
         ids = (*sampling.eos_token_ids, *sampling.stop_token_ids)
         _require(all(0 <= token_id < self.vocab_size for token_id in ids), "a stop token outside the vocabulary")
+        _require(len(ids) <= MAX_IDS + MAX_STOP_TOKEN_IDS, f"{len(ids)} end and stop tokens")
+        self._check_lists(sampling)
+
+    def _check_lists(self, sampling: SamplingParams) -> None:
+        for name, limit in (
+            ("logit_bias_token_ids", MAX_LOGIT_BIAS),
+            ("allowed_token_ids", self.vocab_size),
+            ("logprob_token_ids", MAX_LOGPROB_TOKEN_IDS),
+        ):
+            ids = checked_column(name, getattr(sampling, name), self.vocab_size - 1)
+            _require(len(ids) <= limit, f"{name}: {len(ids)} ids, but the limit is {limit}")
+        bias = (sampling.logit_biases, sampling.logit_bias_token_ids)
+        _require(len(bias[0]) == len(bias[1]), "logit_biases: not as many as ids")
+        sequences = sampling.bad_words_token_ids
+        count, most = len(sequences), MAX_BAD_WORD_SEQUENCES
+        _require(count <= most, f"{count} sequences of bad words, but the limit is {most}")
+        for sequence in sequences:
+            length = len(sequence) // ITEM_BYTES
+            _require(1 <= length <= MAX_BAD_WORD_TOKENS, f"a bad word of {length} tokens")
+            checked_column("bad_words_token_ids", sequence, self.vocab_size - 1)
 
 
 def _require(holds: bool, message: str) -> None:

@@ -5,8 +5,6 @@ import zmq
 HEARTBEAT_MS = 500
 TIMEOUT_MS = 5000  # no limit on a step: ZeroMQ's own thread answers heartbeats while a peer computes
 HANDSHAKE_MS = 5000
-MAX_RESULT_BYTES = 64 * 2**20  # the result of 65,536 requests with 20 logprobs each has 11 MB
-MAX_PLAN_BYTES = 2**30  # 1,024 resumed requests with 256 thousand tokens each fit
 
 
 def prepare(socket: "zmq.Socket[bytes]", max_frame_bytes: int) -> None:

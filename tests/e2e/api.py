@@ -70,7 +70,9 @@ def choices_of(answer: Json) -> list[Json]:
         assert raw["index"] == index
         text = raw["text"] if "text" in raw else raw["message"]["content"]
         found.append(
-            {"text": text} | {name: raw[name] for name in ("token_ids", "logprobs", "finish_reason", "stop_reason")}
+            {"text": text}
+            | {name: raw[name] for name in ("token_ids", "logprobs", "finish_reason", "stop_reason")}
+            | {name: raw[name] for name in ("effective_parameters",) if name in raw}
         )
     return found
 
@@ -104,6 +106,7 @@ def fold(chunks: list[Json]) -> list[Json]:
         one["finish_reason"] = raw["finish_reason"]
         if raw["finish_reason"] is not None:
             one["stop_reason"] = raw["stop_reason"]
+            one |= {name: raw[name] for name in ("effective_parameters",) if name in raw}
         for name, values in (raw["logprobs"] or {}).items():
             one["logprobs"] = one["logprobs"] or {}
             one["logprobs"][name] = one["logprobs"].get(name, []) + values

@@ -34,7 +34,12 @@ SAMPLINGS: list[dict[str, Any]] = [
     {"temperature": 1.1, "top_p": 0.95},
     {"temperature": 0.8, "top_k": 50, "min_p": 0.01},
     {"temperature": 1.0, "presence_penalty": 0.5, "frequency_penalty": 0.5, "repetition_penalty": 1.1},
+    {"temperature": 0.9, "logit_bias": {"7": 4.5, "300": -100, "40": 2}, "frequency_penalty": 0.5},
+    {"temperature": 1.0, "allowed_token_ids": list(range(30, 400, 3)), "presence_penalty": 0.2},
+    {"temperature": 0, "bad_words": ["e", "th", "the", "a b", "!!"], "logprob_token_ids": [5, 90, 1], "logprobs": 0},
+    {"temperature": 1.0, "ignore_eos": False, "min_tokens": 8, "logit_bias": {"2": 6}, "stop_token_ids": [50]},
 ]
+TRUNCATED = {"truncate_prompt_tokens": 50}  # of every fifth request
 
 
 def requests(seed: int) -> list[dict[str, Any]]:
@@ -49,6 +54,7 @@ def requests(seed: int) -> list[dict[str, Any]]:
             "prompt": prompt, "max_tokens": source.randrange(10, MAX_TOKENS), "seed": index, "ignore_eos": True,
             "logprobs": 3, "return_token_ids": True, **SAMPLINGS[index % len(SAMPLINGS)],
         }  # fmt: skip
+        body |= TRUNCATED if index % 5 == 4 else {}
         bodies.append(body)
     return bodies
 

@@ -180,13 +180,15 @@ def test_times_fit_together(load: Load, metrics: Metrics) -> None:
 def test_the_engine_is_idle_again(load: Load, metrics: Metrics, server: Server) -> None:
     for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"):
         assert metrics.vllm(name) == 0
-    assert metrics.vllm("num_requests_waiting_by_reason", reason="capacity") == 0
+    for reason in ("capacity", "deferred"):
+        assert metrics.vllm("num_requests_waiting_by_reason", reason=reason) == 0
     stats = server.stats()
     assert metrics.vllm("prefix_cache_queries_total") == stats.prefix_cache_queries
     assert metrics.vllm("prefix_cache_hits_total") == stats.prefix_cache_hits > 0
     assert metrics.vllm("num_preemptions_total") == stats.num_preemptions
     assert metrics.vllm("iteration_tokens_total_count") == stats.num_steps
-    assert metrics.vllm("iteration_tokens_total_sum") == stats.num_scheduled_tokens
+    num_answers = metrics.vllm("request_prefill_time_seconds_count")  # each has a first token
+    assert metrics.vllm("iteration_tokens_total_sum") == stats.num_scheduled_tokens + num_answers
     assert metrics("tandem:worker_steps_total") == stats.num_steps
     kernels, runnable = (metrics(f"tandem:worker_{name}_seconds_total") for name in ("kernel", "runnable"))
     assert 0 < kernels < runnable, "the accelerator's wait share"

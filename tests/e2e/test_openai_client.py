@@ -155,7 +155,7 @@ def test_errors_have_their_classes(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as wrong:
         client.chat.completions.create(model=MODEL, messages=MESSAGES, temperature=3)
     assert (wrong.value.param, wrong.value.type) == ("temperature", "invalid_request_error")
-    with pytest.raises(openai.BadRequestError, match="unsupported parameter: best_of"):
+    with pytest.raises(openai.BadRequestError, match="best_of: another value is not supported"):
         client.completions.create(model=MODEL, prompt="x", best_of=2)
     with pytest.raises(openai.BadRequestError, match="maximum context length is 2048"):
         client.completions.create(model=MODEL, prompt="a " * 4000)

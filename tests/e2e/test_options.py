@@ -14,6 +14,7 @@ from tests.e2e import (
     test_options_engine,
     test_options_front,
     test_options_model,
+    test_options_requests,
     test_options_worker,
     test_queue_limits,
     test_traces,
@@ -43,6 +44,7 @@ PROOFS: dict[str, Callable[..., None]] = {
     "log_level": test_logs.test_log_level,
     "long_prefill_token_threshold": test_options_engine.test_long_prefill_token_threshold,
     "max_concurrent_requests": test_queue_limits.test_max_concurrent_requests,
+    "max_logprobs": test_options_worker.test_max_logprobs,
     "max_model_len": test_options_engine.test_max_model_len,
     "max_num_batched_tokens": test_options_engine.test_max_num_batched_tokens,
     "max_num_queued_reqs": test_queue_limits.test_max_num_queued_reqs,
@@ -50,6 +52,7 @@ PROOFS: dict[str, Callable[..., None]] = {
     "max_num_seqs": test_options_engine.test_max_num_seqs,
     "model": test_options_model.test_model,
     "otlp_traces_endpoint": test_traces.test_otlp_traces_endpoint,
+    "override_generation_config": test_options_model.test_override_generation_config,
     "port": test_options_front.test_port,
     "quantization": test_options_worker.test_quantization,
     "revision": test_hub.test_revision_picks_the_other_weights,
@@ -59,6 +62,13 @@ PROOFS: dict[str, Callable[..., None]] = {
     "served_model_name": test_options_engine.test_served_model_name,
     "step_timeout": test_hangs.test_step_timeout,
     "tokenizer_replicas": test_options_engine.test_tokenizer_replicas,
+    "default_chat_template_kwargs": test_options_requests.test_default_chat_template_kwargs,
+    "enable_force_include_usage": test_options_requests.test_enable_force_include_usage,
+    "enable_prompt_tokens_details": test_options_requests.test_enable_prompt_tokens_details,
+    "enable_request_id_headers": test_options_requests.test_enable_request_id_headers,
+    "ignore_unknown_fields": test_options_requests.test_ignore_unknown_fields,
+    "response_role": test_options_requests.test_response_role,
+    "trust_request_chat_template": test_options_requests.test_trust_request_chat_template,
 }
 
 

@@ -34,6 +34,7 @@ def described(small: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         "{% for message in messages %}{{ message.role }} says {{ message.content }}{% endfor %}"
     )
     args = ['--hf-overrides={"max_position_embeddings": 128}', f"--generation-config={folder}"]
+    args.append('--override-generation-config={"temperature": 0}')
     with Server(str(small), *args, f"--chat-template={folder}/template") as server:
         yield server
 
@@ -97,6 +98,14 @@ def test_hf_overrides(described: Server) -> None:
 def test_generation_config_of_another_directory(described: Server) -> None:
     answer = chat(described, "Hello", ignore_eos=True)
     assert answer["usage"]["completion_tokens"] == 5
+
+
+def test_override_generation_config(described: Server) -> None:
+    asked: dict[str, Any] = {"prompt": list(range(900, 930)), "max_tokens": 5, "seed": 5}
+    default = tokens_of(described, **asked)
+    assert default == tokens_of(described, **asked, temperature=0.0) != tokens_of(described, **asked, temperature=2.0)
+    sources = "generation_config.json and --override-generation-config"
+    assert f"sampling defaults of {sources}: temperature 0, max_tokens 5" in described.log
 
 
 def test_chat_template(described: Server) -> None:

@@ -24,7 +24,7 @@ def refusal(*args: str) -> str:
 
 @pytest.fixture(scope="module")
 def fine() -> Iterator[Server]:
-    with Server("--dtype=float32", "--no-batch-invariant") as server:
+    with Server("--dtype=float32", "--no-batch-invariant", "--max-logprobs=-1") as server:
         yield server
 
 
@@ -42,6 +42,14 @@ def test_dtype(plain: Server, fine: Server) -> None:
     (low,), (high,) = (choice["logprobs"]["token_logprobs"] for choice in (one, other))
     assert low != high and low == pytest.approx(high, abs=0.1)
     assert "as bfloat16" in plain.log and "as float32" in fine.log
+
+
+def test_max_logprobs(plain: Server, fine: Server) -> None:
+    for server, most in ((plain, 20), (fine, 1024)):
+        asked: dict[str, Any] = {"prompt": "Hello", "temperature": 0, "max_tokens": 1}
+        answer = server.post("/v1/completions", {**asked, "logprobs": most})
+        assert answer.status_code == 200, answer.text
+        assert server.post("/v1/completions", {**asked, "logprobs": most + 1}).status_code == 400
 
 
 def test_device(plain: Server) -> None:

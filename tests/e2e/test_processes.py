@@ -162,5 +162,5 @@ def test_running_requests_get_an_error_when_the_server_stops(tmp_path: Path) -> 
         assert server.process.wait(10) == 0
         assert whole.result().status_code == 503
         assert whole.result().json()["error"]["message"] == "the server is stopping"
-        *_, last, _ = [line for line in stream.result().text.splitlines() if line]
+        *_, last = [line for line in stream.result().text.splitlines() if line]
         assert json.loads(last.removeprefix("data: "))["error"]["message"] == "the server is stopping"

@@ -15,6 +15,7 @@ from services.rpc.columns import pack_u32, unpack_u32
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2, text_pb2
 from services.rpc.hello import make_hello
+from services.rpc.pieces import text_of
 from services.shim.generation import Generation
 from services.shim.tokenizer_client import TokenizerClient
 from services.tokenizer.choice_output import ChoiceOutput, OutputRules
@@ -113,8 +114,9 @@ def text_submit(
 ) -> text_pb2.TextSubmit:
     choice = pb.Choice(handle=client.dispatcher.new_handle(), choice=0, resumed_token_ids=pack_u32(resumed))
     return text_pb2.TextSubmit(
-        request_id="r", seed=99, choices=[choice], sampling=pb.SamplingParams(**sampling), stop=stop,
-        skip_special_tokens=True, prompt_token_ids=pack_u32(PROMPT), attempt=1 if resumed else 0,
+        request_id="r", seed=99, choices=[choice], sampling=pb.SamplingParams(**sampling),
+        output=text_pb2.OutputSpec(stop=stop, skip_special_tokens=True, spaces_between_special_tokens=True),
+        prompt_token_ids=pack_u32(PROMPT), attempt=1 if resumed else 0,
     )  # fmt: skip
 
 
@@ -124,7 +126,7 @@ async def ask_tokenizer(client: TokenizerClient, submit: text_pb2.TextSubmit) ->
     async with asyncio.timeout(30):
         while True:
             (update,) = await generation.take()
-            content += update.content
+            content += text_of(update.pieces)
             token_ids += update.token_ids
             if update.terminal is not None:
                 return content, unpack_u32(token_ids), update.terminal
@@ -159,5 +161,5 @@ def released_by(token_ids: list[int], sampling: dict[str, Any], stop: list[str])
     """Returns the text that these first tokens released before the resume."""
     vocabulary = Vocabulary(demo.CHECKPOINT)
     ends = frozenset() if sampling.get("ignore_eos") else frozenset({2})
-    rules = OutputRules(stop, False, True, ends, sampling.get("min_tokens", 0))
-    return ChoiceOutput(vocabulary.tokenizer, PROMPT, rules).push(token_ids).content
+    rules = OutputRules(stop, False, True, True, ends, sampling.get("min_tokens", 0))
+    return text_of(ChoiceOutput(vocabulary.tokenizer, PROMPT, rules).push(token_ids).pieces)

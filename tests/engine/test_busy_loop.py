@@ -28,6 +28,7 @@ class Engine:
         self.lost: list[str] = []
         self.failed: list[Exception] = []
         self.outputs: dict[int, list[int]] = {}
+        self.step_tokens: list[int] = []  # StepTimes.num_tokens of each step
         self.endpoint = endpoint
         link = WorkerLink(endpoint, BatchLimits(PROTOCOL, 8, 64))
         self.loop = BusyLoop(link, BusyLoopConfig(SchedulerConfig(8, 64), True, 2, **config))
@@ -36,6 +37,8 @@ class Engine:
         self.loop.start(Callbacks(lambda facts: None, self.lost.append, self._published, self.failed.append))
 
     def _published(self, events: StepEvents, stats: SchedulerStats, times: StepTimes | None) -> None:
+        if times is not None:
+            self.step_tokens.append(times.num_tokens)
         for tokens in events.new_tokens:
             self.outputs.setdefault(tokens.handle, []).extend(tokens.token_ids)
 
@@ -126,4 +129,16 @@ def test_continues_is_false_for_the_first_plan_after_an_idle_time_only(engine: E
             link.done(worker.execute(plan))
         assert continues == [False, True, True, True]
         wait_for(lambda handle=handle: len(engine.outputs.get(handle, [])) == 4, "the answer")
+    link.close()
+
+
+def test_a_step_counts_the_first_token_of_each_answer(engine: Engine) -> None:
+    """vllm:iteration_tokens_total: prompt tokens and generated tokens; a resumed answer has its first token already."""
+    engine.loop.add(make_core_request(0, [1, 2, 3], 4))
+    engine.loop.add(make_core_request(1, [1, 2], 4, resumed=[7]))
+    link, worker = engine.worker(), FakeWorker(FACTS)
+    while len(engine.outputs.get(0, [])) < 4:
+        link.done(worker.execute(link.next_plan()))
+        wait_for(lambda: len(engine.step_tokens) == len(worker.step_tokens), "the result")
+    assert engine.step_tokens == [3 + 1 + 3, 2, 2, 1]
     link.close()

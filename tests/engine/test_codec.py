@@ -8,8 +8,15 @@ import pytest
 from engine_core.events import Finished, SchedulerStats
 from engine_core.request import Stop
 from engine_core.worker_messages import SamplingDefaults
-from services.engine.codec import engine_facts, engine_stats, new_choices, sampling_params, terminal
-from services.rpc.columns import pack_u32
+from services.engine.codec import (
+    effective_sampling,
+    engine_facts,
+    engine_stats,
+    new_choices,
+    sampling_params,
+    terminal,
+)
+from services.rpc.columns import pack_f32, pack_u32
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2
 from tests.fakes import make_facts
@@ -40,8 +47,36 @@ def test_a_negative_top_k_means_all_tokens_as_in_vllm() -> None:
     assert sampling_params(pb.SamplingParams(top_k=-1), make_facts(sampling_defaults=DEFAULTS), 10).top_k == 0
 
 
-def test_ignore_eos_leaves_no_eos_tokens() -> None:
-    assert sampling_params(pb.SamplingParams(ignore_eos=True), make_facts(), 10).eos_token_ids == ()
+def test_ignore_eos_keeps_the_eos_tokens() -> None:
+    """min_tokens masks them."""
+    params = sampling_params(pb.SamplingParams(ignore_eos=True), make_facts(), 10)
+    assert params.eos_token_ids == (0,) and params.ignore_eos
+
+
+COLUMNS = {
+    "logit_bias_token_ids": pack_u32([1, 2]),
+    "logit_biases": pack_f32([0.5, -1.0]),
+    "allowed_token_ids": pack_u32([1, 2, 3]),
+    "logprob_token_ids": pack_u32([4]),
+}
+
+
+def test_lists_of_token_ids_stay_columns() -> None:
+    message = pb.SamplingParams(**COLUMNS, bad_words_token_ids=[pack_u32([5]), pack_u32([6, 7])])
+    params = sampling_params(message, make_facts(), 10)
+    assert {name: getattr(params, name) for name in COLUMNS} == COLUMNS
+    assert params.bad_words_token_ids == (pack_u32([5]), pack_u32([6, 7]))
+
+
+def test_the_effective_parameters_have_every_default_and_no_column() -> None:
+    message = pb.SamplingParams(**COLUMNS, bad_words_token_ids=[pack_u32([5])], min_tokens=1, stop_token_ids=[9])
+    sent = effective_sampling(sampling_params(message, make_facts(sampling_defaults=DEFAULTS), 10))
+    expected = pb.SamplingParams(
+        max_tokens=54, temperature=0.6, top_p=0.9, top_k=20, min_p=0.1, presence_penalty=0, frequency_penalty=0,
+        repetition_penalty=1.1, min_tokens=1, stop_token_ids=[9],
+    )  # fmt: skip
+    assert sent == expected
+    assert effective_sampling(sampling_params(pb.SamplingParams(logprobs=0), make_facts(), 1)).HasField("logprobs")
 
 
 @pytest.mark.parametrize(
@@ -95,6 +130,8 @@ def test_facts_of_the_hello() -> None:
     assert [(group.kind, group.num_blocks) for group in message.kv_groups] == [("full", 77), ("sliding", 77)]
     limits = message.limits
     assert (limits.max_logprobs, limits.max_n, limits.max_num_seqs, limits.max_num_queued_reqs) == (20, 4, 8, 30)
+    found = (limits.max_stop_token_ids, limits.max_logit_bias, limits.max_logprob_token_ids, limits.max_bad_words)
+    assert found == (128, 1024, 128, 1024)
     assert (message.numerics_id, message.weights_version) == ("fake-numerics", "fake-weights")
 
 
@@ -123,4 +160,11 @@ def test_the_terminal_message_of_each_finish_reason() -> None:
         pb.FINISH_REASON_ERROR,
         "INTERNAL",
         "a bad step",
+    )
+    refused = of(Stop("error", message="no token is left", param="bad_words"))
+    assert (refused.reason, refused.error.code, refused.error.message, refused.error.param) == (
+        pb.FINISH_REASON_ERROR,
+        "INVALID_ARGUMENT",
+        "no token is left",
+        "bad_words",
     )

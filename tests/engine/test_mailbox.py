@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from engine_core.events import Logprobs, NewTokens
-from services.engine.mailbox import StepMailbox
+from services.engine.mailbox import MERGED_LOGPROBS, StepMailbox
 from services.rpc.columns import unpack_f32, unpack_u32
 from services.rpc.generated import engine_pb2
 from services.rpc.mailbox import MERGED_TOKENS
@@ -24,6 +24,14 @@ def test_a_row_ends_at_a_multiple_of_the_merged_tokens() -> None:
     assert unpack_u32(step.handles) == [7, 7]
     assert unpack_u32(step.start_indices) == [MERGED_TOKENS - 2, MERGED_TOKENS]
     assert unpack_u32(step.counts) == [2, 2]
+
+
+@pytest.mark.parametrize(("width", "counts"), [(21, [3]), (MERGED_LOGPROBS // 2, [2, 1]), (10**6, [1, 1, 1])])
+def test_fewer_tokens_merge_where_each_has_many_logprobs(width: int, counts: list[int]) -> None:
+    mailbox = StepMailbox(1)
+    for index in range(3):
+        mailbox.put_tokens(1, tokens(index, 5, logprobs=Logprobs(width, [], [])))
+    assert unpack_u32(mailbox.take().step.counts) == counts
 
 
 def test_logprobs_keep_to_their_row() -> None:

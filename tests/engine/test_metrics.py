@@ -23,6 +23,7 @@ START = SchedulerStats(
     num_chunked_rows=0,
     num_scheduled_tokens=0,
     num_steps_ahead=0,
+    num_deferred=0,
 )
 
 
@@ -45,12 +46,34 @@ def test_every_series_is_there_before_the_first_request(scraped: Scraped) -> Non
     assert {name: scraped.value(name) for name in names} == dict.fromkeys(names, 0)
     for reason in REJECTIONS:
         assert scraped.value("admission_rejections_total", reason=reason) == 0
-    assert scraped.value("num_requests_waiting_by_reason", reason="capacity") == 0
+    for reason in ("capacity", "deferred"):
+        assert scraped.value("num_requests_waiting_by_reason", reason=reason) == 0
 
 
 def test_the_cache_configuration_is_in_labels(scraped: Scraped) -> None:
-    labels = {"block_size": "4", "num_gpu_blocks": "64", "enable_prefix_caching": "True", "engine": "0"}
+    labels = {
+        "block_size": "4", "num_gpu_blocks": "64", "enable_prefix_caching": "True", "engine": "0",
+        "kv_cache_size_tokens": "256", "kv_cache_max_concurrency": "4.0",
+    }  # fmt: skip
     assert scraped.registry.get_sample_value("vllm:cache_config_info", labels) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "size", "concurrency"),
+    [
+        ({"max_model_len": 64}, "256", "4.0"),  # 64 blocks of 4 tokens, 16 for each request
+        ({"max_model_len": 30}, "240", "8.0"),  # the last block of each is half empty
+        ({"max_model_len": 256, "kv_groups": ("full", "full")}, "128", "0.5"),  # the groups share the blocks
+    ],
+)
+def test_the_cache_holds_so_many_requests_of_the_full_length(
+    changes: dict[str, object], size: str, concurrency: str
+) -> None:
+    registry = CollectorRegistry()
+    EngineMetrics(registry, False, make_facts(num_blocks=64, block_size=4, **changes))  # type: ignore[arg-type]
+    (metric,) = (one for one in registry.collect() if one.name == "vllm:cache_config_info")
+    labels = metric.samples[0].labels
+    assert (labels["kv_cache_size_tokens"], labels["kv_cache_max_concurrency"]) == (size, concurrency)
 
 
 def test_gauges_are_those_of_the_newest_state(scraped: Scraped) -> None:
@@ -58,6 +81,11 @@ def test_gauges_are_those_of_the_newest_state(scraped: Scraped) -> None:
     scraped.metrics.record_state(dataclasses.replace(START, num_running=3, num_waiting=2, num_free_blocks=48))
     assert (scraped.value("num_requests_running"), scraped.value("num_requests_waiting")) == (3, 2)
     assert scraped.value("num_requests_waiting_by_reason", reason="capacity") == 2
+    scraped.metrics.record_state(dataclasses.replace(START, num_waiting=5, num_deferred=3))
+    assert scraped.value("num_requests_waiting") == 5
+    assert scraped.value("num_requests_waiting_by_reason", reason="capacity") == 2
+    assert scraped.value("num_requests_waiting_by_reason", reason="deferred") == 3
+    scraped.metrics.record_state(dataclasses.replace(START, num_free_blocks=48))
     assert scraped.value("kv_cache_usage_perc") == 0.25
 
 

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from engine_core.events import Admitted, StepEvents
 from engine_core.request import SUSPECT_AT
 from services.engine.mailbox import StepMailbox
 from services.engine.open_choices import OpenChoices
 from services.engine.queue_limits import QueueLimits
 from services.engine.session import Session
 from services.rpc.columns import pack_u32
+from services.rpc.errors import CONTEXT_LENGTH_EXCEEDED
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2
 from services.rpc.hello import make_hello
@@ -90,6 +92,16 @@ def test_choices_without_a_seed_share_a_drawn_one(engine: Engine) -> None:
     assert first == second != third
 
 
+def test_a_drawn_seed_is_exact_in_a_double(engine: Engine) -> None:
+    """So that a client can send it back, whatever its language makes of JSON's numbers."""
+    stream = engine.stream()
+    for handle in range(1, 21):
+        stream.submit(pb.Choice(handle=handle))
+    seeds = [request.seed for request in commands(engine.loop)]
+    assert max(seeds) < 2**53 and min(seeds) >= 0
+    assert max(seeds) > 2**48, "the whole range is used"
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "no choice": ({"choices": []}, "n", ""),
     "too many": ({"choices": [1, 2, 3, 4, 5]}, "n", "n is 5, but must be from 1 to 4"),
@@ -115,6 +127,30 @@ def test_an_invalid_submit_gets_one_error_per_choice_and_leaves_nothing_behind(
     assert all(message in text for _, _, _, text in errors)
     assert not commands(engine.loop) and not engine.tracing.spans
     assert (engine.state.queue.reqs.held, engine.state.queue.tokens.held) == (0, 0)
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_accepted_has_the_sampling_parameters_if_the_submit_asks_for_them(engine: Engine, asked: bool) -> None:
+    stream = engine.stream()
+    stream.submit(pb.Choice(handle=1), pb.Choice(handle=2, choice=1), return_sampling=asked)
+    admitted = [Admitted(request.handle, 0) for request in commands(engine.loop)]
+    engine.choices.publish(StepEvents(admitted=admitted), None)
+    accepted = stream.session.mailbox.take().step.accepted
+    assert [one.HasField("sampling") for one in accepted] == [asked, asked]
+    assert not asked or [one.sampling.max_tokens for one in accepted] == [5, 5]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "max_tokens", "reason"), [(64, 1, CONTEXT_LENGTH_EXCEEDED), (3, 62, CONTEXT_LENGTH_EXCEEDED), (3, 0, "")]
+)
+def test_a_request_beyond_the_context_has_openais_code(
+    engine: Engine, prompt: int, max_tokens: int, reason: str
+) -> None:
+    stream = engine.stream()
+    sampling = pb.SamplingParams(max_tokens=max_tokens)
+    stream.submit(pb.Choice(handle=1), prompt=pack_u32([5] * prompt), sampling=sampling)
+    (terminal,) = stream.session.mailbox.take().step.terminals
+    assert (terminal.error.code, terminal.error.reason) == ("INVALID_ARGUMENT", reason)
 
 
 def test_no_choice_starts_unless_all_are_valid(engine: Engine) -> None:

@@ -12,7 +12,7 @@ from engine_core.kv_cache_manager import KVCacheManager
 from engine_core.plan_builder import PlanBuilder
 from engine_core.scheduler import Scheduler, SchedulerConfig
 from engine_core.step_plan import StepPlan, StepResult
-from engine_core.worker_messages import Register
+from engine_core.worker_messages import PROTOCOL, Register
 from services.engine import worker_link
 from services.engine.worker_link import WorkerGone, WorkerLink
 from services.errors import Fatal
@@ -193,5 +193,5 @@ def test_a_worker_of_another_protocol_is_refused_with_both_values(ends: Ends, mo
     monkeypatch.setattr(engine_link, "PROTOCOL", 99)
     worker = ends.worker()
     ends.poll()
-    with pytest.raises(Fatal, match="the engine has protocol 1, the worker 99"):
+    with pytest.raises(Fatal, match=f"the engine has protocol {PROTOCOL}, the worker 99"):
         worker.limits()

@@ -209,4 +209,4 @@ def test_the_names_in_the_file_are_those_of_its_version() -> None:
         "reset": set(),
     }
     (added,) = (frame["request"] for frame in content["frames"] if frame["type"] == "add")
-    assert len(added) == 12 and added[0] == 0 and unpack_i32(added[1]).tolist() == [1, 2, 3]
+    assert len(added) == 13 and added[0] == 0 and unpack_i32(added[1]).tolist() == [1, 2, 3]

@@ -2,7 +2,6 @@
 
 from engine_core.request import Request
 from engine_core.step_plan import unpack_i32
-from engine_core.waiting import WaitingQueue
 from tests.engine_core.test_scheduler import add_all, make_scheduler, run
 from tests.fakes import make_core_request, oracle
 
@@ -47,19 +46,6 @@ def test_the_lowest_priority_is_preempted_not_the_youngest() -> None:
     assert outputs == {0: oracle([1, 2, 3], 20), 1: oracle([4, 5, 6], 20)}
 
 
-def test_resumed_and_preempted_requests_go_before_new_ones() -> None:
-    queue = WaitingQueue(by_priority=False)
-    new, resumed = make_core_request(0, [1], 4), make_core_request(2, [1], 4, resumed=[3])
-    preempted = make_core_request(1, [1], 4)
-    preempted.num_preemptions = 1
-    for request in (new, resumed, preempted):
-        queue.push(request)
-    assert [request.handle for request in queue] == [1, 2, 0]
-    assert queue.num_tokens == 4
-    queue.remove(preempted)
-    assert [queue.pop().handle, queue.pop().handle] == [2, 0] and len(queue) == queue.num_tokens == 0
-
-
 def test_a_long_prompt_is_cut_only_if_others_share_the_step() -> None:
     scheduler, worker = make_scheduler(budget=32, long_prefill_token_threshold=8)
     add_all(scheduler, make_core_request(0, list(range(1, 30)), 2))
@@ -72,16 +58,6 @@ def test_a_long_prompt_is_cut_only_if_others_share_the_step() -> None:
     scheduler.update(worker.execute(plan))
     outputs, _ = run(scheduler, worker)
     assert outputs[1] == oracle(list(range(1, 40)), 2)
-
-
-def test_removed_requests_do_not_stay_in_the_heap() -> None:
-    queue = WaitingQueue(by_priority=True)
-    queue.push(with_priority(0, -1))
-    for handle in range(1, 1000):
-        request = with_priority(handle, 0, [1])
-        queue.push(request)
-        queue.remove(request)
-    assert len(queue) == 1 and len(queue._heap) < 100
 
 
 def test_a_request_that_would_cause_a_preemption_is_not_admitted() -> None:

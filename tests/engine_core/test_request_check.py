@@ -8,8 +8,9 @@ import struct
 import pytest
 
 from engine_core.block_hash import chain_hash, root_hash
-from engine_core.request_check import ABOVE_LOW, MAX_SEED, SAMPLING_RANGES, NewChoice, RequestRefused, make_request
-from engine_core.step_plan import SamplingParams
+from engine_core.refusal import RequestRefused
+from engine_core.request_check import ABOVE_LOW, MAX_SEED, SAMPLING_RANGES, NewChoice, make_request
+from engine_core.step_plan import SamplingParams, pack_i32
 from tests.fakes import make_core_request, make_facts
 
 NAN = float("nan")
@@ -30,6 +31,7 @@ NAN = float("nan")
         ("logprobs", {"logprobs": 21}),
         ("stop_token_ids", {"stop_token_ids": tuple(range(129))}),
         ("stop_token_ids", {"stop_token_ids": (50,)}),
+        ("allowed_token_ids", {"allowed_token_ids": pack_i32([50])}),
     ],
 )
 def test_a_value_outside_its_range_is_refused(param: str, changes: dict[str, object]) -> None:
@@ -82,17 +84,20 @@ def test_a_seed_is_an_unsigned_number_of_64_bits(seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("prompt", "max_tokens", "message"),
+    ("prompt", "max_tokens", "message", "exceeds_context"),
     [
-        ([], 1, "empty"),
-        ([1] * 64, 1, "64 tokens.*maximum context length is 64"),
-        ([1] * 60, 5, "max_tokens is 5 and the prompt has 60 tokens.*64 tokens: at most 4"),
-        ([50], 1, "prompt: token id 50 is not in the vocabulary of 50"),
+        ([], 1, "empty", False),
+        ([1] * 64, 1, "64 tokens.*maximum context length is 64", True),
+        ([1] * 60, 5, "max_tokens is 5 and the prompt has 60 tokens.*64 tokens: at most 4", True),
+        ([50], 1, "prompt: token id 50 is not in the vocabulary of 50", False),
     ],
 )
-def test_a_prompt_that_does_not_fit_is_refused(prompt: list[int], max_tokens: int, message: str) -> None:
-    with pytest.raises(RequestRefused, match=message):
+def test_a_prompt_that_does_not_fit_is_refused(
+    prompt: list[int], max_tokens: int, message: str, exceeds_context: bool
+) -> None:
+    with pytest.raises(RequestRefused, match=message) as refused:
         make_core_request(0, prompt, max_tokens, make_facts(max_model_len=64))
+    assert refused.value.exceeds_context is exceeds_context
 
 
 def test_a_request_that_could_never_run_is_refused_with_the_reason() -> None:

@@ -7,7 +7,7 @@ import pytest
 from engine_core.events import Finished
 from engine_core.kv_cache_manager import KVCacheManager
 from engine_core.plan_builder import PlanBuilder
-from engine_core.request import Request
+from engine_core.request import Request, Stop
 from engine_core.scheduler import Scheduler, SchedulerConfig
 from engine_core.step_plan import unpack_i32
 from tests.fakes import FakeWorker, make_core_request, make_facts, make_result, oracle
@@ -96,6 +96,18 @@ def test_a_stop_token_at_max_tokens_is_a_stop() -> None:
     add_all(scheduler, make_core_request(0, prompt, 3, eos_token_ids=(expected[2],)))
     _, finished = run(scheduler, worker)
     assert finished[0].stop.reason == "stop"
+
+
+def test_an_ignored_end_token_ends_nothing_and_a_stop_token_does() -> None:
+    prompt, expected = [7, 9], oracle([7, 9], 3)
+    assert expected[1] not in (expected[0], expected[2])
+    scheduler, worker = make_scheduler()
+    ends = {"eos_token_ids": (expected[1],), "ignore_eos": True}
+    add_all(scheduler, make_core_request(0, prompt, 3, **ends))
+    add_all(scheduler, make_core_request(1, prompt, 3, **ends, stop_token_ids=(expected[1],)))
+    outputs, finished = run(scheduler, worker)
+    assert outputs == {0: expected, 1: expected[:2]}
+    assert (finished[0].stop.reason, finished[1].stop.stop_token_id) == ("length", expected[1])
 
 
 def test_a_request_without_enough_blocks_takes_none_of_the_cached_ones() -> None:
@@ -257,19 +269,22 @@ def test_an_abort_between_plan_and_result_drops_the_result() -> None:
     assert [tokens.handle for tokens in events.new_tokens] == [1]
 
 
-def test_an_error_of_one_row_ends_that_request_alone() -> None:
+@pytest.mark.parametrize(
+    ("causes", "param"), [([], ""), ([""], ""), (["penalty_overflow"], "repetition_penalty"), (["a newer one"], "")]
+)
+def test_an_error_of_one_row_ends_that_request_alone(causes: list[str], param: str) -> None:
     scheduler, worker = make_scheduler()
     add_all(scheduler, make_core_request(0, [1, 2, 3], 6), make_core_request(1, [4, 5], 6))
     plan = scheduler.schedule()
     assert plan is not None
     result = worker.execute(plan)
-    result.errors = [(0, "not a number")]
+    result.errors, result.error_causes = [(0, "not a number")], causes
     result.handles, result.start_indices, result.counts, result.logprob_widths = (
         column[4:] for column in (result.handles, result.start_indices, result.counts, result.logprob_widths)
     )
     result.token_ids = result.token_ids[4:]
     events = scheduler.update(result)
-    assert [(one.handle, one.stop.reason) for one in events.finished] == [(0, "error")]
+    assert [(one.handle, one.stop) for one in events.finished] == [(0, Stop("error", None, "not a number", param))]
     outputs, _ = run(scheduler, worker)
     assert oracle([4, 5], 6)[1:] == outputs[1]
 

@@ -1,4 +1,4 @@
-"""Random sequences of add, abort, schedule, preempt and finish, with results that arrive up to two steps late.
+"""Random sequences of add, abort, ready, schedule, preempt and finish, with results that arrive up to two steps late.
 
 Always: blocks are conserved; no block has two owners unless it was found by its key; the budget holds; every request
 ends with exactly its own tokens, within a bounded number of steps.
@@ -76,9 +76,17 @@ class SchedulerMachine(RuleBasedStateMachine):
         resumed=st.integers(0, 5),
         priority=st.integers(-1, 1),
         strikes=st.sampled_from([0, 0, 0, 2]),
+        waits_for=st.sampled_from(["", "", "grammar"]),
     )
     def add(
-        self, prompt: list[int], max_tokens: int, ignore_eos: bool, resumed: int, priority: int, strikes: int
+        self,
+        prompt: list[int],
+        max_tokens: int,
+        ignore_eos: bool,
+        resumed: int,
+        priority: int,
+        strikes: int,
+        waits_for: str = "",
     ) -> None:
         max_tokens = min(max_tokens, self.facts.max_model_len - len(prompt))
         eos = () if ignore_eos else self.facts.eos_token_ids
@@ -87,7 +95,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             whole = whole[: whole.index(0) + 1]
         done = whole[: min(resumed, len(whole))]
         request = make_core_request(self.next_handle, prompt, max_tokens, self.facts, resumed=done, eos_token_ids=eos)
-        request.priority, request.strikes = priority, strikes
+        request.priority, request.strikes, request.waits_for = priority, strikes, waits_for
         self.suspected |= bool(strikes)
         self.next_handle += 1
         self.expected[request.handle] = whole
@@ -116,6 +124,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.finished[handle] = finished
         assert self.scheduler.abort(handle) is None, "a late abort changes nothing"
 
+    @precondition(lambda self: self.outputs.keys() - self.finished.keys())
+    @rule(data=st.data())
+    def ready(self, data: st.DataObject) -> None:
+        """A request that waits for something is ready; any other is not changed by it."""
+        self.scheduler.ready(data.draw(st.sampled_from(sorted(self.outputs.keys() - self.finished.keys()))))
+
     @rule()
     def step(self) -> None:
         """Plans a step, or takes a result if `steps_in_flight` steps are in flight."""
@@ -126,7 +140,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert self.worker.step_tokens[-1] <= self.budget
             self._compare_with_a_full_plan()
         else:
-            assert self.in_flight or not self.scheduler.has_unfinished, "no step is planned and none is in flight"
+            can_run = self.scheduler.running or self.scheduler.waiting.num_ready
+            assert self.in_flight or not can_run, "no step is planned and none is in flight"
             self.result()
 
     def _compare_with_a_full_plan(self) -> None:
@@ -204,11 +219,15 @@ class SchedulerMachine(RuleBasedStateMachine):
         slots = [request.slot for request in self.scheduler.running]
         assert len(set(slots)) == len(slots) and None not in slots
         assert all(request.slot is None and not request.blocks for request in self.scheduler.waiting)
+        assert self.scheduler.stats().num_deferred == sum(bool(one.waits_for) for one in self.scheduler.waiting)
+        assert not any(request.waits_for for request in self.scheduler.running)
 
     def teardown(self) -> None:
         """Every request left ends within a bound, with the right tokens, and leaves every block free."""
         if not hasattr(self, "scheduler"):
             return
+        for request in list(self.scheduler.waiting):
+            self.scheduler.ready(request.handle)
         for _ in range(self._bound()):
             if not self.scheduler.has_unfinished and not self.in_flight:
                 break

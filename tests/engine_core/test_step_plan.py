@@ -109,6 +109,7 @@ def test_a_message_of_the_first_version_is_read() -> None:
         stop_token_ids=(1,),
         logprobs=5,
     )
+    assert (request.sampling.ignore_eos, request.sampling.logit_bias_token_ids) == (False, b"")
     result = msgspec.msgpack.decode(
         msgspec.msgpack.encode([1, 2, b"h", b"s", b"c", b"t", b"w", b"i", b"v"]), type=StepResult
     )
@@ -123,4 +124,24 @@ def test_a_message_of_the_first_version_is_read() -> None:
         logprob_token_ids=b"i",
         logprobs=b"v",
         errors=[],
+        error_causes=[],
     )
+
+
+@pytest.mark.parametrize(
+    ("fields", "width"),
+    [
+        ({}, 0),
+        ({"logprobs": 0}, 1),
+        ({"logprobs": 5}, 6),
+        ({"logprobs": 5, "logprob_token_ids": pack_i32([1, 2])}, 3),
+    ],
+)
+def test_requested_ids_take_the_place_of_the_top_logprobs(fields: dict[str, Any], width: int) -> None:
+    assert SamplingParams(4, **fields).logprob_width == width
+
+
+def test_ignored_end_tokens_do_not_end_an_answer() -> None:
+    ends = {"eos_token_ids": (0, 2), "stop_token_ids": (7,)}
+    assert SamplingParams(4, **ends).ending_token_ids == (0, 2, 7)
+    assert SamplingParams(4, **ends, ignore_eos=True).ending_token_ids == (7,)

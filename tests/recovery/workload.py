@@ -1,4 +1,4 @@
-"""Sixteen concurrent requests of every kind, and the part of each answer that its client has received so far."""
+"""Twenty-two concurrent requests of every kind, and the part of each answer that its client has received so far."""
 
 import asyncio
 import json
@@ -45,6 +45,12 @@ def requests(stops: list[str]) -> dict[str, tuple[str, Json]]:
         "penalties whole": _text("one two three", seed=13, repetition_penalty=1.1, min_p=0.01, top_k=300),
         "special": _text([40, 41, 42, 43], seed=14, skip_special_tokens=False, top_p=0.95, **STREAM),
         "two prompts": _text(["left", "right"], seed=15, min_tokens=LENGTH // 2, **STREAM),
+        "bias": _text("one two", seed=17, logit_bias={"40": 3, "300": -100}, frequency_penalty=0.5, **STREAM),
+        "allowed": _chat("Which way?", seed=18, allowed_token_ids=list(range(30, 400, 3)), **STREAM),
+        "bad words": _chat("Tell me a story", seed=19, bad_words=["the", "e", " a", "in the"], **STREAM),
+        "bad words whole": _text("one two", seed=20, bad_words=["one", "th"], logprobs=0, logprob_token_ids=[5, 9, 40]),
+        "min tokens": _text("x", seed=21, ignore_eos=False, logit_bias={"2": 9}, min_tokens=LENGTH // 2, **STREAM),
+        "truncated": _text("left and right " * 60, seed=22, truncate_prompt_tokens=30, **STREAM),
     }
 
 

@@ -7,7 +7,7 @@ messages, and checks the answer that the shim's client receives.
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from services.options.declarations import EngineOptions, ShimOptions, TokenizerO
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
 from services.rpc.hello import make_hello
+from services.rpc.pieces import Piece, add_pieces
 from services.rpc.transport import SERVER_OPTIONS, open_channel
 from services.shim.app import make_app
 from services.shim.generation import Generation
@@ -120,7 +121,7 @@ class Proxy:
 class Fold:
     """The complete answer of one choice: all its updates joined."""
 
-    content: str = ""
+    pieces: list[Piece] = field(default_factory=list)
     token_ids: bytes = b""
     logprobs: list[bytes] = field(default_factory=list)
     terminals: list[dict[str, Any]] = field(default_factory=list)
@@ -189,14 +190,22 @@ class Pipeline:
                 for update in await generation.take():
                     fold = folds[update.index]
                     assert not fold.terminals, "an update followed the terminal message"
-                    fold.content += update.content
+                    add_pieces(fold.pieces, update.pieces)
                     fold.token_ids += bytes(update.token_ids)
                     fold.logprobs += [one.SerializeToString(deterministic=True) for one in update.logprobs]
                     if update.terminal is not None:
                         fold.terminals.append(_plain(update.terminal))
         return folds
 
-    def submit(self, text: str, n: int = 1, stop: list[str] | None = None, **sampling: Any) -> text_pb2.TextSubmit:
+    def submit(
+        self,
+        text: str,
+        n: int = 1,
+        stop: Sequence[str] = (),
+        bad_words: Sequence[str] = (),
+        truncation: text_pb2.Truncation | None = None,
+        **sampling: Any,
+    ) -> text_pb2.TextSubmit:
         new_handle = self.client.dispatcher.new_handle
         return text_pb2.TextSubmit(
             request_id=text,
@@ -204,8 +213,10 @@ class Pipeline:
             choices=[pb.Choice(handle=new_handle(), choice=choice) for choice in range(n)],
             sampling=pb.SamplingParams(temperature=0.0, ignore_eos=True, **sampling),
             seed=7,
-            stop=stop or [],
-            skip_special_tokens=True,
+            output=text_pb2.OutputSpec(
+                stop=stop, bad_words=bad_words, skip_special_tokens=True, spaces_between_special_tokens=True
+            ),
+            truncation=truncation,
         )
 
 

@@ -6,10 +6,14 @@ from services.rpc.call import Call, StreamBroken
 from services.rpc.columns import pack_u32
 from services.rpc.errors import TandemError
 from services.rpc.generated import common_pb2 as pb
-from services.rpc.generated import engine_pb2
+from services.rpc.generated import engine_pb2, text_pb2
 
 
 class PlainCall(Call[engine_pb2.Submit]):
+    def fail(self, error: TandemError) -> None: ...
+
+
+class TextCall(Call[text_pb2.TextSubmit]):
     def fail(self, error: TandemError) -> None: ...
 
 
@@ -46,13 +50,40 @@ def test_the_first_submit_is_attempt_one() -> None:
 def test_a_resume_sends_what_was_accepted_and_received() -> None:
     call = make_call()
     submitted(call)
-    assert call.record_accepted(engine_pb2.Accepted(handle=1, seed=9, cached_tokens=4), pack_u32([5, 6]))
+    assert call.record_accepted(engine_pb2.Accepted(handle=1, seed=9, cached_tokens=4))
     call.record_tokens(1, 0, pack_u32([7, 8]))
     call.end(2)
     submit = submitted(call, alone=True)
-    assert (submit.attempt, submit.alone, submit.seed, submit.prompt_token_ids) == (2, True, 9, pack_u32([5, 6]))
+    assert (submit.attempt, submit.alone, submit.seed, submit.prompt_token_ids) == (2, True, 9, pack_u32([5]))
     (choice,) = submit.choices
     assert (choice.handle, choice.resumed_token_ids, choice.cached_tokens) == (1, pack_u32([7, 8]), 4)
+
+
+def test_a_resume_sends_what_the_tokenizer_resolved() -> None:
+    """Instead of the chat, which no process renders again, and beside the output specification."""
+    output = text_pb2.OutputSpec(bad_words=["x"])
+    chat = text_pb2.ChatInput(messages_json=b"[]")
+    call = TextCall(text_pb2.TextSubmit(choices=[pb.Choice(handle=1), pb.Choice(handle=2)], chat=chat, output=output))
+    call.next_submit(alone=False, on_first_token=Counter())
+    resolved = text_pb2.ResolvedOutput(bad_words_token_ids=[pack_u32([7]), pack_u32([8])])
+    call.record_accepted(
+        text_pb2.TextAccepted(handle=1, seed=9, prompt_token_ids=pack_u32([5, 6]), resolved=resolved, cached_tokens=1)
+    )
+    call.record_accepted(text_pb2.TextAccepted(handle=2, seed=9))
+    submit = call.next_submit(alone=False, on_first_token=Counter())
+    assert (submit.WhichOneof("input"), submit.prompt_token_ids) == ("prompt_token_ids", pack_u32([5, 6]))
+    assert (submit.output, submit.resolved, submit.seed) == (output, resolved, 9)
+    call.record_accepted(text_pb2.TextAccepted(handle=1, seed=9, resolved=resolved))
+    assert call.next_submit(alone=False, on_first_token=Counter()).resolved == resolved, "replaced, not appended"
+
+
+def test_an_acceptance_without_ids_keeps_those_of_the_submit() -> None:
+    """Of a caller that submitted token ids."""
+    call = TextCall(text_pb2.TextSubmit(choices=[pb.Choice(handle=1)], prompt_token_ids=pack_u32([5])))
+    call.next_submit(alone=False, on_first_token=Counter())
+    call.record_accepted(text_pb2.TextAccepted(handle=1, seed=9))
+    submit = call.next_submit(alone=False, on_first_token=Counter())
+    assert (submit.prompt_token_ids, submit.HasField("resolved")) == (pack_u32([5]), False)
 
 
 def test_a_resume_of_a_resumed_call_keeps_its_tokens() -> None:

@@ -28,16 +28,6 @@ def test_tokens_of_one_choice_merge_into_one_row() -> None:
     assert mailbox.take().step.handles == b"", "the mailbox is empty"
 
 
-def test_text_of_one_choice_merges_into_one_event() -> None:
-    mailbox = TextMailbox(epoch=1)
-    for index, content in enumerate(("a", "", "b")):
-        mailbox.put_event(
-            text_pb2.TextEvent(handle=3, start_index=index, token_ids=bytes([index, 0, 0, 0]), content=content)
-        )
-    (event,) = mailbox.take().batch.events
-    assert (event.start_index, event.content, unpack_u32(event.token_ids)) == (0, "ab", [0, 1, 2])
-
-
 def test_large_results_take_several_messages_and_the_terminal_is_last() -> None:
     """The reader has not read for long, and each token has 20 logprobs."""
     engine, tokenizer = StepMailbox(epoch=1), TextMailbox(epoch=1)
@@ -46,7 +36,7 @@ def test_large_results_take_several_messages_and_the_terminal_is_last() -> None:
     num_tokens = 60_000
     for index in range(num_tokens):
         engine.put_tokens(1, NewTokens(1, index, [index], Logprobs(21, [7] * 21, [-0.5] * 21)))
-        tokenizer.put_event(text_pb2.TextEvent(handle=1, start_index=index, token_ids=bytes(4), logprobs=logprobs))
+        tokenizer.put_tokens(1, index, [index], [], list(logprobs))
     engine.put_terminal(engine_pb2.Terminal(handle=1))
     tokenizer.put_terminal(text_pb2.TextTerminal(handle=1))
     for mailbox, batch in ((engine, "step"), (tokenizer, "batch")):
@@ -55,17 +45,7 @@ def test_large_results_take_several_messages_and_the_terminal_is_last() -> None:
             messages.append(mailbox.take())
         assert 1 < len(messages) < 10
         assert max(message.ByteSize() for message in messages) < 2 * MAX_MERGED_BYTES
-        if batch == "step":
-            found = [unpack_u32(message.step.token_ids) for message in messages]
-        else:
-            found = [
-                [
-                    event.start_index + offset
-                    for event in message.batch.events
-                    for offset in range(len(event.token_ids) // 4)
-                ]
-                for message in messages
-            ]
+        found = [unpack_u32(getattr(message, batch).token_ids) for message in messages]
         assert [token for tokens in found for token in tokens] == list(range(num_tokens))
 
 

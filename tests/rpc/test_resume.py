@@ -34,13 +34,15 @@ def workload(pipeline: Pipeline, stop: str) -> list[text_pb2.TextSubmit]:
         pipeline.submit("Hello!", n=2, max_tokens=8, logprobs=2),
         pipeline.submit("Count to ten, slowly", max_tokens=14, stop=[stop]),
         pipeline.submit("x", max_tokens=1),
+        pipeline.submit("Which way?", max_tokens=9, bad_words=["the", "e", "a b"], min_tokens=5),
+        pipeline.submit("one two three four five", max_tokens=8, truncation=text_pb2.Truncation(max_tokens=3)),
     ]
 
 
 async def undisturbed(pipeline: Pipeline) -> tuple[str, list[Fold]]:
     """Returns a stop string that occurs in an answer, and the folds that every disturbed run must have."""
     whole = await pipeline.fold(pipeline.submit("Count to ten, slowly", max_tokens=14))
-    text = whole[0].content
+    ((_, text),) = whole[0].pieces
     stop = text[len(text) // 2 : len(text) // 2 + 2]
     # The first run fills the prefix cache, so that all later ones have the same hits.
     await pipeline.fold(*workload(pipeline, stop))
@@ -71,6 +73,7 @@ KINDS: dict[str, Json] = {
     "two": {"n": 2, "seed": 3},
     "logprobs": {"logprobs": 2},
     "stop": {"stop": ["no such text"]},
+    "effective": {"return_effective_parameters": True, "bad_words": ["the"], "truncate_prompt_tokens": 5, "seed": 3},
 }
 
 
@@ -107,7 +110,7 @@ async def test_http_answers_of_every_kind_are_the_same_after_every_cut(pipeline:
     await over_http(pipeline, stops)
     expected = await over_http(pipeline, stops)
     reasons = [answer["choices"][0]["finish_reason"] for answer in expected.values()]
-    assert (reasons.count("stop"), reasons.count("length")) == (4, 12)
+    assert (reasons.count("stop"), reasons.count("length")) == (4, 16)
     proxy: Proxy = getattr(pipeline, edge)
     proxy.reset()
     await over_http(pipeline, stops)

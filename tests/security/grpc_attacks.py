@@ -38,7 +38,7 @@ ENGINE_ENTRIES = [
 TEXT_ENTRIES = [
     text_pb2.TextEntry(
         submit=text_pb2.TextSubmit(
-            request_id="hostile", attempt=2, chat=text_pb2.ChatInput(messages_json='[{"role": "user"}]'),
+            request_id="hostile", attempt=2, chat=text_pb2.ChatInput(messages_json=b'[{"role": "user"}]'),
             choices=[pb.Choice(handle=1)], sampling=SAMPLING, alone=True,
         )
     ),

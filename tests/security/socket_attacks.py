@@ -14,7 +14,7 @@ from engine_core.step_plan import StepResult, pack_i32
 from engine_core.worker_messages import PROTOCOL, Register, StepDone, WorkerHello, encode
 from services.process.metrics_server import MAX_CONNECTIONS
 from services.security import curve
-from services.zeromq.socket_options import MAX_RESULT_BYTES
+from services.zeromq.frame_sizes import MAX_RESULT_BYTES
 from tests.fakes import make_facts
 from tests.security.deployment import Deployment
 from tests.security.malformed import mutated

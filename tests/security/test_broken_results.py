@@ -19,6 +19,7 @@ ONE: dict[str, Any] = {  # request 6 alone
     "token_ids": pack_i32([7]),
     "logprob_widths": pack_i32([2]),
 }
+NONE: dict[str, Any] = dict.fromkeys((*ONE, "logprob_token_ids", "logprobs"), b"")
 
 
 def logprobs(*widths: int) -> dict[str, Any]:
@@ -69,6 +70,9 @@ BAD_RESULTS: dict[str, dict[str, Any]] = {
     "one logprob too few": logprobs(0, 1),
     "widths without logprobs": {"logprob_token_ids": b"", "logprobs": b""},
     "no logprob column": dict.fromkeys(("logprob_widths", "logprob_token_ids", "logprobs"), b""),
+    "a cause without an error": {"error_causes": [""]},
+    "fewer causes than errors": NONE | {"errors": [(6, "broken"), (5, "broken")], "error_causes": [""]},
+    "a long cause": ONE | {"errors": [(5, "broken")], "error_causes": ["x" * 101]},
     "an error twice": ONE | {"errors": [(5, "broken"), (5, "broken")]},
     "a row of a request that reports an error": ONE | {"errors": [(6, "broken")]},
     "a width of a request that reports an error": {"errors": [(5, "broken")]} | ONE | {"logprob_widths": ROWS[2]},
@@ -81,6 +85,8 @@ def test_a_valid_result_passes() -> None:
     check(StepResult(1, 1, *[b""] * 7), SampledRows(b"", b"", b""))
     check(StepResult(1, 1, *[b""] * 7, [(6, "broken"), (5, "broken")]), ROWS)
     check(msgspec.structs.replace(GOOD, errors=[(5, "broken")], **ONE), ROWS)
+    check(msgspec.structs.replace(GOOD, errors=[(5, "broken")], error_causes=["x" * 100], **ONE), ROWS)
+    check(StepResult(1, 1, *[b""] * 7, [(6, "broken"), (5, "broken")], ["", "unknown"]), ROWS)
 
 
 @pytest.mark.parametrize("change", BAD_RESULTS.values(), ids=BAD_RESULTS)

@@ -189,15 +189,16 @@ async def test_random_messages_of_a_tokenizer(mutate: bool) -> None:
             batch=text_pb2.TextBatch(
                 epoch=5,
                 accepted=[text_pb2.TextAccepted(handle=handle, prompt_token_ids=pack_i32([1]))],
-                events=[text_pb2.TextEvent(handle=handle, token_ids=pack_i32([7]), content="x")],
+                handles=pack_i32([handle]), start_indices=pack_i32([0]), counts=pack_i32([1]),
+                token_ids=pack_i32([7]), piece_counts=pack_i32([1]), pieces=["x"],
                 terminals=[text_pb2.TextTerminal(handle=handle, reason=pb.FINISH_REASON_STOP)],
             )
-        )
+        )  # fmt: skip
 
         def change(up: text_pb2.TextUp = up, handle: int = handle) -> None:
             set_odd_values(up.batch, rng)
             up.batch.epoch = 5
-            for one in (*up.batch.accepted, *up.batch.events, *up.batch.terminals):
+            for one in (*up.batch.accepted, *up.batch.terminals):
                 one.handle = handle if rng.random() < 0.8 else one.handle
 
         seen[is_accepted(client, link, up, rng, None if mutate else change)] += 1

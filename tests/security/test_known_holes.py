@@ -10,6 +10,7 @@ import httpx
 import pytest
 import torch
 
+from services.machine.listen import listen
 from services.options.declarations import WorkerOptions
 from services.shim.generation import Generation
 from services.worker.errors import ModelError
@@ -51,11 +52,15 @@ def test_secrets_are_compared_in_constant_time() -> None:
     assert [file for file in SERVED if plain.search(file.read_text(encoding="utf-8"))] == []
 
 
-async def test_a_request_id_of_the_client_is_not_read(socket_dir: Path) -> None:
+async def test_a_request_id_of_the_client_is_only_a_label(socket_dir: Path) -> None:
     """CVE-2026-116176: a worker connected to an address in the request id."""
-    async with api(socket_dir) as http:
-        answer = await http.post("/v1/completions", json=BODY, headers={"X-Request-Id": "tcp://127.0.0.1:9"})
-    assert answer.status_code == 200 and re.fullmatch("cmpl-[0-9a-f]{32}", answer.json()["id"])
+    with listen("127.0.0.1", 0) as listener:
+        address = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+        async with api(socket_dir) as http:
+            answer = await http.post("/v1/completions", json=BODY, headers={"X-Request-Id": address})
+        assert answer.status_code == 200 and answer.json()["id"] == f"cmpl-{address}"
+        with pytest.raises(BlockingIOError):  # nothing has connected
+            listener.accept()
 
 
 @pytest.mark.parametrize("host", ["x/?a=", "x/health", "x/health#", "/metrics?", "[::1", "a b"])

@@ -1,7 +1,7 @@
 """The shim's application without sockets. The test plays the tokenizer: it reads submits and sends messages."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,7 @@ from tests.fakes import make_facts
 
 EPOCH = 5
 FACTS = engine_facts(make_facts(), max_num_seqs=8, max_n=128, max_num_queued_reqs=640)
+FACTS.model = "/models/fake"
 LIMITS = FACTS.limits
 
 
@@ -78,19 +79,28 @@ class Shim:
         """Returns the next entry that the shim sends to the tokenizer. Waits for it, at most 10 s."""
         return await asyncio.wait_for(self.link.entries.get(), 10)
 
-    def accept(self, handle: int, prompt: Iterable[int] = ()) -> None:
-        accepted = text_pb2.TextAccepted(handle=handle, prompt_token_ids=pack_u32(prompt))
+    def accept(self, handle: int, prompt: Iterable[int] = (), **fields: Any) -> None:
+        accepted = text_pb2.TextAccepted(handle=handle, prompt_token_ids=pack_u32(prompt), **fields)
         self.receive(text_pb2.TextBatch(epoch=EPOCH, accepted=[accepted]))
 
-    def event(self, handle: int, start_index: int, token_ids: Iterable[int], content: str, **fields: Any) -> None:
-        event = text_pb2.TextEvent(
-            handle=handle, start_index=start_index, token_ids=pack_u32(token_ids), content=content, **fields
-        )
-        self.receive(text_pb2.TextBatch(epoch=EPOCH, events=[event]))
+    def event(
+        self,
+        handle: int,
+        start_index: int,
+        token_ids: Sequence[int],
+        *content: str,
+        kinds: bytes = b"",
+        logprobs: Sequence[text_pb2.TokenLogprobs] = (),
+    ) -> None:
+        """Sends one row. `content`: its pieces; an empty one is left out. `kinds`: as in TextBatch.piece_kinds."""
+        self.receive(row(handle, start_index, token_ids, *content, kinds=kinds, logprobs=logprobs))
 
-    def end(self, handle: int, reason: Any = pb.FINISH_REASON_STOP, **fields: Any) -> None:
-        """Sends the terminal message of a choice."""
-        terminal = text_pb2.TextTerminal(handle=handle, reason=reason, **fields)
+    def end(
+        self, handle: int, reason: Any = pb.FINISH_REASON_STOP, *, content: str = "", kinds: bytes = b"", **fields: Any
+    ) -> None:
+        """Sends the terminal message of a choice. `content`: the text that was held back."""
+        pieces = [content] if content else []
+        terminal = text_pb2.TextTerminal(handle=handle, reason=reason, pieces=pieces, piece_kinds=kinds, **fields)
         self.receive(text_pb2.TextBatch(epoch=EPOCH, terminals=[terminal]))
 
     def fail(self, handle: int, error: TandemError) -> None:
@@ -98,6 +108,30 @@ class Shim:
 
     def receive(self, batch: text_pb2.TextBatch) -> None:
         self.client.receive(self.link, text_pb2.TextUp(batch=batch))
+
+
+def row(
+    handle: int,
+    start_index: int,
+    token_ids: Sequence[int],
+    *content: str,
+    kinds: bytes = b"",
+    logprobs: Sequence[text_pb2.TokenLogprobs] = (),
+) -> text_pb2.TextBatch:
+    """Returns a message with one row."""
+    pieces = [piece for piece in content if piece]
+    return text_pb2.TextBatch(
+        epoch=EPOCH,
+        handles=pack_u32([handle]),
+        start_indices=pack_u32([start_index]),
+        counts=pack_u32([len(token_ids)]),
+        token_ids=pack_u32(token_ids),
+        piece_counts=pack_u32([len(pieces)]),
+        piece_kinds=kinds,
+        pieces=pieces,
+        logprob_counts=pack_u32([len(logprobs)]) if logprobs else b"",
+        logprobs=logprobs,
+    )
 
 
 def error_of(response: httpx.Response, status: int) -> dict[str, Any]:

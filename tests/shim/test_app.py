@@ -8,7 +8,6 @@ import httpx
 import pytest
 from starlette.types import Message
 
-from services.rpc.errors import TandemError
 from services.shim import concurrency
 from services.shim.routes import PATHS, rule_of
 from tests.shim.harness import Shim, error_of
@@ -25,14 +24,23 @@ async def http() -> AsyncIterator[httpx.AsyncClient]:
 
 @pytest.mark.parametrize("path", ["/", "/v1", "/v1/nothing"])
 async def test_an_unknown_route(http: httpx.AsyncClient, path: str) -> None:
-    error = error_of(await http.get(path, follow_redirects=False), 404)
-    assert (error["type"], error["code"]) == ("invalid_request_error", None)
+    for method in ("GET", "POST"):
+        error = error_of(await http.request(method, path, follow_redirects=False), 404)
+        assert (error["type"], error["param"], error["code"]) == ("invalid_request_error", None, None)
+        assert error["message"] == f"Invalid URL ({method} {path}): Not Found; /docs lists the routes"
+
+
+async def test_a_long_url_is_cut_in_the_message(http: httpx.AsyncClient) -> None:
+    message = error_of(await http.get("/v1/" + "x" * 5000), 404)["message"]
+    assert message.startswith("Invalid URL (GET /v1/xxx") and len(message) < 300
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
 async def test_a_wrong_method_names_the_right_one(http: httpx.AsyncClient, path: str) -> None:
     response = await http.get(path)
-    assert error_of(response, 405)["type"] == "invalid_request_error"
+    error = error_of(response, 405)
+    assert error["type"] == "invalid_request_error"
+    assert error["message"].startswith(f"Invalid URL (GET {path}): Method Not Allowed")
     assert response.headers["allow"] == "POST"
 
 
@@ -42,17 +50,6 @@ async def test_the_error_names_the_field(connected: bool) -> None:
         response = await http.post("/v1/chat/completions", json=CHAT | {"temperature": 3})
     error = error_of(response, 400)
     assert (error["type"], error["param"], error["code"]) == ("invalid_request_error", "temperature", None)
-
-
-async def test_null_means_absent() -> None:
-    nulls = dict.fromkeys(["temperature", "stop", "stream", "stream_options", "n", "tools", "logit_bias"])
-    shim = Shim(connected=True)
-    async with shim.http() as http:
-        answer = asyncio.create_task(http.post("/v1/chat/completions", json=CHAT | nulls))
-        submit = (await shim.sent()).submit
-        assert len(submit.choices) == 1 and not submit.sampling.HasField("temperature")
-        shim.fail(submit.choices[0].handle, TandemError("INVALID_ARGUMENT", "ends the test"))
-        assert error_of(await answer, 400)["message"] == "ends the test"
 
 
 async def test_a_valid_request_waits_for_no_model(http: httpx.AsyncClient) -> None:
@@ -79,6 +76,8 @@ ROUTES = [
     ("/health", {"GET", "HEAD"}, False, False),
     ("/version", {"GET", "HEAD"}, False, False),
     ("/metrics", {"GET", "HEAD"}, False, False),
+    ("/openapi.json", {"GET", "HEAD"}, False, False),
+    ("/docs", {"GET", "HEAD"}, False, False),
 ]
 
 

@@ -8,7 +8,8 @@ from services.rpc.call import StreamBroken
 from services.rpc.columns import unpack_u32
 from services.rpc.errors import TandemError, invalid, unavailable
 from services.rpc.generated import text_pb2
-from tests.shim.harness import Shim
+from services.rpc.pieces import text_of
+from tests.shim.harness import EPOCH, Shim, row
 
 
 @pytest.fixture
@@ -23,12 +24,16 @@ async def test_updates_of_one_choice_merge_until_they_are_read(shim: Shim) -> No
     shim.event(first, 1, [9, 10], "bc", logprobs=[text_pb2.TokenLogprobs()] * 2)
     shim.end(first, content="!")
     updates = {update.index: update for update in await generation.take()}
-    assert (updates[0].content, unpack_u32(updates[0].token_ids), len(updates[0].logprobs)) == ("abc!", [7, 9, 10], 2)
+    assert (text_of(updates[0].pieces), unpack_u32(updates[0].token_ids), len(updates[0].logprobs)) == (
+        "abc!",
+        [7, 9, 10],
+        2,
+    )
     assert updates[0].terminal is not None
-    assert (updates[1].content, unpack_u32(updates[1].token_ids), updates[1].terminal) == ("x", [8], None)
+    assert (text_of(updates[1].pieces), unpack_u32(updates[1].token_ids), updates[1].terminal) == ("x", [8], None)
     shim.event(second, 1, [11], "y")
     (update,) = await generation.take()
-    assert (update.index, update.content) == (1, "y"), "only what is new"
+    assert (update.index, text_of(update.pieces)) == (1, "y"), "only what is new"
 
 
 async def test_take_waits_for_an_update(shim: Shim) -> None:
@@ -37,14 +42,14 @@ async def test_take_waits_for_an_update(shim: Shim) -> None:
     await asyncio.wait({taken}, timeout=0.01)
     assert not taken.done()
     shim.event(handle, 0, [7], "a")
-    assert [update.content for update in await asyncio.wait_for(taken, 10)] == ["a"]
+    assert [text_of(update.pieces) for update in await asyncio.wait_for(taken, 10)] == ["a"]
 
 
 async def test_indices_count_the_choices_of_all_prompts(shim: Shim) -> None:
     generation, handles = shim.start(2, 1)
     assert generation.num_choices == 3 and len(generation.calls) == 2
     shim.event(handles[2], 0, [7], "third")
-    assert [(update.index, update.content) for update in await generation.take()] == [(2, "third")]
+    assert [(update.index, text_of(update.pieces)) for update in await generation.take()] == [(2, "third")]
 
 
 async def test_wait_accepted_returns_once_a_choice_is_accepted(shim: Shim) -> None:
@@ -70,7 +75,7 @@ async def test_a_repeated_event_changes_nothing(shim: Shim) -> None:
     for _ in range(2):
         shim.event(handle, 0, [7, 8], "ab")
     (update,) = await generation.take()
-    assert (update.content, unpack_u32(update.token_ids)) == ("ab", [7, 8])
+    assert (text_of(update.pieces), unpack_u32(update.token_ids)) == ("ab", [7, 8])
 
 
 @pytest.mark.parametrize(("start_index", "reason"), [(1, "handle 1: only 1 of"), (3, "expected token 2, received 3")])
@@ -83,9 +88,11 @@ async def test_an_event_that_cannot_be_used_breaks_the_stream(shim: Shim, start_
 
 async def test_messages_of_an_earlier_epoch_are_dropped(shim: Shim) -> None:
     generation, (handle,) = shim.start(1)
-    shim.receive(text_pb2.TextBatch(epoch=4, events=[text_pb2.TextEvent(handle=handle, content="old")]))
+    old = row(handle, 0, [7], "old")
+    old.epoch = EPOCH - 1
+    shim.receive(old)
     shim.end(handle)
-    assert [update.content for update in await generation.take()] == [""]
+    assert [text_of(update.pieces) for update in await generation.take()] == [""]
 
 
 async def test_fail_gives_the_error_to_every_open_choice(shim: Shim) -> None:

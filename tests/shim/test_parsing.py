@@ -1,6 +1,6 @@
-"""Request bodies that are no JSON, and requests beyond the limits of the shim or of the engine, are refused."""
+"""Requests beyond the limits of the shim or of the engine are refused, with the field and the limit."""
 
-import asyncio
+import copy
 from typing import Any
 
 import pytest
@@ -9,17 +9,20 @@ from services.rpc.errors import TandemError
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
 from services.shim import parsing
+from services.shim.apis.chat.schema import ChatRequest
+from services.shim.apis.completions.schema import CompletionRequest
+from services.shim.apis.request import MAX_STOP_STRINGS, GenerationRequest
 from services.shim.parsing import (
-    MAX_BODY_BYTES,
     MAX_MESSAGE_PARTS,
     MAX_TOOLS,
+    MAX_TRUNCATED_IDS,
     check_counts,
+    check_num_choices,
     check_prompt_lengths,
     check_submit_size,
     validate,
 )
-from services.shim.schema import MAX_STOP_STRINGS, ChatRequest, CompletionRequest, GenerationRequest
-from tests.shim.harness import LIMITS, Shim, error_of
+from tests.shim.harness import FACTS, LIMITS
 
 Body = dict[str, Any]
 USER = {"role": "user", "content": "Hi"}
@@ -27,49 +30,11 @@ BASE: dict[type[GenerationRequest], Body] = {ChatRequest: {"messages": [USER]}, 
 both = pytest.mark.parametrize("kind", [ChatRequest, CompletionRequest])
 
 
-def refused(kind: type[GenerationRequest], body: Body, limits: pb.RequestLimits) -> TandemError:
+def refused(kind: type[GenerationRequest], body: Body, facts: pb.EngineFacts) -> TandemError:
     with pytest.raises(TandemError) as caught:
-        validate(kind, BASE[kind] | body, limits)
+        validate(kind, BASE[kind] | body, facts)
     assert caught.value.status.http == 400
     return caught.value
-
-
-@pytest.mark.parametrize(
-    "body",
-    [b"", b"{", b"nothing", b'{"a": NaN}', b'{"a": "\xff"}', b'{"a": "\\ud800"}', b"[" * 10**5, b"\xef\xbb\xbf{}"],
-)
-async def test_a_body_that_is_no_json(body: bytes) -> None:
-    async with Shim().http() as http:
-        error = error_of(await http.post("/v1/completions", content=body), 400)
-    assert error["message"].startswith("the request body is not JSON")
-
-
-@pytest.mark.parametrize("body", ["[]", '"text"', "5", "null", "true"])
-async def test_a_body_that_is_no_object(body: str) -> None:
-    async with Shim().http() as http:
-        error = error_of(await http.post("/v1/completions", content=body), 400)
-    assert error["message"] == "the request body is not a JSON object"
-
-
-async def test_a_body_that_is_too_large() -> None:
-    async with Shim().http() as http:
-        error = error_of(await http.post("/v1/completions", content=bytes(MAX_BODY_BYTES + 1)), 400)
-    assert error["message"] == f"the request body is larger than {MAX_BODY_BYTES} bytes"
-
-
-@pytest.mark.parametrize("depth", [100, 400, 800, 1000])
-async def test_deeply_nested_json_is_no_bug(depth: int) -> None:
-    nested = b"[" * depth + b"]" * depth
-    body = b'{"messages": [{"role": "user", "content": "Hi", "extra": ' + nested + b"}]}"
-    shim = Shim(connected=True)
-    async with shim.http() as http:
-        answer = asyncio.create_task(http.post("/v1/chat/completions", content=body))
-        sent = asyncio.create_task(shim.sent())
-        await asyncio.wait({answer, sent}, return_when=asyncio.FIRST_COMPLETED)
-        if sent.done():
-            shim.fail(sent.result().submit.choices[0].handle, TandemError("INVALID_ARGUMENT", "submitted"))
-        sent.cancel()
-        assert error_of(await answer, 400)["message"] == "submitted" or depth > 100
 
 
 @pytest.mark.parametrize(
@@ -89,45 +54,88 @@ def test_what_is_too_much_is_counted_first(body: Body, param: str) -> None:
     check_counts({name: value[:-1] for name, value in body.items()})
 
 
+def facts_with(**limits: int) -> pb.EngineFacts:
+    return pb.EngineFacts(vocab_size=4, max_model_len=64, limits=pb.RequestLimits(**limits))
+
+
 @both
 def test_the_limits_are_those_of_the_engine(kind: type[GenerationRequest]) -> None:
-    limits = pb.RequestLimits(max_n=3, max_logprobs=5, max_stop_token_ids=2, max_num_queued_reqs=64)
-    more: Body = {"logprobs": True} if kind is ChatRequest else {}
+    facts = facts_with(
+        max_n=3,
+        max_logprobs=5,
+        max_stop_token_ids=2,
+        max_num_queued_reqs=64,
+        max_logit_bias=2,
+        max_logprob_token_ids=2,
+        max_bad_words=2,
+    )
+    more: Body = {"logprobs": True} if kind is ChatRequest else {"logprobs": 0}
     at_limit: dict[str, tuple[Any, Any]] = {
         "n": (3, 4),
         kind.logprobs_field: (5, 6),
         "stop_token_ids": ([1, 2], [1, 2, 3]),
+        "logit_bias": ({"1": 1, "2": 1}, {"1": 1, "2": 1, "3": 1}),
+        "logprob_token_ids": ([1, 2], [1, 2, 3]),
+        "bad_words": (["a", "b"], ["a", "b", "c"]),
+        "allowed_token_ids": ([0, 1, 2, 3], [0, 1, 2, 3, 3]),
     }
     for name, (good, bad) in at_limit.items():
-        validate(kind, BASE[kind] | more | {name: good}, limits)
-        error = refused(kind, more | {name: bad}, limits)
-        limit = str(len(good) if isinstance(good, list) else good)
+        validate(kind, BASE[kind] | more | {name: good}, facts)
+        error = refused(kind, more | {name: bad}, facts)
+        limit = str(good if isinstance(good, int) else len(good))
         assert error.param == name and error.message.startswith(name) and error.message.endswith(limit)
+
+
+@both
+def test_before_the_model_is_known_the_schema_counts(kind: type[GenerationRequest]) -> None:
+    validate(kind, BASE[kind] | {"n": LIMITS.max_n + 1, "bad_words": ["a"] * (LIMITS.max_bad_words + 1)}, None)
+    with pytest.raises(TandemError):
+        validate(kind, BASE[kind] | {"n": 0}, None)
+
+
+@both
+def test_unknown_fields_are_refused_unless_ignored(kind: type[GenerationRequest]) -> None:
+    assert refused(kind, {"other": 1}, FACTS).message == "unsupported parameter: other"
+    validate(kind, BASE[kind] | {"other": 1}, FACTS, ignore_unknown_fields=True)
+    nested = {"stream": True, "stream_options": {"other": 1, "include_usage": True}}
+    assert refused(kind, copy.deepcopy(nested), FACTS).message == "unsupported parameter: stream_options.other"
+    assert validate(kind, BASE[kind] | nested, FACTS, ignore_unknown_fields=True).include_usage
 
 
 @both
 @pytest.mark.parametrize("n", [2**31, 2**64, 10**4000])
 def test_an_absurd_n_is_refused_at_once(kind: type[GenerationRequest], n: int) -> None:
-    assert refused(kind, {"n": n}, LIMITS).message == f"n: Input should be less than or equal to {LIMITS.max_n}"
+    assert refused(kind, {"n": n}, FACTS).message == f"n: Input should be less than or equal to {LIMITS.max_n}"
 
 
 @both
 def test_an_n_that_no_queue_would_hold_names_the_option(kind: type[GenerationRequest]) -> None:
-    limits = pb.RequestLimits(max_n=4, max_num_queued_reqs=4)
-    validate(kind, BASE[kind] | {"n": 4}, limits)
-    error = refused(kind, {"n": 5}, limits)
+    facts = facts_with(max_n=4, max_num_queued_reqs=4)
+    validate(kind, BASE[kind] | {"n": 4}, facts)
+    error = refused(kind, {"n": 5}, facts)
     assert (error.param, error.message) == ("n", "n is 5, but max_num_queued_reqs is 4")
 
 
 @pytest.mark.parametrize("prompt", [[1] * 8, [[1] * 7, [1] * 8]])
 def test_token_ids_beyond_the_models_length_are_refused(prompt: list[Any]) -> None:
-    with pytest.raises(TandemError, match="the prompt has 8 tokens, but .* context length is 8 tokens"):
-        check_prompt_lengths(prompt, max_model_len=8)
+    with pytest.raises(TandemError, match="the prompt is too long: it has 8 tokens, but .* context length is 8 tokens"):
+        check_prompt_lengths(prompt, max_model_len=8, truncated=False)
+
+
+def test_a_prompt_to_truncate_has_a_limit_of_its_own() -> None:
+    check_prompt_lengths([1] * MAX_TRUNCATED_IDS, max_model_len=8, truncated=True)
+    with pytest.raises(TandemError, match=f"{MAX_TRUNCATED_IDS + 1} token ids, but at most {MAX_TRUNCATED_IDS} can"):
+        check_prompt_lengths([[1], [1] * (MAX_TRUNCATED_IDS + 1)], max_model_len=8, truncated=True)
+    most = MAX_TRUNCATED_IDS + 5
+    check_prompt_lengths([1] * most, max_model_len=most, truncated=True)
+    with pytest.raises(TandemError, match=f"{most + 1} token ids, but at most {most} can be truncated"):
+        check_prompt_lengths([1] * (most + 1), max_model_len=most, truncated=True)
 
 
 @pytest.mark.parametrize("prompt", ["text", ["text"] * 9, [1] * 7, [[1] * 7] * 9, [], [[]], None])
 def test_other_prompts_are_left_to_the_schema(prompt: Any) -> None:
-    check_prompt_lengths(prompt, max_model_len=8)
+    for truncated in (False, True):
+        check_prompt_lengths(prompt, max_model_len=8, truncated=truncated)
 
 
 def test_a_submit_that_fits_no_message_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,3 +145,10 @@ def test_a_submit_that_fits_no_message_is_refused(monkeypatch: pytest.MonkeyPatc
     submit.request_id += "x"
     with pytest.raises(TandemError, match="has 103 bytes as an internal message, but at most 102 are allowed"):
         check_submit_size(submit)
+
+
+def test_too_many_choices_of_all_prompts() -> None:
+    submits = [text_pb2.TextSubmit(choices=[pb.Choice()] * 3)] * 2
+    check_num_choices(submits, pb.RequestLimits(max_num_queued_reqs=6))
+    with pytest.raises(TandemError, match="asks for 6 choices, but max_num_queued_reqs is 5"):
+        check_num_choices(submits, pb.RequestLimits(max_num_queued_reqs=5))

@@ -1,14 +1,17 @@
-"""The demo's tokenizer, and an engine link that a test plays."""
+"""The demo's tokenizer, an engine link that a test plays, and the rows of a text batch."""
 
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
 from tokenizers import Tokenizer
 
 import demo
+from services.rpc.columns import unpack_u32
 from services.rpc.generated import common_pb2 as pb
-from services.rpc.generated import engine_pb2
+from services.rpc.generated import engine_pb2, text_pb2
 from services.rpc.hello import make_hello
+from services.rpc.pieces import CONTENT, Piece, unpacked
 from services.tokenizer.engine_client import EngineClient
 
 END = 2  # the demo's end-of-turn token
@@ -43,3 +46,39 @@ def connected() -> tuple[EngineClient, FakeEngineLink]:
     client, link = EngineClient((), make_hello("tokenizer")), FakeEngineLink()
     client.link_up(link)  # type: ignore[arg-type]
     return client, link
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a TextBatch."""
+
+    handle: int
+    start_index: int
+    token_ids: list[int]
+    pieces: list[Piece]
+    logprobs: list[text_pb2.TokenLogprobs]
+
+    @property
+    def content(self) -> str:
+        """The row's text, which must be content."""
+        assert all(kind == CONTENT for kind, _ in self.pieces)
+        return "".join(text for _, text in self.pieces)
+
+
+def rows_of(batch: text_pb2.TextBatch) -> list[Row]:
+    """Returns the rows of the columns. Raises ValueError if the columns' lengths do not fit together."""
+    handles, starts, counts = unpack_u32(batch.handles), unpack_u32(batch.start_indices), unpack_u32(batch.counts)
+    piece_counts = unpack_u32(batch.piece_counts)
+    logprob_counts = unpack_u32(batch.logprob_counts) or [0] * len(handles)
+    token_ids, pieces = unpack_u32(batch.token_ids), unpacked(batch.pieces, batch.piece_kinds)
+    logprobs, rows = list(batch.logprobs), []
+    for handle, start, *numbers in zip(handles, starts, counts, piece_counts, logprob_counts, strict=True):
+        own = []
+        columns: tuple[list[Any], ...] = (token_ids, pieces, logprobs)
+        for column, number in zip(columns, numbers, strict=True):
+            own.append(column[:number])
+            del column[:number]
+        rows.append(Row(handle, start, *own))
+    if token_ids or pieces or logprobs:
+        raise ValueError("a column has more entries than its counts say")
+    return rows

@@ -98,15 +98,16 @@ Today: {{ date_string }}
 MISTRAL = """\
 {%- macro dump(value) %}{{ value | tojson(sort_keys=true, separators=(',', ':')) }}{% endmacro %}
 {{- bos_token }}
+{%- set ns = namespace(system='') %}
 {%- for message in messages %}
-    {%- if message.role == 'system' %}{% continue %}{% endif %}
+    {%- if message.role == 'system' %}{% set ns.system = message.content + '\\n\\n' %}{% continue %}{% endif %}
     {%- if message.content == 'stop here' %}{% break %}{% endif %}
     {%- if message.role not in ['user', 'assistant', 'tool'] %}
         {{- raise_exception('Only user, assistant and tool roles are supported, got ' + message.role + '.') }}
     {%- endif %}
     {%- if message.role == 'user' %}
         {%- if loop.last and tools %}[AVAILABLE_TOOLS]{{ dump(tools) }}[/AVAILABLE_TOOLS]{% endif %}
-        {{- '[INST] ' + message.content + '[/INST]' }}
+        {{- '[INST] ' + (ns.system if loop.last else '') + message.content + '[/INST]' }}
     {%- elif message.role == 'assistant' %}
         {%- generation %}
         {{- ' ' + message.content + eos_token }}
@@ -116,4 +117,72 @@ MISTRAL = """\
     {%- endif %}
 {%- endfor %}
 {%- if documents %}{{ documents | length }}{% endif %}
+"""
+# Any role, as in many fine-tunes.
+CHATML = """\
+{%- for message in messages %}
+    {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}
+"""
+# No system role: roles must alternate.
+GEMMA2 = """\
+{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}
+{%- for message in messages %}
+    {%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}
+        {{- raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}
+    {%- endif %}
+    {%- set role = 'model' if message['role'] == 'assistant' else message['role'] %}
+    {{- '<start_of_turn>' + role + '\\n' + message['content'] | trim + '<end_of_turn>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{'<start_of_turn>model\\n'}}{% endif %}
+"""
+# The system message becomes the beginning of the first user message.
+GEMMA3 = """\
+{{ bos_token }}
+{%- if messages[0]['role'] == 'system' %}
+    {%- set first_user_prefix = messages[0]['content'] + '\\n\\n' %}
+    {%- set loop_messages = messages[1:] %}
+{%- else %}
+    {%- set first_user_prefix = "" %}
+    {%- set loop_messages = messages %}
+{%- endif %}
+{%- for message in loop_messages %}
+    {%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}
+        {{- raise_exception("Conversation roles must alternate user/assistant/user/assistant/...") }}
+    {%- endif %}
+    {%- set role = "model" if message['role'] == 'assistant' else message['role'] %}
+    {{- '<start_of_turn>' + role + '\\n' + (first_user_prefix if loop.first else "") }}
+    {{- message['content'] | trim + '<end_of_turn>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{'<start_of_turn>model\\n'}}{% endif %}
+"""
+# The first message may be of the developer or the system; later ones of both are left out.
+GPT_OSS = """\
+{{- '<|start|>system<|message|>You are ChatGPT.<|end|>' }}
+{%- if messages[0].role == 'developer' or messages[0].role == 'system' %}
+    {{- '<|start|>developer<|message|># Instructions\\n\\n' + messages[0].content + '<|end|>' }}
+    {%- set loop_messages = messages[1:] %}
+{%- else %}
+    {%- set loop_messages = messages %}
+{%- endif %}
+{%- set last_tool_call = namespace(name=none) %}
+{%- for message in loop_messages %}
+    {%- if message.role == 'assistant' %}
+        {%- if 'tool_calls' in message %}
+            {%- set last_tool_call.name = message.tool_calls[0].function.name %}
+            {{- '<|start|>assistant to=functions.' + last_tool_call.name + '<|call|>' }}
+        {%- else %}
+            {{- '<|start|>assistant<|channel|>final<|message|>' + message.content + '<|end|>' }}
+        {%- endif %}
+    {%- elif message.role == 'tool' %}
+        {%- if last_tool_call.name is none %}
+            {{- raise_exception('Message has tool role, but there was no previous assistant message with a call!') }}
+        {%- endif %}
+        {{- '<|start|>functions.' + last_tool_call.name + '<|message|>' + message.content | tojson + '<|end|>' }}
+    {%- elif message.role == 'user' %}
+        {{- '<|start|>user<|message|>' + message.content + '<|end|>' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|start|>assistant' }}{%- endif %}
 """

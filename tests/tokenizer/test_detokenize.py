@@ -222,3 +222,41 @@ def test_an_id_without_a_token_adds_nothing() -> None:
     tokenizer = byte_level()
     ids = ids_of(tokenizer, "ab")
     assert "".join(released(tokenizer, [], [ids[0], 99999, ids[-1]], skip=True)) == tokenizer.decode([ids[0], ids[-1]])
+
+
+@cache
+def joined_by_spaces() -> Tokenizer:
+    """Has no decoder: a decode puts a space between any two tokens."""
+    tokenizer = Tokenizer(models.WordLevel({"a": 0, "b": 1, "[U]": 2}, unk_token="[U]"))
+    tokenizer.add_special_tokens(["<s>", "<t>"])
+    tokenizer.add_tokens(["<added>"])
+    return tokenizer
+
+
+@pytest.mark.parametrize(
+    ("tokens", "spaced", "unspaced"),
+    [
+        (["a", "<s>", "<t>", "b"], "a <s> <t> b", "a <s><t> b"),
+        (["<s>", "<added>", "<s>"], "<s> <added> <s>", "<s><added><s>"),
+        (["<s>", "a", "<t>"], "<s> a <t>", "<s> a <t>"),
+    ],
+)
+def test_spaces_between_special_tokens(tokens: list[str], spaced: str, unspaced: str) -> None:
+    """As in vLLM: between two added tokens, special or not. Beside other tokens the decoder's spaces stay."""
+    tokenizer = joined_by_spaces()
+    ids = [id_of(tokenizer, token) for token in tokens]
+    for spaces, expected in ((True, spaced), (False, unspaced)):
+        detokenizer = Detokenizer(tokenizer, [], skip_special_tokens=False, spaces_between_special_tokens=spaces)
+        assert "".join([*map(detokenizer.push, ids), detokenizer.flush()]) == expected
+    hidden = Detokenizer(tokenizer, [], skip_special_tokens=True, spaces_between_special_tokens=False)
+    assert "<s>" not in "".join([*map(hidden.push, ids), hidden.flush()])
+
+
+def test_a_special_token_behind_an_incomplete_character_keeps_its_replacement() -> None:
+    """The added token before that character is not its neighbour."""
+    tokenizer = byte_level()
+    ids = [1, *ids_of(tokenizer, "🙂")[:-1], 2]
+    detokenizer = Detokenizer(tokenizer, [], skip_special_tokens=False, spaces_between_special_tokens=False)
+    text = "".join(map(detokenizer.push, ids))
+    assert text == str(tokenizer.decode(ids, skip_special_tokens=False))
+    assert REPLACEMENT in text

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from services.errors import Fatal
-from services.tokenizer.render import find_template, special_tokens
+from services.tokenizer.find_template import find_template, special_tokens
 from tests.tokenizer.templates import QWEN3
 
 

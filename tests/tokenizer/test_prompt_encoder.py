@@ -1,18 +1,24 @@
 """A submit's input becomes token ids: chat, text or ids; inputs that are too long or not valid are refused."""
 
+import asyncio
 import json
+import threading
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
+from tokenizers import processors
 
 import demo
 from services.rpc.columns import pack_u32
 from services.rpc.errors import TandemError
+from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
 from services.rpc.hello import make_hello
+from services.tokenizer.chat_renderer import ChatRenderer
 from services.tokenizer.engine_client import EngineClient
 from services.tokenizer.prompt_encoder import INLINE_CHARACTERS, PromptEncoder
-from services.tokenizer.render import ChatTemplate
+from services.tokenizer.text_length import UNBOUNDED_CHARACTERS
 from services.tokenizer.vocabulary import Vocabulary
 from tests.tokenizer.parts import connected, ids_of
 
@@ -23,7 +29,7 @@ TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}{{ name }}{% if ad
 def encoder(max_model_len: int = 64, vocabulary: Vocabulary = VOCABULARY) -> PromptEncoder:
     engines, link = connected()
     link.peer.engine.max_model_len = max_model_len
-    return PromptEncoder(vocabulary, ChatTemplate(TEMPLATE, {}), engines)
+    return PromptEncoder(vocabulary, ChatRenderer(TEMPLATE, {}), engines)
 
 
 def text(content: str, **fields: Any) -> text_pb2.TextSubmit:
@@ -40,8 +46,8 @@ async def test_text_is_encoded() -> None:
 
 async def test_a_chat_is_rendered_and_encoded() -> None:
     chat = text_pb2.ChatInput(
-        messages_json=json.dumps([{"role": "user", "content": "one"}]),
-        template_kwargs_json=json.dumps({"name": " two"}),
+        messages_json=b'[{"role": "user", "content": "one"}]',
+        template_kwargs_json=b'{"name": " two"}',
         add_generation_prompt=True,
     )
     assert await encoder().encode(text_pb2.TextSubmit(chat=chat)) == ids_of("one two:")
@@ -49,7 +55,7 @@ async def test_a_chat_is_rendered_and_encoded() -> None:
 
 async def test_a_long_input_gives_the_same_ids_from_its_thread() -> None:
     content = "word " * INLINE_CHARACTERS
-    chat = text_pb2.ChatInput(messages_json=json.dumps([{"role": "user", "content": content}]))
+    chat = text_pb2.ChatInput(messages_json=json.dumps([{"role": "user", "content": content}]).encode())
     long = encoder(10**6)
     assert await long.encode(text(content)) == ids_of(content)
     assert await long.encode(text_pb2.TextSubmit(chat=chat)) == ids_of(content)
@@ -58,7 +64,7 @@ async def test_a_long_input_gives_the_same_ids_from_its_thread() -> None:
 async def test_the_prompt_must_leave_room_for_one_token() -> None:
     ids = pack_u32([7] * 63)
     assert len(await encoder(64).encode(text_pb2.TextSubmit(prompt_token_ids=ids))) == 63
-    with pytest.raises(TandemError, match="the prompt has 63 tokens, but this model's maximum context length is 63"):
+    with pytest.raises(TandemError, match="too long: it has 63 tokens, but this model's maximum context length is 63"):
         await encoder(63).encode(text_pb2.TextSubmit(prompt_token_ids=ids))
 
 
@@ -66,18 +72,144 @@ async def test_a_text_that_is_too_long_for_any_tokens_is_refused_without_encodin
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     vocabulary = Vocabulary(demo.CHECKPOINT)
-    assert vocabulary.max_token_bytes is not None
+    assert vocabulary.max_token_characters is not None
     monkeypatch.setattr(vocabulary, "encode", lambda *args, **kwargs: pytest.fail("it was encoded"))
-    with pytest.raises(TandemError, match="the prompt has at least 64 tokens") as caught:
-        await encoder(64, vocabulary).encode(text("x" * 64 * vocabulary.max_token_bytes))
+    with pytest.raises(TandemError, match="the prompt is too long: it has at least 64 tokens") as caught:
+        await encoder(64, vocabulary).encode(text("x" * 64 * vocabulary.max_token_characters))
     assert (caught.value.code, caught.value.param) == ("INVALID_ARGUMENT", "prompt")
+    assert caught.value.reason == "context_length_exceeded"
+
+
+@pytest.mark.parametrize("num_words", [100, 10_000], ids=["encoded", "refused before"])
+async def test_messages_that_are_too_long_are_named_with_openais_code(num_words: int) -> None:
+    messages = json.dumps([{"role": "user", "content": "word " * num_words}]).encode()
+    chat = text_pb2.ChatInput(messages_json=messages)
+    with pytest.raises(TandemError, match="maximum context length is 64") as caught:
+        await encoder().encode(text_pb2.TextSubmit(chat=chat))
+    assert (caught.value.param, caught.value.reason) == ("messages", "context_length_exceeded")
+
+
+TRUNCATED: dict[str, tuple[text_pb2.Truncation, int, slice]] = {
+    "to a number": (text_pb2.Truncation(max_tokens=5), 0, slice(-5, None)),
+    "to a number, from the end": (text_pb2.Truncation(max_tokens=5, drop_end=True), 0, slice(None, 5)),
+    "beside the answer": (text_pb2.Truncation(), 10, slice(-54, None)),
+    "beside one token": (text_pb2.Truncation(), 0, slice(-63, None)),
+}
+
+
+@pytest.mark.parametrize(("truncation", "max_tokens", "kept"), TRUNCATED.values(), ids=TRUNCATED)
+@pytest.mark.parametrize("num_words", [100, 10_000])
+async def test_a_prompt_is_shortened_whatever_the_input(
+    truncation: text_pb2.Truncation, max_tokens: int, kept: slice, num_words: int
+) -> None:
+    content = " ".join(f"word{index}" for index in range(num_words))
+    ids = ids_of(content)
+    sampling = pb.SamplingParams(max_tokens=max_tokens or None)
+    more: dict[str, Any] = {"truncation": truncation, "sampling": sampling}
+    chat = text_pb2.ChatInput(messages_json=json.dumps([{"role": "user", "content": content}]).encode())
+    for given in (
+        text_pb2.TextSubmit(prompt_token_ids=pack_u32(ids), **more),
+        text_pb2.TextSubmit(text=text_pb2.TextInput(text=content), **more),
+        text_pb2.TextSubmit(chat=chat, **more),
+    ):
+        found = await encoder().encode(given)
+        assert found == ids[kept]
+        resumed = text_pb2.TextSubmit(prompt_token_ids=pack_u32(found), **more)
+        assert await encoder().encode(resumed) == found
+
+
+async def test_a_truncation_that_is_too_long_itself_is_refused() -> None:
+    submit = text_pb2.TextSubmit(prompt_token_ids=pack_u32([7] * 80), truncation=text_pb2.Truncation(max_tokens=64))
+    with pytest.raises(TandemError, match="the prompt is too long: it has 64 tokens"):
+        await encoder(64).encode(submit)
+
+
+async def test_a_rendered_chat_gets_special_tokens_if_asked() -> None:
+    vocabulary = Vocabulary(demo.CHECKPOINT)
+    first = vocabulary.tokenizer.id_to_token(0)
+    template = processors.TemplateProcessing(single=f"{first} $A", special_tokens=[(first, 0)])
+    vocabulary.tokenizer.post_processor = template
+    for special in (False, True):
+        chat = text_pb2.ChatInput(messages_json=b'[{"role": "user", "content": "one"}]', add_special_tokens=special)
+        found = await encoder(64, vocabulary).encode(text_pb2.TextSubmit(chat=chat))
+        assert found == [*([0] if special else []), *ids_of("one")]
+
+
+async def test_the_template_gets_the_tools_of_the_output_specification() -> None:
+    engines, _ = connected()
+    template = ChatRenderer("{% for tool in tools %}{{ tool.name }}{% endfor %}", {})
+    submit = text_pb2.TextSubmit(
+        chat=text_pb2.ChatInput(messages_json=b'[{"role": "user", "content": ""}]'),
+        output=text_pb2.OutputSpec(tools_json=b'[{"name": "one"}, {"name": " two"}]'),
+    )
+    assert await PromptEncoder(VOCABULARY, template, engines).encode(submit) == ids_of("one two")
 
 
 async def test_without_an_engine_any_length_is_encoded() -> None:
-    alone = PromptEncoder(VOCABULARY, ChatTemplate(TEMPLATE, {}), EngineClient((), make_hello("tokenizer")))
+    alone = PromptEncoder(VOCABULARY, ChatRenderer(TEMPLATE, {}), EngineClient((), make_hello("tokenizer")))
     assert len(await alone.encode(text_pb2.TextSubmit(prompt_token_ids=pack_u32([7] * 1000)))) == 1000
 
 
 async def test_a_submit_without_input_is_refused() -> None:
     with pytest.raises(TandemError, match="the request has no input"):
         await encoder().encode(text_pb2.TextSubmit())
+
+
+@pytest.mark.parametrize("drop_end", [False, True])
+async def test_only_a_part_of_a_long_text_is_encoded_to_truncate_it(
+    drop_end: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vocabulary, lengths = Vocabulary(demo.CHECKPOINT), []
+    encode = vocabulary.encode_truncated
+
+    def counted(text: str, *args: Any, **kwargs: Any) -> list[int]:
+        lengths.append(len(text))
+        return encode(text, *args, **kwargs)
+
+    monkeypatch.setattr(vocabulary, "encode_truncated", counted)
+    submit = text("hello world, " * 100_000)
+    submit.truncation.CopyFrom(text_pb2.Truncation(max_tokens=10, drop_end=drop_end))
+    whole = ids_of("hello world, " * 20)
+    assert await encoder(64, vocabulary).encode(submit) == (whole[:10] if drop_end else whole[-10:])
+    assert lengths[0] < 100_000
+
+
+@pytest.mark.parametrize("truncation", [None, text_pb2.Truncation(max_tokens=10)])
+async def test_a_text_without_another_bound_is_limited_in_characters(truncation: text_pb2.Truncation | None) -> None:
+    """Without a bound of text per token (a normalizer), and where no place to cut is known."""
+    vocabulary = Vocabulary(demo.CHECKPOINT)
+    if truncation is None:
+        vocabulary.max_token_characters = None
+    submit = text("x" * (64 * UNBOUNDED_CHARACTERS + 1))
+    submit.truncation.CopyFrom(truncation) if truncation else None
+    with pytest.raises(TandemError, match="it has 8193 characters, and the limit is 8192: 128 for each") as caught:
+        await encoder(64, vocabulary).encode(submit)
+    assert (caught.value.param, caught.value.reason) == ("prompt", "context_length_exceeded")
+    with pytest.raises(TandemError, match=r"it has \d+ tokens") if truncation is None else nullcontext():
+        await encoder(64, vocabulary).encode(
+            text_pb2.TextSubmit(text=text_pb2.TextInput(text="x" * 8192), truncation=truncation)
+        )
+
+
+async def test_a_requests_template_leaves_the_event_loop_to_others() -> None:
+    """However short it is; its role probes as well."""
+    engines, _ = connected()
+    release, started = threading.Event(), threading.Event()
+
+    def wait() -> str:
+        started.set()
+        assert release.wait(10), "the event loop was blocked"
+        return ""
+
+    variables: dict[str, Any] = {"wait": wait}
+    encoder = PromptEncoder(VOCABULARY, ChatRenderer(TEMPLATE, variables, trust_requests=True), engines)
+    messages = b'[{"role": "user", "content": "one"}]'
+    theirs = text_pb2.ChatInput(messages_json=messages, chat_template="{{ wait() }}{{ messages[0].content }}")
+    slow = asyncio.create_task(encoder.encode(text_pb2.TextSubmit(chat=theirs)))
+    async with asyncio.timeout(10):
+        assert await asyncio.to_thread(started.wait, 10)
+        own = text_pb2.TextSubmit(chat=text_pb2.ChatInput(messages_json=messages))
+        assert await encoder.encode(own) == ids_of("one")
+        assert not slow.done()
+        release.set()
+        assert await slow == ids_of("one")

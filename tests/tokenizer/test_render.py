@@ -10,7 +10,8 @@ from transformers import AutoTokenizer
 import demo
 from services.errors import Fatal
 from services.rpc.errors import TandemError
-from services.tokenizer.render import ChatTemplate, find_template, special_tokens
+from services.tokenizer.find_template import find_template, special_tokens
+from services.tokenizer.render import ChatTemplate
 from tests.tokenizer.templates import LLAMA3, MISTRAL, QWEN3
 
 DEMO = "demo"

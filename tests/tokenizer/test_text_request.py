@@ -10,12 +10,13 @@ from services.rpc.errors import TandemError
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2, text_pb2
 from services.rpc.hello import make_hello
+from services.rpc.pieces import CONTENT, unpacked
 from services.tokenizer.engine_client import EngineClient, TokenLogprobColumns
 from services.tokenizer.mailbox import TextMailbox
 from services.tokenizer.text_request import TextRequest, put_errors
 from services.tokenizer.vocabulary import Vocabulary
 from tests.telemetry.fake_tracing import FakeSpan
-from tests.tokenizer.parts import END, FakeEngineLink, connected, ids_of
+from tests.tokenizer.parts import END, FakeEngineLink, Row, connected, ids_of, rows_of
 
 VOCABULARY = Vocabulary(demo.CHECKPOINT)
 
@@ -35,7 +36,15 @@ class Listener:
 class Played:
     """A request with an engine that the test plays. Handles of `choices` are the shim's."""
 
-    def __init__(self, *choices: pb.Choice, engines: EngineClient | None = None, **fields: Any) -> None:
+    def __init__(
+        self,
+        *choices: pb.Choice,
+        engines: EngineClient | None = None,
+        stop: list[str] | None = None,
+        resolution: text_pb2.ResolvedOutput | None = None,
+        **fields: Any,
+    ) -> None:
+        """`resolution`: what the output specification resolved to; None: nothing."""
         if engines is None:
             engines, self.link = connected()
             self.link.peer.engine.vocab_size = 2**16
@@ -43,8 +52,12 @@ class Played:
         self.mailbox, self.listener = TextMailbox(1), Listener()
         self.span = FakeSpan("tokenizer.request", "", None, "here")
         self.prompt = ids_of("a prompt")
-        submit = text_pb2.TextSubmit(choices=choices, **{"attempt": 1, **fields})
-        self.request = TextRequest(submit, self.prompt, VOCABULARY, self.mailbox, engines, self.listener, self.span)
+        defaults = {"attempt": 1, "output": text_pb2.OutputSpec(stop=stop or [])}
+        submit = text_pb2.TextSubmit(choices=choices, **{**defaults, **fields})
+        resolved = resolution or text_pb2.ResolvedOutput()
+        self.request = TextRequest(
+            submit, self.prompt, resolved, VOCABULARY, self.mailbox, engines, self.listener, self.span
+        )
 
     def start(self) -> engine_pb2.Submit:
         """Starts the request; returns what the engine gets."""
@@ -97,7 +110,50 @@ async def test_accepted_brings_the_prompts_ids_to_the_shim_once() -> None:
     assert (unpack_u32(first.prompt_token_ids), second.prompt_token_ids) == (played.prompt, b"")
 
 
-async def test_tokens_become_text_events_and_the_end_carries_the_usage() -> None:
+async def test_a_shim_that_sent_the_ids_does_not_get_them_back() -> None:
+    prompt = pack_u32(ids_of("a prompt"))
+    played = Played(pb.Choice(handle=501), prompt_token_ids=prompt)
+    played.start()
+    played.receive(accepted=[engine_pb2.Accepted(handle=1, seed=8)])
+    assert not played.batch().accepted[0].prompt_token_ids
+    longer = Played(pb.Choice(handle=501), prompt_token_ids=pack_u32([7]) + prompt)
+    longer.start()
+    longer.receive(accepted=[engine_pb2.Accepted(handle=1, seed=8)])
+    assert longer.batch().accepted[0].prompt_token_ids == prompt, "the prompt was truncated"
+
+
+async def test_what_the_output_resolved_to_goes_to_the_engine_and_once_to_the_shim() -> None:
+    resolved = text_pb2.ResolvedOutput(bad_words_token_ids=[pack_u32([7]), pack_u32([8, 9])])
+    played = Played(pb.Choice(handle=501), pb.Choice(handle=502), resolution=resolved)
+    assert list(played.start().sampling.bad_words_token_ids) == [pack_u32([7]), pack_u32([8, 9])]
+    played.receive(accepted=[engine_pb2.Accepted(handle=handle, seed=8) for handle in (1, 2)])
+    first, second = played.batch().accepted
+    assert (first.resolved, second.HasField("resolved")) == (resolved, False)
+    again = Played(pb.Choice(handle=501), resolved=resolved, resolution=resolved)
+    assert list(again.start().sampling.bad_words_token_ids) == list(resolved.bad_words_token_ids)
+    again.receive(accepted=[engine_pb2.Accepted(handle=1, seed=8)])
+    assert not again.batch().accepted[0].HasField("resolved"), "the shim has it"
+
+
+async def test_without_anything_resolved_the_field_is_absent() -> None:
+    played = Played(pb.Choice(handle=501))
+    played.start()
+    played.receive(accepted=[engine_pb2.Accepted(handle=1, seed=8)])
+    assert not played.batch().accepted[0].HasField("resolved")
+
+
+async def test_the_engines_sampling_parameters_are_passed_on_if_it_sends_them() -> None:
+    played = Played(pb.Choice(handle=501), return_sampling=True)
+    assert played.start().return_sampling
+    played.receive(accepted=[engine_pb2.Accepted(handle=1, seed=8, sampling=pb.SamplingParams(top_k=7))])
+    assert played.batch().accepted[0].sampling == pb.SamplingParams(top_k=7)
+    other = Played(pb.Choice(handle=501))
+    assert not other.start().return_sampling
+    other.receive(accepted=[engine_pb2.Accepted(handle=1, seed=8)])
+    assert not other.batch().accepted[0].HasField("sampling")
+
+
+async def test_tokens_become_rows_and_the_end_carries_the_usage() -> None:
     played = Played(pb.Choice(handle=501))
     played.start()
     played.receive(accepted=[engine_pb2.Accepted(handle=1, seed=8, cached_tokens=3)])
@@ -105,9 +161,8 @@ async def test_tokens_become_text_events_and_the_end_carries_the_usage() -> None
     played.receive_tokens(1, 0, ids)
     played.receive(terminals=[engine_pb2.Terminal(handle=1, reason=pb.FINISH_REASON_LENGTH)])
     batch = played.batch()
-    (event,) = batch.events
-    assert (event.handle, event.start_index, event.content) == (501, 0, "one two")
-    assert unpack_u32(event.token_ids) == ids and not event.logprobs
+    assert rows_of(batch) == [Row(501, 0, ids, [(CONTENT, "one two")], [])]
+    assert not batch.piece_kinds and not batch.logprob_counts
     (terminal,) = batch.terminals
     assert (terminal.handle, terminal.reason, terminal.numerics_id) == (501, pb.FINISH_REASON_LENGTH, "n1")
     assert (terminal.prompt_tokens, terminal.output_tokens, terminal.cached_tokens) == (len(played.prompt), len(ids), 3)
@@ -120,7 +175,9 @@ async def test_an_incomplete_character_comes_with_the_terminal_message() -> None
     played.receive_tokens(1, 0, [*ids_of("a"), *ids_of("🙂")[:-1]])
     played.receive(terminals=[engine_pb2.Terminal(handle=1, reason=pb.FINISH_REASON_LENGTH)])
     batch = played.batch()
-    assert (batch.events[0].content, batch.terminals[0].content) == ("a", "\ufffd")
+    (row,), (terminal,) = rows_of(batch), batch.terminals
+    assert row.content == "a"
+    assert unpacked(terminal.pieces, terminal.piece_kinds) == [(CONTENT, "\ufffd")]
 
 
 async def test_an_engines_error_and_stop_token_reach_the_shim() -> None:
@@ -149,8 +206,8 @@ async def test_a_stop_string_ends_its_choice_and_aborts_it_at_the_engine() -> No
     played.receive_tokens(1, 0, ids, logprobs=True)
     batch = played.batch()
     kept = len(ids_of("one two"))
-    assert unpack_u32(batch.events[0].token_ids) == ids[:kept]
-    assert (batch.events[0].content, len(batch.events[0].logprobs)) == ("one", kept)
+    (row,) = rows_of(batch)
+    assert (row.token_ids, row.content, len(row.logprobs)) == (ids[:kept], "one", kept)
     (terminal,) = batch.terminals
     assert (terminal.handle, terminal.reason, terminal.stop_string) == (501, pb.FINISH_REASON_STOP, " two")
     assert terminal.output_tokens == kept
@@ -159,7 +216,7 @@ async def test_a_stop_string_ends_its_choice_and_aborts_it_at_the_engine() -> No
     played.receive(terminals=[engine_pb2.Terminal(handle=1, reason=pb.FINISH_REASON_ABORT)])
     played.receive_tokens(2, 0, ids_of("one"))
     batch = played.batch()
-    assert ([event.handle for event in batch.events], len(batch.terminals)) == ([502], 0), "the other choice goes on"
+    assert ([row.handle for row in rows_of(batch)], len(batch.terminals)) == ([502], 0), "the other choice goes on"
 
 
 async def test_logprobs_carry_text_bytes_and_offsets() -> None:
@@ -168,7 +225,8 @@ async def test_logprobs_carry_text_bytes_and_offsets() -> None:
     ids = ids_of("a🙂")
     columns = TokenLogprobColumns(2, [one for i in ids for one in (i, ids[0])], [-1.0] * 2 * len(ids))
     played.request.tokens(1, 0, ids, columns)
-    logprobs = played.batch().events[0].logprobs
+    (row,) = rows_of(played.batch())
+    logprobs = row.logprobs
     assert [one.text_offset for one in logprobs] == [0] + [1] * (len(ids) - 1)
     assert b"".join(one.sampled.token_bytes for one in logprobs) == "a🙂".encode()
     assert logprobs[1].sampled.token == "\ufffd", "a part of a character"
@@ -184,7 +242,7 @@ async def test_resumed_tokens_are_submitted_and_their_text_is_not_sent_again() -
     played.receive_tokens(1, len(first), rest)
     played.receive(terminals=[engine_pb2.Terminal(handle=1, reason=pb.FINISH_REASON_LENGTH)])
     batch = played.batch()
-    assert (batch.events[0].start_index, batch.events[0].content) == (len(first), " two")
+    assert rows_of(batch) == [Row(501, len(first), rest, [(CONTENT, " two")], [])]
     assert (batch.terminals[0].output_tokens, batch.terminals[0].cached_tokens) == (len(first) + len(rest), 3)
 
 
@@ -242,7 +300,7 @@ async def test_the_models_end_token_is_no_text_unless_it_is_ignored(ignore_eos: 
     played = Played(pb.Choice(handle=501), sampling=pb.SamplingParams(ignore_eos=ignore_eos))
     played.start()
     played.receive_tokens(1, 0, [*ids_of("bye"), END])
-    assert played.batch().events[0].content == content
+    assert [row.content for row in rows_of(played.batch())] == [content]
 
 
 def test_put_errors_sends_one_terminal_message_per_choice() -> None:

@@ -3,17 +3,19 @@
 import hashlib
 import json
 import shutil
+import threading
+import time
 from functools import cache
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
 import demo
 from services.errors import Fatal
-from services.tokenizer.vocabulary import Vocabulary
+from services.tokenizer.vocabulary import SHORT_TEXT, Vocabulary
 
 many = settings(max_examples=300, deadline=None, derandomize=True)
 
@@ -129,3 +131,76 @@ def test_truncation_and_padding_of_the_file_are_left_out(tmp_path: Path) -> None
         assert Vocabulary(tmp_path).encode(text, add_special_tokens=False) == vocabulary().encode(
             text, add_special_tokens=False
         )
+
+
+@cache
+def vocabulary_with_specials() -> Vocabulary:
+    """The demo's, whose texts begin with token 0 and end with token 1."""
+    known = Vocabulary(demo.CHECKPOINT)
+    first, last = known.tokenizer.id_to_token(0), known.tokenizer.id_to_token(1)
+    known.tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{first} $A {last}", special_tokens=[(first, 0), (last, 1)]
+    )
+    return known
+
+
+@pytest.mark.parametrize("longest", range(12))
+@pytest.mark.parametrize("drop_end", [False, True])
+def test_a_truncated_text_keeps_its_end_or_beginning(longest: int, drop_end: bool) -> None:
+    text = "one two three four"
+    ids = vocabulary().encode(text, add_special_tokens=False)
+    kept = ids[:longest] if drop_end else ids[max(0, len(ids) - longest) :]
+    found = vocabulary().encode_truncated(text, longest, drop_end=drop_end, add_special_tokens=False)
+    assert found == kept
+
+
+@pytest.mark.parametrize("longest", range(3, 12))
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_the_special_tokens_around_a_truncated_text_stay_as_in_transformers(longest: int, side: str) -> None:
+    text = "one two three four"
+    known = vocabulary_with_specials()
+    reference = Tokenizer.from_str(known.tokenizer.to_str())
+    reference.enable_truncation(longest, direction=side)
+    found = known.encode_truncated(text, longest, drop_end=side == "right", add_special_tokens=True)
+    assert found == reference.encode(text).ids
+    assert found[0] == 0 and found[-1] == 1
+
+
+def test_special_tokens_alone_are_truncated_as_well() -> None:
+    known = vocabulary_with_specials()
+    assert known.encode_truncated("one two", 1, drop_end=False, add_special_tokens=True) == [1]
+
+
+@pytest.mark.parametrize("special", [False, True])
+def test_long_texts_have_the_ids_of_the_plain_method(special: bool) -> None:
+    """They are encoded by another one, which releases the GIL."""
+    known = vocabulary_with_specials()
+    for text in ("hello world, " * 1000, "é🙂<|im_end|> \n" * 500, "x" * 5000):
+        assert len(text) > SHORT_TEXT
+        assert (
+            known.encode(text, add_special_tokens=special)
+            == known.tokenizer.encode(text, add_special_tokens=special).ids
+        )
+        found = known.encode_truncated(text, 10, drop_end=False, add_special_tokens=special)
+        assert len(found) == 10 and (found[0], found[-1]) == (0, 1) if special else found[-1] != 1
+
+
+def test_other_threads_run_while_a_long_text_is_encoded() -> None:
+    known, text = vocabulary(), "hello world, " * 150_000
+    done, pauses = threading.Event(), []
+
+    def watch() -> None:
+        last = time.monotonic()
+        while not done.wait(0.001):
+            now = time.monotonic()
+            pauses.append(now - last)
+            last = now
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    start = time.monotonic()
+    known._encoding(text, False)
+    taken = time.monotonic() - start
+    done.set()
+    watcher.join()
+    assert len(pauses) > 5 and max(pauses) < taken / 2

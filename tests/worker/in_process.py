@@ -26,6 +26,7 @@ class Answer:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)  # of each token; empty unless asked for
     error: str = ""
+    param: str = ""  # at fault for the error
 
 
 class InProcess:
@@ -82,7 +83,8 @@ class InProcess:
             if new.logprobs is not None:
                 answer.logprobs += np.reshape(new.logprobs.values, (-1, new.logprobs.width))[:, 0].tolist()
         for finished in events.finished:
-            self.answers[finished.handle].error = finished.stop.message
+            answer = self.answers[finished.handle]
+            answer.error, answer.param = finished.stop.message, finished.stop.param
 
     def complete(
         self, prompts: list[list[int]], sampling: SamplingParams, seeds: list[int] | None = None

@@ -12,19 +12,16 @@ import random
 import sys
 from pathlib import Path
 
-from engine_core.step_plan import SamplingParams
 from engine_core.worker_messages import BatchLimits
 from services.options.declarations import WorkerOptions
 from services.worker.building import profiled_peak_bytes
 from services.worker.loading import load_model
 from services.worker.memory import step_bytes
+from services.worker.profile_sampling import everything
 from tests.worker.fake_graph_device import FakeGraphDevice
 from tests.worker.in_process import InProcess
 
-EVERYTHING = SamplingParams(
-    max_tokens=3, temperature=1.0, top_p=0.9, top_k=50, min_p=0.001, repetition_penalty=1.1, presence_penalty=0.1,
-    frequency_penalty=0.1, min_tokens=1, logprobs=20,
-)  # fmt: skip
+MAX_TOKENS = 3
 
 
 def status_bytes(name: str) -> int:
@@ -73,10 +70,11 @@ def main(argv: list[str]) -> None:
         kv_bytes += tensor.nbytes
     release()
     source, vocab = random.Random(0), worker.facts.vocab_size
+    sampling = everything(vocab, logprobs=worker.facts.max_logprobs, max_tokens=MAX_TOKENS)
     # The largest number of rows; then one request of the largest length.
     for count in (limits.max_num_seqs, 1):
-        size = min(limits.max_num_batched_tokens // count, length - EVERYTHING.max_tokens)
-        worker.complete([[source.randrange(vocab) for _ in range(size)] for _ in range(count)], EVERYTHING)
+        size = min(limits.max_num_batched_tokens // count, length - MAX_TOKENS)
+        worker.complete([[source.randrange(vocab) for _ in range(size)] for _ in range(count)], sampling)
     config = model.decoder.config
     computed = step_bytes(config, model.decoder.dtype, model.decoder.ops, options, limits)
     sys.stdout.write(f"{status_bytes('VmHWM') - before - kv_bytes} {computed}\n")

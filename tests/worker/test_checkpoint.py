@@ -68,6 +68,17 @@ def test_a_default_that_is_no_number_is_refused(path: Path) -> None:
         _ = read_checkpoint(path, {}, "auto").sampling_defaults
 
 
+def test_an_override_wins_over_the_generation_config_and_can_be_all_there_is(path: Path) -> None:
+    (path / "generation_config.json").write_text(json.dumps({"temperature": 0.6, "top_k": 20, "eos_token_id": 2}))
+    overrides = {"temperature": 0.3, "eos_token_id": [4]}
+    own = read_checkpoint(path, {}, "auto", overrides)
+    assert (own.sampling_defaults.temperature, own.sampling_defaults.top_k, own.eos_token_ids(10)) == (0.3, 20, (4,))
+    alone = read_checkpoint(path, {}, "vllm", overrides)
+    assert (alone.sampling_defaults.temperature, alone.sampling_defaults.top_k) == (0.3, 0)
+    with pytest.raises(ModelError, match="eos_token_id 99 is not a token of the vocabulary of 10"):
+        read_checkpoint(path, {}, "auto", {"eos_token_id": 99}).eos_token_ids(10)
+
+
 @pytest.mark.parametrize("index", [{}, {"weight_map": 5}, {"weight_map": {"a": 5}}])
 def test_an_index_without_file_names_is_refused(path: Path, index: Any) -> None:
     (path / "model.safetensors.index.json").write_text(json.dumps(index))

@@ -9,13 +9,14 @@ import torch
 from engine_core.step_plan import BadMessage, NewRequest, SamplingParams, StepPlan, pack_i32
 from services.worker.device import CpuDevice
 from services.worker.input_batch import InputBatch, StepInputs, dummy_inputs, empty_inputs
+from services.worker.profile_sampling import everything
 
 BLOCK_SIZE = 4
 
 
 @pytest.fixture
 def batch() -> InputBatch:
-    return InputBatch(max_num_seqs=4, max_model_len=16, block_size=BLOCK_SIZE, device=CpuDevice(lambda: 0))
+    return InputBatch(4, max_model_len=16, block_size=BLOCK_SIZE, vocab_size=50, device=CpuDevice(lambda: 0))
 
 
 def new(slot: int, prompt: list[int], output: list[int], blocks: list[int]) -> NewRequest:
@@ -120,3 +121,30 @@ def test_dummy_inputs_are_prompts_of_the_asked_for_lengths() -> None:
     assert inputs.seq_lens.tolist() == [4, 4, 2] and inputs.query_start_loc.tolist() == [0, 4, 8, 10]
     assert inputs.positions.tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 0, 1]
     assert inputs.slot_mapping.max() < BLOCK_SIZE, "another block than 0 is used"
+
+
+def test_a_sampled_row_has_its_requests_parameters_and_tokens(batch: InputBatch) -> None:
+    biased = SamplingParams(
+        5, logprobs=0, logit_bias_token_ids=pack_i32([4]), logit_biases=np.array([2.5], dtype="<f4").tobytes(),
+        logprob_token_ids=pack_i32([9, 8]),
+    )  # fmt: skip
+    first = NewRequest(1, 2, pack_i32([1, 2]), pack_i32([3]), [pack_i32([5])], biased, 7, 0)
+    requests = [first, new(0, [4, 5], [], [6])]
+    inputs = batch.apply(plan(1, [(2, 3, 0, 1), (0, 2, 0, 1)], new_requests=requests, output_indices=pack_i32([1, 0])))
+    rows = batch.sample_rows(inputs)
+    assert (rows.draws["seed"].tolist(), rows.draws["index"].tolist()) == ([7, 0], [1, 0])
+    assert (rows.logits.slots.tolist(), rows.logits.output_indices.tolist()) == ([2, 0], [1, 0])
+    assert (rows.logits.num_prompt_tokens.tolist(), rows.logits.num_tokens.tolist()) == ([2, 2], [3, 2])
+    assert rows.logprobs.counts.tolist() == [2, -1]
+    assert {row: ids.tolist() for row, ids in rows.logprobs.token_ids.items()} == {0: [9, 8]}
+    adjusted = batch.logits.adjust(torch.zeros(2, 50), rows.logits)
+    assert adjusted.nonzero().tolist() == [[0, 4]] and adjusted[0, 4] == 2.5
+
+
+def test_dummy_rows_use_every_processor_and_the_next_request_forgets_them(batch: InputBatch) -> None:
+    dummy = batch.dummy_rows(everything(50, logprobs=3), 4)
+    assert all(processor.selects(dummy.logits).all() for processor in batch.logits._processors)
+    assert dummy.logits.num_tokens.tolist() == [17] * 4
+    inputs = batch.apply(plan(1, [(1, 2, 0, 1)], new_requests=[new(1, [1, 2], [], [6])]))
+    logits = torch.zeros(1, 50)
+    assert batch.logits.adjust(logits, batch.sample_rows(inputs).logits) is logits

@@ -55,3 +55,16 @@ def test_on_cuda_there_are_all_of_them(quantization: str | None, name: str, monk
     """The name goes into the numerics id."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     assert pick_ops(torch.device("cuda"), WorkerOptions(quantization=quantization)).name == name
+
+
+@pytest.mark.parametrize(("temperature", "lines"), [(0.6, 1), (1.0, 0)])
+def test_a_line_at_the_start_names_the_sampling_defaults(
+    path: Path, caplog: pytest.LogCaptureFixture, temperature: float, lines: int
+) -> None:
+    options = WorkerOptions(
+        model=str(path), device="cpu", override_generation_config={"temperature": temperature}, generation_config="vllm"
+    )
+    with caplog.at_level("INFO"):
+        load_model(path, options)
+    found = [text for text in caplog.messages if text.startswith("sampling defaults")]
+    assert found == ["sampling defaults of --override-generation-config: temperature 0.6"] * lines

@@ -103,12 +103,13 @@ def test_a_cache_that_does_not_fit_with_a_step_is_refused(monkeypatch: pytest.Mo
         check_fits(Memory(weights=1, step=2 * GB, free=8 * GB, budget=0), 6 * GB + 1)
     path = make_qwen3(tmp_path / "model")
     model = load_model(path, WorkerOptions(model=str(path), device="cpu"))
-    step = planned().step
+    many = BatchLimits(1, max_num_seqs=64, max_num_batched_tokens=64)
+    step = planned(limits=many).step
     monkeypatch.setattr(memory, "available_bytes", lambda: step + 10**7)
     options = WorkerOptions(model=str(path), device="cpu", max_model_len=512, kv_cache_memory_bytes=10**8)
     build_runner(model, options, LIMITS, Phases())  # eight requests of 512 tokens need no more than 2 MB
     with pytest.raises(ModelError, match="--kv-cache-memory-bytes"):
-        build_runner(model, options, BatchLimits(1, max_num_seqs=64, max_num_batched_tokens=64), Phases())
+        build_runner(model, options, many, Phases())
 
 
 def test_the_log_lists_the_memory_plan(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -16,9 +16,10 @@ from services.worker.building import build_runner
 from services.worker.loading import load_model
 from services.worker.model_runner import ModelRunner
 from services.worker.phases import Phases
-from services.worker.sampler import MAX_LOGPROBS
+from services.worker.sampler import FAULTS
 from tests.checkpoints import DEMO_VOCAB_SIZE, make_qwen3
 
+MAX_LOGPROBS = WorkerOptions.max_logprobs
 BLOCK_SIZE = 4
 NUM_BLOCKS = 64
 LIMITS = BatchLimits(1, max_num_seqs=8, max_num_batched_tokens=256)
@@ -129,15 +130,18 @@ def test_a_taken_slot_is_noticed(path: Path) -> None:
 
 
 def test_a_result_has_the_columns_that_the_engine_demands(path: Path) -> None:
-    """Rows with and without logprobs, rows that sample nothing, and slots in no order."""
-    plans, counts = HandMadePlans(0), {5: None, 0: 0, 3: 3, 7: 2, 2: MAX_LOGPROBS}
+    """Rows with and without logprobs, with requested ones, rows that sample nothing, and slots in no order."""
+    plans, counts = HandMadePlans(0), {5: None, 0: 0, 3: 3, 7: 2, 2: MAX_LOGPROBS, 6: 1}
     new = [plans.new(slot, [1, 2], 1) for slot in counts]
     for request, count in zip(new, counts.values(), strict=True):
-        request.sampling = SamplingParams(max_tokens=50, logprobs=count)
+        ids = pack_i32([4, 3] if request.slot == 6 else [])
+        request.sampling = SamplingParams(max_tokens=50, logprobs=count, logprob_token_ids=ids)
     rows = [(slot, 2 if slot != 7 else 1, 0, slot != 7) for slot in counts]
-    result = make_runner(path).execute(plans.plan(rows, new, [[] for _ in new], [0] * 5))
-    demanded = SampledRows(pack_i32([105, 100, 103, 102]), pack_i32([0] * 4), pack_i32([0, 1, 4, 1 + MAX_LOGPROBS]))
+    result = make_runner(path).execute(plans.plan(rows, new, [[] for _ in new], [0] * 6))
+    widths = [0, 1, 4, 1 + MAX_LOGPROBS, 3]
+    demanded = SampledRows(pack_i32([105, 100, 103, 102, 106]), pack_i32([0] * 5), pack_i32(widths))
     ResultCheck(DEMO_VOCAB_SIZE)(result, demanded)
+    assert unpack_i32(result.logprob_token_ids)[-2:].tolist() == [4, 3]
 
 
 def test_a_row_with_nan_ends_alone(path: Path) -> None:
@@ -155,3 +159,12 @@ def test_a_row_with_nan_ends_alone(path: Path) -> None:
     assert unpack_i32(result.handles).tolist() == [101]
     ResultCheck(DEMO_VOCAB_SIZE)(result, SampledRows(pack_i32([100, 101]), pack_i32([0, 0]), pack_i32([4, 4])))
     assert result.token_ids == healthy.token_ids
+
+
+def test_a_row_without_a_token_left_is_an_error_and_the_others_are_answered(path: Path) -> None:
+    plans, runner = HandMadePlans(0), make_runner(path)
+    first, second = plans.new(0, [1, 2], 1), plans.new(1, [5, 6, 7], 1)
+    first.sampling = SamplingParams(50, allowed_token_ids=pack_i32([9]), bad_words_token_ids=(pack_i32([9]),))
+    result = runner.execute(plans.plan([(0, 2, 0, True), (1, 3, 0, True)], [first, second], [[], []], [0, 0]))
+    assert result.errors == [(100, FAULTS[2].message)] and result.error_causes == ["no_token_left"]
+    assert unpack_i32(result.handles).tolist() == [101]

@@ -92,6 +92,19 @@ BAD: dict[str, dict[str, Any]] = {
     "logprobs below zero": sampled(logprobs=-1),
     "top_k below everything": sampled(top_k=-2),
     "min_tokens below zero": sampled(min_tokens=-1),
+    "too many end tokens": sampled(eos_token_ids=(2,) * 1153),
+    "a biased token beyond the vocabulary": sampled(logit_bias_token_ids=pack_i32([50]), logit_biases=b"\0" * 4),
+    "a bias without a value": sampled(logit_bias_token_ids=pack_i32([5])),
+    "too many biases": sampled(logit_bias_token_ids=pack_i32([5] * 1025), logit_biases=b"\0" * 4100),
+    "an allowed token below zero": sampled(allowed_token_ids=pack_i32([-1])),
+    "more allowed tokens than the vocabulary": sampled(allowed_token_ids=pack_i32([1] * 51)),
+    "half a bad word": sampled(bad_words_token_ids=(b"\0" * 6,)),
+    "an empty bad word": sampled(bad_words_token_ids=(b"",)),
+    "a bad word too long": sampled(bad_words_token_ids=(pack_i32([1] * 33),)),
+    "too many bad words": sampled(bad_words_token_ids=(pack_i32([1]),) * 2049),
+    "a bad word beyond the vocabulary": sampled(bad_words_token_ids=(pack_i32([1, 50]),)),
+    "too many requested logprobs": sampled(logprob_token_ids=pack_i32([1] * 129)),
+    "a requested logprob beyond the vocabulary": sampled(logprob_token_ids=pack_i32([50])),
 }
 
 

@@ -13,9 +13,8 @@ from kernels.cpu.ops import CpuOps
 from kernels.interface import DRAW, Ops
 from kernels.sampling import apply_min_p_top_k_top_p
 from kernels.torch_ops import TorchOps
-from services.worker import sampler
-from services.worker.sampler import AdjustedRow, _adjust_logits, _apply_penalties
-from tests.worker.sample_rows import row, sample
+from services.worker.sampler import FAULTS
+from tests.worker.sample_rows import row, sample, sampled
 
 VOCAB = 97
 
@@ -50,74 +49,6 @@ def test_filters_keep_what_transformers_keeps(seed: int, top_k: int, top_p: floa
     assert torch.equal(torch.isfinite(actual), torch.isfinite(expected[0]))
 
 
-def test_repetition_penalty_is_that_of_transformers() -> None:
-    scores, prompt, output = logits_of(1), [3, 4, 4, 90], [7, 7]
-    expected = hf.RepetitionPenaltyLogitsProcessor(1.3)(torch.tensor([prompt + output]), scores.clone())
-    _apply_penalties(scores, [row(prompt, output, repetition_penalty=1.3).adjusted])
-    torch.testing.assert_close(scores, expected)
-
-
-def test_presence_and_frequency_count_the_output_alone() -> None:
-    """https://platform.openai.com/docs/guides/text-generation: mu - c * frequency - (c > 0) * presence."""
-    scores = torch.zeros(2, VOCAB)
-    asked = {"presence_penalty": 0.5, "frequency_penalty": 0.25}
-    _apply_penalties(scores, [row([5, 5], [7, 7, 8], **asked).adjusted, row([7], [5], **asked).adjusted])
-    assert scores[:, [5, 7, 8]].tolist() == [[0.0, -1.0, -0.75], [-0.75, 0.0, 0.0]]
-
-
-def penalised_alone(logits: torch.Tensor, one: AdjustedRow) -> torch.Tensor:
-    """Penalties on one row's logits [vocab], in the sampler's order of operations."""
-    sampling = one.sampling
-    counts, before = (torch.bincount(ids, minlength=VOCAB) for ids in (one.output_token_ids, one.prompt_token_ids))
-    seen = (counts > 0) | (before > 0)
-    weakened = torch.where(logits > 0, logits / sampling.repetition_penalty, logits * sampling.repetition_penalty)
-    logits = torch.where(seen, weakened, logits) - sampling.frequency_penalty * counts
-    return logits - sampling.presence_penalty * (counts > 0)
-
-
-@settings(deadline=None, max_examples=30)
-@given(
-    asked=st.lists(
-        st.tuples(st.sampled_from([1.0, 1.3, 0.7]), st.sampled_from([0.0, 0.3, -1.1]), st.sampled_from([0.0, 0.7])),
-        min_size=1, max_size=7,
-    ),
-    size=st.sampled_from([1, 2, 100]),
-    seed=st.integers(0, 99),
-)  # fmt: skip
-def test_penalties_of_many_rows_have_the_bits_of_each_alone(
-    asked: list[tuple[float, float, float]], size: int, seed: int
-) -> None:
-    """For any group size, and prompts and outputs of any length."""
-    source = torch.Generator().manual_seed(seed)
-    rows = []
-    for repetition, presence, frequency in asked:
-        prompt, output = (
-            torch.randint(0, VOCAB, (length,), generator=source).tolist()
-            for length in torch.randint(0, 200, (2,), generator=source).tolist()
-        )
-        penalties = {"presence_penalty": presence, "frequency_penalty": frequency, "repetition_penalty": repetition}
-        rows.append(row(prompt or [0], output, **penalties).adjusted)
-    scores = logits_of(seed, len(rows))
-    expected = torch.stack([penalised_alone(*pair) for pair in zip(scores, rows, strict=True)])
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(sampler, "group_size", lambda width: size)
-        assert torch.equal(_adjust_logits(scores, dict(enumerate(rows))), expected)
-
-
-def test_logprobs_of_many_rows_have_the_bits_of_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    scores, count = logits_of(5, rows=11), 11
-    scores[3, :50] = 1.5
-    ids, together = sample(scores, [row(temperature=0.0, logprobs=index % 4) for index in range(count)])
-    for size in (1, 4):
-        monkeypatch.setattr(sampler, "group_size", lambda width, size=size: size)
-        assert sample(scores, [row(temperature=0.0, logprobs=index % 4) for index in range(count)]) == (ids, together)
-    for index, entry in enumerate(together):
-        logprobs = torch.log_softmax(scores[index], dim=-1)
-        best = sorted(range(VOCAB), key=lambda token_id: (-scores[index, token_id].item(), token_id))
-        assert entry is not None and entry.token_ids == [ids[index], *best[: index % 4]]
-        assert entry.values == logprobs[entry.token_ids].tolist()
-
-
 def test_ties_go_to_the_lowest_token_id(ops: Ops) -> None:
     flat = torch.zeros(1, VOCAB)
     ids, logprobs = sample(flat, [row(temperature=0.0, logprobs=4)], ops)
@@ -131,22 +62,44 @@ def test_ties_go_to_the_lowest_token_id(ops: Ops) -> None:
     assert torch.nonzero(torch.isfinite(kept)).flatten().tolist() == list(range(49))
 
 
-def test_no_token_that_ends_the_answer_before_min_tokens(ops: Ops) -> None:
-    scores = torch.zeros(1, VOCAB)
-    scores[0, [10, 20]] = torch.tensor([9.0, 8.0])
-    stops = {"eos_token_ids": (10,), "stop_token_ids": (20,), "min_tokens": 2, "temperature": 0.0}
-    assert sample(scores, [row(output=[5], **stops)], ops)[0] == [0]
-    assert sample(scores, [row(output=[5, 6], **stops)], ops)[0] == [10]
+DEAD: dict[str, dict[str, object]] = {
+    "bad words and allowed ids": {"allowed": [3, 4], "bad_words": [[3], [4]]},
+    "end tokens alone, too early": {"allowed": [9], "eos_token_ids": (9,), "min_tokens": 1},
+    "every id is a bad word": {"bad_words": [[token_id] for token_id in range(VOCAB)]},
+}
+FILTERS: list[dict[str, object]] = [{"temperature": 0.0}, {}, {"top_k": 3}, {"top_p": 0.5}, {"min_p": 0.2}]
 
 
-def test_logprobs_are_those_of_the_unmodified_distribution() -> None:
-    scores = logits_of(3)
-    ids, found = sample(scores, [row(temperature=1.5, top_k=5, presence_penalty=1.0, logprobs=3, seed=4)])
-    assert found[0] is not None
-    expected = torch.log_softmax(scores[0], dim=-1)
-    assert found[0].token_ids[0] == ids[0]
-    assert found[0].token_ids[1:] == expected.topk(3).indices.tolist()
-    assert found[0].values == pytest.approx(expected[found[0].token_ids].tolist(), abs=1e-6)
+@pytest.mark.parametrize("asked", DEAD.values(), ids=DEAD)
+@pytest.mark.parametrize("filters", FILTERS, ids=str)
+def test_a_row_without_a_token_left_has_a_fault_and_disturbs_no_other(
+    ops: Ops, asked: dict[str, object], filters: dict[str, object]
+) -> None:
+    scores = logits_of(4, rows=3)
+    scores[2, 5] = float("nan")
+    result = sampled(scores, [row(seed=1, **filters), row(**asked, **filters), row(bias={1: 1.0}, **filters)], ops)
+    assert [FAULTS[fault].message for fault in result.faults.tolist()] == [
+        "",
+        "no token is left to sample: allowed_token_ids, bad_words and min_tokens together exclude all of them",
+        "the model's logits are NaN or infinite",
+    ]
+    assert ((result.token_ids >= 0) & (result.token_ids < VOCAB)).all(), (
+        "they are stored, and looked up by the next step"
+    )
+    assert [result.token_ids[0].item()] == sample(scores[:1], [row(seed=1, **filters)], ops)[0]
+
+
+@pytest.mark.parametrize("filters", FILTERS, ids=str)
+def test_a_row_that_a_penalty_makes_infinite_has_a_fault_and_disturbs_no_other(
+    ops: Ops, filters: dict[str, object]
+) -> None:
+    scores = logits_of(4, rows=3)
+    rows = [row(seed=1, **filters), row(prompt=list(range(VOCAB)), repetition_penalty=1e-45, **filters)]
+    spoilt = row(prompt=[5], allowed=[1, 2], repetition_penalty=1e-46, **filters)
+    result = sampled(scores, [*rows, spoilt], ops)
+    assert [FAULTS[fault].cause for fault in result.faults.tolist()] == ["", "penalty_overflow", "penalty_overflow"]
+    assert ((result.token_ids >= 0) & (result.token_ids < VOCAB)).all()
+    assert [result.token_ids[0].item()] == sample(scores[:1], rows[:1], ops)[0]
 
 
 @settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -154,8 +107,8 @@ def test_logprobs_are_those_of_the_unmodified_distribution() -> None:
 def test_a_row_does_not_depend_on_the_others(ops: Ops, order: list[int]) -> None:
     scores = logits_of(9, rows=6)
     rows = [
-        row(temperature=0.0, logprobs=2),
-        row(temperature=1.0, seed=1),
+        row(temperature=0.0, logprobs=2, bad_words=[[7], [1, 2]], output=[1]),
+        row(temperature=1.0, seed=1, allowed=list(range(4, 40)), bias={5: 2.0}),
         row(temperature=0.7, top_p=0.8, seed=2, output=[3, 3]),
         row(temperature=1.3, top_k=9, min_p=0.01, seed=2**64 - 1, choice=5),
         row(temperature=1.0, repetition_penalty=1.4, frequency_penalty=1.0, prompt=[2, 3], output=[3], seed=3),

@@ -37,7 +37,7 @@ class Hello(_message.Message):
     def __init__(self, protocol: _Optional[int] = ..., role: _Optional[str] = ..., instance: _Optional[str] = ..., epoch: _Optional[int] = ..., tokenizer_digest: _Optional[str] = ..., engine: _Optional[_Union[EngineFacts, _Mapping]] = ...) -> None: ...
 
 class EngineFacts(_message.Message):
-    __slots__ = ("served_model_names", "max_model_len", "vocab_size", "eos_token_ids", "block_size", "kv_groups", "limits", "numerics_id", "weights_version")
+    __slots__ = ("served_model_names", "max_model_len", "vocab_size", "eos_token_ids", "block_size", "kv_groups", "limits", "numerics_id", "weights_version", "model")
     SERVED_MODEL_NAMES_FIELD_NUMBER: _ClassVar[int]
     MAX_MODEL_LEN_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -47,6 +47,7 @@ class EngineFacts(_message.Message):
     LIMITS_FIELD_NUMBER: _ClassVar[int]
     NUMERICS_ID_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_VERSION_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
     served_model_names: _containers.RepeatedScalarFieldContainer[str]
     max_model_len: int
     vocab_size: int
@@ -56,7 +57,8 @@ class EngineFacts(_message.Message):
     limits: RequestLimits
     numerics_id: str
     weights_version: str
-    def __init__(self, served_model_names: _Optional[_Iterable[str]] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., block_size: _Optional[int] = ..., kv_groups: _Optional[_Iterable[_Union[KvGroup, _Mapping]]] = ..., limits: _Optional[_Union[RequestLimits, _Mapping]] = ..., numerics_id: _Optional[str] = ..., weights_version: _Optional[str] = ...) -> None: ...
+    model: str
+    def __init__(self, served_model_names: _Optional[_Iterable[str]] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., block_size: _Optional[int] = ..., kv_groups: _Optional[_Iterable[_Union[KvGroup, _Mapping]]] = ..., limits: _Optional[_Union[RequestLimits, _Mapping]] = ..., numerics_id: _Optional[str] = ..., weights_version: _Optional[str] = ..., model: _Optional[str] = ...) -> None: ...
 
 class KvGroup(_message.Message):
     __slots__ = ("kind", "num_blocks")
@@ -67,18 +69,24 @@ class KvGroup(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., num_blocks: _Optional[int] = ...) -> None: ...
 
 class RequestLimits(_message.Message):
-    __slots__ = ("max_logprobs", "max_n", "max_num_seqs", "max_num_queued_reqs", "max_stop_token_ids")
+    __slots__ = ("max_logprobs", "max_n", "max_num_seqs", "max_num_queued_reqs", "max_stop_token_ids", "max_logit_bias", "max_logprob_token_ids", "max_bad_words")
     MAX_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     MAX_N_FIELD_NUMBER: _ClassVar[int]
     MAX_NUM_SEQS_FIELD_NUMBER: _ClassVar[int]
     MAX_NUM_QUEUED_REQS_FIELD_NUMBER: _ClassVar[int]
     MAX_STOP_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    MAX_LOGIT_BIAS_FIELD_NUMBER: _ClassVar[int]
+    MAX_LOGPROB_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    MAX_BAD_WORDS_FIELD_NUMBER: _ClassVar[int]
     max_logprobs: int
     max_n: int
     max_num_seqs: int
     max_num_queued_reqs: int
     max_stop_token_ids: int
-    def __init__(self, max_logprobs: _Optional[int] = ..., max_n: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_queued_reqs: _Optional[int] = ..., max_stop_token_ids: _Optional[int] = ...) -> None: ...
+    max_logit_bias: int
+    max_logprob_token_ids: int
+    max_bad_words: int
+    def __init__(self, max_logprobs: _Optional[int] = ..., max_n: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_queued_reqs: _Optional[int] = ..., max_stop_token_ids: _Optional[int] = ..., max_logit_bias: _Optional[int] = ..., max_logprob_token_ids: _Optional[int] = ..., max_bad_words: _Optional[int] = ...) -> None: ...
 
 class Choice(_message.Message):
     __slots__ = ("handle", "choice", "resumed_token_ids", "cached_tokens")
@@ -93,7 +101,7 @@ class Choice(_message.Message):
     def __init__(self, handle: _Optional[int] = ..., choice: _Optional[int] = ..., resumed_token_ids: _Optional[bytes] = ..., cached_tokens: _Optional[int] = ...) -> None: ...
 
 class SamplingParams(_message.Message):
-    __slots__ = ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "max_tokens", "min_tokens", "ignore_eos", "stop_token_ids", "logprobs")
+    __slots__ = ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "max_tokens", "min_tokens", "ignore_eos", "stop_token_ids", "logprobs", "logit_bias_token_ids", "logit_biases", "allowed_token_ids", "bad_words_token_ids", "logprob_token_ids")
     TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
     TOP_P_FIELD_NUMBER: _ClassVar[int]
     TOP_K_FIELD_NUMBER: _ClassVar[int]
@@ -106,6 +114,11 @@ class SamplingParams(_message.Message):
     IGNORE_EOS_FIELD_NUMBER: _ClassVar[int]
     STOP_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    LOGIT_BIAS_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    LOGIT_BIASES_FIELD_NUMBER: _ClassVar[int]
+    ALLOWED_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    BAD_WORDS_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    LOGPROB_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     temperature: float
     top_p: float
     top_k: int
@@ -118,21 +131,28 @@ class SamplingParams(_message.Message):
     ignore_eos: bool
     stop_token_ids: _containers.RepeatedScalarFieldContainer[int]
     logprobs: int
-    def __init__(self, temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., ignore_eos: bool = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[int] = ...) -> None: ...
+    logit_bias_token_ids: bytes
+    logit_biases: bytes
+    allowed_token_ids: bytes
+    bad_words_token_ids: _containers.RepeatedScalarFieldContainer[bytes]
+    logprob_token_ids: bytes
+    def __init__(self, temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., ignore_eos: bool = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[int] = ..., logit_bias_token_ids: _Optional[bytes] = ..., logit_biases: _Optional[bytes] = ..., allowed_token_ids: _Optional[bytes] = ..., bad_words_token_ids: _Optional[_Iterable[bytes]] = ..., logprob_token_ids: _Optional[bytes] = ...) -> None: ...
 
 class Error(_message.Message):
-    __slots__ = ("code", "message", "param", "retryable", "retry_after")
+    __slots__ = ("code", "message", "param", "retryable", "retry_after", "reason")
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     PARAM_FIELD_NUMBER: _ClassVar[int]
     RETRYABLE_FIELD_NUMBER: _ClassVar[int]
     RETRY_AFTER_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     code: str
     message: str
     param: str
     retryable: bool
     retry_after: int
-    def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., param: _Optional[str] = ..., retryable: bool = ..., retry_after: _Optional[int] = ...) -> None: ...
+    reason: str
+    def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., param: _Optional[str] = ..., retryable: bool = ..., retry_after: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class StartLockGranted(_message.Message):
     __slots__ = ()

@@ -24,7 +24,7 @@ class EngineEntry(_message.Message):
     def __init__(self, submit: _Optional[_Union[Submit, _Mapping]] = ..., abort: _Optional[_Union[_common_pb2.Abort, _Mapping]] = ...) -> None: ...
 
 class Submit(_message.Message):
-    __slots__ = ("request_id", "attempt", "prompt_token_ids", "seed", "choices", "sampling", "cache_salt", "traceparent", "priority", "alone")
+    __slots__ = ("request_id", "attempt", "prompt_token_ids", "seed", "choices", "sampling", "cache_salt", "traceparent", "priority", "alone", "return_sampling")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -35,6 +35,7 @@ class Submit(_message.Message):
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     ALONE_FIELD_NUMBER: _ClassVar[int]
+    RETURN_SAMPLING_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     attempt: int
     prompt_token_ids: bytes
@@ -45,7 +46,8 @@ class Submit(_message.Message):
     traceparent: str
     priority: int
     alone: bool
-    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., prompt_token_ids: _Optional[bytes] = ..., seed: _Optional[int] = ..., choices: _Optional[_Iterable[_Union[_common_pb2.Choice, _Mapping]]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., cache_salt: _Optional[str] = ..., traceparent: _Optional[str] = ..., priority: _Optional[int] = ..., alone: bool = ...) -> None: ...
+    return_sampling: bool
+    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., prompt_token_ids: _Optional[bytes] = ..., seed: _Optional[int] = ..., choices: _Optional[_Iterable[_Union[_common_pb2.Choice, _Mapping]]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., cache_salt: _Optional[str] = ..., traceparent: _Optional[str] = ..., priority: _Optional[int] = ..., alone: bool = ..., return_sampling: bool = ...) -> None: ...
 
 class EngineUp(_message.Message):
     __slots__ = ("hello", "step")
@@ -84,16 +86,18 @@ class StepBatch(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., step_id: _Optional[int] = ..., accepted: _Optional[_Iterable[_Union[Accepted, _Mapping]]] = ..., handles: _Optional[bytes] = ..., start_indices: _Optional[bytes] = ..., counts: _Optional[bytes] = ..., logprob_widths: _Optional[bytes] = ..., token_ids: _Optional[bytes] = ..., logprob_token_ids: _Optional[bytes] = ..., logprobs: _Optional[bytes] = ..., terminals: _Optional[_Iterable[_Union[Terminal, _Mapping]]] = ..., stats: _Optional[_Union[EngineStats, _Mapping]] = ...) -> None: ...
 
 class Accepted(_message.Message):
-    __slots__ = ("handle", "seed", "prompt_tokens", "cached_tokens")
+    __slots__ = ("handle", "seed", "prompt_tokens", "cached_tokens", "sampling")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLING_FIELD_NUMBER: _ClassVar[int]
     handle: int
     seed: int
     prompt_tokens: int
     cached_tokens: int
-    def __init__(self, handle: _Optional[int] = ..., seed: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ...) -> None: ...
+    sampling: _common_pb2.SamplingParams
+    def __init__(self, handle: _Optional[int] = ..., seed: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ...) -> None: ...
 
 class Terminal(_message.Message):
     __slots__ = ("handle", "reason", "stop_token_id", "prompt_tokens", "output_tokens", "cached_tokens", "error", "numerics_id", "weights_version")
@@ -122,7 +126,7 @@ class GetStatsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class EngineStats(_message.Message):
-    __slots__ = ("num_running", "num_waiting", "waiting_tokens", "num_free_blocks", "num_blocks", "num_steps", "num_preemptions", "prefix_cache_queries", "prefix_cache_hits", "num_chunked_rows", "num_scheduled_tokens", "num_steps_ahead")
+    __slots__ = ("num_running", "num_waiting", "waiting_tokens", "num_free_blocks", "num_blocks", "num_steps", "num_preemptions", "prefix_cache_queries", "prefix_cache_hits", "num_chunked_rows", "num_scheduled_tokens", "num_steps_ahead", "num_deferred")
     NUM_RUNNING_FIELD_NUMBER: _ClassVar[int]
     NUM_WAITING_FIELD_NUMBER: _ClassVar[int]
     WAITING_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -135,6 +139,7 @@ class EngineStats(_message.Message):
     NUM_CHUNKED_ROWS_FIELD_NUMBER: _ClassVar[int]
     NUM_SCHEDULED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     NUM_STEPS_AHEAD_FIELD_NUMBER: _ClassVar[int]
+    NUM_DEFERRED_FIELD_NUMBER: _ClassVar[int]
     num_running: int
     num_waiting: int
     waiting_tokens: int
@@ -147,4 +152,5 @@ class EngineStats(_message.Message):
     num_chunked_rows: int
     num_scheduled_tokens: int
     num_steps_ahead: int
-    def __init__(self, num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., waiting_tokens: _Optional[int] = ..., num_free_blocks: _Optional[int] = ..., num_blocks: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_preemptions: _Optional[int] = ..., prefix_cache_queries: _Optional[int] = ..., prefix_cache_hits: _Optional[int] = ..., num_chunked_rows: _Optional[int] = ..., num_scheduled_tokens: _Optional[int] = ..., num_steps_ahead: _Optional[int] = ...) -> None: ...
+    num_deferred: int
+    def __init__(self, num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., waiting_tokens: _Optional[int] = ..., num_free_blocks: _Optional[int] = ..., num_blocks: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_preemptions: _Optional[int] = ..., prefix_cache_queries: _Optional[int] = ..., prefix_cache_hits: _Optional[int] = ..., num_chunked_rows: _Optional[int] = ..., num_scheduled_tokens: _Optional[int] = ..., num_steps_ahead: _Optional[int] = ..., num_deferred: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,44 @@
+"""Pieces: the text of an answer, in the order in which its tokens released it. Each piece has text of one kind.
+
+Neighbours of the same kind merge, others never do. So the pieces of an answer, joined, do not depend on how steps and
+messages divide them. Today every piece is content.
+"""
+
+from collections.abc import Iterable
+
+from services.rpc.generated import text_pb2
+
+CONTENT: int = text_pb2.PIECE_KIND_CONTENT
+Piece = tuple[int, str]  # its PieceKind, and its text, which is not empty; a plain tuple is the fastest to make
+
+
+def of_content(text: str) -> list[Piece]:
+    """Returns the pieces of a text that is content: none if it is empty."""
+    return [(CONTENT, text)] if text else []
+
+
+def add_pieces(pieces: list[Piece], more: Iterable[Piece]) -> None:
+    """Appends `more`, which follow `pieces` in the answer."""
+    for kind, text in more:
+        if pieces and pieces[-1][0] == kind:
+            pieces[-1] = (kind, pieces[-1][1] + text)
+        else:
+            pieces.append((kind, text))
+
+
+def text_of(pieces: Iterable[Piece], kind: int = CONTENT) -> str:
+    """Returns the text of all pieces of one kind, joined."""
+    return "".join([text for one, text in pieces if one == kind])
+
+
+def kinds_of(pieces: Iterable[Piece]) -> bytes:
+    """Returns the wire's form of the kinds: one byte per piece, or none if all are content."""
+    kinds = bytes([kind for kind, _ in pieces])
+    return kinds if any(kinds) else b""
+
+
+def unpacked(texts: Iterable[str], kinds: bytes) -> list[Piece]:
+    """Returns the pieces of the wire's form. Raises ValueError if the numbers of texts and kinds differ."""
+    if not kinds:
+        return [(CONTENT, text) for text in texts]
+    return list(zip(kinds, texts, strict=True))

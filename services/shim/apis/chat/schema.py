@@ -1,0 +1,114 @@
+"""The request of /v1/chat/completions. https://platform.openai.com/docs/api-reference/chat/create"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from services.rpc.errors import invalid
+from services.shim.apis.chat.messages import NEEDS_CONTENT, ChatMessage
+from services.shim.apis.fields import OnlyFalse, OnlyTrue, no_op, refused, supported
+from services.shim.apis.request import FailFastList, GenerationRequest, TextFormat
+
+MAX_DOCUMENTS = 1024
+MAX_TEMPLATE_CHARACTERS = 2**18
+# What the chat template gets from other fields of the request.
+RESERVED_KWARGS = frozenset(
+    {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template"}
+)
+
+
+class FunctionTool(BaseModel):
+    model_config = ConfigDict(extra="allow", strict=True)
+    type: Literal["function"]
+    function: dict[str, Any]
+
+
+class ChatRequest(GenerationRequest):
+    logprobs_field = "top_logprobs"
+
+    messages: FailFastList[ChatMessage] = supported(
+        ..., "Roles are the chat template's business; a message that it drops is refused.", min_length=1
+    )
+    max_completion_tokens: int | None = supported(None, "OpenAI's newer name of max_tokens.", ge=1, le=2**31 - 1)
+    logprobs: bool = supported(False, "Logprobs of the answer's tokens.")
+    top_logprobs: int | None = supported(
+        None, "Logprobs of this many most likely tokens as well; -1: of all. Needs logprobs.", ge=-1
+    )
+    tools: FailFastList[FunctionTool] | None = supported(
+        None, "The chat template gets them. Calls are not parsed from the answer yet."
+    )
+    tool_choice: Literal["none", "auto"] = supported("auto", "With none, the chat template gets no tools.")
+    parallel_tool_calls: OnlyTrue = no_op(True, "Nothing limits the calls of an answer.")
+    functions: Annotated[list[dict[str, Any]], Field(max_length=0)] = refused([], "OpenAI's older name of tools.")
+    function_call: Literal["none", "auto"] = no_op("auto", "OpenAI's older name of tool_choice.")
+    response_format: TextFormat | None = no_op(None, 'Only `{"type": "text"}`.')
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = supported(
+        None, "The chat template gets it, and enable_thinking, which is false for none."
+    )
+    include_reasoning: OnlyTrue = no_op(True, "Reasoning is a part of the answer.")
+    verbosity: Literal["low", "medium", "high"] | None = supported(
+        None, "The chat template gets it; no effect if the template does not know it."
+    )
+    documents: Annotated[FailFastList[dict[str, Any]], Field(max_length=MAX_DOCUMENTS)] | None = supported(
+        None, "The chat template gets them."
+    )
+    chat_template: str | None = supported(
+        None,
+        "A Jinja template instead of the model's. Needs `--trust-request-chat-template`.",
+        max_length=MAX_TEMPLATE_CHARACTERS,
+    )
+    chat_template_kwargs: dict[str, Any] = supported({}, "Further variables of the chat template.")
+    add_generation_prompt: bool = supported(True, "The prompt ends with the header of the assistant's message.")
+    continue_final_message: bool = supported(False, "The answer continues the last message.")
+    add_special_tokens: bool = supported(False, "The tokenizer adds its special tokens to the rendered prompt.")
+    modalities: list[Literal["text"]] = no_op(["text"], "Only text is generated.", max_length=1)
+    prediction: dict[str, Any] | None = no_op(None, "A hint for speed; the answer is the same.")
+    audio: None = refused(None, "Spoken answers.")
+    moderation: None = refused(None, "Moderation of prompt and answer.")
+    web_search_options: None = refused(None, "Search in the web.")
+    media_io_kwargs: Annotated[dict[str, Any], Field(max_length=0)] = refused({}, "Options for media.")
+    mm_processor_kwargs: Annotated[dict[str, Any], Field(max_length=0)] = refused({}, "Options for media.")
+    return_prompt_text: OnlyFalse = refused(False, "The rendered prompt in the response.")
+
+    @model_validator(mode="after")
+    def _check_chat(self) -> "ChatRequest":
+        self._check_content()
+        if self.top_logprobs is not None and self.top_logprobs != 0 and not self.logprobs:
+            raise invalid("top_logprobs is only allowed together with logprobs: true", "top_logprobs")
+        if self.add_generation_prompt and self.continue_final_message:
+            raise invalid("continue_final_message needs add_generation_prompt: false", "continue_final_message")
+        reserved = self.chat_template_kwargs.keys() & RESERVED_KWARGS
+        if reserved:
+            raise invalid(f"chat_template_kwargs may not set {sorted(reserved)[0]}", "chat_template_kwargs")
+        return self
+
+    def _check_content(self) -> None:
+        for index, message in enumerate(self.messages):
+            if message.content is None and message.role in NEEDS_CONTENT:
+                raise invalid(
+                    f"messages.{index}: a message with role {message.role} needs content", f"messages.{index}.content"
+                )
+
+    @property
+    def token_limit(self) -> int | None:
+        return self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens
+
+    @property
+    def num_logprobs(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    def role_of_answer(self, default: str) -> str:
+        """Without a generation prompt, the answer has the role of the last message, as in vLLM."""
+        return default if self.add_generation_prompt else self.messages[-1].role
+
+    @property
+    def template_kwargs(self) -> dict[str, Any]:
+        """The variables that the chat template gets besides messages, tools and documents.
+
+        reasoning_effort also sets enable_thinking, unless chat_template_kwargs does, as in vLLM.
+        """
+        effort: dict[str, Any] = {}
+        if self.reasoning_effort is not None:
+            effort = {"reasoning_effort": self.reasoning_effort, "enable_thinking": self.reasoning_effort != "none"}
+        verbosity = {"verbosity": self.verbosity} if self.verbosity is not None else {}
+        return {**effort, **verbosity, **self.chat_template_kwargs}

@@ -1,0 +1,81 @@
+"""The response of /v1/completions. https://platform.openai.com/docs/api-reference/completions/object"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from typing_extensions import TypedDict
+
+from services.rpc.generated import text_pb2
+from services.rpc.pieces import Piece, text_of
+from services.shim.apis.answer import AccumulatedChoice, Answer, ChoiceFields, Json, Usage, finite
+
+
+class TextLogprobs(TypedDict):
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    text_offset: list[int]
+
+
+class CompletionChoice(ChoiceFields):
+    index: int
+    text: str
+    logprobs: TextLogprobs | None
+    prompt_logprobs: None
+    prompt_token_ids: list[int] | None
+
+
+class Completion(TypedDict):
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[CompletionChoice]
+    usage: Usage
+    service_tier: None
+    kv_transfer_params: None
+
+
+class CompletionAnswer(Answer):
+    object_name = "text_completion"
+    chunk_name = "text_completion"
+
+    def first_chunks(self) -> list[Json]:
+        return []
+
+    def _full_choice(self, index: int, accumulated: AccumulatedChoice) -> Json:
+        return {
+            "index": index,
+            "text": text_of(accumulated.pieces),
+            "logprobs": self._logprobs(accumulated.logprobs),
+            "prompt_logprobs": None,
+            "prompt_token_ids": self._prompt_ids_of(index) if self._options.token_ids else None,
+        }
+
+    def _full_fields(self) -> Json:
+        return {"service_tier": None, "kv_transfer_params": None}
+
+    def _delta(self, index: int, piece: Piece | None) -> Json:
+        return {
+            "index": index,
+            "text": piece[1] if piece is not None else "",
+            "logprobs": None,
+            "finish_reason": None,
+        }
+
+    def _first_ids(self, index: int) -> Json:
+        return {"prompt_token_ids": self._prompt_ids_of(index)}
+
+    def _logprobs(self, logprobs: Sequence[text_pb2.TokenLogprobs]) -> TextLogprobs | None:
+        if not logprobs:
+            return None
+        return {
+            "tokens": [self._token_text(entry.sampled) for entry in logprobs],
+            "token_logprobs": [finite(entry.sampled.logprob) for entry in logprobs],
+            "top_logprobs": [
+                {self._token_text(one): finite(one.logprob) for one in (*entry.top, entry.sampled)}
+                for entry in logprobs
+            ],
+            "text_offset": [entry.text_offset for entry in logprobs],
+        }

@@ -1,0 +1,25 @@
+"""The API of /v1/completions."""
+
+from services.rpc.errors import TandemError
+from services.shim.apis.api import Api
+from services.shim.apis.completions.answer import Completion, CompletionAnswer
+from services.shim.apis.completions.schema import CompletionRequest
+from services.shim.apis.completions.submit import completion_submits
+from services.shim.routes import COMPLETIONS
+
+
+def _at_fault(error: TandemError) -> TandemError:
+    return error
+
+
+COMPLETIONS_API = Api(
+    path=COMPLETIONS,
+    summary="Continues texts.",
+    operation="text_completion",
+    id_prefix="cmpl-",
+    request=CompletionRequest,
+    submits=completion_submits,
+    answer=CompletionAnswer,
+    response=Completion,
+    at_fault=_at_fault,
+)

@@ -1,0 +1,66 @@
+"""The request of /v1/completions. https://platform.openai.com/docs/api-reference/completions/create"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from services.rpc.errors import invalid
+from services.shim.apis.fields import no_op, refused, supported
+from services.shim.apis.request import FailFastList, GenerationRequest, TextFormat, TokenIds
+
+MAX_PROMPTS = 1024
+MAX_CHOICES = 1024  # prompts times n
+MAX_STOP_CHARACTERS = 2**20  # of all stop strings and bad words, for all prompts together
+MAX_ALLOWED_IDS = 2**22  # for all prompts together: each prompt is a submit with its own copy
+
+
+class CompletionRequest(GenerationRequest):
+    logprobs_field = "logprobs"
+
+    prompt: (
+        str
+        | Annotated[FailFastList[str], Field(min_length=1, max_length=MAX_PROMPTS)]
+        | TokenIds
+        | Annotated[FailFastList[TokenIds], Field(min_length=1, max_length=MAX_PROMPTS)]
+    ) = supported(..., f"Text or token ids, or a list of up to {MAX_PROMPTS} of either.")
+    max_tokens: int | None = supported(16, "The longest answer, in tokens.", ge=1, le=2**31 - 1)
+    logprobs: int | None = supported(
+        None, "Logprobs of the answer's tokens, and of this many most likely tokens; -1: of all.", ge=-1
+    )
+    add_special_tokens: bool = supported(True, "The tokenizer adds its special tokens to the prompt.")
+    suffix: Literal[""] = refused("", "Text after the answer.")
+    prompt_embeds: None = refused(None, "Prompts as embeddings.")
+    response_format: TextFormat | None = no_op(None, 'Only `{"type": "text"}`.')
+
+    @model_validator(mode="after")
+    def _check_choices(self) -> "CompletionRequest":
+        choices = len(self.prompts) * self.n
+        if choices > MAX_CHOICES:
+            raise invalid(f"{len(self.prompts)} prompts times n = {choices} choices, but at most {MAX_CHOICES}", "n")
+        for name, texts in (("stop", self.stop_strings), ("bad_words", self.bad_words)):
+            characters = len(self.prompts) * sum(map(len, texts))
+            if characters > MAX_STOP_CHARACTERS:
+                raise invalid(
+                    f"{name} has {characters} characters for {len(self.prompts)} prompts,"
+                    f" but at most {MAX_STOP_CHARACTERS}",
+                    name,
+                )
+        allowed = len(self.prompts) * len(self.allowed_token_ids or ())
+        if allowed > MAX_ALLOWED_IDS:
+            raise invalid(
+                f"allowed_token_ids has {allowed} ids for {len(self.prompts)} prompts, but at most {MAX_ALLOWED_IDS}",
+                "allowed_token_ids",
+            )
+        return self
+
+    @property
+    def prompts(self) -> list[str] | list[list[int]]:
+        if isinstance(self.prompt, str):
+            return [self.prompt]
+        if isinstance(self.prompt[0], int):
+            return [self.prompt]
+        return self.prompt
+
+    @property
+    def num_logprobs(self) -> int | None:
+        return self.logprobs

@@ -1,0 +1,52 @@
+"""The body of a request: a JSON object, decoded field by field, so that a field can be passed on as it was written."""
+
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+
+from services.rpc.errors import TandemError, invalid
+
+MAX_BODY_BYTES = 32 * 1024 * 1024
+_decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+class Body:
+    """The fields of a JSON object that are not null: null means absent.
+
+    Raises TandemError (INVALID_ARGUMENT) for text that is not JSON, or not an object.
+    """
+
+    def __init__(self, text: bytes | bytearray) -> None:
+        try:
+            self._raw = _decode_object(text)
+        except msgspec.ValidationError as error:
+            raise invalid("the request body is not a JSON object") from error
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise _not_json(error) from error
+        try:
+            decoded = {name: msgspec.json.decode(value) for name, value in self._raw.items()}
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise _not_json(error) from error
+        self.fields: dict[str, Any] = {name: value for name, value in decoded.items() if value is not None}
+
+    def json(self, name: str) -> bytes:
+        """Returns a field as the client wrote it, in UTF-8. Raises KeyError if it is absent."""
+        return bytes(self._raw[name])
+
+
+def _not_json(error: Exception) -> TandemError:
+    return invalid(f"the request body is not JSON: {error}")
+
+
+async def read_body(request: Request) -> Body:
+    """Reads and decodes the body. Refuses one above MAX_BODY_BYTES, and as Body does.
+
+    Raises ClientDisconnect if the client disconnects before the end of the body.
+    """
+    text = bytearray()
+    async for part in request.stream():
+        text += part
+        if len(text) > MAX_BODY_BYTES:
+            raise invalid(f"the request body is larger than {MAX_BODY_BYTES} bytes")
+    return Body(text)

@@ -1,0 +1,1 @@
+"""The API described by its own code: /openapi.json, /docs and docs/api.md."""

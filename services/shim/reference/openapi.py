@@ -1,0 +1,139 @@
+"""/openapi.json: the routes with the schemas of requests and responses. https://spec.openapis.org/oas/v3.1.0"""
+
+import copy
+import functools
+import re
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import BaseModel, TypeAdapter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from services.rpc.generated import common_pb2 as pb
+from services.shim.apis.all import APIS
+from services.shim.reference.operations import JSON, OPERATIONS, Error, Operation
+from services.shim.responses import json_response
+from services.shim.routes import Handler, rule_of
+from services.version import VERSION
+
+Json = dict[str, Any]
+REFS = "#/components/schemas/{model}"
+ABOUT = ("title", "description", "default", "x-tandem")  # keys of a field that say nothing of its values
+STATUS_TEXT = {
+    200: "success",
+    400: "the request is wrong; param names the field",
+    401: "the API key is missing or wrong",
+    404: "no such model",
+    429: "a limit on running and waiting requests is reached",
+    500: "the server failed at this request",
+    503: "no process can answer now",
+}
+
+
+def openapi_endpoint(facts: Callable[[], pb.EngineFacts | None], *, ignore_unknown_fields: bool) -> Handler:
+    """Returns the handler of /openapi.json. `facts` returns the engine's facts, or None before they are known."""
+
+    async def handler(request: Request) -> Response:
+        document, known = openapi(ignore_unknown_fields), facts()
+        return json_response(document if known is None else with_limits(document, known))
+
+    return handler
+
+
+def with_limits(document: Json, facts: pb.EngineFacts) -> Json:
+    """Returns a copy of the document in which the fields of requests have the limits of the engine."""
+    document = copy.deepcopy(document)
+    limits = facts.limits
+    for api in APIS:
+        fields = document["components"]["schemas"][api.request.__name__]["properties"]
+        for name, bound, value in (
+            ("n", "maximum", limits.max_n),
+            (api.request.logprobs_field, "maximum", limits.max_logprobs),
+            ("stop_token_ids", "maxItems", limits.max_stop_token_ids),
+            ("logprob_token_ids", "maxItems", limits.max_logprob_token_ids),
+            ("bad_words", "maxItems", limits.max_bad_words),
+            ("allowed_token_ids", "maxItems", facts.vocab_size),
+            ("logit_bias", "maxProperties", limits.max_logit_bias),
+        ):
+            fields[name]["anyOf"][0][bound] = value
+    return document
+
+
+@functools.cache
+def openapi(ignore_unknown_fields: bool = False) -> Json:
+    """Returns the OpenAPI document of a server that refuses unknown fields or ignores them."""
+    schemas: Json = {}
+    paths: Json = {}
+    for operation in OPERATIONS:
+        path = re.sub(r":\w+}", "}", operation.path.path)  # Starlette's convertor
+        described = _operation(operation, schemas, ignore_unknown_fields)
+        paths.setdefault(path, {})[operation.path.method.lower()] = described
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "tandem", "version": VERSION},
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _operation(operation: Operation, schemas: Json, ignore_unknown_fields: bool) -> Json:
+    described: Json = {"summary": operation.summary, "responses": _responses(operation, schemas)}
+    parameters = re.findall(r"{(\w+)", operation.path.path)
+    if parameters:
+        described["parameters"] = [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in parameters
+        ]
+    if rule_of(operation.path.path).needs_key:
+        described["security"] = [{"key": []}, {}]  # the key is needed if the server has one
+    if operation.request is not None:
+        name = _add_request(operation.request, schemas, ignore_unknown_fields)
+        content = {JSON: {"schema": {"$ref": REFS.format(model=name)}}}
+        described["requestBody"] = {"required": True, "content": content}
+    return described
+
+
+def _responses(operation: Operation, schemas: Json) -> Json:
+    responses: Json = {}
+    if operation.bodies:
+        content = {media: {"schema": _body(body, schemas)} for media, body in operation.bodies.items()}
+        responses["200"] = {"description": STATUS_TEXT[200], "content": content}
+    for status in operation.empty:
+        responses[str(status)] = {"description": STATUS_TEXT[status]}
+    for status in operation.errors:
+        content = {JSON: {"schema": _body(Error, schemas)}}
+        responses[str(status)] = {"description": STATUS_TEXT[status], "content": content}
+    return responses
+
+
+def _body(body: Any, schemas: Json) -> Json:
+    """Returns the schema of a response, and moves its definitions to `schemas`."""
+    if body is None:
+        return {"type": "string"}
+    schema = TypeAdapter(body).json_schema(ref_template=REFS)
+    schemas |= schema.pop("$defs", {})
+    return schema
+
+
+def _add_request(model: type[BaseModel], schemas: Json, ignore_unknown_fields: bool) -> str:
+    """Adds the schema of a request to `schemas`; returns its name. Optional fields may be null: null means absent."""
+    schema = model.model_json_schema(ref_template=REFS)
+    schemas |= schema.pop("$defs", {})
+    required = schema.get("required", [])
+    for name, field in schema["properties"].items():
+        if name not in required:
+            schema["properties"][name] = _nullable(field)
+    if ignore_unknown_fields:
+        del schema["additionalProperties"]
+    schemas[model.__name__] = schema
+    return model.__name__
+
+
+def _nullable(field: Json) -> Json:
+    if {"type": "null"} in field.get("anyOf", []) or field.get("type") == "null":
+        return field
+    about: Json = {key: field[key] for key in ABOUT if key in field}
+    return {"anyOf": [{key: value for key, value in field.items() if key not in about}, {"type": "null"}], **about}

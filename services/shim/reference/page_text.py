@@ -1,0 +1,65 @@
+"""The prose of docs/api.md around its tables."""
+
+BEFORE = """# The HTTP API
+
+Names and meanings are OpenAI's, or vLLM's where OpenAI has none. This page is made from the code by `make docs`; a
+running server shows it under `/docs`, and as an OpenAPI document under `/openapi.json`.
+
+Each field is one of three kinds:
+
+- **supported**: it has the effect that the table names.
+- **no-op**: it is accepted, because none of its values changes the answer here.
+- **refused**: tandem lacks the feature. The value in the table, which asks for nothing, is accepted; any other one gets
+  status 400 with the field's name.
+
+A field that is `null` counts as absent. A field that is in no table gets status 400 with its name;
+`--ignore-unknown-fields` accepts it without effect, as vLLM does, also inside `stream_options`. Unknown fields inside
+`messages` and `tools` always pass.
+"""
+
+AFTER = """## Limits of the engine
+
+`n` is at most 128, `stop_token_ids` and `logprob_token_ids` have at most 128 ids, `logit_bias` and `bad_words` at most
+1,024 entries, a bad word at most 32 tokens, `allowed_token_ids` at most as many ids as the vocabulary. Logprobs:
+`--max-logprobs`, 20 by default. A text to be truncated that cannot be cut before it is encoded has at most 128
+characters per token of the context length.
+`/openapi.json` of a running server has its own limits.
+
+## Errors
+
+Errors have OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`. `code` is OpenAI's where it has one:
+`context_length_exceeded`, `model_not_found`, `invalid_api_key`.
+
+| status | meaning | `Retry-After` |
+|---|---|---|
+| 400 | the request is wrong; `param` names the field | no |
+| 401 | the API key is missing or wrong | no |
+| 404 | no such model or path | no |
+| 405 | the path has another method | no |
+| 429 | a limit on running and waiting requests is reached (docs/operations.md) | yes |
+| 500 | the server failed at this request | no |
+| 503 | no process can answer now; for example, one is starting again | yes |
+
+A stream sends its status once its request runs, so a refusal is a status for streams, too. An error after that is a
+`data:` event with the error object, and no `[DONE]` follows it.
+
+## Different from vLLM
+
+| tandem | vLLM |
+|---|---|
+| unknown fields are refused by name, unless `--ignore-unknown-fields` | ignores them |
+| after an error in a stream, no `[DONE]`: a cut answer does not look whole | sends `[DONE]` |
+| `logit_bias` beyond -100 to 100 is refused | clamps it |
+| `tools: []` counts as no tools | refuses it |
+| a message whose role the chat template drops is refused with its index; `developer` becomes `system` where the \
+template does not know it | the message is lost |
+| `truncate_prompt_tokens: -1` keeps what `max_tokens` leaves of the context | shortens the answer instead |
+| a truncated prompt keeps the special tokens that the tokenizer adds | drops them with an explicit `truncation_side` |
+| `usage` has the cached tokens; `--no-enable-prompt-tokens-details` leaves them out | the reverse default |
+| a `seed` gives the same answer whatever else is in the batch | not in general |
+| too many requests: 429 with `Retry-After` | 503 |
+
+`system_fingerprint` names everything that may change a bit of an answer: equal fingerprints, equal answers for equal
+requests with a `seed` or `temperature` 0. Defaults of sampling parameters come from the model's generation_config.json;
+`--generation-config vllm` turns them off, and `return_effective_parameters` shows what an answer was made with.
+"""

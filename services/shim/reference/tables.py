@@ -1,0 +1,117 @@
+"""The tables about the API: every route, and every field of every request with its range and kind."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from services.shim.apis.all import APIS
+from services.shim.apis.fields import Kind, kind_of
+from services.shim.apis.request import GenerationRequest
+from services.shim.reference.openapi import openapi
+from services.shim.reference.operations import OPERATIONS
+from services.shim.routes import rule_of
+
+Json = dict[str, Any]
+ITEM_RANGES = ("minimum", "maximum", "minLength", "maxLength")  # too much detail in a table
+MANY = 2**20  # from here on, numbers are written as powers of two
+
+
+@dataclass(frozen=True)
+class FieldRow:
+    name: str
+    kind: Kind
+    values: str  # type, range and default
+    description: str
+
+
+@dataclass(frozen=True)
+class Section:
+    title: str
+    rows: list[FieldRow]
+
+
+def routes() -> list[tuple[str, str, str]]:
+    """Returns (method and path, what it does, whether it needs the API key) of each route."""
+    return [
+        (
+            f"{operation.path.method} {operation.path.path.replace(':path', '')}",
+            operation.summary,
+            "yes" if rule_of(operation.path.path).needs_key else "no",
+        )
+        for operation in OPERATIONS
+    ]
+
+
+def sections() -> list[Section]:
+    """Returns the fields that all APIs share, then those of each API; the supported ones first."""
+    shared = Section("Fields of every request", _rows(GenerationRequest, GenerationRequest.model_fields.keys()))
+    own = []
+    for api in APIS:
+        names = [name for name in api.request.model_fields if _is_own(api.request, name)]
+        own.append(Section(f"Fields of `{api.path.path}`", _rows(api.request, names)))
+    return [shared, *own]
+
+
+def _is_own(model: type[BaseModel], name: str) -> bool:
+    shared = GenerationRequest.model_fields.get(name)
+    return (
+        shared is None
+        or shared.description != model.model_fields[name].description
+        or (shared.default != model.model_fields[name].default)
+    )
+
+
+def _rows(model: type[BaseModel], names: Any) -> list[FieldRow]:
+    document = openapi()
+    schema = document["components"]["schemas"].get(model.__name__) or model.model_json_schema()
+    order: list[Kind] = ["supported", "no-op", "refused"]
+    rows = []
+    for name in names:
+        field = model.model_fields[name]
+        values = _values(schema["properties"][name])
+        if not field.is_required() and field.default not in (None, [], {}, ""):
+            values += f"; default {_literal(field.default)}"
+        rows.append(FieldRow(name, kind_of(field), values, field.description or ""))
+    return sorted(rows, key=lambda row: order.index(row.kind))
+
+
+def _values(schema: Json) -> str:
+    """Returns a schema in words: "integer, at least 1, at most 2"."""
+    if "anyOf" in schema:
+        return " or ".join(dict.fromkeys(_values(one) for one in schema["anyOf"] if one.get("type") != "null"))
+    if "$ref" in schema:
+        return "object"
+    if "const" in schema or "enum" in schema:
+        return ", ".join(_literal(value) for value in schema.get("enum", [schema.get("const")]))
+    kind = str(schema.get("type", "any value"))
+    if kind == "array":
+        items = _values({key: value for key, value in schema["items"].items() if key not in ITEM_RANGES})
+        return ", ".join(["list of " + items, *_range(schema, "minItems", "maxItems", " items")])
+    if kind == "object":
+        return ", ".join([kind, *_range(schema, "", "maxProperties", " entries")])
+    if kind == "string":
+        return ", ".join([kind, *_range(schema, "minLength", "maxLength", " characters")])
+    above = [f"above {_number(schema['exclusiveMinimum'])}"] if "exclusiveMinimum" in schema else []
+    return ", ".join([kind, *above, *_range(schema, "minimum", "maximum", "")])
+
+
+def _range(schema: Json, low: str, high: str, unit: str) -> list[str]:
+    if low in schema and high in schema:
+        return [f"{_number(schema[low])} to {_number(schema[high])}{unit}"]
+    if low in schema:
+        return [f"at least {_number(schema[low])}{unit}"]
+    return [f"at most {_number(schema[high])}{unit}"] if high in schema else []
+
+
+def _number(value: float) -> str:
+    if abs(value) >= MANY and (int(value) + (value > 0)).bit_count() == 1:
+        exponent = (int(abs(value)) + (value > 0)).bit_length() - 1
+        return f"-2^{exponent}" if value < 0 else f"2^{exponent} - 1"
+    return f"{value:,g}" if value == int(value) else str(value)
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f'"{value}"' if isinstance(value, str) else str(value).replace("'", '"')

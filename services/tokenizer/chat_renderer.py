@@ -1,0 +1,96 @@
+"""Renders a submit's chat input: picks the template, adds the operator's variables, parses the JSON.
+
+A request's own template is compiled in the same sandbox as the model's, but only if the operator allows it: it is code
+of the client. Its run time has no limit, and a process cannot set one for its threads: `render` must not be called on
+an event loop for such a chat.
+"""
+
+import functools
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from services.errors import Fatal
+from services.rpc.errors import invalid
+from services.rpc.generated import text_pb2
+from services.tokenizer.render import ChatTemplate
+
+CACHED_TEMPLATES = 16
+# What the request's own fields decide. services/shim/schema.py refuses these as well.
+RESERVED = frozenset({"messages", "tools", "add_generation_prompt", "continue_final_message", "chat_template"})
+
+
+def reserved_name(kwargs: Mapping[str, Any]) -> str:
+    """Returns the first of these names that no template variable may have; empty: none."""
+    return min(RESERVED & kwargs.keys(), default="")
+
+
+class ChatRenderer:
+    def __init__(
+        self,
+        template: str | None,
+        variables: dict[str, str],
+        *,
+        default_kwargs: Mapping[str, Any] | None = None,
+        trust_requests: bool = False,
+    ) -> None:
+        """`template` and `variables`: as in ChatTemplate. `default_kwargs`: template variables of every request that
+        does not set them itself. `trust_requests`: a request may bring its own template.
+
+        Raises Fatal for a template that is not valid, and for a reserved name in `default_kwargs`.
+        """
+        self._default_kwargs = dict(default_kwargs or {})
+        if reserved := reserved_name(self._default_kwargs):
+            raise Fatal(f"--default-chat-template-kwargs: may not set {reserved}")
+        self._template = ChatTemplate(template, variables)
+        self._trust_requests = trust_requests
+        # A result holds no reference to its request: a template is compiled once for all of them.
+        self._request_template = functools.lru_cache(maxsize=CACHED_TEMPLATES)(
+            functools.partial(_request_template, variables)
+        )
+
+    def render(self, chat: text_pb2.ChatInput, tools_json: bytes) -> str:
+        """Returns the prompt's text. `tools_json`: OpenAI's `tools`; empty: none.
+
+        Raises TandemError (INVALID_ARGUMENT) as ChatTemplate.render does, for a template that is not trusted or not
+        valid, and for a reserved variable; ValueError for malformed JSON.
+        """
+        return self._template_for(chat).render(
+            json.loads(chat.messages_json),
+            json.loads(tools_json) if tools_json else None,
+            self._kwargs(chat),
+            add_generation_prompt=chat.add_generation_prompt,
+            continue_final_message=chat.continue_final_message,
+        )
+
+    def _template_for(self, chat: text_pb2.ChatInput) -> ChatTemplate:
+        if not chat.chat_template:
+            return self._template
+        if not self._trust_requests:
+            raise invalid(
+                "this server accepts no chat_template from a request; its operator can allow it with"
+                " --trust-request-chat-template",
+                "chat_template",
+            )
+        return self._request_template(chat.chat_template)
+
+    def _kwargs(self, chat: text_pb2.ChatInput) -> dict[str, Any]:
+        """Returns the template's variables: the operator's, those of the request, its documents. null: not given."""
+        kwargs = dict(self._default_kwargs)
+        own: dict[str, Any] = json.loads(chat.template_kwargs_json) if chat.template_kwargs_json else {}
+        if reserved := reserved_name(own):
+            raise invalid(f"chat_template_kwargs may not set {reserved}", "chat_template_kwargs")
+        for name, value in own.items():
+            if value is not None or name not in kwargs:
+                kwargs[name] = value
+        if chat.documents_json:
+            kwargs["documents"] = json.loads(chat.documents_json)
+        return kwargs
+
+
+def _request_template(variables: dict[str, str], source: str) -> ChatTemplate:
+    """Returns a request's template. Raises TandemError (INVALID_ARGUMENT) if it is not valid."""
+    try:
+        return ChatTemplate(source, variables, "chat_template")
+    except Fatal as error:
+        raise invalid(str(error), "chat_template") from error

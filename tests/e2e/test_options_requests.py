@@ -1,0 +1,86 @@
+"""Options about what a request may have and what a response shows."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.api import CHAT, GREEDY, TEXT, Json, ask, both, error_of, stream
+from tests.e2e.harness import Server
+
+QUESTION: Json = {"messages": [{"role": "user", "content": "Hi"}]}
+
+
+@pytest.fixture(scope="module")
+def changed() -> Iterator[Server]:
+    """A server with every option of this file set to what is not its default."""
+    flags = (
+        "--response-role=helper",
+        "--ignore-unknown-fields",
+        "--enable-request-id-headers",
+        "--enable-force-include-usage",
+        "--no-enable-prompt-tokens-details",
+        "--trust-request-chat-template",
+        '--default-chat-template-kwargs={"enable_thinking": false, "mood": "calm"}',
+    )
+    with Server("--dtype=float32", *flags) as server:
+        yield server
+
+
+def test_response_role(changed: Server, plain: Server) -> None:
+    for server, role in ((changed, "helper"), (plain, "assistant")):
+        assert ask(server, CHAT)["choices"][0]["message"]["role"] == role
+        assert stream(server, CHAT)[0]["choices"][0]["delta"]["role"] == role
+
+
+@both
+def test_ignore_unknown_fields(changed: Server, plain: Server, path: str) -> None:
+    assert ask(changed, path, no_such_field=1)["choices"]
+    error = error_of(plain.post(path, {**QUESTION, "prompt": "Hi", "no_such_field": 1}), 400)
+    assert error["message"].startswith("unsupported parameter")
+
+
+def test_enable_request_id_headers(changed: Server, plain: Server) -> None:
+    answer = changed.post(CHAT, {**QUESTION, "max_tokens": 1})
+    assert answer.json()["id"] == f"chatcmpl-{answer.headers['x-request-id']}"
+    assert "x-request-id" not in plain.post(CHAT, {**QUESTION, "max_tokens": 1}).headers
+
+
+@both
+def test_enable_force_include_usage(changed: Server, plain: Server, path: str) -> None:
+    chunks = stream(changed, path, **GREEDY)
+    assert chunks[-1]["choices"] == [] and all(chunk["usage"] for chunk in chunks)
+    assert "usage" not in stream(plain, path, **GREEDY)[-1]
+
+
+@both
+def test_enable_prompt_tokens_details(changed: Server, plain: Server, path: str) -> None:
+    assert ask(changed, path)["usage"]["prompt_tokens_details"] is None
+    assert ask(plain, path)["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
+
+
+def test_trust_request_chat_template(changed: Server, plain: Server) -> None:
+    body = {**QUESTION, "chat_template": "{{ messages[0].content }}!", "max_tokens": 1, "return_token_ids": True}
+    assert changed.post(CHAT, body).json()["prompt_token_ids"] == token_ids(changed, "Hi!")
+    error = error_of(plain.post(CHAT, body), 400)
+    assert error["param"] == "chat_template" and "--trust-request-chat-template" in error["message"]
+
+
+def test_default_chat_template_kwargs(changed: Server, plain: Server) -> None:
+    """The model's template closes thinking at once with enable_thinking false; the request's own value wins."""
+
+    def prompt(server: Server, **kwargs: bool) -> list[int]:
+        return list(ask(server, CHAT, **QUESTION, chat_template_kwargs=kwargs)["prompt_token_ids"])
+
+    assert prompt(changed) == prompt(plain, enable_thinking=False) != prompt(plain, enable_thinking=True)
+    assert prompt(changed, enable_thinking=True) == prompt(plain, enable_thinking=True)
+    mood = {
+        **QUESTION,
+        "chat_template": "{{ mood }}, {{ messages[0].content }}",
+        "max_tokens": 1,
+        "return_token_ids": True,
+    }
+    assert changed.post(CHAT, mood).json()["prompt_token_ids"] == token_ids(changed, "calm, Hi")
+
+
+def token_ids(server: Server, text: str) -> list[int]:
+    return list(ask(server, TEXT, prompt=text, max_tokens=1)["choices"][0]["prompt_token_ids"])

@@ -1,0 +1,50 @@
+"""The queue of waiting requests: its order, what is removed, and deferred requests. Through the scheduler:
+test_policies.py, test_readiness.py."""
+
+import pytest
+
+from engine_core.waiting import WaitingQueue
+from tests.engine_core.test_policies import with_priority
+from tests.engine_core.test_readiness import deferred
+from tests.fakes import make_core_request
+
+
+def test_resumed_and_preempted_requests_go_before_new_ones() -> None:
+    queue = WaitingQueue(by_priority=False)
+    new, resumed = make_core_request(0, [1], 4), make_core_request(2, [1], 4, resumed=[3])
+    preempted = make_core_request(1, [1], 4)
+    preempted.num_preemptions = 1
+    for request in (new, resumed, preempted):
+        queue.push(request)
+    assert [request.handle for request in queue] == [1, 2, 0]
+    assert queue.num_tokens == 4
+    queue.remove(preempted)
+    assert [queue.pop().handle, queue.pop().handle] == [2, 0] and len(queue) == queue.num_tokens == 0
+
+
+def test_removed_requests_do_not_stay_in_the_heap() -> None:
+    queue = WaitingQueue(by_priority=True)
+    queue.push(with_priority(0, -1))
+    for handle in range(1, 1000):
+        request = with_priority(handle, 0, [1])
+        queue.push(request)
+        queue.remove(request)
+    assert len(queue) == 1 and len(queue._heap) < 100
+
+
+def test_the_queue_offers_ready_requests_alone_and_counts_all() -> None:
+    queue = WaitingQueue(by_priority=True)
+    first, second, urgent = deferred(0), make_core_request(1, [1], 2), deferred(2)
+    urgent.priority = -1
+    for request in (first, second, urgent):
+        queue.push(request)
+    assert [request.handle for request in queue] == [2, 0, 1]
+    assert (len(queue), queue.num_ready, queue.num_deferred, queue.num_tokens) == (3, 1, 2, 7)
+    assert queue.peek() is second
+    queue.ready(urgent)
+    assert queue.pop() is urgent and queue.pop() is second
+    assert (len(queue), queue.num_ready, queue.num_tokens) == (1, 0, 3)
+    with pytest.raises(IndexError):
+        queue.peek()
+    queue.remove(first)
+    assert len(queue) == queue.num_tokens == 0

@@ -1,0 +1,164 @@
+"""The request of chat completions: messages, tools, and what does not go together."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from services.rpc.errors import TandemError
+from services.shim.apis.chat.api import CHAT_API
+from services.shim.apis.chat.schema import ChatRequest
+from services.shim.parsing import validate
+from tests.shim.apis import field_values
+from tests.shim.apis.field_values import CHAT, USER, Json
+from tests.shim.harness import FACTS
+
+
+def refused(change: Json) -> TandemError:
+    return field_values.refused(CHAT_API, change)
+
+
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ("Hi", "messages.0"),
+        ({"content": "Hi"}, "messages.0.role"),
+        ({"role": "", "content": "Hi"}, "messages.0.role"),
+        ({"role": "a" * 65, "content": "Hi"}, "messages.0.role"),
+        ({"role": 5, "content": "Hi"}, "messages.0.role"),
+        ({"role": None, "content": "Hi"}, "messages.0.role"),
+        ({"role": "user", "content": 5}, "messages.0.content"),
+        ({"role": "user", "content": {"text": "Hi"}}, "messages.0.content"),
+        ({"role": "user", "content": [5]}, "messages.0.content.0"),
+        ({"role": "user", "content": [{"type": "text"}]}, "messages.0.content.0.text"),
+        ({"role": "user", "content": [{"type": "text", "text": {}}]}, "messages.0.content.0.text"),
+        ({"role": "assistant", "content": [{"type": "refusal", "refusal": 5}]}, "messages.0.content.0.refusal"),
+        ({"role": "user", "content": [{"type": "image_url", "image_url": {}}]}, "messages.0.content.0"),
+        ({"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}, "messages.0.content.0"),
+        ({"role": "user", "content": [{}]}, "messages.0.content.0"),
+        ({"role": "user", "content": [{"type": 5}]}, "messages.0.content.0"),
+        ({"role": "user", "content": [{"type": "text", "text": "Hi"}, {"type": "text", "text": 5}]},
+         "messages.0.content.1.text"),
+        ({"role": "assistant", "tool_calls": 5}, "messages.0.tool_calls"),
+        ({"role": "assistant", "tool_calls": [5]}, "messages.0.tool_calls.0"),
+        ({"role": "assistant", "tool_calls": [{"function": "f"}]}, "messages.0.tool_calls.0.function"),
+    ],
+)  # fmt: skip
+def test_paths_into_messages(message: Any, param: str) -> None:
+    assert refused({"messages": [message]}).param == param
+    second = refused({"messages": [USER, message]})
+    assert second.param == param.replace("messages.0", "messages.1")
+
+
+def test_a_part_of_an_unknown_type_is_named() -> None:
+    message = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}
+    error = refused({"messages": [message]})
+    assert "'text'" in error.message and "'refusal'" in error.message
+
+
+@pytest.mark.parametrize("role", ["system", "developer", "user", "assistant", "tool", "function", "ipython", "martian"])
+def test_roles_are_the_templates_business(role: str) -> None:
+    validate(ChatRequest, {"messages": [{"role": role, "content": "Hi"}]}, FACTS)
+
+
+@pytest.mark.parametrize("role", ["system", "developer", "user", "tool"])
+def test_only_an_assistant_message_may_lack_content(role: str) -> None:
+    for message in ({"role": role}, {"role": role, "content": None}):
+        error = refused({"messages": [{"role": "user", "content": "Hi"}, message]})
+        assert error.param == "messages.1.content"
+        assert error.message == f"messages.1: a message with role {role} needs content"
+
+
+@pytest.mark.parametrize("role", ["assistant", "martian"])
+def test_other_messages_may_lack_content(role: str) -> None:
+    for message in ({"role": role}, {"role": role, "content": None}, {"role": role, "content": []}):
+        validate(ChatRequest, {"messages": [message]}, FACTS)
+
+
+CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}, "index": 0}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"content": "a", "refusal": None, "annotations": [], "audio": None, "function_call": None, "tool_calls": None},
+        {"content": "a", "refusal": "no", "annotations": [{"type": "url_citation"}], "reasoning": "because"},
+        {"content": None, "tool_calls": [CALL], "reasoning_content": None},
+        {"content": "a", "tool_calls": []},
+        {"content": "a", "reasoning_details": [{"type": "x"}], "cache_control": {"type": "ephemeral"}},
+        {"content": [{"type": "refusal", "refusal": "no"}]},
+        {"content": [{"type": "thinking", "thinking": "hm"}, {"type": "output_text", "text": "a"}, "b"]},
+        {"content": [{"type": "text", "text": None}, {"type": "input_text", "text": "a"}]},
+        {"content": [{"type": "text", "text": "a", "annotations": []}, {"type": "refusal", "refusal": "no"}]},
+        {"content": "", "name": None, "provider_specific_fields": None},
+    ],
+)
+def test_echoed_assistant_messages_pass(message: Json) -> None:
+    """An answer that a client sends back, with every field that it or another server gave."""
+    submits = field_values.submits(CHAT_API, {"messages": [USER, {"role": "assistant", **message}, USER]})
+    assert len(submits) == 1
+
+
+def test_messages_keep_fields_that_only_templates_know() -> None:
+    parts = [{"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral"}}]
+    tool = {"role": "tool", "content": "5", "tool_call_id": "1", "name": "f"}
+    validate(ChatRequest, {"messages": [{"role": "user", "content": parts, "name": "me"}, tool]}, FACTS)
+
+
+@pytest.mark.parametrize(
+    ("tool", "param"),
+    [
+        (5, "tools.0"),
+        ({"type": "function"}, "tools.0.function"),
+        ({"function": {}}, "tools.0.type"),
+        ({"type": "custom", "function": {}}, "tools.0.type"),
+        ({"type": "function", "function": "f"}, "tools.0.function"),
+    ],
+)
+def test_paths_into_tools(tool: Any, param: str) -> None:
+    assert refused({"tools": [tool]}).param == param
+
+
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"top_logprobs": -1}, "top_logprobs"),
+        ({"top_logprobs": 2, "logprobs": False}, "top_logprobs"),
+        ({"logprob_token_ids": [1], "logprobs": False}, "logprob_token_ids"),
+        ({"continue_final_message": True}, "continue_final_message"),
+        ({"min_tokens": 9, "max_completion_tokens": 8}, "min_tokens"),
+        ({"min_tokens": 9, "max_completion_tokens": 8, "max_tokens": 99}, "min_tokens"),
+        ({"documents": ["a"]}, "documents.0"),
+        ({"chat_template_kwargs": {"continue_final_message": True}}, "chat_template_kwargs"),
+        ({"modalities": ["text", "audio"]}, "modalities"),
+    ],
+)
+def test_what_does_not_go_together(change: Json, param: str) -> None:
+    assert refused(change).param == param
+
+
+def test_logprobs_count_for_top_logprobs() -> None:
+    def count(**fields: Any) -> int | None:
+        return validate(ChatRequest, CHAT | fields, FACTS).num_logprobs
+
+    assert [count(), count(logprobs=False, top_logprobs=0), count(logprobs=True)] == [None, None, 0]
+    assert count(logprobs=True, top_logprobs=3) == 3
+
+
+def test_max_completion_tokens_wins() -> None:
+    request = validate(ChatRequest, CHAT | {"max_tokens": 5, "max_completion_tokens": 50, "min_tokens": 9}, FACTS)
+    assert request.token_limit == 50
+    assert validate(ChatRequest, CHAT | {"max_tokens": 5}, FACTS).token_limit == 5
+    assert validate(ChatRequest, CHAT, FACTS).token_limit is None
+
+
+def test_a_million_wrong_items_make_one_error() -> None:
+    """Otherwise building the list of errors would block the event loop for seconds."""
+    for body in ({"messages": [5] * 10**6}, CHAT | {"tools": [5] * 10**6}, CHAT | {"documents": [5] * 1000}):
+        with pytest.raises(ValidationError) as caught:
+            ChatRequest.model_validate(body)
+        assert len(caught.value.errors(include_input=False)) == 1
+    with pytest.raises(ValidationError) as caught:
+        ChatRequest.model_validate({"messages": [{"role": "user", "content": [5] * 10**6}]})
+    assert len(caught.value.errors(include_input=False)) <= 3  # one for each kind of content

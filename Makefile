@@ -13,7 +13,7 @@ BIN := .venv/bin
 PINNED := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt
 
 .PHONY: install install-test constraints serve test test-long test-versions hostile recovery-test check gpu-check format protos docs demo \
-	compose-test clean
+	compose-test clients-test api-test clean
 
 install: .venv/installed
 install-test: .venv/installed-test
@@ -93,6 +93,7 @@ protos: install-test
 # Writes docs/serving.md anew, from the declarations of the options.
 docs: install-test
 	$(BIN)/python -m services.options.serving_page > docs/serving.md
+	$(BIN)/python -m services.shim.reference.page > docs/api.md
 
 demo: install-test
 	$(BIN)/python -m demo.train --out demo/checkpoint
@@ -101,6 +102,15 @@ demo: install-test
 # Settings: BUILD_NETWORK (host, where only the host reaches the package index), TORCH, TORCH_INDEX, TANDEM_PORT.
 compose-test:
 	$(PYTHON) -m tests.compose
+
+# Unmodified client programs of others, each in an environment of its own under build/clients (15 minutes at first,
+# then 5; needs npm and node). ARGS: names of clients; --tandem CMD, --cwd DIR, --url URL. Settings: TORCH, TORCH_INDEX.
+clients-test: install
+	$(BIN)/python -m tests.clients $(ARGS)
+
+# Sends requests made from /openapi.json to a running server, for ten minutes; ARGS: --seed N --seconds N.
+api-test: install
+	$(BIN)/python -m tests.openapi $(ARGS)
 
 clean:
 	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache

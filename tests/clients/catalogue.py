@@ -1,0 +1,88 @@
+"""The clients: which packages each one needs, and which program in programs/ drives it.
+
+A client of pip names its packages with exact versions; pins/NAME.txt has what these require in turn. A client of npm
+has package.json and package-lock.json in pins/NAME/. Imports only the standard library.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+PINS, PROGRAMS = HERE / "pins", HERE / "programs"
+SECONDS = 300.0  # for all tasks of a program
+
+
+@dataclass(frozen=True)
+class PipClient:
+    """`requirements` are exact, and the first is the client itself."""
+
+    name: str
+    requirements: tuple[str, ...]
+    program: str
+    torch: bool = False  # install torch first, from the index that TORCH_INDEX names
+    seconds: float = SECONDS
+
+    @property
+    def pins(self) -> Path:
+        return PINS / f"{self.name}.txt"
+
+    @property
+    def pin_files(self) -> tuple[Path, ...]:
+        return (self.pins,)
+
+    @property
+    def version(self) -> str:
+        return self.requirements[0].partition("==")[2]
+
+
+@dataclass(frozen=True)
+class NpmClient:
+    """`package` is the package whose version stands for the client's."""
+
+    name: str
+    package: str
+    program: str
+    seconds: float = SECONDS
+
+    @property
+    def pins(self) -> Path:
+        return PINS / self.name
+
+    @property
+    def pin_files(self) -> tuple[Path, ...]:
+        return (self.pins / "package.json", self.pins / "package-lock.json")
+
+    @property
+    def version(self) -> str:
+        dependencies = json.loads((self.pins / "package.json").read_text())["dependencies"]
+        return str(dependencies[self.package])
+
+
+@dataclass(frozen=True)
+class CommandClient:
+    """A command that is not installed here: its program runs if the command is on the PATH."""
+
+    name: str
+    command: str
+    program: str
+    seconds: float = SECONDS
+
+
+Client = PipClient | NpmClient | CommandClient
+
+CLIENTS: tuple[Client, ...] = (
+    PipClient("openai", ("openai==3.52.0",), "ask_openai.py"),
+    NpmClient("openai-node", "openai", "ask_openai.mjs"),
+    PipClient("langchain", ("langchain-openai==1.7.3",), "ask_langchain.py"),
+    PipClient("litellm", ("litellm==1.106.2",), "ask_litellm.py"),
+    PipClient("llamaindex", ("llama-index-llms-openai-like==0.8.1",), "ask_llamaindex.py"),
+    PipClient("pydantic-ai", ("pydantic-ai-slim[openai]==2.68.0",), "ask_pydantic_ai.py"),
+    PipClient("dspy", ("dspy==3.4.1",), "ask_dspy.py"),
+    PipClient("inspect", ("inspect-ai==0.3.285", "openai==3.52.0"), "ask_inspect.py"),
+    PipClient("strands", ("strands-agents[openai]==1.62.0",), "ask_strands.py"),
+    NpmClient("ai", "ai", "ask_ai.mjs"),
+    PipClient("guidellm", ("guidellm==0.8.1",), "bench_guidellm.py", torch=True, seconds=600.0),
+    PipClient("aiperf", ("aiperf==0.13.0",), "bench_aiperf.py", seconds=600.0),
+    CommandClient("vllm", "vllm", "bench_vllm.py", seconds=600.0),
+)

@@ -1,0 +1,127 @@
+"""litellm, as its provider openai and as its provider hosted_vllm."""
+
+import litellm
+from report import (
+    ANSWER,
+    API_KEY,
+    BASE_URL,
+    MODEL,
+    PROMPT,
+    QUESTION,
+    SECOND_ANSWER,
+    SECOND_QUESTION,
+    SECONDS,
+    check,
+    check_logprobs,
+    check_usage,
+    equal,
+    main,
+    task,
+)
+
+MESSAGES = [{"role": "user", "content": QUESTION}]
+COMMON = {"api_base": BASE_URL, "api_key": API_KEY, "max_retries": 0, "timeout": SECONDS}
+
+
+def chat(provider="openai", **fields):
+    fields = COMMON | {"messages": MESSAGES, "temperature": 0} | fields
+    return litellm.completion(model=f"{provider}/{MODEL}", **fields)
+
+
+def check_answer(answer, wanted=ANSWER):
+    equal(type(answer), litellm.ModelResponse, "the type")
+    choice = answer.choices[0]
+    equal((choice.message.content, choice.finish_reason), (wanted, "stop"), "the choice")
+    check_usage(answer.usage.prompt_tokens, answer.usage.completion_tokens, answer.usage.total_tokens)
+
+
+@task
+def plain_chat():
+    check_answer(chat())
+
+
+@task
+def plain_chat_as_hosted_vllm():
+    check_answer(chat("hosted_vllm"))
+
+
+@task
+def chat_stream():
+    for provider in ("openai", "hosted_vllm"):
+        chunks = list(chat(provider, stream=True, stream_options={"include_usage": True}))
+        equal("".join(chunk.choices[0].delta.content or "" for chunk in chunks), ANSWER, f"the text of {provider}")
+        check_answer(litellm.stream_chunk_builder(chunks, messages=MESSAGES))
+
+
+@task
+async def async_chat_stream():
+    stream = await litellm.acompletion(model=f"openai/{MODEL}", messages=MESSAGES, temperature=0, stream=True, **COMMON)
+    equal("".join([chunk.choices[0].delta.content or "" async for chunk in stream]), ANSWER, "the text")
+
+
+@task
+def chat_logprobs():
+    for provider in ("openai", "hosted_vllm"):
+        answer = chat(provider, logprobs=True, top_logprobs=2)
+        entries = answer.choices[0].logprobs.content
+        check_logprobs((entry.logprob for entry in entries), answer.usage.completion_tokens)
+
+
+@task
+def second_turn():
+    """The first answer goes back as litellm's own object, and as it dumps it."""
+    first = chat().choices[0].message
+    for echoed in (first, first.model_dump()):
+        check_answer(chat(messages=[*MESSAGES, echoed, {"role": "user", "content": SECOND_QUESTION}]), SECOND_ANSWER)
+
+
+@task
+def fields_at_their_defaults():
+    fields = {"n": 1, "frequency_penalty": 0, "presence_penalty": 0, "top_p": 1, "logit_bias": {}, "logprobs": False}
+    fields |= {"user": "someone", "parallel_tool_calls": True, "response_format": {"type": "text"}, "tools": []}
+    check_answer(chat(**fields))
+
+
+@task
+def cache_control():
+    """litellm's callers mark what a provider may cache."""
+    part = {"type": "text", "text": QUESTION, "cache_control": {"type": "ephemeral"}}
+    check_answer(chat(messages=[{"role": "user", "content": [part]}]))
+
+
+@task
+def plain_completion():
+    fields = {"prompt": PROMPT, "temperature": 0, "max_tokens": 40}
+    answer = litellm.text_completion(model=f"text-completion-openai/{MODEL}", **COMMON, **fields)
+    equal((answer.choices[0].text, answer.choices[0].finish_reason), (ANSWER, "stop"), "the choice")
+    check_usage(answer.usage.prompt_tokens, answer.usage.completion_tokens, answer.usage.total_tokens)
+
+
+@task
+def completion_stream():
+    fields = {"prompt": PROMPT, "temperature": 0, "max_tokens": 40, "stream": True}
+    chunks = litellm.text_completion(model=f"text-completion-openai/{MODEL}", **COMMON, **fields)
+    equal("".join(chunk.choices[0].text or "" for chunk in chunks), ANSWER, "the text")
+
+
+@task
+def completion_logprobs():
+    fields = {"prompt": PROMPT, "temperature": 0, "max_tokens": 40, "logprobs": 2}
+    answer = litellm.text_completion(model=f"text-completion-openai/{MODEL}", **COMMON, **fields)
+    check_logprobs(answer.choices[0].logprobs.token_logprobs, answer.usage.completion_tokens)
+
+
+@task
+def too_long_a_context():
+    """litellm knows this error by the server's words, and routers fall back on it."""
+    try:
+        chat(messages=[{"role": "user", "content": QUESTION * 999}])
+    except litellm.ContextWindowExceededError:
+        pass
+    except litellm.BadRequestError as error:
+        check(False, f"not a ContextWindowExceededError: {error}")
+    else:
+        check(False, "no error")
+
+
+main()

@@ -1,0 +1,111 @@
+"""LlamaIndex' OpenAILike, as a chat model and as a completion model."""
+
+from llama_index.core.llms import ChatMessage, ChatResponse, CompletionResponse, MessageRole
+from llama_index.llms.openai_like import OpenAILike
+from report import (
+    ANSWER,
+    API_KEY,
+    BASE_URL,
+    MODEL,
+    PROMPT,
+    QUESTION,
+    SECOND_ANSWER,
+    SECOND_QUESTION,
+    SECONDS,
+    check_logprobs,
+    check_usage,
+    equal,
+    main,
+    task,
+)
+
+MESSAGES = [ChatMessage(role=MessageRole.USER, content=QUESTION)]
+
+
+def model(chat=True, **fields):
+    common = {"model": MODEL, "api_base": BASE_URL, "api_key": API_KEY, "max_retries": 0, "timeout": SECONDS}
+    return OpenAILike(**common | {"is_chat_model": chat, "context_window": 2048, "temperature": 0, **fields})
+
+
+def check_raw(raw, finish_reason="stop"):
+    equal(raw.choices[0].finish_reason, finish_reason, "finish_reason")
+    check_usage(raw.usage.prompt_tokens, raw.usage.completion_tokens, raw.usage.total_tokens)
+
+
+@task
+def plain_chat():
+    answer = model().chat(MESSAGES)
+    equal(
+        (type(answer), answer.message.role, answer.message.content), (ChatResponse, "assistant", ANSWER), "the answer"
+    )
+    check_raw(answer.raw)
+
+
+@task
+def chat_stream():
+    *_, last = chunks = list(model().stream_chat(MESSAGES))
+    equal("".join(chunk.delta or "" for chunk in chunks), ANSWER, "the deltas")
+    equal(last.message.content, ANSWER, "the text")
+
+
+@task
+async def async_chat_stream():
+    stream = await model().astream_chat(MESSAGES)
+    equal("".join([chunk.delta or "" async for chunk in stream]), ANSWER, "the deltas")
+
+
+@task
+def chat_logprobs():
+    answer = model(logprobs=True, top_logprobs=2).chat(MESSAGES)
+    best = [entries[0].logprob for entries in answer.logprobs]
+    check_logprobs(best, answer.raw.usage.completion_tokens)
+
+
+@task
+def second_turn():
+    first = model().chat(MESSAGES).message
+    answer = model().chat([*MESSAGES, first, ChatMessage(role=MessageRole.USER, content=SECOND_QUESTION)])
+    equal(answer.message.content, SECOND_ANSWER, "the text")
+
+
+@task
+def system_prompt():
+    answer = model().chat([ChatMessage(role=MessageRole.SYSTEM, content="Be brief."), *MESSAGES])
+    equal(answer.message.content, ANSWER, "the text")
+
+
+@task
+def complete_with_a_chat_model():
+    answer = model().complete(QUESTION)
+    equal((type(answer), answer.text), (CompletionResponse, ANSWER), "the answer")
+
+
+@task
+def function_calling_model_without_tools():
+    """LlamaIndex sends the fields of tools that are at their defaults here."""
+    answer = model(is_function_calling_model=True).chat_with_tools([], user_msg=QUESTION)
+    equal(answer.message.content, ANSWER, "the text")
+
+
+@task
+def plain_completion():
+    answer = model(chat=False, max_tokens=40).complete(PROMPT)
+    equal(answer.text, ANSWER, "the text")
+    check_raw(answer.raw)
+
+
+@task
+def completion_stream():
+    *_, last = chunks = list(model(chat=False, max_tokens=40).stream_complete(PROMPT))
+    equal("".join(chunk.delta or "" for chunk in chunks), ANSWER, "the deltas")
+    equal(last.text, ANSWER, "the text")
+
+
+@task
+def completion_logprobs():
+    answer = model(chat=False, max_tokens=40, logprobs=True, top_logprobs=2).complete(PROMPT)
+    best = [max(entry.logprob for entry in entries) for entries in answer.logprobs]
+    check_logprobs(best, answer.raw.usage.completion_tokens)
+
+
+main()

@@ -1,0 +1,118 @@
+// OpenAI's client for Node: chat, completions, and what it sends at a field's default.
+
+import OpenAI from "openai";
+import {
+  ANSWER, API_KEY, BASE_URL, MODEL, PROMPT, QUESTION, SECOND_ANSWER, SECOND_QUESTION,
+  check, checkLogprobs, checkUsage, equal, main, task,
+} from "./report.mjs";
+
+const client = new OpenAI({ baseURL: BASE_URL, apiKey: API_KEY, maxRetries: 0, timeout: 60_000 });
+const messages = [{ role: "user", content: QUESTION }];
+
+const chat = (fields = {}) => client.chat.completions.create({ model: MODEL, messages, temperature: 0, ...fields });
+const complete = (fields = {}) =>
+  client.completions.create({ model: MODEL, prompt: PROMPT, temperature: 0, max_tokens: 40, ...fields });
+
+async function all(stream) {
+  const chunks = [];
+  for await (const chunk of stream) chunks.push(chunk);
+  return chunks;
+}
+
+const textOf = (chunks) => chunks.map((chunk) => chunk.choices[0]?.delta.content ?? "").join("");
+
+function checkAnswer(answer, wanted = ANSWER) {
+  const { message, finish_reason } = answer.choices[0];
+  equal([answer.object, message.role, message.content, finish_reason],
+    ["chat.completion", "assistant", wanted, "stop"], "the answer");
+  checkUsage(answer.usage.prompt_tokens, answer.usage.completion_tokens, answer.usage.total_tokens);
+}
+
+task("models", async () => {
+  equal((await all(client.models.list())).map((model) => model.id), [MODEL], "the models");
+  check(Number.isInteger((await client.models.retrieve(MODEL)).created), "the model has no created");
+});
+
+task("plain chat", async () => checkAnswer(await chat()));
+
+task("chat stream", async () => {
+  const chunks = await all(await chat({ stream: true, stream_options: { include_usage: true } }));
+  equal(textOf(chunks), ANSWER, "the text");
+  const last = chunks.pop();
+  equal(chunks.at(-1).choices[0].finish_reason, "stop", "finish_reason");
+  checkUsage(last.usage.prompt_tokens, last.usage.completion_tokens, last.usage.total_tokens);
+});
+
+task("chat stream without obfuscation", async () => {
+  const chunks = await all(await chat({ stream: true, stream_options: { include_obfuscation: false } }));
+  equal(textOf(chunks), ANSWER, "the text");
+});
+
+task("chat stream helper", async () => {
+  const stream = client.chat.completions.stream({ model: MODEL, messages, temperature: 0 });
+  let text = "";
+  stream.on("content", (delta) => (text += delta));
+  equal((await stream.finalChatCompletion()).choices[0].message.content, ANSWER, "the final text");
+  equal(text, ANSWER, "the deltas");
+});
+
+task("chat logprobs", async () => {
+  const answer = await chat({ logprobs: true, top_logprobs: 2 });
+  const entries = answer.choices[0].logprobs.content;
+  checkLogprobs(entries.map((entry) => entry.logprob), answer.usage.completion_tokens);
+  for (const entry of entries) equal(entry.top_logprobs[0].token, entry.token, "the greedy token");
+});
+
+task("chat stream logprobs", async () => {
+  const whole = (await chat({ logprobs: true, top_logprobs: 2 })).choices[0].logprobs.content;
+  const chunks = await all(await chat({ logprobs: true, top_logprobs: 2, stream: true }));
+  equal(chunks.flatMap((chunk) => chunk.choices[0].logprobs?.content ?? []), whole, "the streamed logprobs");
+});
+
+task("second turn", async () => {
+  const { message } = (await chat()).choices[0];
+  checkAnswer(await chat({ messages: [...messages, message, { role: "user", content: SECOND_QUESTION }] }),
+    SECOND_ANSWER);
+});
+
+task("plain completion", async () => {
+  const answer = await complete();
+  equal([answer.object, answer.choices[0].text, answer.choices[0].finish_reason],
+    ["text_completion", ANSWER, "stop"], "the answer");
+  checkUsage(answer.usage.prompt_tokens, answer.usage.completion_tokens, answer.usage.total_tokens);
+});
+
+task("completion stream", async () => {
+  const chunks = await all(await complete({ stream: true }));
+  equal(chunks.map((chunk) => chunk.choices[0].text).join(""), ANSWER, "the text");
+});
+
+task("completion logprobs", async () => {
+  const answer = await complete({ logprobs: 2 });
+  checkLogprobs(answer.choices[0].logprobs.token_logprobs, answer.usage.completion_tokens);
+});
+
+task("fields at their defaults", async () => {
+  const fields = {
+    audio: null, frequency_penalty: 0, logit_bias: {}, logprobs: false, metadata: {}, modalities: ["text"], n: 1,
+    parallel_tool_calls: true, presence_penalty: 0, response_format: { type: "text" }, service_tier: "auto",
+    stop: null, store: false, stream: false, tools: [], top_p: 1, user: "someone",
+  };
+  checkAnswer(await chat(fields));
+});
+
+task("completion fields at their defaults", async () => {
+  const fields = {
+    best_of: 1, echo: false, frequency_penalty: 0, logit_bias: {}, logprobs: null, n: 1, presence_penalty: 0,
+    stop: null, stream: false, suffix: null, top_p: 1, user: "someone",
+  };
+  equal((await complete(fields)).choices[0].text, ANSWER, "the text");
+});
+
+task("unknown model", async () => {
+  const error = await chat({ model: "other" }).catch((error) => error);
+  check(error instanceof OpenAI.NotFoundError, `no NotFoundError: ${error}`);
+  equal([error.code, error.param], ["model_not_found", "model"], "code and param");
+});
+
+await main();

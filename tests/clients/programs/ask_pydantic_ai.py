@@ -1,0 +1,109 @@
+"""pydantic-ai: an agent without tools on OpenAIChatModel."""
+
+from pydantic_ai import Agent
+from pydantic_ai.messages import ModelResponse, TextPart
+from pydantic_ai.models.openai import OpenAIChatModel, OpenAIChatModelSettings
+from pydantic_ai.providers.openai import OpenAIProvider
+from report import (
+    ANSWER,
+    API_KEY,
+    BASE_URL,
+    MODEL,
+    QUESTION,
+    SECOND_ANSWER,
+    SECOND_QUESTION,
+    SECONDS,
+    URL,
+    check,
+    check_logprobs,
+    equal,
+    main,
+    task,
+)
+
+
+def agent(base_url=BASE_URL, instructions=None, **settings):
+    model = OpenAIChatModel(MODEL, provider=OpenAIProvider(base_url=base_url, api_key=API_KEY))
+    settings = OpenAIChatModelSettings(temperature=0, timeout=SECONDS, **settings)
+    return Agent(model, model_settings=settings, instructions=instructions, retries=0)
+
+
+def response_of(result):
+    response = result.all_messages()[-1]
+    equal(type(response), ModelResponse, "the type")
+    return response
+
+
+@task
+def plain_chat():
+    result = agent().run_sync(QUESTION)
+    equal(result.output, ANSWER, "the output")
+    response = response_of(result)
+    equal([type(part) for part in response.parts], [TextPart], "the parts")
+    equal((response.finish_reason, response.model_name), ("stop", MODEL), "finish_reason and model")
+    usage = response.usage
+    check(usage.input_tokens > 0 and usage.output_tokens > 0, f"usage {usage}")
+
+
+@task
+async def chat_stream():
+    async with agent().run_stream(QUESTION) as result:
+        deltas = [delta async for delta in result.stream_text(delta=True, debounce_by=None)]
+        equal("".join(deltas), ANSWER, "the deltas")
+        check(len(deltas) > 2, f"deltas {deltas}")
+        check(response_of(result).usage.output_tokens > 0, "no usage")
+
+
+@task
+async def chat_stream_with_continuous_usage():
+    async with agent(openai_continuous_usage_stats=True).run_stream(QUESTION) as result:
+        equal(await result.get_output(), ANSWER, "the output")
+        equal(response_of(result).usage.output_tokens, (await agent().run(QUESTION)).usage.output_tokens, "the usage")
+
+
+@task
+def chat_logprobs():
+    response = response_of(agent(openai_logprobs=True, openai_top_logprobs=2).run_sync(QUESTION))
+    entries = response.provider_details["logprobs"]
+    check_logprobs((entry["logprob"] for entry in entries), response.usage.output_tokens)
+
+
+@task
+def second_turn():
+    first = agent(instructions="Be brief.").run_sync(QUESTION)
+    result = agent(instructions="Be brief.").run_sync(SECOND_QUESTION, message_history=first.all_messages())
+    equal(result.output, SECOND_ANSWER, "the output")
+
+
+@task
+def instructions_as_developer_message():
+    provider = OpenAIProvider(base_url=BASE_URL, api_key=API_KEY)
+    counts = []
+    for role in ("developer", "system"):
+        model = OpenAIChatModel(MODEL, provider=provider, profile={"openai_system_prompt_role": role})
+        result = Agent(model, instructions="Be brief.", model_settings={"temperature": 0}).run_sync(QUESTION)
+        counts.append(result.usage.input_tokens)
+    equal(counts[0], counts[1], "the number of prompt tokens")
+
+
+@task
+def settings_that_change_nothing():
+    settings = {"openai_user": "someone", "openai_store": False, "openai_service_tier": "auto", "logit_bias": {}}
+    settings |= {"openai_prompt_cache_key": "key", "parallel_tool_calls": True, "openai_text_verbosity": "medium"}
+    settings |= {"openai_prediction": {"type": "content", "content": ANSWER}, "presence_penalty": 0, "top_p": 1}
+    equal(agent(**settings).run_sync(QUESTION).output, ANSWER, "the output")
+
+
+@task
+def wrong_base_url():
+    """Without /v1, the error names the route."""
+    try:
+        agent(base_url=URL).run_sync(QUESTION)
+    except Exception as error:
+        check("/chat/completions" in str(error), f"the error does not name the route: {error}")
+        check("model_not_found" not in str(error), f"the error is about the model: {error}")
+    else:
+        check(False, "no error")
+
+
+main()

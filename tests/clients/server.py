@@ -1,0 +1,64 @@
+"""`tandem serve` with the demo model, on a free port, for the time of a `with`. Imports only the standard library."""
+
+import contextlib
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.clients.environments import ROOT
+
+MODEL = "demo"
+FOLDER = ROOT / "demo" / "checkpoint"
+START_SECONDS = 120.0
+STOP_SECONDS = 20.0
+
+
+class NotReady(Exception):
+    """The server ended before it was ready, or was not ready in time. The text has the end of its log."""
+
+
+@contextlib.contextmanager
+def running(tandem: list[str], cwd: Path) -> Iterator[str]:
+    """Starts `TANDEM serve` in `cwd` and yields its URL once /health answers 200; then ends it. Raises
+    NotReady."""
+    port = _free_port()
+    url = f"http://127.0.0.1:{port}"
+    arguments = ("serve", str(FOLDER), "--served-model-name", MODEL, "--host", "127.0.0.1", "--port", str(port))
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen([*tandem, *arguments], cwd=cwd, stdout=log, stderr=log)
+        try:
+            if not _ready(process, url):
+                log.seek(0)
+                raise NotReady(log.read()[-2000:])
+            yield url
+        finally:
+            _stop(process)
+
+
+def _ready(process: "subprocess.Popen[bytes]", url: str) -> bool:
+    deadline = time.monotonic() + START_SECONDS
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    while process.poll() is None and time.monotonic() < deadline:
+        with contextlib.suppress(OSError), opener.open(f"{url}/health", timeout=5):
+            return True
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.2)
+    return False
+
+
+def _stop(process: "subprocess.Popen[bytes]") -> None:
+    process.terminate()
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])

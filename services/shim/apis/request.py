@@ -88,7 +88,9 @@ class GenerationRequest(Strict):
     )
     logit_bias: dict[TokenIdKey, Bias] = supported({}, "Added to the logits of these token ids, -100 to 100.")
     allowed_token_ids: TokenIds | None = supported(None, "Only these token ids are sampled.")
-    bad_words: FailFastList[StopString] = supported([], "Texts whose tokens the answer does not have in sequence.")
+    bad_words: FailFastList[StopString] = supported(
+        [], "Texts that the answer does not contain, as sequences of their tokens."
+    )
     logprob_token_ids: TokenIds | None = supported(
         None, "Returns the logprobs of these token ids instead of the top ones. Needs logprobs."
     )

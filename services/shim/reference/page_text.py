@@ -51,7 +51,7 @@ A stream sends its status once its request runs, so a refusal is a status for st
 | after an error in a stream, no `[DONE]`: a cut answer does not look whole | sends `[DONE]` |
 | `logit_bias` beyond -100 to 100 is refused | clamps it |
 | `tools: []` counts as no tools | refuses it |
-| a message whose role the chat template drops is refused with its index; `developer` becomes `system` where the \
+| a message of a role that the chat template drops is refused with its index; `developer` becomes `system` where the \
 template does not know it | the message is lost |
 | `truncate_prompt_tokens: -1` keeps what `max_tokens` leaves of the context | shortens the answer instead |
 | a truncated prompt keeps the special tokens that the tokenizer adds | drops them with an explicit `truncation_side` |

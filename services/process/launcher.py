@@ -20,6 +20,7 @@ from services.model_files.resolve import resolve
 from services.options.common import DEMO_MODEL
 from services.options.declarations import ServeOptions, ShimOptions
 from services.process.child_processes import ChildFailed, ChildProcesses
+from services.process.gateway_address import gateway_address
 from services.process.runtime_dir import runtime_dir
 from services.telemetry.logs import fail, set_up_logging
 
@@ -52,6 +53,7 @@ def _serve(options: ServeOptions) -> None:
     _on_signals(_exit_at_once)
     values = dict(options.role_values)
     front = listen(values.get("host", ShimOptions.host), values.get("port", ShimOptions.port))
+    _check_gateway(values)
     model = values.get("model", DEMO_MODEL)
     values.setdefault("served_model_name", (model,))
     # Resolved here, so that a download has one progress bar and a failure one line.
@@ -62,6 +64,17 @@ def _serve(options: ServeOptions) -> None:
     with runtime_dir(options.runtime_dir) as folder, ChildProcesses() as children:
         _start_roles(children, values, folder, options.tokenizer_replicas, front)
         children.supervise(lambda: is_ready(front))
+
+
+def _check_gateway(values: dict[str, Any]) -> None:
+    """Replaces port 0 of the gateway by a free one, so that a restarted shim has the same port.
+
+    Raises Fatal as gateway_address.
+    """
+    port = values.get("grpc_port", ShimOptions.grpc_port)
+    if port is not None:
+        no_key = values.get("grpc_no_key", ShimOptions.grpc_no_key)
+        _, values["grpc_port"] = gateway_address(values.get("grpc_host"), port, no_key=no_key)
 
 
 def _on_signals(handler: Callable[[int, FrameType | None], None]) -> None:

@@ -9,7 +9,8 @@ from services.shim.apis.all import APIS
 from services.shim.concurrency import ConcurrencyMiddleware
 from services.shim.endpoints import Endpoints
 from services.shim.error_handlers import ERROR_HANDLERS
-from services.shim.generation import Generation
+from services.shim.generations import Generations
+from services.shim.in_progress import InProgress
 from services.shim.metrics import ShimMetrics
 from services.shim.middleware import ApiKeyMiddleware, CountMiddleware
 from services.shim.reference.docs_page import docs_endpoint
@@ -17,20 +18,14 @@ from services.shim.reference.openapi import openapi_endpoint
 from services.shim.request_ids import RequestIdMiddleware
 from services.shim.routes import DOCS, HEALTH, METRICS, MODEL, MODELS, OPENAPI, RESET_PREFIX_CACHE, VERSION
 from services.shim.scrape import Scrape
-from services.shim.tokenizer_client import TokenizerClient
-from services.telemetry.spans import Tracing
 
 
 def make_app(
-    client: TokenizerClient,
-    open_generations: set[Generation],
-    options: ShimOptions,
-    metrics: ShimMetrics,
-    scrape: Scrape,
-    tracing: Tracing,
+    generations: Generations, in_progress: InProgress, options: ShimOptions, metrics: ShimMetrics, scrape: Scrape
 ) -> ASGIApp:
-    """Returns the application. Its handlers keep each request's Generation in `open_generations` until its `close`."""
-    endpoints = Endpoints(client, open_generations, metrics, scrape, tracing, options)
+    """Returns the application. Its handlers start each request's Generation with `generations`, and close it."""
+    endpoints = Endpoints(generations, scrape, options)
+    facts = generations.client.facts
     app = Starlette(
         routes=[
             *(api.path.route(endpoints.generate(api)) for api in APIS),
@@ -40,12 +35,12 @@ def make_app(
             HEALTH.route(endpoints.health),
             VERSION.route(endpoints.version),
             METRICS.route(endpoints.metrics),
-            OPENAPI.route(openapi_endpoint(client.facts, ignore_unknown_fields=options.ignore_unknown_fields)),
+            OPENAPI.route(openapi_endpoint(facts, ignore_unknown_fields=options.ignore_unknown_fields)),
             DOCS.route(docs_endpoint()),
         ],
         middleware=[  # from the outside inwards
             *([Middleware(ApiKeyMiddleware, options.api_key)] if options.api_key else []),
-            Middleware(ConcurrencyMiddleware, options.max_concurrent_requests, metrics),
+            Middleware(ConcurrencyMiddleware, in_progress),
         ],
         exception_handlers=ERROR_HANDLERS,
     )

@@ -1,33 +1,26 @@
 """The handlers of all HTTP routes. The paths are in routes.py."""
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
 from starlette.responses import Response
 
 from services.options.declarations import ShimOptions
-from services.rpc.errors import TandemError, invalid, unavailable
-from services.rpc.generated import common_pb2 as pb
+from services.rpc.errors import TandemError, invalid
 from services.rpc.generated import text_pb2
 from services.shim.apis.answer import AnswerOptions
 from services.shim.apis.api import Api
 from services.shim.apis.request import GenerationRequest
 from services.shim.apis.submit import SubmitContext
 from services.shim.body import read_body
-from services.shim.generation import Generation
-from services.shim.metrics import ShimMetrics
+from services.shim.generations import Generations
 from services.shim.models import ModelCard, model_card
-from services.shim.parsing import check_num_choices, check_submit_size, validate
+from services.shim.parsing import check_submit_size, validate
 from services.shim.request_ids import request_id_of
 from services.shim.responses import SseResponse, json_response, until_disconnected
 from services.shim.routes import Handler
 from services.shim.scrape import Scrape
-from services.shim.telemetry import RequestTelemetry
-from services.shim.tokenizer_client import TokenizerClient
-from services.telemetry.spans import Tracing, now
 from services.version import VERSION
 
 
@@ -37,20 +30,10 @@ class Endpoints:
     A handler raises TandemError to refuse a request, ClientGone or ClientDisconnect if the client disconnects.
     """
 
-    def __init__(
-        self,
-        client: TokenizerClient,
-        open_generations: set[Generation],
-        metrics: ShimMetrics,
-        scrape: Scrape,
-        tracing: Tracing,
-        options: ShimOptions,
-    ) -> None:
-        self._client = client
-        self._open_generations = open_generations
-        self._metrics = metrics
+    def __init__(self, generations: Generations, scrape: Scrape, options: ShimOptions) -> None:
+        self._generations = generations
+        self._client = generations.client
         self._scrape = scrape
-        self._tracing = tracing
         self._options = options
         self._began = int(time.time())
 
@@ -63,13 +46,14 @@ class Endpoints:
         return handler
 
     async def models(self, request: Request) -> Response:
-        return json_response(
-            {"object": "list", "data": [self._model_card(name) for name in self._facts().served_model_names]}
-        )
+        names = self._generations.facts().served_model_names
+        return json_response({"object": "list", "data": [self._model_card(name) for name in names]})
 
     async def model(self, request: Request) -> Response:
         name = request.path_params["model"]
-        return json_response(self._model_card(self._served_name(name))) if name else await self.models(request)
+        if not name:
+            return await self.models(request)
+        return json_response(self._model_card(self._generations.served_name(name)))
 
     async def health(self, request: Request) -> Response:
         return Response(status_code=200 if self._client.dispatcher.connected else 503)
@@ -98,12 +82,12 @@ class Endpoints:
         TandemError for a wrong request, too many choices, no tokenizer or a failed choice, and ClientGone if the client
         disconnects.
         """
-        with self._trace_refusals(request, api.operation):
+        with self._generations.trace_refusals(api.operation, _traceparent(request)):
             body = await read_body(request)
             checked = validate(api.request, body.fields, self._client.facts(), self._options.ignore_unknown_fields)
-            model = self._served_name(checked.model)
+            model = self._generations.served_name(checked.model)
             request_id = api.id_prefix + request_id_of(request, checked.request_id)
-            context = SubmitContext(request_id, self._client.dispatcher.new_handle, self._facts())
+            context = SubmitContext(request_id, self._client.dispatcher.new_handle, self._generations.facts())
             submits = api.submits(checked, body, context)
             for submit in submits:
                 check_submit_size(submit)
@@ -121,16 +105,12 @@ class Endpoints:
         request_id: str,
         submits: list[text_pb2.TextSubmit],
     ) -> Response:
-        """Sets each submit's traceparent, starts one call for it, and returns the response. Raises as `_generate`."""
-        check_num_choices(submits, self._facts().limits)
-        telemetry = self._start_telemetry(request, api.operation, request_id, model)
-        for submit in submits:
-            submit.traceparent = telemetry.span.traceparent
-        generation = Generation(self._client, submits, telemetry, self._open_generations)
+        """Starts one call per submit, and returns the response. Raises as `_generate`."""
+        generation = self._generations.start(api.operation, request_id, model, _traceparent(request), submits)
         streaming = False
         try:
             options = self._answer_options(checked)
-            answer = api.answer(request_id, model, self._facts().numerics_id, generation, options)
+            answer = api.answer(request_id, model, self._generations.facts().numerics_id, generation, options)
             await until_disconnected(request.receive, generation.wait_accepted())
             if not checked.stream:
                 return json_response(await until_disconnected(request.receive, answer.full_response()))
@@ -151,57 +131,11 @@ class Endpoints:
             response_role=checked.role_of_answer(self._options.response_role),
         )
 
-    @contextmanager
-    def _trace_refusals(self, request: Request, operation: str) -> Iterator[None]:
-        """If the `with` block raises TandemError, writes a span with its code and no model name, and re-raises it."""
-        began = now()
-        try:
-            yield
-        except TandemError as error:
-            span = self._tracing.start(operation, request.headers.get("traceparent", ""), at=began, server=True)
-            span.set({"gen_ai.operation.name": operation, "gen_ai.provider.name": "tandem", "error.type": error.code})
-            span.end(error=error.code)
-            raise
-
-    def _start_telemetry(self, request: Request, operation: str, request_id: str, model: str) -> RequestTelemetry:
-        """Starts the request's span, with its traceparent header, if any, as parent; returns its telemetry."""
-        span = self._tracing.start(f"{operation} {model}", request.headers.get("traceparent", ""), server=True)
-        span.set(
-            {
-                "gen_ai.operation.name": operation,
-                "gen_ai.provider.name": "tandem",
-                "gen_ai.request.model": model,
-            }
-        )
-        return RequestTelemetry(request_id, self._metrics.of(self._facts().served_model_names[0]), span)
-
-    def _facts(self) -> pb.EngineFacts:
-        """Returns the engine's facts (names, limits, numerics_id) from the hello of the tokenizer that connected last.
-
-        Raises TandemError (UNAVAILABLE) before the first tokenizer connects.
-        """
-        facts = self._client.facts()
-        if facts is None:
-            raise unavailable("the model is still being loaded")
-        return facts
-
-    def _served_name(self, model: str | None) -> str:
-        """Returns `model` if it is a served name; for None the first served name.
-
-        Raises TandemError: NOT_FOUND for any other name, UNAVAILABLE as `_facts`.
-        """
-        names = self._facts().served_model_names
-        if not model:
-            return names[0]
-        if model not in names:
-            raise TandemError(
-                "NOT_FOUND",
-                f"the model {model!r} is not served; served models: {', '.join(names)}",
-                "model",
-                reason="model_not_found",
-            )
-        return model
-
     def _model_card(self, name: str) -> ModelCard:
-        facts = self._facts()
+        facts = self._generations.facts()
         return model_card(name, facts.model or facts.served_model_names[0], facts.max_model_len, self._began)
+
+
+def _traceparent(request: Request) -> str:
+    """Returns the W3C trace context of the client's span; empty: none."""
+    return str(request.headers.get("traceparent", ""))

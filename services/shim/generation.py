@@ -1,4 +1,4 @@
-"""The calls of one HTTP request, one per prompt: started, read and closed together."""
+"""The calls of one client's request, one per prompt: started, read and closed together."""
 
 from services.rpc.errors import TandemError
 from services.rpc.generated import text_pb2
@@ -9,7 +9,7 @@ from services.shim.updates import UpdateMailbox
 
 
 class Generation:
-    """All choices of one HTTP request. The creator must call `close`, which aborts the open ones.
+    """All choices of one client's request. The creator must call `close`, which aborts the open ones.
 
     `take` is UpdateMailbox.take: waits for updates of the choices, removes and returns them. `calls` has one call per
     submit, in the same order.
@@ -61,6 +61,12 @@ class Generation:
         """
         for call in self.calls:
             call.interrupt(error)
+
+    def abort(self) -> None:
+        """Aborts the open choices. Puts an update for each of them that ends it with the reason ABORT."""
+        for call in self.calls:
+            call.cut()
+            self._dispatcher.abort(call)
 
     def close(self) -> None:
         """Aborts the open choices, closes the telemetry, leaves `open_generations`. A second call changes nothing."""

@@ -1,10 +1,9 @@
 """ASGI middleware: counts responses by method, path and status, and checks the API key."""
 
-import hmac
-
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from services.rpc.errors import TandemError
+from services.shim.api_key import ApiKey
 from services.shim.metrics import ShimMetrics
 from services.shim.responses import SEND_BODY, error_response
 from services.shim.routes import method_label, path_label, rule_of
@@ -37,13 +36,12 @@ class ApiKeyMiddleware:
 
     def __init__(self, app: ASGIApp, api_key: str) -> None:
         self._app = app
-        self._expected = api_key.encode()
+        self._key = ApiKey(api_key)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and rule_of(scope["path"]).needs_key:
-            scheme, _, given = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
-            if not hmac.compare_digest(given, self._expected) or scheme.lower() != b"bearer":
-                error = TandemError("UNAUTHENTICATED", "the API key is missing or wrong", reason="invalid_api_key")
-                await error_response(error)(scope, receive, send)
-                return
+        given = dict(scope["headers"]).get(b"authorization", b"") if scope["type"] == "http" else b""
+        if scope["type"] == "http" and rule_of(scope["path"]).needs_key and not self._key.is_in(given):
+            error = TandemError("UNAUTHENTICATED", "the API key is missing or wrong", reason="invalid_api_key")
+            await error_response(error)(scope, receive, send)
+            return
         await self._app(scope, receive, send)

@@ -9,20 +9,21 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from services.rpc.errors import TandemError, invalid, too_long
+from services.rpc.channel_options import MAX_MESSAGE_BYTES
+from services.rpc.errors import TandemError, invalid
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
 from services.rpc.mailbox import MAX_MERGED_BYTES
-from services.rpc.transport import MAX_MESSAGE_BYTES
+from services.rpc.output_limits import MAX_STOP_STRINGS
+from services.rpc.prompt_limits import check_num_ids
 from services.shim.apis.fields import kind_in
-from services.shim.apis.request import MAX_STOP_STRINGS, GenerationRequest
+from services.shim.apis.request import GenerationRequest
 
 MAX_SUBMIT_BYTES = MAX_MESSAGE_BYTES - 2 * MAX_MERGED_BYTES  # other submits may precede it in the same message
 MAX_MESSAGE_PARTS = 16384  # messages, their content parts and tool calls
 MAX_TOOLS = 1024
 UNKNOWN = "extra_forbidden"  # pydantic's type of error
 JSON_WORDS = {"True": "true", "False": "false", "None": "null"}
-MAX_TRUNCATED_IDS = 2**20
 RequestT = TypeVar("RequestT", bound=GenerationRequest)
 
 
@@ -178,18 +179,10 @@ def check_num_choices(submits: list[text_pb2.TextSubmit], limits: pb.RequestLimi
 
 
 def check_prompt_lengths(prompt: Any, max_model_len: int, *, truncated: bool) -> None:
-    """Refuses a prompt of `max_model_len` or more token ids; if it will be truncated, of more than MAX_TRUNCATED_IDS.
-
-    A model with a longer context may truncate as many ids as it has. `prompt` is the body's unchecked field; text
-    passes.
-    """
+    """Refuses prompts with too many token ids, as `check_num_ids`. `prompt` is the body's unchecked field; text
+    passes."""
     if not isinstance(prompt, list):
         return
-    most_truncated = max(MAX_TRUNCATED_IDS, max_model_len)
     for ids in prompt if prompt and isinstance(prompt[0], list) else [prompt]:
-        if not isinstance(ids, list) or not ids or isinstance(ids[0], str):
-            continue
-        if truncated and len(ids) > most_truncated:
-            raise invalid(f"prompt: {len(ids)} token ids, but at most {most_truncated} can be truncated", "prompt")
-        if not truncated and len(ids) >= max_model_len:
-            raise too_long(len(ids), max_model_len)
+        if isinstance(ids, list) and ids and not isinstance(ids[0], str):
+            check_num_ids(len(ids), max_model_len, truncated=truncated)

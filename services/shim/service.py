@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import ipaddress
 import logging
 import socket
 from collections.abc import Iterator
@@ -19,8 +18,12 @@ from services.rpc.hello import HelloMismatch, make_hello
 from services.rpc.telemetry import LinkMessages
 from services.security.metrics_token import metrics_token
 from services.security.secret import cluster_secret
+from services.shim.api_key import warn_if_open
 from services.shim.app import make_app
-from services.shim.generation import Generation
+from services.shim.gateway.server import GatewayServer
+from services.shim.gateway.start import start_gateway
+from services.shim.generations import Generations
+from services.shim.in_progress import InProgress
 from services.shim.metrics import ShimMetrics
 from services.shim.scrape import Scrape
 from services.shim.tokenizer_client import TokenizerClient
@@ -55,17 +58,19 @@ async def serve(options: ShimOptions) -> None:
     else:
         listener = listen(options.host, options.port)
     secret = cluster_secret(options)
-    _warn_if_open(listener, options)
+    host, port = listener.getsockname()[:2]
+    warn_if_open(host, port, options.api_key)
     client = TokenizerClient(options.tokenizer, make_hello("shim"), secret)
-    open_generations: set[Generation] = set()
     registry = new_registry()
     registry.register(LinkMessages(client.links))
     metrics = ShimMetrics(registry)
     tracing = set_up_tracing("shim", options.otlp_traces_endpoint)
+    generations = Generations(client, metrics, tracing)
+    in_progress = InProgress(options.max_concurrent_requests, metrics)
     token = metrics_token(options.metrics_token_file, secret) if options.metrics_peers else None
     scrape = Scrape(registry, options.metrics_peers, token)
     config = uvicorn.Config(
-        make_app(client, open_generations, options, metrics, scrape, tracing),
+        make_app(generations, in_progress, options, metrics, scrape),
         lifespan="off",
         ws="none",  # no route has websockets
         log_config=None,
@@ -73,29 +78,25 @@ async def serve(options: ShimOptions) -> None:
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )
     server = _Server(config)
+    gateway = await start_gateway(options, generations, in_progress)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         await asyncio.gather(serving, _log_ready(listener, client, metrics), *(link.run() for link in client.links))
     finally:
         logging.getLogger("uvicorn.error").disabled = True  # it would log streams that are cut off now as errors
-        for generation in open_generations:
-            generation.fail(unavailable("the server is stopping"))
+        generations.fail_all(unavailable("the server is stopping"))
         server.should_exit = True
-        await to_the_end(_stop(serving, open_generations, tracing))
+        await to_the_end(_stop(serving, gateway, generations, tracing))
 
 
-def _warn_if_open(listener: socket.socket, options: ShimOptions) -> None:
-    """Logs a warning if the socket listens on all interfaces (0.0.0.0 or ::) and no API key is set."""
-    host, port = listener.getsockname()[:2]
-    if options.api_key is None and ipaddress.ip_address(host.partition("%")[0]).is_unspecified:
-        log.warning("port %d listens on all interfaces without --api-key: every client that reaches it is served", port)
-
-
-async def _stop(serving: asyncio.Task[None], open_generations: set[Generation], tracing: Tracing) -> None:
-    """Waits until the HTTP server has stopped, closes the remaining generations and sends the last spans."""
-    await asyncio.gather(serving, return_exceptions=True)
-    for generation in list(open_generations):
-        generation.close()
+async def _stop(
+    serving: asyncio.Task[None], gateway: GatewayServer | None, generations: Generations, tracing: Tracing
+) -> None:
+    """Waits until the HTTP server and the gateway have stopped, closes the remaining generations and sends the last
+    spans."""
+    stopping = [serving, *([asyncio.create_task(gateway.stop(SHUTDOWN_SECONDS))] if gateway is not None else [])]
+    await asyncio.gather(*stopping, return_exceptions=True)
+    generations.close_all()
     await asyncio.to_thread(tracing.stop)
 
 

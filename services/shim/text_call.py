@@ -31,6 +31,7 @@ class TextCall(Call[text_pb2.TextSubmit]):
         self.prompt_token_ids = submit.prompt_token_ids
         self.sampling: pb.SamplingParams | None = None
         self.seed = 0  # once accepted
+        self.num_cached_tokens = 0  # of the prompt; once accepted
         self._accepted = False
 
     def on_accepted(self, accepted: text_pb2.TextAccepted) -> None:
@@ -39,6 +40,7 @@ class TextCall(Call[text_pb2.TextSubmit]):
                 self._accepted = True
                 self.prompt_token_ids = accepted.prompt_token_ids or self.prompt_token_ids
                 self.seed = accepted.seed
+                self.num_cached_tokens = accepted.cached_tokens
                 self.sampling = accepted.sampling if accepted.HasField("sampling") else None
                 self._telemetry.accepted(
                     self._indices.values(), self._max_tokens, self.num_prompt_tokens, accepted.cached_tokens
@@ -87,6 +89,20 @@ class TextCall(Call[text_pb2.TextSubmit]):
         """
         for handle in self.open_choices:
             self._updates.pending(self._indices[handle]).terminal = _failed(error, handle)
+
+    def cut(self) -> None:
+        """Puts an update that ends every open choice with the reason ABORT; the choice stays open.
+
+        `close` of the telemetry counts these choices as aborted.
+        """
+        for handle, choice in self.open_choices.items():
+            self._updates.pending(self._indices[handle]).terminal = text_pb2.TextTerminal(
+                handle=handle,
+                reason=pb.FINISH_REASON_ABORT,
+                prompt_tokens=self.num_prompt_tokens,
+                output_tokens=len(choice.token_ids) // ITEM_BYTES,
+                cached_tokens=self.num_cached_tokens,
+            )
 
     def on_terminal(self, terminal: text_pb2.TextTerminal) -> None:
         index = self._indices[terminal.handle]

@@ -1,12 +1,17 @@
 """The links to all tokenizers. Passes each message to the call that it belongs to."""
 
+import time
+from collections.abc import AsyncIterator
+
 from services.rpc.dispatcher import Dispatcher
 from services.rpc.generated import common_pb2 as pb
-from services.rpc.generated import text_pb2, text_pb2_grpc
-from services.rpc.link import ADMINISTRATION_SECONDS, Link, call_all
+from services.rpc.generated import engine_pb2, text_pb2, text_pb2_grpc
+from services.rpc.link import ADMINISTRATION_SECONDS, Link, call_all, call_one, stream_one
 from services.security.secret import ClusterSecret
 from services.shim.text_call import TextCall
 from services.shim.text_rows import rows_of
+
+RESUME_SECONDS = 60.0  # a restart of all processes behind the shim, with the model, takes less
 
 TextUplink = Link[text_pb2.TextEntry, text_pb2.TextUp]
 
@@ -21,6 +26,7 @@ class TokenizerClient:
         self.dispatcher: Dispatcher[TextCall] = Dispatcher(
             lambda submit: text_pb2.TextEntry(submit=submit), lambda abort: text_pb2.TextEntry(abort=abort)
         )
+        self._lost_at: float | None = None  # when a link was lost last, of time.monotonic
         self.links: list[TextUplink] = [
             Link(target, text_pb2_grpc.TextServiceStub, text_pb2.TextDown, hello, "tokenizer", self, secret)
             for target in targets
@@ -39,10 +45,42 @@ class TokenizerClient:
         request = pb.ResetPrefixCacheRequest()
         await call_all(self.links, lambda stub: stub.ResetPrefixCache(request, timeout=ADMINISTRATION_SECONDS))
 
+    async def model_info(self) -> pb.ModelInfo:
+        """Returns what a tokenizer knows of the model. Raises TandemError (UNAVAILABLE) if none answers."""
+        request = pb.GetModelInfoRequest()
+        return await call_one(self.links, lambda stub: stub.GetModelInfo(request, timeout=ADMINISTRATION_SECONDS))
+
+    async def engine_stats(self) -> list[engine_pb2.EngineStats]:
+        """Returns the state of each engine that one tokenizer is connected to, as all are connected to the same ones.
+
+        Raises TandemError (UNAVAILABLE) if no tokenizer answers.
+        """
+        request = engine_pb2.GetStatsRequest()
+        stats: text_pb2.AllEngineStats = await call_one(
+            self.links, lambda stub: stub.GetStats(request, timeout=ADMINISTRATION_SECONDS)
+        )
+        return list(stats.engines)
+
+    async def tokenizer_pieces(self) -> AsyncIterator[text_pb2.TokenizerPiece]:
+        """Yields the archive of the tokenizer's files in pieces. Raises TandemError (UNAVAILABLE) if no tokenizer is
+        connected, or it fails."""
+        request = text_pb2.GetTokenizerRequest()
+        async for piece in stream_one(
+            self.links, lambda stub: stub.GetTokenizer(request, timeout=ADMINISTRATION_SECONDS)
+        ):
+            yield piece
+
+    @property
+    def resuming(self) -> bool:
+        """Whether no tokenizer is connected, but one was less than RESUME_SECONDS ago: its calls wait for the next."""
+        lost = self._lost_at
+        return not self.dispatcher.connected and lost is not None and time.monotonic() - lost < RESUME_SECONDS
+
     def link_up(self, link: TextUplink) -> None:
         self.dispatcher.link_up(link)
 
     def link_down(self, link: TextUplink, *, died: bool) -> None:
+        self._lost_at = time.monotonic()
         self.dispatcher.link_down(link, died=died)
 
     def receive(self, link: TextUplink, message: text_pb2.TextUp) -> None:

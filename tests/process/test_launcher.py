@@ -90,6 +90,13 @@ def test_a_port_in_use_is_reported_before_the_model_is_looked_for(tmp_path: Path
     assert ended.stderr == f"tandem serve: error: cannot listen on {at(port)}: Address already in use\n"
 
 
+def test_a_gateway_port_in_use_is_reported_as_early(tmp_path: Path) -> None:
+    with open_server() as taken:
+        port = taken.getsockname()[1]
+        ended = run_tandem("serve", str(tmp_path / "none"), "--port=0", f"--grpc-port={port}")
+    assert ended.stderr == f"tandem serve: error: cannot listen on {at(port)}: Address already in use\n"
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_while_it_downloads(tmp_path: Path, number: signal.Signals) -> None:
     """The hub accepts the connection and never answers."""

@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 from services.rpc.generated import engine_pb2, text_pb2
 from services.rpc.hello import make_hello
 from tests.security.deployment import Deployment
+from tests.security.gateway_attacks import gateway_calls
 from tests.security.grpc_attacks import (
     ENGINE_ENTRIES,
     TEXT_ENTRIES,
@@ -51,6 +52,7 @@ def attacks(at: Deployment) -> dict[str, Attack]:
         "engine's start lock, held idly": lambda n, seed: asyncio.run(
             idle_start_locks(at.engine, "EngineService", "tokenizer", n)
         ),
+        "shim's gateway port": lambda n, seed: asyncio.run(_with_timeout(gateway_calls(at.gateway, n, seed))),
         "tokenizer's start lock, held idly": lambda n, seed: asyncio.run(
             idle_start_locks(at.tokenizer, "TextService", "shim", n)
         ),

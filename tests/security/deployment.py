@@ -20,15 +20,16 @@ class Deployment:
         self.secret = folder / "secret"
         self.secret.write_bytes(OURS.value)
         self.tokenizer, self.engine, self.worker = (free_address() for _ in range(3))
-        self.front, *self.metrics_addresses = (free_address() for _ in range(4))
+        self.front, self.gateway, *self.metrics_addresses = (free_address() for _ in range(5))
         self.url = f"http://{self.front}"
         tokenizer, engine, worker = (f"--metrics-listen={address}" for address in self.metrics_addresses)
         host, _, port = self.front.rpartition(":")
+        gateway = [f"--grpc-host={host.strip('[]')}", f"--grpc-port={self.gateway.rpartition(':')[2]}"]
         self._commands = {
             "worker": ["worker", model, f"--engine=tcp://{self.worker}", KV_CACHE, worker],
             "engine": ["engine", f"--listen={self.engine}", f"--worker=tcp://{self.worker}", engine],
             "tokenizer": ["tokenizer", model, f"--listen={self.tokenizer}", f"--engine={self.engine}", tokenizer],
-            "shim": ["shim", f"--tokenizer={self.tokenizer}", f"--host={host}", f"--port={port}"],
+            "shim": ["shim", f"--tokenizer={self.tokenizer}", f"--host={host}", f"--port={port}", *gateway],
         }
         self._env = dict(os.environ)
         self.processes: dict[str, subprocess.Popen[str]] = {}

@@ -45,6 +45,46 @@ TEXT_ENTRIES = [
     text_pb2.TextEntry(abort=pb.Abort(handle=1)),
 ]  # fmt: skip
 
+CHAT = text_pb2.ChatInput(messages_json=b'[{"role": "user", "content": "a"}]', add_generation_prompt=True)
+PROGRAM_CALLS: dict[str, list[tuple[str, str, Message]]] = {  # kind, method and request of programs' calls
+    "TextService": [
+        ("unary_stream", "Generate", text_pb2.GenerateTextRequest(chat=CHAT, sampling=SAMPLING, stream=True)),
+        (
+            "unary_stream",
+            "Generate",
+            text_pb2.GenerateTextRequest(
+                token_ids=text_pb2.TokenIds(ids=[5, 6]),
+                sampling=SAMPLING,
+                resume=text_pb2.TextResume(started=text_pb2.TextStarted(seed=1), choices=[pb.ResumedChoice(index=0)]),
+            ),
+        ),
+        ("unary_unary", "Tokenize", text_pb2.TokenizeRequest(text=text_pb2.TextInput(text="a"), return_tokens=True)),
+        ("unary_unary", "Detokenize", text_pb2.DetokenizeRequest(token_ids=[5, 6])),
+        ("unary_unary", "Render", text_pb2.RenderRequest(chat=CHAT)),
+        ("unary_unary", "GetModelInfo", pb.GetModelInfoRequest()),
+        ("unary_unary", "GetStats", engine_pb2.GetStatsRequest()),
+        ("unary_stream", "GetTokenizer", text_pb2.GetTokenizerRequest()),
+    ],
+    "EngineService": [
+        (
+            "unary_stream",
+            "Generate",
+            engine_pb2.GenerateTokensRequest(prompt_token_ids=[5, 6], sampling=SAMPLING, cache_salt="hostile"),
+        ),
+        (
+            "unary_stream",
+            "Generate",
+            engine_pb2.GenerateTokensRequest(
+                prompt_token_ids=[5, 6],
+                sampling=SAMPLING,
+                stream=True,
+                resume=engine_pb2.TokensResume(choices=[pb.ResumedChoice(index=0, token_ids=[7])]),
+            ),
+        ),
+        ("unary_unary", "GetModelInfo", pb.GetModelInfoRequest()),
+    ],
+}
+
 
 async def calls_with_secret(
     address: str, service: str, hello: bytes, messages: Sequence[Message], num_frames: int, seed: int
@@ -93,7 +133,14 @@ def _malformed(message: Message, rng: random.Random) -> bytes:
 
 
 async def _other_call(channel: grpc.aio.Channel, service: str, content: bytes, rng: random.Random) -> None:
+    """Makes one call with malformed bytes, or a program's call with odd values, and reads what comes at once."""
     kind, method = rng.choice([("unary_unary", "GetStats"), ("unary_unary", "None"), ("unary_stream", "HoldStartLock")])
+    if rng.random() < 0.5:
+        kind, method, request = rng.choice(PROGRAM_CALLS[service])
+        changed = type(request)()
+        changed.CopyFrom(request)
+        set_odd_values(changed, rng)
+        content = changed.SerializeToString() if rng.random() < 0.9 else mutated(request.SerializeToString(), rng)
     with contextlib.suppress(grpc.aio.AioRpcError):
         call = getattr(channel, kind)(f"/tandem.v1.{service}/{method}")(content, timeout=CALL_SECONDS)
         if kind == "unary_unary":

@@ -39,7 +39,8 @@ def mutated(valid: bytes, rng: random.Random) -> bytes:
 def set_odd_values(message: Message, rng: random.Random) -> None:
     """Sets some fields, also of inner messages, to unexpected values of the right type."""
     for field in message.DESCRIPTOR.fields:
-        if rng.random() < 0.6:
+        is_map = field.message_type is not None and field.message_type.GetOptions().map_entry
+        if is_map or rng.random() < 0.6:
             continue
         if field.is_repeated:
             message.ClearField(field.name)

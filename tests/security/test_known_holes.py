@@ -41,7 +41,7 @@ def test_secrets_are_compared_in_constant_time() -> None:
     comparing = [
         ROOT / name
         for name in (
-            "services/shim/middleware.py",
+            "services/shim/api_key.py",
             "services/process/metrics_server.py",
             "services/security/curve.py",
         )

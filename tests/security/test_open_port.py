@@ -5,8 +5,7 @@ import logging
 import pytest
 
 from services.machine.listen import listen
-from services.options.declarations import ShimOptions
-from services.shim.service import _warn_if_open
+from services.shim.api_key import warn_if_open
 
 
 @pytest.mark.parametrize(
@@ -16,7 +15,7 @@ def test_an_open_port_without_a_key_is_a_warning(
     host: str | None, api_key: str | None, warns: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     with listen(host, 0) as front, caplog.at_level(logging.WARNING):
-        _warn_if_open(front, ShimOptions(host=host, api_key=api_key))
-        port = front.getsockname()[1]
+        address, port = front.getsockname()[:2]
+        warn_if_open(address, port, api_key)
     said = [f"port {port} listens on all interfaces without --api-key: every client that reaches it is served"]
     assert [record.message for record in caplog.records] == (said if warns else [])

@@ -10,6 +10,7 @@ from cryptography.x509.verification import PolicyBuilder, Store, VerificationErr
 
 from services.rpc.transport import open_channel
 from services.security import tls
+from services.security.credential_files import NAME, TLS_OPTIONS
 from tests.security.peers import OURS, THEIRS, num_steps, stats_server
 
 
@@ -29,13 +30,13 @@ async def other_secret(address: str) -> grpc.aio.Channel:
 async def without_certificate(address: str) -> grpc.aio.Channel:
     """Has the authority's certificate, which every handshake shows, but none of its own."""
     credentials = grpc.ssl_channel_credentials(tls.certificates(OURS).authority)
-    return grpc.aio.secure_channel(address, credentials, tls.CHANNEL_OPTIONS)
+    return grpc.aio.secure_channel(address, credentials, TLS_OPTIONS)
 
 
 async def certificate_of_another_authority(address: str) -> grpc.aio.Channel:
     theirs = tls.certificates(THEIRS)
     credentials = grpc.ssl_channel_credentials(tls.certificates(OURS).authority, theirs.key, theirs.certificate)
-    return grpc.aio.secure_channel(address, credentials, tls.CHANNEL_OPTIONS)
+    return grpc.aio.secure_channel(address, credentials, TLS_OPTIONS)
 
 
 @pytest.mark.parametrize("connect", [insecure, other_secret, without_certificate, certificate_of_another_authority])
@@ -62,7 +63,7 @@ def test_a_certificate_passes_the_rules_of_rfc_5280() -> None:
     leaf = x509.load_pem_x509_certificate(own.certificate)
     for moment in (tls.BEGINS, tls.ENDS - timedelta(seconds=1)):
         builder = PolicyBuilder().store(Store([authority])).time(moment)
-        chain = builder.build_server_verifier(x509.DNSName(tls.NAME)).verify(leaf, [])
+        chain = builder.build_server_verifier(x509.DNSName(NAME)).verify(leaf, [])
         assert len(chain) == 2
     assert leaf.public_key() != authority.public_key()
 
@@ -75,7 +76,7 @@ def made_by_another_process() -> tls.Certificates:
 def verify(leaf: x509.Certificate, authority: x509.Certificate) -> None:
     """Raises VerificationError."""
     store = PolicyBuilder().store(Store([authority])).time(tls.BEGINS)
-    store.build_server_verifier(x509.DNSName(tls.NAME)).verify(leaf, [])
+    store.build_server_verifier(x509.DNSName(NAME)).verify(leaf, [])
 
 
 def test_processes_with_one_secret_verify_each_other() -> None:

@@ -18,6 +18,8 @@ from services.rpc.generated import text_pb2
 from services.rpc.hello import make_hello
 from services.shim.app import make_app
 from services.shim.generation import Generation
+from services.shim.generations import Generations
+from services.shim.in_progress import InProgress
 from services.shim.metrics import ShimMetrics
 from services.shim.scrape import Scrape
 from services.shim.telemetry import RequestTelemetry
@@ -49,17 +51,15 @@ class Shim:
         self.registry = CollectorRegistry()
         self.client = TokenizerClient((), make_hello("shim"))
         self.link: Any = FakeLink()
-        self.open_generations: set[Generation] = set()
         if connected:
             self.client.link_up(self.link)
-        self.app: ASGIApp = make_app(
-            self.client,
-            self.open_generations,
-            ShimOptions(**options),
-            ShimMetrics(self.registry),
-            Scrape(self.registry, ()),
-            tracing or NoTracing(),
-        )
+        self.options = ShimOptions(**options)
+        self.metrics = ShimMetrics(self.registry)
+        self.generations = Generations(self.client, self.metrics, tracing or NoTracing())
+        self.open_generations = self.generations.open
+        self.in_progress = InProgress(self.options.max_concurrent_requests, self.metrics)
+        scrape = Scrape(self.registry, ())
+        self.app: ASGIApp = make_app(self.generations, self.in_progress, self.options, self.metrics, scrape)
 
     def http(self) -> httpx.AsyncClient:
         return httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://test")

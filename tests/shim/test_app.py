@@ -8,7 +8,7 @@ import httpx
 import pytest
 from starlette.types import Message
 
-from services.shim import concurrency
+from services.shim import in_progress
 from services.shim.routes import PATHS, rule_of
 from tests.shim.harness import Shim, error_of
 
@@ -158,7 +158,7 @@ async def test_only_requests_in_progress_count(monkeypatch: pytest.MonkeyPatch) 
 
 async def test_bodies_together_are_bounded(http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """What one holds is free again once it has been answered."""
-    monkeypatch.setattr(concurrency, "MAX_HELD_BYTES", 1000)
+    monkeypatch.setattr(in_progress, "MAX_HELD_BYTES", 1000)
     for _ in range(2):
         response = await http.post("/v1/completions", json={"prompt": "x" * 1000})
         assert "more than 1000 bytes" in error_of(response, 429)["message"]

@@ -8,14 +8,15 @@ import pytest
 from services.rpc.errors import TandemError
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
+from services.rpc.output_limits import MAX_STOP_STRINGS
+from services.rpc.prompt_limits import MAX_TRUNCATED_IDS
 from services.shim import parsing
 from services.shim.apis.chat.schema import ChatRequest
 from services.shim.apis.completions.schema import CompletionRequest
-from services.shim.apis.request import MAX_STOP_STRINGS, GenerationRequest
+from services.shim.apis.request import GenerationRequest
 from services.shim.parsing import (
     MAX_MESSAGE_PARTS,
     MAX_TOOLS,
-    MAX_TRUNCATED_IDS,
     check_counts,
     check_num_choices,
     check_prompt_lengths,

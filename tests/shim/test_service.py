@@ -3,17 +3,23 @@
 import asyncio
 import contextlib
 import logging
+import re
 import socket
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
+import grpc
 import httpx
 import pytest
+from smg_grpc_proto import vllm_engine_pb2 as vllm
+from smg_grpc_proto.generated.vllm_engine_pb2_grpc import VllmEngineStub
 
 from services.errors import Fatal
 from services.machine.listen import listen
 from services.options.declarations import ShimOptions
 from services.shim import service
+from tests.addresses import open_server
 from tests.rpc.pipeline import Pipeline
 
 DEADLINE = 20.0
@@ -28,13 +34,13 @@ def uvicorn_log() -> Iterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def shim(tokenizer: str) -> AsyncIterator[tuple[httpx.AsyncClient, "asyncio.Task[None]"]]:
+async def shim(tokenizer: str, **options: Any) -> AsyncIterator[tuple[httpx.AsyncClient, "asyncio.Task[None]"]]:
     """A client of a running shim, and the shim's task."""
     listener = listen("127.0.0.1", 0)
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(service, "listen", lambda host, port: listener)
-        serving = asyncio.create_task(service.serve(ShimOptions(tokenizer=(tokenizer,))))
+        serving = asyncio.create_task(service.serve(ShimOptions(tokenizer=(tokenizer,), **options)))
         async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=DEADLINE) as http:
             try:
                 yield http, serving
@@ -87,6 +93,41 @@ async def test_a_stream_ends_with_an_error_when_the_shim_stops(socket_dir: Path)
         assert '"message":"the server is stopping"' in rest[-1] and "data: [DONE]" not in rest
         with pytest.raises(asyncio.CancelledError):
             await asyncio.wait_for(serving, DEADLINE)
+
+
+async def test_a_call_of_a_gateway_ends_with_an_error_when_the_shim_stops(
+    socket_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with (
+        Pipeline(socket_dir).running() as pipeline,
+        shim(pipeline.tokenizer_address, grpc_port=0) as (http, task),
+    ):
+        await until_ready(http)
+        address = re.search(r"engine protocol on grpc://(\S+)", caplog.text)
+        assert address is not None
+        async with grpc.aio.insecure_channel(address.group(1)) as channel:
+            sampling = vllm.SamplingParams(max_tokens=250, ignore_eos=True)
+            call = VllmEngineStub(channel).Generate(
+                vllm.GenerateRequest(text="a", stream=True, sampling_params=sampling)
+            )
+            assert (await call.read()).chunk.token_ids
+            task.cancel()
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                while await call.read() is not grpc.aio.EOF:
+                    pass
+        assert caught.value.details() == "the server is stopping"
+        assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED, "gateways try again elsewhere"
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(task, DEADLINE)
+
+
+async def test_a_gateway_port_in_use_is_fatal(socket_dir: Path) -> None:
+    with open_server() as taken:
+        port = taken.getsockname()[1]
+        async with shim(f"unix:{socket_dir}/none.sock", grpc_port=port) as (_, serving):
+            with pytest.raises(Fatal, match=f"cannot listen on .*{port}"):
+                await asyncio.wait_for(serving, DEADLINE)
 
 
 async def test_a_port_in_use_is_fatal() -> None:

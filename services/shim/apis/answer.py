@@ -276,16 +276,16 @@ def _effective(sampling: pb.SamplingParams, seed: int) -> EffectiveParameters:
         "seed": seed if seed < 2**63 else seed - 2**64,  # as the API takes it
         "max_tokens": sampling.max_tokens,
         "min_tokens": sampling.min_tokens,
-        "temperature": _as_written(sampling.temperature),
-        "top_p": _as_written(sampling.top_p),
+        "temperature": as_written(sampling.temperature),
+        "top_p": as_written(sampling.top_p),
         "top_k": sampling.top_k,
-        "min_p": _as_written(sampling.min_p),
-        "presence_penalty": _as_written(sampling.presence_penalty),
-        "frequency_penalty": _as_written(sampling.frequency_penalty),
-        "repetition_penalty": _as_written(sampling.repetition_penalty),
+        "min_p": as_written(sampling.min_p),
+        "presence_penalty": as_written(sampling.presence_penalty),
+        "frequency_penalty": as_written(sampling.frequency_penalty),
+        "repetition_penalty": as_written(sampling.repetition_penalty),
     }
 
 
-def _as_written(value: float) -> float:
+def as_written(value: float) -> float:
     """Returns a float32 as a short decimal: 0.7 instead of 0.699999988079071."""
     return float(f"{value:.7g}")

@@ -12,9 +12,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 from pydantic_core import PydanticCustomError
 
 from services.rpc.errors import invalid
+from services.rpc.output_limits import MAX_STOP_CHARACTERS, MAX_STOP_STRINGS
 from services.shim.apis.fields import OnlyFalse, OnlyOne, no_op, refused, supported
 
-MAX_STOP_STRINGS = 64
 MAX_LABEL = 4096  # characters of a label that nothing here reads
 MAX_REQUEST_ID = 256
 MAX_BIAS = 100.0
@@ -30,7 +30,7 @@ def _token_id(key: str) -> str:
 
 
 TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
-StopString = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
+StopString = Annotated[str, StringConstraints(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 Label = Annotated[str, StringConstraints(max_length=MAX_LABEL)]
 Bias = Annotated[float, Field(ge=-MAX_BIAS, le=MAX_BIAS)]
 TokenIdKey = Annotated[str, StringConstraints(pattern=r"^(0|[1-9][0-9]{0,9})$"), AfterValidator(_token_id)]

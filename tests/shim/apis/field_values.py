@@ -10,6 +10,7 @@ import pytest
 from services.rpc.errors import TandemError
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
+from services.rpc.output_limits import MAX_STOP_STRINGS
 from services.shim.apis.all import APIS
 from services.shim.apis.api import Api
 from services.shim.apis.chat.api import CHAT_API
@@ -17,7 +18,7 @@ from services.shim.apis.chat.schema import MAX_DOCUMENTS, MAX_TEMPLATE_CHARACTER
 from services.shim.apis.completions.api import COMPLETIONS_API
 from services.shim.apis.completions.schema import MAX_PROMPTS
 from services.shim.apis.fields import kind_of
-from services.shim.apis.request import MAX_LABEL, MAX_METADATA, MAX_REQUEST_ID, MAX_STOP_STRINGS, GenerationRequest
+from services.shim.apis.request import MAX_LABEL, MAX_METADATA, MAX_REQUEST_ID, GenerationRequest
 from services.shim.apis.submit import SubmitContext
 from services.shim.body import Body
 from services.shim.parsing import validate

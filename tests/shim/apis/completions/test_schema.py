@@ -8,9 +8,9 @@ from pydantic import ValidationError
 from services.rpc.columns import unpack_u32
 from services.rpc.errors import TandemError
 from services.rpc.generated import common_pb2 as pb
+from services.rpc.prompt_limits import MAX_TRUNCATED_IDS
 from services.shim.apis.completions.api import COMPLETIONS_API
 from services.shim.apis.completions.schema import MAX_ALLOWED_IDS, MAX_CHOICES, MAX_PROMPTS, CompletionRequest
-from services.shim.parsing import MAX_TRUNCATED_IDS
 from tests.shim.apis import field_values
 from tests.shim.apis.field_values import Json, submits
 from tests.shim.harness import FACTS

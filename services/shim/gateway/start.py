@@ -1,0 +1,37 @@
+"""Starts the gateway's server, if the shim has a --grpc-port. Imports its stubs only then."""
+
+import logging
+
+from services.errors import Fatal
+from services.machine import authority
+from services.options.declarations import ShimOptions
+from services.process.gateway_address import gateway_address
+from services.shim.api_key import warn_if_open
+from services.shim.gateway.server import GatewayServer
+from services.shim.generations import Generations
+from services.shim.in_progress import InProgress
+
+log = logging.getLogger(__name__)
+
+
+async def start_gateway(
+    options: ShimOptions, generations: Generations, in_progress: InProgress
+) -> GatewayServer | None:
+    """Returns the running gateway; None without a --grpc-port.
+
+    Raises Fatal if the stubs are not installed, the port cannot be bound, or the address needs a key.
+    """
+    if options.grpc_port is None:
+        if options.grpc_host is not None or options.grpc_no_key:
+            raise Fatal("--grpc-host and --grpc-no-key need --grpc-port")
+        return None
+    host, port = gateway_address(options.grpc_host, options.grpc_port, no_key=options.grpc_no_key)
+    from services.shim.gateway.servicer import add_servicer  # needs the extra
+
+    key = None if options.grpc_no_key else options.api_key
+    server = GatewayServer(generations, key, options.max_concurrent_requests, reflection=options.grpc_reflection)
+    add_servicer(server.grpc, generations, in_progress)
+    port = await server.start(host, port)
+    warn_if_open(host, port, key)
+    log.info("gateways reach vLLM's engine protocol on grpc://%s", authority(host, port))
+    return server

@@ -1,0 +1,55 @@
+"""The shim's limits on work in progress: the number of requests, and the size of what they sent, over all its APIs."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from services.rpc.errors import too_much
+from services.shim.metrics import ShimMetrics
+
+MAX_HELD_BYTES = 512 * 1024 * 1024  # of all bodies; the parsed requests take several times as much
+RETRY_SECONDS = 1
+
+
+class InProgress:
+    """Counts the requests in progress, at most `limit`, and the bytes that they hold, at most MAX_HELD_BYTES."""
+
+    def __init__(self, limit: int, metrics: ShimMetrics) -> None:
+        self._limit = limit
+        self._rejections = metrics.http_rejections
+        self.num_requests = 0
+        self._num_bytes = 0
+
+    def check(self) -> None:
+        """Raises TandemError (RESOURCE_EXHAUSTED) if one more request would be above the limit."""
+        if self.num_requests >= self._limit:
+            self._rejections.labels("max_concurrent_requests").inc()
+            raise too_much(
+                f"{self._limit} requests are in progress, the limit set by max_concurrent_requests; try again later",
+                RETRY_SECONDS,
+            )
+
+    @contextmanager
+    def request(self) -> Iterator[Callable[[int], None]]:
+        """Counts a request for the time of the `with`. Yields `hold`, which counts further bytes of it.
+
+        `hold` raises TandemError (RESOURCE_EXHAUSTED) if all requests then hold more than MAX_HELD_BYTES.
+        """
+        held = 0
+
+        def hold(size: int) -> None:
+            nonlocal held
+            held += size
+            self._num_bytes += size
+            if size and self._num_bytes > MAX_HELD_BYTES:
+                self._rejections.labels("body_bytes").inc()
+                raise too_much(
+                    f"the bodies of the requests in progress have more than {MAX_HELD_BYTES} bytes; try again later",
+                    RETRY_SECONDS,
+                )
+
+        self.num_requests += 1
+        try:
+            yield hold
+        finally:
+            self.num_requests -= 1
+            self._num_bytes -= held

@@ -1,0 +1,142 @@
+"""The gateway's server: the key, health, reflection, the address."""
+
+import asyncio
+import contextlib
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from smg_grpc_proto import vllm_engine_pb2 as vllm
+from smg_grpc_proto.generated.vllm_engine_pb2_grpc import VllmEngineStub
+
+from services.errors import Fatal
+from services.shim import tokenizer_client
+from services.shim.gateway.health import ENGINE_SERVICE
+from services.shim.gateway.server import GatewayServer
+from tests.addresses import HOST, open_server
+from tests.shim.gateway.harness import gateway, generate, refusal
+from tests.shim.harness import Shim
+
+KEY = "a key"
+CODE = grpc.StatusCode
+SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+def metadata(value: str | None) -> tuple[tuple[str, str], ...]:
+    return (("authorization", value),) if value is not None else ()
+
+
+async def list_services(channel: grpc.aio.Channel, value: str | None = None) -> set[str]:
+    stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+    call = stub.ServerReflectionInfo(metadata=metadata(value))
+    with contextlib.suppress(asyncio.InvalidStateError):  # refused before the request was written: read() says so
+        await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
+        await call.done_writing()
+    answer = await call.read()
+    if answer is grpc.aio.EOF:
+        raise AssertionError(await call.code())
+    return {one.name for one in answer.list_services_response.service}
+
+
+async def check_health(channel: grpc.aio.Channel, service: str = "", value: str | None = None) -> int:
+    stub = health_pb2_grpc.HealthStub(channel)
+    answer = await stub.Check(health_pb2.HealthCheckRequest(service=service), metadata=metadata(value))
+    return int(answer.status)
+
+
+@pytest.mark.parametrize("given", [None, "", KEY, "Bearer", "Bearer other", f"Basic {KEY}"])
+async def test_every_rpc_needs_the_key(given: str | None) -> None:
+    async with gateway(Shim(connected=True), key=KEY, reflection=True) as channel:
+        stub, more = VllmEngineStub(channel), {"metadata": metadata(given)}
+        calls: list[Any] = [
+            stub.HealthCheck(vllm.HealthCheckRequest(), **more),
+            stub.Generate(vllm.GenerateRequest(text="Hi"), **more).read(),
+            stub.Abort(vllm.AbortRequest(), **more),
+            check_health(channel, value=given),
+            list_services(channel, given),
+        ]
+        for call in calls:
+            error = await refusal(call)
+            assert (error.code(), error.details()) == (CODE.UNAUTHENTICATED, "the API key is missing or wrong")
+
+
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer"])
+async def test_the_right_key_opens(scheme: str) -> None:
+    async with gateway(Shim(connected=True), key=KEY, reflection=True) as channel:
+        value = f"{scheme} {KEY}"
+        call = VllmEngineStub(channel).HealthCheck(vllm.HealthCheckRequest(), metadata=metadata(value))
+        assert (await call).healthy
+        assert await check_health(channel, value=value) == SERVING
+        assert ENGINE_SERVICE in await list_services(channel, value)
+
+
+async def test_reflection_lists_the_services() -> None:
+    async with gateway(Shim(), reflection=True) as channel:
+        assert await list_services(channel) == {
+            ENGINE_SERVICE,
+            "grpc.health.v1.Health",
+            "grpc.reflection.v1alpha.ServerReflection",
+        }
+    async with gateway(Shim()) as channel:
+        assert (await refusal(list_services(channel))).code() == CODE.UNIMPLEMENTED
+
+
+async def test_health_of_server_and_service() -> None:
+    shim = Shim()
+    async with gateway(shim) as channel:
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=ENGINE_SERVICE))
+        for status in (NOT_SERVING, SERVING):
+            if status == SERVING:
+                shim.client.link_up(shim.link)
+            assert [await check_health(channel, name) for name in ("", ENGINE_SERVICE)] == [status, status]
+            assert (await asyncio.wait_for(watch.read(), 10)).status == status
+        assert (await refusal(check_health(channel, "other"))).code() == CODE.NOT_FOUND
+        unknown = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service="other"))
+        assert (await unknown.read()).status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+        watch.cancel()
+        unknown.cancel()
+
+
+async def test_a_server_that_resumes_requests_is_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
+    shim = Shim(connected=True)
+    async with gateway(shim) as channel:
+
+        async def healthy() -> bool:
+            found = (await VllmEngineStub(channel).HealthCheck(vllm.HealthCheckRequest())).healthy
+            assert (await check_health(channel) == SERVING) is found
+            return bool(found)
+
+        answer = generate(channel)
+        await shim.sent()
+        assert await healthy()
+        shim.client.link_down(shim.link, died=True)
+        assert await healthy(), "its request waits for the next tokenizer"
+        with monkeypatch.context() as patch:
+            patch.setattr(tokenizer_client, "RESUME_SECONDS", 0.0)
+            assert not await healthy(), "for too long"
+        answer.cancel()
+        await asyncio.gather(answer, return_exceptions=True)
+        async with asyncio.timeout(10):
+            while await healthy():
+                pass
+        shim.client.link_up(shim.link)
+        assert await healthy()
+
+
+async def test_an_address_that_cannot_be_bound_is_fatal() -> None:
+    with open_server() as taken:
+        server = GatewayServer(Shim().generations, None, 8, reflection=False)
+        with pytest.raises(Fatal, match=str(taken.getsockname()[1])):
+            await server.start(HOST, taken.getsockname()[1])
+        await server.stop(0)
+
+
+async def test_a_large_request_is_refused_unread_without_the_key_and_by_its_size_with_it() -> None:
+    large = vllm.GenerateRequest(text="x" * (17 * 1024 * 1024))
+    async with gateway(Shim(connected=True), key=KEY) as channel:
+        stub = VllmEngineStub(channel)
+        assert (await refusal(stub.Generate(large).read())).code() == CODE.UNAUTHENTICATED
+        call = stub.Generate(large, metadata=metadata(f"Bearer {KEY}"))
+        assert (await refusal(call.read())).code() == CODE.RESOURCE_EXHAUSTED

@@ -1,0 +1,70 @@
+"""The shim's links to the tokenizers: what they are asked, and how long calls are being resumed after a loss."""
+
+import asyncio
+import hashlib
+import io
+import zipfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from services.rpc.errors import TandemError
+from services.rpc.hello import make_hello
+from services.shim import tokenizer_client
+from services.shim.tokenizer_client import TokenizerClient
+from tests.rpc.pipeline import Pipeline
+from tests.shim.harness import Shim
+
+NOWHERE = "unix:/none"
+
+
+@pytest.fixture
+async def client(socket_dir: Path) -> AsyncIterator[TokenizerClient]:
+    """A client with two addresses, the first of a tokenizer that is not there."""
+    async with Pipeline(socket_dir).running() as pipeline:
+        made = TokenizerClient((NOWHERE, pipeline.tokenizer_address), make_hello("shim"))
+        tasks = [asyncio.create_task(link.run()) for link in made.links]
+        await asyncio.wait_for(asyncio.shield(made.dispatcher.first_link), 10)
+        yield made
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_one_tokenizer_tells_of_the_model_and_the_engines(client: TokenizerClient) -> None:
+    info = await client.model_info()
+    assert (info.model_type, list(info.facts.served_model_names)) == ("qwen3", ["fake"])
+    (stats,) = await client.engine_stats()
+    assert stats.num_blocks == 512
+
+
+async def test_the_tokenizers_files_come_in_pieces(client: TokenizerClient) -> None:
+    pieces = [piece async for piece in client.tokenizer_pieces()]
+    archive = b"".join(piece.data for piece in pieces)
+    assert hashlib.sha256(archive).hexdigest() == pieces[-1].sha256
+    assert "tokenizer.json" in zipfile.ZipFile(io.BytesIO(archive)).namelist()
+
+
+async def test_an_administrative_call_needs_every_tokenizer(client: TokenizerClient) -> None:
+    with pytest.raises(TandemError, match="not every tokenizer could be reached"):
+        await client.reset_prefix_cache()
+
+
+async def test_without_a_tokenizer_all_calls_fail() -> None:
+    client = TokenizerClient((NOWHERE,), make_hello("shim"))
+    for call in (client.model_info(), client.engine_stats(), anext(client.tokenizer_pieces())):
+        with pytest.raises(TandemError, match="no process that could answer is connected") as caught:
+            await call
+        assert caught.value.code == "UNAVAILABLE"
+
+
+async def test_calls_are_resumed_for_a_while_after_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    shim = Shim()
+    assert not shim.client.resuming, "there was no tokenizer yet"
+    shim.client.link_up(shim.link)
+    assert not shim.client.resuming, "one is connected"
+    shim.client.link_down(shim.link, died=True)
+    assert shim.client.resuming
+    monkeypatch.setattr(tokenizer_client, "RESUME_SECONDS", 0.0)
+    assert not shim.client.resuming

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from services.errors import Fatal
 from services.options.declarations import CredentialsOptions
+from services.security.credential_files import AUTHORITY, CERTIFICATE, KEY
 from services.security.metrics_token import metrics_token
 from services.security.secret import ClusterSecret, cluster_secret
 from services.telemetry.logs import fail
@@ -23,7 +24,7 @@ def main(options: CredentialsOptions) -> int:
         write(secret, folder)
     except Fatal as error:
         return fail("internal-credentials", error)
-    sys.stdout.write(f"{folder}: ca.pem, certificate.pem, key.pem, metrics-token\n")
+    sys.stdout.write(f"{folder}: {AUTHORITY}, {CERTIFICATE}, {KEY}, metrics-token\n")
     return 0
 
 
@@ -37,9 +38,9 @@ def write(secret: ClusterSecret, folder: Path) -> None:
     own, token = certificates(secret), metrics_token(None, secret)
     assert token is not None
     files = {
-        "ca.pem": own.authority,
-        "certificate.pem": own.certificate,
-        "key.pem": own.key,
+        AUTHORITY: own.authority,
+        CERTIFICATE: own.certificate,
+        KEY: own.key,
         "metrics-token": f"{token}\n".encode(),
     }
     try:

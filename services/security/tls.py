@@ -15,10 +15,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from services.security.credential_files import NAME
 from services.security.secret import ClusterSecret
 
-NAME = "tandem.internal"  # the subject of every certificate; the hello names the process
-CHANNEL_OPTIONS = [("grpc.ssl_target_name_override", NAME)]
 BEGINS = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 ENDS = datetime.datetime(2036, 1, 1, tzinfo=datetime.UTC)
 _CURVE = ec.SECP256R1()
@@ -68,7 +67,7 @@ def server_credentials(secret: ClusterSecret) -> grpc.ServerCredentials:
 
 def channel_credentials(secret: ClusterSecret) -> grpc.ChannelCredentials:
     """Returns a client's credentials: the handshake refuses servers without a certificate of the authority derived from
-    `secret`. The channel must have CHANNEL_OPTIONS."""
+    `secret`. The channel must have TLS_OPTIONS."""
     own = certificates(secret)
     return grpc.ssl_channel_credentials(own.authority, own.key, own.certificate)
 

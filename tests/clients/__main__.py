@@ -1,18 +1,21 @@
-"""`make clients-test`: unmodified client programs against `tandem serve`, each in an environment of its own.
+"""`make clients-test`: unmodified client programs against `tandem serve`, each in an environment of its own; and the
+programs of docs/grpc.md, typed as written, against the servers that the page starts.
 
 Prints one line per task: client, version, task, passed or failed, reason. The exit status is 1 if a task failed or an
 environment could not be made.
 """
 
 import argparse
+import contextlib
 import shlex
 import sys
 from pathlib import Path
 
 from tests.clients.catalogue import CLIENTS, Client
+from tests.clients.edges import running_edges
 from tests.clients.environments import ROOT, NotInstalled, environment
 from tests.clients.run import Result, run
-from tests.clients.server import FOLDER, MODEL, running
+from tests.clients.server import FOLDER, MODEL, Server, running
 
 INSTALLATION = "installation"
 
@@ -42,8 +45,8 @@ class Summary:
         return "\n".join([counts, *(f"  failed: {name}" for name in self.failed)])
 
 
-def test(client: Client, url: str, summary: Summary) -> None:
-    """Makes the environment of a client and runs its program."""
+def test(client: Client, arguments: tuple[str, ...], summary: Summary) -> None:
+    """Makes the environment of a client and runs its program with these arguments."""
     try:
         made = environment(client)
     except NotInstalled as error:
@@ -52,7 +55,7 @@ def test(client: Client, url: str, summary: Summary) -> None:
     if made is None:
         summary.skip(client, "the command is not on the PATH")
         return
-    for result in run((*made.command, url, MODEL, str(FOLDER)), client.seconds):
+    for result in run((*made.command, *arguments), client.seconds):
         summary.add(client, made.version, result)
 
 
@@ -62,24 +65,36 @@ def main() -> int:
     parser.add_argument("clients", nargs="*", metavar="CLIENT", help=f"all by default: {', '.join(names)}")
     parser.add_argument("--tandem", default=str(ROOT / ".venv/bin/tandem"), help="command line of tandem")
     parser.add_argument("--cwd", type=Path, default=ROOT, help="folder that it runs in; from a checkout, its code runs")
-    parser.add_argument("--url", help="ask this server instead of starting one; it must serve the demo model as demo")
+    parser.add_argument("--url", help="HTTP clients ask this server; it must serve the demo model as demo")
     args = parser.parse_args()
     if unknown := sorted(set(args.clients) - set(names)):
         parser.error(f"unknown clients {', '.join(unknown)}; known: {', '.join(names)}")
     chosen = [client for client in CLIENTS if client.name in (args.clients or names)]
     summary = Summary()
-    if args.url:
-        test_all(chosen, args.url, summary)
-    else:
-        with running(shlex.split(args.tandem), args.cwd) as url:
-            test_all(chosen, url, summary)
+    tandem = shlex.split(args.tandem)
+    of_api = [client for client in chosen if not client.sections]
+    of_page = [client for client in chosen if client.sections]
+    if of_api:
+        gateway = any(client.gateway for client in of_api)
+        started = running(tandem, args.cwd, gateway=gateway)
+        with contextlib.nullcontext(Server(args.url)) if args.url else started as server:
+            for client in of_api:
+                test_api(client, server, summary)
+    if of_page:
+        with running_edges(tandem, args.cwd) as folder:
+            for client in of_page:
+                test(client, (str(ROOT), "/".join(client.sections), str(folder)), summary)
     print(f"\n{summary.text()}")
     return 1 if summary.failed else 0
 
 
-def test_all(clients: list[Client], url: str, summary: Summary) -> None:
-    for client in clients:
-        test(client, url, summary)
+def test_api(client: Client, server: Server, summary: Summary) -> None:
+    """Runs the program of a client of the HTTP or gateway API."""
+    if client.gateway and (server.gateway is None or server.pid is None):
+        summary.skip(client, "it needs the gateway API of a server started here, without --url")
+        return
+    more = (str(server.gateway), str(server.pid)) if client.gateway else ()
+    test(client, (server.url, MODEL, str(FOLDER), *more), summary)
 
 
 if __name__ == "__main__":

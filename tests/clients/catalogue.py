@@ -11,17 +11,23 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 PINS, PROGRAMS = HERE / "pins", HERE / "programs"
 SECONDS = 300.0  # for all tasks of a program
+TYPE_PAGE = "type_page.py"
 
 
 @dataclass(frozen=True)
 class PipClient:
-    """`requirements` are exact, and the first is the client itself."""
+    """`requirements` are exact, and the first is the client itself.
+
+    The program of a `gateway` also gets the address of tandem's gateway API and the pid of `tandem serve`.
+    """
 
     name: str
     requirements: tuple[str, ...]
     program: str
     torch: bool = False  # install torch first, from the index that TORCH_INDEX names
     seconds: float = SECONDS
+    sections: tuple[str, ...] = ()  # of docs/grpc.md, which the program types
+    gateway: bool = False
 
     @property
     def pins(self) -> Path:
@@ -44,6 +50,8 @@ class NpmClient:
     package: str
     program: str
     seconds: float = SECONDS
+    sections: tuple[str, ...] = ()  # as in PipClient
+    gateway: bool = False
 
     @property
     def pins(self) -> Path:
@@ -60,6 +68,18 @@ class NpmClient:
 
 
 @dataclass(frozen=True)
+class WheelClient:
+    """tandem's own package, built from this checkout without compiled kernels, within constraints.txt."""
+
+    name: str
+    program: str
+    sections: tuple[str, ...]
+    seconds: float = SECONDS
+    package: str = "tandem-llm"
+    gateway: bool = False
+
+
+@dataclass(frozen=True)
 class CommandClient:
     """A command that is not installed here: its program runs if the command is on the PATH."""
 
@@ -67,9 +87,11 @@ class CommandClient:
     command: str
     program: str
     seconds: float = SECONDS
+    sections: tuple[str, ...] = ()
+    gateway: bool = False
 
 
-Client = PipClient | NpmClient | CommandClient
+Client = PipClient | NpmClient | WheelClient | CommandClient
 
 CLIENTS: tuple[Client, ...] = (
     PipClient("openai", ("openai==3.52.0",), "ask_openai.py"),
@@ -84,5 +106,20 @@ CLIENTS: tuple[Client, ...] = (
     NpmClient("ai", "ai", "ask_ai.mjs"),
     PipClient("guidellm", ("guidellm==0.8.1",), "bench_guidellm.py", torch=True, seconds=600.0),
     PipClient("aiperf", ("aiperf==0.13.0",), "bench_aiperf.py", seconds=600.0),
+    PipClient(
+        "grpcio",
+        ("grpcio==1.85.1", "grpcio-tools==1.85.1", "googleapis-common-protos==1.76.0"),
+        TYPE_PAGE,
+        sections=("Python with grpcio alone", "Statuses", "Resuming by hand"),
+    ),
+    PipClient(
+        "grpcio-reflection",
+        ("grpcio-reflection==1.85.1", "grpcio==1.85.1"),
+        TYPE_PAGE,
+        sections=("Listing by reflection",),
+    ),
+    NpmClient("grpc-node", "@grpc/grpc-js", TYPE_PAGE, sections=("Node",)),
+    WheelClient("tandem", TYPE_PAGE, ("The packaged client",)),
+    PipClient("smg", ("smg==1.13.0",), "front_smg.py", gateway=True),
     CommandClient("vllm", "vllm", "bench_vllm.py", seconds=600.0),
 )

@@ -7,6 +7,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.clients.environments import ROOT
@@ -21,20 +22,31 @@ class NotReady(Exception):
     """The server ended before it was ready, or was not ready in time. The text has the end of its log."""
 
 
+@dataclass(frozen=True)
+class Server:
+    """`gateway` is host:port of its gateway API, `pid` that of `tandem serve`; None: not known."""
+
+    url: str
+    gateway: str | None = None
+    pid: int | None = None
+
+
 @contextlib.contextmanager
-def running(tandem: list[str], cwd: Path) -> Iterator[str]:
-    """Starts `TANDEM serve` in `cwd` and yields its URL once /health answers 200; then ends it. Raises
-    NotReady."""
-    port = _free_port()
+def running(tandem: list[str], cwd: Path, *, gateway: bool) -> Iterator[Server]:
+    """Starts `TANDEM serve` in `cwd`, with its gateway API if `gateway`, and yields it once /health answers 200; then
+    ends it. Raises NotReady."""
+    port, grpc_port = _free_port(), _free_port()
     url = f"http://127.0.0.1:{port}"
-    arguments = ("serve", str(FOLDER), "--served-model-name", MODEL, "--host", "127.0.0.1", "--port", str(port))
+    arguments = ["serve", str(FOLDER), "--served-model-name", MODEL, "--host", "127.0.0.1", "--port", str(port)]
+    if gateway:
+        arguments += ["--grpc-host", "127.0.0.1", "--grpc-port", str(grpc_port)]
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen([*tandem, *arguments], cwd=cwd, stdout=log, stderr=log)
         try:
             if not _ready(process, url):
                 log.seek(0)
                 raise NotReady(log.read()[-2000:])
-            yield url
+            yield Server(url, f"127.0.0.1:{grpc_port}" if gateway else None, process.pid)
         finally:
             _stop(process)
 

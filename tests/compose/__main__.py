@@ -1,5 +1,5 @@
 """`make compose-test`: builds the images and starts compose.yaml on the Docker engine that DOCKER_HOST names. Sends
-requests with curl, checks health, metrics, users and a trace through all containers, and removes everything.
+requests with curl and by gRPC, checks health, metrics, users and a trace through all containers, removes everything.
 
 Settings, from the environment: BUILD_NETWORK, TORCH, TORCH_INDEX (see compose.yaml) and TANDEM_PORT (a free one).
 """
@@ -17,11 +17,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.clients.page import sections
+
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = "tandem-compose-test"
 ROLES = ("shim", "tokenizer", "engine", "worker")
 LIGHT = f"{PROJECT}-light"
-FILES = ("compose.yaml", "tests/compose/collector.yaml")
+FILES = ("compose.yaml", "tests/compose/collector.yaml", "tests/compose/program.yaml")
 QUESTION = {"model": "demo", "messages": [{"role": "user", "content": "What is 17 + 25?"}]}
 ANSWER = "42"
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
@@ -122,6 +124,17 @@ def look_from_outside(stack: Stack) -> None:
     check("the secret is readable by the roles' user alone", mode == "400 1000", mode)
 
 
+def look_from_a_program(stack: Stack) -> None:
+    """Runs the packaged client's program of docs/grpc.md in a fifth container, which has credentials."""
+    page = sections()["The packaged client"]
+    wanted = next(output for command, output in page.commands if "credentials" in command)
+    said = stack.compose("run", "--rm", "-T", "--no-deps", "credentials").strip()
+    check("a container with the secret writes credentials", "ca.pem" in said, said)
+    arguments = ("-c", page.files["client.py"], "tokenizer:8001", "/run/tandem/credentials")
+    found = stack.compose("run", "--rm", "-T", "--no-deps", "program", *arguments)
+    check("a program in a fifth container gets an answer by gRPC", found == wanted, found.strip())
+
+
 def look(stack: Stack) -> None:
     """Checks everything that must hold while the containers run. Exits with status 1 at the first failure."""
     began = time.monotonic()
@@ -136,6 +149,7 @@ def look(stack: Stack) -> None:
     answer = stack.curl("/v1/chat/completions", *json_body, *trace)
     check("curl gets an answer", ANSWER in json.loads(answer)["choices"][0]["message"]["content"], answer.strip())
     look_from_outside(stack)
+    look_from_a_program(stack)
     metrics = stack.curl("/metrics")
     up = [role for role in ROLES if f'tandem:process_up{{process="{role}"}} 1.0' in metrics]
     check("one scrape covers all processes", len(up) == len(ROLES), str(up))

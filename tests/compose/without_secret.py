@@ -14,6 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from engine_core.worker_messages import PROTOCOL, WorkerHello, encode
 from services.security import curve, tls
+from services.security.credential_files import TLS_OPTIONS
 from services.security.secret import ClusterSecret
 
 SECONDS = 3
@@ -53,7 +54,7 @@ for role, port in (("tokenizer", 9001), ("engine", 9002), ("worker", 9003)):
 for address in ("tokenizer:8001", "engine:8002"):
     credentials = tls.channel_credentials(GUESS)
     answers[f"{address} without TLS"] = rpc(grpc.insecure_channel(address))
-    answers[f"{address} with another secret"] = rpc(grpc.secure_channel(address, credentials, tls.CHANNEL_OPTIONS))
+    answers[f"{address} with another secret"] = rpc(grpc.secure_channel(address, credentials, TLS_OPTIONS))
 for guessing in (False, True):
     answers[f"engine:8003 {'with another secret' if guessing else 'without CURVE'}"] = zeromq(
         "engine:8003", guessing=guessing

@@ -88,7 +88,7 @@ format: install-test
 	$(BIN)/ruff format .
 
 protos: install-test
-	$(BIN)/python protos/generate.py
+	$(BIN)/python -m protos.generate
 
 # Writes docs/serving.md anew, from the declarations of the options.
 docs: install-test

@@ -75,3 +75,4 @@ class SchedulerStats:
     num_scheduled_tokens: int
     num_steps_ahead: int  # plans made before the previous result was back
     num_deferred: int  # of num_waiting: those that wait for something to be prepared
+    num_output_tokens: int

@@ -95,7 +95,8 @@ def check_sampling(sampling: SamplingParams, facts: ModelFacts) -> None:
 
 def _check_range(param: str, value: float, low: float, high: float) -> None:
     if not low <= value <= high:  # also refuses NaN
-        raise RequestRefused(param, f"{param} is {value:g}, but must be from {low:g} to {high:g}")
+        allowed = f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
+        raise RequestRefused(param, f"{param} is {value:g}, but must be {allowed}")
     if param in ABOVE_LOW and value == low:
         raise RequestRefused(param, f"{param} must be greater than {low:g}")
 

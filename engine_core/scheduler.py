@@ -35,6 +35,7 @@ class Counters:
     chunked_rows: int = 0  # rows of plans that sample nothing: more of their known tokens are left to compute
     scheduled_tokens: int = 0
     steps_ahead: int = 0  # plans made before the previous result was back
+    output_tokens: int = 0  # tokens generated
 
 
 @dataclass(frozen=True)
@@ -224,6 +225,7 @@ class Scheduler:
             else:
                 request.token_ids += tokens.token_ids
                 events.new_tokens.append(tokens)
+        self.counters.output_tokens += sum([len(tokens.token_ids) for tokens in events.new_tokens])
         causes = result.error_causes or [""] * len(result.errors)
         for (handle, message), cause in zip(result.errors, causes, strict=True):
             request = requests.get(handle)
@@ -257,6 +259,7 @@ class Scheduler:
             num_scheduled_tokens=self.counters.scheduled_tokens,
             num_steps_ahead=self.counters.steps_ahead,
             num_deferred=self.waiting.num_deferred,
+            num_output_tokens=self.counters.output_tokens,
         )
 
     @property

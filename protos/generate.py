@@ -1,17 +1,39 @@
-"""Writes services/rpc/generated from protos/tandem/v1. Run it as `python protos/generate.py [OUT]` (`make protos`).
+"""Writes services/rpc/generated and the contract from protos/tandem/v1: `python -m protos.generate` (`make protos`).
 
-protoc derives module names from the paths of the .proto files. The generated code lives in another package, so this
-script rewrites the import lines.
+Refuses a change that breaks the contract (protos/contract.py). With an argument, it writes the code there, and no
+contract. protoc derives module names from the paths of the .proto files. The generated code lives in another package,
+so this script rewrites the import lines.
 """
 
 import re
 import sys
+import tempfile
 from pathlib import Path
 
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from grpc_tools import protoc
+
+from protos.contract import CONTRACT, broken, checked_in
 
 ROOT = Path(__file__).resolve().parent
 PACKAGE = "services.rpc.generated"
+
+
+def descriptors(root: Path = ROOT, *, source_info: bool = False) -> FileDescriptorSet:
+    """Returns the descriptors of the .proto files in `root`. Raises SystemExit if protoc fails."""
+    with tempfile.NamedTemporaryFile() as written:
+        args = ["", f"-I{root}", f"--descriptor_set_out={written.name}", *(["--include_source_info"] * source_info)]
+        if protoc.main([*args, *map(str, sorted(root.glob("tandem/v1/*.proto")))]) != 0:
+            raise SystemExit("protoc failed")
+        return FileDescriptorSet.FromString(written.read())
+
+
+def update_contract() -> None:
+    """Writes the contract. Raises SystemExit, with one line per change, if the protos break it."""
+    new = descriptors()
+    if lines := broken(checked_in(), new):
+        raise SystemExit("v1 must not change for those who use it; add something new instead:\n" + "\n".join(lines))
+    CONTRACT.write_bytes(new.SerializeToString(deterministic=True))
 
 
 def generate(out: Path) -> None:
@@ -34,4 +56,8 @@ def generate(out: Path) -> None:
 
 
 if __name__ == "__main__":
-    generate(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT.parent / "services/rpc/generated")
+    if len(sys.argv) > 1:
+        generate(Path(sys.argv[1]))
+    else:
+        update_contract()
+        generate(ROOT.parent / "services/rpc/generated")

@@ -82,3 +82,15 @@ def test_the_gpu_file_changes_the_worker_alone() -> None:
     assert changes.keys() == {"worker"}
     (device,) = changes["worker"]["deploy"]["resources"]["reservations"]["devices"]
     assert device["capabilities"] == ["gpu"]
+
+
+def test_the_fifth_container_has_credentials_but_not_the_secret() -> None:
+    services = yaml.safe_load((ROOT / "tests/compose/program.yaml").read_text())["services"]
+    assert [volume.partition(":")[0] for volume in services["program"]["volumes"]] == ["credentials"]
+    name, *argv = services["credentials"]["command"]
+    assert parse(name, argv).cluster_secret_file == "/secret/secret"
+    assert (
+        options_of("secret").out.rpartition("/")[2] == "secret"
+        and "secret:/secret:ro" in services["credentials"]["volumes"]
+    )
+    assert {one["image"] for one in services.values()} == {SERVICES["tokenizer"]["image"]}

@@ -20,6 +20,7 @@ from services.process.child_processes import ChildFailed
 NUM_STREAMS = (16, 64, 256)
 STEP_MS = (50.0, 20.0, 0.0)
 MAX_STEP_MS = 1000
+CLIENTS = ("http", "text", "tokens")
 COLUMNS = ("streams", "step ms", "tokens/s", "per chunk", "p50 ms", "p99 ms", "engine→tok", "tok→shim", *PROCESSES)
 
 
@@ -31,13 +32,16 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--num-streams", type=count, nargs="+", default=NUM_STREAMS, help="concurrent streams")
     parser.add_argument("--num-tokens", type=count, default=200, help="tokens of each stream")
     parser.add_argument("--step-ms", type=_milliseconds, nargs="+", default=STEP_MS, help="time of a step; 0: no pace")
+    parser.add_argument(
+        "--client", choices=CLIENTS, default=CLIENTS[0], help="what is called: HTTP, or Generate of tokenizer or engine"
+    )
     parser.add_argument("--tcp", action="store_true", help="TCP with TLS and CURVE between the processes")
     args = parser.parse_args(argv)
     sys.stdout.write(f"{_line(COLUMNS)}\n")
     try:
         for step_ms in args.step_ms:
             for num_streams in args.num_streams:
-                load = Load(num_streams, args.num_tokens, step_ms, args.tcp)
+                load = Load(num_streams, args.num_tokens, step_ms, args.client, args.tcp)
                 sys.stdout.write(f"{_row(load, measure(load))}\n")
                 sys.stdout.flush()
     except (Fatal, ChildFailed) as error:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from prometheus_client.parser import text_string_to_metric_families
 
-from loadtest.transport.processes import Files, Load, addresses, start, wait_until_ready
+from loadtest.transport.processes import Addresses, Files, Load, addresses, start, wait_until_ready
 from loadtest.transport.stream_client import ENDING, RUNNING
 from services.errors import Fatal
 from services.machine import authority, cpu_seconds, loopback
@@ -61,17 +61,26 @@ def measure(load: Load) -> Measurement:
         with addresses(folder, load.tcp) as at, ChildProcesses() as children:
             start(children, load, files, front, at)
             wait_until_ready(children, front)
-            samples = _stream(children, load, front.getsockname()[1], files)
+            samples = _stream(children, load, front.getsockname()[1], files, at)
         with np.load(files.received) as found:
             return evaluate(samples, np.load(files.sent), found["received"], found["chunks"])
 
 
-def _stream(children: ChildProcesses, load: Load, port: int, files: Files) -> tuple[Sample, Sample]:
+def _client(load: Load, port: int, at: Addresses) -> list[str]:
+    """Returns the client's module and its first arguments: where it sends its requests."""
+    if load.client == "http":
+        return ["loadtest.transport.stream_client", str(port)]
+    target = at.tokenizer if load.client == "text" else at.engine
+    secret = f"/dev/fd/{at.secret.fileno()}" if at.secret is not None else ""
+    return ["loadtest.transport.program_client", load.client, target, secret]
+
+
+def _stream(children: ChildProcesses, load: Load, port: int, files: Files, at: Addresses) -> tuple[Sample, Sample]:
     """Runs the client to its end. Returns the samples at both ends of the measured interval. Raises Fatal if the client
     ends with an error status."""
-    argv = [sys.executable, "-m", "loadtest.transport.stream_client", str(port), str(files.received), str(files.count)]
+    argv = [sys.executable, "-m", *_client(load, port, at), str(files.received), str(files.count)]
     argv += [str(load.num_streams), str(load.num_tokens)]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as client:
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, pass_fds=at.fds) as client:
         assert client.stdout is not None
         pids = {name: child.process.pid for name, child in children.children.items()} | {"client": client.pid}
         take = {RUNNING: _first_sample, ENDING: _last_sample}

@@ -11,11 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from tokenizers import Tokenizer
-
-import demo
 from loadtest.transport.instant_worker import PROMPT_LEN
-from loadtest.transport.stream_client import ALPHABET
+from loadtest.transport.stream_client import letter_ids
 from services.errors import Fatal
 from services.machine import authority
 from services.machine.listen import listen
@@ -33,6 +30,7 @@ class Load:
     num_streams: int
     num_tokens: int  # of each stream
     step_ms: float  # 0: no pace; the worker answers as soon as the client keeps up
+    client: str = "http"  # which edge the client calls: the shim's, "text" (the tokenizer's) or "tokens" (the engine's)
     tcp: bool = False  # TCP with TLS and CURVE, as between machines; else Unix sockets
 
 
@@ -86,14 +84,6 @@ def addresses(folder: Path, tcp: bool) -> Iterator[Addresses]:
         secret.write(secrets.token_hex(SECRET_BYTES).encode())
         secret.flush()
         yield Addresses(engine, f"tcp://{worker}", tokenizer, secret)
-
-
-def letter_ids() -> list[int]:
-    """Returns the token ids of the letters of ALPHABET, in order. The client finds each token of such an answer in its
-    text."""
-    tokenizer = Tokenizer.from_file(str(demo.CHECKPOINT / "tokenizer.json"))
-    vocabulary = tokenizer.get_vocab()
-    return [vocabulary[letter] for letter in ALPHABET]
 
 
 def start(children: ChildProcesses, load: Load, files: Files, front: socket.socket, at: Addresses) -> None:

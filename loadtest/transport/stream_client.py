@@ -16,7 +16,9 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 import uvloop
+from tokenizers import Tokenizer
 
+import demo
 from loadtest.transport.instant_worker import prompt_of, received_count
 from services.machine import loopback
 
@@ -24,6 +26,14 @@ RUNNING, ENDING = "running", "ending"
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 TEXT = re.compile(rb'"text":"([a-z]+)"')
 HEAD = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
+
+
+def letter_ids() -> list[int]:
+    """Returns the token ids of the letters of ALPHABET, in order. The client finds each token of such an answer in its
+    text."""
+    tokenizer = Tokenizer.from_file(str(demo.CHECKPOINT / "tokenizer.json"))
+    vocabulary = tokenizer.get_vocab()
+    return [vocabulary[letter] for letter in ALPHABET]
 
 
 class Progress:

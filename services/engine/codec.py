@@ -108,6 +108,21 @@ def engine_facts(facts: ModelFacts, max_num_seqs: int, max_n: int, max_num_queue
         numerics_id=facts.numerics_id,
         weights_version=facts.weights_version,
         model=facts.model,
+        default_sampling=default_sampling(facts.sampling_defaults),
+    )
+
+
+def default_sampling(defaults: SamplingDefaults) -> pb.SamplingParams:
+    """Returns the values of what a request leaves out."""
+    return pb.SamplingParams(
+        temperature=defaults.temperature,
+        top_p=defaults.top_p,
+        top_k=defaults.top_k,
+        min_p=defaults.min_p,
+        repetition_penalty=defaults.repetition_penalty,
+        presence_penalty=0.0,
+        frequency_penalty=0.0,
+        max_tokens=defaults.max_tokens,
     )
 
 

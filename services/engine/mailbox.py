@@ -5,6 +5,7 @@ logprobs.
 """
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from engine_core.events import Logprobs, NewTokens
 from services.rpc.columns import ITEM_BYTES, pack_f32, pack_u32
@@ -13,6 +14,14 @@ from services.rpc.mailbox import MERGED_TOKENS, Mailbox, num_fitting
 
 NO_LOGPROBS = Logprobs(0, [], [])
 MERGED_LOGPROBS = MERGED_TOKENS * 21  # of one entry, as of MERGED_TOKENS with 20 top logprobs each
+
+
+class ChoiceMailbox(Protocol):
+    """What happens to the choices of one stream, or of one program's call. Handles are the caller's."""
+
+    def put_accepted(self, accepted: engine_pb2.Accepted) -> None: ...
+    def put_tokens(self, handle: int, tokens: NewTokens) -> None: ...
+    def put_terminal(self, terminal: engine_pb2.Terminal) -> None: ...
 
 
 @dataclass(slots=True)

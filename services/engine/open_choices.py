@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from engine_core.events import Admitted, Finished, NewTokens, StepEvents
 from services.engine.busy_loop import StepTimes
 from services.engine.codec import terminal
-from services.engine.mailbox import StepMailbox
+from services.engine.mailbox import ChoiceMailbox
 from services.engine.state import EngineState
 from services.engine.telemetry import Timeline, end_timeline
 from services.rpc.generated import common_pb2 as pb
@@ -23,7 +23,7 @@ from services.telemetry.spans import now
 class OpenChoice:
     """A choice that has not ended. `handle` is the tokenizer's, `mailbox` that of the tokenizer's stream."""
 
-    mailbox: StepMailbox
+    mailbox: ChoiceMailbox
     handle: int
     key: CallerKey
     attempt: int
@@ -41,7 +41,7 @@ class OpenChoices:
         self._state = state
         self._choices: dict[int, OpenChoice] = {}
         self._handles = Handles(self._choices)
-        self._core_handles: dict[tuple[StepMailbox, int], int] = {}  # of the newest attempt
+        self._core_handles: dict[tuple[ChoiceMailbox, int], int] = {}  # of the newest attempt
 
     def new_handle(self) -> int:
         return self._handles.new()
@@ -51,11 +51,11 @@ class OpenChoices:
         self._core_handles[choice.mailbox, choice.handle] = core_handle
         self._state.queue.hold(choice.num_queued_tokens)
 
-    def core_handle(self, mailbox: StepMailbox, handle: int) -> int | None:
+    def core_handle(self, mailbox: ChoiceMailbox, handle: int) -> int | None:
         """Returns the core's handle of the newest attempt of the stream's choice `handle`; None if it is not open."""
         return self._core_handles.get((mailbox, handle))
 
-    def of_stream(self, mailbox: StepMailbox) -> list[int]:
+    def of_stream(self, mailbox: ChoiceMailbox) -> list[int]:
         """Returns the core's handles of all open choices of one stream."""
         return [core_handle for core_handle, choice in self._choices.items() if choice.mailbox is mailbox]
 

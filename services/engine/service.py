@@ -23,13 +23,14 @@ from services.errors import Fatal
 from services.options.declarations import QUEUED_REQS, EngineOptions
 from services.process.metrics_server import new_registry, open_metrics_server
 from services.process.shell import begin, run_until_stopped, to_the_end
-from services.rpc.generated import engine_pb2_grpc
+from services.rpc.generated import engine_pb2, engine_pb2_grpc
 from services.rpc.transport import RpcServer
 from services.security.secret import cluster_secret
 from services.telemetry.spans import Tracing
 from services.telemetry.tracing import set_up_tracing
 
 log = logging.getLogger(__name__)
+SERVICE = engine_pb2.DESCRIPTOR.services_by_name["EngineService"].full_name
 STEPS_IN_FLIGHT = 2  # with asynchronous scheduling
 
 
@@ -60,7 +61,7 @@ async def serve(options: EngineOptions) -> None:
         options.max_num_queued_reqs or options.max_num_seqs + QUEUED_REQS, options.max_num_queued_tokens
     )
     servicer = EngineServicer(loop, limits, queue, config.scheduler.by_priority, options.seed, make_metrics, tracing)
-    server = RpcServer(options.listen, secret)
+    server = RpcServer(options.listen, secret, service=SERVICE, reflection=options.grpc_reflection)
     engine_pb2_grpc.add_EngineServiceServicer_to_server(servicer, server.grpc)
     events = _BusyLoopEvents(servicer, server, recording)
     with open_metrics_server(options, secret, registry, events.has_worker.is_set):

@@ -1,10 +1,12 @@
-"""The engine's gRPC service: one Session per tokenizer's stream, stats, the start lock, the prefix cache's reset.
+"""The engine's gRPC service: one Session per tokenizer's stream or program's call, facts, stats, the start lock, the
+prefix cache's reset.
 
 Runs on the event loop. It reaches the busy loop by commands alone; the busy loop's events come in through
 `registered` and `published`.
 """
 
 import asyncio
+import functools
 import logging
 import random
 from collections.abc import Callable
@@ -19,6 +21,7 @@ from engine_core.worker_messages import BatchLimits, ModelFacts
 from services.engine.busy_loop import BusyLoop, StepTimes
 from services.engine.codec import engine_facts, engine_stats
 from services.engine.event_loop import call_in_event_loop
+from services.engine.generate import TokensMailbox, engine_entry
 from services.engine.mailbox import StepMailbox
 from services.engine.metrics import EngineMetrics
 from services.engine.open_choices import OpenChoices
@@ -27,10 +30,13 @@ from services.engine.session import Session
 from services.engine.state import EngineState
 from services.errors import Fatal
 from services.rpc.callee import Attempts, Callee
+from services.rpc.errors import unavailable
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2, engine_pb2_grpc
-from services.rpc.hello import make_hello
+from services.rpc.hello import make_hello, model_info
 from services.rpc.link import ADMINISTRATION_SECONDS
+from services.rpc.program_request import check_numerics, field_of, traceparent_of
+from services.rpc.status import abort
 from services.telemetry.logs import RateLimitedLog
 from services.telemetry.spans import Tracing
 
@@ -83,6 +89,32 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
         finally:
             self._mailboxes.discard(mailbox)
             session.close()
+
+    async def Generate(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        """Runs one program's request. When the call ends, its choices are aborted.
+
+        The status is RESOURCE_EXHAUSTED, with RetryInfo, until a worker has registered.
+        """
+        facts = self._state.facts
+        if facts is None:
+            await abort(context, unavailable("no worker has registered with this engine yet; try again"))
+        mailbox = TokensMailbox(facts, stream=request.stream)
+        session = Session(self._state, self._choices, mailbox)
+
+        def entry() -> engine_pb2.EngineEntry:
+            check_numerics(request, facts.numerics_id)
+            made = engine_entry(request, traceparent_of(context), self._state.max_n, facts.max_model_len)
+            mailbox.expect(made.submit.choices)
+            return made
+
+        try:
+            await self.callee.serve_call(context, mailbox, session.opened, entry, functools.partial(field_of, request))
+        finally:
+            session.close()
+
+    async def GetModelInfo(self, request: Any, context: Any) -> pb.ModelInfo:
+        hello = self._hello.result() if self._hello.done() else None
+        return model_info(hello)
 
     async def GetStats(self, request: Any, context: Any) -> engine_pb2.EngineStats:
         return self._stats

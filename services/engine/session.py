@@ -1,4 +1,4 @@
-"""One tokenizer's stream: its submits become requests of the core, its aborts end them.
+"""One tokenizer's stream, or one program's call: its submits become requests of the core, its aborts end them.
 
 Every limit is checked here, even if the shim and the tokenizer check it as well. A refused submit gets one terminal
 message per choice; the stream goes on.
@@ -11,7 +11,7 @@ from engine_core.refusal import RequestRefused
 from engine_core.request import SUSPECT_AT, Request
 from engine_core.request_check import make_request
 from services.engine.codec import effective_sampling, new_choices
-from services.engine.mailbox import StepMailbox
+from services.engine.mailbox import ChoiceMailbox
 from services.engine.open_choices import OpenChoice, OpenChoices
 from services.engine.queue_limits import QueueFull
 from services.engine.state import EngineState
@@ -25,7 +25,7 @@ MAX_DRAWN_SEED = 2**53 - 1  # a client may send it back: APIs take at most 2**63
 
 
 class Session:
-    def __init__(self, state: EngineState, choices: OpenChoices, mailbox: StepMailbox) -> None:
+    def __init__(self, state: EngineState, choices: OpenChoices, mailbox: ChoiceMailbox) -> None:
         self.mailbox = mailbox
         self._state = state
         self._choices = choices

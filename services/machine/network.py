@@ -1,5 +1,6 @@
 """The loopback address of this machine, and the text form of addresses."""
 
+import ipaddress
 import socket
 import sys
 from functools import cache
@@ -19,6 +20,13 @@ def loopback() -> str:
         except OSError:
             continue
     return LOOPBACKS[0][1]  # neither can be bound: the first use reports the error
+
+
+def is_all_interfaces(host: str) -> bool:
+    """Returns whether the numeric address `host` stands for all interfaces: 0.0.0.0 or ::, in any form."""
+    address = ipaddress.ip_address(host.partition("%")[0])
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_unspecified
 
 
 def authority(host: str, port: int) -> str:

@@ -4,7 +4,14 @@ import dataclasses
 import inspect
 from typing import Any
 
-from services.options.common import ClusterOptions, MetricsOptions, ModelOptions, ProcessOptions, SecretOptions
+from services.options.common import (
+    ClusterOptions,
+    GrpcOptions,
+    MetricsOptions,
+    ModelOptions,
+    ProcessOptions,
+    SecretOptions,
+)
 from services.options.declarations import (
     ROLE_OPTIONS,
     ROLES,
@@ -28,6 +35,7 @@ _TITLES: dict[type, str] = {
     TokenizerOptions: "chat template (tokenizer)",
     EngineOptions: "scheduling (engine)",
     WorkerOptions: "model execution (worker)",
+    GrpcOptions: "programs (gRPC)",
     ServeOptions: "process tree (launcher)",
     ProcessOptions: "logs and traces",
     ClusterOptions: "metrics",

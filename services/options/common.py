@@ -5,7 +5,7 @@ Each role's options class (services/options/declarations.py) derives from these 
 
 from dataclasses import dataclass
 
-from services.options.setting import host_and_port, setting
+from services.options.setting import boolean, host_and_port, setting
 
 DEMO_MODEL = "demo"
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -61,6 +61,13 @@ class ClusterOptions(ProcessOptions, SecretOptions):
         unset="derived",
         internal=True,
     )
+
+
+@dataclass(frozen=True)
+class GrpcOptions:
+    """Options of the roles with a gRPC server that programs may call."""
+
+    grpc_reflection: bool = setting(True, "describe the gRPC services to clients that ask (reflection)", parse=boolean)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from services.options.common import ClusterOptions, MetricsOptions, ModelOptions, SecretOptions
+from services.options.common import ClusterOptions, GrpcOptions, MetricsOptions, ModelOptions, SecretOptions
 from services.options.setting import Setting, addresses, boolean, integer, json_object, named_addresses, setting
 
 ROLES = ("shim", "tokenizer", "engine", "worker")
@@ -28,7 +28,7 @@ _SEED: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class ShimOptions(ClusterOptions):
+class ShimOptions(GrpcOptions, ClusterOptions):
     """The HTTP server of the OpenAI API."""
 
     host: str | None = setting(
@@ -39,6 +39,23 @@ class ShimOptions(ClusterOptions):
     port: int = setting(8000, "port to listen on; 0 picks a free one", parse=int, low=0, high=65535)
     api_key: str | None = setting(
         None, "bearer token that requests to the API need", unset="no token", env=("TANDEM_API_KEY",)
+    )
+    grpc_port: int | None = setting(
+        None,
+        "port of a gRPC server for gateways, which speaks vLLM's engine protocol; 0 picks a free one; needs the extra"
+        " [grpc]",
+        unset="no such server",
+        parse=int,
+        low=0,
+        high=65535,
+    )
+    grpc_host: str | None = setting(
+        None, "address of the gRPC server for gateways; --host has no effect on it", unset="127.0.0.1 or ::1"
+    )
+    grpc_no_key: bool = setting(
+        False,
+        "gateways need no key although --api-key is set; refused if --grpc-host is the address of all interfaces",
+        parse=boolean,
     )
     max_concurrent_requests: int = setting(
         4096, "maximum number of concurrent API requests; more get HTTP status 429", parse=integer, low=1
@@ -74,7 +91,7 @@ class ShimOptions(ClusterOptions):
 
 
 @dataclass(frozen=True)
-class TokenizerOptions(MetricsOptions, ModelOptions):
+class TokenizerOptions(GrpcOptions, MetricsOptions, ModelOptions):
     """Text to token ids and back."""
 
     chat_template: str | None = setting(None, "chat template: a file, or the template itself", unset="the model's")
@@ -96,7 +113,7 @@ class TokenizerOptions(MetricsOptions, ModelOptions):
 
 
 @dataclass(frozen=True)
-class EngineOptions(MetricsOptions):
+class EngineOptions(GrpcOptions, MetricsOptions):
     """The scheduler and its KV cache."""
 
     max_num_seqs: int = setting(

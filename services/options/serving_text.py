@@ -53,9 +53,9 @@ The package `tandem-llm` installs shim, tokenizer and engine. The rest are extra
 | --- | --- |
 | `tandem-llm[worker]` | `tandem worker`, `tandem serve`, `tandem bench kernels` (torch and triton) |
 | `tandem-llm[bench]` | `tandem bench serve`, `latency`, `throughput`, `sweep` |
-| `tandem-llm[all]` | both |
+| `tandem-llm[grpc]` | `--grpc-port` (vLLM's engine protocol, for gateways) |
 
-If an extra is missing, the command names it and ends with exit status 1."""
+`tandem-llm[all]` has all of them. If an extra is missing, the command names it and ends with exit status 1."""
 
 ROLES_ALONE = """\
 ## One process per role

@@ -1,4 +1,5 @@
-"""The callee's end of a stream: a hello, then entries in and messages out, until either end closes it.
+"""The callee's end of a stream: a hello, then entries in and messages out, until either end closes it; and of a
+program's call, which is a stream with one entry.
 
 Also the attempts: a caller that resumes a choice keeps its handle, and the higher attempt supersedes the lower one,
 which may still run if this process has not noticed the end of its stream.
@@ -6,21 +7,26 @@ which may still run if this process has not noticed the end of its stream.
 
 import asyncio
 import contextlib
+import itertools
 import logging
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc
 
-from services.rpc.errors import MALFORMED
+from services.rpc.errors import MALFORMED, TandemError, invalid
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.hello import HelloMismatch, check_hello
 from services.rpc.mailbox import Mailbox
+from services.rpc.pace import Pace
+from services.rpc.response_mailbox import ResponseMailbox
 from services.rpc.start_lock import CallerKey, StartLock
+from services.rpc.status import abort
 from services.telemetry.logs import RateLimitedLog
 
 log = logging.getLogger(__name__)
 CLOSE_SECONDS = 0.5  # timeout for the orderly end of all streams
+STOPPING = "the process is stopping"
 HELLO_SECONDS = 10.0  # timeout for a stream's first message
 
 
@@ -51,7 +57,9 @@ class Callee:
     """The callee's side of all streams of this process: their start lock and their orderly end."""
 
     def __init__(self) -> None:
-        self._streams: set[asyncio.Task[Any]] = set()
+        self._streams: set[asyncio.Task[Any]] = set()  # and calls
+        self._call_numbers = itertools.count(1)
+        self._pace = Pace()  # of all calls
         self._closing = False
         self.start_lock = StartLock()
         self._broken = RateLimitedLog(log, logging.WARNING)
@@ -120,10 +128,54 @@ class Callee:
             writer.cancel()
             await asyncio.gather(writer, return_exceptions=True)
 
-    async def close_streams(self) -> None:
-        """Ends all streams with status OK, waiting at most CLOSE_SECONDS; new streams end at once.
+    async def serve_call(
+        self,
+        context: grpc.aio.ServicerContext[Any, Any],
+        mailbox: ResponseMailbox[Any],
+        make_receiver: Callable[[pb.Hello], Callable[[Any], None]],
+        make_entry: Callable[[], Any],
+        field_of: Callable[[str], str],
+    ) -> None:
+        """Serves a program's call as a stream with one entry, a submit, that no hello precedes. Returns after the last
+        response. Aborts the call with the status of a TandemError, INVALID_ARGUMENT if `make_entry` raises one of
+        MALFORMED, UNAVAILABLE if this process stops. `field_of` returns the program's name of the field at fault."""
+        task = asyncio.current_task()
+        assert task is not None
+        caller = pb.Hello(role="program", instance=f"call-{next(self._call_numbers)}")
+        self._streams.add(task)
+        try:
+            if self._closing:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, STOPPING)
+            entry = make_entry()
+            await self.start_lock.may_start(caller)
+            make_receiver(caller)(entry)
+            await self._write_responses(context, mailbox)
+        except TandemError as error:
+            await abort(context, error, field=field_of(error.param))
+        except MALFORMED as error:
+            await abort(context, invalid(f"the request cannot be read: {error}"))
+        except asyncio.CancelledError:
+            if not self._closing:
+                raise
+            await context.abort(grpc.StatusCode.UNAVAILABLE, STOPPING)
+        finally:
+            self._streams.discard(task)
 
-        A caller takes any other status for the death of this process.
+    async def _write_responses(
+        self, context: grpc.aio.ServicerContext[Any, Any], mailbox: ResponseMailbox[Any]
+    ) -> None:
+        """Writes the responses of one call, in the pace of all calls."""
+        while True:
+            await context.write(await mailbox.next())
+            if mailbox.is_done:
+                return
+            await self._pace.pause()
+
+    async def close_streams(self) -> None:
+        """Ends streams with status OK and programs' calls with UNAVAILABLE, waiting at most CLOSE_SECONDS; new streams
+        end at once.
+
+        A role takes any other status of a stream for the death of this process.
         """
         self._closing = True
         for task in self._streams:

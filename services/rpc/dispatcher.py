@@ -37,6 +37,7 @@ class Dispatcher(Generic[CallT]):
         self._retries = SuspectRetries(self._calls, self._submit_alone, self._place, self._place_pending)
         self.peer: pb.Hello | None = None  # the hello of the last peer that connected, with the model's facts
         self.first_link = asyncio.get_running_loop().create_future()  # done once a link has been up
+        self.links_changed = asyncio.Event()  # set when a link comes up or goes down; its only reader clears it
 
     def new_handle(self) -> int:
         return self._handles.new()
@@ -93,6 +94,7 @@ class Dispatcher(Generic[CallT]):
                 call.strikes = max(0, call.strikes - 1)
         self._epochs[link] = link.peer.epoch
         self._calls[link] = {}
+        self.links_changed.set()
         self.peer = link.peer
         if not self.first_link.done():
             self.first_link.set_result(None)
@@ -104,6 +106,7 @@ class Dispatcher(Generic[CallT]):
         """Resumes the link's calls on other links, or after a reconnect. If the peer may have `died`, each call without
         a token from it gets a strike."""
         self._struck[link] = struck = []
+        self.links_changed.set()
         for call in dict.fromkeys(self._calls.pop(link).values()):
             if self._retries.link_down(call, died=died):
                 continue

@@ -12,17 +12,21 @@ from services.rpc.generated import common_pb2 as pb
 
 @dataclass(frozen=True)
 class Status:
+    """`grpc`: the name of the status that ends a program's call (services/rpc/status.py)."""
+
     http: int
     openai_type: str
+    grpc: str
 
 
+# A program's call ends with UNAVAILABLE only if the process stops or is gone: then a resume at another process helps.
 STATUS: dict[str, Status] = {
-    "INVALID_ARGUMENT": Status(400, "invalid_request_error"),
-    "UNAUTHENTICATED": Status(401, "authentication_error"),
-    "NOT_FOUND": Status(404, "invalid_request_error"),
-    "RESOURCE_EXHAUSTED": Status(429, "rate_limit_error"),
-    "INTERNAL": Status(500, "server_error"),
-    "UNAVAILABLE": Status(503, "server_error"),
+    "INVALID_ARGUMENT": Status(400, "invalid_request_error", "INVALID_ARGUMENT"),
+    "UNAUTHENTICATED": Status(401, "authentication_error", "UNAUTHENTICATED"),
+    "NOT_FOUND": Status(404, "invalid_request_error", "NOT_FOUND"),
+    "RESOURCE_EXHAUSTED": Status(429, "rate_limit_error", "RESOURCE_EXHAUSTED"),
+    "INTERNAL": Status(500, "server_error", "INTERNAL"),
+    "UNAVAILABLE": Status(503, "server_error", "RESOURCE_EXHAUSTED"),
 }
 
 

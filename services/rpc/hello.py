@@ -4,6 +4,7 @@ import os
 import time
 
 from services.rpc.generated import common_pb2 as pb
+from services.version import VERSION
 
 PROTOCOL = 3
 
@@ -24,6 +25,17 @@ def make_hello(role: str, *, digest: str = "", engine: pb.EngineFacts | None = N
         epoch=time.time_ns(),
         tokenizer_digest=digest,
         engine=engine,
+    )
+
+
+def model_info(hello: pb.Hello | None) -> pb.ModelInfo:
+    """Returns the facts in a hello, for programs. None: without facts of the model."""
+    if hello is None:
+        return pb.ModelInfo(version=VERSION)
+    return pb.ModelInfo(
+        facts=hello.engine if hello.HasField("engine") else None,
+        version=VERSION,
+        tokenizer_digest=hello.tokenizer_digest,
     )
 
 

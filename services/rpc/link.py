@@ -7,14 +7,14 @@ stream is up and when it is lost; the owner resumes the calls that were on it.
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, Generic, Protocol, TypeVar
 
 import grpc
 from google.protobuf.message import Message
 
 from services.rpc.call import StreamBroken
-from services.rpc.errors import MALFORMED, unavailable
+from services.rpc.errors import MALFORMED, TandemError, unavailable
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.hello import HelloMismatch, check_hello
 from services.rpc.mailbox import EntryMailbox
@@ -26,7 +26,9 @@ log = logging.getLogger(__name__)
 UpT = TypeVar("UpT")
 MessageT = TypeVar("MessageT", contravariant=True)
 EntryT = TypeVar("EntryT", bound=Message)
+AnswerT = TypeVar("AnswerT")
 BACKOFF_SECONDS = (0.05, 2.0)  # between two attempts to connect: at first, at most
+NOT_CONNECTED = "no process that could answer is connected; try again"
 ADMINISTRATION_SECONDS = 30.0  # timeout of a unary call: an engine answers between two steps, which may be long
 
 
@@ -111,6 +113,18 @@ class Link(Generic[EntryT, UpT]):
             log.warning("a call to %s failed: %s", self.target, _reason(error))
         raise unavailable(f"not every {self.peer_role} could be reached; try again")
 
+    async def call_stream(self, rpc: Callable[[Any], AsyncIterable[AnswerT]]) -> AsyncIterator[AnswerT]:
+        """Yields the responses of `rpc`, which makes a call with a stream of responses on a stub. Raises TandemError
+        (UNAVAILABLE) when the link is down or the call fails."""
+        try:
+            if self.peer is not None:
+                async for answer in rpc(self._stub):
+                    yield answer
+                return
+        except grpc.aio.AioRpcError as error:
+            log.warning("a call to %s failed: %s", self.target, _reason(error))
+        raise unavailable(f"the {self.peer_role} could not be reached; try again")
+
     @contextlib.asynccontextmanager
     async def hold_start_lock(self) -> AsyncIterator[Callable[[], bool]]:
         """Holds the peer's start lock: inside, no request of another caller starts there. Yields a function that
@@ -181,6 +195,29 @@ async def call_all(links: Iterable[Link[Any, Any]], rpc: Callable[[Any], Awaitab
     for result in results:
         if isinstance(result, BaseException):
             raise result
+
+
+async def call_one(links: Iterable[Link[Any, Any]], rpc: Callable[[Any], Awaitable[AnswerT]]) -> AnswerT:
+    """Returns the response of `rpc` (Link.call_unary) from the first link that gives one. Raises TandemError
+    (UNAVAILABLE) if none does."""
+    for link in links:
+        with contextlib.suppress(TandemError):
+            answer: AnswerT = await link.call_unary(rpc)
+            return answer
+    raise unavailable(NOT_CONNECTED)
+
+
+async def stream_one(
+    links: Iterable[Link[Any, Any]], rpc: Callable[[Any], AsyncIterable[AnswerT]]
+) -> AsyncIterator[AnswerT]:
+    """Yields the responses of `rpc` (Link.call_stream) on the first link that is up. Raises TandemError (UNAVAILABLE)
+    if none is, or the call fails."""
+    for link in links:
+        if link.peer is not None:
+            async for answer in link.call_stream(rpc):
+                yield answer
+            return
+    raise unavailable(NOT_CONNECTED)
 
 
 def _reason(error: Exception) -> str:

@@ -38,12 +38,16 @@ class Mailbox(ABC, Generic[MessageT]):
     def take(self) -> MessageT:
         """Removes as many pending entries as fit and returns them as one message. Sets `_wake` if entries are left."""
 
+    async def next(self) -> MessageT:
+        """Waits for pending entries, removes as many as fit and returns them as one message."""
+        await self._wake.wait()
+        self._wake.clear()
+        return self.take()
+
     async def pump(self, write: Callable[[MessageT], Awaitable[None]]) -> None:
         """Passes the pending entries to `write`, one message at a time, until cancelled."""
         while True:
-            await self._wake.wait()
-            self._wake.clear()
-            await write(self.take())
+            await write(await self.next())
 
 
 class EntryMailbox(Mailbox[MessageT], Generic[EntryT, MessageT]):

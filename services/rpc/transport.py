@@ -1,7 +1,6 @@
-"""gRPC channels and servers with tandem's options: large messages, keepalive pings that detect a dead peer in seconds.
+"""gRPC channels and servers with tandem's options (services/rpc/channel_options.py).
 
-`grpc.keepalive_timeout_ms` has no effect in grpcio 1.85, so `grpc.http2.ping_timeout_ms` is set instead. Servers accept
-pings on a stream without data, because a long prefill sends none.
+Servers accept pings on a stream without data, because a long prefill sends none.
 """
 
 import asyncio
@@ -10,30 +9,16 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from services.process.shell import to_the_end
+from services.rpc.channel_options import CHANNEL_OPTIONS, SHARED_OPTIONS
 from services.rpc.grpc_log import configure_grpc_log
 from services.security.addresses import check_address
+from services.security.credential_files import TLS_OPTIONS
 from services.security.secret import ClusterSecret
 
-MAX_MESSAGE_BYTES = 64 * 1024 * 1024
-_SHARED = [
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.keepalive_time_ms", 2000),
-    ("grpc.http2.ping_timeout_ms", 3000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_pings_without_data", 0),
-]
-_CHANNEL = [
-    *_SHARED,
-    ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 50),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-    ("grpc.enable_http_proxy", 0),
-]
 HANDSHAKE_MS = 5000  # timeout of the TLS handshake
-MAX_STREAMS = 256  # per connection: a caller has one for its requests, and one for each unary call
+MAX_STREAMS = 4096  # per connection: a role has one for its requests, a program one for each call
 SERVER_OPTIONS = [
-    *_SHARED,
+    *SHARED_OPTIONS,
     ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
     ("grpc.max_concurrent_streams", MAX_STREAMS),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 500),
@@ -49,23 +34,43 @@ def open_channel(target: str, secret: ClusterSecret | None = None) -> grpc.aio.C
     """
     secret = check_address(target, secret)
     if secret is None:
-        return grpc.aio.insecure_channel(target, options=_CHANNEL)
-    from services.security.tls import CHANNEL_OPTIONS, channel_credentials  # needs cryptography
+        return grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
+    from services.security.tls import channel_credentials  # needs cryptography
 
-    return grpc.aio.secure_channel(target, channel_credentials(secret), options=[*_CHANNEL, *CHANNEL_OPTIONS])
+    return grpc.aio.secure_channel(target, channel_credentials(secret), options=[*CHANNEL_OPTIONS, *TLS_OPTIONS])
+
+
+def add_reflection(server: grpc.aio.Server, service: str) -> None:
+    """Lets clients list and describe `service`, health and reflection (grpc.reflection.v1alpha).
+
+    https://grpc.io/docs/guides/reflection/
+    """
+    from grpc_reflection.v1alpha import reflection  # only where it is on
+
+    names = (service, health.SERVICE_NAME, reflection.SERVICE_NAME)
+    reflection.enable_server_reflection(names, server)
 
 
 class RpcServer:
-    """A gRPC server with the standard health service. Its status is SERVING from `ready()` to `not_ready()`."""
+    """A gRPC server of one service, with the standard health service and, if wanted, reflection.
 
-    def __init__(self, address: str, secret: ClusterSecret | None = None) -> None:
-        """Raises Fatal for an address that check_address refuses, such as TCP without a secret."""
+    The health of the service, and that of the whole server (""), is SERVING from `ready()` to `not_ready()`.
+    """
+
+    def __init__(
+        self, address: str, secret: ClusterSecret | None = None, *, service: str = "", reflection: bool = False
+    ) -> None:
+        """`service`: its full name. Raises Fatal for an address that check_address refuses, such as TCP without a
+        secret."""
         configure_grpc_log()
         self._address = address
         self._secret = check_address(address, secret)
         self.grpc = grpc.aio.server(options=SERVER_OPTIONS)
         self._health = health.aio.HealthServicer()
+        self._health_names = dict.fromkeys(("", service))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc)
+        if reflection:
+            add_reflection(self.grpc, service)
 
     async def start(self) -> None:
         """Binds the address and serves, not yet ready. Raises RuntimeError when the address cannot be bound."""
@@ -91,10 +96,14 @@ class RpcServer:
         await self.grpc.stop(grace=None)
 
     async def ready(self) -> None:
-        await self._health.set("", health_pb2.HealthCheckResponse.SERVING)
+        await self._set(health_pb2.HealthCheckResponse.SERVING)
 
     async def not_ready(self) -> None:
-        await self._health.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
+        await self._set(health_pb2.HealthCheckResponse.NOT_SERVING)
+
+    async def _set(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
+        for name in self._health_names:
+            await self._health.set(name, status)
 
     async def stop(self) -> None:
         await self._health.enter_graceful_shutdown()

@@ -1,5 +1,6 @@
 """The tokenizer's calls to the engines: sends submits, checks the steps' messages, and passes them to the listeners."""
 
+import asyncio
 import operator
 from typing import Protocol
 
@@ -12,6 +13,7 @@ from services.rpc.generated import engine_pb2, engine_pb2_grpc
 from services.rpc.link import ADMINISTRATION_SECONDS, Link, call_all
 from services.security.secret import ClusterSecret
 
+STATS_SECONDS = 2.0  # timeout; the engine's event loop answers, not its steps
 EngineUplink = Link[engine_pb2.EngineEntry, engine_pb2.EngineUp]
 
 
@@ -79,6 +81,13 @@ class EngineClient:
         """
         request = pb.ResetPrefixCacheRequest()
         await call_all(self.links, lambda stub: stub.ResetPrefixCache(request, timeout=ADMINISTRATION_SECONDS))
+
+    async def stats(self) -> list[engine_pb2.EngineStats]:
+        """Returns the state of every engine, in the order of the addresses; an empty one if it does not answer."""
+        request = engine_pb2.GetStatsRequest()
+        calls = [link.call_unary(lambda stub: stub.GetStats(request, timeout=STATS_SECONDS)) for link in self.links]
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        return [one if isinstance(one, engine_pb2.EngineStats) else engine_pb2.EngineStats() for one in results]
 
     def link_up(self, link: EngineUplink) -> None:
         self.dispatcher.link_up(link)

@@ -17,7 +17,7 @@ def _read_text(file: Path) -> str:
         raise Fatal(f"cannot read {file}: {error}") from error
 
 
-def _read_json(file: Path) -> dict[str, Any]:
+def read_json(file: Path) -> dict[str, Any]:
     """Returns the file's JSON object. Raises Fatal when it cannot be read or holds none."""
     try:
         content = json.loads(_read_text(file))
@@ -43,7 +43,7 @@ def find_template(path: Path, override: str | None) -> str | None:
     for name in ("chat_template.jinja", "chat_template.json", "tokenizer_config.json"):
         file = path / name
         if file.is_file():
-            template = _read_text(file) if name.endswith(".jinja") else _read_json(file).get("chat_template")
+            template = _read_text(file) if name.endswith(".jinja") else read_json(file).get("chat_template")
             if isinstance(template, list):  # named templates
                 named = [one for one in template if isinstance(one, dict) and one.get("name") == "default"]
                 template = named[0].get("template") if named else None
@@ -58,7 +58,7 @@ def special_tokens(path: Path) -> dict[str, str]:
     Empty without that file. Raises Fatal when it cannot be read.
     """
     file = path / "tokenizer_config.json"
-    config = _read_json(file) if file.is_file() else {}
+    config = read_json(file) if file.is_file() else {}
     found = {}
     for name in SPECIAL_TOKENS:
         value = config.get(name)

@@ -5,6 +5,7 @@ plain lists; `take` makes the columns. This code runs for every token.
 """
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from services.rpc.columns import ITEM_BYTES, pack_u32
 from services.rpc.generated import text_pb2
@@ -12,6 +13,27 @@ from services.rpc.mailbox import MERGED_TOKENS, Mailbox, num_fitting
 from services.rpc.pieces import Piece, add_pieces, kinds_of
 
 ROW_BYTES = 8 * ITEM_BYTES  # at most, of a row's entries in the columns with one per row, and of its piece's header
+
+
+class ChoiceMailbox(Protocol):
+    """What happens to the choices of one stream, or of one program's call. Handles are the caller's."""
+
+    def put_accepted(self, accepted: text_pb2.TextAccepted) -> None: ...
+
+    def put_tokens(
+        self,
+        handle: int,
+        start_index: int,
+        token_ids: list[int],
+        pieces: list[Piece],
+        logprobs: list[text_pb2.TokenLogprobs],
+    ) -> None:
+        """Adds the choice's next tokens and the text that they release. The mailbox may change these lists later.
+
+        `start_index`: index of the first token in the answer. `logprobs`: one entry per token, or none.
+        """
+
+    def put_terminal(self, terminal: text_pb2.TextTerminal) -> None: ...
 
 
 @dataclass(slots=True)
@@ -52,10 +74,6 @@ class TextMailbox(Mailbox[text_pb2.TextUp]):
         pieces: list[Piece],
         logprobs: list[text_pb2.TokenLogprobs],
     ) -> None:
-        """Adds the choice's next tokens and the text that they release. The mailbox changes these lists later.
-
-        `start_index`: index of the first token in the answer. `logprobs`: one entry per token, or none.
-        """
         key = (handle, start_index // MERGED_TOKENS)
         row = self._rows.get(key)
         if row is None:

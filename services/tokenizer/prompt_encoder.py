@@ -4,7 +4,9 @@ Long inputs and templates of requests are processed in a thread, so that the eve
 """
 
 import asyncio
+import contextlib
 import functools
+from collections.abc import Iterator
 
 from services.rpc.columns import unpack_u32
 from services.rpc.errors import CONTEXT_LENGTH_EXCEEDED, invalid, too_long
@@ -18,6 +20,15 @@ from services.tokenizer.vocabulary import Vocabulary
 
 MAX_MODEL_LEN = 2**32 - 1  # assumed until an engine has sent its own
 INLINE_CHARACTERS = 2000  # longer inputs are rendered and encoded in a thread
+
+
+@contextlib.contextmanager
+def refusing_unreadable() -> Iterator[None]:
+    """Raises TandemError (INVALID_ARGUMENT) for the built-in errors that malformed JSON and columns raise."""
+    try:
+        yield
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise invalid(f"the request cannot be read: {error}") from error
 
 
 class PromptEncoder:
@@ -38,7 +49,7 @@ class PromptEncoder:
         if kind == "prompt_token_ids":
             token_ids = truncated(unpack_u32(submit.prompt_token_ids), longest, drop_end=drop_end)
         elif kind == "chat":
-            text = await self._rendered(submit.chat, submit.output.tools_json)
+            text = await self.render(submit.chat, submit.output.tools_json)
             token_ids = await self._encoded(text, submit.chat.add_special_tokens, longest, drop_end, "messages")
         elif kind == "text":
             special = submit.text.add_special_tokens
@@ -89,7 +100,7 @@ class PromptEncoder:
         peer = self._engines.dispatcher.peer
         return peer.engine.max_model_len if peer is not None else MAX_MODEL_LEN
 
-    async def _rendered(self, chat: text_pb2.ChatInput, tools_json: bytes) -> str:
+    async def render(self, chat: text_pb2.ChatInput, tools_json: bytes) -> str:
         """Returns the chat's text. A request's own template never runs on the event loop: it may be short and endless.
         It cannot be stopped, and slows the process down: the operator trusts requests not to do this."""
         render = functools.partial(self._renderer.render, chat, tools_json)

@@ -7,7 +7,7 @@ from services.model_files.resolve import resolve
 from services.options.declarations import TokenizerOptions
 from services.process.metrics_server import new_registry, open_metrics_server
 from services.process.shell import begin, run_until_stopped, to_the_end
-from services.rpc.generated import text_pb2_grpc
+from services.rpc.generated import text_pb2, text_pb2_grpc
 from services.rpc.hello import HelloMismatch, make_hello
 from services.rpc.telemetry import LinkMessages
 from services.rpc.transport import RpcServer
@@ -17,12 +17,15 @@ from services.telemetry.tracing import set_up_tracing
 from services.tokenizer.chat_renderer import ChatRenderer
 from services.tokenizer.engine_client import EngineClient
 from services.tokenizer.find_template import find_template, special_tokens
+from services.tokenizer.model_archive import ModelArchive
+from services.tokenizer.model_facts import model_facts
 from services.tokenizer.prompt_encoder import PromptEncoder
 from services.tokenizer.servicer import TextServicer
 from services.tokenizer.telemetry import TokenizerTelemetry
 from services.tokenizer.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
+SERVICE = text_pb2.DESCRIPTOR.services_by_name["TextService"].full_name
 
 
 def main(options: TokenizerOptions) -> int:
@@ -40,8 +43,9 @@ async def serve(options: TokenizerOptions) -> None:
     """
     path = resolve(options.model, options.revision, weights=False)
     vocabulary = Vocabulary(path)
+    template = find_template(path, options.chat_template)
     renderer = ChatRenderer(
-        find_template(path, options.chat_template),
+        template,
         special_tokens(path),
         default_kwargs=options.default_chat_template_kwargs,
         trust_requests=options.trust_request_chat_template,
@@ -49,12 +53,20 @@ async def serve(options: TokenizerOptions) -> None:
     hello = make_hello("tokenizer", digest=vocabulary.digest)
     secret = cluster_secret(options)
     engines = EngineClient(options.engine, hello, secret)
-    server = RpcServer(options.listen, secret)
+    server = RpcServer(options.listen, secret, service=SERVICE, reflection=options.grpc_reflection)
     registry = new_registry()
     registry.register(LinkMessages(engines.links))
     tracing = set_up_tracing("tokenizer", options.otlp_traces_endpoint)
     encoder = PromptEncoder(vocabulary, renderer, engines)
-    servicer = TextServicer(vocabulary, encoder, engines, hello, TokenizerTelemetry(registry, tracing))
+    servicer = TextServicer(
+        vocabulary,
+        encoder,
+        engines,
+        hello,
+        TokenizerTelemetry(registry, tracing),
+        model_facts(path, vocabulary),
+        ModelArchive(path, template),
+    )
     text_pb2_grpc.add_TextServiceServicer_to_server(servicer, server.grpc)
     with open_metrics_server(options, secret, registry, lambda: engines.dispatcher.connected):
         await server.start()
@@ -66,9 +78,12 @@ async def serve(options: TokenizerOptions) -> None:
 
 
 async def _report_ready(server: RpcServer, engines: EngineClient) -> None:
-    """Sets the health service to ready once the first engine is connected. It stays ready without an engine."""
-    await engines.dispatcher.first_link
-    await server.ready()
+    """Keeps the health service: ready while an engine is connected."""
+    changed = engines.dispatcher.links_changed
+    while True:
+        await changed.wait()
+        changed.clear()
+        await (server.ready() if engines.dispatcher.connected else server.not_ready())
 
 
 async def _stop(server: RpcServer, servicer: TextServicer, tracing: Tracing) -> None:

@@ -1,22 +1,33 @@
-"""The tokenizer's gRPC service: one Session per shim's stream, the start lock, the prefix cache's reset."""
+"""The tokenizer's gRPC service: one Session per shim's stream or program's call, tools for programs, facts, stats, the
+start lock, the prefix cache's reset.
+"""
 
 import asyncio
+import contextlib
+import functools
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 import grpc
 
 from services.rpc.callee import Attempts, Callee
-from services.rpc.errors import TandemError
+from services.rpc.errors import unavailable
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2, text_pb2_grpc
+from services.rpc.hello import model_info
+from services.rpc.program_request import check_numerics, field_of, traceparent_of
+from services.rpc.status import abort, answered
 from services.telemetry.logs import RateLimitedLog
 from services.tokenizer.engine_client import EngineClient
-from services.tokenizer.mailbox import TextMailbox
+from services.tokenizer.generate import TextResponses, text_entry
+from services.tokenizer.mailbox import ChoiceMailbox, TextMailbox
+from services.tokenizer.model_archive import ModelArchive
 from services.tokenizer.output_resolver import OutputResolver
 from services.tokenizer.prompt_encoder import PromptEncoder
 from services.tokenizer.session import Session, TokenizerState
 from services.tokenizer.telemetry import TokenizerTelemetry
+from services.tokenizer.text_tools import TextTools
 from services.tokenizer.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
@@ -30,8 +41,10 @@ class TextServicer(text_pb2_grpc.TextServiceServicer):
         engines: EngineClient,
         hello: pb.Hello,
         telemetry: TokenizerTelemetry,
+        info: pb.ModelInfo,
+        archive: ModelArchive,
     ) -> None:
-        """`hello` is sent to each shim, together with the facts of the engine."""
+        """`hello` is sent to each shim, `info` to each program, together with the facts of the engine."""
         self.callee = Callee()
         dropped_attempts = RateLimitedLog(log, logging.WARNING)
         self._state = TokenizerState(
@@ -46,6 +59,9 @@ class TextServicer(text_pb2_grpc.TextServiceServicer):
         )
         self._engines = engines
         self._hello = hello
+        self._info = info
+        self._archive = archive
+        self._tools = TextTools(vocabulary, encoder)
         self._sessions: set[Session] = set()
 
     async def Connect(self, request_iterator: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
@@ -54,14 +70,69 @@ class TextServicer(text_pb2_grpc.TextServiceServicer):
             await asyncio.shield(self._engines.dispatcher.first_link)
         except asyncio.CancelledError:
             return  # the process stops or the caller hung up; grpc would print a traceback
+        hello = self._hello_now()
+        mailbox = TextMailbox(hello.epoch)
+        with self._session(mailbox) as session:
+            await self.callee.serve_stream(context, hello, ("shim",), mailbox, session.opened, text_pb2.TextUp)
+
+    async def Generate(
+        self, request: text_pb2.GenerateTextRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> None:
+        """Runs one program's request. When the call ends, its choices are aborted.
+
+        The status is RESOURCE_EXHAUSTED, with RetryInfo, until an engine has connected.
+        """
+        peer = self._engines.dispatcher.peer
+        if peer is None:
+            await abort(context, unavailable("no engine has connected to this tokenizer yet; try again"))
+        mailbox = TextResponses(peer.engine.numerics_id, stream=request.stream)
+
+        def entry() -> text_pb2.TextEntry:
+            check_numerics(request, peer.engine.numerics_id)
+            limits = peer.engine.limits.max_n, peer.engine.max_model_len
+            made = text_entry(request, traceparent_of(context), *limits)
+            mailbox.expect(made.submit.choices)
+            return made
+
+        with self._session(mailbox) as session:
+            await self.callee.serve_call(context, mailbox, session.opened, entry, functools.partial(field_of, request))
+
+    async def Tokenize(self, request: text_pb2.TokenizeRequest, context: Any) -> text_pb2.TokenizeResponse:
+        return await answered(context, self._tools.tokenize(request), functools.partial(field_of, request))
+
+    async def Detokenize(self, request: text_pb2.DetokenizeRequest, context: Any) -> text_pb2.DetokenizeResponse:
+        return await answered(context, self._tools.detokenize(request), functools.partial(field_of, request))
+
+    async def Render(self, request: text_pb2.RenderRequest, context: Any) -> text_pb2.RenderResponse:
+        return await answered(context, self._tools.render(request), functools.partial(field_of, request))
+
+    async def GetModelInfo(self, request: Any, context: Any) -> pb.ModelInfo:
+        info = model_info(self._hello_now())
+        info.MergeFrom(self._info)
+        return info
+
+    async def GetStats(self, request: Any, context: Any) -> text_pb2.AllEngineStats:
+        return text_pb2.AllEngineStats(engines=await self._engines.stats())
+
+    async def GetTokenizer(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        for piece in await asyncio.to_thread(self._archive.pieces):
+            await context.write(piece)
+
+    def _hello_now(self) -> pb.Hello:
+        """Returns this process's hello with the facts of the engine that connected last, if there is one."""
         hello = pb.Hello()
         hello.CopyFrom(self._hello)
         if self._engines.dispatcher.peer is not None:
             hello.engine.CopyFrom(self._engines.dispatcher.peer.engine)
-        session = Session(self._state, TextMailbox(hello.epoch))
+        return hello
+
+    @contextlib.contextmanager
+    def _session(self, mailbox: ChoiceMailbox) -> Iterator[Session]:
+        """Provides the session of a stream or call; its choices are aborted at the end."""
+        session = Session(self._state, mailbox)
         self._sessions.add(session)
         try:
-            await self.callee.serve_stream(context, hello, ("shim",), session.mailbox, session.opened, text_pb2.TextUp)
+            yield session
         finally:
             self._sessions.discard(session)
             session.close()
@@ -79,10 +150,7 @@ class TextServicer(text_pb2_grpc.TextServiceServicer):
         await self.callee.start_lock.hold(request, context, encoded)
 
     async def ResetPrefixCache(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-        try:
-            await self._engines.reset_prefix_cache()
-        except TandemError as error:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, error.message)
+        await answered(context, self._engines.reset_prefix_cache())
         return pb.ResetPrefixCacheResponse()
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""One shim's stream: its submits become TextRequests, its aborts end them.
+"""One shim's stream, or one program's call: its submits become TextRequests, its aborts end them.
 
 A submit is encoded in a task of its own, so that a long prompt delays no other request. An error in one request
 becomes the terminal message of each of its choices; the stream goes on.
@@ -11,16 +11,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from services.rpc.callee import Attempts
-from services.rpc.errors import TandemError, invalid
+from services.rpc.errors import TandemError
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
+from services.rpc.output_limits import check_output
 from services.rpc.start_lock import CallerKey, StartLock
 from services.telemetry.logs import RateLimitedLog
 from services.telemetry.spans import Span
 from services.tokenizer.engine_client import EngineClient
-from services.tokenizer.mailbox import TextMailbox
+from services.tokenizer.mailbox import ChoiceMailbox
 from services.tokenizer.output_resolver import OutputResolver
-from services.tokenizer.prompt_encoder import PromptEncoder
+from services.tokenizer.prompt_encoder import PromptEncoder, refusing_unreadable
 from services.tokenizer.telemetry import TokenizerTelemetry
 from services.tokenizer.text_request import TextRequest, put_errors
 from services.tokenizer.vocabulary import Vocabulary
@@ -43,9 +44,9 @@ class TokenizerState:
 
 
 class Session:
-    """The open choices of one stream, by the shim's handles."""
+    """The open choices of one stream, by the caller's handles."""
 
-    def __init__(self, state: TokenizerState, mailbox: TextMailbox) -> None:
+    def __init__(self, state: TokenizerState, mailbox: ChoiceMailbox) -> None:
         self.mailbox = mailbox
         self.starting: set[asyncio.Task[None]] = set()  # one per submit that is being encoded
         self._state = state
@@ -54,7 +55,7 @@ class Session:
         self._requests: dict[int, TextRequest] = {}
 
     def opened(self, caller: pb.Hello) -> Callable[[text_pb2.TextEntry], None]:
-        """Keeps the shim's hello; returns the function that handles each entry."""
+        """Keeps the caller's hello; returns the function that handles each entry."""
         self._caller = caller
         return self._receive
 
@@ -87,19 +88,19 @@ class Session:
         telemetry = self._state.telemetry
         span = telemetry.tracing.start("tokenizer.request", submit.traceparent)
         try:
-            with telemetry.encoding(span):
-                prompt = await self._state.encoder.encode(submit)
-                resolved = await self._state.resolver.resolve(submit)
-            for choice in [choice for choice in submit.choices if choice.handle not in self._open]:
-                submit.choices.remove(choice)  # aborted while the prompt was being encoded
-            vocabulary, engines = self._state.vocabulary, self._state.engines
-            request = TextRequest(submit, prompt, resolved, vocabulary, self.mailbox, engines, self, span)
-            self._requests |= dict.fromkeys((choice.handle for choice in submit.choices), request)
-            request.start()
+            with refusing_unreadable():
+                with telemetry.encoding(span):
+                    check_output(submit.output)
+                    prompt = await self._state.encoder.encode(submit)
+                    resolved = await self._state.resolver.resolve(submit)
+                for choice in [choice for choice in submit.choices if choice.handle not in self._open]:
+                    submit.choices.remove(choice)  # aborted while the prompt was being encoded
+                vocabulary, engines = self._state.vocabulary, self._state.engines
+                request = TextRequest(submit, prompt, resolved, vocabulary, self.mailbox, engines, self, span)
+                self._requests |= dict.fromkeys((choice.handle for choice in submit.choices), request)
+                request.start()
         except TandemError as error:
             self._refuse(submit, error, span)
-        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-            self._refuse(submit, invalid(f"the request cannot be read: {error}"), span)
         except Exception:  # a bug: this request gets its terminal message, the others go on
             log.exception("request %s failed in the tokenizer", submit.request_id)
             self._refuse(submit, TandemError("INTERNAL", "the tokenizer failed at this request"), span)

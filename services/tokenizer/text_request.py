@@ -1,7 +1,7 @@
-"""One request of a shim, once its prompt is encoded: submits it to an engine, and turns its tokens into text.
+"""One request of a shim or program, once its prompt is encoded: submits it to an engine, turns its tokens into text.
 
-It is the listener of its engine call, and writes to its shim's mailbox. It counts output tokens itself, and finds stop
-strings: the engine knows none, and may have generated tokens beyond one.
+It is the listener of its engine call, and writes to its caller's mailbox. It counts output tokens itself, and finds
+stop strings: the engine knows none, and may have generated tokens beyond one.
 """
 
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ from services.rpc.pieces import kinds_of
 from services.telemetry.spans import Span
 from services.tokenizer.choice_output import ChoiceOutput, OutputRules
 from services.tokenizer.engine_client import EngineCall, EngineClient, TokenLogprobColumns
-from services.tokenizer.mailbox import TextMailbox
+from services.tokenizer.mailbox import ChoiceMailbox
 from services.tokenizer.vocabulary import Vocabulary
 
 
 @dataclass
 class _Choice:
-    """One open choice. `handle` is the shim's; the choice is kept under the handle that the engine knows."""
+    """One open choice. `handle` is the caller's; the choice is kept under the handle that the engine knows."""
 
     handle: int
     output: ChoiceOutput
@@ -29,7 +29,7 @@ class _Choice:
 
 
 class ChoiceListener(Protocol):
-    """What a TextRequest tells its session. Handles are the shim's."""
+    """What a TextRequest tells its session. Handles are the caller's."""
 
     def started(self, handle: int) -> None:
         """Called when a request that starts alone (a suspect) has its first token."""
@@ -45,13 +45,13 @@ class TextRequest:
         prompt_token_ids: list[int],
         resolved: text_pb2.ResolvedOutput,
         vocabulary: Vocabulary,
-        mailbox: TextMailbox,
+        mailbox: ChoiceMailbox,
         engines: EngineClient,
         listener: ChoiceListener,
         span: Span,
     ) -> None:
-        """`submit` is the shim's, `mailbox` its stream's; `resolved` belongs to the submit's output specification.
-        `span` is the request's; it ends with the last choice."""
+        """`submit` is the caller's, `mailbox` that of its stream or call; `resolved` belongs to the submit's output
+        specification. `span` is the request's; it ends with the last choice."""
         self._span = span
         self._num_open = len(submit.choices)
         self._submit = submit
@@ -90,13 +90,13 @@ class TextRequest:
         self._call = EngineCall(self._engine_submit(choices), self)
         self._engines.dispatcher.start(self._call, resumed=self._submit.attempt > 1, alone=self._submit.alone)
 
-    def abort(self, shim_handle: int) -> None:
-        """Aborts a choice, without a terminal message: the shim has closed it."""
+    def abort(self, caller_handle: int) -> None:
+        """Aborts a choice, without a terminal message: the caller has closed it."""
         for handle, choice in list(self._choices.items()):
-            if choice.handle == shim_handle and self._call is not None:
+            if choice.handle == caller_handle and self._call is not None:
                 self._engines.dispatcher.abort_choice(self._call, handle)
                 del self._choices[handle]
-                self._close(shim_handle)
+                self._close(caller_handle)
 
     def accepted(self, handle: int, accepted: engine_pb2.Accepted) -> None:
         choice = self._choices[handle]
@@ -166,8 +166,8 @@ class TextRequest:
         self._mailbox.put_terminal(text)
         self._close(choice.handle)
 
-    def _close(self, shim_handle: int) -> None:
-        self._listener.ended(shim_handle)
+    def _close(self, caller_handle: int) -> None:
+        self._listener.ended(caller_handle)
         self._num_open -= 1
         if self._num_open == 0:
             self._span.end()
@@ -205,7 +205,7 @@ class TextRequest:
         )
 
 
-def put_errors(handles: list[int], error: TandemError, mailbox: TextMailbox) -> None:
+def put_errors(handles: list[int], error: TandemError, mailbox: ChoiceMailbox) -> None:
     """Puts a terminal message with this error into the mailbox for each choice. No engine may be running them."""
     for handle in handles:
         mailbox.put_terminal(

@@ -8,6 +8,7 @@ from typing import Any
 from tokenizers import Encoding, Tokenizer
 
 from services.errors import Fatal
+from services.rpc.errors import invalid
 from services.tokenizer.text_length import cut, max_token_characters, may_cut
 from services.tokenizer.truncation import truncated
 
@@ -78,6 +79,16 @@ class Vocabulary:
             dropped = frozenset(of_text[max(0, len(of_text) - excess) :] if drop_end else of_text[:excess])
             ids = [token_id for index, token_id in enumerate(ids) if index not in dropped]
         return truncated(ids, longest, drop_end=drop_end)
+
+    def decode(self, token_ids: list[int], skip_special_tokens: bool) -> str:
+        """Returns the text of token ids; with more than a few, the GIL is released. Raises TandemError
+        (INVALID_ARGUMENT) for an id without a token."""
+        for token_id in set(token_ids):
+            if self.tokenizer.id_to_token(token_id) is None:
+                raise invalid(f"token_ids: {token_id} is not in the vocabulary", "token_ids")
+        if len(token_ids) <= SHORT_TEXT:
+            return str(self.tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens))
+        return str(self.tokenizer.decode_batch([token_ids], skip_special_tokens=skip_special_tokens)[0])
 
     def token_bytes(self, token_id: int) -> bytes:
         """Returns the bytes of one token, possibly a part of a character. Empty for an id without a token."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from services.options.commands import serve_settings
 from tests.e2e import (
     test_cpu_kernels,
+    test_gateway,
     test_hangs,
     test_hub,
     test_logs,
@@ -36,6 +37,10 @@ PROOFS: dict[str, Callable[..., None]] = {
     "flight_recorder_dir": test_options_engine.test_flight_recorder_dir,
     "generation_config": test_options_engine.test_generation_config,
     "gpu_memory_utilization": test_options_worker.test_gpu_memory_utilization,
+    "grpc_host": test_gateway.test_grpc_host,
+    "grpc_no_key": test_gateway.test_grpc_no_key,
+    "grpc_port": test_gateway.test_grpc_port,
+    "grpc_reflection": test_gateway.test_grpc_reflection,
     "hf_overrides": test_options_model.test_hf_overrides,
     "host": test_options_front.test_host,
     "kv_cache_memory_bytes": test_options_worker.test_kv_cache_memory_bytes,

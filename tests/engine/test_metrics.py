@@ -24,6 +24,7 @@ START = SchedulerStats(
     num_scheduled_tokens=0,
     num_steps_ahead=0,
     num_deferred=0,
+    num_output_tokens=0,
 )
 
 

@@ -153,3 +153,30 @@ async def test_every_message_of_a_stream_carries_the_newest_stats(socket_dir: Pa
             steps.append(step.step_id)
             assert step.stats.num_blocks == 512
     assert steps == sorted(steps) and steps[-1] >= 20
+
+
+async def test_a_program_is_told_to_come_again_until_a_worker_has_registered(parts: Parts) -> None:
+    async with open_channel(parts.address) as channel, asyncio.timeout(PATIENCE):
+        stub: Any = engine_pb2_grpc.EngineServiceStub(channel)
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await stub.Generate(engine_pb2.GenerateTokensRequest(prompt_token_ids=[5])).read()
+        assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert not (await stub.GetModelInfo(pb.GetModelInfoRequest())).HasField("facts")
+        parts.servicer.registered(make_facts(tokenizer_digest="d1"))
+        info = await stub.GetModelInfo(pb.GetModelInfoRequest())
+        assert (info.tokenizer_digest, info.facts.max_model_len) == ("d1", 64)
+        assert info.facts.default_sampling.HasField("temperature")
+
+
+async def test_a_programs_call_that_ends_aborts_its_choices(parts: Parts) -> None:
+    parts.servicer.registered(make_facts())
+    async with open_channel(parts.address) as channel, asyncio.timeout(PATIENCE):
+        call: Any = engine_pb2_grpc.EngineServiceStub(channel).Generate(
+            engine_pb2.GenerateTokensRequest(prompt_token_ids=[5], n=2)
+        )
+        reading = asyncio.create_task(call.read())
+        added = await asyncio.to_thread(two_commands, parts.loop)
+        call.cancel()
+        aborted = await asyncio.to_thread(two_commands, parts.loop)
+        await asyncio.gather(reading, return_exceptions=True)
+    assert aborted == [request.handle for request in added]

@@ -51,7 +51,8 @@ def test_a_sampling_parameter_may_have_the_ends_of_its_range(param: str) -> None
     refused = [low - 1, NAN, *([] if math.isinf(high) else [high * 1.01 + 1])]
     for value in refused:
         params = SamplingParams(**{"max_tokens": 8, param: value})  # type: ignore[arg-type]
-        message = f"{param} is {value:g}, but must be from {low:g} to {high:g}"
+        allowed = f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
+        message = f"{param} is {value:g}, but must be {allowed}"
         with pytest.raises(RequestRefused, match=f"^{re.escape(message)}$") as caught:
             make_request(NewChoice(0, 0, [1], [], params, 0, "", None), facts)
         assert caught.value.param == param

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from services.errors import Fatal
-from services.machine import authority, loopback, network
+from services.machine import authority, is_all_interfaces, loopback, network
 from services.machine.listen import listen
 
 ABSENT = "192.0.2.1"  # TEST-NET-1 (RFC 5737): no machine has it
@@ -55,3 +55,14 @@ def has_ipv6() -> bool:
     except OSError:
         return False
     return True
+
+
+@pytest.mark.parametrize(
+    ("host", "all_interfaces"),
+    [
+        ("0.0.0.0", True), ("::", True), ("::%lo", True), ("::ffff:0.0.0.0", True),
+        ("127.0.0.1", False), ("::1", False), ("10.0.0.1", False), ("::ffff:10.0.0.1", False),
+    ],
+)  # fmt: skip
+def test_the_addresses_of_all_interfaces(host: str, all_interfaces: bool) -> None:
+    assert is_all_interfaces(host) is all_interfaces

@@ -40,8 +40,8 @@ def main() -> int:
     assert made is not None
     command = [str(Path(made.command[0]).parent / "st"), "run", "--max-time", str(args.seconds)]
     command += ["--seed", str(args.seed), "--checks", ",".join(CHECKS), "--request-timeout", "60", "--no-color"]
-    with running(shlex.split(args.tandem), args.cwd) as url:
-        return subprocess.run([*command, f"{url}/openapi.json"], check=False, cwd=ROOT / "build").returncode
+    with running(shlex.split(args.tandem), args.cwd, gateway=False) as server:
+        return subprocess.run([*command, f"{server.url}/openapi.json"], check=False, cwd=ROOT / "build").returncode
 
 
 if __name__ == "__main__":

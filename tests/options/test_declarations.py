@@ -17,6 +17,7 @@ NUMBERS: tuple[Any, ...] = (int, float, integer)
     [
         ("shim", "--port", "65536", "from 0 to 65535"),
         ("shim", "--port", "-1", "from 0 to 65535"),
+        ("shim", "--grpc-port", "65536", "from 0 to 65535"),
         ("shim", "--max-concurrent-requests", "0", "at least 1"),
         ("engine", "--max-num-seqs", "0", "from 1 to 65536"),
         ("engine", "--max-num-batched-tokens", "0", "at least 1"),

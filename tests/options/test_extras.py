@@ -9,6 +9,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 WORKER = ("torch", "triton", "safetensors")
 BENCH = ("aiohttp", "matplotlib", "tqdm")
+GATEWAY = ("smg_grpc_proto",)
 TEST = ("httpx", "transformers", "grpc_tools")
 BLOCKED = "import sys; sys.modules.update(dict.fromkeys({names!r})); "  # None makes an import fail
 RUN = "from services.cli import main; sys.exit(main(sys.argv[1:]))"
@@ -29,7 +30,7 @@ def test_three_roles_and_the_launcher_need_no_extra() -> None:
         "httpx2",
         "huggingface_hub",
     ]
-    blocked = tuple(name for name in (*WORKER, *BENCH, *TEST) if name not in ("tqdm", "httpx"))
+    blocked = tuple(name for name in (*WORKER, *BENCH, *GATEWAY, *TEST) if name not in ("tqdm", "httpx"))
     ended = without(blocked, f"import {', '.join(modules)}")
     assert ended.returncode == 0, ended.stderr
 
@@ -65,6 +66,15 @@ def test_a_missing_extra_is_named_in_one_line(command: str, blocked: tuple[str, 
     (line,) = ended.stderr.splitlines()
     assert line.startswith(f"tandem {command}: error: ")
     assert line.endswith(f"pip install 'tandem-llm[{extra}]'")
+
+
+@pytest.mark.parametrize("command", ["shim", "serve no-such-model"])
+def test_a_gateway_without_its_extra_is_refused_at_once(command: str) -> None:
+    ended = without(GATEWAY, RUN, *command.split(), "--port=0", "--grpc-port=0")
+    assert (ended.returncode, ended.stdout) == (1, "")
+    (line,) = ended.stderr.splitlines()
+    role = command.split()[0]
+    assert line == f"tandem {role}: error: --grpc-port needs smg_grpc_proto: pip install 'tandem-llm[grpc]'"
 
 
 def test_a_wrong_command_line_comes_before_a_missing_extra() -> None:

@@ -26,6 +26,8 @@ from services.rpc.pieces import Piece, add_pieces
 from services.rpc.transport import SERVER_OPTIONS, open_channel
 from services.shim.app import make_app
 from services.shim.generation import Generation
+from services.shim.generations import Generations
+from services.shim.in_progress import InProgress
 from services.shim.metrics import ShimMetrics
 from services.shim.scrape import Scrape
 from services.shim.telemetry import RequestTelemetry
@@ -57,7 +59,9 @@ class Proxy:
         start_lock = grpc.unary_stream_rpc_method_handler(self._forward_start_lock)
         service, name = method.strip("/").split("/")
         self._start_lock_method = f"/{service}/HoldStartLock"
-        handlers = {name: handler, "HoldStartLock": start_lock}
+        stats = grpc.unary_unary_rpc_method_handler(self._forward_stats)
+        self._stats_method = f"/{service}/GetStats"
+        handlers = {name: handler, "HoldStartLock": start_lock, "GetStats": stats}
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
         self._server.add_insecure_port(listen)
         self.reset()
@@ -110,6 +114,10 @@ class Proxy:
                 pass
             finally:
                 call.cancel()
+
+    async def _forward_stats(self, request: bytes, context: Any) -> Any:
+        async with open_channel(self._target) as channel:
+            return await channel.unary_unary(self._stats_method)(request)
 
     @staticmethod
     async def _forward_requests(requests: AsyncIterator[bytes], call: Any) -> None:
@@ -174,9 +182,10 @@ class Pipeline:
         """Yields an HTTP client of a shim on this pipeline, without a socket. `options` are the shim's."""
         registry = CollectorRegistry()
         shim = ShimOptions(**options)
-        app = make_app(
-            self.client, set(), shim, ShimMetrics(registry), Scrape(registry, ()), set_up_tracing("shim", None)
-        )
+        metrics = ShimMetrics(registry)
+        generations = Generations(self.client, metrics, set_up_tracing("shim", None))
+        in_progress = InProgress(shim.max_concurrent_requests, metrics)
+        app = make_app(generations, in_progress, shim, metrics, Scrape(registry, ()))
         transport = httpx.ASGITransport(app, raise_app_exceptions=raise_app_exceptions)
         async with httpx.AsyncClient(transport=transport, base_url="http://test", timeout=DEADLINE) as http:
             yield http

@@ -9,14 +9,17 @@ from typing import Any, NoReturn
 import grpc
 import pytest
 
+from engine_core.events import NewTokens
+from services.engine.generate import TokensMailbox
 from services.engine.mailbox import StepMailbox
-from services.rpc import callee
+from services.rpc import callee, pace
 from services.rpc.callee import Attempts, Callee
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2, text_pb2
 from services.rpc.generated.text_pb2_grpc import TextServiceStub
 from services.rpc.hello import make_hello
 from services.rpc.transport import open_channel
+from tests.fakes import make_facts
 from tests.rpc.pipeline import Pipeline
 from tests.rpc.streams import next_terminal, open_stream
 
@@ -171,3 +174,53 @@ async def test_a_handle_twice_in_a_submit_is_one_choice(pipeline: Pipeline) -> N
         while not terminals:
             terminals += (await stream.read()).batch.terminals
         assert [terminal.output_tokens for terminal in terminals] == [3]
+
+
+class Calls:
+    """The context of calls: keeps when each response was written, on the event loop's clock."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    async def write(self, response: object) -> None:
+        self.times.append(asyncio.get_running_loop().time())
+
+
+async def test_all_calls_together_keep_to_a_number_of_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four calls together send a message per pause; the first response of a call waits for nothing."""
+    monkeypatch.setattr(pace, "RESPONSE_SECONDS", 0.01)
+    served = Callee()
+    contexts = [Calls() for _ in range(4)]
+
+    async def serve_one(context: Any) -> None:
+        responses = TokensMailbox(make_facts(), stream=True)
+
+        def receive(entry: engine_pb2.EngineEntry) -> None:
+            putting.append(asyncio.create_task(put_tokens(responses)))
+
+        responses.expect([pb.Choice(handle=0)])
+        await served.serve_call(context, responses, lambda caller: receive, engine_pb2.EngineEntry, str)
+
+    async def put_tokens(responses: TokensMailbox) -> None:
+        for index in range(100):
+            responses.put_tokens(0, NewTokens(0, index, [7], None))
+            await asyncio.sleep(0.001)
+        responses.put_terminal(engine_pb2.Terminal(handle=0, reason=pb.FINISH_REASON_LENGTH))
+
+    putting: list[asyncio.Task[None]] = []
+    began = asyncio.get_running_loop().time()
+    async with asyncio.timeout(20):
+        await asyncio.gather(*(serve_one(context) for context in contexts))
+    assert all(context.times[0] - began < 0.04 for context in contexts)
+    times = sorted(moment for context in contexts for moment in context.times)
+    assert len(times) <= (times[-1] - times[0]) / 0.01 + 2 * len(contexts)
+
+
+async def test_a_process_that_stops_takes_no_more_calls() -> None:
+    """UNAVAILABLE sends a program to another process; a call that was let in would end with CANCELLED."""
+    stopping = Callee()
+    await stopping.close_streams()
+    with pytest.raises(grpc.aio.AbortError) as aborted:
+        responses = TokensMailbox(make_facts(), stream=True)
+        await stopping.serve_call(Context([]), responses, lambda caller: print, engine_pb2.EngineEntry, str)  # type: ignore[arg-type]
+    assert aborted.value.args == (grpc.StatusCode.UNAVAILABLE, "the process is stopping")

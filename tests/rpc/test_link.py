@@ -14,7 +14,7 @@ from services.rpc.generated import engine_pb2, text_pb2
 from services.rpc.generated.engine_pb2_grpc import EngineServiceStub
 from services.rpc.generated.text_pb2_grpc import TextServiceStub
 from services.rpc.hello import HelloMismatch, make_hello
-from services.rpc.link import Link, call_all
+from services.rpc.link import Link, call_all, call_one, stream_one
 from services.shim.tokenizer_client import TokenizerClient
 from tests.rpc.pipeline import Pipeline
 from tests.rpc.streams import short_request
@@ -134,6 +134,40 @@ async def test_a_unary_call_that_fails_is_unavailable(link: Any, caplog: pytest.
         with pytest.raises(TandemError, match="not every engine could be reached"):
             await link.call_unary(lambda stub: EngineServiceStub(nowhere).GetStats(engine_pb2.GetStatsRequest()))
     assert f"a call to {link.target} failed: UNAVAILABLE" in caplog.text
+
+
+async def test_one_of_several_links_answers(link: Any) -> None:
+    down = engine_link("unix:/none", Owner())
+    request = engine_pb2.GetStatsRequest()
+    stats = await call_one([down, link], lambda stub: stub.GetStats(request, timeout=10))
+    assert stats.num_blocks == 512
+    with pytest.raises(TandemError, match="no process that could answer is connected; try again") as failed:
+        await call_one([down, down], lambda stub: stub.GetStats(request, timeout=10))
+    assert failed.value.code == "UNAVAILABLE"
+
+
+async def test_one_of_several_links_answers_with_a_stream(pipeline: Pipeline) -> None:
+    link: Any = Link(
+        pipeline.tokenizer_address, TextServiceStub, text_pb2.TextDown, make_hello("shim"), "tokenizer", Owner()
+    )
+    down = engine_link("unix:/none", Owner())
+
+    def pieces(links: list[Any]) -> Any:
+        return stream_one(links, lambda stub: stub.GetTokenizer(text_pb2.GetTokenizerRequest(), timeout=10))
+
+    running = asyncio.create_task(link.run())
+    try:
+        with pytest.raises(TandemError, match="no process that could answer is connected"):
+            await anext(pieces([down, link]))
+        await asyncio.wait_for(link._owner.up.wait(), 10)
+        assert [piece async for piece in pieces([down, link])][-1].sha256
+        async with grpc.aio.insecure_channel("unix:/none") as nowhere:
+            link._stub = TextServiceStub(nowhere)
+            with pytest.raises(TandemError, match="the tokenizer could not be reached; try again"):
+                await anext(pieces([link]))
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_the_start_lock_is_held_until_the_peer_ends_the_grant(link: Any) -> None:

@@ -90,7 +90,7 @@ def test_a_column_of_odd_length_is_refused() -> None:
 
 
 def test_the_generated_code_is_current(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, str(ROOT / "protos/generate.py"), str(tmp_path)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-m", "protos.generate", str(tmp_path)], check=True, timeout=60, cwd=ROOT)
     committed = ROOT / "services/rpc/generated"
     fresh = {file.name: file.read_text() for file in tmp_path.iterdir() if file.is_file()}
     assert fresh == {file.name: file.read_text() for file in committed.glob("*.py*") if file.is_file()}

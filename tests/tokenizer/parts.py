@@ -32,7 +32,14 @@ class FakeEngineLink:
 
     peer: pb.Hello = field(
         default_factory=lambda: pb.Hello(
-            epoch=5, engine=pb.EngineFacts(vocab_size=100, max_model_len=64, eos_token_ids=[END], numerics_id="n1")
+            epoch=5,
+            engine=pb.EngineFacts(
+                vocab_size=100,
+                max_model_len=64,
+                eos_token_ids=[END],
+                numerics_id="n1",
+                limits=pb.RequestLimits(max_n=8),
+            ),
         )
     )
     entries: list[engine_pb2.EngineEntry] = field(default_factory=list)

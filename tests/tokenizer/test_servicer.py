@@ -12,10 +12,11 @@ from prometheus_client import CollectorRegistry
 import demo
 from services.rpc.columns import unpack_u32
 from services.rpc.generated import common_pb2 as pb
-from services.rpc.generated import text_pb2, text_pb2_grpc
+from services.rpc.generated import engine_pb2, text_pb2, text_pb2_grpc
 from services.rpc.hello import make_hello
 from services.rpc.transport import RpcServer, open_channel
 from services.tokenizer.engine_client import EngineClient
+from services.tokenizer.model_archive import ModelArchive
 from services.tokenizer.servicer import TextServicer
 from services.tokenizer.telemetry import TokenizerTelemetry
 from services.tokenizer.vocabulary import Vocabulary
@@ -26,6 +27,8 @@ from tests.tokenizer.test_session import GatedEncoder
 
 VOCABULARY = Vocabulary(demo.CHECKPOINT)
 PATIENCE = 20.0
+INFO = pb.ModelInfo(model_type="qwen3")
+ARCHIVE = ModelArchive(demo.CHECKPOINT, None)
 
 
 class Parts:
@@ -37,7 +40,7 @@ class Parts:
         self.link, self.tracing = FakeEngineLink(), FakeTracing()
         self.encoder = GatedEncoder(self.engines)
         telemetry = TokenizerTelemetry(CollectorRegistry(), self.tracing)
-        self.servicer = TextServicer(VOCABULARY, self.encoder, self.engines, hello, telemetry)
+        self.servicer = TextServicer(VOCABULARY, self.encoder, self.engines, hello, telemetry, INFO, ARCHIVE)
         self.address = f"unix:{folder}/tokenizer.sock"
         self.server = RpcServer(self.address, None)
         text_pb2_grpc.add_TextServiceServicer_to_server(self.servicer, self.server.grpc)
@@ -118,7 +121,7 @@ async def test_the_start_lock_is_granted_once_earlier_prompts_are_encoded(parts:
 async def test_a_reset_needs_every_engine(stub: Any) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as error:
         await stub.ResetPrefixCache(pb.ResetPrefixCacheRequest())
-    assert error.value.code() == grpc.StatusCode.UNAVAILABLE
+    assert error.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 async def test_a_stopping_tokenizer_ends_the_spans_of_open_requests(parts: Parts, stub: Any) -> None:
@@ -130,3 +133,31 @@ async def test_a_stopping_tokenizer_ends_the_spans_of_open_requests(parts: Parts
     assert not request.ended
     parts.servicer.stop()
     assert request.ended
+
+
+async def test_a_program_is_told_to_come_again_until_an_engine_has_connected(parts: Parts) -> None:
+    async with open_channel(parts.address) as channel, asyncio.timeout(PATIENCE):
+        stub: Any = text_pb2_grpc.TextServiceStub(channel)
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await stub.Generate(text_pb2.GenerateTextRequest()).read()
+        assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        info = await stub.GetModelInfo(pb.GetModelInfoRequest())
+        assert (info.model_type, info.tokenizer_digest) == ("qwen3", "d1") and not info.HasField("facts")
+        (stats,) = (await stub.GetStats(engine_pb2.GetStatsRequest())).engines
+        assert stats.num_blocks == 0, "its engine is not connected"
+        parts.engines.link_up(parts.link)  # type: ignore[arg-type]
+        assert (await stub.GetModelInfo(pb.GetModelInfoRequest())).facts.max_model_len == 64
+
+
+async def test_a_programs_call_that_ends_aborts_its_choices(parts: Parts) -> None:
+    parts.engines.link_up(parts.link)  # type: ignore[arg-type]
+    async with open_channel(parts.address) as channel, asyncio.timeout(PATIENCE):
+        stub: Any = text_pb2_grpc.TextServiceStub(channel)
+        call = stub.Generate(text_pb2.GenerateTextRequest(token_ids=text_pb2.TokenIds(ids=[5]), n=2))
+        reading = asyncio.create_task(call.read())
+        await asyncio.to_thread(wait_for, lambda: parts.link.entries, "the submit")
+        handles = {choice.handle for choice in parts.link.entries[0].submit.choices}
+        call.cancel()
+        await asyncio.to_thread(wait_for, lambda: len(parts.link.entries) == 3, "two aborts")
+        assert {entry.abort.handle for entry in parts.link.entries[1:]} == handles
+        await asyncio.gather(reading, return_exceptions=True)

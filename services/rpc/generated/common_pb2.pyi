@@ -37,7 +37,7 @@ class Hello(_message.Message):
     def __init__(self, protocol: _Optional[int] = ..., role: _Optional[str] = ..., instance: _Optional[str] = ..., epoch: _Optional[int] = ..., tokenizer_digest: _Optional[str] = ..., engine: _Optional[_Union[EngineFacts, _Mapping]] = ...) -> None: ...
 
 class EngineFacts(_message.Message):
-    __slots__ = ("served_model_names", "max_model_len", "vocab_size", "eos_token_ids", "block_size", "kv_groups", "limits", "numerics_id", "weights_version", "model")
+    __slots__ = ("served_model_names", "max_model_len", "vocab_size", "eos_token_ids", "block_size", "kv_groups", "limits", "numerics_id", "weights_version", "model", "default_sampling")
     SERVED_MODEL_NAMES_FIELD_NUMBER: _ClassVar[int]
     MAX_MODEL_LEN_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -48,6 +48,7 @@ class EngineFacts(_message.Message):
     NUMERICS_ID_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_VERSION_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_SAMPLING_FIELD_NUMBER: _ClassVar[int]
     served_model_names: _containers.RepeatedScalarFieldContainer[str]
     max_model_len: int
     vocab_size: int
@@ -58,7 +59,8 @@ class EngineFacts(_message.Message):
     numerics_id: str
     weights_version: str
     model: str
-    def __init__(self, served_model_names: _Optional[_Iterable[str]] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., block_size: _Optional[int] = ..., kv_groups: _Optional[_Iterable[_Union[KvGroup, _Mapping]]] = ..., limits: _Optional[_Union[RequestLimits, _Mapping]] = ..., numerics_id: _Optional[str] = ..., weights_version: _Optional[str] = ..., model: _Optional[str] = ...) -> None: ...
+    default_sampling: SamplingParams
+    def __init__(self, served_model_names: _Optional[_Iterable[str]] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., block_size: _Optional[int] = ..., kv_groups: _Optional[_Iterable[_Union[KvGroup, _Mapping]]] = ..., limits: _Optional[_Union[RequestLimits, _Mapping]] = ..., numerics_id: _Optional[str] = ..., weights_version: _Optional[str] = ..., model: _Optional[str] = ..., default_sampling: _Optional[_Union[SamplingParams, _Mapping]] = ...) -> None: ...
 
 class KvGroup(_message.Message):
     __slots__ = ("kind", "num_blocks")
@@ -171,3 +173,43 @@ class Abort(_message.Message):
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     handle: int
     def __init__(self, handle: _Optional[int] = ...) -> None: ...
+
+class GetModelInfoRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ModelInfo(_message.Message):
+    __slots__ = ("facts", "version", "tokenizer_digest", "model_type", "architectures", "bos_token_id", "pad_token_id")
+    FACTS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    TOKENIZER_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    MODEL_TYPE_FIELD_NUMBER: _ClassVar[int]
+    ARCHITECTURES_FIELD_NUMBER: _ClassVar[int]
+    BOS_TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    PAD_TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    facts: EngineFacts
+    version: str
+    tokenizer_digest: str
+    model_type: str
+    architectures: _containers.RepeatedScalarFieldContainer[str]
+    bos_token_id: int
+    pad_token_id: int
+    def __init__(self, facts: _Optional[_Union[EngineFacts, _Mapping]] = ..., version: _Optional[str] = ..., tokenizer_digest: _Optional[str] = ..., model_type: _Optional[str] = ..., architectures: _Optional[_Iterable[str]] = ..., bos_token_id: _Optional[int] = ..., pad_token_id: _Optional[int] = ...) -> None: ...
+
+class ResumedChoice(_message.Message):
+    __slots__ = ("index", "token_ids")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, index: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Usage(_message.Message):
+    __slots__ = ("prompt_tokens", "output_tokens", "cached_tokens")
+    PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    prompt_tokens: int
+    output_tokens: int
+    cached_tokens: int
+    def __init__(self, prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ...) -> None: ...

@@ -126,7 +126,7 @@ class GetStatsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class EngineStats(_message.Message):
-    __slots__ = ("num_running", "num_waiting", "waiting_tokens", "num_free_blocks", "num_blocks", "num_steps", "num_preemptions", "prefix_cache_queries", "prefix_cache_hits", "num_chunked_rows", "num_scheduled_tokens", "num_steps_ahead", "num_deferred")
+    __slots__ = ("num_running", "num_waiting", "waiting_tokens", "num_free_blocks", "num_blocks", "num_steps", "num_preemptions", "prefix_cache_queries", "prefix_cache_hits", "num_chunked_rows", "num_scheduled_tokens", "num_steps_ahead", "num_deferred", "num_output_tokens")
     NUM_RUNNING_FIELD_NUMBER: _ClassVar[int]
     NUM_WAITING_FIELD_NUMBER: _ClassVar[int]
     WAITING_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -140,6 +140,7 @@ class EngineStats(_message.Message):
     NUM_SCHEDULED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     NUM_STEPS_AHEAD_FIELD_NUMBER: _ClassVar[int]
     NUM_DEFERRED_FIELD_NUMBER: _ClassVar[int]
+    NUM_OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     num_running: int
     num_waiting: int
     waiting_tokens: int
@@ -153,4 +154,77 @@ class EngineStats(_message.Message):
     num_scheduled_tokens: int
     num_steps_ahead: int
     num_deferred: int
-    def __init__(self, num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., waiting_tokens: _Optional[int] = ..., num_free_blocks: _Optional[int] = ..., num_blocks: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_preemptions: _Optional[int] = ..., prefix_cache_queries: _Optional[int] = ..., prefix_cache_hits: _Optional[int] = ..., num_chunked_rows: _Optional[int] = ..., num_scheduled_tokens: _Optional[int] = ..., num_steps_ahead: _Optional[int] = ..., num_deferred: _Optional[int] = ...) -> None: ...
+    num_output_tokens: int
+    def __init__(self, num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., waiting_tokens: _Optional[int] = ..., num_free_blocks: _Optional[int] = ..., num_blocks: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_preemptions: _Optional[int] = ..., prefix_cache_queries: _Optional[int] = ..., prefix_cache_hits: _Optional[int] = ..., num_chunked_rows: _Optional[int] = ..., num_scheduled_tokens: _Optional[int] = ..., num_steps_ahead: _Optional[int] = ..., num_deferred: _Optional[int] = ..., num_output_tokens: _Optional[int] = ...) -> None: ...
+
+class GenerateTokensRequest(_message.Message):
+    __slots__ = ("request_id", "prompt_token_ids", "n", "stream", "seed", "sampling", "cache_salt", "priority", "return_sampling", "resume")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    N_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    RETURN_SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    RESUME_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    n: int
+    stream: bool
+    seed: int
+    sampling: _common_pb2.SamplingParams
+    cache_salt: str
+    priority: int
+    return_sampling: bool
+    resume: TokensResume
+    def __init__(self, request_id: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., n: _Optional[int] = ..., stream: bool = ..., seed: _Optional[int] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., cache_salt: _Optional[str] = ..., priority: _Optional[int] = ..., return_sampling: bool = ..., resume: _Optional[_Union[TokensResume, _Mapping]] = ...) -> None: ...
+
+class TokensResume(_message.Message):
+    __slots__ = ("started", "choices")
+    STARTED_FIELD_NUMBER: _ClassVar[int]
+    CHOICES_FIELD_NUMBER: _ClassVar[int]
+    started: TokensStarted
+    choices: _containers.RepeatedCompositeFieldContainer[_common_pb2.ResumedChoice]
+    def __init__(self, started: _Optional[_Union[TokensStarted, _Mapping]] = ..., choices: _Optional[_Iterable[_Union[_common_pb2.ResumedChoice, _Mapping]]] = ...) -> None: ...
+
+class GenerateTokensResponse(_message.Message):
+    __slots__ = ("started", "choices", "usage")
+    STARTED_FIELD_NUMBER: _ClassVar[int]
+    CHOICES_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
+    started: TokensStarted
+    choices: _containers.RepeatedCompositeFieldContainer[TokensDelta]
+    usage: _common_pb2.Usage
+    def __init__(self, started: _Optional[_Union[TokensStarted, _Mapping]] = ..., choices: _Optional[_Iterable[_Union[TokensDelta, _Mapping]]] = ..., usage: _Optional[_Union[_common_pb2.Usage, _Mapping]] = ...) -> None: ...
+
+class TokensStarted(_message.Message):
+    __slots__ = ("seed", "cached_tokens", "numerics_id", "sampling")
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUMERICS_ID_FIELD_NUMBER: _ClassVar[int]
+    SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    seed: int
+    cached_tokens: int
+    numerics_id: str
+    sampling: _common_pb2.SamplingParams
+    def __init__(self, seed: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., numerics_id: _Optional[str] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ...) -> None: ...
+
+class TokensDelta(_message.Message):
+    __slots__ = ("index", "token_ids", "logprob_width", "logprob_token_ids", "logprobs", "finish_reason", "stop_token_id")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    LOGPROB_WIDTH_FIELD_NUMBER: _ClassVar[int]
+    LOGPROB_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
+    STOP_TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    logprob_width: int
+    logprob_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    logprobs: _containers.RepeatedScalarFieldContainer[float]
+    finish_reason: _common_pb2.FinishReason
+    stop_token_id: int
+    def __init__(self, index: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprob_width: _Optional[int] = ..., logprob_token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[float]] = ..., finish_reason: _Optional[_Union[_common_pb2.FinishReason, str]] = ..., stop_token_id: _Optional[int] = ...) -> None: ...

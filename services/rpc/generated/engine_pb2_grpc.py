@@ -27,7 +27,8 @@ if _version_not_supported:
 
 
 class EngineServiceStub(object):
-    """Missing associated documentation comment in .proto file."""
+    """/ Generates tokens: tokenizers and programs call it.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -55,10 +56,21 @@ class EngineServiceStub(object):
                 request_serializer=tandem_dot_v1_dot_common__pb2.ResetPrefixCacheRequest.SerializeToString,
                 response_deserializer=tandem_dot_v1_dot_common__pb2.ResetPrefixCacheResponse.FromString,
                 _registered_method=True)
+        self.Generate = channel.unary_stream(
+                '/tandem.v1.EngineService/Generate',
+                request_serializer=tandem_dot_v1_dot_engine__pb2.GenerateTokensRequest.SerializeToString,
+                response_deserializer=tandem_dot_v1_dot_engine__pb2.GenerateTokensResponse.FromString,
+                _registered_method=True)
+        self.GetModelInfo = channel.unary_unary(
+                '/tandem.v1.EngineService/GetModelInfo',
+                request_serializer=tandem_dot_v1_dot_common__pb2.GetModelInfoRequest.SerializeToString,
+                response_deserializer=tandem_dot_v1_dot_common__pb2.ModelInfo.FromString,
+                _registered_method=True)
 
 
 class EngineServiceServicer(object):
-    """Missing associated documentation comment in .proto file."""
+    """/ Generates tokens: tokenizers and programs call it.
+    """
 
     def Connect(self, request_iterator, context):
         """/ One long-lived stream per tokenizer carries all its requests. The engine sends one message per step.
@@ -88,6 +100,20 @@ class EngineServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Generate(self, request, context):
+        """/ For programs: generates the answer to one request. Ends with a gRPC status; docs/grpc.md lists them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetModelInfo(self, request, context):
+        """/ For programs: returns the facts of the model.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_EngineServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -111,6 +137,16 @@ def add_EngineServiceServicer_to_server(servicer, server):
                     request_deserializer=tandem_dot_v1_dot_common__pb2.ResetPrefixCacheRequest.FromString,
                     response_serializer=tandem_dot_v1_dot_common__pb2.ResetPrefixCacheResponse.SerializeToString,
             ),
+            'Generate': grpc.unary_stream_rpc_method_handler(
+                    servicer.Generate,
+                    request_deserializer=tandem_dot_v1_dot_engine__pb2.GenerateTokensRequest.FromString,
+                    response_serializer=tandem_dot_v1_dot_engine__pb2.GenerateTokensResponse.SerializeToString,
+            ),
+            'GetModelInfo': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetModelInfo,
+                    request_deserializer=tandem_dot_v1_dot_common__pb2.GetModelInfoRequest.FromString,
+                    response_serializer=tandem_dot_v1_dot_common__pb2.ModelInfo.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'tandem.v1.EngineService', rpc_method_handlers)
@@ -120,7 +156,8 @@ def add_EngineServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class EngineService(object):
-    """Missing associated documentation comment in .proto file."""
+    """/ Generates tokens: tokenizers and programs call it.
+    """
 
     @staticmethod
     def Connect(request_iterator,
@@ -220,6 +257,60 @@ class EngineService(object):
             '/tandem.v1.EngineService/ResetPrefixCache',
             tandem_dot_v1_dot_common__pb2.ResetPrefixCacheRequest.SerializeToString,
             tandem_dot_v1_dot_common__pb2.ResetPrefixCacheResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Generate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/tandem.v1.EngineService/Generate',
+            tandem_dot_v1_dot_engine__pb2.GenerateTokensRequest.SerializeToString,
+            tandem_dot_v1_dot_engine__pb2.GenerateTokensResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetModelInfo(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandem.v1.EngineService/GetModelInfo',
+            tandem_dot_v1_dot_common__pb2.GetModelInfoRequest.SerializeToString,
+            tandem_dot_v1_dot_common__pb2.ModelInfo.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,4 +1,5 @@
 from services.rpc.generated import common_pb2 as _common_pb2
+from services.rpc.generated import engine_pb2 as _engine_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -222,3 +223,167 @@ class TextTerminal(_message.Message):
     pieces: _containers.RepeatedScalarFieldContainer[str]
     piece_kinds: bytes
     def __init__(self, handle: _Optional[int] = ..., reason: _Optional[_Union[_common_pb2.FinishReason, str]] = ..., stop_string: _Optional[str] = ..., stop_token_id: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., numerics_id: _Optional[str] = ..., weights_version: _Optional[str] = ..., pieces: _Optional[_Iterable[str]] = ..., piece_kinds: _Optional[bytes] = ...) -> None: ...
+
+class GenerateTextRequest(_message.Message):
+    __slots__ = ("request_id", "chat", "text", "token_ids", "n", "stream", "seed", "sampling", "output", "truncation", "cache_salt", "priority", "return_sampling", "resume")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    CHAT_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    N_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATION_FIELD_NUMBER: _ClassVar[int]
+    CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    RETURN_SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    RESUME_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    chat: ChatInput
+    text: TextInput
+    token_ids: TokenIds
+    n: int
+    stream: bool
+    seed: int
+    sampling: _common_pb2.SamplingParams
+    output: OutputSpec
+    truncation: Truncation
+    cache_salt: str
+    priority: int
+    return_sampling: bool
+    resume: TextResume
+    def __init__(self, request_id: _Optional[str] = ..., chat: _Optional[_Union[ChatInput, _Mapping]] = ..., text: _Optional[_Union[TextInput, _Mapping]] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., n: _Optional[int] = ..., stream: bool = ..., seed: _Optional[int] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., output: _Optional[_Union[OutputSpec, _Mapping]] = ..., truncation: _Optional[_Union[Truncation, _Mapping]] = ..., cache_salt: _Optional[str] = ..., priority: _Optional[int] = ..., return_sampling: bool = ..., resume: _Optional[_Union[TextResume, _Mapping]] = ...) -> None: ...
+
+class TokenIds(_message.Message):
+    __slots__ = ("ids",)
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class TextResume(_message.Message):
+    __slots__ = ("started", "choices")
+    STARTED_FIELD_NUMBER: _ClassVar[int]
+    CHOICES_FIELD_NUMBER: _ClassVar[int]
+    started: TextStarted
+    choices: _containers.RepeatedCompositeFieldContainer[_common_pb2.ResumedChoice]
+    def __init__(self, started: _Optional[_Union[TextStarted, _Mapping]] = ..., choices: _Optional[_Iterable[_Union[_common_pb2.ResumedChoice, _Mapping]]] = ...) -> None: ...
+
+class GenerateTextResponse(_message.Message):
+    __slots__ = ("started", "choices", "usage")
+    STARTED_FIELD_NUMBER: _ClassVar[int]
+    CHOICES_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
+    started: TextStarted
+    choices: _containers.RepeatedCompositeFieldContainer[TextDelta]
+    usage: _common_pb2.Usage
+    def __init__(self, started: _Optional[_Union[TextStarted, _Mapping]] = ..., choices: _Optional[_Iterable[_Union[TextDelta, _Mapping]]] = ..., usage: _Optional[_Union[_common_pb2.Usage, _Mapping]] = ...) -> None: ...
+
+class TextStarted(_message.Message):
+    __slots__ = ("seed", "prompt_token_ids", "cached_tokens", "resolved", "numerics_id", "sampling")
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    RESOLVED_FIELD_NUMBER: _ClassVar[int]
+    NUMERICS_ID_FIELD_NUMBER: _ClassVar[int]
+    SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    seed: int
+    prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    cached_tokens: int
+    resolved: ResolvedOutput
+    numerics_id: str
+    sampling: _common_pb2.SamplingParams
+    def __init__(self, seed: _Optional[int] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., cached_tokens: _Optional[int] = ..., resolved: _Optional[_Union[ResolvedOutput, _Mapping]] = ..., numerics_id: _Optional[str] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ...) -> None: ...
+
+class TextDelta(_message.Message):
+    __slots__ = ("index", "token_ids", "pieces", "logprobs", "finish_reason", "stop_string", "stop_token_id")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    PIECES_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
+    STOP_STRING_FIELD_NUMBER: _ClassVar[int]
+    STOP_TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    pieces: _containers.RepeatedCompositeFieldContainer[Piece]
+    logprobs: _containers.RepeatedCompositeFieldContainer[TokenLogprobs]
+    finish_reason: _common_pb2.FinishReason
+    stop_string: str
+    stop_token_id: int
+    def __init__(self, index: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., pieces: _Optional[_Iterable[_Union[Piece, _Mapping]]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., finish_reason: _Optional[_Union[_common_pb2.FinishReason, str]] = ..., stop_string: _Optional[str] = ..., stop_token_id: _Optional[int] = ...) -> None: ...
+
+class Piece(_message.Message):
+    __slots__ = ("kind", "text")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    kind: PieceKind
+    text: str
+    def __init__(self, kind: _Optional[_Union[PieceKind, str]] = ..., text: _Optional[str] = ...) -> None: ...
+
+class TokenizeRequest(_message.Message):
+    __slots__ = ("chat", "text", "tools_json", "return_tokens")
+    CHAT_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    TOOLS_JSON_FIELD_NUMBER: _ClassVar[int]
+    RETURN_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    chat: ChatInput
+    text: TextInput
+    tools_json: bytes
+    return_tokens: bool
+    def __init__(self, chat: _Optional[_Union[ChatInput, _Mapping]] = ..., text: _Optional[_Union[TextInput, _Mapping]] = ..., tools_json: _Optional[bytes] = ..., return_tokens: bool = ...) -> None: ...
+
+class TokenizeResponse(_message.Message):
+    __slots__ = ("token_ids", "tokens")
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    tokens: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., tokens: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class DetokenizeRequest(_message.Message):
+    __slots__ = ("token_ids", "skip_special_tokens")
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    SKIP_SPECIAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    skip_special_tokens: bool
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., skip_special_tokens: bool = ...) -> None: ...
+
+class DetokenizeResponse(_message.Message):
+    __slots__ = ("text",)
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    def __init__(self, text: _Optional[str] = ...) -> None: ...
+
+class RenderRequest(_message.Message):
+    __slots__ = ("chat", "tools_json")
+    CHAT_FIELD_NUMBER: _ClassVar[int]
+    TOOLS_JSON_FIELD_NUMBER: _ClassVar[int]
+    chat: ChatInput
+    tools_json: bytes
+    def __init__(self, chat: _Optional[_Union[ChatInput, _Mapping]] = ..., tools_json: _Optional[bytes] = ...) -> None: ...
+
+class RenderResponse(_message.Message):
+    __slots__ = ("text",)
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    def __init__(self, text: _Optional[str] = ...) -> None: ...
+
+class AllEngineStats(_message.Message):
+    __slots__ = ("engines",)
+    ENGINES_FIELD_NUMBER: _ClassVar[int]
+    engines: _containers.RepeatedCompositeFieldContainer[_engine_pb2.EngineStats]
+    def __init__(self, engines: _Optional[_Iterable[_Union[_engine_pb2.EngineStats, _Mapping]]] = ...) -> None: ...
+
+class GetTokenizerRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class TokenizerPiece(_message.Message):
+    __slots__ = ("data", "sha256")
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    sha256: str
+    def __init__(self, data: _Optional[bytes] = ..., sha256: _Optional[str] = ...) -> None: ...

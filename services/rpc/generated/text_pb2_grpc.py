@@ -4,6 +4,7 @@ import grpc
 import warnings
 
 from services.rpc.generated import common_pb2 as tandem_dot_v1_dot_common__pb2
+from services.rpc.generated import engine_pb2 as tandem_dot_v1_dot_engine__pb2
 from services.rpc.generated import text_pb2 as tandem_dot_v1_dot_text__pb2
 
 GRPC_GENERATED_VERSION = '1.76.0'
@@ -27,7 +28,8 @@ if _version_not_supported:
 
 
 class TextServiceStub(object):
-    """Missing associated documentation comment in .proto file."""
+    """/ Turns text into tokens, has engines generate, turns tokens into text: shims and programs call it.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -50,10 +52,46 @@ class TextServiceStub(object):
                 request_serializer=tandem_dot_v1_dot_common__pb2.ResetPrefixCacheRequest.SerializeToString,
                 response_deserializer=tandem_dot_v1_dot_common__pb2.ResetPrefixCacheResponse.FromString,
                 _registered_method=True)
+        self.Generate = channel.unary_stream(
+                '/tandem.v1.TextService/Generate',
+                request_serializer=tandem_dot_v1_dot_text__pb2.GenerateTextRequest.SerializeToString,
+                response_deserializer=tandem_dot_v1_dot_text__pb2.GenerateTextResponse.FromString,
+                _registered_method=True)
+        self.Tokenize = channel.unary_unary(
+                '/tandem.v1.TextService/Tokenize',
+                request_serializer=tandem_dot_v1_dot_text__pb2.TokenizeRequest.SerializeToString,
+                response_deserializer=tandem_dot_v1_dot_text__pb2.TokenizeResponse.FromString,
+                _registered_method=True)
+        self.Detokenize = channel.unary_unary(
+                '/tandem.v1.TextService/Detokenize',
+                request_serializer=tandem_dot_v1_dot_text__pb2.DetokenizeRequest.SerializeToString,
+                response_deserializer=tandem_dot_v1_dot_text__pb2.DetokenizeResponse.FromString,
+                _registered_method=True)
+        self.Render = channel.unary_unary(
+                '/tandem.v1.TextService/Render',
+                request_serializer=tandem_dot_v1_dot_text__pb2.RenderRequest.SerializeToString,
+                response_deserializer=tandem_dot_v1_dot_text__pb2.RenderResponse.FromString,
+                _registered_method=True)
+        self.GetModelInfo = channel.unary_unary(
+                '/tandem.v1.TextService/GetModelInfo',
+                request_serializer=tandem_dot_v1_dot_common__pb2.GetModelInfoRequest.SerializeToString,
+                response_deserializer=tandem_dot_v1_dot_common__pb2.ModelInfo.FromString,
+                _registered_method=True)
+        self.GetStats = channel.unary_unary(
+                '/tandem.v1.TextService/GetStats',
+                request_serializer=tandem_dot_v1_dot_engine__pb2.GetStatsRequest.SerializeToString,
+                response_deserializer=tandem_dot_v1_dot_text__pb2.AllEngineStats.FromString,
+                _registered_method=True)
+        self.GetTokenizer = channel.unary_stream(
+                '/tandem.v1.TextService/GetTokenizer',
+                request_serializer=tandem_dot_v1_dot_text__pb2.GetTokenizerRequest.SerializeToString,
+                response_deserializer=tandem_dot_v1_dot_text__pb2.TokenizerPiece.FromString,
+                _registered_method=True)
 
 
 class TextServiceServicer(object):
-    """Missing associated documentation comment in .proto file."""
+    """/ Turns text into tokens, has engines generate, turns tokens into text: shims and programs call it.
+    """
 
     def Connect(self, request_iterator, context):
         """/ One long-lived stream per shim carries all its requests.
@@ -71,6 +109,55 @@ class TextServiceServicer(object):
 
     def ResetPrefixCache(self, request, context):
         """/ Empties the prefix cache of every engine that the tokenizer is connected to.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Generate(self, request, context):
+        """/ For programs: generates the answer to one request. Ends with a gRPC status; docs/grpc.md lists them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Tokenize(self, request, context):
+        """/ For programs: turns messages or text into token ids.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Detokenize(self, request, context):
+        """/ For programs: turns token ids into text.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Render(self, request, context):
+        """/ For programs: renders messages with the chat template.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetModelInfo(self, request, context):
+        """/ For programs: returns the facts of the model.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetStats(self, request, context):
+        """/ Returns the state of every engine of the tokenizer.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetTokenizer(self, request, context):
+        """/ Returns the model's tokenizer files as a zip archive, in pieces. It has no weights.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -94,6 +181,41 @@ def add_TextServiceServicer_to_server(servicer, server):
                     request_deserializer=tandem_dot_v1_dot_common__pb2.ResetPrefixCacheRequest.FromString,
                     response_serializer=tandem_dot_v1_dot_common__pb2.ResetPrefixCacheResponse.SerializeToString,
             ),
+            'Generate': grpc.unary_stream_rpc_method_handler(
+                    servicer.Generate,
+                    request_deserializer=tandem_dot_v1_dot_text__pb2.GenerateTextRequest.FromString,
+                    response_serializer=tandem_dot_v1_dot_text__pb2.GenerateTextResponse.SerializeToString,
+            ),
+            'Tokenize': grpc.unary_unary_rpc_method_handler(
+                    servicer.Tokenize,
+                    request_deserializer=tandem_dot_v1_dot_text__pb2.TokenizeRequest.FromString,
+                    response_serializer=tandem_dot_v1_dot_text__pb2.TokenizeResponse.SerializeToString,
+            ),
+            'Detokenize': grpc.unary_unary_rpc_method_handler(
+                    servicer.Detokenize,
+                    request_deserializer=tandem_dot_v1_dot_text__pb2.DetokenizeRequest.FromString,
+                    response_serializer=tandem_dot_v1_dot_text__pb2.DetokenizeResponse.SerializeToString,
+            ),
+            'Render': grpc.unary_unary_rpc_method_handler(
+                    servicer.Render,
+                    request_deserializer=tandem_dot_v1_dot_text__pb2.RenderRequest.FromString,
+                    response_serializer=tandem_dot_v1_dot_text__pb2.RenderResponse.SerializeToString,
+            ),
+            'GetModelInfo': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetModelInfo,
+                    request_deserializer=tandem_dot_v1_dot_common__pb2.GetModelInfoRequest.FromString,
+                    response_serializer=tandem_dot_v1_dot_common__pb2.ModelInfo.SerializeToString,
+            ),
+            'GetStats': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetStats,
+                    request_deserializer=tandem_dot_v1_dot_engine__pb2.GetStatsRequest.FromString,
+                    response_serializer=tandem_dot_v1_dot_text__pb2.AllEngineStats.SerializeToString,
+            ),
+            'GetTokenizer': grpc.unary_stream_rpc_method_handler(
+                    servicer.GetTokenizer,
+                    request_deserializer=tandem_dot_v1_dot_text__pb2.GetTokenizerRequest.FromString,
+                    response_serializer=tandem_dot_v1_dot_text__pb2.TokenizerPiece.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'tandem.v1.TextService', rpc_method_handlers)
@@ -103,7 +225,8 @@ def add_TextServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class TextService(object):
-    """Missing associated documentation comment in .proto file."""
+    """/ Turns text into tokens, has engines generate, turns tokens into text: shims and programs call it.
+    """
 
     @staticmethod
     def Connect(request_iterator,
@@ -176,6 +299,195 @@ class TextService(object):
             '/tandem.v1.TextService/ResetPrefixCache',
             tandem_dot_v1_dot_common__pb2.ResetPrefixCacheRequest.SerializeToString,
             tandem_dot_v1_dot_common__pb2.ResetPrefixCacheResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Generate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/tandem.v1.TextService/Generate',
+            tandem_dot_v1_dot_text__pb2.GenerateTextRequest.SerializeToString,
+            tandem_dot_v1_dot_text__pb2.GenerateTextResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Tokenize(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandem.v1.TextService/Tokenize',
+            tandem_dot_v1_dot_text__pb2.TokenizeRequest.SerializeToString,
+            tandem_dot_v1_dot_text__pb2.TokenizeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Detokenize(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandem.v1.TextService/Detokenize',
+            tandem_dot_v1_dot_text__pb2.DetokenizeRequest.SerializeToString,
+            tandem_dot_v1_dot_text__pb2.DetokenizeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Render(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandem.v1.TextService/Render',
+            tandem_dot_v1_dot_text__pb2.RenderRequest.SerializeToString,
+            tandem_dot_v1_dot_text__pb2.RenderResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetModelInfo(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandem.v1.TextService/GetModelInfo',
+            tandem_dot_v1_dot_common__pb2.GetModelInfoRequest.SerializeToString,
+            tandem_dot_v1_dot_common__pb2.ModelInfo.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetStats(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandem.v1.TextService/GetStats',
+            tandem_dot_v1_dot_engine__pb2.GetStatsRequest.SerializeToString,
+            tandem_dot_v1_dot_text__pb2.AllEngineStats.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetTokenizer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/tandem.v1.TextService/GetTokenizer',
+            tandem_dot_v1_dot_text__pb2.GetTokenizerRequest.SerializeToString,
+            tandem_dot_v1_dot_text__pb2.TokenizerPiece.FromString,
             options,
             channel_credentials,
             insecure,

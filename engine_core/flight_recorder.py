@@ -13,7 +13,8 @@ from engine_core.events import Finished, StepEvents
 from engine_core.kv_cache_manager import KVCacheManager
 from engine_core.plan_builder import PlanBuilder
 from engine_core.request import Request
-from engine_core.scheduler import Scheduler, SchedulerConfig
+from engine_core.scheduler import Scheduler
+from engine_core.scheduler_config import SchedulerConfig
 from engine_core.step_plan import SamplingParams, StepPlan, StepResult, pack_i32
 
 VERSION = 1

@@ -7,7 +7,6 @@ request needs at every step is done on columns (engine_core/batch.py); rare work
 """
 
 from collections import deque
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,43 +18,11 @@ from engine_core.request import Request, Stop, stop_at
 from engine_core.result_check import SampledRows
 from engine_core.results import ResultReader
 from engine_core.row_errors import param_at_fault
+from engine_core.scheduler_config import SchedulerConfig
+from engine_core.scheduler_counters import Counters
 from engine_core.step_plan import StepPlan, StepResult, pack_i32, unpack_i32
 from engine_core.suspects import StepRule, Suspects
 from engine_core.waiting import WaitingQueue
-
-
-@dataclass(slots=True)
-class Counters:
-    """Totals since the scheduler was created; a restart of the worker does not reset them."""
-
-    steps: int = 0  # plans made
-    preemptions: int = 0
-    prefix_cache_queries: int = 0  # tokens looked up in the prefix cache, once per request
-    prefix_cache_hits: int = 0  # tokens found there
-    chunked_rows: int = 0  # rows of plans that sample nothing: more of their known tokens are left to compute
-    scheduled_tokens: int = 0
-    steps_ahead: int = 0  # plans made before the previous result was back
-    output_tokens: int = 0  # tokens generated
-
-
-@dataclass(frozen=True)
-class SchedulerConfig:
-    """Limits of one step, and the scheduling policy.
-
-    Raises ValueError if max_num_batched_tokens is below max_num_seqs.
-    """
-
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    long_prefill_token_threshold: int = 0  # most tokens of one request in a step while others run or wait; 0: no limit
-    by_priority: bool = False  # lower priority numbers first; False: first come, first served
-
-    def __post_init__(self) -> None:
-        if self.max_num_batched_tokens < self.max_num_seqs:
-            raise ValueError(
-                f"max_num_batched_tokens ({self.max_num_batched_tokens}) is below max_num_seqs ({self.max_num_seqs}):"
-                " each running request needs one token of a step"
-            )
 
 
 class Scheduler:

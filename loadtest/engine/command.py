@@ -18,7 +18,8 @@ import numpy as np
 from engine_core.kv_cache_manager import KVCacheManager
 from engine_core.plan_builder import PlanBuilder
 from engine_core.request import Request
-from engine_core.scheduler import Scheduler, SchedulerConfig
+from engine_core.scheduler import Scheduler
+from engine_core.scheduler_config import SchedulerConfig
 from engine_core.step_plan import SamplingParams, StepResult
 from loadtest.engine.simulated_worker import SimulatedWorker
 from loadtest.flag_values import count

@@ -22,7 +22,8 @@ from engine_core.kv_cache_manager import KVCacheManager
 from engine_core.plan_builder import PlanBuilder
 from engine_core.request import Request
 from engine_core.result_check import ResultCheck, SampledRows
-from engine_core.scheduler import Scheduler, SchedulerConfig
+from engine_core.scheduler import Scheduler
+from engine_core.scheduler_config import SchedulerConfig
 from engine_core.step_deadline import StepDeadlines, Work, work_of
 from engine_core.step_plan import BadMessage, StepPlan, StepResult
 from engine_core.worker_messages import ModelFacts, Register

@@ -10,7 +10,7 @@ import signal
 
 import zmq
 
-from engine_core.scheduler import SchedulerConfig
+from engine_core.scheduler_config import SchedulerConfig
 from engine_core.worker_messages import PROTOCOL, BatchLimits, ModelFacts
 from services.engine.busy_loop import BusyLoop, BusyLoopConfig, Callbacks
 from services.engine.event_loop import call_in_event_loop

@@ -6,7 +6,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from engine_core.scheduler import SchedulerConfig
+from engine_core.scheduler_config import SchedulerConfig
 from engine_core.worker_messages import PROTOCOL, BatchLimits
 from services.engine.busy_loop import BusyLoop, BusyLoopConfig
 from services.engine.metrics import EngineMetrics

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine_core.events import SchedulerStats, StepEvents
-from engine_core.scheduler import SchedulerConfig
+from engine_core.scheduler_config import SchedulerConfig
 from engine_core.worker_messages import PROTOCOL, BatchLimits
 from services.engine import busy_loop
 from services.engine.busy_loop import BusyLoop, BusyLoopConfig, Callbacks, StepTimes

@@ -13,7 +13,8 @@ import httpx
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from engine_core.scheduler import Scheduler, SchedulerConfig
+from engine_core.scheduler import Scheduler
+from engine_core.scheduler_config import SchedulerConfig
 from engine_core.worker_messages import ModelFacts
 from services.engine import service
 from services.engine.replay import main as replay

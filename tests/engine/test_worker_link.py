@@ -10,7 +10,8 @@ import pytest
 
 from engine_core.kv_cache_manager import KVCacheManager
 from engine_core.plan_builder import PlanBuilder
-from engine_core.scheduler import Scheduler, SchedulerConfig
+from engine_core.scheduler import Scheduler
+from engine_core.scheduler_config import SchedulerConfig
 from engine_core.step_plan import StepPlan, StepResult
 from engine_core.worker_messages import PROTOCOL, Register
 from services.engine import worker_link

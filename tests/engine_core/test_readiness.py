@@ -8,7 +8,8 @@ from engine_core.kv_cache_manager import KVCacheManager
 from engine_core.plan_builder import PlanBuilder
 from engine_core.replay import replay
 from engine_core.request import SUSPECT_AT, Request
-from engine_core.scheduler import Scheduler, SchedulerConfig
+from engine_core.scheduler import Scheduler
+from engine_core.scheduler_config import SchedulerConfig
 from engine_core.step_plan import SamplingParams
 from tests.engine_core.test_restart import next_worker
 from tests.engine_core.test_scheduler import add_all, make_scheduler, run

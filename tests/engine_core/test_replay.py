@@ -16,7 +16,7 @@ from engine_core.flight_recorder import (
 from engine_core.kv_cache_manager import KVCacheManager
 from engine_core.plan_builder import PlanBuilder
 from engine_core.replay import NotReplayable, ReplayDiffers, replay
-from engine_core.scheduler import SchedulerConfig
+from engine_core.scheduler_config import SchedulerConfig
 from engine_core.step_plan import StepPlan, pack_i32
 from tests.engine_core.test_async import Pipe
 from tests.engine_core.test_flight_recorder import FACTS, make_kv, recorded, some_work

@@ -8,7 +8,8 @@ from engine_core.events import Finished
 from engine_core.kv_cache_manager import KVCacheManager
 from engine_core.plan_builder import PlanBuilder
 from engine_core.request import Request, Stop
-from engine_core.scheduler import Scheduler, SchedulerConfig
+from engine_core.scheduler import Scheduler
+from engine_core.scheduler_config import SchedulerConfig
 from engine_core.step_plan import unpack_i32
 from tests.fakes import FakeWorker, make_core_request, make_facts, make_result, oracle
 

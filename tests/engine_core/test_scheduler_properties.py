@@ -16,7 +16,7 @@ from engine_core.flight_recorder import VERSION, FlightRecorder, RecordedSchedul
 from engine_core.kv_cache_manager import KVCacheManager
 from engine_core.plan_builder import PlanBuilder
 from engine_core.replay import replay
-from engine_core.scheduler import SchedulerConfig
+from engine_core.scheduler_config import SchedulerConfig
 from engine_core.step_plan import StepResult
 from tests.fakes import FakeWorker, make_core_request, make_facts, oracle
 

@@ -9,7 +9,8 @@ from engine_core.events import SchedulerStats
 from engine_core.kv_cache_manager import KVCacheManager
 from engine_core.plan_builder import PlanBuilder
 from engine_core.request_check import NewChoice, make_request
-from engine_core.scheduler import Scheduler, SchedulerConfig
+from engine_core.scheduler import Scheduler
+from engine_core.scheduler_config import SchedulerConfig
 from engine_core.step_plan import SamplingParams, StepResult
 from engine_core.worker_messages import BatchLimits
 from kernels.interface import Ops

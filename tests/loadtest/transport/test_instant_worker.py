@@ -8,7 +8,8 @@ import pytest
 from engine_core.kv_cache_manager import KVCacheManager
 from engine_core.plan_builder import PlanBuilder
 from engine_core.request import Request
-from engine_core.scheduler import Scheduler, SchedulerConfig
+from engine_core.scheduler import Scheduler
+from engine_core.scheduler_config import SchedulerConfig
 from engine_core.step_plan import SamplingParams
 from loadtest.engine.simulated_worker import SimulatedWorker
 from loadtest.transport.instant_worker import PROMPT_LEN, VOCAB_SIZE, SendTimes, facts, prompt_of, received_count

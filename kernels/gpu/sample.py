@@ -4,8 +4,7 @@ Two launches: each chunk of each row finds its best score, then each row its bes
 top-p, two more launches: its candidates are gathered, and the filters' cut-off is found by bisection.
 
 Every filter keeps a prefix of the logits in descending order; equal logits are ordered by id. So a filter's result is
-one cut-off key and how many logits with exactly this key are kept. A key is a float32's bits as an integer of the same
-order.
+one cut-off key (kernels/gpu/cut_off.py) and how many logits with exactly this key are kept.
 
 Batch invariance: sums over candidates are integers (top-p masses in units of 2**-(61 - bits of the vocabulary)), all
 else is a maximum or minimum. Both give the same bits in any order, so atomics are harmless. A row can differ from the
@@ -18,6 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.gpu.cut_off import amount_from, find_cut, key_of, load_logits, logit_of, mass_of, num_equal
 from kernels.interface import DRAW, Draws
 from kernels.transfer import to_device
 
@@ -31,7 +31,6 @@ ROW_BYTES = 4 * DRAW.itemsize  # a row's DRAW record, and what one launch stores
 FIELDS = tl.constexpr(len(DRAW.names or ()))
 TEMPERATURE, TOP_P, MIN_P, TOP_K, SEED, CHOICE, INDEX = (tl.constexpr(place) for place in range(len(DRAW.names or ())))
 LOWEST = tl.constexpr(-2139095041)  # the key of -inf
-LARGEST = tl.constexpr(3.4028234663852886e38)
 UNIT = tl.constexpr(2.0**-32)
 SLACK = tl.constexpr(1e-6)  # loosens a bound: extra candidates are harmless, a missing one is not
 
@@ -59,34 +58,9 @@ def _filters(draws_ptr, row, vocab):
 
 
 @triton.jit
-def _load_logits(logits_ptr, inside):
-    """Loads logits; NaN and masked lanes become -inf, +inf becomes the largest float32."""
-    logits = tl.load(logits_ptr, mask=inside, other=float("-inf"))
-    return tl.minimum(tl.where(logits == logits, logits, float("-inf")), LARGEST)
-
-
-@triton.jit
-def _key(logits):
-    bits = tl.where(logits == 0.0, 0.0, logits).to(tl.int32, bitcast=True)  # -0.0 becomes 0.0
-    return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.int64)
-
-
-@triton.jit
-def _logit_of(key):
-    bits = key.to(tl.int32)
-    return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.float32, bitcast=True)
-
-
-@triton.jit
 def _top_of(score):
     """Returns what is subtracted before exp: the maximum `score`, or 0 if that is -inf."""
     return tl.where(score == float("-inf"), 0.0, score)
-
-
-@triton.jit
-def _mass(logits, temperature, top, SCALE: tl.constexpr):
-    """Returns exp(logits / temperature - top) in fixed point, in units of 1 / SCALE, as int64."""
-    return (tl.exp(logits.to(tl.float64) / temperature - top) * SCALE + 0.5).to(tl.int64)
 
 
 @triton.jit
@@ -117,7 +91,7 @@ def _scan_kernel(
     row, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     ids = chunk * CHUNK + tl.arange(0, CHUNK)
     inside = ids < vocab
-    logits = _load_logits(logits_ptr + row * vocab + ids, inside)
+    logits = load_logits(logits_ptr + row * vocab + ids, inside)
     raw = tl.load(raw_ptr + row * vocab + ids, mask=inside, other=0.0)
     finite = (raw.to(tl.int32, bitcast=True) & 0x7F800000) != 0x7F800000
     here = row * chunks + chunk
@@ -128,7 +102,7 @@ def _scan_kernel(
     if temperature > 0.0:
         if filtered:
             top = _top_of(tl.max(scores, axis=0) / temperature)
-            tl.store(mass_ptr + here, tl.sum(_mass(logits, temperature, top, SCALE), axis=0))
+            tl.store(mass_ptr + here, tl.sum(mass_of(logits, temperature, top, SCALE), axis=0))
             segments = tl.max(tl.reshape(logits, [CHUNK // SEGMENT, SEGMENT]), axis=1)
             tl.store(segments_ptr + here * (CHUNK // SEGMENT) + tl.arange(0, CHUNK // SEGMENT), segments)
         else:
@@ -171,12 +145,12 @@ def _reduce_kernel(
         if (min_p <= 0.0) & (top_k == 0):
             # A token with less than (1 - top_p) / vocab of the mass comes after all tokens that top-p keeps.
             least = tl.log((1.0 - top_p) * (total / SCALE) / vocab) - SLACK
-        above = _key(winner.to(tl.float32)) + 1
+        above = key_of(winner.to(tl.float32)) + 1
         floor = tl.full([], LOWEST, tl.int64)
         if top_k > 0:
             # top_k segments have a maximum >= this key, so at least top_k logits are >= it.
             segments = segments_ptr + row * chunks * SEGMENTS
-            floor = _cut(segments, chunks * SEGMENTS, top_k, floor, above, temperature, top, SCALE, False, BLOCK)
+            floor = find_cut(segments, chunks * SEGMENTS, top_k, floor, above, temperature, top, SCALE, False, BLOCK)
         tl.store(bounds_ptr + row * 3, top)
         tl.store(bounds_ptr + row * 3 + 1, least)
         tl.store(bounds_ptr + row * 3 + 2, total)
@@ -195,59 +169,16 @@ def _gather_kernel(
     if filtered:
         ids = chunk * CHUNK + tl.arange(0, CHUNK)
         inside = ids < vocab
-        logits = _load_logits(logits_ptr + row * vocab + ids, inside)
+        logits = load_logits(logits_ptr + row * vocab + ids, inside)
         top, least = tl.load(bounds_ptr + row * 3), tl.load(bounds_ptr + row * 3 + 1)
         near = logits.to(tl.float64) / temperature - top >= least
-        chosen = (inside & near & (_key(logits) >= tl.load(keys_ptr + row * 2))).to(tl.int32)
+        chosen = (inside & near & (key_of(logits) >= tl.load(keys_ptr + row * 2))).to(tl.int32)
         number = tl.sum(chosen, axis=0)
         if number > 0:
             begin = tl.atomic_add(counts_ptr + row, number)
             place = row * vocab + begin + tl.cumsum(chosen, axis=0) - chosen
             tl.store(candidates_ptr + place, logits, mask=chosen > 0)
             tl.store(ids_ptr + place, ids, mask=chosen > 0)
-
-
-@triton.jit
-def _amount(
-    logits_ptr, count, least, temperature, top, SCALE: tl.constexpr, BY_MASS: tl.constexpr, BLOCK: tl.constexpr
-):
-    """Returns the sum of mass (BY_MASS) or the number of those of `count` logits that have a key >= `least`."""
-    found = tl.zeros([BLOCK], dtype=tl.int64)
-    for start in range(0, count, BLOCK):
-        place = start + tl.arange(0, BLOCK)
-        logits = _load_logits(logits_ptr + place, place < count)
-        chosen = (place < count) & (_key(logits) >= least)
-        if BY_MASS:
-            found += tl.where(chosen, _mass(logits, temperature, top, SCALE), 0)
-        else:
-            found += chosen.to(tl.int64)
-    return tl.sum(found, axis=0)
-
-
-@triton.jit
-def _cut(
-    logits_ptr, count, goal, low, high, temperature, top,
-    SCALE: tl.constexpr, BY_MASS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Returns the largest key in (low, high) with an _amount of at least `goal`, by bisection; `low` if none has."""
-    while high - low > 1:
-        middle = (low + high) >> 1
-        enough = _amount(logits_ptr, count, middle, temperature, top, SCALE, BY_MASS, BLOCK) >= goal
-        low = tl.where(enough, middle, low)
-        high = tl.where(enough, high, middle)
-    return low
-
-
-@triton.jit
-def _num_equal(logits_ptr, ids_ptr, count, key, last, BLOCK: tl.constexpr):
-    """Returns how many of `count` candidates have exactly this key and an id <= `last`."""
-    found = tl.zeros([BLOCK], dtype=tl.int32)
-    for start in range(0, count, BLOCK):
-        place = start + tl.arange(0, BLOCK)
-        logits = _load_logits(logits_ptr + place, place < count)
-        ids = tl.load(ids_ptr + place, mask=place < count, other=0)
-        found += ((place < count) & (_key(logits) == key) & (ids <= last)).to(tl.int32)
-    return tl.sum(found, axis=0)
 
 
 @triton.jit(do_not_specialize=["vocab"])  # Triton 3.6 cannot compile it specialised to a vocabulary of 1
@@ -266,24 +197,24 @@ def _pick_kernel(
         equal = tl.full([], vocab, tl.int64)  # number of kept candidates with exactly the key `cut`
         if top_k > 0:
             goal = tl.minimum(top_k, count.to(tl.int64))
-            cut = _cut(logits_ptr, count, goal, cut, above, temperature, top, SCALE, False, BLOCK)
-            equal = goal - _amount(logits_ptr, count, cut + 1, temperature, top, SCALE, False, BLOCK)
+            cut = find_cut(logits_ptr, count, goal, cut, above, temperature, top, SCALE, False, BLOCK)
+            equal = goal - amount_from(logits_ptr, count, cut + 1, temperature, top, SCALE, False, BLOCK)
         if top_p < 1.0:
             if (top_k > 0) | (min_p > 0.0):
-                more = _amount(logits_ptr, count, cut + 1, temperature, top, SCALE, True, BLOCK)
-                total = (more + equal * _mass(_logit_of(cut), temperature, top, SCALE)).to(tl.float64)
+                more = amount_from(logits_ptr, count, cut + 1, temperature, top, SCALE, True, BLOCK)
+                total = (more + equal * mass_of(logit_of(cut), temperature, top, SCALE)).to(tl.float64)
             goal = tl.maximum(tl.ceil(top_p * total), 1.0).to(tl.int64)
-            cut = _cut(logits_ptr, count, goal, cut, above, temperature, top, SCALE, True, BLOCK)
-            missing = goal - _amount(logits_ptr, count, cut + 1, temperature, top, SCALE, True, BLOCK)
-            each = tl.maximum(_mass(_logit_of(cut), temperature, top, SCALE), 1)
+            cut = find_cut(logits_ptr, count, goal, cut, above, temperature, top, SCALE, True, BLOCK)
+            missing = goal - amount_from(logits_ptr, count, cut + 1, temperature, top, SCALE, True, BLOCK)
+            each = tl.maximum(mass_of(logit_of(cut), temperature, top, SCALE), 1)
             equal = (missing + each - 1) // each
 
         # The largest id that is kept among the candidates with the key `cut`.
         last, before = tl.full([], vocab - 1, tl.int32), tl.full([], -1, tl.int32)
-        if equal < _num_equal(logits_ptr, own_ids_ptr, count, cut, last, BLOCK):
+        if equal < num_equal(logits_ptr, own_ids_ptr, count, cut, last, BLOCK):
             while last - before > 1:
                 middle = (before + last) >> 1
-                enough = _num_equal(logits_ptr, own_ids_ptr, count, cut, middle, BLOCK) >= equal
+                enough = num_equal(logits_ptr, own_ids_ptr, count, cut, middle, BLOCK) >= equal
                 last = tl.where(enough, middle, last)
                 before = tl.where(enough, before, middle)
 
@@ -291,9 +222,9 @@ def _pick_kernel(
         for start in range(0, count, BLOCK):
             place = start + tl.arange(0, BLOCK)
             inside = place < count
-            logits = _load_logits(logits_ptr + place, inside)
+            logits = load_logits(logits_ptr + place, inside)
             ids = tl.load(own_ids_ptr + place, mask=inside, other=0)
-            key = _key(logits)
+            key = key_of(logits)
             kept = inside & ((key > cut) | ((key == cut) & (ids <= last)))
             w0, w1, w2, w3 = _words(draws_ptr, row, ids // 4)
             lane = ids % 4

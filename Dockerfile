@@ -22,10 +22,10 @@ COPY loadtest loadtest
 RUN PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
     pip wheel --no-cache-dir --no-deps --wheel-dir dist .
 
-# Shim, tokenizer and engine, without torch.
+# Shim, tokenizer and engine, without torch; [grpc] for the shim's --grpc-port.
 FROM base AS light
 COPY --from=build /opt/tandem/dist dist
-RUN pip install --no-cache-dir --constraint constraints.txt dist/*.whl
+RUN pip install --no-cache-dir --constraint constraints.txt "$(echo dist/*.whl)[grpc]"
 USER tandem
 WORKDIR /home/tandem
 EXPOSE 8000

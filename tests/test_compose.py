@@ -77,6 +77,11 @@ def test_the_worker_alone_has_the_image_with_torch() -> None:
     assert "FROM base AS light\n" in (ROOT / "Dockerfile").read_text()
 
 
+def test_the_image_without_torch_has_the_protos_of_gateways() -> None:
+    stage = (ROOT / "Dockerfile").read_text().partition("FROM base AS light\n")[2].partition("\nFROM ")[0]
+    assert re.findall(r'pip install .* (".*")', stage) == ['"$(echo dist/*.whl)[grpc]"']
+
+
 def test_the_gpu_file_changes_the_worker_alone() -> None:
     changes = yaml.safe_load((ROOT / "compose.gpu.yaml").read_text())["services"]
     assert changes.keys() == {"worker"}

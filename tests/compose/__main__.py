@@ -92,11 +92,15 @@ def check(what: str, holds: bool, detail: str = "") -> None:
 
 
 def look_at_images(stack: Stack) -> None:
-    code = "import importlib.util as u; print(u.find_spec('torch') is not None)"
-    torch = [role for role in ROLES if stack.compose("exec", "-T", role, "python", "-c", code).strip() == "True"]
+    def with_module(module: str) -> list[str]:
+        code = f"import importlib.util as u; print(u.find_spec('{module}') is not None)"
+        return [role for role in ROLES if stack.compose("exec", "-T", role, "python", "-c", code).strip() == "True"]
+
+    torch = with_module("torch")
     sizes = {name: int(stack.docker("image", "inspect", "--format={{.Size}}", name)) / 1e6 for name in (PROJECT, LIGHT)}
     detail = ", ".join(f"{name} {megabytes:.0f} MB" for name, megabytes in sizes.items())
     check("the worker alone has torch", torch == ["worker"] and sizes[LIGHT] < sizes[PROJECT], detail)
+    check("the shim has the protos of --grpc-port", "shim" in with_module("smg_grpc_proto"))
 
 
 def look_from_outside(stack: Stack) -> None:

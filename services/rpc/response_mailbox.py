@@ -75,7 +75,7 @@ class ResponseMailbox(Mailbox[ResponseT], Generic[ResponseT]):
             self._wake.set()
 
     def end(self, terminal: engine_pb2.Terminal | text_pb2.TextTerminal) -> None:
-        """Ends a choice, whose delta is complete. The last end makes the last response ready.
+        """Ends a choice; its delta is complete. The last end makes the last response ready.
 
         The usage has the cached tokens of the first choice, as over HTTP. An error ends the call: `take` raises it.
         """
@@ -103,8 +103,14 @@ class ResponseMailbox(Mailbox[ResponseT], Generic[ResponseT]):
             return self._full.pop(0)  # type: ignore[no-any-return]
         taken, self._deltas, self._num_entries = self._pending, {}, 0
         self._pending = self._new() if self._open else None
-        if not self._stream and (size := taken.ByteSize()) > MAX_MESSAGE_BYTES:
-            raise invalid(
-                f"the answer has {size} bytes, but a message has at most {MAX_MESSAGE_BYTES}: set stream", "stream"
-            )
+        if not self._stream:
+            check_answer_size(taken)
         return taken  # type: ignore[no-any-return]
+
+
+def check_answer_size(answer: Message) -> None:
+    """Raises TandemError (INVALID_ARGUMENT) for a whole answer that is too large for a message."""
+    if (size := answer.ByteSize()) > MAX_MESSAGE_BYTES:
+        raise invalid(
+            f"the answer has {size} bytes, but a message has at most {MAX_MESSAGE_BYTES}: set stream", "stream"
+        )

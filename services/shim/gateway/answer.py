@@ -4,12 +4,11 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Seque
 
 from smg_grpc_proto import vllm_engine_pb2 as vllm
 
-from services.rpc.channel_options import MAX_MESSAGE_BYTES
 from services.rpc.columns import unpack_u32
-from services.rpc.errors import TandemError, invalid
+from services.rpc.errors import TandemError
 from services.rpc.finish_reasons import NAME_BY_REASON
 from services.rpc.generated import text_pb2
-from services.rpc.response_mailbox import MAX_ENTRIES
+from services.rpc.response_mailbox import MAX_ENTRIES, check_answer_size
 from services.shim.apis.answer import finite
 from services.shim.generation import Generation
 from services.shim.updates import Update
@@ -56,10 +55,7 @@ async def whole(generation: Generation) -> AsyncGenerator[vllm.GenerateResponse]
         complete.output_ids.extend(unpack_u32(answer.token_ids))
         if answer.logprobs:
             complete.output_logprobs.CopyFrom(_logprobs(answer.logprobs))
-        if (size := complete.ByteSize()) > MAX_MESSAGE_BYTES:
-            raise invalid(
-                f"the answer has {size} bytes, but a message has at most {MAX_MESSAGE_BYTES}: set stream", "stream"
-            )
+        check_answer_size(complete)
         yield vllm.GenerateResponse(complete=complete)
 
 

@@ -17,6 +17,7 @@ from smg_grpc_proto.generated import common_pb2 as smg
 
 from services.rpc.errors import TandemError
 from services.rpc.pace import Pace
+from services.rpc.program_request import traceparent_of
 from services.rpc.status import abort
 from services.shim.apis.submit import SubmitContext
 from services.shim.gateway.answer import streamed, whole
@@ -89,7 +90,7 @@ class VllmEngine(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]
         self._in_progress.check()
         with self._in_progress.request() as hold:
             hold(request.ByteSize())
-            generation = self._start(request, _traceparent(context))
+            generation = self._start(request, traceparent_of(context))
             try:
                 with self._open_calls.add(request.request_id, generation):
                     responses = streamed(generation, self._pace.pause) if request.stream else whole(generation)
@@ -151,8 +152,3 @@ class VllmEngine(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]
     SubscribeKvEvents = not_there("SubscribeKvEvents")
     StartProfile = not_there("StartProfile")
     StopProfile = not_there("StopProfile")
-
-
-def _traceparent(context: Context) -> str:
-    """Returns the W3C trace context of the gateway's span; empty: none."""
-    return str(dict(context.invocation_metadata() or ()).get("traceparent", ""))

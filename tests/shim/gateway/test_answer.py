@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 from smg_grpc_proto import vllm_engine_pb2 as vllm
 
+from services.rpc import response_mailbox
 from services.rpc.errors import TandemError, invalid
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
@@ -163,7 +164,7 @@ async def test_a_large_update_is_several_chunks(shim: Shim, monkeypatch: pytest.
 
 
 async def test_a_whole_answer_too_large_for_a_message(shim: Shim, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answer, "MAX_MESSAGE_BYTES", 20)
+    monkeypatch.setattr(response_mailbox, "MAX_MESSAGE_BYTES", 20)
     generation, (handle,) = shim.start(1)
     shim.event(handle, 0, list(range(30)), "thirty")
     shim.end(handle)

@@ -1,8 +1,11 @@
-"""The pace of streamed answers: gRPC costs about the same per message, however many tokens the message has."""
+"""The pace of streamed answers: gRPC costs about the same per message, however many tokens the message has.
+
+A message takes 50 to 70 µs of CPU time: docs/decisions/0032 derives it from the figures of docs/log.md.
+"""
 
 import asyncio
 
-RESPONSE_SECONDS = 1 / 1600  # a message's share of a round; a message takes about 60 µs of CPU time
+RESPONSE_SECONDS = 1 / 1600  # a message's share of a round
 
 
 class Pace:

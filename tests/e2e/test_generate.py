@@ -17,6 +17,7 @@ from tests.e2e.harness import Server, wait_for
 from tests.e2e.programs import answer_of, chat, details_of, error_of, field_of, generate, run
 
 PROMPT = "Which way to the sea?"
+FREE_SECONDS = 0.1  # from the end of a call to free blocks
 NO_EOS = {"max_tokens": 24, "ignore_eos": True}
 CASES: dict[str, tuple[Json, Json]] = {  # name: (fields over HTTP, fields of the requests)
     "greedy": ({"temperature": 0}, {"sampling": {"temperature": 0}}),
@@ -178,8 +179,9 @@ def test_an_ended_call_frees_its_blocks(server: Server, make: Any, way: str) -> 
                 return clock() - began
             assert clock() - began < 5, "the blocks were never freed"
 
-    # As the issue says 100 ms; on a busy machine the event loops may wait for a processor.
-    assert run(server, begin) < 0.5
+    # The best of three: on a busy machine the event loops may wait for a processor.
+    times = [run(server, begin) for _ in range(3)]
+    assert min(times) < FREE_SECONDS, times
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def update_contract() -> None:
     """Writes the contract. Raises SystemExit, with one line per change, if the protos break it."""
     new = descriptors()
     if lines := broken(checked_in(), new):
-        raise SystemExit("v1 must not change for those who use it; add something new instead:\n" + "\n".join(lines))
+        raise SystemExit("v1 must not change for its users; add something new instead:\n" + "\n".join(lines))
     CONTRACT.write_bytes(new.SerializeToString(deterministic=True))
 
 

@@ -66,7 +66,8 @@ class _Client(Generic[RequestT, ResponseT]):
         self, request: RequestT, *, timeout: float | None = None, metadata: Metadata = ()
     ) -> AsyncGenerator[ResponseT, None]:
         """Yields the responses to a request: one if it does not set `stream`. `timeout`, in seconds, is the deadline of
-        all its calls together. Raises grpc.aio.AioRpcError with the status of the last call."""
+        all its calls together. Raises grpc.aio.AioRpcError with the status of the last call; ConnectionError if a call
+        ends with OK, but without its last response."""
         deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
         async with contextlib.aclosing(self._resumed(Progress(request), deadline, metadata)) as responses:
             if request.stream:

@@ -1,6 +1,6 @@
 """What a program has received of a request, and the request that continues it at another callee.
 
-For the calls Generate of both services, whose messages have equal field names. Knows no channel.
+For the calls Generate of both services; their messages have equal field names. Knows no channel.
 """
 
 import itertools
@@ -16,7 +16,6 @@ class Progress:
         self.request.CopyFrom(request)
         self.request.stream = True
         self.is_done = False  # every choice has ended, and the usage is there
-        self.num_tokens = 0  # received
         resume = self.request.resume
         self._open = {choice.index: list(choice.token_ids) for choice in resume.choices}
         self._ended: set[int] = set()
@@ -40,7 +39,6 @@ class Progress:
             self._is_started = True
         for delta in response.choices:
             self._open.setdefault(delta.index, []).extend(delta.token_ids)
-            self.num_tokens += len(delta.token_ids)
             if delta.finish_reason:
                 self._ended.add(delta.index)
         if response.HasField("usage"):

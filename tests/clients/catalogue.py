@@ -44,7 +44,7 @@ class PipClient:
 
 @dataclass(frozen=True)
 class NpmClient:
-    """`package` is the package whose version stands for the client's."""
+    """The version of `package` stands for the client's."""
 
     name: str
     package: str

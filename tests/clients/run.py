@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-# A client uses no proxy, asks no hub and reports to nobody; the server is all that it may reach.
+# A client uses no proxy, asks no hub and sends no telemetry; the server is all that it may reach.
 SURROUNDINGS = {
     "NO_PROXY": "*",
     "HF_HUB_OFFLINE": "1",

@@ -11,7 +11,7 @@ from tests.clients.catalogue import CLIENTS, NpmClient, PipClient
 from tests.clients.page import INSTALL, PAGE, sections
 
 MAX_LINE = 120
-ELSEWHERE = {"Addresses", "Gateways"}  # sections whose commands edges.py and front_smg.py use to start servers
+ELSEWHERE = {"Addresses", "Gateways"}  # edges.py and front_smg.py start servers with the commands of these sections
 TYPED = {section: client for client in CLIENTS for section in client.sections}
 
 

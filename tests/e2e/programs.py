@@ -102,7 +102,7 @@ def answer_of(server: Server, request: Any) -> Json:
     return fold(generate(server, request))
 
 
-def error_of(server: Server, request: Any, **more: Any) -> grpc.aio.AioRpcError:
+def error_of(server: Server, request: Any) -> grpc.aio.AioRpcError:
     """Returns the error that ends the call."""
     try:
         generate(server, request)

@@ -116,7 +116,7 @@ def test_cached_tokens_are_counted(gateway: GatewayClient) -> None:
 
 
 def test_what_is_left_out_has_the_defaults_of_rest(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """A field that a gateway sends has its value; one with presence, or whose zero is impossible, may be left out."""
+    """A field that a gateway sends has its value; one with presence, or with an impossible zero, may be left out."""
     path = make_qwen3(tmp_path_factory.mktemp("model"))
     overrides = f"--override-generation-config={json.dumps(DEFAULTS)}"
     with Server(str(path), "--dtype=float32", overrides, "--grpc-port=0") as server, GatewayClient(server) as gateway:

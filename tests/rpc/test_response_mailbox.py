@@ -14,7 +14,7 @@ from services.rpc.response_mailbox import ResponseMailbox
 
 
 class Responses(ResponseMailbox[engine_pb2.GenerateTokensResponse]):
-    """Responses whose tokens a test puts."""
+    """Responses with the tokens that a test puts."""
 
     def __init__(self, num_choices: int = 1, *, stream: bool = True) -> None:
         super().__init__(engine_pb2.GenerateTokensResponse, stream=stream)

@@ -1,4 +1,4 @@
-"""OpenAI's Python client: chat, completions, and every field of OpenAI's pages that changes nothing here."""
+"""OpenAI's Python client: chat, completions, errors, and the fields of openai_no_ops.py, which change nothing."""
 
 import math
 from functools import partial
@@ -6,7 +6,9 @@ from itertools import pairwise
 
 import openai
 from openai.types import Completion, Model
-from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from openai.types.chat import ChatCompletionChunk
+from openai_calls import CLIENT, MESSAGES, chat, check_answer, complete
+from openai_no_ops import NO_OP_TASKS
 from report import (
     ANSWER,
     API_KEY,
@@ -16,7 +18,6 @@ from report import (
     QUESTION,
     SECOND_ANSWER,
     SECOND_QUESTION,
-    SECONDS,
     TASKS,
     check,
     check_logprobs,
@@ -26,72 +27,7 @@ from report import (
     task,
 )
 
-CLIENT = openai.OpenAI(base_url=BASE_URL, api_key=API_KEY, max_retries=0, timeout=SECONDS)
-MESSAGES = [{"role": "user", "content": QUESTION}]
 TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object", "properties": {}}}}
-
-# Each field alone, with a value that changes no answer: its default, or something that this server has no use for.
-CHAT_NO_OPS = {
-    "audio": None,
-    "frequency_penalty": 0,
-    "function_call": "none",
-    "functions": [],
-    "logit_bias": {},
-    "logprobs": False,
-    "metadata": {"client": "openai"},
-    "modalities": ["text"],
-    "n": 1,
-    "parallel_tool_calls": True,
-    "prediction": {"type": "content", "content": ANSWER},
-    "presence_penalty": 0,
-    "prompt_cache_key": "key",
-    "prompt_cache_retention": "in_memory",
-    "reasoning_effort": "none",
-    "response_format": {"type": "text"},
-    "safety_identifier": "someone",
-    "service_tier": "auto",
-    "stop": None,
-    "store": False,
-    "tool_choice": "none",
-    "tools": [],
-    "top_p": 1,
-    "user": "someone",
-    "verbosity": "medium",
-}
-COMPLETION_NO_OPS = {
-    "best_of": 1,
-    "echo": False,
-    "frequency_penalty": 0,
-    "logit_bias": {},
-    "n": 1,
-    "presence_penalty": 0,
-    "stop": None,
-    "suffix": None,
-    "top_p": 1,
-    "user": "someone",
-}
-
-
-def chat(**fields):
-    fields = {"messages": MESSAGES, "temperature": 0} | fields
-    return CLIENT.chat.completions.create(model=MODEL, **fields)
-
-
-def complete(**fields):
-    fields = {"prompt": PROMPT, "temperature": 0, "max_tokens": 40} | fields
-    return CLIENT.completions.create(model=MODEL, **fields)
-
-
-def check_answer(answer, wanted=ANSWER):
-    equal(type(answer), ChatCompletion, "the type")
-    (choice,) = answer.choices
-    found = (answer.object, answer.model, choice.index, choice.message.role, choice.message.content)
-    equal(found, ("chat.completion", MODEL, 0, "assistant", wanted), "the answer")
-    equal(choice.finish_reason, "stop", "finish_reason")
-    message = choice.message
-    equal((message.refusal, message.tool_calls, message.function_call), (None, None, None), "what is not content")
-    check(answer.id.startswith("chatcmpl-") and answer.created > 0, f"id {answer.id}, created {answer.created}")
-    check_usage(answer.usage.prompt_tokens, answer.usage.completion_tokens, answer.usage.total_tokens)
 
 
 @task
@@ -374,26 +310,6 @@ def raw_response():
     check_answer(raw.parse())
 
 
-def chat_no_op(name, value):
-    check_answer(chat(**{name: value}))
-
-
-def completion_no_op(name, value):
-    equal(complete(**{name: value}).choices[0].text, ANSWER, "the text")
-
-
-def all_chat_no_ops():
-    check_answer(chat(**CHAT_NO_OPS))
-
-
-def all_completion_no_ops():
-    equal(complete(**COMPLETION_NO_OPS).choices[0].text, ANSWER, "the text")
-
-
-TASKS |= {f"chat with {name}": partial(chat_no_op, name, value) for name, value in CHAT_NO_OPS.items()}
-TASKS |= {
-    f"completion with {name}": partial(completion_no_op, name, value) for name, value in COMPLETION_NO_OPS.items()
-}
-TASKS |= {"chat with all of these": all_chat_no_ops, "completion with all of these": all_completion_no_ops}
+TASKS |= NO_OP_TASKS
 
 main()

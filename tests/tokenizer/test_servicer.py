@@ -23,7 +23,7 @@ from services.tokenizer.vocabulary import Vocabulary
 from tests.e2e.harness import wait_for
 from tests.telemetry.fake_tracing import FakeTracing
 from tests.tokenizer.parts import FakeEngineLink, ids_of
-from tests.tokenizer.test_session import GatedEncoder
+from tests.tokenizer.sessions import GatedEncoder
 
 VOCABULARY = Vocabulary(demo.CHECKPOINT)
 PATIENCE = 20.0

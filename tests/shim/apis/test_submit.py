@@ -158,7 +158,7 @@ TEXT_EFFECTS: dict[str, tuple[object, Json]] = {
     "prompt": ("other", {}), "logprobs": (0, {}), "logprob_token_ids": ([1], {"logprobs": 0}),
     "add_special_tokens": (False, {}),
 }  # fmt: skip
-# Supported fields that the tokenizer does not need; tests/shim/test_endpoints.py has them.
+# Supported fields that the tokenizer does not need: tests/shim/test_endpoints.py, test_endpoint_options.py.
 IN_THE_RESPONSE = {
     "model", "stream", "stream_options", "return_token_ids", "return_tokens_as_token_ids", "request_id",
 }  # fmt: skip

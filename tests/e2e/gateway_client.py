@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import grpc
+import pytest
 from smg_grpc_proto import vllm_engine_pb2 as vllm
 from smg_grpc_proto.generated.vllm_engine_pb2_grpc import VllmEngineStub
 
@@ -50,6 +51,13 @@ class GatewayClient:
 
     def healthy(self) -> bool:
         return bool(self.stub.HealthCheck(vllm.HealthCheckRequest(), timeout=SECONDS).healthy)
+
+
+def refusal(call: Any) -> grpc.RpcError:
+    """Returns the error of a call: of a stream, or of a function that makes a unary one."""
+    with pytest.raises(grpc.RpcError) as caught:
+        list(call() if callable(call) and not hasattr(call, "cancel") else call)
+    return caught.value
 
 
 def folded(responses: Iterable[vllm.GenerateResponse], *, stream: bool) -> Json:

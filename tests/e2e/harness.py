@@ -159,3 +159,8 @@ class Server:
         async with grpc.aio.insecure_channel(f"unix:{self.runtime_dir}/engine.sock") as channel:
             stub = engine_pb2_grpc.EngineServiceStub(channel)
             return await stub.GetStats(engine_pb2.GetStatsRequest(), timeout=10)
+
+
+def pid_of(server: Server, role: str) -> int:
+    """Returns the process of a role that has one, or the first of several."""
+    return next(pid for pid in children_of(server.process.pid) if role_of(pid) == role)

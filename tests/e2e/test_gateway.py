@@ -13,15 +13,13 @@ from typing import Any
 
 import grpc
 import pytest
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from smg_grpc_proto import vllm_engine_pb2 as vllm
 from smg_grpc_proto.generated import common_pb2 as smg
 
-from services.machine import loopback
 from tests.checkpoints import make_qwen3
 from tests.e2e.api import LONG, MAX_LEN, MODEL, Json, assert_idle
-from tests.e2e.gateway_client import GatewayClient, address_of, folded, over_rest
-from tests.e2e.harness import ALL_READY, Server, argv_of, children_of, run_tandem, wait_for
+from tests.e2e.gateway_client import GatewayClient, folded, over_rest, refusal
+from tests.e2e.harness import ALL_READY, Server, pid_of, wait_for
 
 CODE = grpc.StatusCode
 FREE_MS = 100.0  # from an abort to free blocks
@@ -59,13 +57,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def gateway(server: Server) -> Iterator[GatewayClient]:
     with GatewayClient(server) as client:
         yield client
-
-
-def refusal(call: Any) -> grpc.RpcError:
-    """Returns the error of a call: of a stream, or of a function that makes a unary one."""
-    with pytest.raises(grpc.RpcError) as caught:
-        list(call() if callable(call) and not hasattr(call, "cancel") else call)
-    return caught.value
 
 
 def without_cache(answer: Json) -> Json:
@@ -253,10 +244,6 @@ def test_the_tokenizers_files(gateway: GatewayClient) -> None:
     assert not [name for name in names if "safetensors" in name]
 
 
-def pid_of(server: Server, role: str) -> int:
-    return next(pid for pid in children_of(server.process.pid) if argv_of(pid)[3:4] == [role])
-
-
 @pytest.mark.parametrize("role", ["worker", "engine", "tokenizer"])
 def test_a_killed_process_loses_no_token_and_the_server_stays_healthy(
     server: Server, gateway: GatewayClient, role: str
@@ -272,84 +259,3 @@ def test_a_killed_process_loses_no_token_and_the_server_stays_healthy(
         while not (whole.done() and streamed.done()):
             assert gateway.healthy(), "requests are being resumed"
         assert without_cache(whole.result()) == without_cache(streamed.result()) == without_cache(expected)
-
-
-def test_grpc_port(server: Server) -> None:
-    host, _, port = address_of(server).rpartition(":")
-    assert host == loopback() and int(port) > 0
-    wait_for(lambda: server.get("/health").status_code == 200, "ready", 30)
-    shim = pid_of(server, "shim")
-    os.kill(shim, signal.SIGKILL)
-
-    def again() -> bool:
-        with GatewayClient(server) as gateway:
-            try:
-                return gateway.healthy()
-            except grpc.RpcError:
-                return False
-
-    wait_for(lambda: server.log.count(f"grpc://{host}:{port}") == 2 and again(), "it has the same port again", 30)
-
-
-def test_grpc_host() -> None:
-    if loopback() != "127.0.0.1":
-        pytest.skip("one IPv6 loopback address only")
-    with Server("--dtype=float32", "--grpc-port=0", "--grpc-host=127.0.0.2") as server:
-        assert address_of(server).startswith("127.0.0.2:") and "http://127.0.0.1:" in server.url
-        with GatewayClient(server) as gateway:
-            assert gateway.healthy()
-
-
-def test_a_key_is_needed_and_the_limit_is_that_of_http() -> None:
-    bearer = (("authorization", "Bearer secret"),)
-    arguments = ("--dtype=float32", "--grpc-port=0", "--api-key=secret", "--max-concurrent-requests=1")
-    with Server(*arguments) as server, GatewayClient(server) as gateway:
-        stub = gateway.stub
-        assert refusal(lambda: stub.HealthCheck(vllm.HealthCheckRequest())).code() == CODE.UNAUTHENTICATED
-        assert refusal(gateway.start(IDS, stream=True)).code() == CODE.UNAUTHENTICATED
-        assert stub.HealthCheck(vllm.HealthCheckRequest(), metadata=bearer).healthy
-        request = vllm.GenerateRequest(
-            text="a", stream=True, sampling_params=vllm.SamplingParams(max_tokens=1000, ignore_eos=True)
-        )
-        call = stub.Generate(request, metadata=bearer)
-        assert next(call).chunk.token_ids
-        headers = {"Authorization": "Bearer secret"}
-        assert server.post("/v1/completions", {"prompt": "a"}, headers=headers).status_code == 429
-        error = refusal(stub.Generate(request, metadata=bearer))
-        assert error.code() == CODE.RESOURCE_EXHAUSTED and "max_concurrent_requests" in error.details()
-        assert b"RetryInfo" in dict(error.trailing_metadata())["grpc-status-details-bin"]
-        call.cancel()
-        wait_for(lambda: server.post("/v1/completions", {"prompt": "a"}, headers=headers).status_code == 200, "free")
-
-
-def test_grpc_no_key() -> None:
-    with Server("--dtype=float32", "--grpc-port=0", "--api-key=secret", "--grpc-no-key") as server:
-        assert server.post("/v1/completions", {"prompt": "a"}).status_code == 401
-        with GatewayClient(server) as gateway:
-            assert gateway.ask("a", stream=True, max_tokens=3, ignore_eos=True)["completion_tokens"] == 3
-    ended = run_tandem("serve", "--port=0", "--grpc-port=0", "--grpc-host=0.0.0.0", "--grpc-no-key")
-    message = "--grpc-no-key is refused on 0.0.0.0, all interfaces: name one address with --grpc-host"
-    assert (ended.returncode, ended.stderr) == (1, f"tandem serve: error: {message}\n")
-
-
-def services_of(address: str) -> set[str]:
-    """Returns the names that reflection lists. Raises RpcError if it is off."""
-    with grpc.insecure_channel(address) as channel:
-        request = reflection_pb2.ServerReflectionRequest(list_services="")
-        (answer,) = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(iter([request]))
-    return {one.name for one in answer.list_services_response.service}
-
-
-def test_grpc_reflection(server: Server) -> None:
-    """For each server of gRPC: those of engine, tokenizer and gateway."""
-    common = {"grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
-    for address, service in (
-        (f"unix:{server.runtime_dir}/engine.sock", "tandem.v1.EngineService"),
-        (f"unix:{server.runtime_dir}/tokenizer-0.sock", "tandem.v1.TextService"),
-        (address_of(server), "vllm.grpc.engine.VllmEngine"),
-    ):
-        assert services_of(address) == {service, *common}
-    with Server("--dtype=float32", "--grpc-port=0", "--no-grpc-reflection") as without:
-        paths = [f"unix:{without.runtime_dir}/{name}.sock" for name in ("engine", "tokenizer-0")]
-        for address in (*paths, address_of(without)):
-            assert refusal(lambda address=address: services_of(address)).code() == CODE.UNIMPLEMENTED

@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2, text_pb2
 from services.rpc.transport import open_channel
-from tests.e2e.harness import ALL_READY, Server, argv_of, children_of, wait_for
+from tests.e2e.harness import ALL_READY, Server, pid_of, wait_for
 from tests.e2e.programs import answer_of, details_of, error_of, fold, responses, run
 
 STREAMS = 32
@@ -35,10 +35,6 @@ def request_of(number: int) -> text_pb2.GenerateTextRequest:
             frequency_penalty=0.5 * (number % 2),
         ),
     )
-
-
-def pid_of(server: Server, role: str) -> int:
-    return next(pid for pid in children_of(server.process.pid) if argv_of(pid)[3:4] == [role])
 
 
 async def answers(text: Any, engine: Any) -> list[Any]:

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from tests.e2e.api import CHAT, INPUT, TEXT, Json, error_of
-from tests.e2e.harness import ALL_READY, Server, argv_of, children_of, wait_for
+from tests.e2e.harness import ALL_READY, Server, pid_of, wait_for
 
 LENGTH = {"max_tokens": 400, "ignore_eos": True, "return_token_ids": True}
 REQUESTS: list[tuple[str, Json]] = [
@@ -52,10 +52,6 @@ def ask_until_answered(server: Server, path: str, body: Json) -> Json:
 def ask_all(server: Server) -> list[Json]:
     with ThreadPoolExecutor(len(REQUESTS)) as pool:
         return list(pool.map(lambda request: ask(server, *request), REQUESTS))
-
-
-def pid_of(server: Server, role: str) -> int:
-    return next(pid for pid in children_of(server.process.pid) if argv_of(pid)[3:4] == [role])
 
 
 def test_a_stream_continues_with_the_same_tokens(server: Server) -> None:

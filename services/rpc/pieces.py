@@ -1,7 +1,7 @@
 """Pieces: the text of an answer, in the order in which its tokens released it. Each piece has text of one kind.
 
 Neighbours of the same kind merge, others never do. So the pieces of an answer, joined, do not depend on how steps and
-messages divide them. Today every piece is content.
+messages divide them. A tool call is a sequence of pieces: its id, its name, its arguments in parts, its end.
 """
 
 from collections.abc import Iterable
@@ -9,7 +9,13 @@ from collections.abc import Iterable
 from services.rpc.generated import text_pb2
 
 CONTENT: int = text_pb2.PIECE_KIND_CONTENT
-Piece = tuple[int, str]  # its PieceKind, and its text, which is not empty; a plain tuple is the fastest to make
+REASONING: int = text_pb2.PIECE_KIND_REASONING
+TOOL_CALL: int = text_pb2.PIECE_KIND_TOOL_CALL
+TOOL_NAME: int = text_pb2.PIECE_KIND_TOOL_NAME
+TOOL_ARGUMENTS: int = text_pb2.PIECE_KIND_TOOL_ARGUMENTS
+TOOL_CALL_END: int = text_pb2.PIECE_KIND_TOOL_CALL_END
+# Its PieceKind, and its text, which is empty for TOOL_CALL_END only; a plain tuple is the fastest to make.
+Piece = tuple[int, str]
 
 
 def of_content(text: str) -> list[Piece]:

@@ -25,6 +25,9 @@ FIELDS = {
     "resumed_token_ids": "resume.choices",
     "logit_bias": "sampling.logit_bias_token_ids",
     "bad_words": "sampling.bad_words_token_ids",
+    "thinking_token_budget": "sampling.thinking_budget.max_tokens",
+    "thinking_budget.start_token_ids": "sampling.thinking_budget.start_token_ids",
+    "thinking_budget.end_token_ids": "sampling.thinking_budget.end_token_ids",
 }
 
 

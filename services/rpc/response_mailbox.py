@@ -85,6 +85,8 @@ class ResponseMailbox(Mailbox[ResponseT], Generic[ResponseT]):
         usage = self._usage
         usage.prompt_tokens = terminal.prompt_tokens
         usage.output_tokens += terminal.output_tokens
+        if isinstance(terminal, text_pb2.TextTerminal):
+            usage.reasoning_tokens += terminal.reasoning_tokens
         if terminal.handle == self._first:
             usage.cached_tokens = terminal.cached_tokens
         if not self._open:

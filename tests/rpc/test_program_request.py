@@ -54,6 +54,7 @@ def test_wrong_choices_are_refused(request_: Any, param: str) -> None:
         ("messages", "chat.messages_json", "chat.messages_json"),
         ("prompt", "token_ids", "prompt_token_ids"),
         ("bad_words", "output.bad_words", "sampling.bad_words_token_ids"),
+        ("thinking_token_budget", "output.thinking_token_budget", "sampling.thinking_budget.max_tokens"),
         ("messages.0.content", "chat.messages_json", "chat.messages_json"),
         ("resume.started.numerics_id", "resume.started.numerics_id", "resume.started.numerics_id"),
         ("logit_bias", "sampling.logit_bias_token_ids", "sampling.logit_bias_token_ids"),

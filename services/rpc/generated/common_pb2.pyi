@@ -103,7 +103,7 @@ class Choice(_message.Message):
     def __init__(self, handle: _Optional[int] = ..., choice: _Optional[int] = ..., resumed_token_ids: _Optional[bytes] = ..., cached_tokens: _Optional[int] = ...) -> None: ...
 
 class SamplingParams(_message.Message):
-    __slots__ = ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "max_tokens", "min_tokens", "ignore_eos", "stop_token_ids", "logprobs", "logit_bias_token_ids", "logit_biases", "allowed_token_ids", "bad_words_token_ids", "logprob_token_ids")
+    __slots__ = ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "max_tokens", "min_tokens", "ignore_eos", "stop_token_ids", "logprobs", "logit_bias_token_ids", "logit_biases", "allowed_token_ids", "bad_words_token_ids", "logprob_token_ids", "thinking_budget")
     TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
     TOP_P_FIELD_NUMBER: _ClassVar[int]
     TOP_K_FIELD_NUMBER: _ClassVar[int]
@@ -121,6 +121,7 @@ class SamplingParams(_message.Message):
     ALLOWED_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     BAD_WORDS_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     LOGPROB_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    THINKING_BUDGET_FIELD_NUMBER: _ClassVar[int]
     temperature: float
     top_p: float
     top_k: int
@@ -138,7 +139,20 @@ class SamplingParams(_message.Message):
     allowed_token_ids: bytes
     bad_words_token_ids: _containers.RepeatedScalarFieldContainer[bytes]
     logprob_token_ids: bytes
-    def __init__(self, temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., ignore_eos: bool = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[int] = ..., logit_bias_token_ids: _Optional[bytes] = ..., logit_biases: _Optional[bytes] = ..., allowed_token_ids: _Optional[bytes] = ..., bad_words_token_ids: _Optional[_Iterable[bytes]] = ..., logprob_token_ids: _Optional[bytes] = ...) -> None: ...
+    thinking_budget: ThinkingBudget
+    def __init__(self, temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., ignore_eos: bool = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[int] = ..., logit_bias_token_ids: _Optional[bytes] = ..., logit_biases: _Optional[bytes] = ..., allowed_token_ids: _Optional[bytes] = ..., bad_words_token_ids: _Optional[_Iterable[bytes]] = ..., logprob_token_ids: _Optional[bytes] = ..., thinking_budget: _Optional[_Union[ThinkingBudget, _Mapping]] = ...) -> None: ...
+
+class ThinkingBudget(_message.Message):
+    __slots__ = ("max_tokens", "start_token_ids", "end_token_ids", "starts_open")
+    MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    START_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    END_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    STARTS_OPEN_FIELD_NUMBER: _ClassVar[int]
+    max_tokens: int
+    start_token_ids: bytes
+    end_token_ids: bytes
+    starts_open: bool
+    def __init__(self, max_tokens: _Optional[int] = ..., start_token_ids: _Optional[bytes] = ..., end_token_ids: _Optional[bytes] = ..., starts_open: bool = ...) -> None: ...
 
 class Error(_message.Message):
     __slots__ = ("code", "message", "param", "retryable", "retry_after", "reason")
@@ -205,11 +219,13 @@ class ResumedChoice(_message.Message):
     def __init__(self, index: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Usage(_message.Message):
-    __slots__ = ("prompt_tokens", "output_tokens", "cached_tokens")
+    __slots__ = ("prompt_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    REASONING_TOKENS_FIELD_NUMBER: _ClassVar[int]
     prompt_tokens: int
     output_tokens: int
     cached_tokens: int
-    def __init__(self, prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ...) -> None: ...
+    reasoning_tokens: int
+    def __init__(self, prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., reasoning_tokens: _Optional[int] = ...) -> None: ...

@@ -26,15 +26,17 @@ from services.rpc.generated import common_pb2 as tandem_dot_v1_dot_common__pb2
 from services.rpc.generated import engine_pb2 as tandem_dot_v1_dot_engine__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14tandem/v1/text.proto\x12\ttandem.v1\x1a\x16tandem/v1/common.proto\x1a\x16tandem/v1/engine.proto\"R\n\x08TextDown\x12\x1f\n\x05hello\x18\x01 \x01(\x0b\x32\x10.tandem.v1.Hello\x12%\n\x07\x65ntries\x18\x02 \x03(\x0b\x32\x14.tandem.v1.TextEntry\"_\n\tTextEntry\x12\'\n\x06submit\x18\x01 \x01(\x0b\x32\x15.tandem.v1.TextSubmitH\x00\x12!\n\x05\x61\x62ort\x18\x02 \x01(\x0b\x32\x10.tandem.v1.AbortH\x00\x42\x06\n\x04kind\"\xba\x04\n\nTextSubmit\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12$\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x14.tandem.v1.ChatInputH\x00\x12$\n\x04text\x18\x04 \x01(\x0b\x32\x14.tandem.v1.TextInputH\x00\x12\x1a\n\x10prompt_token_ids\x18\x05 \x01(\x0cH\x00\x12\x11\n\x04seed\x18\x06 \x01(\x04H\x01\x88\x01\x01\x12\"\n\x07\x63hoices\x18\x07 \x03(\x0b\x32\x11.tandem.v1.Choice\x12+\n\x08sampling\x18\x08 \x01(\x0b\x32\x19.tandem.v1.SamplingParams\x12\x12\n\ncache_salt\x18\t \x01(\t\x12\x13\n\x0btraceparent\x18\r \x01(\t\x12\x10\n\x08priority\x18\x0e \x01(\x11\x12\r\n\x05\x61lone\x18\x0f \x01(\x08\x12%\n\x06output\x18\x10 \x01(\x0b\x32\x15.tandem.v1.OutputSpec\x12+\n\x08resolved\x18\x11 \x01(\x0b\x32\x19.tandem.v1.ResolvedOutput\x12\x17\n\x0freturn_sampling\x18\x12 \x01(\x08\x12)\n\ntruncation\x18\x13 \x01(\x0b\x32\x15.tandem.v1.TruncationB\x07\n\x05inputB\x07\n\x05_seedJ\x04\x08\n\x10\x0bJ\x04\x08\x0b\x10\x0cJ\x04\x08\x0c\x10\rR\x04stopR\x1ainclude_stop_str_in_outputR\x13skip_special_tokens\"\xdc\x01\n\tChatInput\x12\x15\n\rmessages_json\x18\x01 \x01(\x0c\x12\x1c\n\x14template_kwargs_json\x18\x03 \x01(\x0c\x12\x1d\n\x15\x61\x64\x64_generation_prompt\x18\x04 \x01(\x08\x12\x1e\n\x16\x63ontinue_final_message\x18\x05 \x01(\x08\x12\x15\n\rchat_template\x18\x06 \x01(\t\x12\x16\n\x0e\x64ocuments_json\x18\x07 \x01(\x0c\x12\x1a\n\x12\x61\x64\x64_special_tokens\x18\x08 \x01(\x08J\x04\x08\x02\x10\x03R\ntools_json\"F\n\nTruncation\x12\x17\n\nmax_tokens\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x10\n\x08\x64rop_end\x18\x02 \x01(\x08\x42\r\n\x0b_max_tokens\"\xa9\x01\n\nOutputSpec\x12\x0c\n\x04stop\x18\x01 \x03(\t\x12\"\n\x1ainclude_stop_str_in_output\x18\x02 \x01(\x08\x12\x1b\n\x13skip_special_tokens\x18\x03 \x01(\x08\x12%\n\x1dspaces_between_special_tokens\x18\x04 \x01(\x08\x12\x12\n\ntools_json\x18\x05 \x01(\x0c\x12\x11\n\tbad_words\x18\x06 \x03(\t\"-\n\x0eResolvedOutput\x12\x1b\n\x13\x62\x61\x64_words_token_ids\x18\x01 \x03(\x0c\"5\n\tTextInput\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x1a\n\x12\x61\x64\x64_special_tokens\x18\x02 \x01(\x08\"N\n\x06TextUp\x12\x1f\n\x05hello\x18\x01 \x01(\x0b\x32\x10.tandem.v1.Hello\x12#\n\x05\x62\x61tch\x18\x02 \x01(\x0b\x32\x14.tandem.v1.TextBatch\"\xc9\x02\n\tTextBatch\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12)\n\x08\x61\x63\x63\x65pted\x18\x02 \x03(\x0b\x32\x17.tandem.v1.TextAccepted\x12*\n\tterminals\x18\x04 \x03(\x0b\x32\x17.tandem.v1.TextTerminal\x12\x0f\n\x07handles\x18\x05 \x01(\x0c\x12\x15\n\rstart_indices\x18\x06 \x01(\x0c\x12\x0e\n\x06\x63ounts\x18\x07 \x01(\x0c\x12\x11\n\ttoken_ids\x18\x08 \x01(\x0c\x12\x14\n\x0cpiece_counts\x18\t \x01(\x0c\x12\x13\n\x0bpiece_kinds\x18\n \x01(\x0c\x12\x0e\n\x06pieces\x18\x0b \x03(\t\x12\x16\n\x0elogprob_counts\x18\x0c \x01(\x0c\x12*\n\x08logprobs\x18\r \x03(\x0b\x32\x18.tandem.v1.TokenLogprobsJ\x04\x08\x03\x10\x04R\x06\x65vents\"\xb7\x01\n\x0cTextAccepted\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\x0c\n\x04seed\x18\x02 \x01(\x04\x12\x18\n\x10prompt_token_ids\x18\x03 \x01(\x0c\x12\x15\n\rcached_tokens\x18\x04 \x01(\r\x12+\n\x08resolved\x18\x05 \x01(\x0b\x32\x19.tandem.v1.ResolvedOutput\x12+\n\x08sampling\x18\x06 \x01(\x0b\x32\x19.tandem.v1.SamplingParams\"t\n\rTokenLogprobs\x12(\n\x07sampled\x18\x01 \x01(\x0b\x32\x17.tandem.v1.TokenLogprob\x12$\n\x03top\x18\x02 \x03(\x0b\x32\x17.tandem.v1.TokenLogprob\x12\x13\n\x0btext_offset\x18\x03 \x01(\r\"U\n\x0cTokenLogprob\x12\r\n\x05token\x18\x01 \x01(\t\x12\x13\n\x0btoken_bytes\x18\x02 \x01(\x0c\x12\x0f\n\x07logprob\x18\x03 \x01(\x02\x12\x10\n\x08token_id\x18\x04 \x01(\r\"\xce\x02\n\x0cTextTerminal\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\'\n\x06reason\x18\x02 \x01(\x0e\x32\x17.tandem.v1.FinishReason\x12\x15\n\x0bstop_string\x18\x03 \x01(\tH\x00\x12\x17\n\rstop_token_id\x18\x04 \x01(\rH\x00\x12\x15\n\rprompt_tokens\x18\x06 \x01(\r\x12\x15\n\routput_tokens\x18\x07 \x01(\r\x12\x15\n\rcached_tokens\x18\x08 \x01(\r\x12\x1f\n\x05\x65rror\x18\t \x01(\x0b\x32\x10.tandem.v1.Error\x12\x13\n\x0bnumerics_id\x18\n \x01(\t\x12\x17\n\x0fweights_version\x18\x0b \x01(\t\x12\x0e\n\x06pieces\x18\x0c \x03(\t\x12\x13\n\x0bpiece_kinds\x18\r \x01(\x0c\x42\r\n\x0bstop_reasonJ\x04\x08\x05\x10\x06R\x07\x63ontent\"\xc4\x03\n\x13GenerateTextRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12$\n\x04\x63hat\x18\x02 \x01(\x0b\x32\x14.tandem.v1.ChatInputH\x00\x12$\n\x04text\x18\x03 \x01(\x0b\x32\x14.tandem.v1.TextInputH\x00\x12(\n\ttoken_ids\x18\x04 \x01(\x0b\x32\x13.tandem.v1.TokenIdsH\x00\x12\t\n\x01n\x18\x05 \x01(\r\x12\x0e\n\x06stream\x18\x06 \x01(\x08\x12\x11\n\x04seed\x18\x07 \x01(\x04H\x01\x88\x01\x01\x12+\n\x08sampling\x18\x08 \x01(\x0b\x32\x19.tandem.v1.SamplingParams\x12%\n\x06output\x18\t \x01(\x0b\x32\x15.tandem.v1.OutputSpec\x12)\n\ntruncation\x18\n \x01(\x0b\x32\x15.tandem.v1.Truncation\x12\x12\n\ncache_salt\x18\x0b \x01(\t\x12\x10\n\x08priority\x18\x0c \x01(\x11\x12\x17\n\x0freturn_sampling\x18\r \x01(\x08\x12%\n\x06resume\x18\x0e \x01(\x0b\x32\x15.tandem.v1.TextResumeB\x07\n\x05inputB\x07\n\x05_seed\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"`\n\nTextResume\x12\'\n\x07started\x18\x01 \x01(\x0b\x32\x16.tandem.v1.TextStarted\x12)\n\x07\x63hoices\x18\x02 \x03(\x0b\x32\x18.tandem.v1.ResumedChoice\"\x87\x01\n\x14GenerateTextResponse\x12\'\n\x07started\x18\x01 \x01(\x0b\x32\x16.tandem.v1.TextStarted\x12%\n\x07\x63hoices\x18\x02 \x03(\x0b\x32\x14.tandem.v1.TextDelta\x12\x1f\n\x05usage\x18\x03 \x01(\x0b\x32\x10.tandem.v1.Usage\"\xbb\x01\n\x0bTextStarted\x12\x0c\n\x04seed\x18\x01 \x01(\x04\x12\x18\n\x10prompt_token_ids\x18\x02 \x03(\r\x12\x15\n\rcached_tokens\x18\x03 \x01(\r\x12+\n\x08resolved\x18\x04 \x01(\x0b\x32\x19.tandem.v1.ResolvedOutput\x12\x13\n\x0bnumerics_id\x18\x05 \x01(\t\x12+\n\x08sampling\x18\x06 \x01(\x0b\x32\x19.tandem.v1.SamplingParams\"\xea\x01\n\tTextDelta\x12\r\n\x05index\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12 \n\x06pieces\x18\x03 \x03(\x0b\x32\x10.tandem.v1.Piece\x12*\n\x08logprobs\x18\x04 \x03(\x0b\x32\x18.tandem.v1.TokenLogprobs\x12.\n\rfinish_reason\x18\x05 \x01(\x0e\x32\x17.tandem.v1.FinishReason\x12\x15\n\x0bstop_string\x18\x06 \x01(\tH\x00\x12\x17\n\rstop_token_id\x18\x07 \x01(\rH\x00\x42\r\n\x0bstop_reason\"9\n\x05Piece\x12\"\n\x04kind\x18\x01 \x01(\x0e\x32\x14.tandem.v1.PieceKind\x12\x0c\n\x04text\x18\x02 \x01(\t\"\x91\x01\n\x0fTokenizeRequest\x12$\n\x04\x63hat\x18\x01 \x01(\x0b\x32\x14.tandem.v1.ChatInputH\x00\x12$\n\x04text\x18\x02 \x01(\x0b\x32\x14.tandem.v1.TextInputH\x00\x12\x12\n\ntools_json\x18\x03 \x01(\x0c\x12\x15\n\rreturn_tokens\x18\x04 \x01(\x08\x42\x07\n\x05input\"5\n\x10TokenizeResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x0e\n\x06tokens\x18\x02 \x03(\x0c\"C\n\x11\x44\x65tokenizeRequest\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x1b\n\x13skip_special_tokens\x18\x02 \x01(\x08\"\"\n\x12\x44\x65tokenizeResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\"G\n\rRenderRequest\x12\"\n\x04\x63hat\x18\x01 \x01(\x0b\x32\x14.tandem.v1.ChatInput\x12\x12\n\ntools_json\x18\x02 \x01(\x0c\"\x1e\n\x0eRenderResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\"9\n\x0e\x41llEngineStats\x12\'\n\x07\x65ngines\x18\x01 \x03(\x0b\x32\x16.tandem.v1.EngineStats\"\x15\n\x13GetTokenizerRequest\".\n\x0eTokenizerPiece\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x0e\n\x06sha256\x18\x02 \x01(\t*#\n\tPieceKind\x12\x16\n\x12PIECE_KIND_CONTENT\x10\x00\x32\xd7\x05\n\x0bTextService\x12\x35\n\x07\x43onnect\x12\x13.tandem.v1.TextDown\x1a\x11.tandem.v1.TextUp(\x01\x30\x01\x12@\n\rHoldStartLock\x12\x10.tandem.v1.Hello\x1a\x1b.tandem.v1.StartLockGranted0\x01\x12[\n\x10ResetPrefixCache\x12\".tandem.v1.ResetPrefixCacheRequest\x1a#.tandem.v1.ResetPrefixCacheResponse\x12M\n\x08Generate\x12\x1e.tandem.v1.GenerateTextRequest\x1a\x1f.tandem.v1.GenerateTextResponse0\x01\x12\x43\n\x08Tokenize\x12\x1a.tandem.v1.TokenizeRequest\x1a\x1b.tandem.v1.TokenizeResponse\x12I\n\nDetokenize\x12\x1c.tandem.v1.DetokenizeRequest\x1a\x1d.tandem.v1.DetokenizeResponse\x12=\n\x06Render\x12\x18.tandem.v1.RenderRequest\x1a\x19.tandem.v1.RenderResponse\x12\x44\n\x0cGetModelInfo\x12\x1e.tandem.v1.GetModelInfoRequest\x1a\x14.tandem.v1.ModelInfo\x12\x41\n\x08GetStats\x12\x1a.tandem.v1.GetStatsRequest\x1a\x19.tandem.v1.AllEngineStats\x12K\n\x0cGetTokenizer\x12\x1e.tandem.v1.GetTokenizerRequest\x1a\x19.tandem.v1.TokenizerPiece0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14tandem/v1/text.proto\x12\ttandem.v1\x1a\x16tandem/v1/common.proto\x1a\x16tandem/v1/engine.proto\"R\n\x08TextDown\x12\x1f\n\x05hello\x18\x01 \x01(\x0b\x32\x10.tandem.v1.Hello\x12%\n\x07\x65ntries\x18\x02 \x03(\x0b\x32\x14.tandem.v1.TextEntry\"_\n\tTextEntry\x12\'\n\x06submit\x18\x01 \x01(\x0b\x32\x15.tandem.v1.TextSubmitH\x00\x12!\n\x05\x61\x62ort\x18\x02 \x01(\x0b\x32\x10.tandem.v1.AbortH\x00\x42\x06\n\x04kind\"\xba\x04\n\nTextSubmit\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12$\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x14.tandem.v1.ChatInputH\x00\x12$\n\x04text\x18\x04 \x01(\x0b\x32\x14.tandem.v1.TextInputH\x00\x12\x1a\n\x10prompt_token_ids\x18\x05 \x01(\x0cH\x00\x12\x11\n\x04seed\x18\x06 \x01(\x04H\x01\x88\x01\x01\x12\"\n\x07\x63hoices\x18\x07 \x03(\x0b\x32\x11.tandem.v1.Choice\x12+\n\x08sampling\x18\x08 \x01(\x0b\x32\x19.tandem.v1.SamplingParams\x12\x12\n\ncache_salt\x18\t \x01(\t\x12\x13\n\x0btraceparent\x18\r \x01(\t\x12\x10\n\x08priority\x18\x0e \x01(\x11\x12\r\n\x05\x61lone\x18\x0f \x01(\x08\x12%\n\x06output\x18\x10 \x01(\x0b\x32\x15.tandem.v1.OutputSpec\x12+\n\x08resolved\x18\x11 \x01(\x0b\x32\x19.tandem.v1.ResolvedOutput\x12\x17\n\x0freturn_sampling\x18\x12 \x01(\x08\x12)\n\ntruncation\x18\x13 \x01(\x0b\x32\x15.tandem.v1.TruncationB\x07\n\x05inputB\x07\n\x05_seedJ\x04\x08\n\x10\x0bJ\x04\x08\x0b\x10\x0cJ\x04\x08\x0c\x10\rR\x04stopR\x1ainclude_stop_str_in_outputR\x13skip_special_tokens\"\xdc\x01\n\tChatInput\x12\x15\n\rmessages_json\x18\x01 \x01(\x0c\x12\x1c\n\x14template_kwargs_json\x18\x03 \x01(\x0c\x12\x1d\n\x15\x61\x64\x64_generation_prompt\x18\x04 \x01(\x08\x12\x1e\n\x16\x63ontinue_final_message\x18\x05 \x01(\x08\x12\x15\n\rchat_template\x18\x06 \x01(\t\x12\x16\n\x0e\x64ocuments_json\x18\x07 \x01(\x0c\x12\x1a\n\x12\x61\x64\x64_special_tokens\x18\x08 \x01(\x08J\x04\x08\x02\x10\x03R\ntools_json\"F\n\nTruncation\x12\x17\n\nmax_tokens\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x10\n\x08\x64rop_end\x18\x02 \x01(\x08\x42\r\n\x0b_max_tokens\"\xc9\x02\n\nOutputSpec\x12\x0c\n\x04stop\x18\x01 \x03(\t\x12\"\n\x1ainclude_stop_str_in_output\x18\x02 \x01(\x08\x12\x1b\n\x13skip_special_tokens\x18\x03 \x01(\x08\x12%\n\x1dspaces_between_special_tokens\x18\x04 \x01(\x08\x12\x12\n\ntools_json\x18\x05 \x01(\x0c\x12\x11\n\tbad_words\x18\x06 \x03(\t\x12*\n\x0btool_choice\x18\x07 \x01(\x0e\x32\x15.tandem.v1.ToolChoice\x12\x18\n\x10single_tool_call\x18\x08 \x01(\x08\x12\x1a\n\x12separate_reasoning\x18\t \x01(\x08\x12\"\n\x15thinking_token_budget\x18\n \x01(\rH\x00\x88\x01\x01\x42\x18\n\x16_thinking_token_budget\"-\n\x0eResolvedOutput\x12\x1b\n\x13\x62\x61\x64_words_token_ids\x18\x01 \x03(\x0c\"5\n\tTextInput\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x1a\n\x12\x61\x64\x64_special_tokens\x18\x02 \x01(\x08\"N\n\x06TextUp\x12\x1f\n\x05hello\x18\x01 \x01(\x0b\x32\x10.tandem.v1.Hello\x12#\n\x05\x62\x61tch\x18\x02 \x01(\x0b\x32\x14.tandem.v1.TextBatch\"\xc9\x02\n\tTextBatch\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12)\n\x08\x61\x63\x63\x65pted\x18\x02 \x03(\x0b\x32\x17.tandem.v1.TextAccepted\x12*\n\tterminals\x18\x04 \x03(\x0b\x32\x17.tandem.v1.TextTerminal\x12\x0f\n\x07handles\x18\x05 \x01(\x0c\x12\x15\n\rstart_indices\x18\x06 \x01(\x0c\x12\x0e\n\x06\x63ounts\x18\x07 \x01(\x0c\x12\x11\n\ttoken_ids\x18\x08 \x01(\x0c\x12\x14\n\x0cpiece_counts\x18\t \x01(\x0c\x12\x13\n\x0bpiece_kinds\x18\n \x01(\x0c\x12\x0e\n\x06pieces\x18\x0b \x03(\t\x12\x16\n\x0elogprob_counts\x18\x0c \x01(\x0c\x12*\n\x08logprobs\x18\r \x03(\x0b\x32\x18.tandem.v1.TokenLogprobsJ\x04\x08\x03\x10\x04R\x06\x65vents\"\xb7\x01\n\x0cTextAccepted\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\x0c\n\x04seed\x18\x02 \x01(\x04\x12\x18\n\x10prompt_token_ids\x18\x03 \x01(\x0c\x12\x15\n\rcached_tokens\x18\x04 \x01(\r\x12+\n\x08resolved\x18\x05 \x01(\x0b\x32\x19.tandem.v1.ResolvedOutput\x12+\n\x08sampling\x18\x06 \x01(\x0b\x32\x19.tandem.v1.SamplingParams\"t\n\rTokenLogprobs\x12(\n\x07sampled\x18\x01 \x01(\x0b\x32\x17.tandem.v1.TokenLogprob\x12$\n\x03top\x18\x02 \x03(\x0b\x32\x17.tandem.v1.TokenLogprob\x12\x13\n\x0btext_offset\x18\x03 \x01(\r\"U\n\x0cTokenLogprob\x12\r\n\x05token\x18\x01 \x01(\t\x12\x13\n\x0btoken_bytes\x18\x02 \x01(\x0c\x12\x0f\n\x07logprob\x18\x03 \x01(\x02\x12\x10\n\x08token_id\x18\x04 \x01(\r\"\xe8\x02\n\x0cTextTerminal\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\'\n\x06reason\x18\x02 \x01(\x0e\x32\x17.tandem.v1.FinishReason\x12\x15\n\x0bstop_string\x18\x03 \x01(\tH\x00\x12\x17\n\rstop_token_id\x18\x04 \x01(\rH\x00\x12\x15\n\rprompt_tokens\x18\x06 \x01(\r\x12\x15\n\routput_tokens\x18\x07 \x01(\r\x12\x15\n\rcached_tokens\x18\x08 \x01(\r\x12\x1f\n\x05\x65rror\x18\t \x01(\x0b\x32\x10.tandem.v1.Error\x12\x13\n\x0bnumerics_id\x18\n \x01(\t\x12\x17\n\x0fweights_version\x18\x0b \x01(\t\x12\x0e\n\x06pieces\x18\x0c \x03(\t\x12\x13\n\x0bpiece_kinds\x18\r \x01(\x0c\x12\x18\n\x10reasoning_tokens\x18\x0e \x01(\rB\r\n\x0bstop_reasonJ\x04\x08\x05\x10\x06R\x07\x63ontent\"\xc4\x03\n\x13GenerateTextRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12$\n\x04\x63hat\x18\x02 \x01(\x0b\x32\x14.tandem.v1.ChatInputH\x00\x12$\n\x04text\x18\x03 \x01(\x0b\x32\x14.tandem.v1.TextInputH\x00\x12(\n\ttoken_ids\x18\x04 \x01(\x0b\x32\x13.tandem.v1.TokenIdsH\x00\x12\t\n\x01n\x18\x05 \x01(\r\x12\x0e\n\x06stream\x18\x06 \x01(\x08\x12\x11\n\x04seed\x18\x07 \x01(\x04H\x01\x88\x01\x01\x12+\n\x08sampling\x18\x08 \x01(\x0b\x32\x19.tandem.v1.SamplingParams\x12%\n\x06output\x18\t \x01(\x0b\x32\x15.tandem.v1.OutputSpec\x12)\n\ntruncation\x18\n \x01(\x0b\x32\x15.tandem.v1.Truncation\x12\x12\n\ncache_salt\x18\x0b \x01(\t\x12\x10\n\x08priority\x18\x0c \x01(\x11\x12\x17\n\x0freturn_sampling\x18\r \x01(\x08\x12%\n\x06resume\x18\x0e \x01(\x0b\x32\x15.tandem.v1.TextResumeB\x07\n\x05inputB\x07\n\x05_seed\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"`\n\nTextResume\x12\'\n\x07started\x18\x01 \x01(\x0b\x32\x16.tandem.v1.TextStarted\x12)\n\x07\x63hoices\x18\x02 \x03(\x0b\x32\x18.tandem.v1.ResumedChoice\"\x87\x01\n\x14GenerateTextResponse\x12\'\n\x07started\x18\x01 \x01(\x0b\x32\x16.tandem.v1.TextStarted\x12%\n\x07\x63hoices\x18\x02 \x03(\x0b\x32\x14.tandem.v1.TextDelta\x12\x1f\n\x05usage\x18\x03 \x01(\x0b\x32\x10.tandem.v1.Usage\"\xbb\x01\n\x0bTextStarted\x12\x0c\n\x04seed\x18\x01 \x01(\x04\x12\x18\n\x10prompt_token_ids\x18\x02 \x03(\r\x12\x15\n\rcached_tokens\x18\x03 \x01(\r\x12+\n\x08resolved\x18\x04 \x01(\x0b\x32\x19.tandem.v1.ResolvedOutput\x12\x13\n\x0bnumerics_id\x18\x05 \x01(\t\x12+\n\x08sampling\x18\x06 \x01(\x0b\x32\x19.tandem.v1.SamplingParams\"\xea\x01\n\tTextDelta\x12\r\n\x05index\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12 \n\x06pieces\x18\x03 \x03(\x0b\x32\x10.tandem.v1.Piece\x12*\n\x08logprobs\x18\x04 \x03(\x0b\x32\x18.tandem.v1.TokenLogprobs\x12.\n\rfinish_reason\x18\x05 \x01(\x0e\x32\x17.tandem.v1.FinishReason\x12\x15\n\x0bstop_string\x18\x06 \x01(\tH\x00\x12\x17\n\rstop_token_id\x18\x07 \x01(\rH\x00\x42\r\n\x0bstop_reason\"9\n\x05Piece\x12\"\n\x04kind\x18\x01 \x01(\x0e\x32\x14.tandem.v1.PieceKind\x12\x0c\n\x04text\x18\x02 \x01(\t\"\x91\x01\n\x0fTokenizeRequest\x12$\n\x04\x63hat\x18\x01 \x01(\x0b\x32\x14.tandem.v1.ChatInputH\x00\x12$\n\x04text\x18\x02 \x01(\x0b\x32\x14.tandem.v1.TextInputH\x00\x12\x12\n\ntools_json\x18\x03 \x01(\x0c\x12\x15\n\rreturn_tokens\x18\x04 \x01(\x08\x42\x07\n\x05input\"5\n\x10TokenizeResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x0e\n\x06tokens\x18\x02 \x03(\x0c\"C\n\x11\x44\x65tokenizeRequest\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x1b\n\x13skip_special_tokens\x18\x02 \x01(\x08\"\"\n\x12\x44\x65tokenizeResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\"G\n\rRenderRequest\x12\"\n\x04\x63hat\x18\x01 \x01(\x0b\x32\x14.tandem.v1.ChatInput\x12\x12\n\ntools_json\x18\x02 \x01(\x0c\"\x1e\n\x0eRenderResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\"9\n\x0e\x41llEngineStats\x12\'\n\x07\x65ngines\x18\x01 \x03(\x0b\x32\x16.tandem.v1.EngineStats\"\x15\n\x13GetTokenizerRequest\".\n\x0eTokenizerPiece\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x0e\n\x06sha256\x18\x02 \x01(\t*8\n\nToolChoice\x12\x14\n\x10TOOL_CHOICE_NONE\x10\x00\x12\x14\n\x10TOOL_CHOICE_AUTO\x10\x01*\xae\x01\n\tPieceKind\x12\x16\n\x12PIECE_KIND_CONTENT\x10\x00\x12\x18\n\x14PIECE_KIND_REASONING\x10\x01\x12\x18\n\x14PIECE_KIND_TOOL_CALL\x10\x02\x12\x18\n\x14PIECE_KIND_TOOL_NAME\x10\x03\x12\x1d\n\x19PIECE_KIND_TOOL_ARGUMENTS\x10\x04\x12\x1c\n\x18PIECE_KIND_TOOL_CALL_END\x10\x05\x32\xd7\x05\n\x0bTextService\x12\x35\n\x07\x43onnect\x12\x13.tandem.v1.TextDown\x1a\x11.tandem.v1.TextUp(\x01\x30\x01\x12@\n\rHoldStartLock\x12\x10.tandem.v1.Hello\x1a\x1b.tandem.v1.StartLockGranted0\x01\x12[\n\x10ResetPrefixCache\x12\".tandem.v1.ResetPrefixCacheRequest\x1a#.tandem.v1.ResetPrefixCacheResponse\x12M\n\x08Generate\x12\x1e.tandem.v1.GenerateTextRequest\x1a\x1f.tandem.v1.GenerateTextResponse0\x01\x12\x43\n\x08Tokenize\x12\x1a.tandem.v1.TokenizeRequest\x1a\x1b.tandem.v1.TokenizeResponse\x12I\n\nDetokenize\x12\x1c.tandem.v1.DetokenizeRequest\x1a\x1d.tandem.v1.DetokenizeResponse\x12=\n\x06Render\x12\x18.tandem.v1.RenderRequest\x1a\x19.tandem.v1.RenderResponse\x12\x44\n\x0cGetModelInfo\x12\x1e.tandem.v1.GetModelInfoRequest\x1a\x14.tandem.v1.ModelInfo\x12\x41\n\x08GetStats\x12\x1a.tandem.v1.GetStatsRequest\x1a\x19.tandem.v1.AllEngineStats\x12K\n\x0cGetTokenizer\x12\x1e.tandem.v1.GetTokenizerRequest\x1a\x19.tandem.v1.TokenizerPiece0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'tandem.v1.text_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PIECEKIND']._serialized_start=4291
-  _globals['_PIECEKIND']._serialized_end=4326
+  _globals['_TOOLCHOICE']._serialized_start=4477
+  _globals['_TOOLCHOICE']._serialized_end=4533
+  _globals['_PIECEKIND']._serialized_start=4536
+  _globals['_PIECEKIND']._serialized_end=4710
   _globals['_TEXTDOWN']._serialized_start=83
   _globals['_TEXTDOWN']._serialized_end=165
   _globals['_TEXTENTRY']._serialized_start=167
@@ -46,55 +48,55 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TRUNCATION']._serialized_start=1060
   _globals['_TRUNCATION']._serialized_end=1130
   _globals['_OUTPUTSPEC']._serialized_start=1133
-  _globals['_OUTPUTSPEC']._serialized_end=1302
-  _globals['_RESOLVEDOUTPUT']._serialized_start=1304
-  _globals['_RESOLVEDOUTPUT']._serialized_end=1349
-  _globals['_TEXTINPUT']._serialized_start=1351
-  _globals['_TEXTINPUT']._serialized_end=1404
-  _globals['_TEXTUP']._serialized_start=1406
-  _globals['_TEXTUP']._serialized_end=1484
-  _globals['_TEXTBATCH']._serialized_start=1487
-  _globals['_TEXTBATCH']._serialized_end=1816
-  _globals['_TEXTACCEPTED']._serialized_start=1819
-  _globals['_TEXTACCEPTED']._serialized_end=2002
-  _globals['_TOKENLOGPROBS']._serialized_start=2004
-  _globals['_TOKENLOGPROBS']._serialized_end=2120
-  _globals['_TOKENLOGPROB']._serialized_start=2122
-  _globals['_TOKENLOGPROB']._serialized_end=2207
-  _globals['_TEXTTERMINAL']._serialized_start=2210
-  _globals['_TEXTTERMINAL']._serialized_end=2544
-  _globals['_GENERATETEXTREQUEST']._serialized_start=2547
-  _globals['_GENERATETEXTREQUEST']._serialized_end=2999
-  _globals['_TOKENIDS']._serialized_start=3001
-  _globals['_TOKENIDS']._serialized_end=3024
-  _globals['_TEXTRESUME']._serialized_start=3026
-  _globals['_TEXTRESUME']._serialized_end=3122
-  _globals['_GENERATETEXTRESPONSE']._serialized_start=3125
-  _globals['_GENERATETEXTRESPONSE']._serialized_end=3260
-  _globals['_TEXTSTARTED']._serialized_start=3263
-  _globals['_TEXTSTARTED']._serialized_end=3450
-  _globals['_TEXTDELTA']._serialized_start=3453
-  _globals['_TEXTDELTA']._serialized_end=3687
-  _globals['_PIECE']._serialized_start=3689
-  _globals['_PIECE']._serialized_end=3746
-  _globals['_TOKENIZEREQUEST']._serialized_start=3749
-  _globals['_TOKENIZEREQUEST']._serialized_end=3894
-  _globals['_TOKENIZERESPONSE']._serialized_start=3896
-  _globals['_TOKENIZERESPONSE']._serialized_end=3949
-  _globals['_DETOKENIZEREQUEST']._serialized_start=3951
-  _globals['_DETOKENIZEREQUEST']._serialized_end=4018
-  _globals['_DETOKENIZERESPONSE']._serialized_start=4020
-  _globals['_DETOKENIZERESPONSE']._serialized_end=4054
-  _globals['_RENDERREQUEST']._serialized_start=4056
-  _globals['_RENDERREQUEST']._serialized_end=4127
-  _globals['_RENDERRESPONSE']._serialized_start=4129
-  _globals['_RENDERRESPONSE']._serialized_end=4159
-  _globals['_ALLENGINESTATS']._serialized_start=4161
-  _globals['_ALLENGINESTATS']._serialized_end=4218
-  _globals['_GETTOKENIZERREQUEST']._serialized_start=4220
-  _globals['_GETTOKENIZERREQUEST']._serialized_end=4241
-  _globals['_TOKENIZERPIECE']._serialized_start=4243
-  _globals['_TOKENIZERPIECE']._serialized_end=4289
-  _globals['_TEXTSERVICE']._serialized_start=4329
-  _globals['_TEXTSERVICE']._serialized_end=5056
+  _globals['_OUTPUTSPEC']._serialized_end=1462
+  _globals['_RESOLVEDOUTPUT']._serialized_start=1464
+  _globals['_RESOLVEDOUTPUT']._serialized_end=1509
+  _globals['_TEXTINPUT']._serialized_start=1511
+  _globals['_TEXTINPUT']._serialized_end=1564
+  _globals['_TEXTUP']._serialized_start=1566
+  _globals['_TEXTUP']._serialized_end=1644
+  _globals['_TEXTBATCH']._serialized_start=1647
+  _globals['_TEXTBATCH']._serialized_end=1976
+  _globals['_TEXTACCEPTED']._serialized_start=1979
+  _globals['_TEXTACCEPTED']._serialized_end=2162
+  _globals['_TOKENLOGPROBS']._serialized_start=2164
+  _globals['_TOKENLOGPROBS']._serialized_end=2280
+  _globals['_TOKENLOGPROB']._serialized_start=2282
+  _globals['_TOKENLOGPROB']._serialized_end=2367
+  _globals['_TEXTTERMINAL']._serialized_start=2370
+  _globals['_TEXTTERMINAL']._serialized_end=2730
+  _globals['_GENERATETEXTREQUEST']._serialized_start=2733
+  _globals['_GENERATETEXTREQUEST']._serialized_end=3185
+  _globals['_TOKENIDS']._serialized_start=3187
+  _globals['_TOKENIDS']._serialized_end=3210
+  _globals['_TEXTRESUME']._serialized_start=3212
+  _globals['_TEXTRESUME']._serialized_end=3308
+  _globals['_GENERATETEXTRESPONSE']._serialized_start=3311
+  _globals['_GENERATETEXTRESPONSE']._serialized_end=3446
+  _globals['_TEXTSTARTED']._serialized_start=3449
+  _globals['_TEXTSTARTED']._serialized_end=3636
+  _globals['_TEXTDELTA']._serialized_start=3639
+  _globals['_TEXTDELTA']._serialized_end=3873
+  _globals['_PIECE']._serialized_start=3875
+  _globals['_PIECE']._serialized_end=3932
+  _globals['_TOKENIZEREQUEST']._serialized_start=3935
+  _globals['_TOKENIZEREQUEST']._serialized_end=4080
+  _globals['_TOKENIZERESPONSE']._serialized_start=4082
+  _globals['_TOKENIZERESPONSE']._serialized_end=4135
+  _globals['_DETOKENIZEREQUEST']._serialized_start=4137
+  _globals['_DETOKENIZEREQUEST']._serialized_end=4204
+  _globals['_DETOKENIZERESPONSE']._serialized_start=4206
+  _globals['_DETOKENIZERESPONSE']._serialized_end=4240
+  _globals['_RENDERREQUEST']._serialized_start=4242
+  _globals['_RENDERREQUEST']._serialized_end=4313
+  _globals['_RENDERRESPONSE']._serialized_start=4315
+  _globals['_RENDERRESPONSE']._serialized_end=4345
+  _globals['_ALLENGINESTATS']._serialized_start=4347
+  _globals['_ALLENGINESTATS']._serialized_end=4404
+  _globals['_GETTOKENIZERREQUEST']._serialized_start=4406
+  _globals['_GETTOKENIZERREQUEST']._serialized_end=4427
+  _globals['_TOKENIZERPIECE']._serialized_start=4429
+  _globals['_TOKENIZERPIECE']._serialized_end=4475
+  _globals['_TEXTSERVICE']._serialized_start=4713
+  _globals['_TEXTSERVICE']._serialized_end=5440
 # @@protoc_insertion_point(module_scope)

@@ -9,10 +9,27 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class ToolChoice(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TOOL_CHOICE_NONE: _ClassVar[ToolChoice]
+    TOOL_CHOICE_AUTO: _ClassVar[ToolChoice]
+
 class PieceKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     PIECE_KIND_CONTENT: _ClassVar[PieceKind]
+    PIECE_KIND_REASONING: _ClassVar[PieceKind]
+    PIECE_KIND_TOOL_CALL: _ClassVar[PieceKind]
+    PIECE_KIND_TOOL_NAME: _ClassVar[PieceKind]
+    PIECE_KIND_TOOL_ARGUMENTS: _ClassVar[PieceKind]
+    PIECE_KIND_TOOL_CALL_END: _ClassVar[PieceKind]
+TOOL_CHOICE_NONE: ToolChoice
+TOOL_CHOICE_AUTO: ToolChoice
 PIECE_KIND_CONTENT: PieceKind
+PIECE_KIND_REASONING: PieceKind
+PIECE_KIND_TOOL_CALL: PieceKind
+PIECE_KIND_TOOL_NAME: PieceKind
+PIECE_KIND_TOOL_ARGUMENTS: PieceKind
+PIECE_KIND_TOOL_CALL_END: PieceKind
 
 class TextDown(_message.Message):
     __slots__ = ("hello", "entries")
@@ -93,20 +110,28 @@ class Truncation(_message.Message):
     def __init__(self, max_tokens: _Optional[int] = ..., drop_end: bool = ...) -> None: ...
 
 class OutputSpec(_message.Message):
-    __slots__ = ("stop", "include_stop_str_in_output", "skip_special_tokens", "spaces_between_special_tokens", "tools_json", "bad_words")
+    __slots__ = ("stop", "include_stop_str_in_output", "skip_special_tokens", "spaces_between_special_tokens", "tools_json", "bad_words", "tool_choice", "single_tool_call", "separate_reasoning", "thinking_token_budget")
     STOP_FIELD_NUMBER: _ClassVar[int]
     INCLUDE_STOP_STR_IN_OUTPUT_FIELD_NUMBER: _ClassVar[int]
     SKIP_SPECIAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
     SPACES_BETWEEN_SPECIAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
     TOOLS_JSON_FIELD_NUMBER: _ClassVar[int]
     BAD_WORDS_FIELD_NUMBER: _ClassVar[int]
+    TOOL_CHOICE_FIELD_NUMBER: _ClassVar[int]
+    SINGLE_TOOL_CALL_FIELD_NUMBER: _ClassVar[int]
+    SEPARATE_REASONING_FIELD_NUMBER: _ClassVar[int]
+    THINKING_TOKEN_BUDGET_FIELD_NUMBER: _ClassVar[int]
     stop: _containers.RepeatedScalarFieldContainer[str]
     include_stop_str_in_output: bool
     skip_special_tokens: bool
     spaces_between_special_tokens: bool
     tools_json: bytes
     bad_words: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, stop: _Optional[_Iterable[str]] = ..., include_stop_str_in_output: bool = ..., skip_special_tokens: bool = ..., spaces_between_special_tokens: bool = ..., tools_json: _Optional[bytes] = ..., bad_words: _Optional[_Iterable[str]] = ...) -> None: ...
+    tool_choice: ToolChoice
+    single_tool_call: bool
+    separate_reasoning: bool
+    thinking_token_budget: int
+    def __init__(self, stop: _Optional[_Iterable[str]] = ..., include_stop_str_in_output: bool = ..., skip_special_tokens: bool = ..., spaces_between_special_tokens: bool = ..., tools_json: _Optional[bytes] = ..., bad_words: _Optional[_Iterable[str]] = ..., tool_choice: _Optional[_Union[ToolChoice, str]] = ..., single_tool_call: bool = ..., separate_reasoning: bool = ..., thinking_token_budget: _Optional[int] = ...) -> None: ...
 
 class ResolvedOutput(_message.Message):
     __slots__ = ("bad_words_token_ids",)
@@ -197,7 +222,7 @@ class TokenLogprob(_message.Message):
     def __init__(self, token: _Optional[str] = ..., token_bytes: _Optional[bytes] = ..., logprob: _Optional[float] = ..., token_id: _Optional[int] = ...) -> None: ...
 
 class TextTerminal(_message.Message):
-    __slots__ = ("handle", "reason", "stop_string", "stop_token_id", "prompt_tokens", "output_tokens", "cached_tokens", "error", "numerics_id", "weights_version", "pieces", "piece_kinds")
+    __slots__ = ("handle", "reason", "stop_string", "stop_token_id", "prompt_tokens", "output_tokens", "cached_tokens", "error", "numerics_id", "weights_version", "pieces", "piece_kinds", "reasoning_tokens")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     STOP_STRING_FIELD_NUMBER: _ClassVar[int]
@@ -210,6 +235,7 @@ class TextTerminal(_message.Message):
     WEIGHTS_VERSION_FIELD_NUMBER: _ClassVar[int]
     PIECES_FIELD_NUMBER: _ClassVar[int]
     PIECE_KINDS_FIELD_NUMBER: _ClassVar[int]
+    REASONING_TOKENS_FIELD_NUMBER: _ClassVar[int]
     handle: int
     reason: _common_pb2.FinishReason
     stop_string: str
@@ -222,7 +248,8 @@ class TextTerminal(_message.Message):
     weights_version: str
     pieces: _containers.RepeatedScalarFieldContainer[str]
     piece_kinds: bytes
-    def __init__(self, handle: _Optional[int] = ..., reason: _Optional[_Union[_common_pb2.FinishReason, str]] = ..., stop_string: _Optional[str] = ..., stop_token_id: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., numerics_id: _Optional[str] = ..., weights_version: _Optional[str] = ..., pieces: _Optional[_Iterable[str]] = ..., piece_kinds: _Optional[bytes] = ...) -> None: ...
+    reasoning_tokens: int
+    def __init__(self, handle: _Optional[int] = ..., reason: _Optional[_Union[_common_pb2.FinishReason, str]] = ..., stop_string: _Optional[str] = ..., stop_token_id: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., numerics_id: _Optional[str] = ..., weights_version: _Optional[str] = ..., pieces: _Optional[_Iterable[str]] = ..., piece_kinds: _Optional[bytes] = ..., reasoning_tokens: _Optional[int] = ...) -> None: ...
 
 class GenerateTextRequest(_message.Message):
     __slots__ = ("request_id", "chat", "text", "token_ids", "n", "stream", "seed", "sampling", "output", "truncation", "cache_salt", "priority", "return_sampling", "resume")

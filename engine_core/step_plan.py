@@ -46,6 +46,15 @@ def checked_column(name: str, data: bytes, highest: int) -> npt.NDArray[np.uint3
     return column
 
 
+class ThinkingBudget(msgspec.Struct, array_like=True, frozen=True):
+    """A limit on reasoning: after so many tokens its end is sampled. Columns are [ids] int32."""
+
+    max_tokens: int  # between start and end
+    start_token_ids: bytes  # empty: only the prompt begins reasoning
+    end_token_ids: bytes
+    starts_open: bool = False  # the output begins in reasoning
+
+
 class SamplingParams(msgspec.Struct, array_like=True, frozen=True):
     """How one choice is sampled and when it ends. The model's defaults are already filled in.
 
@@ -70,6 +79,7 @@ class SamplingParams(msgspec.Struct, array_like=True, frozen=True):
     allowed_token_ids: bytes = b""  # the only ids that may be sampled; empty: all
     bad_words_token_ids: tuple[bytes, ...] = ()  # a sequence's last id is never sampled after the others, in the output
     logprob_token_ids: bytes = b""  # their logprobs take the place of the top ones, in this order
+    thinking_budget: ThinkingBudget | None = None  # None: no limit
 
     @property
     def ending_token_ids(self) -> tuple[int, ...]:
@@ -80,7 +90,9 @@ class SamplingParams(msgspec.Struct, array_like=True, frozen=True):
     def num_bytes(self) -> int:
         """Bytes of the columns."""
         columns = (self.logit_bias_token_ids, self.logit_biases, self.allowed_token_ids, self.logprob_token_ids)
-        return sum(map(len, (*columns, *self.bad_words_token_ids)))
+        budget = self.thinking_budget
+        markers = () if budget is None else (budget.start_token_ids, budget.end_token_ids)
+        return sum(map(len, (*columns, *self.bad_words_token_ids, *markers)))
 
     @property
     def logprob_width(self) -> int:

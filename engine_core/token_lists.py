@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine_core.refusal import RequestRefused
-from engine_core.step_plan import ITEM_BYTES, SamplingParams, pack_i32, unpack_i32
+from engine_core.step_plan import ITEM_BYTES, SamplingParams, ThinkingBudget, pack_i32, unpack_i32
 
 MAX_STOP_TOKEN_IDS = 128
 MAX_LOGIT_BIAS = 1024  # ids
@@ -16,6 +16,8 @@ MAX_BAD_WORDS = 1024  # of a client's request
 MAX_BAD_WORD_SEQUENCES = 2 * MAX_BAD_WORDS  # a word may begin a text or follow a space
 MAX_BAD_WORD_TOKENS = 32  # ids of one sequence; all sequences take 256 KiB for each slot of a worker
 MAX_LOGPROB_TOKEN_IDS = 128
+MAX_THINKING_MARKER_TOKENS = 64  # ids of a sequence that begins or ends reasoning
+MAX_THINKING_TOKENS = 2**31 - 1
 
 
 def check_token_lists(sampling: SamplingParams, vocab_size: int) -> None:
@@ -31,6 +33,8 @@ def check_token_lists(sampling: SamplingParams, vocab_size: int) -> None:
     _check_column("logprob_token_ids", sampling.logprob_token_ids, vocab_size)
     if sampling.logprob_token_ids and sampling.logprobs is None:
         raise RequestRefused("logprob_token_ids", "logprob_token_ids need logprobs, which the request does not ask for")
+    if sampling.thinking_budget is not None:
+        _check_thinking_budget(sampling.thinking_budget, vocab_size)
 
 
 def check_token_ids(param: str, token_ids: list[int], vocab_size: int) -> None:
@@ -83,6 +87,21 @@ def _check_that_a_token_is_left(sampling: SamplingParams) -> None:
             "allowed_token_ids leave no token to sample: bad_words, or min_tokens before an end of the answer, exclude"
             " each of them",
         )
+
+
+def _check_thinking_budget(budget: ThinkingBudget, vocab_size: int) -> None:
+    if not 0 <= budget.max_tokens <= MAX_THINKING_TOKENS:
+        raise RequestRefused(
+            "thinking_token_budget",
+            f"thinking_token_budget is {budget.max_tokens}, but must be from 0 to {MAX_THINKING_TOKENS}",
+        )
+    most = MAX_THINKING_MARKER_TOKENS
+    for name, column, least in (("start", budget.start_token_ids, 0), ("end", budget.end_token_ids, 1)):
+        param = f"thinking_budget.{name}_token_ids"
+        count = _length(param, column)
+        if not least <= count <= most:
+            raise RequestRefused(param, f"{param} has {count} tokens, but must have from {least} to {most}")
+        _check_column(param, column, vocab_size)
 
 
 def _check_count(param: str, count: int, limit: int) -> None:

@@ -1,4 +1,4 @@
-"""`python -m loadtest.studies.logits`: what logit_bias and allowed_token_ids add to a decode step on a CPU.
+"""`python -m loadtest.studies.logits`: what options that change logits add to a decode step on a CPU.
 
 Runs decode steps of 32 requests with random weights in the shape of Qwen3-0.6B (28 layers, hidden size 1024), then the
 sample stage alone on logits [32, 151936], with and without each option in turn. Prints mean CPU times, all threads
@@ -11,11 +11,12 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
-from engine_core.step_plan import NewRequest, SamplingParams, pack_i32
+from engine_core.step_plan import NewRequest, SamplingParams, ThinkingBudget, pack_i32
 from engine_core.worker_messages import BatchLimits
 from kernels.interface import DRAW, Ops
 from services.machine import available_cores, cpu_model
@@ -42,14 +43,16 @@ def options() -> dict[str, SamplingParams]:
     biased, allowed = (source.permutation(VOCAB_SIZE)[:count] for count in (300, 1000))
     half = source.permutation(VOCAB_SIZE)[: VOCAB_SIZE // 2]
     bias = {"logit_bias_token_ids": pack_i32(biased), "logit_biases": source.random(300, np.float32).tobytes()}
-    changes: dict[str, dict[str, bytes]] = {
+    start, end = pack_i32([151667]), pack_i32([151668])  # Qwen3's <think> and </think>
+    changes: dict[str, dict[str, Any]] = {
         "nothing": {},
         "logit_bias of 300 ids": bias,
         "allowed_token_ids, 1000": {"allowed_token_ids": pack_i32(allowed)},
         "both": bias | {"allowed_token_ids": pack_i32(allowed)},
         "allowed_token_ids, half the vocabulary": {"allowed_token_ids": pack_i32(half)},
+        "thinking_token_budget": {"thinking_budget": ThinkingBudget(1000, start, end, starts_open=True)},
     }
-    return {name: SamplingParams(STEPS + 8, temperature=0.8, **change) for name, change in changes.items()}  # type: ignore[arg-type]
+    return {name: SamplingParams(STEPS + 8, temperature=0.8, **change) for name, change in changes.items()}
 
 
 def step_seconds() -> tuple[float, Ops]:

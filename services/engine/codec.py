@@ -3,7 +3,7 @@
 from engine_core.events import Finished, SchedulerStats
 from engine_core.request import Stop
 from engine_core.request_check import NewChoice
-from engine_core.step_plan import SamplingParams
+from engine_core.step_plan import SamplingParams, ThinkingBudget
 from engine_core.token_lists import MAX_BAD_WORDS, MAX_LOGIT_BIAS, MAX_LOGPROB_TOKEN_IDS, MAX_STOP_TOKEN_IDS
 from engine_core.worker_messages import ModelFacts, SamplingDefaults
 from services.rpc.columns import unpack_u32
@@ -42,7 +42,15 @@ def sampling_params(sampling: pb.SamplingParams, facts: ModelFacts, num_prompt_t
         allowed_token_ids=sampling.allowed_token_ids,
         bad_words_token_ids=tuple(sampling.bad_words_token_ids),
         logprob_token_ids=sampling.logprob_token_ids,
+        thinking_budget=_thinking_budget(sampling),
     )
+
+
+def _thinking_budget(sampling: pb.SamplingParams) -> ThinkingBudget | None:
+    if not sampling.HasField("thinking_budget"):
+        return None
+    budget = sampling.thinking_budget
+    return ThinkingBudget(budget.max_tokens, budget.start_token_ids, budget.end_token_ids, budget.starts_open)
 
 
 def effective_sampling(params: SamplingParams) -> pb.SamplingParams:

@@ -7,13 +7,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from engine_core.step_plan import ITEM_BYTES, BadMessage, NewRequest, SamplingParams, StepPlan, checked_column
+from engine_core.step_plan import (
+    ITEM_BYTES,
+    BadMessage,
+    NewRequest,
+    SamplingParams,
+    StepPlan,
+    ThinkingBudget,
+    checked_column,
+)
 from engine_core.token_lists import (
     MAX_BAD_WORD_SEQUENCES,
     MAX_BAD_WORD_TOKENS,
     MAX_LOGIT_BIAS,
     MAX_LOGPROB_TOKEN_IDS,
     MAX_STOP_TOKEN_IDS,
+    MAX_THINKING_MARKER_TOKENS,
+    MAX_THINKING_TOKENS,
 )
 from engine_core.worker_messages import MAX_IDS
 
@@ -111,6 +121,14 @@ class PlanCheck:
             length = len(sequence) // ITEM_BYTES
             _require(1 <= length <= MAX_BAD_WORD_TOKENS, f"a bad word of {length} tokens")
             checked_column("bad_words_token_ids", sequence, self.vocab_size - 1)
+        if sampling.thinking_budget is not None:
+            self._check_thinking_budget(sampling.thinking_budget)
+
+    def _check_thinking_budget(self, budget: ThinkingBudget) -> None:
+        _require(0 <= budget.max_tokens <= MAX_THINKING_TOKENS, f"{budget.max_tokens} thinking tokens")
+        for name, least in (("start_token_ids", 0), ("end_token_ids", 1)):
+            ids = checked_column(name, getattr(budget, name), self.vocab_size - 1)
+            _require(least <= len(ids) <= MAX_THINKING_MARKER_TOKENS, f"{name}: {len(ids)} ids")
 
 
 def _require(holds: bool, message: str) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from engine_core.events import Finished, SchedulerStats
 from engine_core.request import Stop
+from engine_core.step_plan import ThinkingBudget
 from engine_core.worker_messages import SamplingDefaults
 from services.engine.codec import (
     effective_sampling,
@@ -66,6 +67,19 @@ def test_lists_of_token_ids_stay_columns() -> None:
     params = sampling_params(message, make_facts(), 10)
     assert {name: getattr(params, name) for name in COLUMNS} == COLUMNS
     assert params.bad_words_token_ids == (pack_u32([5]), pack_u32([6, 7]))
+
+
+def test_a_thinking_budget_reaches_the_core() -> None:
+    start, end = pack_u32([5, 6]), pack_u32([7])
+    message = pb.SamplingParams(
+        thinking_budget=pb.ThinkingBudget(max_tokens=2**32 - 1, start_token_ids=start, end_token_ids=end)
+    )
+    facts = make_facts()
+    assert sampling_params(message, facts, 10).thinking_budget == ThinkingBudget(2**32 - 1, start, end, False)
+    message.thinking_budget.starts_open = True
+    message.thinking_budget.ClearField("max_tokens")
+    assert sampling_params(message, facts, 10).thinking_budget == ThinkingBudget(0, start, end, True)
+    assert sampling_params(pb.SamplingParams(), facts, 10).thinking_budget is None
 
 
 def test_the_effective_parameters_have_every_default_and_no_column() -> None:

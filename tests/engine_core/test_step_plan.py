@@ -14,6 +14,7 @@ from engine_core.step_plan import (
     SamplingParams,
     StepPlan,
     StepResult,
+    ThinkingBudget,
     checked_column,
     pack_i32,
     unpack_i32,
@@ -23,7 +24,8 @@ from tests.fakes import make_result
 
 def make_plan() -> StepPlan:
     """One row, which a new request has, with a value in every field."""
-    sampling = SamplingParams(max_tokens=4, stop_token_ids=(1,), logprobs=2)
+    budget = ThinkingBudget(3, pack_i32([5]), pack_i32([6, 7]), starts_open=True)
+    sampling = SamplingParams(max_tokens=4, stop_token_ids=(1,), logprobs=2, thinking_budget=budget)
     new = NewRequest(1, 0, pack_i32([1, 2]), b"", [pack_i32([3])], sampling, 2**64 - 1, 1)
     column = pack_i32([5])
     return StepPlan(1, 2, None, [3], [new], column, column, column, column, column, [column], [column])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from engine_core.refusal import RequestRefused
-from engine_core.step_plan import SamplingParams, pack_i32
+from engine_core.step_plan import SamplingParams, ThinkingBudget, pack_i32
 from engine_core.token_lists import MAX_BAD_WORD_SEQUENCES, MAX_BAD_WORD_TOKENS, MAX_LOGIT_BIAS, check_token_lists
 
 VOCAB = 5000
@@ -22,6 +22,10 @@ def bias(ids: list[int], *values: float) -> dict[str, bytes]:
 
 def words(*sequences: list[int]) -> dict[str, tuple[bytes, ...]]:
     return {"bad_words_token_ids": tuple(map(pack_i32, sequences))}
+
+
+def budget(max_tokens: int, start: list[int], end: list[int]) -> dict[str, ThinkingBudget]:
+    return {"thinking_budget": ThinkingBudget(max_tokens, pack_i32(start), pack_i32(end))}
 
 
 def check(**fields: Any) -> None:
@@ -40,6 +44,8 @@ ALLOWED: dict[str, dict[str, Any]] = {
     | {"allowed_token_ids": pack_i32([3, 2, 7, 5]), "min_tokens": 2, "eos_token_ids": (2,), "stop_token_ids": (7,)},
     "an end without min_tokens": {"allowed_token_ids": pack_i32([2, 3]), "eos_token_ids": (2,), "stop_token_ids": (3,)},
     "a bias is no mask": bias([3], -100.0) | {"allowed_token_ids": pack_i32([3])},
+    "no thinking": budget(0, [], [VOCAB - 1]),
+    "the most thinking and the longest markers": budget(2**31 - 1, [1] * 64, [2] * 64),
     "the most stop ids": {"stop_token_ids": (VOCAB - 1,) * 128},
 }
 NONE_LEFT = (
@@ -113,6 +119,37 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "ids without logprobs": (
         {"logprob_token_ids": pack_i32([1])}, "logprob_token_ids",
         "logprob_token_ids need logprobs, which the request does not ask for",
+    ),
+    "too much thinking": (
+        budget(2**31, [], [2]), "thinking_token_budget",
+        "thinking_token_budget is 2147483648, but must be from 0 to 2147483647",
+    ),
+    "a thinking budget below zero": (
+        budget(-1, [], [2]), "thinking_token_budget", "thinking_token_budget is -1, but must be from 0 to 2147483647",
+    ),
+    "no end of thinking": (
+        budget(1, [1], []), "thinking_budget.end_token_ids",
+        "thinking_budget.end_token_ids has 0 tokens, but must have from 1 to 64",
+    ),
+    "a long start of thinking": (
+        budget(1, [1] * 65, [2]), "thinking_budget.start_token_ids",
+        "thinking_budget.start_token_ids has 65 tokens, but must have from 0 to 64",
+    ),
+    "a long end of thinking": (
+        budget(1, [1], [2] * 65), "thinking_budget.end_token_ids",
+        "thinking_budget.end_token_ids has 65 tokens, but must have from 1 to 64",
+    ),
+    "a start of thinking outside": (
+        budget(1, [VOCAB], [2]), "thinking_budget.start_token_ids",
+        f"thinking_budget.start_token_ids: token id 5000 {NOT_IN}",
+    ),
+    "an end of thinking outside": (
+        budget(1, [], [2, VOCAB]), "thinking_budget.end_token_ids",
+        f"thinking_budget.end_token_ids: token id 5000 {NOT_IN}",
+    ),
+    "half an end of thinking": (
+        {"thinking_budget": ThinkingBudget(1, b"", b"\0" * 6)}, "thinking_budget.end_token_ids",
+        "thinking_budget.end_token_ids: a column has 6 bytes, not a multiple of 4",
     ),
     "too many stop ids": (
         {"stop_token_ids": (1,) * 129}, "stop_token_ids", "number of stop_token_ids is 129, but must be from 0 to 128",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from engine_core.step_plan import NewRequest, SamplingParams, pack_i32
+from engine_core.step_plan import NewRequest, SamplingParams, ThinkingBudget, pack_i32
 from kernels.interface import DRAW, Ops
 from kernels.torch_ops import TorchOps
 from services.worker import sampler
@@ -40,10 +40,15 @@ class RowLogprobs:
     values: list[float]
 
 
+def budget(max_tokens: int, start: list[int], end: list[int], starts_open: bool = False) -> ThinkingBudget:
+    return ThinkingBudget(max_tokens, pack_i32(start), pack_i32(end), starts_open)
+
+
 def row(
     prompt: list[int] | None = None, output: list[int] | None = None, seed: int = 0, choice: int = 0, **sampling: object
 ) -> Row:
-    """Returns a row. Lists of token ids become columns: allowed, bias (a dict), bad_words, logprob_ids."""
+    """Returns a row. Lists of token ids become columns: allowed, bias (a dict), bad_words, logprob_ids,
+    thinking (the arguments of `budget`)."""
     lists: dict[str, object] = {}
     if allowed := sampling.pop("allowed", None):
         lists["allowed_token_ids"] = pack_i32(allowed)  # type: ignore[arg-type]
@@ -54,6 +59,8 @@ def row(
         lists["bad_words_token_ids"] = tuple(map(pack_i32, words))  # type: ignore[call-overload]
     if ids := sampling.pop("logprob_ids", None):
         lists["logprob_token_ids"] = pack_i32(ids)  # type: ignore[arg-type]
+    if thinking := sampling.pop("thinking", None):
+        lists["thinking_budget"] = budget(*thinking)  # type: ignore[misc]
     params = SamplingParams(max_tokens=100, **sampling, **lists)  # type: ignore[arg-type]
     return Row(params, prompt or [1], output or [], seed, choice)
 
@@ -72,7 +79,10 @@ def logits_rows(rows: list[Row], device: torch.device | None = None) -> LogitsRo
 
 
 def new_requests(rows: list[Row]) -> list[NewRequest]:
-    return [NewRequest(0, slot, b"", b"", [], one.sampling, 0, 0) for slot, one in enumerate(rows, FIRST_SLOT)]
+    return [
+        NewRequest(0, slot, pack_i32(one.prompt), pack_i32(one.output), [], one.sampling, 0, 0)
+        for slot, one in enumerate(rows, FIRST_SLOT)
+    ]
 
 
 def applied(make: type, logits: torch.Tensor, rows: list[Row]) -> torch.Tensor:

@@ -1,5 +1,5 @@
-"""Answers with logit_bias, allowed ids, bad words and min_tokens: the same bits alone, in a crowd, chunked, preempted,
-resumed and planned ahead; and the options have their effect."""
+"""Answers with logit_bias, allowed ids, bad words, min_tokens and thinking budgets: the same bits alone, in a crowd,
+chunked, preempted, resumed and planned ahead; and the options have their effect."""
 
 import itertools
 from pathlib import Path
@@ -14,8 +14,9 @@ from engine_core.worker_messages import BatchLimits
 from services.options.declarations import WorkerOptions
 from tests.checkpoints import DEMO_VOCAB_SIZE, make_qwen3
 from tests.worker.in_process import Answer, InProcess
+from tests.worker.sample_rows import budget as thinking
 
-PROMPTS = [[token_id % DEMO_VOCAB_SIZE for token_id in range(3 + row, 700 + 200 * row, 71)] for row in range(5)]
+PROMPTS = [[token_id % DEMO_VOCAB_SIZE for token_id in range(3 + row, 700 + 200 * row, 71)] for row in range(8)]
 NUM_TOKENS = 24
 FEW = range(100, 112)  # so few ids that words of several ids would appear often
 ENDS = (101, 103, 2)
@@ -42,6 +43,13 @@ REQUESTS: dict[str, SamplingParams] = {
     "min_tokens": params(**ALLOWED, min_tokens=9, eos_token_ids=ENDS[:1], stop_token_ids=ENDS[1:]),
     "min_tokens, ends ignored": params(
         **ALLOWED, min_tokens=9, eos_token_ids=ENDS[:1], stop_token_ids=ENDS[1:], ignore_eos=True
+    ),
+    "thinking budget": params(thinking_budget=thinking(5, [7, 8], [60, 61, 62], starts_open=True)),
+    "thinking budget, greedy": SamplingParams(
+        NUM_TOKENS, temperature=0.0, logprobs=2, thinking_budget=thinking(9, [7, 8], [60, 60, 61], starts_open=True)
+    ),
+    "thinking budget, several sections": params(
+        allowed_token_ids=pack_i32([100, 101, 102]), thinking_budget=thinking(2, [100], [60, 101])
     ),
 }
 
@@ -87,7 +95,7 @@ def alone(path: Path) -> list[Answer]:
 
 def test_each_option_has_its_effect(alone: list[Answer]) -> None:
     assert all(not answer.error for answer in alone)
-    bias, allowed, words, end, ignored = (answer.token_ids for answer in alone)
+    bias, allowed, words, end, ignored, *thoughts = (answer.token_ids for answer in alone)
     assert {7, 8} <= set(bias[:4]) and 9 not in bias
     assert set(allowed) <= set(FEW) and len(set(allowed)) > 5
     pairs, triples = list(itertools.pairwise(words)), list(zip(words, words[1:], words[2:], strict=False))
@@ -97,6 +105,13 @@ def test_each_option_has_its_effect(alone: list[Answer]) -> None:
         assert not set(answer[:9]) & set(ENDS) and len(answer) >= 10
     assert end[-1] in ENDS, "an end comes soon after min_tokens, among twelve ids"
     assert set(end[:-1]) & set(ENDS) == set()
+    opened, greedy, sections = thoughts
+    assert opened[5:8] == [60, 61, 62] and greedy[9:12] == [60, 60, 61]
+    assert len(opened) == len(greedy) == len(sections) == NUM_TOKENS
+    first = sections.index(100)
+    assert sections[first + 3 : first + 5] == [60, 101]
+    second = sections.index(100, first + 5)
+    assert sections[second + 3 : second + 5] == [60, 101], "a section of its own"
 
 
 @pytest.mark.parametrize("length", [1, 2, 3])
@@ -157,7 +172,7 @@ def test_a_request_resumed_at_every_token_goes_on_with_the_same_bits(
 
 
 def test_steps_planned_before_the_last_result_change_no_bit(path: Path, alone: list[Answer]) -> None:
-    """The last token of a bad word is known to the worker alone when the next step is planned."""
+    """The last token of a bad word or of a marker is known to the worker alone when the next step is planned."""
     engine = start(path)
     answers = [
         engine.add(prompt, sampling, seed)

@@ -9,9 +9,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from engine_core.step_plan import BadMessage, NewRequest, SamplingParams, StepPlan, pack_i32, unpack_i32
+from engine_core.step_plan import BadMessage, NewRequest, SamplingParams, StepPlan, ThinkingBudget, pack_i32, unpack_i32
 from services.worker.plan_check import PlanCheck
 from tests.checkpoints import make_qwen3
+from tests.worker.sample_rows import budget
 from tests.worker.test_model_runner import HandMadePlans, make_runner
 
 CHECK = PlanCheck(
@@ -103,6 +104,13 @@ BAD: dict[str, dict[str, Any]] = {
     "a bad word too long": sampled(bad_words_token_ids=(pack_i32([1] * 33),)),
     "too many bad words": sampled(bad_words_token_ids=(pack_i32([1]),) * 2049),
     "a bad word beyond the vocabulary": sampled(bad_words_token_ids=(pack_i32([1, 50]),)),
+    "a thinking budget without an end": sampled(thinking_budget=budget(5, [1], [])),
+    "a start of reasoning too long": sampled(thinking_budget=budget(5, [1] * 65, [2])),
+    "an end of reasoning too long": sampled(thinking_budget=budget(5, [], [2] * 65)),
+    "a marker beyond the vocabulary": sampled(thinking_budget=budget(5, [], [50])),
+    "half a marker": sampled(thinking_budget=ThinkingBudget(5, b"\0" * 3, b"\0" * 4)),
+    "thinking tokens below zero": sampled(thinking_budget=budget(-1, [], [2])),
+    "thinking tokens beyond 31 bits": sampled(thinking_budget=budget(2**31, [], [2])),
     "too many requested logprobs": sampled(logprob_token_ids=pack_i32([1] * 129)),
     "a requested logprob beyond the vocabulary": sampled(logprob_token_ids=pack_i32([50])),
 }

@@ -3,6 +3,8 @@
 A slot keeps the shorter of two lists, the ids that may be sampled or those that may not: at most half the vocabulary.
 """
 
+from typing import ClassVar
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -16,6 +18,8 @@ MASKED = float("-inf")
 
 
 class AllowedTokenIds:
+    in_groups: ClassVar[bool] = True
+
     def __init__(self, max_num_seqs: int, vocab_size: int, device: torch.device) -> None:
         self._kept: SlotStates[Tensor] = SlotStates(max_num_seqs)  # [ids] int32
         self._dropped: SlotStates[Tensor] = SlotStates(max_num_seqs)  # [ids] int32

@@ -5,6 +5,7 @@ alone, so they are compared there.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,8 @@ class _Words:
 
 
 class BadWords:
+    in_groups: ClassVar[bool] = True
+
     def __init__(self, max_num_seqs: int, vocab_size: int, device: torch.device) -> None:
         self._words: SlotStates[_Words] = SlotStates(max_num_seqs)
         self._device = device

@@ -1,7 +1,7 @@
 """What a logits processor is, and what it knows of the rows that it changes."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,9 @@ class LogitsProcessor(Protocol):
     Batch-invariant: what it does to a row depends on that row, its request and its tokens alone. No device sync.
     """
 
+    # Whether its temporaries are as large as the logits: then a call of `apply` changes a few rows, else all.
+    in_groups: ClassVar[bool]
+
     def add(self, request: NewRequest) -> None:
         """Prepares the state of a request on the device, in place of what its slot had."""
 
@@ -42,4 +45,4 @@ class LogitsProcessor(Protocol):
         """Returns which rows it changes, [S]."""
 
     def apply(self, logits: Tensor, indices: Longs, rows: LogitsRows) -> None:
-        """Changes the rows `indices`, all of them selected, of logits [S, vocab] float32 in place."""
+        """Changes the rows `indices`, which ascend and are all selected, of logits [S, vocab] float32 in place."""

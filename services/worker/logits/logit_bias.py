@@ -3,6 +3,7 @@
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -21,6 +22,8 @@ class _Bias:
 
 
 class LogitBias:
+    in_groups: ClassVar[bool] = True
+
     def __init__(self, max_num_seqs: int, vocab_size: int, device: torch.device) -> None:
         self._biases: SlotStates[_Bias] = SlotStates(max_num_seqs)
         self._device = device

@@ -3,6 +3,8 @@
 End-of-sequence tokens are masked even if the request ignores them: they would end the text.
 """
 
+from typing import ClassVar
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -14,6 +16,8 @@ from services.worker.logits.slot_states import SlotStates, flat_indices
 
 
 class MinTokens:
+    in_groups: ClassVar[bool] = True
+
     def __init__(self, max_num_seqs: int, vocab_size: int, device: torch.device) -> None:
         self._min_tokens = np.zeros(max_num_seqs, dtype=np.int64)
         self._end_ids: SlotStates[Tensor] = SlotStates(max_num_seqs)  # [ids] int32; only with min_tokens

@@ -5,6 +5,8 @@ Repetition counts prompt and output (arXiv 1909.05858); the others count the out
 A row with a logit beyond float32 after the repetition penalty becomes NaN.
 """
 
+from typing import ClassVar
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -18,6 +20,8 @@ NEUTRAL = (1.0, 0.0, 0.0)  # repetition, frequency, presence
 
 
 class Penalties:
+    in_groups: ClassVar[bool] = True
+
     def __init__(self, max_num_seqs: int, vocab_size: int, device: torch.device) -> None:
         self._present = np.zeros(max_num_seqs, dtype=np.bool_)
         self._repetition = np.zeros(max_num_seqs, dtype=np.bool_)

@@ -1,6 +1,7 @@
 """The list of all logits processors, in vLLM's order, and what they do to the logits of a step.
 
-The order matters: a bias changes what a penalty divides. Logprobs are those of the logits before.
+The order matters: a bias changes what a penalty divides, and nothing changes what a budget forces. Logprobs are those
+of the logits before.
 """
 
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from services.worker.logits.interface import LogitsProcessor, LogitsRows
 from services.worker.logits.logit_bias import LogitBias
 from services.worker.logits.min_tokens import MinTokens
 from services.worker.logits.penalties import Penalties
+from services.worker.logits.thinking_budget import SCRATCH_BYTES, STATE_BYTES, ThinkingBudgets
 from services.worker.row_groups import GROUP_BYTES, group_size, groups
 
 BAD_WORD_ELEMENTS = MAX_BAD_WORD_SEQUENCES * MAX_BAD_WORD_TOKENS
@@ -29,6 +31,7 @@ PROCESSORS: tuple[Callable[[int, int, torch.device], LogitsProcessor], ...] = (
     MinTokens,
     LogitBias,
     Penalties,
+    ThinkingBudgets,
 )
 
 
@@ -55,8 +58,8 @@ class LogitsPipeline:
             self._copy = torch.empty_like(logits)
         adjusted = self._copy[: len(logits)].copy_(logits)
         width = _width(logits.shape[1], rows.max_tokens)
-        for processor, indices in selected:
-            for group in groups(indices, width):
+        for processor, indices in ((one, indices) for one, indices in selected if len(indices)):
+            for group in groups(indices, width) if processor.in_groups else [indices]:
                 processor.apply(adjusted, group, rows)
         return adjusted
 
@@ -64,13 +67,14 @@ class LogitsPipeline:
 def state_bytes(vocab_size: int) -> int:
     """Returns an upper bound of the state of one slot, in bytes."""
     ids = vocab_size // 2 + BAD_WORD_ELEMENTS + 2 * MAX_LOGIT_BIAS + MAX_STOP_TOKEN_IDS + MAX_IDS
-    return ids * torch.int32.itemsize
+    return ids * torch.int32.itemsize + STATE_BYTES
 
 
 def scratch_bytes(rows: int, vocab_size: int, max_tokens: int) -> int:
     """Returns an upper bound of the temporaries of LogitsPipeline.adjust, in bytes, without its result."""
     largest = min(rows, group_size(_width(vocab_size, max_tokens)))
-    return largest * max(max(vocab_size, max_tokens) * GROUP_BYTES, BAD_WORD_ELEMENTS * ELEMENT_BYTES)
+    grouped = largest * max(max(vocab_size, max_tokens) * GROUP_BYTES, BAD_WORD_ELEMENTS * ELEMENT_BYTES)
+    return max(grouped, rows * SCRATCH_BYTES)
 
 
 def _width(vocab_size: int, max_tokens: int) -> int:

@@ -17,7 +17,11 @@ ROWS = [
     row(allowed=list(range(2, 50)), bias={0: 5.0, 9: 1.0}, min_tokens=3, eos_token_ids=(9,), output=[4]),
     row(bad_words=[[1, 2], [7]], output=[6, 1], min_tokens=9, stop_token_ids=(11,), ignore_eos=True),
     row([2, 3], [4], repetition_penalty=0.5, bias={2: 3.0}),
-]
+    row(output=[20], thinking=(1, [20], [8, 30]), allowed=[3, 9, 20], bias={8: -9.0}, bad_words=[[8]], min_tokens=9,
+        eos_token_ids=(8,), repetition_penalty=1.3),
+    row(output=[20, 7], thinking=(1, [20], [8, 30]), allowed=[3, 9, 20], bias={8: -9.0}, bad_words=[[8]], min_tokens=9,
+        eos_token_ids=(8,), repetition_penalty=1.3),
+]  # fmt: skip
 
 
 def logits_of(rows: int) -> torch.Tensor:
@@ -48,6 +52,8 @@ PLAIN: list[tuple[set[int], set[int], dict[int, float]]] = [
     ({9}, set(range(2, 50)), {0: 5.0, 9: 1.0}),
     ({2, 7, 11}, EVERY, {}),
     (set(), EVERY, {2: 3.0}),
+    (set(), {3, 9, 20}, {}),
+    (set(), EVERY, {}),  # forced
 ]
 
 
@@ -55,6 +61,8 @@ def test_every_row_is_what_a_plain_reference_computes() -> None:
     logits = logits_of(len(ROWS))
     before = logits.clone()
     expected = torch.stack([plain(logits[i], one, *PLAIN[i]) for i, one in enumerate(ROWS)])
+    expected[-1] = -INF
+    expected[-1, 8] = 0.0
     torch.testing.assert_close(adjusted(logits, ROWS), expected)
     assert torch.equal(logits, before), "logprobs need the raw logits"
 
@@ -64,7 +72,7 @@ def test_a_row_has_the_same_bits_alone_and_among_others(monkeypatch: pytest.Monk
     logits = logits_of(len(ROWS))
     alone = [adjusted(logits[i : i + 1], [one]) for i, one in enumerate(ROWS)]
     monkeypatch.setattr(row_groups, "group_size", lambda width: size)
-    order = [3, 0, 5, 2, 4, 1]
+    order = [3, 0, 5, 7, 2, 4, 6, 1]
     together = adjusted(logits[order], [ROWS[index] for index in order])
     assert torch.equal(together, torch.cat([alone[index] for index in order]))
 
@@ -95,4 +103,4 @@ def test_a_slot_forgets_its_last_request() -> None:
 
 def test_the_order_is_vllms() -> None:
     names = [made.__name__ for made in PROCESSORS]  # type: ignore[attr-defined]
-    assert names == ["AllowedTokenIds", "BadWords", "MinTokens", "LogitBias", "Penalties"]
+    assert names == ["AllowedTokenIds", "BadWords", "MinTokens", "LogitBias", "Penalties", "ThinkingBudgets"]

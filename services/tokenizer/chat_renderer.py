@@ -7,6 +7,7 @@ an event loop for such a chat.
 
 import functools
 import json
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,8 @@ from services.errors import Fatal
 from services.rpc.errors import invalid
 from services.rpc.generated import text_pb2
 from services.tokenizer.render import ChatTemplate
+
+log = logging.getLogger(__name__)
 
 CACHED_TEMPLATES = 16
 # What the request's own fields decide. services/shim/schema.py refuses these as well.
@@ -31,19 +34,24 @@ class ChatRenderer:
         template: str | None,
         variables: dict[str, str],
         *,
+        tool_template: str | None = None,
         default_kwargs: Mapping[str, Any] | None = None,
         trust_requests: bool = False,
     ) -> None:
-        """`template` and `variables`: as in ChatTemplate. `default_kwargs`: template variables of every request that
-        does not set them itself. `trust_requests`: a request may bring its own template.
+        """`template` and `variables`: as in ChatTemplate. `tool_template`: the one for requests with tools; None:
+        `template`. `default_kwargs`: template variables of every request that does not set them itself.
+        `trust_requests`: a request may bring its own template.
 
         Raises Fatal for a template that is not valid, and for a reserved name in `default_kwargs`.
         """
         self._default_kwargs = dict(default_kwargs or {})
         if reserved := reserved_name(self._default_kwargs):
             raise Fatal(f"--default-chat-template-kwargs: may not set {reserved}")
-        self._template = ChatTemplate(template, variables)
+        self._template = self._tool_template = ChatTemplate(template, variables)
+        if tool_template is not None:
+            self._tool_template = ChatTemplate(tool_template, variables)
         self._trust_requests = trust_requests
+        self._has_checked_tools = False
         # A result holds no reference to its request: a template is compiled once for all of them.
         self._request_template = functools.lru_cache(maxsize=CACHED_TEMPLATES)(
             functools.partial(_request_template, variables)
@@ -55,17 +63,32 @@ class ChatRenderer:
         Raises TandemError (INVALID_ARGUMENT) as ChatTemplate.render does, for a template that is not trusted or not
         valid, and for a reserved variable; ValueError for malformed JSON.
         """
-        return self._template_for(chat).render(
+        kwargs = self._kwargs(chat)
+        tools = json.loads(tools_json) if tools_json else None
+        if tools and not chat.chat_template:
+            self._check_tools_once(kwargs)
+        return self._template_for(chat, bool(tools)).render(
             json.loads(chat.messages_json),
-            json.loads(tools_json) if tools_json else None,
-            self._kwargs(chat),
+            tools,
+            kwargs,
             add_generation_prompt=chat.add_generation_prompt,
             continue_final_message=chat.continue_final_message,
         )
 
-    def _template_for(self, chat: text_pb2.ChatInput) -> ChatTemplate:
+    def _check_tools_once(self, kwargs: dict[str, Any]) -> None:
+        """Logs, at the first request with tools, that the model's template leaves them out; the request goes on."""
+        if self._has_checked_tools:
+            return
+        self._has_checked_tools = True
+        if self._tool_template.ignores_tools(kwargs):
+            log.warning(
+                "the chat template leaves tools out of the prompt, so the model does not know of them;"
+                " give a template that renders them with --chat-template"
+            )
+
+    def _template_for(self, chat: text_pb2.ChatInput, has_tools: bool) -> ChatTemplate:
         if not chat.chat_template:
-            return self._template
+            return self._tool_template if has_tools else self._template
         if not self._trust_requests:
             raise invalid(
                 "this server accepts no chat_template from a request; its operator can allow it with"

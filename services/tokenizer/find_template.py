@@ -1,4 +1,5 @@
-"""Finds a model's chat template and its special tokens: from the option, or in the files of the model directory."""
+"""Finds a model's chat template, its response template and its special tokens: from the option, or in the files of the
+model directory."""
 
 import json
 from pathlib import Path
@@ -40,16 +41,43 @@ def find_template(path: Path, override: str | None) -> str | None:
         if not Path(override).is_file():
             raise Fatal(f"--chat-template: {override} is neither a file nor a template (which contains a brace)")
         return _read_text(Path(override))
+    return _template_of(path, "default")
+
+
+def find_tool_template(path: Path, override: str | None) -> str | None:
+    """Returns the template that the model has for requests with tools; None if it has no other one for them.
+
+    Raises Fatal when a file cannot be read.
+    """
+    file = path / "additional_chat_templates" / "tool_use.jinja"
+    if override is not None:
+        return None
+    return _read_text(file) if file.is_file() else _template_of(path, "tool_use")
+
+
+def _template_of(path: Path, named: str) -> str | None:
+    """Returns the model's template by this name; a template without a name is the default."""
     for name in ("chat_template.jinja", "chat_template.json", "tokenizer_config.json"):
         file = path / name
         if file.is_file():
             template = _read_text(file) if name.endswith(".jinja") else read_json(file).get("chat_template")
-            if isinstance(template, list):  # named templates
-                named = [one for one in template if isinstance(one, dict) and one.get("name") == "default"]
-                template = named[0].get("template") if named else None
+            if isinstance(template, list):
+                template = next((one for one in template if isinstance(one, dict) and one.get("name") == named), {})
+                template = template.get("template")
+            elif named != "default":
+                template = None
             if template:
                 return str(template)
     return None
+
+
+def response_template(path: Path) -> Any:
+    """Returns the `response_template` of tokenizer_config.json in the directory `path`, of any type; None without one.
+
+    Raises Fatal when the file cannot be read.
+    """
+    file = path / "tokenizer_config.json"
+    return read_json(file).get("response_template") if file.is_file() else None
 
 
 def special_tokens(path: Path) -> dict[str, str]:

@@ -1,6 +1,9 @@
-"""Makes OpenAI's messages what chat templates expect, whichever of its forms a client used."""
+"""Makes each of OpenAI's messages what chat templates expect, whichever of its forms a client used.
 
-import json
+It looks at one message alone: services/tokenizer/call_links.py knows which result belongs to which call, and
+services/tokenizer/call_history.py what a template does with them.
+"""
+
 from typing import Any
 
 from services.rpc.errors import invalid
@@ -17,11 +20,11 @@ PART_FIELDS = {
 
 
 def prepared_message(message: dict[str, Any]) -> dict[str, Any]:
-    """Returns the message as templates expect it: text parts joined by newlines, arguments of tool calls as objects,
-    the older `function_call` as a tool call, its reasoning under the names `thinking` and `reasoning_content`, no null
-    fields.
+    """Returns the message as templates expect it: text parts joined by newlines, the older `function_call` as a tool
+    call and the older role `function` as `tool`, its reasoning under the names `thinking` and `reasoning_content`, no
+    null fields, no empty list of calls. The arguments of calls stay as the client wrote them.
 
-    Raises TandemError (INVALID_ARGUMENT) for arguments that are not JSON and parts without text.
+    Raises TandemError (INVALID_ARGUMENT) for parts without text and for calls without a function.
     """
     prepared = {name: value for name, value in message.items() if value is not None}
     reasoning = next((prepared[name] for name in REASONING_FIELDS if name in prepared), None)
@@ -31,13 +34,22 @@ def prepared_message(message: dict[str, Any]) -> dict[str, Any]:
     if isinstance(content, list):
         texts = (_part_text(part) for part in content)
         prepared["content"] = "\n".join(text for text in texts if text is not None)
+    if prepared.get("role") == "function":
+        prepared["role"] = "tool"
     older_call = prepared.pop("function_call", None)
-    if older_call is not None and not prepared.get("tool_calls"):
-        prepared["tool_calls"] = [{"type": "function", "function": older_call}]
-    calls = prepared.get("tool_calls")
+    calls = prepared.pop("tool_calls", None)
+    if older_call is not None and not calls:
+        calls = [{"type": "function", "function": older_call}]
     if calls:
-        prepared["tool_calls"] = [_with_parsed_arguments(call) for call in calls]
+        if not isinstance(calls, list):
+            raise invalid("tool_calls must be an array", "messages")
+        prepared["tool_calls"] = [_checked_call(call) for call in calls]
     return prepared
+
+
+def without_reasoning(message: dict[str, Any]) -> dict[str, Any]:
+    """Returns the message without its reasoning, under any name."""
+    return {name: value for name, value in message.items() if name not in REASONING_FIELDS}
 
 
 def _part_text(part: Any) -> str | None:
@@ -54,12 +66,12 @@ def _part_text(part: Any) -> str | None:
     return text
 
 
-def _with_parsed_arguments(call: dict[str, Any]) -> dict[str, Any]:
-    function = dict(call.get("function") or {})
-    arguments = function.get("arguments")
-    if isinstance(arguments, str):
-        try:
-            function["arguments"] = json.loads(arguments) if arguments else {}
-        except (ValueError, RecursionError) as error:
-            raise invalid(f"the arguments of a tool call are not JSON: {error}", "messages") from error
-    return {**call, "function": function}
+def _checked_call(call: Any) -> dict[str, Any]:
+    """Returns a copy of the call, whose function has a name."""
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        raise invalid("a tool call must have a function, which is an object", "messages")
+    name = function.get("name", "")
+    if not isinstance(name, str):
+        raise invalid("the name of a tool call's function must be a string", "messages")
+    return {"type": "function", **call, "function": {**function, "name": name}}

@@ -4,14 +4,18 @@ A template comes from the checkpoint, the operator or, if the operator trusts re
 sandbox (services/tokenizer/template_sandbox.py).
 """
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
 from services.errors import Fatal
 from services.rpc.errors import invalid
+from services.tokenizer.call_history import CallHistory
 from services.tokenizer.messages import prepared_message
+from services.tokenizer.template_probe import ignores_tools, probe_variables
 from services.tokenizer.template_roles import TemplateRoles
 from services.tokenizer.template_sandbox import compiled
+from services.tokenizer.tool_schemas import filled
 
 CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "  # its trailing space shows whether the template strips content
 
@@ -25,6 +29,7 @@ class ChatTemplate:
         """
         self._param = param
         self._variables: dict[str, Any] = {"documents": None, **variables}
+        self._calls = CallHistory(self._rendered_plainly)
         self._roles = TemplateRoles(self._rendered_plainly)
         try:
             self._template = compiled(template) if template is not None else None
@@ -44,13 +49,17 @@ class ChatTemplate:
 
         With `continue_final_message`, the text ends with the content of the last message. Raises TandemError
         (INVALID_ARGUMENT) when there is no template, it raises an error, renders half of a surrogate pair, drops a
-        message because of its role or does not render that content, the last message has none, or one cannot be read.
+        message because of its role or does not render that content, the last message has none or ends in tool calls,
+        or one cannot be read.
         """
         if self._template is None:
             raise invalid("this model has no chat template; the operator can give one with --chat-template", "messages")
-        prepared = self._roles.fitted([prepared_message(message) for message in messages], kwargs, bool(tools))
         if continue_final_message:
-            prepared[-1]["content"] = _content_to_continue(prepared[-1]) + CONTINUE_TAG
+            _check_final(messages[-1])
+        probed = probe_variables(kwargs, bool(tools))
+        prepared = self._roles.fitted(self._calls.fitted(list(map(prepared_message, messages)), probed), probed)
+        if continue_final_message:
+            prepared[-1] = {**prepared[-1], "content": str(prepared[-1].get("content", "")) + CONTINUE_TAG}
         variables = {
             **self._variables,
             **kwargs,
@@ -58,13 +67,25 @@ class ChatTemplate:
             "tools": tools,
             "add_generation_prompt": add_generation_prompt,
         }
-        try:
-            text = self._template.render(variables)
-        except Exception as error:  # templates are code and may raise anything: only this request fails
-            raise invalid(f"the chat template refuses these messages: {error}", self._param) from error
+        text = self._text(variables)
         if not _is_text(text):
             raise invalid("the chat template's text has half of a surrogate pair, which is no character", self._param)
         return _cut_at_tag(text, prepared[-1]["content"]) if continue_final_message else text
+
+    def _text(self, variables: dict[str, Any]) -> str:
+        """Returns the template's text. Where it refuses the tools as they are, it gets them with all fields."""
+        assert self._template is not None
+        try:
+            return self._template.render(variables)
+        except Exception as error:  # templates are code and may raise anything: only this request fails
+            if variables["tools"]:
+                with contextlib.suppress(Exception):
+                    return self._template.render({**variables, "tools": filled(variables["tools"])})
+            raise invalid(f"the chat template refuses these messages: {error}", self._param) from error
+
+    def ignores_tools(self, kwargs: dict[str, Any]) -> bool:
+        """Returns whether the template leaves out the tools of a request with these variables. Costs two renderings."""
+        return self._template is not None and ignores_tools(self._rendered_plainly, probe_variables(kwargs, True))
 
     def _rendered_plainly(self, messages: list[dict[str, Any]], variables: Mapping[str, Any]) -> str:
         """Returns the text of these messages alone. A template raises anything."""
@@ -81,10 +102,12 @@ def _is_text(text: str) -> bool:
     return True
 
 
-def _content_to_continue(message: dict[str, Any]) -> str:
-    if "content" not in message:
+def _check_final(message: dict[str, Any]) -> None:
+    """Raises TandemError if an answer cannot continue the message."""
+    if message.get("content") is None:
         raise invalid("continue_final_message needs a final message with content", "messages")
-    return str(message["content"])
+    if message.get("tool_calls") or message.get("function_call"):
+        raise invalid("continue_final_message: the final message has tool calls, which end it", "messages")
 
 
 def _cut_at_tag(text: str, tagged: str) -> str:

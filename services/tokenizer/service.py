@@ -16,9 +16,11 @@ from services.telemetry.spans import Tracing
 from services.telemetry.tracing import set_up_tracing
 from services.tokenizer.chat_renderer import ChatRenderer
 from services.tokenizer.engine_client import EngineClient
-from services.tokenizer.find_template import find_template, special_tokens
+from services.tokenizer.find_template import find_template, find_tool_template, response_template, special_tokens
 from services.tokenizer.model_archive import ModelArchive
 from services.tokenizer.model_facts import model_facts
+from services.tokenizer.parsing.answer_format import AnswerFormats
+from services.tokenizer.parsing.detect import ModelFiles, Wanted, select_formats
 from services.tokenizer.prompt_encoder import PromptEncoder
 from services.tokenizer.servicer import TextServicer
 from services.tokenizer.telemetry import TokenizerTelemetry
@@ -44,9 +46,16 @@ async def serve(options: TokenizerOptions) -> None:
     path = resolve(options.model, options.revision, weights=False)
     vocabulary = Vocabulary(path)
     template = find_template(path, options.chat_template)
+    tool_template = find_tool_template(path, options.chat_template)
+    facts = model_facts(path, vocabulary)
+    formats = select_formats(
+        Wanted(options.tool_call_parser, options.reasoning_parser, options.tool_parser_plugin),
+        ModelFiles(tool_template or template, facts.model_type, response_template(path), _added_tokens(vocabulary)),
+    )
     renderer = ChatRenderer(
         template,
         special_tokens(path),
+        tool_template=tool_template,
         default_kwargs=options.default_chat_template_kwargs,
         trust_requests=options.trust_request_chat_template,
     )
@@ -63,9 +72,10 @@ async def serve(options: TokenizerOptions) -> None:
         encoder,
         engines,
         hello,
-        TokenizerTelemetry(registry, tracing),
-        model_facts(path, vocabulary),
+        TokenizerTelemetry(registry, tracing, formats.tools.name if formats.tools is not None else None),
+        facts,
         ModelArchive(path, template),
+        AnswerFormats(vocabulary, formats.tools, formats.reasoning),
     )
     text_pb2_grpc.add_TextServiceServicer_to_server(servicer, server.grpc)
     with open_metrics_server(options, secret, registry, lambda: engines.dispatcher.connected):
@@ -75,6 +85,10 @@ async def serve(options: TokenizerOptions) -> None:
             await asyncio.gather(_report_ready(server, engines), *(link.run() for link in engines.links))
         finally:
             await to_the_end(_stop(server, servicer, tracing))
+
+
+def _added_tokens(vocabulary: Vocabulary) -> frozenset[str]:
+    return frozenset(token.content for token in vocabulary.tokenizer.get_added_tokens_decoder().values())
 
 
 async def _report_ready(server: RpcServer, engines: EngineClient) -> None:

@@ -24,6 +24,7 @@ from services.tokenizer.generate import TextResponses, text_entry
 from services.tokenizer.mailbox import ChoiceMailbox, TextMailbox
 from services.tokenizer.model_archive import ModelArchive
 from services.tokenizer.output_resolver import OutputResolver
+from services.tokenizer.parsing.answer_format import AnswerFormats
 from services.tokenizer.prompt_encoder import PromptEncoder
 from services.tokenizer.session import Session, TokenizerState
 from services.tokenizer.telemetry import TokenizerTelemetry
@@ -43,6 +44,7 @@ class TextServicer(text_pb2_grpc.TextServiceServicer):
         telemetry: TokenizerTelemetry,
         info: pb.ModelInfo,
         archive: ModelArchive,
+        formats: AnswerFormats,
     ) -> None:
         """`hello` is sent to each shim, `info` to each program, together with the facts of the engine."""
         self.callee = Callee()
@@ -51,6 +53,7 @@ class TextServicer(text_pb2_grpc.TextServiceServicer):
             vocabulary,
             encoder,
             OutputResolver(vocabulary, engines),
+            formats,
             engines,
             telemetry,
             Attempts(),

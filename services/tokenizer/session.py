@@ -21,6 +21,7 @@ from services.telemetry.spans import Span
 from services.tokenizer.engine_client import EngineClient
 from services.tokenizer.mailbox import ChoiceMailbox
 from services.tokenizer.output_resolver import OutputResolver
+from services.tokenizer.parsing.answer_format import AnswerFormats
 from services.tokenizer.prompt_encoder import PromptEncoder, refusing_unreadable
 from services.tokenizer.telemetry import TokenizerTelemetry
 from services.tokenizer.text_request import TextRequest, put_errors
@@ -36,6 +37,7 @@ class TokenizerState:
     vocabulary: Vocabulary
     encoder: PromptEncoder
     resolver: OutputResolver
+    formats: AnswerFormats
     engines: EngineClient
     telemetry: TokenizerTelemetry
     attempts: Attempts
@@ -93,10 +95,11 @@ class Session:
                     check_output(submit.output)
                     prompt = await self._state.encoder.encode(submit)
                     resolved = await self._state.resolver.resolve(submit)
+                    plan = self._state.formats.plan(submit.output, prompt)
                 for choice in [choice for choice in submit.choices if choice.handle not in self._open]:
                     submit.choices.remove(choice)  # aborted while the prompt was being encoded
                 vocabulary, engines = self._state.vocabulary, self._state.engines
-                request = TextRequest(submit, prompt, resolved, vocabulary, self.mailbox, engines, self, span)
+                request = TextRequest(submit, prompt, resolved, plan, vocabulary, self.mailbox, engines, self, span)
                 self._requests |= dict.fromkeys((choice.handle for choice in submit.choices), request)
                 request.start()
         except TandemError as error:
@@ -130,6 +133,11 @@ class Session:
         self._requests.pop(handle, None)
         if attempt is not None:
             self._state.attempts.release(self._key(handle), attempt)
+
+    def parsed(self, num_calls: int, num_broken: int) -> None:
+        peer = self._state.engines.dispatcher.peer
+        names = peer.engine.served_model_names if peer is not None else ()
+        self._state.telemetry.parsed(next(iter(names), ""), num_calls, num_broken)
 
     def _key(self, handle: int) -> CallerKey:
         return (self._caller.instance, self._caller.epoch, handle)

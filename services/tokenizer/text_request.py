@@ -13,9 +13,11 @@ from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2, text_pb2
 from services.rpc.pieces import kinds_of
 from services.telemetry.spans import Span
+from services.tokenizer.answer_divider import AnswerDivider
 from services.tokenizer.choice_output import ChoiceOutput, OutputRules
 from services.tokenizer.engine_client import EngineCall, EngineClient, TokenLogprobColumns
 from services.tokenizer.mailbox import ChoiceMailbox
+from services.tokenizer.parsing.answer_format import AnswerPlan
 from services.tokenizer.vocabulary import Vocabulary
 
 
@@ -37,6 +39,9 @@ class ChoiceListener(Protocol):
     def ended(self, handle: int) -> None:
         """Called when a choice has its terminal message or was aborted."""
 
+    def parsed(self, num_calls: int, num_broken: int) -> None:
+        """Called when a choice has ended in which tool calls were looked for, with the numbers found."""
+
 
 class TextRequest:
     def __init__(
@@ -44,19 +49,21 @@ class TextRequest:
         submit: text_pb2.TextSubmit,
         prompt_token_ids: list[int],
         resolved: text_pb2.ResolvedOutput,
+        plan: AnswerPlan,
         vocabulary: Vocabulary,
         mailbox: ChoiceMailbox,
         engines: EngineClient,
         listener: ChoiceListener,
         span: Span,
     ) -> None:
-        """`submit` is the caller's, `mailbox` that of its stream or call; `resolved` belongs to the submit's output
-        specification. `span` is the request's; it ends with the last choice."""
+        """`submit` is the caller's, `mailbox` that of its stream or call; `resolved` and `plan` belong to the submit's
+        output specification. `span` is the request's; it ends with the last choice."""
         self._span = span
         self._num_open = len(submit.choices)
         self._submit = submit
         self._prompt = prompt_token_ids
         self._resolved = resolved
+        self._plan = plan
         self._vocabulary = vocabulary
         self._mailbox = mailbox
         self._engines = engines
@@ -67,18 +74,19 @@ class TextRequest:
         self._resolved_sent = False
 
     def start(self) -> None:
-        """Submits the choices without a stop string in their resumed tokens to an engine; the others end at once.
+        """Submits the choices to an engine. Those that end with their resumed tokens, by a stop string or a call, end.
 
         Text of resumed tokens is not sent again. When no engine is connected, a first attempt raises TandemError
         (UNAVAILABLE), and a later one waits for an engine.
         """
         facts = self._engines.dispatcher.peer
         rules = _output_rules(self._submit, facts.engine if facts is not None else pb.EngineFacts())
+        self._know_seed(self._submit.seed)
         choices = []
         for choice in self._submit.choices:
-            output = ChoiceOutput(self._vocabulary.tokenizer, self._prompt, rules)
+            output = self._new_output(choice, rules)
             output.push(unpack_u32(choice.resumed_token_ids))
-            if output.stop_string is not None:
+            if output.is_over:
                 self._end(_Choice(choice.handle, output, choice.cached_tokens), None)
                 continue
             handle = self._engines.dispatcher.new_handle()
@@ -89,6 +97,16 @@ class TextRequest:
             return
         self._call = EngineCall(self._engine_submit(choices), self)
         self._engines.dispatcher.start(self._call, resumed=self._submit.attempt > 1, alone=self._submit.alone)
+
+    def _new_output(self, choice: pb.Choice, rules: OutputRules) -> ChoiceOutput:
+        answer_format = self._plan.format
+        divider = AnswerDivider(answer_format, choice.choice) if answer_format is not None else None
+        return ChoiceOutput(self._vocabulary.tokenizer, self._prompt, rules, divider)
+
+    def _know_seed(self, seed: int) -> None:
+        """Takes the request's seed, by which the ids of its tool calls are made: its own, or the engine's."""
+        if self._plan.format is not None:
+            self._plan.format.ids.seed = seed
 
     def abort(self, caller_handle: int) -> None:
         """Aborts a choice, without a terminal message: the caller has closed it."""
@@ -101,6 +119,7 @@ class TextRequest:
     def accepted(self, handle: int, accepted: engine_pb2.Accepted) -> None:
         choice = self._choices[handle]
         choice.cached_tokens = accepted.cached_tokens
+        self._know_seed(accepted.seed)
         text = text_pb2.TextAccepted(
             handle=choice.handle,
             seed=accepted.seed,
@@ -133,7 +152,7 @@ class TextRequest:
             released.pieces,
             self._token_logprobs(logprobs, released.offsets) if logprobs.width else [],
         )
-        if choice.output.stop_string is not None:
+        if choice.output.is_over:
             assert self._call is not None
             self._engines.dispatcher.abort_choice(self._call, handle)
             self._end(self._choices.pop(handle), None)
@@ -142,12 +161,13 @@ class TextRequest:
         self._end(self._choices.pop(handle), terminal)
 
     def _end(self, choice: _Choice, terminal: engine_pb2.Terminal | None) -> None:
-        """Sends the choice's terminal message and closes it. `terminal`: the engine's; None: a stop string ended it."""
+        """Sends the choice's terminal message and closes it. `terminal`: the engine's; None: the choice ended here."""
         facts = self._engines.dispatcher.peer
-        pieces = choice.output.flush() if terminal is not None else []
+        reason = terminal.reason if terminal is not None else pb.FINISH_REASON_STOP
+        pieces = choice.output.flush(stopped=reason == pb.FINISH_REASON_STOP)
         text = text_pb2.TextTerminal(
             handle=choice.handle,
-            reason=terminal.reason if terminal is not None else pb.FINISH_REASON_STOP,
+            reason=reason,
             pieces=[text for _, text in pieces],
             piece_kinds=kinds_of(pieces),
             prompt_tokens=len(self._prompt),
@@ -155,15 +175,18 @@ class TextRequest:
             cached_tokens=choice.cached_tokens,
             numerics_id=facts.engine.numerics_id if facts is not None else "",
             weights_version=facts.engine.weights_version if facts is not None else "",
+            reasoning_tokens=choice.output.num_reasoning_tokens,
         )
-        if terminal is None:
-            text.stop_string = choice.output.stop_string or ""
-        else:
+        if choice.output.stop_string is not None:
+            text.stop_string = choice.output.stop_string
+        if terminal is not None:
             if terminal.HasField("stop_token_id"):
                 text.stop_token_id = terminal.stop_token_id
             if terminal.HasField("error"):
                 text.error.CopyFrom(terminal.error)
         self._mailbox.put_terminal(text)
+        if self._plan.parses_calls:
+            self._listener.parsed(choice.output.num_calls, choice.output.num_broken_calls)
         self._close(choice.handle)
 
     def _close(self, caller_handle: int) -> None:
@@ -177,6 +200,8 @@ class TextRequest:
         sampling = pb.SamplingParams()
         sampling.CopyFrom(submit.sampling)
         sampling.bad_words_token_ids.extend(self._resolved.bad_words_token_ids)
+        if self._plan.thinking_budget is not None:
+            sampling.thinking_budget.CopyFrom(self._plan.thinking_budget)
         return engine_pb2.Submit(
             request_id=submit.request_id,
             attempt=max(0, submit.attempt - 1),  # Call.next_submit adds 1: a resumed submit keeps an attempt above 1

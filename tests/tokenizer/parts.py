@@ -13,6 +13,9 @@ from services.rpc.generated import engine_pb2, text_pb2
 from services.rpc.hello import make_hello
 from services.rpc.pieces import CONTENT, Piece, unpacked
 from services.tokenizer.engine_client import EngineClient
+from services.tokenizer.parsing.answer_format import AnswerFormats
+from services.tokenizer.parsing.catalog import built_in
+from services.tokenizer.vocabulary import Vocabulary
 
 END = 2  # the demo's end-of-turn token
 
@@ -20,6 +23,13 @@ END = 2  # the demo's end-of-turn token
 @cache
 def tokenizer() -> Tokenizer:
     return Tokenizer.from_file(str(demo.CHECKPOINT / "tokenizer.json"))
+
+
+@cache
+def answer_formats(tools: str, reasoning: str) -> AnswerFormats:
+    """Formats of the demo's answers by name."""
+    catalog = built_in()
+    return AnswerFormats(Vocabulary(demo.CHECKPOINT), catalog.tools[tools], catalog.reasoning[reasoning])
 
 
 def ids_of(text: str) -> list[int]:

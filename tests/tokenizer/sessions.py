@@ -23,7 +23,7 @@ from services.tokenizer.session import Session, TokenizerState
 from services.tokenizer.telemetry import TokenizerTelemetry
 from services.tokenizer.vocabulary import Vocabulary
 from tests.telemetry.fake_tracing import FakeTracing
-from tests.tokenizer.parts import connected
+from tests.tokenizer.parts import answer_formats, connected
 
 VOCABULARY = Vocabulary(demo.CHECKPOINT)
 CALLER = make_hello("shim")
@@ -52,6 +52,7 @@ class Tokenizer:
             VOCABULARY,
             self.encoder,
             OutputResolver(VOCABULARY, self.engines),
+            answer_formats("hermes", "qwen3"),
             self.engines,
             TokenizerTelemetry(self.registry, self.tracing),
             Attempts(),

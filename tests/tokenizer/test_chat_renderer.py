@@ -30,6 +30,12 @@ def test_documents_tools_and_variables_reach_the_template() -> None:
     assert renderer().render(chat(), b"") == "<s>Hi::None:None"
 
 
+def test_requests_with_tools_have_a_template_of_their_own() -> None:
+    found = renderer(tool_template="{{ messages[0].content }} with {{ tools[0] }}")
+    assert found.render(chat(), b"[1]") == "Hi with 1"
+    assert found.render(chat(), b"") == "<s>Hi::None:None"
+
+
 def test_the_documents_field_wins_over_a_variable_of_that_name() -> None:
     given = chat(template_kwargs_json={"documents": [1]}, documents_json=[2])
     assert renderer().render(given, b"") == "<s>Hi::[2]:None"
@@ -105,3 +111,17 @@ def test_half_of_a_surrogate_pair_in_a_message_is_refused() -> None:
     with pytest.raises(TandemError, match="half of a surrogate pair") as caught:
         renderer().render(chat(messages_json=[{"role": "user", "content": "a\ud800"}]), b"")
     assert (caught.value.code, caught.value.param) == ("INVALID_ARGUMENT", "messages")
+
+
+@pytest.mark.parametrize(("source", "is_logged"), [("{{ messages[0].content }}", True), (OWN, False)])
+def test_a_template_that_leaves_tools_out_is_logged_once(
+    source: str, is_logged: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = ChatRenderer(source, {}, trust_requests=True)
+    found.render(chat(), b"")
+    found.render(chat(chat_template=THEIRS), b'[{"function": {"name": "f"}}]')
+    assert caplog.messages == []
+    for _ in range(3):
+        assert "Hi" in found.render(chat(), b'[{"function": {"name": "f"}}]')
+    assert len(caplog.messages) == is_logged
+    assert all("leaves tools out" in message and "--chat-template" in message for message in caplog.messages)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from services.rpc.errors import TandemError
-from services.tokenizer.messages import PART_FIELDS, prepared_message
+from services.tokenizer.messages import PART_FIELDS, prepared_message, without_reasoning
 from services.tokenizer.render import ChatTemplate
 from tests.tokenizer.templates import QWEN3
 
@@ -41,10 +41,48 @@ def test_an_older_function_call_becomes_a_tool_call() -> None:
     messages: list[dict[str, Any]] = [{"role": "user", "content": "Hi"}]
     messages.append({"role": "assistant", "content": None, "function_call": call})
     prepared = prepared_message(messages[1])
-    expected = {"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}
+    expected = {"type": "function", "function": call}
     assert prepared == {"role": "assistant", "tool_calls": [expected]}
     text = ChatTemplate(QWEN3, {}).render(messages, None, {}, add_generation_prompt=True, continue_final_message=False)
     assert '{"name": "f", "arguments": {"a": 1}}' in text
+
+
+def test_the_role_function_becomes_tool() -> None:
+    assert prepared_message({"role": "function", "name": "f", "content": "7"}) == {
+        "role": "tool",
+        "name": "f",
+        "content": "7",
+    }
+
+
+def test_an_empty_list_of_calls_is_left_out() -> None:
+    """gpt-oss' template takes any list for a call."""
+    assert prepared_message({"role": "assistant", "content": "a", "tool_calls": []}) == {
+        "role": "assistant",
+        "content": "a",
+    }
+
+
+@pytest.mark.parametrize(
+    ("calls", "reason"),
+    [
+        ([5], "must have a function"),
+        ([{"id": "a"}], "must have a function"),
+        ([{"function": "f"}], "must have a function"),
+        ([{"function": {"name": 5}}], "name of a tool call"),
+        ({"function": {}}, "must be an array"),
+    ],
+)
+def test_calls_without_a_function_are_refused(calls: Any, reason: str) -> None:
+    with pytest.raises(TandemError, match=reason) as caught:
+        prepared_message({"role": "assistant", "tool_calls": calls})
+    assert (caught.value.code, caught.value.param) == ("INVALID_ARGUMENT", "messages")
+
+
+def test_without_reasoning_leaves_out_all_its_names() -> None:
+    message = {"role": "assistant", "content": "a", "reasoning": "r"}
+    assert set(prepared_message(message)) == {"role", "content", "reasoning", "thinking", "reasoning_content"}
+    assert without_reasoning(prepared_message(message)) == {"role": "assistant", "content": "a"}
 
 
 def test_newer_tool_calls_win_over_a_function_call() -> None:

@@ -7,7 +7,8 @@ import pytest
 
 from services.rpc.errors import TandemError
 from services.tokenizer.render import ChatTemplate
-from services.tokenizer.template_roles import CACHED_FATES, TemplateRoles
+from services.tokenizer.template_probe import CACHED_RESULTS, Message, probe_variables
+from services.tokenizer.template_roles import TemplateRoles
 from tests.tokenizer.templates import CHATML, GEMMA2, GEMMA3, GPT_OSS, LLAMA3, MISTRAL, QWEN3
 
 TEMPLATES = {
@@ -177,13 +178,17 @@ def test_each_role_and_place_is_probed_once_for_the_same_variables_and_few_are_k
         return str([one["content"] for one in messages])
 
     roles = TemplateRoles(shown)
+
+    def fitted(messages: list[Message], kwargs: dict[str, int], has_tools: bool = False) -> None:
+        assert roles.fitted(enumerate(messages), probe_variables(kwargs, has_tools))
+
     for _ in range(3):
-        roles.fitted([USER, ANSWER, USER, message("developer")], {"a": 1, "b": 2}, False)
-        roles.fitted([USER, ANSWER, USER, message("developer")], {"b": 2, "a": 1}, False)
+        fitted([USER, ANSWER, USER, message("developer")], {"a": 1, "b": 2})
+        fitted([USER, ANSWER, USER, message("developer")], {"b": 2, "a": 1})
     assert len(calls) == 4, "a user's first, and the later message of each role"
-    roles.fitted([USER], {"a": 1, "b": 2}, True)
-    roles.fitted([USER], {"a": 1, "b": 3}, False)
+    fitted([USER], {"a": 1, "b": 2}, True)
+    fitted([USER], {"a": 1, "b": 3})
     assert len(calls) == 6
-    for index in range(2 * CACHED_FATES):
-        roles.fitted([USER], {"index": index}, False)
-    assert len(roles._fates) == CACHED_FATES
+    for index in range(2 * CACHED_RESULTS):
+        fitted([USER], {"index": index})
+    assert len(roles._fates) == CACHED_RESULTS

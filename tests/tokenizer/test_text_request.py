@@ -16,7 +16,7 @@ from services.tokenizer.mailbox import TextMailbox
 from services.tokenizer.text_request import TextRequest, put_errors
 from services.tokenizer.vocabulary import Vocabulary
 from tests.telemetry.fake_tracing import FakeSpan
-from tests.tokenizer.parts import END, FakeEngineLink, Row, connected, ids_of, rows_of
+from tests.tokenizer.parts import END, FakeEngineLink, Row, answer_formats, connected, ids_of, rows_of
 
 VOCABULARY = Vocabulary(demo.CHECKPOINT)
 
@@ -25,6 +25,10 @@ class Listener:
     def __init__(self) -> None:
         self.started_handles: list[int] = []
         self.ended_handles: list[int] = []
+        self.parsed_calls: list[tuple[int, int]] = []
+
+    def parsed(self, num_calls: int, num_broken: int) -> None:
+        self.parsed_calls.append((num_calls, num_broken))
 
     def started(self, handle: int) -> None:
         self.started_handles.append(handle)
@@ -42,6 +46,7 @@ class Played:
         engines: EngineClient | None = None,
         stop: list[str] | None = None,
         resolution: text_pb2.ResolvedOutput | None = None,
+        prompt: list[int] | None = None,
         **fields: Any,
     ) -> None:
         """`resolution`: what the output specification resolved to; None: nothing."""
@@ -51,12 +56,13 @@ class Played:
         self.engines = engines
         self.mailbox, self.listener = TextMailbox(1), Listener()
         self.span = FakeSpan("tokenizer.request", "", None, "here")
-        self.prompt = ids_of("a prompt")
+        self.prompt = prompt or ids_of("a prompt")
         defaults = {"attempt": 1, "output": text_pb2.OutputSpec(stop=stop or [])}
         submit = text_pb2.TextSubmit(choices=choices, **{**defaults, **fields})
         resolved = resolution or text_pb2.ResolvedOutput()
+        plan = answer_formats("hermes", "qwen3").plan(submit.output, self.prompt)
         self.request = TextRequest(
-            submit, self.prompt, resolved, VOCABULARY, self.mailbox, engines, self.listener, self.span
+            submit, self.prompt, resolved, plan, VOCABULARY, self.mailbox, engines, self.listener, self.span
         )
 
     def start(self) -> engine_pb2.Submit:

@@ -75,6 +75,17 @@ class ShimOptions(GrpcOptions, ClusterOptions):
     enable_prompt_tokens_details: bool = setting(
         True, "usage has the number of prompt tokens that the prefix cache held", parse=boolean
     )
+    exclude_tools_when_tool_choice_none: bool = setting(
+        False,
+        "the prompt has no tools if a request has `tool_choice: none`; false: the model sees them all the same",
+        parse=boolean,
+    )
+    enable_auto_tool_choice: bool = setting(
+        False,
+        "no effect, for command lines of vLLM: tools with `tool_choice: auto` work wherever the model's format is"
+        " known",
+        parse=boolean,
+    )
     tokenizer: tuple[str, ...] = setting(
         ("127.0.0.1:8001",), "addresses of the tokenizers, comma-separated", parse=addresses, internal=True
     )
@@ -105,6 +116,19 @@ class TokenizerOptions(GrpcOptions, MetricsOptions, ModelOptions):
         "JSON object with variables for the chat template; `chat_template_kwargs` of a request win",
         unset="none",
         parse=json_object,
+    )
+    tool_call_parser: str | None = setting(
+        None,
+        "format of the model's tool calls, by vLLM's names, as in docs/tools.md; none: they stay text",
+        unset="found by the model's files",
+    )
+    reasoning_parser: str | None = setting(
+        None,
+        "format of the model's reasoning, by vLLM's names, as in docs/reasoning.md; none: it stays text",
+        unset="found by the model's files",
+    )
+    tool_parser_plugin: str | None = setting(
+        None, "a .toml or .json file with a table that describes one more format: docs/tools.md", unset="none"
     )
     listen: str = setting("127.0.0.1:8001", "address to listen on: host:port or unix:PATH", internal=True)
     engine: tuple[str, ...] = setting(

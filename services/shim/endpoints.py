@@ -87,7 +87,12 @@ class Endpoints:
             checked = validate(api.request, body.fields, self._client.facts(), self._options.ignore_unknown_fields)
             model = self._generations.served_name(checked.model)
             request_id = api.id_prefix + request_id_of(request, checked.request_id)
-            context = SubmitContext(request_id, self._client.dispatcher.new_handle, self._generations.facts())
+            context = SubmitContext(
+                request_id,
+                self._client.dispatcher.new_handle,
+                self._generations.facts(),
+                self._options.exclude_tools_when_tool_choice_none,
+            )
             submits = api.submits(checked, body, context)
             for submit in submits:
                 check_submit_size(submit)
@@ -129,6 +134,8 @@ class Endpoints:
             continuous_usage=checked.continuous_usage or self._options.enable_force_include_usage,
             prompt_tokens_details=self._options.enable_prompt_tokens_details,
             response_role=checked.role_of_answer(self._options.response_role),
+            show_reasoning=checked.show_reasoning,
+            older_function_call=checked.older_function_call,
         )
 
     def _model_card(self, name: str) -> ModelCard:

@@ -17,11 +17,10 @@ from services.rpc.mailbox import MAX_MERGED_BYTES
 from services.rpc.output_limits import MAX_STOP_STRINGS
 from services.rpc.prompt_limits import check_num_ids
 from services.shim.apis.fields import kind_in
-from services.shim.apis.request import GenerationRequest
+from services.shim.apis.request import MAX_TOOLS, GenerationRequest
 
 MAX_SUBMIT_BYTES = MAX_MESSAGE_BYTES - 2 * MAX_MERGED_BYTES  # other submits may precede it in the same message
 MAX_MESSAGE_PARTS = 16384  # messages, their content parts and tool calls
-MAX_TOOLS = 1024
 UNKNOWN = "extra_forbidden"  # pydantic's type of error
 JSON_WORDS = {"True": "true", "False": "false", "None": "null"}
 RequestT = TypeVar("RequestT", bound=GenerationRequest)
@@ -79,7 +78,7 @@ def check_limits(request_type: type[RequestT], fields: dict[str, Any], facts: pb
 
 
 def check_counts(fields: dict[str, Any]) -> None:
-    """Refuses too many tools or stop strings, or messages, content parts and tool calls in total.
+    """Refuses too many tools, functions or stop strings, or messages, content parts and tool calls in total.
 
     Values of a wrong type are left to the schema.
     """
@@ -91,6 +90,7 @@ def check_counts(fields: dict[str, Any]) -> None:
                 f"messages: {count} messages, content parts and tool calls, but at most {MAX_MESSAGE_PARTS}", "messages"
             )
     _check_items(fields, "tools", MAX_TOOLS)
+    _check_items(fields, "functions", MAX_TOOLS)
     _check_items(fields, "stop", MAX_STOP_STRINGS)
 
 

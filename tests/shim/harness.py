@@ -92,7 +92,8 @@ class Shim:
         kinds: bytes = b"",
         logprobs: Sequence[text_pb2.TokenLogprobs] = (),
     ) -> None:
-        """Sends one row. `content`: its pieces; an empty one is left out. `kinds`: as in TextBatch.piece_kinds."""
+        """Sends one row. `content`: its pieces; without `kinds` an empty one is left out. `kinds`: as in
+        TextBatch.piece_kinds."""
         self.receive(row(handle, start_index, token_ids, *content, kinds=kinds, logprobs=logprobs))
 
     def end(
@@ -118,8 +119,8 @@ def row(
     kinds: bytes = b"",
     logprobs: Sequence[text_pb2.TokenLogprobs] = (),
 ) -> text_pb2.TextBatch:
-    """Returns a message with one row."""
-    pieces = [piece for piece in content if piece]
+    """Returns a message with one row. `content`, `kinds`: as in Shim.event."""
+    pieces = list(content) if kinds else [piece for piece in content if piece]
     return text_pb2.TextBatch(
         epoch=EPOCH,
         handles=pack_u32([handle]),

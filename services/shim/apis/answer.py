@@ -16,7 +16,7 @@ from services.rpc.errors import TandemError
 from services.rpc.finish_reasons import NAME_BY_REASON
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
-from services.rpc.pieces import Piece, add_pieces
+from services.rpc.pieces import TOOL_CALL, Piece, add_pieces
 from services.shim.generation import Generation
 from services.shim.updates import Update
 
@@ -27,12 +27,16 @@ class PromptTokensDetails(TypedDict):
     cached_tokens: int
 
 
+class CompletionTokensDetails(TypedDict):
+    reasoning_tokens: int
+
+
 class Usage(TypedDict):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails | None
-    completion_tokens_details: None
+    completion_tokens_details: CompletionTokensDetails | None
 
 
 class EffectiveParameters(TypedDict):
@@ -69,16 +73,20 @@ class AnswerOptions:
     continuous_usage: bool = False  # every chunk has the counts so far
     prompt_tokens_details: bool = True
     response_role: str = "assistant"
+    show_reasoning: bool = True  # if the API separates it from the content
+    older_function_call: bool = False  # a tool call is written as `function_call`
 
 
 @dataclass
 class AccumulatedChoice:
-    """The updates of one choice, merged by `add`. A stream sets only `terminal` and, if needed, `num_tokens`."""
+    """The updates of one choice, merged by `add`. A stream sets only `terminal`, `has_call` and, if needed,
+    `num_tokens`."""
 
     pieces: list[Piece] = field(default_factory=list)
     token_ids: bytearray = field(default_factory=bytearray)
     logprobs: list[text_pb2.TokenLogprobs] = field(default_factory=list)
     num_tokens: int = 0
+    has_call: bool = False  # a tool call, whole or cut; the subclass sets it in a stream
     terminal: text_pb2.TextTerminal | None = None
 
     def add(self, update: Update) -> None:
@@ -121,8 +129,9 @@ class Answer(ABC):
         choices = []
         for index, accumulated in enumerate(self._choices):
             assert accumulated.terminal is not None
+            accumulated.has_call = any(kind == TOOL_CALL for kind, _ in accumulated.pieces)
             token_ids = unpack_u32(accumulated.token_ids) if self._options.token_ids else None
-            choice = self._full_choice(index, accumulated) | _finish_fields(accumulated.terminal)
+            choice = self._full_choice(index, accumulated) | self._finish_fields(accumulated, accumulated.terminal)
             choices.append({**choice, "token_ids": token_ids, **self._effective_parameters(index)})
         return {
             **self._head,
@@ -151,15 +160,19 @@ class Answer(ABC):
     def _chunks_of(self, update: Update) -> list[Json]:
         """Returns one chunk per piece, at least one if there is anything to tell. Runs for every token.
 
-        The first one has logprobs and token ids, the last one what a finished choice has.
+        The first one has logprobs and token ids, the last one what a finished choice has. A choice with a tool call
+        ends with a chunk without text: clients take a call for whole when a later chunk comes.
         """
-        choices = [self._delta(update.index, piece) for piece in update.pieces]
-        if not choices and (update.logprobs or update.terminal is not None or self._options.token_ids):
-            choices.append(self._delta(update.index, None))
+        accumulated = self._choices[update.index]
+        choices = [delta for piece in update.pieces if (delta := self._delta(update.index, piece)) is not None]
+        ends = update.terminal is not None
+        if (ends and accumulated.has_call) or (not choices and (ends or update.logprobs or self._options.token_ids)):
+            choices.append(self._empty_delta(update.index))
         if update.logprobs:
             choices[0]["logprobs"] = self._logprobs(update.logprobs)
         if update.terminal is not None:
-            choices[-1] |= _finish_fields(update.terminal) | self._effective_parameters(update.index)
+            choices[-1] |= self._finish_fields(accumulated, update.terminal)
+            choices[-1] |= self._effective_parameters(update.index)
         chunks: list[Json] = [{"choices": [choice]} for choice in choices]
         if self._counts_tokens:
             self._add_counted(update, chunks)
@@ -200,21 +213,37 @@ class Answer(ABC):
         per_call = len(self._choices) // len(self._generation.calls)  # the choices of a call share one prompt
         prompt = sum(terminal.prompt_tokens for terminal in terminals[::per_call])
         cached = sum(terminal.cached_tokens for terminal in terminals[::per_call])
-        return self._usage(prompt, sum(terminal.output_tokens for terminal in terminals), cached)
+        usage = self._usage(prompt, sum(terminal.output_tokens for terminal in terminals))
+        if self._options.prompt_tokens_details:
+            usage["prompt_tokens_details"] = {"cached_tokens": cached}
+        usage["completion_tokens_details"] = self._output_details(terminals)
+        return usage
 
     def _usage_so_far(self, index: int) -> Usage:
-        """Returns the counts of one choice, as in vLLM's continuous usage. Cached tokens are known at the end only."""
-        return self._usage(self._call_of(index).num_prompt_tokens, self._choices[index].num_tokens, None)
+        """Returns the counts of one choice, as in vLLM's continuous usage. The details are known at the end only."""
+        return self._usage(self._call_of(index).num_prompt_tokens, self._choices[index].num_tokens)
 
-    def _usage(self, prompt: int, output: int, cached: int | None) -> Usage:
-        show_cached = self._options.prompt_tokens_details and cached is not None
+    @staticmethod
+    def _usage(prompt: int, output: int) -> Usage:
         return {
             "prompt_tokens": prompt,
             "completion_tokens": output,
             "total_tokens": prompt + output,
-            "prompt_tokens_details": {"cached_tokens": cached or 0} if show_cached else None,
+            "prompt_tokens_details": None,
             "completion_tokens_details": None,
         }
+
+    def _output_details(self, terminals: Sequence[text_pb2.TextTerminal]) -> CompletionTokensDetails | None:
+        """Returns the details of the output tokens of all choices; None if the API has none."""
+        return None
+
+    def _finish_fields(self, accumulated: AccumulatedChoice, terminal: text_pb2.TextTerminal) -> Json:
+        kind = terminal.WhichOneof("stop_reason")
+        stop_reason = getattr(terminal, kind) if kind is not None else None
+        return {"finish_reason": self._finish_reason(accumulated, terminal), "stop_reason": stop_reason}
+
+    def _finish_reason(self, accumulated: AccumulatedChoice, terminal: text_pb2.TextTerminal) -> str:
+        return NAME_BY_REASON[terminal.reason]
 
     def _call_of(self, index: int) -> Any:
         """Returns the TextCall of a choice: calls have equal numbers of choices, in their order."""
@@ -238,8 +267,15 @@ class Answer(ABC):
         """Returns the API's further fields of the full response."""
 
     @abstractmethod
-    def _delta(self, index: int, piece: Piece | None) -> Json:
-        """Returns a choice of a chunk, with finish_reason and logprobs None. `piece` None: it has no text."""
+    def _delta(self, index: int, piece: Piece) -> Json | None:
+        """Returns a choice of a chunk, with finish_reason and logprobs None; None if the piece does not show.
+
+        Called once for every piece of a stream, in order.
+        """
+
+    @abstractmethod
+    def _empty_delta(self, index: int) -> Json:
+        """Returns a choice of a chunk without text, with finish_reason and logprobs None."""
 
     @abstractmethod
     def _logprobs(self, logprobs: Sequence[text_pb2.TokenLogprobs]) -> Any:
@@ -263,12 +299,6 @@ def finite(logprob: float) -> float:
 def _raise_if_failed(terminal: text_pb2.TextTerminal | None) -> None:
     if terminal is not None and terminal.HasField("error"):
         raise TandemError.from_proto(terminal.error)
-
-
-def _finish_fields(terminal: text_pb2.TextTerminal) -> Json:
-    kind = terminal.WhichOneof("stop_reason")
-    stop_reason = getattr(terminal, kind) if kind is not None else None
-    return {"finish_reason": NAME_BY_REASON[terminal.reason], "stop_reason": stop_reason}
 
 
 def _effective(sampling: pb.SamplingParams, seed: int) -> EffectiveParameters:

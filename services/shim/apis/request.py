@@ -19,6 +19,7 @@ MAX_LABEL = 4096  # characters of a label that nothing here reads
 MAX_REQUEST_ID = 256
 MAX_BIAS = 100.0
 MAX_METADATA = 1024
+MAX_TOOLS = 1024
 MAX_TOKEN_ID = 2**32 - 1  # what the wire carries; the engine knows the vocabulary
 
 
@@ -135,7 +136,6 @@ class GenerationRequest(Strict):
     length_penalty: float = no_op(1.0, "Only for beam search.", ge=1, le=1)
     prompt_logprobs: None = refused(None, "Logprobs of the prompt.")
     structured_outputs: None = refused(None, "Answers that fit a grammar.")
-    thinking_token_budget: None = refused(None, "A limit on tokens of reasoning.")
     kv_transfer_params: None = refused(None, "KV cache transfer between servers.")
     vllm_xargs: Annotated[dict[str, Any], Field(max_length=0)] = refused({}, "Arguments of vLLM's plugins.")
     repetition_detection: None = refused(None, "Ends an answer that repeats itself.")
@@ -169,6 +169,16 @@ class GenerationRequest(Strict):
     def role_of_answer(self, default: str) -> str:
         """Returns the role of the answer's message, if the API has messages; `default`: --response-role."""
         return default
+
+    @property
+    def show_reasoning(self) -> bool:
+        """Whether the response has the reasoning, if the API separates it from the content."""
+        return True
+
+    @property
+    def older_function_call(self) -> bool:
+        """Whether a tool call has OpenAI's older form, `function_call`, if the API has tools."""
+        return False
 
     @property
     def include_usage(self) -> bool:

@@ -12,11 +12,12 @@ from services.shim.apis.request import GenerationRequest
 
 @dataclass(frozen=True)
 class SubmitContext:
-    """What a submit needs beside the request: its id, a source of handles, and the facts of the engine."""
+    """What a submit needs beside the request: its id, a source of handles, the facts of the engine, and an option."""
 
     request_id: str
     new_handle: Callable[[], int]
     facts: pb.EngineFacts
+    exclude_tools_when_tool_choice_none: bool = False
 
 
 def base_submit(request: GenerationRequest, context: SubmitContext) -> text_pb2.TextSubmit:

@@ -51,6 +51,13 @@ A stream sends its status once its request runs, so a refusal is a status for st
 | after an error in a stream, no `[DONE]`: a cut answer does not look whole | sends `[DONE]` |
 | `logit_bias` beyond -100 to 100 is refused | clamps it |
 | `tools: []` counts as no tools | refuses it |
+| tools with `tool_choice: auto` need no option, if the model's format of calls is known | need \
+`--enable-auto-tool-choice` and `--tool-call-parser` |
+| `parallel_tool_calls: false` ends the answer after its first call | generates the other calls, too, and drops them |
+| an answer that `max_tokens` cut has `finish_reason: length`, whatever it holds | `tool_calls` in a full response |
+| `include_reasoning: false` leaves token ids and logprobs as they are | drops them |
+| `reasoning_content` has the text of `reasoning`, for older clients | has `reasoning` only |
+| `functions` and `function_call`, OpenAI's older form of tools | ignores them |
 | a message of a role that the chat template drops is refused with its index; `developer` becomes `system` where the \
 template does not know it | the message is lost |
 | `truncate_prompt_tokens: -1` keeps what `max_tokens` leaves of the context | shortens the answer instead |

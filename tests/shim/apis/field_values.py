@@ -18,7 +18,7 @@ from services.shim.apis.chat.schema import MAX_DOCUMENTS, MAX_TEMPLATE_CHARACTER
 from services.shim.apis.completions.api import COMPLETIONS_API
 from services.shim.apis.completions.schema import MAX_PROMPTS
 from services.shim.apis.fields import kind_of
-from services.shim.apis.request import MAX_LABEL, MAX_METADATA, MAX_REQUEST_ID, GenerationRequest
+from services.shim.apis.request import MAX_LABEL, MAX_METADATA, MAX_REQUEST_ID, MAX_TOOLS, GenerationRequest
 from services.shim.apis.submit import SubmitContext
 from services.shim.body import Body
 from services.shim.parsing import validate
@@ -95,7 +95,6 @@ COMMON: list[Row] = [
     ("length_penalty", [1, 1.0], [0.9, 1.1, "1", math.nan]),
     ("prompt_logprobs", *ONLY_NULL),
     ("structured_outputs", *ONLY_NULL),
-    ("thinking_token_budget", *ONLY_NULL),
     ("kv_transfer_params", *ONLY_NULL),
     ("vllm_xargs", *NO_ENTRIES),
     ("repetition_detection", *ONLY_NULL),
@@ -108,13 +107,14 @@ CHAT_ONLY: list[Row] = [
     ("logprobs", [True, False], [0, 1, 5, "true"]),
     ("top_logprobs", [0], [-2, -1, 1, LIMITS.max_logprobs + 1, True, "1", 1.5]),  # but for 0, it needs logprobs: true
     ("logprob_token_ids", [], [[1], [], 5]),  # needs logprobs: true
-    ("tools", [[], [TOOL], [TOOL] * 3], [{}, "f"]),
+    ("tools", [[], [TOOL], [TOOL] * MAX_TOOLS], [{}, "f", [TOOL] * (MAX_TOOLS + 1)]),
     ("tool_choice", ["none", "auto"], ["required", "f", {"type": "function", "function": {"name": "f"}}, 5]),
-    ("parallel_tool_calls", [True], [False, 1, "yes"]),
-    ("functions", [[]], [[{"name": "f"}], {}, 5]),
-    ("function_call", ["none", "auto"], ["f", {"name": "f"}, 5]),
+    ("parallel_tool_calls", *YES),
+    ("functions", [[], [{"name": "f"}], [{}] * MAX_TOOLS], [["f"], {}, 5, [{}] * (MAX_TOOLS + 1)]),
+    ("function_call", ["none", "auto"], ["required", "f", {"name": "f"}, 5]),
     ("reasoning_effort", ["none", "minimal", "low", "medium", "high", "xhigh", "max"], ["", "very", 5, True]),
-    ("include_reasoning", [True], [False, 1, "yes"]),
+    ("include_reasoning", *YES),
+    ("thinking_token_budget", [-1, 0, 1, 2**31 - 1], [-2, 2**31, 1.5, "1", True]),
     ("verbosity", ["low", "medium", "high"], ["", "very", 5, True]),
     ("documents", [[], [{"text": "a"}], [{}] * MAX_DOCUMENTS], [[{}] * (MAX_DOCUMENTS + 1), {}, "a", 5]),
     ("chat_template", ["", "{{ messages }}", "a" * MAX_TEMPLATE_CHARACTERS], ["a" * (MAX_TEMPLATE_CHARACTERS + 1), 5]),
@@ -139,6 +139,7 @@ TEXT_ONLY: list[Row] = [
     ("add_special_tokens", *YES),
     ("suffix", [""], ["a", 5]),
     ("prompt_embeds", *ONLY_NULL),
+    ("thinking_token_budget", *ONLY_NULL),
 ]
 OWN: dict[str, list[Row]] = {CHAT_API.path.path: CHAT_ONLY, COMPLETIONS_API.path.path: TEXT_ONLY}
 
@@ -155,16 +156,19 @@ def fields_of_kind(kind: str) -> Iterator[tuple[Api, Row]]:
                 yield api, row
 
 
-def submits(api: Api, change: Json, facts: pb.EngineFacts = FACTS) -> list[text_pb2.TextSubmit]:
-    """Returns the submits of the API's smallest request with these fields changed, as the endpoint makes them."""
-    return submits_of_text(api, msgspec.json.encode(BASE[api.path.path] | change), facts)
+def submits(api: Api, change: Json, facts: pb.EngineFacts = FACTS, **options: bool) -> list[text_pb2.TextSubmit]:
+    """Returns the submits of the API's smallest request with these fields changed, as the endpoint makes them.
+
+    `options` are SubmitContext's.
+    """
+    return submits_of_text(api, msgspec.json.encode(BASE[api.path.path] | change), facts, **options)
 
 
-def submits_of_text(api: Api, text: bytes, facts: pb.EngineFacts = FACTS) -> list[text_pb2.TextSubmit]:
+def submits_of_text(api: Api, text: bytes, facts: pb.EngineFacts = FACTS, **options: bool) -> list[text_pb2.TextSubmit]:
     handles = iter(range(1, 10**6))
     body = Body(text)
     checked: GenerationRequest = validate(api.request, body.fields, facts)
-    return api.submits(checked, body, SubmitContext("id", lambda: next(handles), facts))
+    return api.submits(checked, body, SubmitContext("id", lambda: next(handles), facts, **options))
 
 
 def refused(api: Api, change: Json, facts: pb.EngineFacts = FACTS) -> TandemError:

@@ -9,7 +9,7 @@ from services.rpc.columns import pack_u32
 from services.rpc.errors import TandemError
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
-from services.rpc.pieces import CONTENT
+from services.rpc.pieces import CONTENT, REASONING
 from services.shim.apis.all import APIS
 from services.shim.apis.answer import Answer, Json
 from services.shim.apis.chat.answer import ChatAnswer
@@ -22,7 +22,6 @@ from tests.shim.apis.answers import chunks_of, logprobs, make
 from tests.shim.harness import Shim
 
 LENGTH = pb.FINISH_REASON_LENGTH
-OTHER = 7  # a made-up kind: no process sends another one than content yet
 both = pytest.mark.parametrize("kind", [api.answer for api in APIS], ids=[api.answer.__name__ for api in APIS])
 
 
@@ -85,33 +84,36 @@ def text_of_delta(choice: Json) -> str:
 
 @both
 async def test_pieces_of_several_kinds_are_never_merged(shim: Shim, kind: type[Answer]) -> None:
-    """However late the response takes them: the order stays, and each chunk has text of one kind."""
+    """However late the response takes them: the order stays, and each chunk has text of one kind. Completions have no
+    kind but content."""
     generation, (handle,) = shim.start(1)
     answer = make(kind, generation)
     shim.event(handle, 0, [1], "a")
-    shim.event(handle, 1, [2], "b", "c", "d", kinds=bytes([CONTENT, OTHER, OTHER]))
-    shim.event(handle, 2, [3], "e", kinds=bytes([OTHER]))
+    shim.event(handle, 1, [2], "b", "c", "d", kinds=bytes([CONTENT, REASONING, REASONING]))
+    shim.event(handle, 2, [3], "e", kinds=bytes([REASONING]))
     shim.event(handle, 3, [4], "f")
     shim.end(handle, content="g")
     (update,) = generation._updates._pending.values()
-    assert update.pieces == [(CONTENT, "ab"), (OTHER, "cde"), (CONTENT, "fg")]
-    chunks = await answer.next_chunks() or []
-    texts = [text_of_delta(chunk["choices"][0]) for chunk in chunks]
-    assert len(texts) == 3 and texts[0] == "ab" and texts[2] == "fg"
-    assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None, None, "stop"]
+    assert update.pieces == [(CONTENT, "ab"), (REASONING, "cde"), (CONTENT, "fg")]
+    choices = [chunk["choices"][0] for chunk in await answer.next_chunks() or []]
+    if kind is ChatAnswer:
+        assert "content" not in choices[1]["delta"]
+        assert choices.pop(1)["delta"]["reasoning"] == "cde"
+    assert [text_of_delta(choice) for choice in choices] == ["ab", "fg"]
+    assert [choice["finish_reason"] for choice in choices] == [None, "stop"]
 
 
 @both
 async def test_pieces_of_a_full_response_keep_their_kinds(shim: Shim, kind: type[Answer]) -> None:
     generation, (handle,) = shim.start(1)
     answer = make(kind, generation)
-    shim.event(handle, 0, [1], "a", "x", kinds=bytes([CONTENT, OTHER]))
+    shim.event(handle, 0, [1], "a", "x", kinds=bytes([CONTENT, REASONING]))
     (update,) = await generation.take()
     answer._choices[0].add(update)
-    shim.event(handle, 1, [2], "y", "b", kinds=bytes([OTHER, CONTENT]))
+    shim.event(handle, 1, [2], "y", "b", kinds=bytes([REASONING, CONTENT]))
     shim.end(handle)
     full = await answer.full_response()
-    assert answer._choices[0].pieces == [(CONTENT, "a"), (OTHER, "xy"), (CONTENT, "b")]
+    assert answer._choices[0].pieces == [(CONTENT, "a"), (REASONING, "xy"), (CONTENT, "b")]
     (choice,) = full["choices"]
     content = choice["text"] if "text" in choice else choice["message"]["content"]
     assert content == "ab", "the content is that of its kind alone"
@@ -123,10 +125,10 @@ async def test_logprobs_and_ids_go_with_the_first_chunk_of_an_update(shim: Shim,
     shim.accept(handle, [1])
     answer = make(kind, generation, token_ids=True)
     entries = [logprobs("a", -0.5), logprobs("b", -0.25)]
-    shim.event(handle, 0, [5, 6], "a", "b", kinds=bytes([CONTENT, OTHER]), logprobs=entries)
-    first, second = (chunk["choices"][0] for chunk in await answer.next_chunks() or [])
-    assert first["token_ids"] == [5, 6] and first["logprobs"] is not None
-    assert "token_ids" not in second and second["logprobs"] is None
+    shim.event(handle, 0, [5, 6], "a", "b", "c", kinds=bytes([CONTENT, REASONING, CONTENT]), logprobs=entries)
+    first, *others = [chunk["choices"][0] for chunk in await answer.next_chunks() or []]
+    assert first["token_ids"] == [5, 6] and first["logprobs"] is not None and others
+    assert [one for one in others if "token_ids" in one or one["logprobs"] is not None] == []
 
 
 @both
@@ -163,14 +165,14 @@ async def test_usage(shim: Shim, kind: type[Answer]) -> None:
     generation, handles = shim.start(2, 2)
     for handle in handles:
         shim.event(handle, 0, [1, 2], "a")
-        shim.end(handle, prompt_tokens=5, output_tokens=2, cached_tokens=4)
+        shim.end(handle, prompt_tokens=5, output_tokens=2, cached_tokens=4, reasoning_tokens=1)
     answer = make(kind, generation)
     expected = {
         "prompt_tokens": 10,
         "completion_tokens": 8,
         "total_tokens": 18,
         "prompt_tokens_details": {"cached_tokens": 8},
-        "completion_tokens_details": None,
+        "completion_tokens_details": {"reasoning_tokens": 4} if kind is ChatAnswer else None,
     }
     assert (await answer.full_response())["usage"] == answer.usage() == expected
 

@@ -27,7 +27,8 @@ from tests.shim.harness import FACTS, LIMITS
 WIRE = set(pb.SamplingParams.DESCRIPTOR.fields_by_name)
 # Fields of the wire with another name in the schema.
 SCHEMA_NAMES = {"logit_bias_token_ids": "logit_bias", "logit_biases": "logit_bias"}
-RESOLVED = {"bad_words_token_ids"}  # by the tokenizer, from TextSubmit.output.bad_words
+# By the tokenizer, from TextSubmit.output.bad_words and .thinking_token_budget.
+RESOLVED = {"bad_words_token_ids", "thinking_budget"}
 # Supported fields of the schema that are no sampling parameter: where each one goes instead.
 ELSEWHERE = {
     "model": "the response; the engine serves one model",
@@ -53,7 +54,12 @@ ELSEWHERE = {
 ELSEWHERE_CHAT = {
     "messages": "the prompt",
     "tools": "the prompt",
-    "tool_choice": "the prompt",
+    "tool_choice": "TextSubmit.output: the tokenizer parses the answer",
+    "parallel_tool_calls": "TextSubmit.output: the tokenizer ends the answer",
+    "functions": "the prompt",
+    "function_call": "TextSubmit.output: the tokenizer parses the answer",
+    "include_reasoning": "the response",
+    "thinking_token_budget": "TextSubmit.output: the tokenizer knows the markers",
     "documents": "the prompt",
     "chat_template": "the prompt",
     "chat_template_kwargs": "the prompt",
@@ -79,6 +85,7 @@ IN_THE_CORE: dict[str, Any] = {
     "allowed_token_ids": pack_u32([4, 2]),
     "logprob_token_ids": pack_u32([6, 5]),
     "bad_words_token_ids": (),
+    "thinking_budget": None,
     "eos_token_ids": (7,),
 }
 

@@ -9,7 +9,7 @@ from services.rpc.generated import text_pb2
 from services.shim.apis.api import Api
 from services.shim.apis.chat.api import CHAT_API
 from services.shim.apis.completions.api import COMPLETIONS_API
-from tests.shim.apis.field_values import BASE, Json, each_api, refused, submits, submits_of_text
+from tests.shim.apis.field_values import BASE, TOOL, Json, each_api, refused, submits, submits_of_text
 from tests.shim.harness import FACTS, LIMITS
 
 
@@ -30,7 +30,9 @@ def test_a_request_that_asks_for_nothing(api: Api) -> None:
     if api is COMPLETIONS_API:
         sampling.max_tokens = 16
     assert found.sampling == sampling
-    assert found.output == text_pb2.OutputSpec(skip_special_tokens=True, spaces_between_special_tokens=True)
+    expected = text_pb2.OutputSpec(skip_special_tokens=True, spaces_between_special_tokens=True)
+    expected.separate_reasoning = api is CHAT_API
+    assert found.output == expected
     assert not found.HasField("seed") and not found.HasField("truncation") and not found.return_sampling
     assert (found.cache_salt, found.priority, len(found.choices)) == ("", 0, 1)
 
@@ -76,6 +78,7 @@ def test_the_output_specification(api: Api) -> None:
     }  # fmt: skip
     found = submit(api, fields).output
     expected = text_pb2.OutputSpec(stop=["a", "b"], bad_words=["c", " d"], include_stop_str_in_output=True)
+    expected.separate_reasoning = api is CHAT_API
     assert found == expected
     assert list(submit(api, {"stop": "END"}).output.stop) == ["END"]
 
@@ -148,8 +151,9 @@ EFFECTS: dict[str, tuple[object, Json]] = {
 CHAT_EFFECTS: dict[str, tuple[object, Json]] = {
     "messages": ([{"role": "user", "content": "other"}], {}), "max_completion_tokens": (5, {}), "logprobs": (True, {}),
     "top_logprobs": (2, {"logprobs": True}), "logprob_token_ids": ([1], {"logprobs": True}),
-    "tools": ([{"type": "function", "function": {"name": "f"}}], {}),
-    "tool_choice": ("none", {"tools": [{"type": "function", "function": {"name": "f"}}]}),
+    "tools": ([TOOL], {}), "tool_choice": ("none", {"tools": [TOOL]}),
+    "parallel_tool_calls": (False, {"tools": [TOOL]}), "functions": ([{"name": "f"}], {}),
+    "function_call": ("none", {"functions": [{"name": "f"}]}), "thinking_token_budget": (0, {}),
     "reasoning_effort": ("low", {}), "verbosity": ("low", {}), "documents": ([{}], {}), "chat_template": ("x", {}),
     "chat_template_kwargs": ({"a": 1}, {}), "add_generation_prompt": (False, {}),
     "continue_final_message": (True, {"add_generation_prompt": False}), "add_special_tokens": (True, {}),
@@ -162,6 +166,7 @@ TEXT_EFFECTS: dict[str, tuple[object, Json]] = {
 IN_THE_RESPONSE = {
     "model", "stream", "stream_options", "return_token_ids", "return_tokens_as_token_ids", "request_id",
 }  # fmt: skip
+IN_THE_CHAT = {"include_reasoning"}  # tests/shim/apis/chat/test_answer.py
 
 
 @each_api
@@ -170,6 +175,6 @@ def test_every_supported_field_reaches_the_tokenizer(api: Api) -> None:
     supported = {
         name for name, field in api.request.model_fields.items() if field.json_schema_extra == {"x-tandem": "supported"}
     }
-    assert effects.keys() | IN_THE_RESPONSE == supported
+    assert effects.keys() | IN_THE_RESPONSE | (IN_THE_CHAT if api is CHAT_API else set()) == supported
     for name, (value, needs) in effects.items():
         assert submits(api, {**needs, name: value}) != submits(api, needs), name

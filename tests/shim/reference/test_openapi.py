@@ -10,6 +10,7 @@ import pytest
 
 from services.rpc.errors import TandemError
 from services.rpc.generated import common_pb2 as pb
+from services.rpc.pieces import REASONING, TOOL_ARGUMENTS, TOOL_CALL, TOOL_NAME
 from services.shim.apis.all import APIS
 from services.shim.apis.api import Api
 from services.shim.apis.chat.api import CHAT_API
@@ -17,7 +18,7 @@ from services.shim.parsing import validate
 from services.shim.reference.openapi import openapi
 from services.shim.routes import PATHS, rule_of
 from tests.shim.apis.answers import logprobs
-from tests.shim.apis.field_values import BASE, each_api, rows_of
+from tests.shim.apis.field_values import BASE, CHAT, TOOL, each_api, rows_of
 from tests.shim.harness import FACTS, LIMITS, Shim
 from tests.shim.json_schema import Json, faults, resolve
 
@@ -171,6 +172,20 @@ async def test_real_answers_fit_the_schema(api: Api, shown: bool) -> None:
         body = (await answer).json()
     assert faults(body, response_schema(api.path.path, "post"), DOCUMENT, closed=True) == []
     assert ("effective_parameters" in body["choices"][0]) == shown
+
+
+@pytest.mark.parametrize("asked", [{"tools": [TOOL]}, {"functions": [TOOL["function"]]}], ids=["tools", "functions"])
+async def test_an_answer_with_reasoning_and_a_call_fits_the_schema(asked: Json) -> None:
+    shim = Shim(connected=True)
+    kinds = bytes([REASONING, TOOL_CALL, TOOL_NAME, TOOL_ARGUMENTS])
+    async with shim.http() as http:
+        answer = asyncio.create_task(http.post(CHAT_API.path.path, json=CHAT | asked))
+        (choice,) = (await shim.sent()).submit.choices
+        shim.event(choice.handle, 0, [7], "hm", "call_1", "f", "{}", kinds=kinds)
+        shim.end(choice.handle)
+        body = (await answer).json()
+    assert body["choices"][0]["finish_reason"] in {"tool_calls", "function_call"}
+    assert faults(body, response_schema(CHAT_API.path.path, "post"), DOCUMENT, closed=True) == []
 
 
 @each_api

@@ -1,14 +1,33 @@
 """The response of /v1/chat/completions. https://platform.openai.com/docs/api-reference/chat/object"""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, NotRequired
 
 from typing_extensions import TypedDict
 
 from services.rpc.columns import unpack_u32
+from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
-from services.rpc.pieces import Piece, text_of
-from services.shim.apis.answer import AccumulatedChoice, Answer, ChoiceFields, Json, Usage, finite
+from services.rpc.pieces import CONTENT, REASONING, Piece, text_of
+from services.shim.apis.answer import (
+    AccumulatedChoice,
+    Answer,
+    AnswerOptions,
+    ChoiceFields,
+    CompletionTokensDetails,
+    Json,
+    Usage,
+    finite,
+)
+from services.shim.apis.chat.calls import (
+    CalledFunction,
+    FunctionCall,
+    MessageToolCall,
+    StreamedCalls,
+    ToolCalls,
+    calls_of,
+)
+from services.shim.generation import Generation
 
 
 class TopLogprob(TypedDict):
@@ -26,15 +45,21 @@ class ChatLogprobs(TypedDict):
 
 
 class Message(TypedDict):
-    """The last five fields are always null: clients read them as attributes."""
+    """The fields that are always null are there all the same: clients read them as attributes.
+
+    `content` is null if the answer has calls or reasoning only. `reasoning_content` is an older name of `reasoning`,
+    with the same text. Without calls there is no `tool_calls`, as in vLLM.
+    """
 
     role: str
-    content: str
+    content: str | None
     refusal: None
     annotations: None
     audio: None
-    function_call: None
-    reasoning: None
+    function_call: CalledFunction | None
+    reasoning: str | None
+    reasoning_content: str | None
+    tool_calls: NotRequired[list[MessageToolCall]]
 
 
 class ChatChoice(ChoiceFields):
@@ -61,6 +86,13 @@ class ChatAnswer(Answer):
     object_name = "chat.completion"
     chunk_name = "chat.completion.chunk"
 
+    def __init__(
+        self, request_id: str, model: str, fingerprint: str, generation: Generation, options: AnswerOptions
+    ) -> None:
+        super().__init__(request_id, model, fingerprint, generation, options)
+        self._form = FunctionCall() if options.older_function_call else ToolCalls()
+        self._calls = [StreamedCalls(self._form) for _ in self._choices]
+
     def first_chunks(self) -> list[Json]:
         """Returns a chunk with the role per choice. With token ids, the first one has the prompt's."""
         delta = {"role": self._options.response_role, "content": ""}
@@ -76,24 +108,52 @@ class ChatAnswer(Answer):
         return chunks
 
     def _full_choice(self, index: int, accumulated: AccumulatedChoice) -> Json:
+        pieces = accumulated.pieces
+        content, reasoning = text_of(pieces), None
+        if self._options.show_reasoning:
+            reasoning = text_of(pieces, REASONING) or None
         message: Message = {
             "role": self._options.response_role,
-            "content": text_of(accumulated.pieces),
+            "content": None if pieces and not content else content,
             "refusal": None,
             "annotations": None,
             "audio": None,
             "function_call": None,
-            "reasoning": None,
+            "reasoning": reasoning,
+            "reasoning_content": reasoning,
         }
-        return {"index": index, "message": message, "logprobs": self._logprobs(accumulated.logprobs)}
+        logprobs = self._logprobs(accumulated.logprobs)
+        return {"index": index, "message": {**message, **self._form.in_message(calls_of(pieces))}, "logprobs": logprobs}
 
     def _full_fields(self) -> Json:
         ids = unpack_u32(self._generation.calls[0].prompt_token_ids) if self._options.token_ids else None
         return {"service_tier": None, "prompt_logprobs": None, "prompt_token_ids": ids, "kv_transfer_params": None}
 
-    def _delta(self, index: int, piece: Piece | None) -> Json:
-        delta = {"content": piece[1]} if piece is not None else {}
+    def _delta(self, index: int, piece: Piece) -> Json | None:
+        kind, text = piece
+        delta: Json | None
+        if kind == CONTENT:
+            delta = {"content": text}
+        elif kind == REASONING:
+            delta = {"reasoning": text, "reasoning_content": text} if self._options.show_reasoning else None
+        else:
+            self._choices[index].has_call = True
+            delta = self._calls[index].delta(piece)
+        if delta is None:
+            return None
         return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+
+    def _empty_delta(self, index: int) -> Json:
+        return {"index": index, "delta": {}, "logprobs": None, "finish_reason": None}
+
+    def _finish_reason(self, accumulated: AccumulatedChoice, terminal: text_pb2.TextTerminal) -> str:
+        """A call that max_tokens cut leaves the reason as it is."""
+        if accumulated.has_call and terminal.reason == pb.FINISH_REASON_STOP:
+            return self._form.finish_reason
+        return super()._finish_reason(accumulated, terminal)
+
+    def _output_details(self, terminals: Sequence[text_pb2.TextTerminal]) -> CompletionTokensDetails | None:
+        return {"reasoning_tokens": sum(terminal.reasoning_tokens for terminal in terminals)}
 
     def _first_ids(self, index: int) -> Json:
         return {}

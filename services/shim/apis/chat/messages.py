@@ -68,3 +68,4 @@ class ChatMessage(BaseModel):
     role: Annotated[str, StringConstraints(min_length=1, max_length=64)]
     content: str | FailFastList[Part] | None = None
     tool_calls: FailFastList[ToolCall] | None = None
+    function_call: dict[str, Any] | None = None

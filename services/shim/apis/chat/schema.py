@@ -2,12 +2,13 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from services.rpc.errors import invalid
 from services.shim.apis.chat.messages import NEEDS_CONTENT, ChatMessage
-from services.shim.apis.fields import OnlyFalse, OnlyTrue, no_op, refused, supported
-from services.shim.apis.request import FailFastList, GenerationRequest, TextFormat
+from services.shim.apis.chat.tools import CallChoice, FunctionTool
+from services.shim.apis.fields import OnlyFalse, no_op, refused, supported
+from services.shim.apis.request import MAX_TOOLS, FailFastList, GenerationRequest, TextFormat
 
 MAX_DOCUMENTS = 1024
 MAX_TEMPLATE_CHARACTERS = 2**18
@@ -15,12 +16,6 @@ MAX_TEMPLATE_CHARACTERS = 2**18
 RESERVED_KWARGS = frozenset(
     {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template"}
 )
-
-
-class FunctionTool(BaseModel):
-    model_config = ConfigDict(extra="allow", strict=True)
-    type: Literal["function"]
-    function: dict[str, Any]
 
 
 class ChatRequest(GenerationRequest):
@@ -34,18 +29,25 @@ class ChatRequest(GenerationRequest):
     top_logprobs: int | None = supported(
         None, "Logprobs of this many most likely tokens as well; -1: of all. Needs logprobs.", ge=-1
     )
-    tools: FailFastList[FunctionTool] | None = supported(
-        None, "The chat template gets them. Calls are not parsed from the answer yet."
+    tools: Annotated[FailFastList[FunctionTool], Field(max_length=MAX_TOOLS)] | None = supported(
+        None, "Functions that the model may call; the chat template gets them. `strict: true` is not enforced yet."
     )
-    tool_choice: Literal["none", "auto"] = supported("auto", "With none, the chat template gets no tools.")
-    parallel_tool_calls: OnlyTrue = no_op(True, "Nothing limits the calls of an answer.")
-    functions: Annotated[list[dict[str, Any]], Field(max_length=0)] = refused([], "OpenAI's older name of tools.")
-    function_call: Literal["none", "auto"] = no_op("auto", "OpenAI's older name of tool_choice.")
+    tool_choice: CallChoice = supported("auto", "With none, calls stay text; the chat template gets the tools still.")
+    parallel_tool_calls: bool = supported(True, "False: the first call ends the answer.")
+    functions: Annotated[FailFastList[dict[str, Any]], Field(max_length=MAX_TOOLS)] = supported(
+        [], "OpenAI's older form of tools: the answer has at most one call, as `function_call`."
+    )
+    function_call: CallChoice = supported("auto", "tool_choice for functions.")
     response_format: TextFormat | None = no_op(None, 'Only `{"type": "text"}`.')
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = supported(
         None, "The chat template gets it, and enable_thinking, which is false for none."
     )
-    include_reasoning: OnlyTrue = no_op(True, "Reasoning is a part of the answer.")
+    include_reasoning: bool = supported(
+        True, "False: the response has no reasoning. Usage, token ids and logprobs count its tokens all the same."
+    )
+    thinking_token_budget: Literal[-1] | Annotated[int, Field(ge=0, le=2**31 - 1)] | None = supported(
+        None, "The most tokens of reasoning: after them its end is forced; -1: no limit."
+    )
     verbosity: Literal["low", "medium", "high"] | None = supported(
         None, "The chat template gets it; no effect if the template does not know it."
     )
@@ -73,6 +75,7 @@ class ChatRequest(GenerationRequest):
     @model_validator(mode="after")
     def _check_chat(self) -> "ChatRequest":
         self._check_content()
+        self._check_tools()
         if self.top_logprobs is not None and self.top_logprobs != 0 and not self.logprobs:
             raise invalid("top_logprobs is only allowed together with logprobs: true", "top_logprobs")
         if self.add_generation_prompt and self.continue_final_message:
@@ -88,6 +91,32 @@ class ChatRequest(GenerationRequest):
                 raise invalid(
                     f"messages.{index}: a message with role {message.role} needs content", f"messages.{index}.content"
                 )
+
+    def _check_tools(self) -> None:
+        """The older fields and the newer ones are not mixed, so that no value is ignored."""
+        if self.functions and self.tools:
+            raise invalid("functions is only allowed without tools", "functions")
+        if self.functions and self.tool_choice == "none":
+            raise invalid("tool_choice belongs to tools: with functions, use function_call", "tool_choice")
+        if self.tools and self.function_call == "none":
+            raise invalid("function_call belongs to functions: with tools, use tool_choice", "function_call")
+
+    @property
+    def has_tools(self) -> bool:
+        return bool(self.tools or self.functions)
+
+    @property
+    def may_call(self) -> bool:
+        """Whether tool calls are parsed from the answer."""
+        return self.has_tools and "none" not in (self.tool_choice, self.function_call)
+
+    @property
+    def older_function_call(self) -> bool:
+        return bool(self.functions)
+
+    @property
+    def show_reasoning(self) -> bool:
+        return self.include_reasoning
 
     @property
     def token_limit(self) -> int | None:

@@ -1,9 +1,10 @@
-"""A chat request as a submit for the tokenizer, which renders the chat template."""
+"""A chat request as a submit for the tokenizer, which renders the chat template and parses the answer."""
 
 import msgspec
 
 from services.rpc.generated import text_pb2
 from services.shim.apis.chat.schema import ChatRequest
+from services.shim.apis.chat.tools import functions_as_tools
 from services.shim.apis.submit import SubmitContext, base_submit
 from services.shim.body import Body
 
@@ -11,8 +12,7 @@ from services.shim.body import Body
 def chat_submits(request: ChatRequest, body: Body, context: SubmitContext) -> list[text_pb2.TextSubmit]:
     """Returns the one submit of the request. Raises TandemError as `base_submit`.
 
-    The chat template gets messages and tools as the client wrote them, with all their fields. With tool_choice "none"
-    it gets no tools.
+    The chat template gets messages and tools as the client wrote them, with all their fields.
     """
     submit = base_submit(request, context)
     kwargs = request.template_kwargs
@@ -24,6 +24,22 @@ def chat_submits(request: ChatRequest, body: Body, context: SubmitContext) -> li
     chat.add_generation_prompt = request.add_generation_prompt
     chat.continue_final_message = request.continue_final_message
     chat.add_special_tokens = request.add_special_tokens
-    if request.tools and request.tool_choice != "none":
-        submit.output.tools_json = body.json("tools")
+    submit.output.separate_reasoning = True
+    if request.thinking_token_budget is not None and request.thinking_token_budget >= 0:
+        submit.output.thinking_token_budget = request.thinking_token_budget
+    _add_tools(submit.output, request, body, context)
     return [submit]
+
+
+def _add_tools(output: text_pb2.OutputSpec, request: ChatRequest, body: Body, context: SubmitContext) -> None:
+    """Sets the tools and what becomes of calls. Without calls the prompt has the tools all the same, as in vLLM,
+    unless the server hides them."""
+    if not request.has_tools:
+        return
+    if request.may_call:
+        output.tool_choice = text_pb2.TOOL_CHOICE_AUTO
+        output.single_tool_call = not request.parallel_tool_calls or request.older_function_call
+    elif context.exclude_tools_when_tool_choice_none:
+        return
+    older = request.older_function_call
+    output.tools_json = functions_as_tools(body.json("functions")) if older else body.json("tools")

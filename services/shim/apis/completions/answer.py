@@ -6,7 +6,7 @@ from typing import Literal
 from typing_extensions import TypedDict
 
 from services.rpc.generated import text_pb2
-from services.rpc.pieces import Piece, text_of
+from services.rpc.pieces import CONTENT, Piece, text_of
 from services.shim.apis.answer import AccumulatedChoice, Answer, ChoiceFields, Json, Usage, finite
 
 
@@ -56,13 +56,12 @@ class CompletionAnswer(Answer):
     def _full_fields(self) -> Json:
         return {"service_tier": None, "kv_transfer_params": None}
 
-    def _delta(self, index: int, piece: Piece | None) -> Json:
-        return {
-            "index": index,
-            "text": piece[1] if piece is not None else "",
-            "logprobs": None,
-            "finish_reason": None,
-        }
+    def _delta(self, index: int, piece: Piece) -> Json | None:
+        kind, text = piece
+        return {"index": index, "text": text, "logprobs": None, "finish_reason": None} if kind == CONTENT else None
+
+    def _empty_delta(self, index: int) -> Json:
+        return {"index": index, "text": "", "logprobs": None, "finish_reason": None}
 
     def _first_ids(self, index: int) -> Json:
         return {"prompt_token_ids": self._prompt_ids_of(index)}

@@ -1,8 +1,9 @@
 """The request of /v1/completions. https://platform.openai.com/docs/api-reference/completions/create"""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from services.rpc.errors import invalid
 from services.shim.apis.fields import no_op, refused, supported
@@ -12,6 +13,12 @@ MAX_PROMPTS = 1024
 MAX_CHOICES = 1024  # prompts times n
 MAX_STOP_CHARACTERS = 2**20  # of all stop strings and bad words, for all prompts together
 MAX_ALLOWED_IDS = 2**22  # for all prompts together: each prompt is a submit with its own copy
+
+
+def _only_in_chats(value: Any) -> Any:
+    if value is not None:
+        raise PydanticCustomError("only_chat", "only /v1/chat/completions separates reasoning from the answer")
+    return value
 
 
 class CompletionRequest(GenerationRequest):
@@ -31,6 +38,9 @@ class CompletionRequest(GenerationRequest):
     suffix: Literal[""] = refused("", "Text after the answer.")
     prompt_embeds: None = refused(None, "Prompts as embeddings.")
     response_format: TextFormat | None = no_op(None, 'Only `{"type": "text"}`.')
+    thinking_token_budget: Annotated[None, BeforeValidator(_only_in_chats)] = refused(
+        None, "A limit on tokens of reasoning: chats have it."
+    )
 
     @model_validator(mode="after")
     def _check_choices(self) -> "CompletionRequest":

@@ -10,7 +10,7 @@ from services.shim.apis.chat.api import CHAT_API
 from services.shim.apis.chat.schema import ChatRequest
 from services.shim.parsing import validate
 from tests.shim.apis import field_values
-from tests.shim.apis.field_values import CHAT, USER, Json
+from tests.shim.apis.field_values import CHAT, TOOL, USER, Json
 from tests.shim.harness import FACTS
 
 
@@ -42,6 +42,7 @@ def refused(change: Json) -> TandemError:
         ({"role": "assistant", "tool_calls": 5}, "messages.0.tool_calls"),
         ({"role": "assistant", "tool_calls": [5]}, "messages.0.tool_calls.0"),
         ({"role": "assistant", "tool_calls": [{"function": "f"}]}, "messages.0.tool_calls.0.function"),
+        ({"role": "assistant", "function_call": "f"}, "messages.0.function_call"),
     ],
 )  # fmt: skip
 def test_paths_into_messages(message: Any, param: str) -> None:
@@ -91,12 +92,32 @@ CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{
         {"content": [{"type": "text", "text": None}, {"type": "input_text", "text": "a"}]},
         {"content": [{"type": "text", "text": "a", "annotations": []}, {"type": "refusal", "refusal": "no"}]},
         {"content": "", "name": None, "provider_specific_fields": None},
+        {"tool_calls": [{"function": {"name": "f", "arguments": {"a": {"b": [1]}}}}]},
+        {
+            "tool_calls": [
+                {"id": None, "type": None, "function": {"name": "f", "arguments": '{"a": '}, "extra": 1},
+                CALL,
+            ]
+        },
+        {"content": "", "function_call": {"name": "f", "arguments": "{}"}, "reasoning": "a", "reasoning_content": "a"},
     ],
 )
 def test_echoed_assistant_messages_pass(message: Json) -> None:
     """An answer that a client sends back, with every field that it or another server gave."""
     submits = field_values.submits(CHAT_API, {"messages": [USER, {"role": "assistant", **message}, USER]})
     assert len(submits) == 1
+
+
+def test_results_of_calls_pass_in_any_order() -> None:
+    calls = [{**CALL, "id": "1"}, {**CALL, "id": "2"}]
+    results = [
+        {"role": "tool", "content": "b", "tool_call_id": "2"},
+        {"role": "tool", "content": [{"type": "text", "text": "a"}], "tool_call_id": "1", "name": "f"},
+        {"role": "tool", "content": "", "name": "f"},
+        {"role": "function", "content": None, "name": "f"},
+    ]
+    messages = [USER, {"role": "assistant", "content": None, "tool_calls": calls}, *results]
+    assert len(field_values.submits(CHAT_API, {"messages": messages})) == 1
 
 
 def test_messages_keep_fields_that_only_templates_know() -> None:
@@ -120,6 +141,20 @@ def test_paths_into_tools(tool: Any, param: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("field", "value", "what"),
+    [
+        ("tool_choice", "required", '"required"'),
+        ("tool_choice", {"type": "function", "function": {"name": "f"}}, "a call of a named function"),
+        ("function_call", {"name": "f"}, "a call of a named function"),
+    ],
+)
+def test_forced_calls_are_refused_for_now(field: str, value: Any, what: str) -> None:
+    error = refused({"tools": [TOOL], field: value})
+    assert error.param == field
+    assert error.message == f'{field}: {what} is not supported by this server yet: use "auto" or "none"'
+
+
+@pytest.mark.parametrize(
     ("change", "param"),
     [
         ({"top_logprobs": 2}, "top_logprobs"),
@@ -132,6 +167,9 @@ def test_paths_into_tools(tool: Any, param: str) -> None:
         ({"documents": ["a"]}, "documents.0"),
         ({"chat_template_kwargs": {"continue_final_message": True}}, "chat_template_kwargs"),
         ({"modalities": ["text", "audio"]}, "modalities"),
+        ({"functions": [{"name": "f"}], "tools": [TOOL]}, "functions"),
+        ({"functions": [{"name": "f"}], "tool_choice": "none"}, "tool_choice"),
+        ({"tools": [TOOL], "function_call": "none"}, "function_call"),
     ],
 )
 def test_what_does_not_go_together(change: Json, param: str) -> None:

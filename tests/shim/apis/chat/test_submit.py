@@ -96,17 +96,67 @@ def test_verbosity_reaches_the_template() -> None:
     assert kwargs({}) == {}
 
 
+FUNCTION = {"name": "f", "parameters": {"type": "object"}}
+NONE, AUTO = text_pb2.TOOL_CHOICE_NONE, text_pb2.TOOL_CHOICE_AUTO
+
+
 @pytest.mark.parametrize(
-    ("fields", "sent"),
+    ("fields", "sent", "choice"),
     [
-        ({}, True),
-        ({"tool_choice": "auto"}, True),
-        ({"tool_choice": None}, True),
-        ({"tool_choice": "none"}, False),
-        ({"tools": []}, False),
-        ({"tools": None}, False),
+        ({}, False, NONE),
+        ({"tool_choice": "auto"}, False, NONE),
+        ({"tools": []}, False, NONE),
+        ({"tools": None, "functions": [], "parallel_tool_calls": False}, False, NONE),
+        ({"tools": [TOOL]}, True, AUTO),
+        ({"tools": [TOOL], "functions": []}, True, AUTO),
+        ({"tools": [TOOL], "tool_choice": "auto"}, True, AUTO),
+        ({"tools": [TOOL], "tool_choice": None}, True, AUTO),
+        ({"tools": [TOOL], "tool_choice": "none"}, True, NONE),
+        ({"tools": [TOOL], "tool_choice": "none", "parallel_tool_calls": False}, True, NONE),
+        ({"functions": [FUNCTION], "function_call": "none"}, True, NONE),
     ],
 )
-def test_tools(fields: Json, sent: bool) -> None:
-    """With tool_choice none, the template gets no tools."""
-    assert bool(chat({"tools": [TOOL]} | fields).output.tools_json) == sent
+def test_tools(fields: Json, sent: bool, choice: text_pb2.ToolChoice) -> None:
+    """With the choice "none" the prompt has the tools, as in vLLM, but calls stay text."""
+    found = chat(fields).output
+    assert (bool(found.tools_json), found.tool_choice, found.single_tool_call) == (sent, choice, False)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"tools": [TOOL], "tool_choice": "none"}, {"functions": [FUNCTION], "function_call": "none"}]
+)
+def test_a_server_may_hide_tools_that_may_not_be_called(fields: Json) -> None:
+    (found,) = submits(CHAT_API, fields, exclude_tools_when_tool_choice_none=True)
+    assert (found.output.tools_json, found.output.tool_choice) == (b"", NONE)
+    (found,) = submits(CHAT_API, {"tools": [TOOL]}, exclude_tools_when_tool_choice_none=True)
+    assert found.output.tools_json and found.output.tool_choice == AUTO
+
+
+@pytest.mark.parametrize("fields", [{"tools": [TOOL], "parallel_tool_calls": False}, {"functions": [FUNCTION]}])
+def test_one_call_at_most(fields: Json) -> None:
+    found = chat(fields).output
+    assert (found.tool_choice, found.single_tool_call) == (AUTO, True)
+
+
+def test_functions_become_tools_as_the_client_wrote_them() -> None:
+    first, second = '{"name":"f","parameters":{"n" : 1.50,"e":1e2}}', '{"description":"d\\u00e9","name": "g"}'
+    found = chat_of_text(f'{{"functions":[ {first},{second} ],"messages":[{{"role":"user","content":""}}]}}')
+    tools = ",".join(f'{{"type":"function","function":{one}}}' for one in (first, second))
+    assert found.output.tools_json.decode() == f"[{tools}]"
+
+
+def test_strict_and_anything_else_in_a_tool_passes() -> None:
+    function = {"name": "f", "strict": True, "parameters": {"$ref": "#", "not": {}, "x": [None, 1.5]}, "x": {"y": 1}}
+    tools = [{"type": "function", "function": function, "cache_control": {"type": "ephemeral"}}]
+    assert json.loads(chat({"tools": tools}).output.tools_json) == tools
+
+
+@pytest.mark.parametrize(("budget", "sent"), [(None, None), (-1, None), (0, 0), (100, 100)])
+def test_a_budget_of_reasoning(budget: int | None, sent: int | None) -> None:
+    found = chat({"thinking_token_budget": budget}).output
+    assert (found.thinking_token_budget if found.HasField("thinking_token_budget") else None) == sent
+
+
+def test_reasoning_is_separated_even_if_it_is_not_shown() -> None:
+    """So that it does not become content."""
+    assert chat({"include_reasoning": False}).output.separate_reasoning

@@ -90,6 +90,14 @@ def test_a_prompt_to_truncate_may_be_longer_than_the_context() -> None:
     )
 
 
+def test_a_budget_of_reasoning_needs_a_chat() -> None:
+    error = refused({"thinking_token_budget": 5})
+    assert error.message == (
+        "thinking_token_budget is not supported by this server:"
+        " only /v1/chat/completions separates reasoning from the answer"
+    )
+
+
 def test_a_million_wrong_items_make_one_error() -> None:
     """Otherwise building the list of errors would block the event loop for seconds."""
     bodies: list[Json] = [{"prompt": [{}] * 10**6}, {"prompt": [[{}] * 10**6]}]

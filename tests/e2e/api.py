@@ -64,13 +64,19 @@ def choice(server: Server, path: str, **more: Any) -> Json:
     return found
 
 
+def _said(raw: Json) -> Json:
+    """Returns the text of a choice, and its reasoning and its calls if it has some."""
+    message = raw.get("message", {})
+    parts = {"reasoning": message.get("reasoning"), "tool_calls": message.get("tool_calls")}
+    return {"text": raw.get("text", message.get("content")) or ""} | {name: one for name, one in parts.items() if one}
+
+
 def choices_of(answer: Json) -> list[Json]:
     found = []
     for index, raw in enumerate(answer["choices"]):
         assert raw["index"] == index
-        text = raw["text"] if "text" in raw else raw["message"]["content"]
         found.append(
-            {"text": text}
+            _said(raw)
             | {name: raw[name] for name in ("token_ids", "logprobs", "finish_reason", "stop_reason")}
             | {name: raw[name] for name in ("effective_parameters",) if name in raw}
         )
@@ -102,6 +108,7 @@ def fold(chunks: list[Json]) -> list[Json]:
         one = found.setdefault(raw["index"], {"text": "", "token_ids": [], "logprobs": None, "finish_reason": None})
         assert one["finish_reason"] is None, "something came after the end"
         one["text"] += raw["text"] if "text" in raw else raw["delta"].get("content", "")
+        _add_delta(one, raw.get("delta", {}))
         one["token_ids"] += raw.get("token_ids", [])
         one["finish_reason"] = raw["finish_reason"]
         if raw["finish_reason"] is not None:
@@ -111,6 +118,21 @@ def fold(chunks: list[Json]) -> list[Json]:
             one["logprobs"] = one["logprobs"] or {}
             one["logprobs"][name] = one["logprobs"].get(name, []) + values
     return [found[index] for index in sorted(found)]
+
+
+def _add_delta(one: Json, delta: Json) -> None:
+    """Adds reasoning and calls of a chunk to a choice."""
+    if delta.get("reasoning"):
+        assert delta["reasoning_content"] == delta["reasoning"]
+        one["reasoning"] = one.get("reasoning", "") + delta["reasoning"]
+    for part in delta.get("tool_calls", []):
+        calls = one.setdefault("tool_calls", [])
+        if "id" in part:
+            assert part["index"] == len(calls), "calls begin in order"
+            calls.append({name: part[name] for name in ("id", "type", "function")})
+        else:
+            assert part["index"] == len(calls) - 1, "arguments belong to the call that began last"
+            calls[-1]["function"]["arguments"] += part["function"]["arguments"]
 
 
 def error_of(response: httpx.Response, status: int) -> Json:

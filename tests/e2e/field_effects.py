@@ -1,4 +1,5 @@
-"""The effect of every supported field on a server of random weights: EFFECTS has a check for each.
+"""The effect of every supported field on a server of random weights: EFFECTS has a check for each. Tools and reasoning
+are in tool_effects.py.
 
 A check takes (server, path of the API) and fails if the field has no effect.
 """
@@ -218,15 +219,6 @@ def top_logprobs(server: Server, path: str) -> None:
     assert all(len(one["top_logprobs"]) == 2 for one in found)
 
 
-def tools(server: Server, path: str) -> None:
-    assert prompt_ids(server, path, tools=[TOOL]) != prompt_ids(server, path)
-    assert prompt_ids(server, path, tools=[]) == prompt_ids(server, path)
-
-
-def tool_choice(server: Server, path: str) -> None:
-    assert prompt_ids(server, path, tools=[TOOL], tool_choice="none") == prompt_ids(server, path)
-
-
 def reasoning_effort(server: Server, path: str) -> None:
     """The checkpoint's template opens or closes thinking by enable_thinking."""
     closed = prompt_ids(server, path, chat_template_kwargs={"enable_thinking": False})
@@ -275,7 +267,6 @@ def prompt(server: Server, path: str) -> None:
     assert prompt_ids(server, path, prompt=[5, 6]) == [5, 6]
 
 
-TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
 BARE: dict[str, Json] = {CHAT: {"messages": [{"role": "user", "content": "Hi"}]}, TEXT: {"prompt": "Hi"}}
 EFFECTS: dict[str, Callable[[Server, str], None]] = {
     "model": model,
@@ -314,8 +305,6 @@ EFFECTS: dict[str, Callable[[Server, str], None]] = {
     "messages": messages,
     "logprobs": logprobs,
     "top_logprobs": top_logprobs,
-    "tools": tools,
-    "tool_choice": tool_choice,
     "reasoning_effort": reasoning_effort,
     "verbosity": template(verbosity="low"),
     "documents": template(documents=[{"text": "another paper"}]),

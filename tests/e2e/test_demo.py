@@ -13,7 +13,7 @@ import demo
 from demo.dialogues import EARLY, LATE, dialogues
 from demo.exam import EXAM, Task
 from demo.questions import held_out
-from tests.e2e.api import CHAT, Json
+from tests.e2e.api import CHAT, Json, hf_tokenizer
 from tests.e2e.harness import PLAIN_HTTP, Server
 
 COUNT = 100
@@ -40,9 +40,9 @@ def tasks(kind: str) -> list[Task]:
 
 
 async def ask(client: httpx.AsyncClient, task: Task) -> Json:
-    """Returns the only choice of a request with messages and no other parameter."""
+    """Returns the only choice of a request with messages and no sampling parameter."""
     dialogue = task.dialogue
-    body: Json = {"messages": dialogue.messages, "max_tokens": MAX_TOKENS}
+    body: Json = {"messages": dialogue.messages, "max_tokens": MAX_TOKENS, "return_token_ids": True}
     if dialogue.tools:
         body["tools"] = dialogue.tools
     if dialogue.thinking:
@@ -64,12 +64,20 @@ async def ask_all(server: Server, asked: list[Task]) -> list[Json]:
 
 
 def right(server: Server, asked: list[Task]) -> int:
-    """Returns how many answers equal the expected ones and end with an end-of-text token."""
+    """Returns how many answers equal the expected ones, with their thoughts and calls as text, and end with an
+    end-of-text token."""
     choices = asyncio.run(ask_all(server, asked))
     return sum(
-        choice["message"]["content"] == task.dialogue.answer and choice["finish_reason"] == "stop"
+        text_of(choice) == task.dialogue.answer
+        and choice["finish_reason"] == ("tool_calls" if "<tool_call>" in task.dialogue.answer else "stop")
         for choice, task in zip(choices, asked, strict=True)
     )
+
+
+def text_of(choice: Json) -> str:
+    """Returns the text that the model wrote, before it was divided."""
+    *token_ids, end = choice["token_ids"]
+    return str(hf_tokenizer().decode(token_ids)) if end == hf_tokenizer().eos_token_id else ""
 
 
 def test_no_question_was_trained_on() -> None:

@@ -1,7 +1,7 @@
 """Every field of docs/api.md is sent once: it has its effect, changes nothing, or is refused by name.
 
-The fields and their kinds come from the tables that the page is made of. A supported field without an entry in EFFECTS
-fails.
+The fields and their kinds come from the tables that the page is made of. A supported field without an entry in
+ALL_EFFECTS fails.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,9 @@ from tests.checkpoints import make_qwen3
 from tests.e2e.api import MAX_LEN, MODEL, Json, error_of
 from tests.e2e.field_effects import BARE, EFFECTS, plain
 from tests.e2e.harness import Server
+from tests.e2e.tool_effects import TOOL_EFFECTS
 
+ALL_EFFECTS = EFFECTS | TOOL_EFFECTS
 FIELDS = [
     pytest.param(api.path.path, name, kind_of(field), id=f"{api.operation}-{name}")
     for api in APIS
@@ -40,14 +42,14 @@ def of_kind(kind: str) -> Any:
 NO_OPS: Json = {
     "user": "me", "session_id": "s", "metadata": {"a": "b"}, "service_tier": "default", "prompt_cache_key": "k",
     "prompt_cache_retention": "24h", "prompt_cache_options": {"mode": "auto"}, "safety_identifier": "id",
-    "modalities": ["text"], "function_call": "none",
+    "modalities": ["text"],
     "prediction": {"type": "content", "content": "Hello"}, "response_format": {"type": "text"},
 }  # fmt: skip
 
 
 @of_kind("supported")
 def test_a_supported_field_has_its_effect(server: Server, path: str, name: str) -> None:
-    EFFECTS[name](server, path)
+    ALL_EFFECTS[name](server, path)
 
 
 @of_kind("no-op")
@@ -72,4 +74,4 @@ def test_the_page_lists_exactly_these_fields() -> None:
     page = (Path(__file__).parents[2] / "docs/api.md").read_text()
     listed = {line.split("`")[1] for line in page.splitlines() if line.startswith("| `") and "` | " in line}
     assert {param.values[1] for param in FIELDS} <= listed
-    assert EFFECTS.keys() == {param.values[1] for param in FIELDS if param.values[2] == "supported"}
+    assert ALL_EFFECTS.keys() == {param.values[1] for param in FIELDS if param.values[2] == "supported"}

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.api import CHAT, GREEDY, TEXT, Json, ask, both, error_of, stream
+from tests.e2e.api import CHAT, GREEDY, TEXT, TOOL, Json, ask, both, error_of, stream
 from tests.e2e.harness import Server
 
 QUESTION: Json = {"messages": [{"role": "user", "content": "Hi"}]}
@@ -21,6 +21,8 @@ def changed() -> Iterator[Server]:
         "--no-enable-prompt-tokens-details",
         "--trust-request-chat-template",
         '--default-chat-template-kwargs={"enable_thinking": false, "mood": "calm"}',
+        "--exclude-tools-when-tool-choice-none",
+        "--enable-auto-tool-choice",
     )
     with Server("--dtype=float32", *flags) as server:
         yield server
@@ -80,6 +82,24 @@ def test_default_chat_template_kwargs(changed: Server, plain: Server) -> None:
         "return_token_ids": True,
     }
     assert changed.post(CHAT, mood).json()["prompt_token_ids"] == token_ids(changed, "calm, Hi")
+
+
+def test_exclude_tools_when_tool_choice_none(changed: Server, plain: Server) -> None:
+    for server, hidden in ((changed, True), (plain, False)):
+        offered = {choice: tools_prompt(server, tools=[TOOL], tool_choice=choice) for choice in ("auto", "none")}
+        assert offered["auto"] != tools_prompt(server)
+        assert offered["none"] == (tools_prompt(server) if hidden else offered["auto"])
+
+
+def test_enable_auto_tool_choice(changed: Server, plain: Server) -> None:
+    """It changes nothing: tools may be called without it."""
+    for fields in ({"tools": [TOOL]}, {"tools": [TOOL], "tool_choice": "auto"}):
+        assert tools_prompt(changed, **fields) == tools_prompt(plain, **fields)
+
+
+def tools_prompt(server: Server, **fields: object) -> list[int]:
+    thinking = {"enable_thinking": False}  # the same prompt whatever --default-chat-template-kwargs says
+    return list(ask(server, CHAT, **QUESTION, chat_template_kwargs=thinking, **fields)["prompt_token_ids"])
 
 
 def token_ids(server: Server, text: str) -> list[int]:

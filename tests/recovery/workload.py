@@ -1,4 +1,4 @@
-"""Twenty-two concurrent requests of every kind, and the part of each answer that its client has received so far."""
+"""Twenty-five concurrent requests of every kind, and the part of each answer that its client has received so far."""
 
 import asyncio
 import json
@@ -14,6 +14,11 @@ LENGTH = 500
 WARM_PREFIX = "The town hall of Köln stands by the old market. " * 6
 SEEDED: Json = {"temperature": 1, "max_tokens": LENGTH, "ignore_eos": True, "return_token_ids": True}
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}}
+WEATHER: Json = {"tools": [{"type": "function", "function": {"name": "get_weather", "parameters": CITY}}]}
+THINK: Json = {"chat_template_kwargs": {"enable_thinking": True}}
+# The demo model's tokens of its calls and thoughts: hardly anything but markers, JSON and parts of them.
+CALL_IDS = [3, 4, 5, 6, 56, 71, 207, 266, 267, 286, 287, 346, 354, 356, 362, 366, 372, 438, 724]
 STREAM: Json = {"stream": True, "stream_options": {"include_usage": True}}
 
 
@@ -33,6 +38,11 @@ def requests(stops: list[str]) -> dict[str, tuple[str, Json]]:
         "chat whole": _chat("Which way to Köln?", seed=2),
         "chat greedy": _chat("What is 2 + 3?", temperature=0, **STREAM),
         "chat tools": _chat("What is the weather?", seed=3, tools=[TOOL], **STREAM),
+        "calls": _chat("What is the weather in Paris?", seed=23, n=2, **WEATHER, **THINK, **STREAM),
+        "calls whole": _chat("What is the weather in Rome?", seed=24, n=2, **WEATHER, allowed_token_ids=CALL_IDS),
+        "markers": _chat(
+            "Weather in Oslo?", seed=25, n=3, **WEATHER, allowed_token_ids=CALL_IDS, stop=["}}}"], **STREAM
+        ),
         "chat two": _chat("Tell me a story", seed=4, n=2, **STREAM),
         "chat two whole": _chat("Tell me a story", seed=5, n=2, logprobs=True),
         "chat logprobs": _chat("What is a cat?", seed=6, logprobs=True, top_logprobs=3, **STREAM),

@@ -15,7 +15,7 @@ from tests.clients.catalogue import CLIENTS, Client
 from tests.clients.edges import running_edges
 from tests.clients.environments import ROOT, NotInstalled, environment
 from tests.clients.run import Result, run
-from tests.clients.server import FOLDER, MODEL, Server, running
+from tests.clients.server import FOLDER, MODEL, Server, running, running_played
 
 INSTALLATION = "installation"
 
@@ -72,13 +72,21 @@ def main() -> int:
     chosen = [client for client in CLIENTS if client.name in (args.clients or names)]
     summary = Summary()
     tandem = shlex.split(args.tandem)
-    of_api = [client for client in chosen if not client.sections]
+    of_api = [client for client in chosen if not client.sections and not client.played]
+    played = [client for client in chosen if client.played]
     of_page = [client for client in chosen if client.sections]
     if of_api:
         gateway = any(client.gateway for client in of_api)
         started = running(tandem, args.cwd, gateway=gateway)
         with contextlib.nullcontext(Server(args.url)) if args.url else started as server:
             for client in of_api:
+                test_api(client, server, summary)
+    if args.url:
+        for client in played:
+            summary.skip(client, "it needs a server started here, whose worker plays tokens")
+    elif played:
+        with running_played(tandem, args.cwd) as server:
+            for client in played:
                 test_api(client, server, summary)
     if of_page:
         with running_edges(tandem, args.cwd) as folder:

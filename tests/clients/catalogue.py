@@ -18,7 +18,8 @@ TYPE_PAGE = "type_page.py"
 class PipClient:
     """`requirements` are exact, and the first is the client itself.
 
-    The program of a `gateway` also gets the address of tandem's gateway API and the pid of `tandem serve`.
+    The program of a `gateway` also gets the address of tandem's gateway API and the pid of `tandem serve`. A client
+    that is `played` asks a server whose worker plays given tokens (player.py) instead of the demo model.
     """
 
     name: str
@@ -28,6 +29,7 @@ class PipClient:
     seconds: float = SECONDS
     sections: tuple[str, ...] = ()  # of docs/grpc.md, which the program types
     gateway: bool = False
+    played: bool = False
 
     @property
     def pins(self) -> Path:
@@ -52,6 +54,7 @@ class NpmClient:
     seconds: float = SECONDS
     sections: tuple[str, ...] = ()  # as in PipClient
     gateway: bool = False
+    played: bool = False
 
     @property
     def pins(self) -> Path:
@@ -77,6 +80,7 @@ class WheelClient:
     seconds: float = SECONDS
     package: str = "tandem-llm"
     gateway: bool = False
+    played: bool = False
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,7 @@ class CommandClient:
     seconds: float = SECONDS
     sections: tuple[str, ...] = ()
     gateway: bool = False
+    played: bool = False
 
 
 Client = PipClient | NpmClient | WheelClient | CommandClient
@@ -96,14 +101,23 @@ Client = PipClient | NpmClient | WheelClient | CommandClient
 CLIENTS: tuple[Client, ...] = (
     PipClient("openai", ("openai==3.52.0",), "ask_openai.py"),
     NpmClient("openai-node", "openai", "ask_openai.mjs"),
-    PipClient("langchain", ("langchain-openai==1.7.3",), "ask_langchain.py"),
-    PipClient("litellm", ("litellm==1.106.2",), "ask_litellm.py"),
+    PipClient("langchain", ("langchain-openai==1.7.3", "langchain==1.4.7"), "ask_langchain.py"),
+    PipClient("langgraph", ("langgraph==1.2.22", "langchain-openai==1.7.3"), "ask_langgraph.py"),
+    PipClient("litellm", ("litellm==1.106.2", "mcp==2.3.0"), "ask_litellm.py"),  # with tools, it imports mcp
     PipClient("llamaindex", ("llama-index-llms-openai-like==0.8.1",), "ask_llamaindex.py"),
     PipClient("pydantic-ai", ("pydantic-ai-slim[openai]==2.68.0",), "ask_pydantic_ai.py"),
+    PipClient("openai-agents", ("openai-agents==0.24.0",), "ask_openai_agents.py"),
+    PipClient("haystack", ("haystack-ai==3.4.0",), "ask_haystack.py"),
+    PipClient("autogen", ("autogen-agentchat==0.7.5", "autogen-ext[openai]==0.7.5"), "ask_autogen.py"),
+    PipClient("semantic-kernel", ("semantic-kernel==1.45.0",), "ask_semantic_kernel.py"),
+    PipClient("agno", ("agno==3.1.10", "openai==3.52.0"), "ask_agno.py"),
+    PipClient("crewai", ("crewai==1.15.30",), "ask_crewai.py", played=True),
     PipClient("dspy", ("dspy==3.4.1",), "ask_dspy.py"),
     PipClient("inspect", ("inspect-ai==0.3.285", "openai==3.52.0"), "ask_inspect.py"),
     PipClient("strands", ("strands-agents[openai]==1.62.0",), "ask_strands.py"),
     NpmClient("ai", "ai", "ask_ai.mjs"),
+    # The package opencode-ai only selects one of these by the platform.
+    NpmClient("opencode", "opencode-linux-x64", "ask_opencode.py", played=True),
     PipClient("guidellm", ("guidellm==0.8.1",), "bench_guidellm.py", torch=True, seconds=600.0),
     PipClient("aiperf", ("aiperf==0.13.0",), "bench_aiperf.py", seconds=600.0),
     PipClient(

@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 # A client uses no proxy, asks no hub and sends no telemetry; the server is all that it may reach.
@@ -36,10 +37,13 @@ def run(command: Sequence[str], seconds: float) -> list[Result]:
     """Runs a program in an empty folder, and kills its whole process group after `seconds`. Returns the result of each
     task. A program that ended early, or reported no task, adds a failed one."""
     with tempfile.TemporaryDirectory(prefix="tandem-clients-") as folder:
+        work, temporary = Path(folder, "work"), Path(folder, "tmp")
+        for path in (work, temporary):
+            path.mkdir()
         process = subprocess.Popen(
             command,
-            cwd=folder,
-            env=os.environ | SURROUNDINGS,
+            cwd=work,
+            env=os.environ | SURROUNDINGS | {"TMPDIR": str(temporary)},  # some clients leave files there
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

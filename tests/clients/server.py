@@ -1,8 +1,11 @@
-"""`tandem serve` with the demo model, on a free port, for the time of a `with`. Imports only the standard library."""
+"""`tandem serve` with the demo model, or the roles with a worker that plays given tokens, on a free port, for the time
+of a `with`. Imports only the standard library.
+"""
 
 import contextlib
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.request
@@ -49,6 +52,30 @@ def running(tandem: list[str], cwd: Path, *, gateway: bool) -> Iterator[Server]:
             yield Server(url, f"127.0.0.1:{grpc_port}" if gateway else None, process.pid)
         finally:
             _stop(process)
+
+
+@contextlib.contextmanager
+def running_played(tandem: list[str], cwd: Path) -> Iterator[Server]:
+    """Starts shim, tokenizer and engine of TANDEM in `cwd` beside the worker of player.py, and yields the server once
+    /health answers 200; then ends them. Raises NotReady."""
+    port = _free_port()
+    url = f"http://127.0.0.1:{port}"
+    with tempfile.TemporaryDirectory(prefix="tandem-played-", dir="/tmp") as folder, contextlib.ExitStack() as stack:
+        worker = f"ipc://{folder}/worker.sock"
+        engine, tokenizer = (f"unix:{folder}/{name}.sock" for name in ("engine", "tokenizer"))
+        shim = ["shim", "--host", "127.0.0.1", "--port", str(port), "--tokenizer", tokenizer]
+        log = stack.enter_context(Path(folder, "log").open("w+"))
+        for command, where in (
+            ([sys.executable, "-m", "tests.clients.player", "--engine", worker], ROOT),
+            ([*tandem, "engine", "--listen", engine, "--worker", worker], cwd),
+            ([*tandem, "tokenizer", str(FOLDER), "--listen", tokenizer, "--engine", engine], cwd),
+            ([*tandem, *shim], cwd),
+        ):
+            process = subprocess.Popen(command, cwd=where, stdout=log, stderr=log)
+            stack.callback(_stop, process)
+        if not _ready(process, url):
+            raise NotReady(Path(folder, "log").read_text()[-2000:])
+        yield Server(url)
 
 
 def _ready(process: "subprocess.Popen[bytes]", url: str) -> bool:

@@ -75,6 +75,24 @@ main()
     assert time.monotonic() - began < 30
 
 
+def test_a_program_has_an_empty_folder_and_leaves_no_file(tmp_path: Path) -> None:
+    leaves = """
+import os, tempfile
+@task
+def leaves():
+    equal(os.listdir(), [], "the folder")
+    files = [tempfile.mkstemp()[1], os.path.abspath("here")]
+    open(files[1], "w").close()
+    open(FOLDER, "w").write(" ".join(files))
+main()
+"""
+    kept = tmp_path / "kept"
+    *command, _ = program(tmp_path, f"from report import FOLDER\n{TASKS}\n{leaves}")
+    assert run([*command, str(kept)], 60)[-1] == Result("leaves", True, "")
+    files = [Path(name) for name in kept.read_text().split()]
+    assert len(files) == 2 and not any(file.exists() or file.parent.exists() for file in files)
+
+
 def test_a_program_must_report_every_task() -> None:
     done = json.dumps({"task": "one", "passed": True, "reason": ""})
     one = Result("one", True, "")
@@ -84,7 +102,8 @@ def test_a_program_must_report_every_task() -> None:
 
 
 def test_every_program_belongs_to_a_client() -> None:
-    shared = {"openai_calls.py", "openai_no_ops.py", "report.py", "report.mjs", "relay.py", "smg_gateway.py"}
+    shared = {"report.py", "report.mjs", "relay.py", "recorder.py", "weather.py", "weather.mjs", "played.py"}
+    shared |= {"openai_calls.py", "openai_no_ops.py", "openai_tools.py", "langchain_tools.py", "smg_gateway.py"}
     found = {path.name for path in PROGRAMS.iterdir() if path.suffix in (".py", ".mjs")}
     assert found - shared == {client.program for client in CLIENTS}
     assert len({client.name for client in CLIENTS}) == len(CLIENTS)

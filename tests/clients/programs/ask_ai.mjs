@@ -1,11 +1,12 @@
 // Vercel's `ai` with @ai-sdk/openai-compatible. It reads no logprobs; the task for them reads the body that it keeps.
 
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
-import { generateText, streamText } from "ai";
+import { generateText, isStepCount, jsonSchema, streamText, tool } from "ai";
 import {
   ANSWER, API_KEY, BASE_URL, MODEL, PROMPT, QUESTION, SECOND_ANSWER, SECOND_QUESTION,
   check, checkLogprobs, checkUsage, equal, main, task,
 } from "./report.mjs";
+import { DESCRIPTION, NAME, PARAMETERS, SECOND_THOUGHT, THINKING, roundTrip } from "./weather.mjs";
 
 const provider = createOpenAICompatible({ name: "tandem", baseURL: BASE_URL, apiKey: API_KEY, includeUsage: true });
 const common = { model: provider(MODEL), temperature: 0, maxRetries: 0 };
@@ -71,5 +72,50 @@ task("completion settings that change nothing", async () => {
   const { text } = await generateText({ ...completions, prompt: QUESTION });
   equal((await generateText({ ...completions, prompt: QUESTION, providerOptions })).text, text, "the text");
 });
+
+function toolSettings(asked, fetch, thinking) {
+  const settings = { name: "tandem", baseURL: BASE_URL, apiKey: API_KEY, includeUsage: true, fetch };
+  const getWeather = tool({
+    description: DESCRIPTION, inputSchema: jsonSchema(PARAMETERS), execute: async (input) => asked.getWeather(input),
+  });
+  const providerOptions = thinking ? { tandem: THINKING } : {};
+  const model = createOpenAICompatible(settings)(MODEL);
+  return {
+    model, providerOptions, temperature: 0, maxRetries: 0, prompt: asked.question,
+    tools: { [NAME]: getWeather }, stopWhen: isStepCount(3),
+  };
+}
+
+function checkSteps(steps, asked, thinking) {
+  equal(steps.map((step) => step.finishReason), ["tool-calls", "stop"], "the finish reasons");
+  const [{ toolCalls: [call], toolResults: [result] }] = steps;
+  asked.checkCall(call.toolName, call.input);
+  equal([result.toolCallId, result.output], [call.toolCallId, asked.result], "the result");
+  equal(steps[1].text.trim(), asked.sentence, "the final text");
+  const thoughts = steps.map((step) => (step.reasoningText ?? "").trim());
+  equal(thoughts, thinking ? [asked.thought, SECOND_THOUGHT] : ["", ""], "the reasoning");
+}
+
+for (const thinking of [false, true]) {
+  const name = `tool round trip${thinking ? " with reasoning" : ""}`;
+
+  task(name, async () =>
+    roundTrip({ stream: false, thinking }, async (asked, fetch) =>
+      checkSteps((await generateText(toolSettings(asked, fetch, thinking))).steps, asked, thinking)));
+
+  task(`${name} streamed`, async () =>
+    roundTrip({ stream: true, thinking }, async (asked, fetch) => {
+      const result = streamText({ ...toolSettings(asked, fetch, thinking), onError: () => {} });
+      let [text, input] = ["", ""];
+      for await (const part of result.fullStream) {
+        if (part.type === "error") throw part.error;
+        if (part.type === "text-delta") text += part.text;
+        if (part.type === "tool-input-delta") input += part.delta;
+      }
+      equal(text.trim(), asked.sentence, "the deltas of the text");
+      asked.checkCall(NAME, input);
+      checkSteps(await result.steps, asked, thinking);
+    }));
+}
 
 await main();

@@ -1,11 +1,12 @@
-"""inspect-ai: its providers openai-api and vllm, and an evaluation."""
+"""inspect-ai: its providers openai-api and vllm, an evaluation, and one with a tool."""
 
 from inspect_ai import Task as Evaluation
 from inspect_ai import eval as evaluate
 from inspect_ai.dataset import Sample
 from inspect_ai.model import ChatMessageSystem, ChatMessageUser, GenerateConfig, ModelOutput, get_model
 from inspect_ai.scorer import exact
-from inspect_ai.solver import generate
+from inspect_ai.solver import generate, use_tools
+from inspect_ai.tool import ToolDef
 from report import (
     ANSWER,
     API_KEY,
@@ -21,11 +22,12 @@ from report import (
     main,
     task,
 )
+from weather import DESCRIPTION, NAME, THINKING, round_trip
 
 
-def model(provider="openai-api/tandem", **args):
-    config = GenerateConfig(temperature=0, max_retries=0, timeout=60)
-    return get_model(f"{provider}/{MODEL}", base_url=BASE_URL, api_key=API_KEY, config=config, memoize=False, **args)
+def model(provider="openai-api/tandem", base_url=BASE_URL, extra_body=None, **args):
+    config = GenerateConfig(temperature=0, max_retries=0, timeout=60, extra_body=extra_body)
+    return get_model(f"{provider}/{MODEL}", base_url=base_url, api_key=API_KEY, config=config, memoize=False, **args)
 
 
 def check_output(output, wanted=ANSWER):
@@ -94,6 +96,37 @@ def evaluation():
     )
     check(log.status == "success", f"status {log.status}: {log.error}")
     equal(log.results.scores[0].metrics["mean"].value, 1.0, "the mean score")
+
+
+def tool_round_trip(stream, thinking=False):
+    with round_trip(stream=stream, thinking=thinking) as (url, weather):
+        tool = ToolDef(weather.async_tool(), NAME, DESCRIPTION, {"city": "The city."}).as_tool()
+        asked = model(base_url=url, stream=stream, extra_body=THINKING if thinking else None)
+        sample = Sample(input=weather.question, target=weather.sentence)
+        evaluation = Evaluation(dataset=[sample], solver=[use_tools(tool), generate()], scorer=exact())
+        (log,) = evaluate(evaluation, model=asked, display="none", log_format="json")
+        check(log.status == "success", f"status {log.status}: {log.error}")
+        _, called, result, last = log.samples[0].messages
+        (call,) = called.tool_calls
+        weather.check_call(call.function, call.arguments)
+        equal((result.tool_call_id, result.text), (call.id, weather.result), "the result")
+        weather.check_answer(last.text.strip())
+        equal(log.results.scores[0].metrics["mean"].value, 1.0, "the mean score")
+
+
+@task
+def tool_round_trip_of_an_evaluation():
+    tool_round_trip(stream=False)
+
+
+@task
+def tool_round_trip_of_an_evaluation_streamed():
+    tool_round_trip(stream=True)
+
+
+@task
+def tool_round_trip_of_an_evaluation_with_reasoning():
+    tool_round_trip(stream=False, thinking=True)
 
 
 main()

@@ -1,8 +1,9 @@
-"""langchain-openai: ChatOpenAI and the older OpenAI, which sends completions."""
+"""langchain-openai: ChatOpenAI, the older OpenAI, which sends completions, and the agents of langchain_tools.py."""
 
 from langchain_core.exceptions import ContextOverflowError
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, SystemMessage
 from langchain_openai import ChatOpenAI, OpenAI
+from langchain_tools import TOOL_TASKS
 from report import (
     ANSWER,
     API_KEY,
@@ -13,6 +14,7 @@ from report import (
     SECOND_ANSWER,
     SECOND_QUESTION,
     SECONDS,
+    TASKS,
     URL,
     check,
     check_logprobs,
@@ -133,5 +135,7 @@ def wrong_base_url():
     else:
         check(False, "no error")
 
+
+TASKS |= TOOL_TASKS
 
 main()

@@ -18,6 +18,7 @@ from report import (
     main,
     task,
 )
+from weather import SECOND_THOUGHT, THINKING, TOOL, round_trip
 
 MESSAGES = [{"role": "user", "content": QUESTION}]
 COMMON = {"api_base": BASE_URL, "api_key": API_KEY, "max_retries": 0, "timeout": SECONDS}
@@ -122,6 +123,56 @@ def too_long_a_context():
         check(False, f"not a ContextWindowExceededError: {error}")
     else:
         check(False, "no error")
+
+
+def turns(weather, message):
+    """Returns the messages with litellm's own message of the call, and the tool's result."""
+    (call,) = message.tool_calls
+    weather.check_call(call.function.name, call.function.arguments)
+    result = {"role": "tool", "tool_call_id": call.id, "name": call.function.name}
+    return [*weather.messages(), message, result | {"content": weather.tool()(weather.city)}]
+
+
+def reasoning_of(message):
+    return (getattr(message, "reasoning_content", None) or "").strip()
+
+
+def choice_of(provider, url, messages, stream, thinking):
+    fields = {"api_base": url, "messages": messages, "tools": [TOOL], "stream": stream}
+    answer = chat(provider, **fields, **({"extra_body": THINKING} if thinking else {}))
+    answer = litellm.stream_chunk_builder(list(answer), messages=messages) if stream else answer
+    return answer.choices[0]
+
+
+def check_round_trip(stream, thinking=False):
+    for provider in ("openai", "hosted_vllm"):
+        with round_trip(stream=stream, thinking=thinking) as (url, weather):
+            first = choice_of(provider, url, weather.messages(), stream, thinking)
+            last = choice_of(provider, url, turns(weather, first.message), stream, thinking)
+        equal([first.finish_reason, last.finish_reason], ["tool_calls", "stop"], "the finish reasons")
+        thoughts = [weather.thought, SECOND_THOUGHT] if thinking else ["", ""]
+        equal([reasoning_of(one.message) for one in (first, last)], thoughts, "the reasoning")
+        weather.check_answer(last.message.content.strip())
+
+
+@task
+def tool_round_trip():
+    check_round_trip(stream=False)
+
+
+@task
+def tool_round_trip_streamed():
+    check_round_trip(stream=True)
+
+
+@task
+def tool_round_trip_with_reasoning():
+    check_round_trip(stream=False, thinking=True)
+
+
+@task
+def tool_round_trip_with_reasoning_streamed():
+    check_round_trip(stream=True, thinking=True)
 
 
 main()

@@ -1,5 +1,6 @@
-"""LlamaIndex' OpenAILike, as a chat model and as a completion model."""
+"""LlamaIndex' OpenAILike, as a chat model, as a completion model and as the model of a FunctionAgent."""
 
+from llama_index.core.agent.workflow import AgentStream, FunctionAgent, ToolCallResult
 from llama_index.core.llms import ChatMessage, ChatResponse, CompletionResponse, MessageRole
 from llama_index.llms.openai_like import OpenAILike
 from report import (
@@ -12,12 +13,14 @@ from report import (
     SECOND_ANSWER,
     SECOND_QUESTION,
     SECONDS,
+    check,
     check_logprobs,
     check_usage,
     equal,
     main,
     task,
 )
+from weather import THINKING, round_trip
 
 MESSAGES = [ChatMessage(role=MessageRole.USER, content=QUESTION)]
 
@@ -106,6 +109,43 @@ def completion_logprobs():
     answer = model(chat=False, max_tokens=40, logprobs=True, top_logprobs=2).complete(PROMPT)
     best = [max(entry.logprob for entry in entries) for entries in answer.logprobs]
     check_logprobs(best, answer.raw.usage.completion_tokens)
+
+
+def agent(url, weather, streaming, **fields):
+    asked = model(api_base=url, is_function_calling_model=True, **fields)
+    return FunctionAgent(llm=asked, tools=[weather.async_tool()], streaming=streaming)
+
+
+async def run(agent, weather):
+    """Returns the events of an agent's run, after a check of the tool's call and of the sentence."""
+    handler = agent.run(weather.question)
+    events = [event async for event in handler.stream_events()]
+    (called,) = (event for event in events if isinstance(event, ToolCallResult))
+    weather.check_call(called.tool_name, called.tool_kwargs)
+    equal(called.tool_output.content, weather.result, "the result")
+    weather.check_answer((await handler).response.content.strip())
+    return events
+
+
+@task
+async def tool_round_trip():
+    with round_trip(stream=False) as (url, weather):
+        await run(agent(url, weather, False), weather)
+
+
+@task
+async def tool_round_trip_streamed():
+    with round_trip(stream=True) as (url, weather):
+        events = await run(agent(url, weather, True), weather)
+        texts = [event.delta for event in events if isinstance(event, AgentStream)]
+        weather.check_answer("".join(texts))
+        check(len(texts) > 2, f"deltas {texts}")
+
+
+@task
+async def tool_round_trip_with_reasoning():
+    with round_trip(stream=False, thinking=True) as (url, weather):
+        await run(agent(url, weather, False, additional_kwargs={"extra_body": THINKING}), weather)
 
 
 main()

@@ -1,10 +1,11 @@
-// OpenAI's client for Node: chat, completions, and what it sends at a field's default.
+// OpenAI's client for Node: chat, completions, tools, and what it sends at a field's default.
 
 import OpenAI from "openai";
 import {
   ANSWER, API_KEY, BASE_URL, MODEL, PROMPT, QUESTION, SECOND_ANSWER, SECOND_QUESTION,
   check, checkLogprobs, checkUsage, equal, main, task,
 } from "./report.mjs";
+import { DESCRIPTION, NAME, PARAMETERS, SECOND_THOUGHT, THINKING, TOOL, roundTrip } from "./weather.mjs";
 
 const client = new OpenAI({ baseURL: BASE_URL, apiKey: API_KEY, maxRetries: 0, timeout: 60_000 });
 const messages = [{ role: "user", content: QUESTION }];
@@ -114,5 +115,59 @@ task("unknown model", async () => {
   check(error instanceof OpenAI.NotFoundError, `no NotFoundError: ${error}`);
   equal([error.code, error.param], ["model_not_found", "model"], "code and param");
 });
+
+const withFetch = (fetch) => new OpenAI({ baseURL: BASE_URL, apiKey: API_KEY, maxRetries: 0, timeout: 60_000, fetch });
+
+// Asks for the call, sends its result, and checks what the client shows of both answers. `ask` returns a choice.
+async function checkRoundTrip(asked, thinking, ask) {
+  const question = { role: "user", content: asked.question };
+  const first = await ask([question]);
+  const [call] = first.message.tool_calls;
+  equal([first.finish_reason, first.message.content || null, call.type], ["tool_calls", null, "function"], "the call");
+  asked.checkCall(call.function.name, call.function.arguments);
+  const content = asked.getWeather(JSON.parse(call.function.arguments));
+  const last = await ask([question, first.message, { role: "tool", tool_call_id: call.id, content }]);
+  equal([last.finish_reason, last.message.content.trim()], ["stop", asked.sentence], "the answer");
+  const thoughts = [first, last].map(({ message }) => (message.reasoning ?? "").trim());
+  equal(thoughts, thinking ? [asked.thought, SECOND_THOUGHT] : ["", ""], "the reasoning");
+}
+
+for (const thinking of [false, true]) {
+  const fields = { model: MODEL, temperature: 0, tools: [TOOL], ...(thinking ? THINKING : {}) };
+  const name = `tool round trip${thinking ? " with reasoning" : ""}`;
+
+  task(name, async () =>
+    roundTrip({ stream: false, thinking }, (asked, fetch) =>
+      checkRoundTrip(asked, thinking, async (messages) =>
+        (await withFetch(fetch).chat.completions.create({ ...fields, messages })).choices[0])));
+
+  task(`${name} streamed`, async () =>
+    roundTrip({ stream: true, thinking }, (asked, fetch) =>
+      checkRoundTrip(asked, thinking, async (messages) => {
+        const stream = withFetch(fetch).chat.completions.stream({ ...fields, messages });
+        let reasoning = "";
+        stream.on("chunk", (chunk) => (reasoning += chunk.choices[0]?.delta.reasoning ?? ""));
+        const { message, finish_reason } = (await stream.finalChatCompletion()).choices[0];
+        return { finish_reason, message: { ...message, reasoning } };
+      })));
+}
+
+for (const stream of [false, true]) {
+  task(`tool runner${stream ? " streamed" : ""}`, async () =>
+    roundTrip({ stream }, async (asked, fetch) => {
+      const run = {
+        name: NAME, description: DESCRIPTION, parameters: PARAMETERS, parse: JSON.parse,
+        function: (input) => asked.getWeather(input),
+      };
+      const tools = [{ type: "function", function: run }];
+      const messages = [{ role: "user", content: asked.question }];
+      const runner = withFetch(fetch).chat.completions.runTools({ model: MODEL, temperature: 0, stream, messages, tools });
+      const called = [];
+      runner.on("functionToolCall", (call) => called.push([call.name, call.arguments]));
+      equal(await runner.finalContent(), asked.sentence, "the final text");
+      equal(called.length, 1, "the number of calls");
+      asked.checkCall(...called[0]);
+    }));
+}
 
 await main();

@@ -1,4 +1,6 @@
-"""OpenAI's Python client: chat, completions, errors, and the fields of openai_no_ops.py, which change nothing."""
+"""OpenAI's Python client: chat, completions, errors, the tools and reasoning of openai_tools.py, and the fields of
+openai_no_ops.py, which change nothing.
+"""
 
 import math
 from functools import partial
@@ -9,6 +11,7 @@ from openai.types import Completion, Model
 from openai.types.chat import ChatCompletionChunk
 from openai_calls import CLIENT, MESSAGES, chat, check_answer, complete
 from openai_no_ops import NO_OP_TASKS
+from openai_tools import TOOL_TASKS
 from report import (
     ANSWER,
     API_KEY,
@@ -310,6 +313,6 @@ def raw_response():
     check_answer(raw.parse())
 
 
-TASKS |= NO_OP_TASKS
+TASKS |= TOOL_TASKS | NO_OP_TASKS
 
 main()

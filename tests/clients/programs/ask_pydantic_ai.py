@@ -1,7 +1,7 @@
-"""pydantic-ai: an agent without tools on OpenAIChatModel."""
+"""pydantic-ai: an agent on OpenAIChatModel, without and with a tool."""
 
 from pydantic_ai import Agent
-from pydantic_ai.messages import ModelResponse, TextPart
+from pydantic_ai.messages import ModelResponse, TextPart, ThinkingPart, ToolCallPart, ToolReturnPart
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIChatModelSettings
 from pydantic_ai.providers.openai import OpenAIProvider
 from report import (
@@ -20,12 +20,13 @@ from report import (
     main,
     task,
 )
+from weather import SECOND_THOUGHT, THINKING, round_trip
 
 
-def agent(base_url=BASE_URL, instructions=None, **settings):
+def agent(base_url=BASE_URL, instructions=None, tools=(), **settings):
     model = OpenAIChatModel(MODEL, provider=OpenAIProvider(base_url=base_url, api_key=API_KEY))
     settings = OpenAIChatModelSettings(temperature=0, timeout=SECONDS, **settings)
-    return Agent(model, model_settings=settings, instructions=instructions, retries=0)
+    return Agent(model, model_settings=settings, instructions=instructions, tools=tools, retries=0)
 
 
 def response_of(result):
@@ -104,6 +105,51 @@ def wrong_base_url():
         check("model_not_found" not in str(error), f"the error is about the model: {error}")
     else:
         check(False, "no error")
+
+
+def check_tool(weather, messages, thoughts=()):
+    """Checks an agent's messages: question, call, result, sentence; and its thoughts."""
+    _, called, returned, last = messages
+    (call,) = (part for part in called.parts if isinstance(part, ToolCallPart))
+    weather.check_call(call.tool_name, call.args)
+    equal((called.finish_reason, last.finish_reason), ("tool_call", "stop"), "the finish reasons")
+    (result,) = (part for part in returned.parts if isinstance(part, ToolReturnPart))
+    equal((result.tool_call_id, result.content), (call.tool_call_id, weather.result), "the result")
+    parts = [part for response in (called, last) for part in response.parts if isinstance(part, ThinkingPart)]
+    equal([part.content.strip() for part in parts], list(thoughts), "the thoughts")
+
+
+@task
+def tool_round_trip():
+    with round_trip(stream=False) as (url, weather):
+        result = agent(url, tools=[weather.tool()]).run_sync(weather.question)
+        weather.check_answer(result.output)
+        check_tool(weather, result.all_messages())
+
+
+@task
+async def tool_round_trip_streamed():
+    with round_trip(stream=True) as (url, weather):
+        async with agent(url, tools=[weather.tool()]).run_stream(weather.question) as result:
+            deltas = [delta async for delta in result.stream_text(delta=True, debounce_by=None)]
+            weather.check_answer("".join(deltas))
+            check_tool(weather, result.all_messages())
+
+
+@task
+def tool_round_trip_with_reasoning():
+    with round_trip(stream=False, thinking=True) as (url, weather):
+        result = agent(url, tools=[weather.tool()], extra_body=THINKING).run_sync(weather.question)
+        weather.check_answer(result.output.strip())
+        check_tool(weather, result.all_messages(), (weather.thought, SECOND_THOUGHT))
+
+
+@task
+async def tool_round_trip_with_reasoning_streamed():
+    with round_trip(stream=True, thinking=True) as (url, weather):
+        async with agent(url, tools=[weather.tool()], extra_body=THINKING).run_stream(weather.question) as result:
+            weather.check_answer((await result.get_output()).strip())
+            check_tool(weather, result.all_messages(), (weather.thought, SECOND_THOUGHT))
 
 
 main()

@@ -1,4 +1,5 @@
-"""Strands: an agent without tools, which sends `tools: []` and streams by default. It has no logprobs."""
+"""Strands: an agent without tools, which sends `tools: []`, and one with a tool. It streams by default; it has no
+logprobs."""
 
 from report import (
     ANSWER,
@@ -15,14 +16,15 @@ from report import (
     main,
     task,
 )
-from strands import Agent
+from strands import Agent, tool
 from strands.models.openai import OpenAIModel
+from weather import NAME, SECOND_THOUGHT, THINKING, round_trip
 
 
-def agent(system_prompt=None, streaming=True, **params):
-    client = {"base_url": BASE_URL, "api_key": API_KEY, "timeout": SECONDS, "max_retries": 0}
-    model = OpenAIModel(client_args=client, model_id=MODEL, params={"temperature": 0} | params, streaming=streaming)
-    return Agent(model=model, callback_handler=None, system_prompt=system_prompt)
+def agent(system_prompt=None, stream=True, base_url=BASE_URL, tools=(), **params):
+    client = {"base_url": base_url, "api_key": API_KEY, "timeout": SECONDS, "max_retries": 0}
+    model = OpenAIModel(client_args=client, model_id=MODEL, params={"temperature": 0} | params, stream=stream)
+    return Agent(model=model, callback_handler=None, system_prompt=system_prompt, tools=list(tools))
 
 
 def check_result(result, wanted=ANSWER):
@@ -41,7 +43,7 @@ def plain_chat():
 
 @task
 def chat_without_stream():
-    check_result(agent(streaming=False)(QUESTION))
+    check_result(agent(stream=False)(QUESTION))
 
 
 @task
@@ -67,6 +69,63 @@ def second_turn():
 def params_at_their_defaults():
     params = {"frequency_penalty": 0, "presence_penalty": 0, "logit_bias": {}, "n": 1, "top_p": 1, "user": "someone"}
     check_result(agent(**params, parallel_tool_calls=True, store=False, service_tier="auto")(QUESTION))
+
+
+def check_tool(weather, messages, thoughts=()):
+    """Checks an agent's messages: question, call, result, sentence; and its thoughts."""
+    contents = [block for message in messages for block in message["content"]]
+    (call,) = (block["toolUse"] for block in contents if "toolUse" in block)
+    (result,) = (block["toolResult"] for block in contents if "toolResult" in block)
+    weather.check_call(call["name"], call["input"])
+    found = (result["toolUseId"], result["status"], result["content"])
+    equal(found, (call["toolUseId"], "success", [{"text": weather.result}]), "the result")
+    reasoning = [
+        block["reasoningContent"]["reasoningText"]["text"] for block in contents if "reasoningContent" in block
+    ]
+    equal([text.strip() for text in reasoning], list(thoughts), "the thoughts")
+
+
+def tool_round_trip(stream, thinking=False):
+    with round_trip(stream=stream, thinking=thinking) as (url, weather):
+        params = {"extra_body": THINKING} if thinking else {}
+        asked = agent(stream=stream, base_url=url, tools=[tool(weather.tool())], **params)
+        result = asked(weather.question)
+        equal(result.stop_reason, "end_turn", "stop_reason")
+        (text,) = (block["text"] for block in result.message["content"] if "text" in block)
+        weather.check_answer(text.strip())
+        check_tool(weather, asked.messages, (weather.thought, SECOND_THOUGHT) if thinking else ())
+
+
+@task
+def tool_round_trip_streamed():
+    tool_round_trip(stream=True)
+
+
+@task
+def tool_round_trip_without_stream():
+    tool_round_trip(stream=False)
+
+
+@task
+def tool_round_trip_with_reasoning_streamed():
+    tool_round_trip(stream=True, thinking=True)
+
+
+@task
+def tool_round_trip_with_reasoning_without_stream():
+    tool_round_trip(stream=False, thinking=True)
+
+
+@task
+async def tool_round_trip_in_events():
+    with round_trip(stream=True) as (url, weather):
+        texts, inputs = [], []
+        async for event in agent(base_url=url, tools=[tool(weather.tool())]).stream_async(weather.question):
+            texts += [event["data"]] if "data" in event else []
+            inputs += [event["delta"]["toolUse"]["input"]] if "toolUse" in event.get("delta", {}) else []
+        weather.check_answer("".join(texts))
+        weather.check_call(NAME, "".join(inputs))
+        check(len(texts) > 2 and len(inputs) > 1, f"deltas {texts} and {inputs}")
 
 
 main()

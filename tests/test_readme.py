@@ -57,9 +57,12 @@ def test_the_first_request_is_valid() -> None:
     ChatRequest.model_validate(json.loads(curl[curl.index("-d") + 1]))
 
 
-def test_the_python_example_is_python() -> None:
-    (example,) = [text for language, text in FENCED if language == "python"]
-    ast.parse(example)
+def test_the_python_examples_are_python() -> None:
+    """tests/e2e/test_tools.py runs the one about tools."""
+    examples = [text for language, text in FENCED if language == "python"]
+    assert len(examples) == 2
+    for example in examples:
+        ast.parse(example)
 
 
 def test_the_pipe_names_every_process() -> None:

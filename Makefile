@@ -103,8 +103,8 @@ demo: install-test
 compose-test:
 	$(PYTHON) -m tests.compose
 
-# Unmodified client programs of others, each in an environment of its own under build/clients (15 minutes at first,
-# then 5; needs npm and node). ARGS: names of clients; --tandem CMD, --cwd DIR, --url URL. Settings: TORCH, TORCH_INDEX.
+# Unmodified client programs of others, each in an environment of its own under build/clients (30 minutes at first,
+# then 7; needs npm and node). ARGS: names of clients; --tandem CMD, --cwd DIR, --url URL. Settings: TORCH, TORCH_INDEX.
 clients-test: install
 	$(BIN)/python -m tests.clients $(ARGS)
 

@@ -67,7 +67,7 @@ def _part_text(part: Any) -> str | None:
 
 
 def _checked_call(call: Any) -> dict[str, Any]:
-    """Returns a copy of the call, whose function has a name."""
+    """Returns a copy of the call, with a name for its function."""
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict):
         raise invalid("a tool call must have a function, which is an object", "messages")

@@ -31,7 +31,7 @@ class TokenizerTelemetry:
         )
         self._broken = Counter(
             "tandem:tool_calls_broken",
-            "Tool calls that the model broke off, or whose arguments are no JSON object.",
+            "Tool calls that the model broke off, or that have arguments which are no JSON object.",
             ("format",),
             registry=registry,
         )

@@ -83,7 +83,7 @@ def main() -> int:
                 test_api(client, server, summary)
     if args.url:
         for client in played:
-            summary.skip(client, "it needs a server started here, whose worker plays tokens")
+            summary.skip(client, "it needs a server started here, with a worker that plays tokens")
     elif played:
         with running_played(tandem, args.cwd) as server:
             for client in played:

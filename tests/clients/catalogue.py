@@ -19,7 +19,7 @@ class PipClient:
     """`requirements` are exact, and the first is the client itself.
 
     The program of a `gateway` also gets the address of tandem's gateway API and the pid of `tandem serve`. A client
-    that is `played` asks a server whose worker plays given tokens (player.py) instead of the demo model.
+    that is `played` asks a server with a worker that plays given tokens (player.py) instead of the demo model.
     """
 
     name: str

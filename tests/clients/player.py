@@ -1,6 +1,6 @@
 """A worker that plays given tokens in place of a model's: `python -m tests.clients.player --engine ADDRESS`.
 
-For clients whose own prompts the demo model cannot follow. Shim, tokenizer and engine are the real ones; so are the
+For clients with prompts that the demo model cannot follow. Shim, tokenizer and engine are the real ones; so are the
 messages to the engine, and the tokens, which are the demo tokenizer's. A prompt says itself what its answers are: it
 has a script (programs/played.py). So the player needs no state between requests, and resumes like a model.
 """

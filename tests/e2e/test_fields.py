@@ -38,7 +38,7 @@ def of_kind(kind: str) -> Any:
     return pytest.mark.parametrize(("path", "name"), [p.values[:2] for p in FIELDS if p.values[2] == kind])
 
 
-# Values of no-ops that are not the default. A field whose only value is the default is sent with that.
+# Values of no-ops that are not the default. A field that has only its default is sent with that.
 NO_OPS: Json = {
     "user": "me", "session_id": "s", "metadata": {"a": "b"}, "service_tier": "default", "prompt_cache_key": "k",
     "prompt_cache_retention": "24h", "prompt_cache_options": {"mode": "auto"}, "safety_identifier": "id",

@@ -28,7 +28,7 @@ on.done = { to = "content", do = ["end"] }
 
 @pytest.fixture(scope="module")
 def selected(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server whose model says nothing of its formats, with options that name them."""
+    """A server of a model that says nothing of its formats, with options that name them."""
     folder = tmp_path_factory.mktemp("selected")
     (folder / "bare.toml").write_text(TABLE)
     args = ["--tool-call-parser=bare", f"--tool-parser-plugin={folder}/bare.toml", "--reasoning-parser=seed_oss"]

@@ -141,7 +141,7 @@ WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {}}
 def test_a_role_is_probed_with_the_requests_variables(
     source: str, tools: list[Any] | None, kwargs: dict[str, Any], is_rendered: bool
 ) -> None:
-    """Also after requests with other variables, whose results are cached."""
+    """Also after requests with other variables, with their results cached."""
     template = ChatTemplate(source, {})
 
     def rendered(tools: list[Any] | None, kwargs: dict[str, Any]) -> str:

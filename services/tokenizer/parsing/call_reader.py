@@ -1,4 +1,4 @@
-"""What reads a call whose text ends by itself: JSON, or Python's syntax. Readers write the pieces of the call."""
+"""What reads a call with a text that ends by itself: JSON, or Python's syntax. Readers write the pieces of the call."""
 
 from typing import Protocol
 

@@ -22,7 +22,7 @@ class JsonCall:
     """Reads one call, as a CallReader. It is complete with name and arguments, also if the object is not closed."""
 
     def __init__(self, writer: PieceWriter, is_function: Callable[[str], bool] | None) -> None:
-        """`is_function`: the functions whose calls are calls. Then an object that has other keys than a call before its
+        """`is_function`: the functions that can be called. Then an object that has other keys than a call before its
         name is none, so that it need not be kept until its end. None: every object with a name is a call."""
         self._writer = writer
         self._is_function = is_function

@@ -195,7 +195,7 @@ def _json_calls(field: Mapping[str, Any], markers: _Markers, *, each: bool) -> t
 def _named_calls(
     field: Mapping[str, Any], markers: _Markers, function: Any, *, xml: bool
 ) -> tuple[Rules, dict[str, Any]]:
-    """Returns what opens calls, and the states of calls whose name is a group of `open_pattern`."""
+    """Returns what opens calls, and the states of calls that are named by a group of `open_pattern`."""
     pattern = field.get("open_pattern")
     before, group, after = _around_group(elements_of(pattern)) if isinstance(pattern, str) else ([], None, [])
     if group is None or not before:

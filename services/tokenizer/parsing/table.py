@@ -11,7 +11,7 @@ import msgspec
 
 CONTENT = "content"
 REASONING = "reasoning"
-DONE = "done"  # the event of a state whose text ends by itself: a JSON value, a Python list of calls
+DONE = "done"  # the event of a text that ends by itself: a JSON value, a Python list of calls
 
 
 class Read(StrEnum):

@@ -1,5 +1,5 @@
-"""crewai: a crew of one agent. Its prompts are too much for the demo model, so it asks a server whose worker plays
-given tokens.
+"""crewai: a crew of one agent. Its prompts are too much for the demo model, so it asks a server with a worker that
+plays given tokens.
 """
 
 from crewai import LLM, Agent, Crew, Task

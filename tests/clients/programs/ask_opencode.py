@@ -1,5 +1,5 @@
 """opencode: `opencode run` reads and writes files by tools. Its prompts are too much for the demo model, so it asks a
-server whose worker plays given tokens.
+server with a worker that plays given tokens.
 """
 
 import contextlib

@@ -41,7 +41,7 @@ class Answer(NamedTuple):
 
 
 def function(name: str, **types: Any) -> dict[str, Any]:
-    """Returns a tool whose parameters have these JSON schemas; a text is the name of a type."""
+    """Returns a tool with parameters of these JSON schemas; a text is the name of a type."""
     schemas = {key: {"type": kind} if isinstance(kind, str) else kind for key, kind in types.items()}
     return {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": schemas}}}
 

@@ -48,7 +48,7 @@ def answers(form: Format, *, as_text: bool) -> st.SearchStrategy[RandomAnswer]:
 
 
 def tools_of(answer: RandomAnswer) -> list[Any]:
-    """Returns tools whose schemas fit the calls' values, where one schema can."""
+    """Returns tools with schemas that fit the calls' values, where one schema can."""
     types: dict[str, dict[str, Any]] = {}
     for call in answer.calls:
         parameters = types.setdefault(call.name, {})

@@ -64,7 +64,7 @@ def test_every_template_finds_its_formats(name: str) -> None:
 
 
 def test_every_format_is_found_by_a_template() -> None:
-    """But for Granite 3.2's reasoning, whose template is not among the collected ones."""
+    """But for Granite 3.2's reasoning: its template is not among the collected ones."""
     found = [select_formats(Wanted(), ModelFiles((TEMPLATES / f"{name}.jinja").read_text())) for name in SOURCES]
     assert {id(one.tools) for one in found} - {id(None)} == {id(table) for table in built_in().tools.values()}
     reasoning = {id(table) for name, table in built_in().reasoning.items() if name != "granite"}

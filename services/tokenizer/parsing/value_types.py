@@ -55,13 +55,16 @@ class Tools:
             root = self._parameters.get(function, {})
             properties = root.get("properties")
             schema = properties.get(parameter) if isinstance(properties, dict) else None
-            self._types[key] = frozenset(_types(schema, root, MAX_NESTING)) or STRING
+            self._types[key] = frozenset(_types(schema, root, MAX_NESTING, set())) or STRING
         return self._types[key]
 
 
-def _types(schema: Any, root: Mapping[str, Any], depth: int) -> set[str]:
-    if not isinstance(schema, dict) or depth == 0:
+def _types(schema: Any, root: Mapping[str, Any], depth: int, seen: set[int]) -> set[str]:
+    """`seen`: the schemas that have been read, by their Python ids. Each is read once: circles of references may have
+    more paths than can be followed."""
+    if not isinstance(schema, dict) or depth == 0 or id(schema) in seen:
         return set()
+    seen.add(id(schema))
     found: set[str] = set()
     kind = schema.get("type")
     kinds = [one for one in (kind if isinstance(kind, list) else [kind]) if isinstance(one, str)]
@@ -74,10 +77,10 @@ def _types(schema: Any, root: Mapping[str, Any], depth: int) -> set[str]:
         found.add(_JSON_TYPES.get(type(schema["const"]), "string"))
     for name in ("anyOf", "oneOf", "allOf"):
         for one in schema[name] if isinstance(schema.get(name), list) else []:
-            found |= _types(one, root, depth - 1)
+            found |= _types(one, root, depth - 1, seen)
     reference = schema.get("$ref")
     if isinstance(reference, str) and reference.startswith("#/"):
-        found |= _types(_at(root, reference), root, depth - 1)
+        found |= _types(_at(root, reference), root, depth - 1, seen)
     if not found and ("properties" in schema or "additionalProperties" in schema):
         found.add("object")
     if not found and "items" in schema:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from services.tokenizer.parsing.value_types import ORDER, STRING, Tools, json_of
 from tests.tokenizer.parsing.drive import function
+from tests.tokenizer.parsing.table_runs import deadline
 
 
 @pytest.mark.parametrize(
@@ -46,6 +47,13 @@ def test_types_of_a_schema(schema: Any, types: set[str]) -> None:
 def test_schemas_of_any_shape_are_taken(nonsense: Any) -> None:
     for tools in (nonsense, [nonsense], [{"function": nonsense}], [function("f", p=nonsense)]):
         assert Tools(tools).types("f", "p")
+
+
+def test_circles_of_references_end_soon() -> None:
+    """Followed along each path, these would be read 100**8 times."""
+    parameters = {"properties": {"p": {"anyOf": [{"$ref": "#/properties/p"}] * 100 + [{"type": "integer"}]}}}
+    with deadline(5):
+        assert Tools([{"function": {"name": "f", "parameters": parameters}}]).types("f", "p") == {"integer"}
 
 
 def test_has() -> None:

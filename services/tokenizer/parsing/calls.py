@@ -12,6 +12,8 @@ class PieceWriter:
     def __init__(self, call_id: Callable[[int], str]) -> None:
         self._call_id = call_id
         self._pieces: list[Piece] = []
+        self._kind: int | None = None  # of the text that follows the pieces
+        self._texts: list[str] = []  # its parts
         self._arguments: list[str] = []  # of the open call
         self.num_calls = 0  # that have begun
         self.num_ended = 0
@@ -20,22 +22,30 @@ class PieceWriter:
 
     def take(self) -> list[Piece]:
         """Returns the pieces since the last call."""
+        self._join()
         taken, self._pieces = self._pieces, []
         return taken
+
+    def _join(self) -> None:
+        """Makes one piece of the parts of a text. At each part, it would take time that grows with the text."""
+        if self._kind is not None:
+            self._pieces.append((self._kind, "".join(self._texts)))
+            self._texts.clear()
+            self._kind = None
 
     def add(self, kind: int, text: str) -> None:
         """Adds text of a kind, which merges with its neighbour."""
         if not text:
             return
-        pieces = self._pieces
-        if pieces and pieces[-1][0] == kind:
-            pieces[-1] = (kind, pieces[-1][1] + text)
-        else:
-            pieces.append((kind, text))
+        if kind != self._kind:
+            self._join()
+            self._kind = kind
+        self._texts.append(text)
 
     def begin_call(self, name: str) -> None:
         """Begins a call; one that is open stays without an end: it is broken."""
         self.break_call()
+        self._join()
         self._pieces.append((TOOL_CALL, self._call_id(self.num_calls)))
         self._pieces.append((TOOL_NAME, name))
         self.num_calls += 1
@@ -50,6 +60,7 @@ class PieceWriter:
         if not any(self._arguments) and not broken:
             self.add_arguments("{}")
         self.num_broken += broken or not is_object("".join(self._arguments))
+        self._join()
         self._pieces.append((TOOL_CALL_END, ""))
         self.num_ended += 1
         self._arguments.clear()

@@ -4,6 +4,7 @@ Clients name the call by its id, by its function's name (the older role `functio
 the id, some the name, and most only the order. Pure: it knows no template.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any
 
@@ -42,7 +43,9 @@ class _Links:
         self._num_calls = 0
         self._names: dict[str, str] = {}  # of all calls, by id
         self._turn: dict[str, int] = {}  # places of the last turn's calls, by id
-        self._open: dict[str | None, dict[str, None]] = {}  # ids of those without an answer, in order: all, by name
+        # Ids of those without an answer, in order: all, by name. The first of a plain dict is found behind all entries
+        # that were deleted before it.
+        self._open: dict[str | None, OrderedDict[str, None]] = {}
 
     def called(self, message: Message) -> Message:
         """Returns the message with an id at each call; it begins a turn."""
@@ -55,7 +58,7 @@ class _Links:
             self._names[identity] = call["function"]["name"]
             self._turn.setdefault(identity, len(self._turn))
             for name in (None, self._names[identity]):
-                self._open.setdefault(name, {})[identity] = None
+                self._open.setdefault(name, OrderedDict())[identity] = None
             calls.append({**call, "id": identity})
         return {**message, "tool_calls": calls}
 
@@ -67,7 +70,8 @@ class _Links:
         if identity is not None:
             message["tool_call_id"] = identity
             for named in (None, self._names.get(identity)):
-                self._open.get(named, {}).pop(identity, None)
+                if named in self._open:
+                    self._open[named].pop(identity, None)
             name = name or self._names.get(identity)
         if name is not None:
             message["name"] = name

@@ -14,6 +14,7 @@ Content beside calls, and reasoning of earlier turns, are the template's busines
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,7 @@ from services.tokenizer.call_traits import CallTraits, call_traits
 from services.tokenizer.messages import without_reasoning
 from services.tokenizer.template_probe import Message, ProbeCache, ProbeVariables, Render
 
+SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 ID_LENGTH = 9  # Mistral's templates ask for nine letters and digits
 
 
@@ -149,11 +151,14 @@ def _with_calls_as_text(message: Message) -> Message:
 
 
 def _arguments(call: dict[str, Any]) -> dict[str, Any] | None:
-    """Returns the call's arguments as an object; None: they are none. A call without arguments has an empty object."""
-    arguments = call["function"].get("arguments")
-    if isinstance(arguments, str) and arguments:
+    """Returns the call's arguments as an object; None: they are none, or have half of a surrogate pair, which no prompt
+    can have but as the escape that it is in the text. A call without arguments has an empty object."""
+    text = arguments = call["function"].get("arguments")
+    if isinstance(text, str) and text:
         try:
-            arguments = json.loads(arguments)
+            arguments = json.loads(text)
+            if SURROGATE.search(text):
+                json.dumps(arguments, ensure_ascii=False).encode()  # raises ValueError for half of a pair
         except (ValueError, RecursionError):
             return None
     elif not arguments:

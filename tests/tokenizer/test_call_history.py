@@ -59,7 +59,7 @@ def test_arguments_are_an_object_or_text_as_the_template_wants(arguments: Any, a
     assert render(AS_TEXT, USER, message) == f"user:Hi.;assistant:<f {as_text}>;"
 
 
-BROKEN = ['{"city": "Kö', "Köln", "[1, 2]", '"text"', "null", "[" * 100_000, "1" * 5000]
+BROKEN = ['{"city": "Kö', "Köln", "[1, 2]", '"text"', "null", "[" * 100_000, "1" * 5000, '{"a": "\\ud800"}']
 
 
 @pytest.mark.parametrize("arguments", BROKEN)
@@ -73,7 +73,7 @@ def test_broken_arguments_are_text(arguments: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("arguments", BROKEN[:5])
+@pytest.mark.parametrize("arguments", [*BROKEN[:5], BROKEN[-1]])
 def test_no_template_refuses_or_loses_a_broken_call(name: str, arguments: str) -> None:
     messages = [
         *(USER, calling(call(arguments, "get_weather")), result("No JSON.")),

@@ -45,8 +45,8 @@ class ChatRequest(GenerationRequest):
     include_reasoning: bool = supported(
         True, "False: the response has no reasoning. Usage, token ids and logprobs count its tokens all the same."
     )
-    thinking_token_budget: Literal[-1] | Annotated[int, Field(ge=0, le=2**31 - 1)] | None = supported(
-        None, "The most tokens of reasoning: after them its end is forced; -1: no limit."
+    thinking_token_budget: int | None = supported(
+        None, "The most tokens of reasoning: after them its end is forced; -1: no limit.", ge=-1, le=2**31 - 1
     )
     verbosity: Literal["low", "medium", "high"] | None = supported(
         None, "The chat template gets it; no effect if the template does not know it."

@@ -176,6 +176,12 @@ def test_what_does_not_go_together(change: Json, param: str) -> None:
     assert refused(change).param == param
 
 
+@pytest.mark.parametrize(("budget", "limit"), [(-2, "greater than or equal to -1"), (2**31, "2147483647")])
+def test_a_wrong_budget_is_told_its_limit(budget: int, limit: str) -> None:
+    error = refused({"thinking_token_budget": budget})
+    assert error.param == "thinking_token_budget" and limit in error.message
+
+
 def test_logprobs_count_for_top_logprobs() -> None:
     def count(**fields: Any) -> int | None:
         return validate(ChatRequest, CHAT | fields, FACTS).num_logprobs

@@ -5,28 +5,30 @@ from typing import Any
 from services.tokenizer.parsing.read_table import table_of
 from services.tokenizer.parsing.table import Detect, Rule
 
+BEGIN: dict[str, Any] = {"to": "call", "do": ["call"]}
 CALL: dict[str, Any] = {"to": "content", "do": ["end"]}
 MINE: dict[str, Any] = {
     "tools": ["mine", "my_alias"],
-    "markers": {"open": "<call>", "close": "</call>"},
+    "markers": {"open": "<call>", "colon": ":", "close": "</call>"},
     "states": {
-        "content": {"read": "content", "on": {"open": "call"}},
-        "call": {"read": "json_call", "on": {"done": CALL, "close": [{**CALL, "when": "x"}, {"to": "content"}]}},
+        "content": {"read": "content", "on": {"open": "name"}},
+        "name": {"read": "name", "on": {"colon": [{**BEGIN, "when": "x"}, {"to": "content"}]}},
+        "call": {"read": "json", "on": {"done": CALL, "close": CALL}},
     },
 }
 
 
 def test_a_marker_leads_to_a_state_by_a_rule_or_by_the_first_rule_that_matches() -> None:
     table = table_of(MINE)
-    assert table.states["content"].rules("open") == (Rule("call"),)
+    assert table.states["content"].rules("open") == (Rule("name"),)
     assert table.states["call"].rules("done") == (Rule("content", ("end",)),)
-    assert [rule.when for rule in table.states["call"].rules("close")] == ["x", ""]
+    assert [rule.when for rule in table.states["name"].rules("colon")] == ["x", ""]
 
 
 def test_a_table_is_called_by_its_first_name() -> None:
     assert table_of(MINE).name == "mine"
     thoughts = {**MINE, "tools": [], "reasoning": ["thoughts"]}
-    assert table_of({**thoughts, "states": {}}).name == "thoughts"
+    assert table_of({**thoughts, "markers": {}, "states": {}}).name == "thoughts"
 
 
 def test_a_table_with_both_kinds_of_names_describes_whole_answers() -> None:

@@ -8,7 +8,8 @@ MAX_STOP_CHARACTERS = 1024
 
 
 def check_output(output: text_pb2.OutputSpec) -> None:
-    """Raises TandemError (INVALID_ARGUMENT) for too many stop strings, and for one that is empty or too long."""
+    """Raises TandemError (INVALID_ARGUMENT) for too many stop strings, for one that is empty or too long, and for a
+    tool_choice that is none of the known ones."""
     if len(output.stop) > MAX_STOP_STRINGS:
         raise invalid(f"stop: {len(output.stop)} strings, but at most {MAX_STOP_STRINGS}", "stop")
     for stop in output.stop:
@@ -16,3 +17,7 @@ def check_output(output: text_pb2.OutputSpec) -> None:
             raise invalid(
                 f"stop: a string has {len(stop)} characters, but must have 1 to {MAX_STOP_CHARACTERS}", "stop"
             )
+    if output.tool_choice not in text_pb2.ToolChoice.values():
+        raise invalid(
+            f"tool_choice: {output.tool_choice} is none of {', '.join(text_pb2.ToolChoice.keys())}", "tool_choice"
+        )

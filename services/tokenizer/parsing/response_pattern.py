@@ -1,6 +1,7 @@
 r"""Reads the few regular expressions that response templates are made of: texts, gaps and named groups in a row.
 
-Known: plain and escaped characters, \s*, \s+ and optional line breaks as a gap, .*? and [^x]* as anything, (?P<name>…).
+Known: plain and escaped characters, \s*, \s+ and optional line breaks as a gap, .*? and [^x]* as anything, (?P<name>…)
+with one repetition at most: a search with several may take time without end, on a text that the model chooses.
 """
 
 import re
@@ -43,6 +44,8 @@ _ELEMENT = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+_CHARACTER = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)  # escaped, or one of several
+_REPETITION = re.compile(r"[*+?{]\??")
 _ESCAPES = {r"\n": "\n", r"\t": "\t"}
 
 
@@ -60,6 +63,14 @@ def elements_of(pattern: str) -> list[Element]:
             found.append(Text(before + _ESCAPES.get(match["text"], match["text"].removeprefix("\\") or "\\")))
         elif match["gap"]:
             found.append(Gap())
+        elif match["any"]:
+            found.append(Anything())
         else:
-            found.append(Anything() if match["any"] else Group(match["group"], match["inside"]))
+            found.append(_group(match["group"], match["inside"]))
     return found
+
+
+def _group(name: str, pattern: str) -> Group:
+    if len(_REPETITION.findall(_CHARACTER.sub("", pattern))) > 1:
+        raise Untranslatable(f"the group {name!r} repeats more than one thing: {pattern!r}")
+    return Group(name, pattern)

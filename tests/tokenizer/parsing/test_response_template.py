@@ -280,6 +280,11 @@ def test_the_elements_of_regular_expressions() -> None:
     assert elements_of(r"<\|a\|>\s*b=(?P<n>[^\s>]+).*?\n") == [
         Text("<|a|>"), Gap(), Text("b="), Group("n", r"[^\s>]+"), Anything(), Text("\n"),
     ]  # fmt: skip
+    assert elements_of(r"(?P<n>[]*+?{]\+[\]*]*?)") == [Group("n", r"[]*+?{]\+[\]*]*?")]
+    # Groups that repeat more than one thing took hours to find no end in a name of 256 characters.
+    for pattern in (r"(?P<n>\w*\w*)", r"(?P<n>a?a?)", r"(?P<n>[*]+a{2,})"):
+        with pytest.raises(Untranslatable, match="repeats more than one thing"):
+            elements_of(pattern)
     for pattern in (r"a+", r"(a)", r"a|b", r"^a", r"\d", r"[ab]", r"(?P<n>(a))", r"a{2}", "\\"):
         with pytest.raises(Untranslatable):
             elements_of(pattern)

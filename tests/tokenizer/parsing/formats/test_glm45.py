@@ -51,3 +51,9 @@ def test_a_parameter_without_its_value_breaks_the_call() -> None:
 def test_words_behind_the_marker_are_no_name() -> None:
     text = "<tool_call>is a marker</tool_call>"
     assert answer_of(parsed(text, "glm45")) == ("", text, [])
+
+
+def test_a_call_that_begins_within_another_one_ends_it() -> None:
+    """Its parameters are no further ones of the first call."""
+    text = "<tool_call>f<arg_key>n</arg_key><arg_value>1</arg_value>\n<tool_call>g</tool_call>"
+    assert answer_of(parsed(text, "glm45", tools=TOOLS)) == ("", "", [Call("f", '{"n": 1}'), Call("g", "{}")])

@@ -41,3 +41,12 @@ def test_several_calls_in_one_block() -> None:
 def test_a_block_without_a_call_is_content() -> None:
     text = "<minimax:tool_call>\n</minimax:tool_call>"
     assert answer_of(parsed(text, "minimax_m2")) == ("", text, [])
+
+
+def test_a_call_that_begins_within_another_one_ends_it() -> None:
+    """Its parameters are no further ones of the first call."""
+    for between in ("", "<minimax:tool_call>\n"):
+        first = '<minimax:tool_call>\n<invoke name="f">\n<parameter name="n">1</parameter>\n'
+        text = f'{first}{between}<invoke name="g">\n</invoke>\n</minimax:tool_call>'
+        found = answer_of(parsed(text, "minimax_m2", tools=TOOLS))
+        assert found == ("", "", [Call("f", '{"n": 1}'), Call("g", "{}")])

@@ -76,3 +76,12 @@ def test_the_end_of_the_answer_behind_a_complete_value() -> None:
     cut = answer_of(parsed(text, "qwen3_coder", tools=TOOLS, stopped=False)).calls
     assert cut == [Call("f", '{"n": 1', ended=False)]
     assert answer_of(parsed(text[:-14], "qwen3_coder", tools=TOOLS)).calls == [Call("f", '{"n": 1', ended=False)]
+
+
+def test_a_call_that_begins_within_another_one_ends_it() -> None:
+    """Its parameters are no further ones of the first call."""
+    for between in ("", "<tool_call>\n", "</tool_call>\n<tool_call>\n"):
+        first = "<tool_call>\n<function=f>\n<parameter=n>1</parameter>\n"
+        text = f"{first}{between}<function=g>\n</function>\n</tool_call>"
+        found = answer_of(parsed(text, "qwen3_coder", tools=TOOLS))
+        assert found == ("", "", [Call("f", '{"n": 1}'), Call("g", "{}")])

@@ -31,3 +31,12 @@ def test_a_value_is_passed_on_exactly() -> None:
     text = "<seed:tool_call>\n<function=f>\n<parameter=s>\nx\n</parameter>\n</function>\n</seed:tool_call>"
     tools = [function("f", s="string")]
     assert answer_of(parsed(text, "seed_oss", tools=tools)) == ("", "", [Call("f", '{"s": "\\nx\\n"}')])
+
+
+def test_a_call_that_begins_within_another_one_ends_it() -> None:
+    """Its parameters are no further ones of the first call."""
+    for between in ("", "<seed:tool_call>\n"):
+        first = "<seed:tool_call>\n<function=f>\n<parameter=n>1</parameter>\n"
+        text = f"{first}{between}<function=g>\n</function>\n</seed:tool_call>"
+        found = answer_of(parsed(text, "seed_oss", tools=[function("f", n="integer")]))
+        assert found == ("", "", [Call("f", '{"n": 1}'), Call("g", "{}")])

@@ -1,5 +1,6 @@
 """How the answers of one model are divided into content, reasoning and tool calls; a parser for each choice."""
 
+import asyncio
 import functools
 import hashlib
 import json
@@ -18,6 +19,8 @@ from services.tokenizer.parsing.value_types import Tools
 from services.tokenizer.vocabulary import Vocabulary
 
 ID_LENGTHS = {"openai": ("call_", 24), "mistral": ("", 9)}  # prefix, and number of letters and digits behind it
+INLINE_TOKENS = 4096  # of a prompt, and
+INLINE_BYTES = 65536  # of tools, that are read on the event loop
 LETTERS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
@@ -86,6 +89,12 @@ class AnswerFormats:
             output.tool_choice == text_pb2.TOOL_CHOICE_AUTO,
             self.thinking_budget(output, prompt_token_ids),
         )
+
+    async def plan_aside(self, output: text_pb2.OutputSpec, prompt_token_ids: list[int]) -> AnswerPlan:
+        """As `plan`; in a thread where much is to be read, so that the event loop goes on."""
+        if len(prompt_token_ids) <= INLINE_TOKENS and len(output.tools_json) <= INLINE_BYTES:
+            return self.plan(output, prompt_token_ids)
+        return await asyncio.to_thread(self.plan, output, prompt_token_ids)
 
     def of_request(self, output: text_pb2.OutputSpec, prompt_token_ids: list[int]) -> RequestFormat | None:
         """Returns the format of a request's answers; None where all of them is content.

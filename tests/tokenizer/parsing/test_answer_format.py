@@ -1,6 +1,7 @@
 """AnswerFormats: what a request's answers are divided by, where they begin, the ids of calls, the budget."""
 
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -129,3 +130,15 @@ def test_a_budget_without_a_known_format_is_refused(vocabulary: Vocabulary) -> N
     with pytest.raises(TandemError, match="--reasoning-parser") as refused:
         AnswerFormats(vocabulary, None, None).thinking_budget(spec(budget=5), [])
     assert refused.value.param == "thinking_token_budget"
+
+
+@pytest.mark.parametrize(("length", "is_aside"), [(10, False), (100_000, True)])
+async def test_a_long_prompt_is_read_beside_the_event_loop(
+    vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch, length: int, is_aside: bool
+) -> None:
+    formats = AnswerFormats(vocabulary, CATALOG.tools["hermes"], CATALOG.reasoning["qwen3"])
+    threads: list[threading.Thread] = []
+    plan = formats.plan
+    monkeypatch.setattr(formats, "plan", lambda *given: (threads.append(threading.current_thread()), plan(*given))[1])
+    assert (await formats.plan_aside(spec(), [vocabulary.encode("a", add_special_tokens=False)[0]] * length)).format
+    assert [thread is not threading.main_thread() for thread in threads] == [is_aside]

@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 
 class FunctionTool(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True)
-    type: Literal["function"]
+    type: Literal["function"] = "function"
     function: dict[str, Any]
 
 

@@ -131,7 +131,6 @@ def test_messages_keep_fields_that_only_templates_know() -> None:
     [
         (5, "tools.0"),
         ({"type": "function"}, "tools.0.function"),
-        ({"function": {}}, "tools.0.type"),
         ({"type": "custom", "function": {}}, "tools.0.type"),
         ({"type": "function", "function": "f"}, "tools.0.function"),
     ],
@@ -206,3 +205,8 @@ def test_a_million_wrong_items_make_one_error() -> None:
     with pytest.raises(ValidationError) as caught:
         ChatRequest.model_validate({"messages": [{"role": "user", "content": [5] * 10**6}]})
     assert len(caught.value.errors(include_input=False)) <= 3  # one for each kind of content
+
+
+def test_a_tool_without_a_type_is_a_function() -> None:
+    request = ChatRequest.model_validate({"messages": [{"role": "user", "content": ""}], "tools": [{"function": {}}]})
+    assert request.tools is not None and request.tools[0].type == "function"

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from services.rpc.generated import common_pb2 as pb
 from services.shim.apis.all import APIS
-from services.shim.reference.operations import JSON, OPERATIONS, Error, Operation
+from services.shim.reference.operations import EVENT_STREAM, JSON, OPERATIONS, Error, Operation
 from services.shim.responses import json_response
 from services.shim.routes import Handler, rule_of
 from services.version import VERSION
@@ -99,7 +99,11 @@ def _operation(operation: Operation, schemas: Json, ignore_unknown_fields: bool)
 def _responses(operation: Operation, schemas: Json) -> Json:
     responses: Json = {}
     if operation.bodies:
-        content = {media: {"schema": _body(body, schemas)} for media, body in operation.bodies.items()}
+        # OpenAPI 3.1 has no words for a stream of events: a schema would be taken for that of each one.
+        content: Json = {
+            media: {} if media == EVENT_STREAM else {"schema": _body(body, schemas)}
+            for media, body in operation.bodies.items()
+        }
         responses["200"] = {"description": STATUS_TEXT[200], "content": content}
     for status in operation.empty:
         responses[str(status)] = {"description": STATUS_TEXT[status]}

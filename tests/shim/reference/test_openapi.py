@@ -224,3 +224,8 @@ async def test_a_running_servers_document_has_the_limits_of_its_engine() -> None
 def test_the_page_names_the_limits_of_the_engine() -> None:
     names = ("max_n", "max_stop_token_ids", "max_logprob_token_ids", "max_logit_bias", "max_bad_words")
     assert [getattr(LIMITS, name) for name in names] == [128, 128, 128, 1024, 1024], "page_text.py names these"
+
+
+def test_a_stream_has_no_schema_that_its_events_would_break() -> None:
+    content = DOCUMENT["paths"]["/v1/chat/completions"]["post"]["responses"]["200"]["content"]
+    assert content["text/event-stream"] == {} and "schema" in content["application/json"]

@@ -12,7 +12,7 @@ from tests.shim.harness import Shim, error_of
 
 
 async def finished(shim: Shim, path: str = CHAT, headers: dict[str, str] | None = None, **body: Any) -> httpx.Response:
-    """Returns the response to a request whose choices all end after one token."""
+    """Returns the response to a request with choices that all end after one token."""
     async with shim.http() as http:
         answer = asyncio.create_task(http.post(path, json=BODIES[path] | body, headers=headers or {}))
         for handle in await handles_of(shim):

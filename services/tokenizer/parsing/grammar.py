@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from services.rpc import pieces
 from services.tokenizer.parsing.table import CONTENT, DONE, REASONING, Action, Read, Rule, State, Table
 
 OUTSIDE = frozenset({Read.CONTENT, Read.REASONING, Read.START})  # of calls and markup
@@ -37,6 +38,11 @@ class Node:
     @property
     def is_outside(self) -> bool:
         return self.read in OUTSIDE
+
+    @property
+    def kind(self) -> int:
+        """The PieceKind of the text that stands here, outside of calls."""
+        return pieces.REASONING if self.read is Read.REASONING else pieces.CONTENT
 
     @property
     def is_structure(self) -> bool:

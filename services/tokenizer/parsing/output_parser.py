@@ -8,7 +8,6 @@ the rules for broken output.
 import re
 from collections.abc import Callable
 
-from services.rpc.pieces import CONTENT, REASONING
 from services.tokenizer.parsing.calls import PieceWriter
 from services.tokenizer.parsing.grammar import Grammar, Node, Start, Transition
 from services.tokenizer.parsing.open_call import OpenCall
@@ -109,7 +108,7 @@ class OutputParser:
             self._call.finish(stopped=stopped, in_layout=self._node.read is Read.LAYOUT)
         if not self.is_over:
             self._say(unread)
-            self._outside.finish(self._kind)
+            self._outside.finish(self._node.kind)
 
     def _unread_name(self, stopped: bool) -> str:
         """Returns what the end makes text: a header that no marker opened, a name in which the model stopped."""
@@ -344,10 +343,6 @@ class OutputParser:
             self.text(text)
             self._release_held()
 
-    @property
-    def _kind(self) -> int:
-        return REASONING if self._node.read is Read.REASONING else CONTENT
-
     def _say(self, text: str) -> None:
         """Writes text of the current state, content or reasoning."""
-        self._outside.add(self._kind, text, before_markers=self._node.holds_space)
+        self._outside.add(self._node.kind, text, before_markers=self._node.holds_space)

@@ -114,6 +114,7 @@ class NewRequest(msgspec.Struct, array_like=True):
     seed: int
     choice: int
     traceparent: str = ""  # W3C trace context; empty: not traced
+    has_grammar: bool = False  # its grammar was prepared: worker_messages.Prepare
 
 
 class StepPlan(msgspec.Struct, array_like=True):
@@ -136,6 +137,7 @@ class StepPlan(msgspec.Struct, array_like=True):
     block_ids: list[bytes]  # per KV group: [new blocks], appended to the rows' block tables
     deadline_ms: int = 0  # from the start of the step; the worker exits if the step takes longer. 0: no deadline
     was_runnable: bool = False  # a request could run since the last step: the gap counts as runnable time
+    dropped_grammars: list[int] = []  # handles of requests that ended: what was prepared for them is dropped
 
 
 class StepResult(msgspec.Struct, array_like=True):
@@ -152,3 +154,4 @@ class StepResult(msgspec.Struct, array_like=True):
     logprobs: bytes  # like logprob_token_ids, but little-endian float32; natural logarithm
     errors: list[tuple[int, str]] = []  # handle of a request that failed alone, and why
     error_causes: list[str] = []  # one per error, of engine_core/row_errors.py; empty: as if each were ""
+    completed: list[int] = []  # handles of rows whose token completes the request's grammar: nothing may follow it

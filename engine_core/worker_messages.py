@@ -11,7 +11,7 @@ import msgspec
 
 from engine_core.step_plan import BadMessage, StepPlan, StepResult
 
-PROTOCOL = 2  # 2: fields of SamplingParams that an older worker would ignore
+PROTOCOL = 3  # 3: grammars
 MAX_BLOCKS = 2**21  # blocks of a KV cache; at 16 tokens each, 34 million tokens
 MAX_CHARACTERS = 4096  # characters of a name, which may be a path
 MAX_DEFAULT = 1e6  # largest sampling default
@@ -130,9 +130,37 @@ class Ping(msgspec.Struct, tag="ping"):
     """Sent to find out whether the worker's routing id can still be reached. The worker does not answer."""
 
 
+class PreparerHello(msgspec.Struct, tag="preparer"):
+    """The first message of a worker's second socket, which belongs to its thread that prepares grammars.
+
+    `epoch` is that of the worker's registration.
+    """
+
+    protocol: int
+    epoch: int
+
+
+class Prepare(msgspec.Struct, tag="prepare"):
+    """The engine asks for what a request needs before it may run: its grammar, advanced by its output so far."""
+
+    epoch: int
+    handle: int
+    grammar: str  # llguidance's form of Lark
+    output_token_ids: bytes  # [output tokens so far] int32
+
+
+class Prepared(msgspec.Struct, tag="prepared"):
+    """A grammar is prepared, or cannot be: then `error` says why, and the request fails."""
+
+    epoch: int
+    handle: int
+    error: str = ""
+    is_complete: bool = False  # the output so far completes the grammar: the request ends without a step
+
+
 MessageT = TypeVar("MessageT")
-WorkerMessage = WorkerHello | Register | StepDone
-EngineMessage = BatchLimits | Step | Ping | Refused
+WorkerMessage = WorkerHello | Register | StepDone | PreparerHello | Prepared
+EngineMessage = BatchLimits | Step | Ping | Refused | Prepare
 
 encode = msgspec.msgpack.Encoder().encode
 _from_worker: "msgspec.msgpack.Decoder[WorkerMessage]" = msgspec.msgpack.Decoder(WorkerMessage)

@@ -6,7 +6,7 @@ import time
 from services.rpc.generated import common_pb2 as pb
 from services.version import VERSION
 
-PROTOCOL = 3
+PROTOCOL = 4
 
 
 class HelloMismatch(Exception):

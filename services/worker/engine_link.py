@@ -11,6 +11,7 @@ from engine_core.worker_messages import (
     BatchLimits,
     ModelFacts,
     Ping,
+    Prepare,
     Refused,
     Register,
     Step,
@@ -95,7 +96,7 @@ class EngineLink:
         """
         return self._plan(self._receive(0))
 
-    def _plan(self, message: BatchLimits | Step | None) -> StepPlan | None:
+    def _plan(self, message: BatchLimits | Step | Prepare | None) -> StepPlan | None:
         """Returns the message's plan; None if it has none, or one of another epoch than this link's."""
         return message.plan if isinstance(message, Step) and message.plan.epoch == self._epoch else None
 
@@ -108,7 +109,7 @@ class EngineLink:
         self._monitor.close()
         self._socket.close()
 
-    def _receive(self, timeout_ms: int | None) -> BatchLimits | Step | None:
+    def _receive(self, timeout_ms: int | None) -> BatchLimits | Step | Prepare | None:
         """Returns the next message that is not a ping; None after `timeout_ms` (None: waits without limit).
 
         Raises EngineGone if the connection is lost, EngineRefused or Fatal if the engine refuses this worker. Raises

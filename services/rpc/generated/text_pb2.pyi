@@ -13,6 +13,8 @@ class ToolChoice(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     TOOL_CHOICE_NONE: _ClassVar[ToolChoice]
     TOOL_CHOICE_AUTO: _ClassVar[ToolChoice]
+    TOOL_CHOICE_REQUIRED: _ClassVar[ToolChoice]
+    TOOL_CHOICE_NAMED: _ClassVar[ToolChoice]
 
 class PieceKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -24,6 +26,8 @@ class PieceKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PIECE_KIND_TOOL_CALL_END: _ClassVar[PieceKind]
 TOOL_CHOICE_NONE: ToolChoice
 TOOL_CHOICE_AUTO: ToolChoice
+TOOL_CHOICE_REQUIRED: ToolChoice
+TOOL_CHOICE_NAMED: ToolChoice
 PIECE_KIND_CONTENT: PieceKind
 PIECE_KIND_REASONING: PieceKind
 PIECE_KIND_TOOL_CALL: PieceKind
@@ -110,7 +114,7 @@ class Truncation(_message.Message):
     def __init__(self, max_tokens: _Optional[int] = ..., drop_end: bool = ...) -> None: ...
 
 class OutputSpec(_message.Message):
-    __slots__ = ("stop", "include_stop_str_in_output", "skip_special_tokens", "spaces_between_special_tokens", "tools_json", "bad_words", "tool_choice", "single_tool_call", "separate_reasoning", "thinking_token_budget")
+    __slots__ = ("stop", "include_stop_str_in_output", "skip_special_tokens", "spaces_between_special_tokens", "tools_json", "bad_words", "tool_choice", "single_tool_call", "separate_reasoning", "thinking_token_budget", "structured", "allowed_tools")
     STOP_FIELD_NUMBER: _ClassVar[int]
     INCLUDE_STOP_STR_IN_OUTPUT_FIELD_NUMBER: _ClassVar[int]
     SKIP_SPECIAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -121,6 +125,8 @@ class OutputSpec(_message.Message):
     SINGLE_TOOL_CALL_FIELD_NUMBER: _ClassVar[int]
     SEPARATE_REASONING_FIELD_NUMBER: _ClassVar[int]
     THINKING_TOKEN_BUDGET_FIELD_NUMBER: _ClassVar[int]
+    STRUCTURED_FIELD_NUMBER: _ClassVar[int]
+    ALLOWED_TOOLS_FIELD_NUMBER: _ClassVar[int]
     stop: _containers.RepeatedScalarFieldContainer[str]
     include_stop_str_in_output: bool
     skip_special_tokens: bool
@@ -131,13 +137,51 @@ class OutputSpec(_message.Message):
     single_tool_call: bool
     separate_reasoning: bool
     thinking_token_budget: int
-    def __init__(self, stop: _Optional[_Iterable[str]] = ..., include_stop_str_in_output: bool = ..., skip_special_tokens: bool = ..., spaces_between_special_tokens: bool = ..., tools_json: _Optional[bytes] = ..., bad_words: _Optional[_Iterable[str]] = ..., tool_choice: _Optional[_Union[ToolChoice, str]] = ..., single_tool_call: bool = ..., separate_reasoning: bool = ..., thinking_token_budget: _Optional[int] = ...) -> None: ...
+    structured: StructuredOutput
+    allowed_tools: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, stop: _Optional[_Iterable[str]] = ..., include_stop_str_in_output: bool = ..., skip_special_tokens: bool = ..., spaces_between_special_tokens: bool = ..., tools_json: _Optional[bytes] = ..., bad_words: _Optional[_Iterable[str]] = ..., tool_choice: _Optional[_Union[ToolChoice, str]] = ..., single_tool_call: bool = ..., separate_reasoning: bool = ..., thinking_token_budget: _Optional[int] = ..., structured: _Optional[_Union[StructuredOutput, _Mapping]] = ..., allowed_tools: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class StructuredOutput(_message.Message):
+    __slots__ = ("json_schema", "json_object", "regex", "choices", "grammar", "structural_tag", "strict", "whitespace_pattern", "field", "disable_any_whitespace", "disable_additional_properties")
+    JSON_SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    JSON_OBJECT_FIELD_NUMBER: _ClassVar[int]
+    REGEX_FIELD_NUMBER: _ClassVar[int]
+    CHOICES_FIELD_NUMBER: _ClassVar[int]
+    GRAMMAR_FIELD_NUMBER: _ClassVar[int]
+    STRUCTURAL_TAG_FIELD_NUMBER: _ClassVar[int]
+    STRICT_FIELD_NUMBER: _ClassVar[int]
+    WHITESPACE_PATTERN_FIELD_NUMBER: _ClassVar[int]
+    FIELD_FIELD_NUMBER: _ClassVar[int]
+    DISABLE_ANY_WHITESPACE_FIELD_NUMBER: _ClassVar[int]
+    DISABLE_ADDITIONAL_PROPERTIES_FIELD_NUMBER: _ClassVar[int]
+    json_schema: bytes
+    json_object: bool
+    regex: str
+    choices: TextChoices
+    grammar: str
+    structural_tag: bytes
+    strict: bool
+    whitespace_pattern: str
+    field: str
+    disable_any_whitespace: bool
+    disable_additional_properties: bool
+    def __init__(self, json_schema: _Optional[bytes] = ..., json_object: bool = ..., regex: _Optional[str] = ..., choices: _Optional[_Union[TextChoices, _Mapping]] = ..., grammar: _Optional[str] = ..., structural_tag: _Optional[bytes] = ..., strict: bool = ..., whitespace_pattern: _Optional[str] = ..., field: _Optional[str] = ..., disable_any_whitespace: bool = ..., disable_additional_properties: bool = ...) -> None: ...
+
+class TextChoices(_message.Message):
+    __slots__ = ("texts",)
+    TEXTS_FIELD_NUMBER: _ClassVar[int]
+    texts: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, texts: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ResolvedOutput(_message.Message):
-    __slots__ = ("bad_words_token_ids",)
+    __slots__ = ("bad_words_token_ids", "grammar", "ignored_keywords")
     BAD_WORDS_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    GRAMMAR_FIELD_NUMBER: _ClassVar[int]
+    IGNORED_KEYWORDS_FIELD_NUMBER: _ClassVar[int]
     bad_words_token_ids: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, bad_words_token_ids: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    grammar: str
+    ignored_keywords: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, bad_words_token_ids: _Optional[_Iterable[bytes]] = ..., grammar: _Optional[str] = ..., ignored_keywords: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class TextInput(_message.Message):
     __slots__ = ("text", "add_special_tokens")

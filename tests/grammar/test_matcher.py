@@ -1,0 +1,127 @@
+import contextlib
+
+import numpy as np
+import pytest
+
+from services.grammar.cache import GrammarCache
+from services.grammar.deep_stack import start_deep
+from services.grammar.errors import GrammarError
+from services.grammar.fragment import Fragment, either, literal, sequence, token
+from services.grammar.limits import MAX_GRAMMAR_BYTES
+from services.grammar.matcher import Matcher, mask_words
+from services.grammar.tokens import grammar_tokens
+from tests.grammar.vocabularies import DEMO, END, VOCAB_SIZE, demo_tokens, ids_of
+
+AMBIGUOUS = 'start: s
+s: s s | s s s | s s s s | "a" s | s "a" | A
+A: /[abc]/'  # the items of a row grow with each token
+
+
+def allowed(matcher: Matcher) -> set[int]:
+    mask = np.zeros(mask_words(VOCAB_SIZE), dtype=np.int32)
+    matcher.fill_mask(mask)
+    return set(np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist())
+
+
+def matcher_after(grammar: str, text: str) -> Matcher:
+    matcher = Matcher(demo_tokens(), grammar)
+    matcher.replay(ids_of(text))
+    return matcher
+
+
+def test_a_mask_has_the_tokens_that_may_follow() -> None:
+    assert allowed(matcher_after('start: "7"', "")) == set(ids_of("7"))
+
+
+def test_a_finished_grammar_is_complete_and_allows_only_the_end() -> None:
+    matcher = matcher_after('start: "yes"', "yes")
+    assert matcher.is_complete
+    assert allowed(matcher) == {END}
+
+
+def test_an_answer_that_may_go_on_is_not_complete_until_its_end_token() -> None:
+    matcher = matcher_after("start: /[0-9]+/", "42")
+    assert not matcher.is_complete
+    assert END in allowed(matcher)
+    matcher.consume(END)
+    assert matcher.is_complete
+
+
+def test_a_token_that_does_not_fit_is_an_error_and_no_end() -> None:
+    matcher = matcher_after('start: "yes"', "")
+    with pytest.raises(GrammarError):
+        matcher.consume(ids_of("no")[0])
+    assert not matcher.is_complete
+
+
+def test_a_limit_is_an_error_at_the_same_token_in_a_replay() -> None:
+    ids = ids_of("abcabacbcabacacbabcabcbacbacbabcabcacb" * 12)
+
+    def fails_at(num_replayed: int) -> int:
+        matcher = Matcher(demo_tokens(), AMBIGUOUS)
+        matcher.replay(ids[:num_replayed])
+        mask = np.zeros(mask_words(VOCAB_SIZE), dtype=np.int32)
+        for index in range(num_replayed, len(ids)):
+            try:
+                matcher.fill_mask(mask)
+                matcher.consume(ids[index])
+            except GrammarError:
+                return index
+        raise AssertionError("no limit was reached")
+
+    first = fails_at(0)
+    assert {fails_at(count) for count in (first // 2, first - 1)} == {first}
+
+
+@pytest.mark.parametrize("grammar", ['start: "a" )', 'start: %json {"not": {}}', "start: b"])
+def test_a_malformed_grammar_is_refused_in_one_line(grammar: str) -> None:
+    with pytest.raises(GrammarError) as caught:
+        Matcher(demo_tokens(), grammar)
+    assert "\n" not in str(caught.value)
+    assert not str(caught.value).startswith("at ")
+
+
+def test_a_grammar_that_is_too_large_is_not_compiled() -> None:
+    with pytest.raises(GrammarError, match="larger than"):
+        Matcher(demo_tokens(), "#" * (MAX_GRAMMAR_BYTES + 1))
+
+
+def test_a_cache_remembers_both_verdicts_and_stays_bounded() -> None:
+    cache = GrammarCache(demo_tokens(), max_entries=2)
+    for _ in range(2):
+        cache.check('start: "a"')
+        with pytest.raises(GrammarError):
+            cache.check("start: b")
+    cache.check('start: "c"')
+    assert len(cache._verdicts) == 2
+
+
+def test_fragments_join() -> None:
+    number = Fragment("number", ("number: /[0-9]+/",))
+    whole = sequence([Fragment(token(3)), either([number, Fragment(literal('say "no"'))])])
+    matcher = Matcher(demo_tokens(), whole.text)
+    assert allowed(matcher) == {3}
+    matcher.consume(3)
+    matcher.replay(ids_of('say "no"'))
+    assert matcher.is_complete
+    assert either([number]) == number
+
+
+def test_vocabularies_that_cannot_be_used_are_refused() -> None:
+    with pytest.raises(GrammarError, match="end-of-sequence"):
+        grammar_tokens(DEMO, VOCAB_SIZE, [])
+    with pytest.raises(GrammarError, match=r"tokenizer\.json does not support grammars"):
+        grammar_tokens(DEMO / "missing", VOCAB_SIZE, [END])
+
+
+def test_a_deep_stack_takes_what_an_ordinary_one_does_not() -> None:
+    depths: list[int] = []
+
+    def run() -> None:
+        nested = "(" * 20_000 + '"a"' + ")" * 20_000
+        with contextlib.suppress(GrammarError):
+            Matcher(demo_tokens(), f"start: {nested}")
+        depths.append(20_000)
+
+    start_deep(run, "deep").join()
+    assert depths == [20_000]

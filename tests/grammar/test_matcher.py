@@ -12,9 +12,8 @@ from services.grammar.matcher import Matcher, mask_words
 from services.grammar.tokens import grammar_tokens
 from tests.grammar.vocabularies import DEMO, END, VOCAB_SIZE, demo_tokens, ids_of
 
-AMBIGUOUS = 'start: s
-s: s s | s s s | s s s s | "a" s | s "a" | A
-A: /[abc]/'  # the items of a row grow with each token
+# The items of a row grow with each token.
+AMBIGUOUS = 'start: s\ns: s s | s s s | s s s s | "a" s | s "a" | A\nA: /[abc]/'
 
 
 def allowed(matcher: Matcher) -> set[int]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from engine_core.request import Stop
+from engine_core.request import Request, Stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,14 @@ class NewTokens(msgspec.Struct, frozen=True, gc=False):
     token_ids: list[int]
     logprobs: Logprobs | None
 
+    def first(self, count: int) -> "NewTokens":
+        """Returns the first `count` of these tokens, with their logprobs."""
+        logprobs = self.logprobs
+        if logprobs is not None:
+            end = count * logprobs.width
+            logprobs = Logprobs(logprobs.width, logprobs.token_ids[:end], logprobs.values[:end])
+        return NewTokens(self.handle, self.start_index, self.token_ids[:count], logprobs)
+
 
 @dataclass(frozen=True, slots=True)
 class Finished:
@@ -49,6 +57,18 @@ class Finished:
     num_output_tokens: int
     num_cached_tokens: int
     num_preemptions: int
+
+
+def finished(request: Request, stop: Stop) -> Finished:
+    """Returns the last event of `request`, which ended by `stop`."""
+    return Finished(
+        request.handle,
+        stop,
+        request.num_prompt_tokens,
+        request.num_output_tokens,
+        request.num_cached_tokens or 0,
+        request.num_preemptions,
+    )
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from engine_core.scheduler import Scheduler
 from engine_core.scheduler_config import SchedulerConfig
 from engine_core.step_plan import SamplingParams, StepPlan, StepResult, pack_i32
 
-VERSION = 1
+VERSION = 2  # 2: grammars
 MAX_BYTES = 16 * 2**20  # estimated memory of the ring: plans, results and tokens
 
 
@@ -36,7 +36,8 @@ class RecordedRequest(msgspec.Struct, array_like=True):
     num_preemptions: int
     strikes: int
     traceparent: str
-    waits_for: str = ""
+    grammar: str
+    preparation_deaths: int
 
 
 class WorkerJoined(msgspec.Struct, tag="worker"):
@@ -63,15 +64,16 @@ class Aborted(msgspec.Struct, tag="abort"):
     handle: int
 
 
-class Readied(msgspec.Struct, tag="ready"):
-    """A request that waited for something became ready."""
+class PreparationsBegun(msgspec.Struct, tag="prepare"):
+    """A call of prepare()."""
+
+
+class PreparationEnded(msgspec.Struct, tag="prepared"):
+    """A call of prepared()."""
 
     handle: int
-
-
-class Failed(msgspec.Struct, tag="fail"):
-    handle: int
-    message: str
+    error: str
+    is_complete: bool
 
 
 class PrefixCacheReset(msgspec.Struct, tag="reset"):
@@ -88,7 +90,7 @@ class Resulted(msgspec.Struct, tag="result"):
     result: StepResult
 
 
-Frame = WorkerJoined | Added | Aborted | Readied | Failed | PrefixCacheReset | Planned | Resulted
+Frame = WorkerJoined | Added | Aborted | PreparationsBegun | PreparationEnded | PrefixCacheReset | Planned | Resulted
 
 
 class Recording(msgspec.Struct):
@@ -106,7 +108,7 @@ class _Snapshot:
     num_cached_tokens: int | None
     num_preemptions: int
     strikes: int
-    waits_for: str
+    preparation_deaths: int
 
     @staticmethod
     def now(request: Request) -> "_Snapshot":
@@ -116,7 +118,7 @@ class _Snapshot:
             request.num_cached_tokens,
             request.num_preemptions,
             request.strikes,
-            request.waits_for,
+            request.preparation_deaths,
         )
 
     def recorded(self) -> RecordedRequest:
@@ -134,7 +136,8 @@ class _Snapshot:
             num_preemptions=self.num_preemptions,
             strikes=self.strikes,
             traceparent=request.traceparent,
-            waits_for=self.waits_for,
+            grammar=request.grammar,
+            preparation_deaths=self.preparation_deaths,
         )
 
 
@@ -185,20 +188,21 @@ class RecordedScheduler(Scheduler):
 
     def add(self, request: Request) -> Finished | None:
         num_bytes = 40 * request.num_tokens + 2 * request.sampling.num_bytes  # of the lists here, and again in a plan
-        self._recorder.put(_Snapshot.now(request), num_bytes)
+        self._recorder.put(_Snapshot.now(request), num_bytes + len(request.grammar))
         return super().add(request)
 
     def abort(self, handle: int) -> Finished | None:
         self._recorder.put(Aborted(handle), 100)
         return super().abort(handle)
 
-    def ready(self, handle: int) -> None:
-        self._recorder.put(Readied(handle), 100)
-        super().ready(handle)
+    def prepare(self) -> list[Request]:
+        if self.waiting.num_deferred:  # else the call changes nothing that a plan depends on
+            self._recorder.put(PreparationsBegun(), 100)
+        return super().prepare()
 
-    def fail(self, handle: int, message: str) -> Finished | None:
-        self._recorder.put(Failed(handle, message), 100 + len(message))
-        return super().fail(handle, message)
+    def prepared(self, handle: int, error: str = "", *, is_complete: bool = False) -> Finished | None:
+        self._recorder.put(PreparationEnded(handle, error, is_complete), 100 + len(error))
+        return super().prepared(handle, error, is_complete=is_complete)
 
     def reset_prefix_cache(self) -> None:
         self._recorder.put(PrefixCacheReset(), 100)

@@ -20,15 +20,17 @@ class PlanBuilder:
     num_groups: int
     step_id: int = 0
     released_slots: list[int] = field(default_factory=list)  # since the last plan
+    dropped_grammars: list[int] = field(default_factory=list)  # since the last plan; handles
 
     def build(self, batch: Batch, slots: Ints, num_new_tokens: Ints, admitted: list[Request]) -> StepPlan:
         """Returns the plan of the next step, and counts its tokens as computed in `batch`.
 
-        Counts the requests' blocks as sent, and empties `released_slots`, which the plan has.
+        Counts the requests' blocks as sent, and empties `released_slots` and `dropped_grammars`, which the plan has.
         `slots` and `num_new_tokens` are [rows] int32. `admitted`: those of its requests that the worker does not have.
         """
         self.step_id += 1
         released, self.released_slots = self.released_slots, []
+        dropped, self.dropped_grammars = self.dropped_grammars, []
         new_requests = [self._new_request(batch, request) for request in admitted]
         offsets, block_ids = self._new_blocks(batch, slots)
         num_computed, output_indices = batch.num_computed[slots], batch.sample_end[slots]
@@ -45,6 +47,7 @@ class PlanBuilder:
             sampled=pack_i32(batch.advance(slots, num_new_tokens)),
             block_offsets=offsets,
             block_ids=block_ids,
+            dropped_grammars=dropped,
         )
 
     def _new_blocks(self, batch: Batch, slots: Ints) -> tuple[list[bytes], list[bytes]]:
@@ -76,4 +79,5 @@ class PlanBuilder:
             seed=request.seed,
             choice=request.choice,
             traceparent=request.traceparent,
+            has_grammar=bool(request.grammar),
         )

@@ -8,10 +8,10 @@ import msgspec
 from engine_core.flight_recorder import (
     Aborted,
     Added,
-    Failed,
     Planned,
     PrefixCacheReset,
-    Readied,
+    PreparationEnded,
+    PreparationsBegun,
     RecordedRequest,
     Recording,
     Resulted,
@@ -51,10 +51,10 @@ def replay(recording: Recording) -> int:
                 scheduler.add(_request(request))
             case Aborted(handle):
                 scheduler.abort(handle)
-            case Readied(handle):
-                scheduler.ready(handle)
-            case Failed(handle, message):
-                scheduler.fail(handle, message)
+            case PreparationsBegun():
+                scheduler.prepare()
+            case PreparationEnded(handle, error, is_complete):
+                scheduler.prepared(handle, error, is_complete=is_complete)
             case PrefixCacheReset():
                 scheduler.reset_prefix_cache()
             case WorkerJoined():
@@ -94,7 +94,8 @@ def _request(recorded: RecordedRequest) -> Request:
         num_preemptions=recorded.num_preemptions,
         strikes=recorded.strikes,
         traceparent=recorded.traceparent,
-        waits_for=recorded.waits_for,
+        grammar=recorded.grammar,
+        preparation_deaths=recorded.preparation_deaths,
     )
 
 

@@ -36,7 +36,10 @@ class Request:
     num_preemptions: int = 0
     strikes: int = 0  # worker deaths while it ran, since its last new token
     traceparent: str = ""  # W3C trace context; passed to the worker unread
+    grammar: str = ""  # what the whole output follows, in llguidance's form of Lark; empty: anything
     waits_for: str = ""  # what is prepared for it before it may run, for example "grammar"; empty: it is ready
+    preparation_deaths: int = 0  # worker deaths while it was prepared, since that last succeeded
+    completed_at: int | None = None  # output tokens that complete the grammar: nothing may follow
 
     @property
     def num_tokens(self) -> int:
@@ -79,4 +82,15 @@ def stop_at(request: Request, num_output_tokens: int) -> Stop | None:
             return Stop("stop")
         if token_id in sampling.stop_token_ids:
             return Stop("stop", token_id)
+    if num_output_tokens == request.completed_at:
+        return completion(request)
     return Stop("length") if num_output_tokens >= sampling.max_tokens else None
+
+
+def completion(request: Request) -> Stop:
+    """Returns why a request ends whose grammar is complete after `completed_at` output tokens."""
+    count, min_tokens = request.completed_at or 0, request.sampling.min_tokens
+    if count >= min_tokens:
+        return Stop("stop")
+    message = f"the grammar is complete after {count} tokens, but min_tokens is {min_tokens}"
+    return Stop("error", message=message, param="min_tokens")

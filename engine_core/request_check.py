@@ -15,6 +15,7 @@ from engine_core.worker_messages import ModelFacts
 
 MAX_N = 128
 MAX_SEED = 2**64 - 1
+MAX_GRAMMAR_BYTES = 4 * 2**20  # of a grammar's text
 
 # Lowest and highest value, both allowed, of the parameters with one range for every model and request.
 SAMPLING_RANGES: dict[str, tuple[float, float]] = {
@@ -47,6 +48,7 @@ class NewChoice:
     cache_salt: str
     num_cached_tokens: int | None
     priority: int = 0
+    grammar: str = ""
 
 
 def check_lengths(num_prompt_tokens: int, max_tokens: int, max_model_len: int) -> None:
@@ -116,6 +118,8 @@ def make_request(new: NewChoice, facts: ModelFacts) -> Request:
         )
     if not 0 <= new.seed <= MAX_SEED:
         raise RequestRefused("seed", f"seed is {new.seed}, but must be from 0 to {MAX_SEED}")
+    if len(new.grammar.encode()) > MAX_GRAMMAR_BYTES:
+        raise RequestRefused("grammar", f"the grammar has more than {MAX_GRAMMAR_BYTES} bytes")
     return Request(
         handle=new.handle,
         sampling=sampling,
@@ -126,4 +130,5 @@ def make_request(new: NewChoice, facts: ModelFacts) -> Request:
         root_hash=root_hash(facts.weights_version, new.cache_salt),
         priority=new.priority,
         num_cached_tokens=new.num_cached_tokens,
+        grammar=new.grammar,
     )

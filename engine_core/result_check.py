@@ -39,6 +39,8 @@ class ResultCheck:
             if getattr(result, name) != expected:
                 raise BadMessage(f"{name}: differ from the rows that the plan samples")
         num_rows = len(rows.handles) // ITEM_BYTES
+        if result.completed:
+            _check_completed(result.completed, unpack_i32(rows.handles).tolist())
         counts = checked_column("counts", result.counts, MAX_TOKENS_PER_ROW)
         token_ids = checked_column("token_ids", result.token_ids, self._vocab_size - 1)
         if not counts.sum() == len(counts) == len(token_ids) == num_rows:
@@ -55,6 +57,12 @@ def _check_causes(result: StepResult) -> None:
         raise BadMessage(f"error_causes: {len(result.error_causes)} for {len(result.errors)} errors")
     if max(map(len, result.error_causes), default=0) > MAX_CAUSE_CHARACTERS:
         raise BadMessage(f"error_causes: one has more than {MAX_CAUSE_CHARACTERS} characters")
+
+
+def _check_completed(completed: list[int], handles: list[int]) -> None:
+    """Raises BadMessage unless `completed` are some of `handles`, each once."""
+    if len(set(completed)) < len(completed) or not set(completed).issubset(handles):
+        raise BadMessage("completed: not handles of rows with a token, each once")
 
 
 def _without_errors(rows: SampledRows, errors: list[tuple[int, str]]) -> SampledRows:

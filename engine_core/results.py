@@ -11,12 +11,13 @@ from engine_core.batch import Ints
 from engine_core.events import Logprobs
 from engine_core.step_plan import SamplingParams, StepResult, unpack_i32
 
-# handle, start_index, number of ids, their end in the list of all ids, how many of them are stop ids, logprobs
+# handle, start_index, number of ids, their end in the list of all ids, how many of them may end the request, logprobs
 Row = tuple[int, int, int, int, int, Logprobs | None]
 
 
 class ResultReader:
-    """Keeps the stop ids of all requests so far in one set, so that the scheduler examines only rows that have one."""
+    """Keeps the stop ids of all requests so far in one set, so that the scheduler examines only rows that have one, or
+    that complete a grammar."""
 
     def __init__(self) -> None:
         self._is_stop = np.zeros(1, dtype=np.bool_)  # [largest stop id + 2], by token id; the last entry is False
@@ -32,13 +33,16 @@ class ResultReader:
     def rows(self, result: StepResult) -> tuple[list[int], Iterator[Row]]:
         """Returns (the token ids of all rows in one list, an iterator over the rows)."""
         counts, token_ids = unpack_i32(result.counts), unpack_i32(result.token_ids)
-        ends = np.cumsum(counts)
+        ends, handles = np.cumsum(counts), unpack_i32(result.handles)
+        num_ends = self._num_stops(token_ids, ends, counts)
+        if result.completed:
+            num_ends = num_ends + np.isin(handles, result.completed)
         rows = zip(
-            unpack_i32(result.handles).tolist(),
+            handles.tolist(),
             unpack_i32(result.start_indices).tolist(),
             counts.tolist(),
             ends.tolist(),
-            self._num_stops(token_ids, ends, counts).tolist(),
+            num_ends.tolist(),
             _logprobs(result, counts),
             strict=True,
         )

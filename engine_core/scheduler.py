@@ -11,15 +11,16 @@ from collections import deque
 import numpy as np
 
 from engine_core.batch import Batch, Ints
-from engine_core.events import Admitted, Finished, Logprobs, NewTokens, SchedulerStats, StepEvents
+from engine_core.events import Admitted, Finished, NewTokens, SchedulerStats, StepEvents, finished
 from engine_core.kv_cache_manager import KVCacheManager
 from engine_core.plan_builder import PlanBuilder
-from engine_core.request import Request, Stop, stop_at
+from engine_core.preparations import Preparations, restart_error
+from engine_core.request import Request, Stop, completion, stop_at
 from engine_core.result_check import SampledRows
 from engine_core.results import ResultReader
 from engine_core.row_errors import param_at_fault
 from engine_core.scheduler_config import SchedulerConfig
-from engine_core.scheduler_counters import Counters
+from engine_core.scheduler_counters import Counters, scheduler_stats
 from engine_core.step_plan import StepPlan, StepResult, pack_i32, unpack_i32
 from engine_core.suspects import StepRule, Suspects
 from engine_core.waiting import WaitingQueue
@@ -41,6 +42,7 @@ class Scheduler:
         self._requests: dict[int, Request] = {}
         self._config = config
         self._suspects = Suspects()
+        self._preparations = Preparations(config.max_num_seqs)
         self._reader = ResultReader()
         self._last_result = 0  # step id of the newest result
         self._admitted: deque[tuple[int, Admitted]] = deque()  # with the step that each first runs in
@@ -57,17 +59,17 @@ class Scheduler:
     def add(self, request: Request) -> Finished | None:
         """Queues a request and returns None. If its resumed tokens already end it, only returns its Finished event.
 
-        A request that waits for something runs no earlier than `ready` is called for it, and blocks no other.
+        A request with a grammar runs no earlier than `prepared` is called for it, and blocks no other.
         """
         assert request.handle not in self._requests, f"handle {request.handle} is in use"
         for count in range(1, request.num_output_tokens + 1):
             stop = stop_at(request, count)
             if stop is not None:
-                return self._terminal(request, stop)
+                return finished(request, stop)
         self._reader.add_stop_ids(request.sampling)
         self._suspects.watch(request)
         self._requests[request.handle] = request
-        self.waiting.push(request)
+        self._wait(request)
         return None
 
     def abort(self, handle: int) -> Finished | None:
@@ -78,20 +80,29 @@ class Scheduler:
         request = self._requests.get(handle)
         return self._finish(request, Stop("abort")) if request is not None else None
 
-    def ready(self, handle: int) -> None:
-        """Lets a request run for which everything is prepared now. Its place in the queue is that of its arrival.
+    def prepare(self) -> list[Request]:
+        """Returns the requests that the worker is to prepare now. Call it when the worker can, before each plan."""
+        return self._preparations.begin(in_flight=self._last_result < self._builder.step_id)
 
-        Does nothing if the request has ended meanwhile, or does not wait for anything.
+    def prepared(self, handle: int, error: str = "", *, is_complete: bool = False) -> Finished | None:
+        """Lets a request run that the worker has prepared, at the place in the queue of its arrival.
+
+        Ends it instead, and returns its Finished event, if it cannot be prepared (`error` says why), or if its output
+        so far completes its grammar. Does nothing for a handle that is not being prepared.
         """
+        if not self._preparations.end(handle, has_failed=bool(error)):
+            return None
         request = self._requests.get(handle)
-        if request is not None and request.waits_for:
+        if request is None:  # it has ended meanwhile
+            self._forget_preparation(handle)
+        elif error:
+            return self._finish(request, Stop("error", message=error, param="grammar"))
+        elif is_complete:
+            request.completed_at = request.num_output_tokens
+            return self._finish(request, completion(request))
+        else:
             self.waiting.ready(request)
-
-    def fail(self, handle: int, message: str) -> Finished | None:
-        """Ends a request with an error, for example because what it waits for cannot be prepared. Returns its Finished
-        event; None if no such request is left."""
-        request = self._requests.get(handle)
-        return self._finish(request, Stop("error", message=message)) if request is not None else None
+        return None
 
     def reset_prefix_cache(self) -> None:
         """Empties the prefix cache. The running requests keep their blocks."""
@@ -99,23 +110,30 @@ class Scheduler:
 
     def restart(self, kv: KVCacheManager, builder: PlanBuilder) -> list[Finished]:
         """Continues with a new worker after the old one died. Every running request waits again, with nothing computed.
-        Tokens in flight are lost, and sampled again with the same result. The death counts as a strike against each
-        request that ran and was not paused.
+        Tokens in flight are lost, and sampled again with the same result. Every grammar is prepared again. The death
+        counts against the requests that were being prepared, and as a strike against each that ran and was not paused.
 
-        Returns the Finished events of requests that end here: a suspect that ran alone when the worker died again, and
-        requests that do not fit into the new worker's KV cache.
+        Returns the Finished events of requests that end here: a suspect that ran, or was prepared, alone when the
+        worker died again, and requests that do not fit into the new worker's KV cache.
         """
         rule = self._step_rule()
-        self._suspects.strike(self.running, rule)
+        if not self._preparations.explains_death:
+            self._suspects.strike(self.running, rule)
+        requests = [*self.waiting, *self.running]
         for request in list(self.running):
             self.batch.leave(request)
             request.blocks, request.unpublished = [], None
-            self.waiting.push(request)
-        for request in self.waiting:
-            request.last_step_id = 0
+        self.waiting.clear()
+        self._preparations.restart()
         self.kv, self._builder, self._last_result = kv, builder, 0
         self._admitted = deque((0, admitted) for _, admitted in self._admitted)
-        errors = [(request, rule.restart_error(request, kv.capacity_tokens)) for request in self.waiting]
+        for request in requests:
+            request.last_step_id = 0
+            self._wait(request)
+        errors = [
+            (request, restart_error(request) or rule.restart_error(request, kv.capacity_tokens))
+            for request in self.waiting
+        ]
         return [self._finish(request, Stop("error", message=error)) for request, error in errors if error is not None]
 
     def schedule(self) -> StepPlan | None:
@@ -125,7 +143,7 @@ class Scheduler:
         """
         batch, budget, rule = self.batch, self._config.max_num_batched_tokens, self._step_rule()
         preemptions_before = self.counters.preemptions
-        if rule.waits_for_results and self._last_result < self._builder.step_id:
+        if (rule.waits_for_results and self._last_result < self._builder.step_id) or self._preparations.holds_steps:
             return None
 
         # The running catch up, by rank, under one budget. Where blocks run out, the lowest-ranked are preempted.
@@ -172,7 +190,7 @@ class Scheduler:
         """Applies a step's result and returns its events. Tokens count only if they begin at their request's next
         output index, so stale tokens have no effect. Each request in the result's `errors` ends.
 
-        Stop conditions are examined only in rows that have a stop id or reach max_tokens.
+        Stop conditions are examined only in rows that have a stop id, complete a grammar, or reach max_tokens.
         """
         events = StepEvents()
         self._last_result = result.step_id
@@ -180,14 +198,16 @@ class Scheduler:
             events.admitted.append(self._admitted.popleft()[1])
         ids, rows = self._reader.rows(result)
         requests = self._requests
-        for handle, start, count, end, num_stop_ids, logprobs in rows:
+        for handle, start, count, end, num_ends, logprobs in rows:
             request = requests.get(handle)
             if request is None or start != len(request.token_ids) - request.num_prompt_tokens:
                 continue
             tokens = NewTokens(handle, start, ids[end - count : end], logprobs)
             if request.strikes:
                 self._suspects.clear(request)
-            if num_stop_ids or start + count >= request.sampling.max_tokens:
+            if num_ends or start + count >= request.sampling.max_tokens:
+                if handle in result.completed:
+                    request.completed_at = start + count
                 self._append(request, tokens, events)
             else:
                 request.token_ids += tokens.token_ids
@@ -197,8 +217,8 @@ class Scheduler:
         for (handle, message), cause in zip(result.errors, causes, strict=True):
             request = requests.get(handle)
             if request is not None:
-                stop = Stop("error", message=message, param=param_at_fault(cause, request.sampling))
-                events.finished.append(self._finish(request, stop))
+                param = param_at_fault(cause, request.sampling, has_grammar=bool(request.grammar))
+                events.finished.append(self._finish(request, Stop("error", message=message, param=param)))
         return events
 
     def sampled_rows(self, plan: StepPlan) -> SampledRows:
@@ -212,22 +232,7 @@ class Scheduler:
         )
 
     def stats(self) -> SchedulerStats:
-        return SchedulerStats(
-            num_running=len(self.running),
-            num_waiting=len(self.waiting),
-            waiting_tokens=self.waiting.num_tokens,
-            num_free_blocks=self.kv.pool.num_free_blocks,
-            num_blocks=self.kv.pool.num_blocks,
-            num_steps=self.counters.steps,
-            num_preemptions=self.counters.preemptions,
-            prefix_cache_queries=self.counters.prefix_cache_queries,
-            prefix_cache_hits=self.counters.prefix_cache_hits,
-            num_chunked_rows=self.counters.chunked_rows,
-            num_scheduled_tokens=self.counters.scheduled_tokens,
-            num_steps_ahead=self.counters.steps_ahead,
-            num_deferred=self.waiting.num_deferred,
-            num_output_tokens=self.counters.output_tokens,
-        )
+        return scheduler_stats(self.running, self.waiting, self.kv.pool, self.counters)
 
     @property
     def _cap(self) -> int:
@@ -306,11 +311,7 @@ class Scheduler:
             request.token_ids.append(tokens.token_ids[kept])
             kept += 1
             stop = stop_at(request, tokens.start_index + kept)
-        logprobs = tokens.logprobs
-        if logprobs is not None:
-            end = kept * logprobs.width
-            logprobs = Logprobs(logprobs.width, logprobs.token_ids[:end], logprobs.values[:end])
-        events.new_tokens.append(NewTokens(request.handle, tokens.start_index, tokens.token_ids[:kept], logprobs))
+        events.new_tokens.append(tokens.first(kept))
         if stop is not None:
             events.finished.append(self._finish(request, stop))
 
@@ -322,7 +323,19 @@ class Scheduler:
             self._leave_batch(request, publish=stop.reason != "error")
         del self._requests[request.handle]
         self._suspects.forget(request)
-        return self._terminal(request, stop)
+        self._forget_preparation(request.handle)
+        return finished(request, stop)
+
+    def _wait(self, request: Request) -> None:
+        """Queues a request for which the worker has prepared nothing."""
+        if request.grammar:
+            self._preparations.wait(request, self.waiting.place(request))
+        self.waiting.push(request)
+
+    def _forget_preparation(self, handle: int) -> None:
+        """Makes the next plan drop what the worker holds for a request that has ended, if anything."""
+        if self._preparations.forget(handle):
+            self._builder.dropped_grammars.append(handle)
 
     def _leave_batch(self, request: Request, *, publish: bool) -> None:
         """Frees the request's slot and blocks. `publish`: other requests may find its full blocks."""
@@ -332,14 +345,3 @@ class Scheduler:
         self._builder.released_slots.append(request.slot)
         self.batch.leave(request)
         self.kv.free(request)
-
-    @staticmethod
-    def _terminal(request: Request, stop: Stop) -> Finished:
-        return Finished(
-            request.handle,
-            stop,
-            request.num_prompt_tokens,
-            request.num_output_tokens,
-            request.num_cached_tokens or 0,
-            request.num_preemptions,
-        )

@@ -1,6 +1,11 @@
-"""What the scheduler counts, for SchedulerStats."""
+"""What the scheduler counts, and the stats made from it."""
 
+from collections.abc import Sized
 from dataclasses import dataclass
+
+from engine_core.block_pool import BlockPool
+from engine_core.events import SchedulerStats
+from engine_core.waiting import WaitingQueue
 
 
 @dataclass(slots=True)
@@ -15,3 +20,22 @@ class Counters:
     scheduled_tokens: int = 0
     steps_ahead: int = 0  # plans made before the previous result was back
     output_tokens: int = 0  # tokens generated
+
+
+def scheduler_stats(running: Sized, waiting: WaitingQueue, pool: BlockPool, counters: Counters) -> SchedulerStats:
+    return SchedulerStats(
+        num_running=len(running),
+        num_waiting=len(waiting),
+        waiting_tokens=waiting.num_tokens,
+        num_free_blocks=pool.num_free_blocks,
+        num_blocks=pool.num_blocks,
+        num_steps=counters.steps,
+        num_preemptions=counters.preemptions,
+        prefix_cache_queries=counters.prefix_cache_queries,
+        prefix_cache_hits=counters.prefix_cache_hits,
+        num_chunked_rows=counters.chunked_rows,
+        num_scheduled_tokens=counters.scheduled_tokens,
+        num_steps_ahead=counters.steps_ahead,
+        num_deferred=waiting.num_deferred,
+        num_output_tokens=counters.output_tokens,
+    )

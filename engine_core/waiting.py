@@ -46,7 +46,7 @@ class WaitingQueue:
         if request.waits_for:
             self._deferred[request.handle] = request
         else:
-            heapq.heappush(self._heap, self._place(request))
+            heapq.heappush(self._heap, self.place(request))
             self._ready[request.handle] = request.num_tokens
 
     def ready(self, request: Request) -> None:
@@ -78,7 +78,15 @@ class WaitingQueue:
             self._heap = [entry for entry in self._heap if entry[-1].handle in self._ready]
             heapq.heapify(self._heap)
 
-    def _place(self, request: Request) -> Place:
+    def clear(self) -> None:
+        """Removes all requests. They may be pushed again."""
+        self._heap.clear()
+        self._ready.clear()
+        self._deferred.clear()
+        self.num_tokens = 0
+
+    def place(self, request: Request) -> Place:
+        """Returns a request's sort key in the queue, as it is now."""
         priority, arrival = self.rank(request)
         is_new = request.num_output_tokens == request.num_preemptions == 0
         return (not request.is_suspect, priority, is_new, arrival, request)
@@ -90,4 +98,4 @@ class WaitingQueue:
     def __iter__(self) -> Iterator[Request]:
         """Iterates over all waiting requests in queue order, O(n log n), deferred ones at their later places."""
         ready = [entry for entry in self._heap if entry[-1].handle in self._ready]
-        return (request for *_, request in sorted(ready + [self._place(one) for one in self._deferred.values()]))
+        return (request for *_, request in sorted(ready + [self.place(one) for one in self._deferred.values()]))

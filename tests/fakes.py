@@ -8,10 +8,12 @@ import hashlib
 
 import numpy as np
 
+from engine_core.events import Finished
 from engine_core.request import Request
 from engine_core.request_check import NewChoice, make_request
-from engine_core.step_plan import SamplingParams, StepPlan, StepResult, pack_i32, unpack_i32
-from engine_core.worker_messages import ModelFacts, SamplingDefaults
+from engine_core.scheduler import Scheduler
+from engine_core.step_plan import ITEM_BYTES, SamplingParams, StepPlan, StepResult, pack_i32, unpack_i32
+from engine_core.worker_messages import ModelFacts, Prepare, Prepared, SamplingDefaults
 
 VOCAB_SIZE = 50
 
@@ -41,10 +43,11 @@ def make_core_request(
     facts: ModelFacts | None = None,
     resumed: list[int] | None = None,
     cache_salt: str = "",
+    grammar: str = "",
     **sampling: object,
 ) -> Request:
     params = SamplingParams(max_tokens=max_tokens, temperature=0.0, **sampling)  # type: ignore[arg-type]
-    new = NewChoice(handle, 0, prompt, resumed or [], params, 0, cache_salt, None)
+    new = NewChoice(handle, 0, prompt, resumed or [], params, 0, cache_salt, None, grammar=grammar)
     return make_request(new, facts or make_facts())
 
 
@@ -75,7 +78,10 @@ def oracle(prompt: list[int], count: int, vocab_size: int = VOCAB_SIZE) -> list[
 
 
 class FakeWorker:
-    """Executes plans as a worker does, with hashes as KV. Builds its state from the plans alone."""
+    """Executes plans as a worker does, with hashes as KV. Builds its state from the plans alone.
+
+    Its grammars are numbers: "7" is complete after 7 output tokens, whichever these are. Other texts are refused.
+    """
 
     def __init__(self, facts: ModelFacts) -> None:
         self._block_size = facts.block_size
@@ -86,6 +92,7 @@ class FakeWorker:
         self._handles: dict[int, int] = {}
         self._num_prompt: dict[int, int] = {}
         self._num_logprobs: dict[int, int | None] = {}
+        self.grammars: dict[int, int] = {}  # handle -> output tokens that complete it, of what is prepared
         self._last_step_id: int | None = None
         self.step_tokens: list[int] = []  # tokens computed in each step
 
@@ -96,14 +103,26 @@ class FakeWorker:
             for slot, tokens in self._tokens.items()
         }
 
+    def prepare(self, message: Prepare) -> Prepared:
+        handle, num_output_tokens = message.handle, len(message.output_token_ids) // ITEM_BYTES
+        assert handle not in self.grammars, "it is prepared already"
+        if not message.grammar.isdigit():
+            return Prepared(message.epoch, handle, f"not a number: {message.grammar}")
+        self.grammars[handle] = int(message.grammar)
+        assert num_output_tokens <= self.grammars[handle]
+        return Prepared(message.epoch, handle, is_complete=num_output_tokens == self.grammars[handle])
+
     def execute(self, plan: StepPlan) -> StepResult:
         assert plan.base_step_id == self._last_step_id, "a gap between plans"
         self._last_step_id = plan.step_id
         for slot in plan.released_slots:
             for table in (self._tokens, self._tables, self._handles, self._num_prompt, self._num_logprobs):
                 del table[slot]
+        for handle in plan.dropped_grammars:
+            del self.grammars[handle]
         for new in plan.new_requests:
             assert new.slot not in self._tokens, "the slot is taken"
+            assert new.has_grammar == (new.handle in self.grammars)
             prompt = unpack_i32(new.prompt_token_ids).tolist()
             self._tokens[new.slot] = prompt + unpack_i32(new.output_token_ids).tolist()
             self._tables[new.slot] = unpack_i32(new.block_ids[0]).tolist()
@@ -132,7 +151,8 @@ class FakeWorker:
                 self._tokens[slot].append(token_id)
                 count = self._num_logprobs[slot]
                 logprobs.append(([], []) if count is None else fake_logprobs(token_id, count))
-        return make_result(plan, rows, logprobs)
+        completed = [handle for handle, start, _ in rows if self.grammars.get(handle) == start + 1]
+        return make_result(plan, rows, logprobs, completed)
 
     def _compute(self, slot: int, computed: int, count: int) -> bytes:
         tokens = self._tokens[slot]
@@ -147,10 +167,13 @@ class FakeWorker:
 
 
 def make_result(
-    plan: StepPlan, rows: list[tuple[int, int, int]], logprobs: list[tuple[list[int], list[float]]] | None = None
+    plan: StepPlan,
+    rows: list[tuple[int, int, int]],
+    logprobs: list[tuple[list[int], list[float]]] | None = None,
+    completed: list[int] | None = None,
 ) -> StepResult:
     """Returns the result of `plan`. `rows` are (handle, start_index, token id); `logprobs` are the (token ids, values)
-    of each row."""
+    of each row; `completed` are the handles whose grammar is complete."""
     found = logprobs or [([], [])] * len(rows)
     return StepResult(
         epoch=plan.epoch,
@@ -162,4 +185,16 @@ def make_result(
         logprob_widths=pack_i32([len(ids) for ids, _ in found]),
         logprob_token_ids=pack_i32([token_id for ids, _ in found for token_id in ids]),
         logprobs=np.array([value for _, values in found for value in values], dtype="<f4").tobytes(),
+        completed=completed or [],
     )
+
+
+def prepare_message(request: Request, epoch: int = 1) -> Prepare:
+    return Prepare(epoch, request.handle, request.grammar, pack_i32(request.output_token_ids))
+
+
+def prepare_all(scheduler: Scheduler, worker: FakeWorker) -> list[Finished]:
+    """Prepares what may be prepared now. Returns the Finished events of the requests that this ends."""
+    answers = [worker.prepare(prepare_message(request)) for request in scheduler.prepare()]
+    ended = [scheduler.prepared(one.handle, one.error, is_complete=one.is_complete) for one in answers]
+    return [one for one in ended if one is not None]

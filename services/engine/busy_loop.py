@@ -1,10 +1,11 @@
 """The engine's core loop. It runs in a thread of its own, without asyncio, and alone uses the scheduler.
 
 One iteration (`BusyLoop._step`):
-1. Apply the commands that other threads have queued: add, abort, reset the prefix cache.
+1. Apply the commands that other threads have queued: add, abort, reset the prefix cache. Apply the answers of the
+   worker's preparer, and send it the requests that it is to prepare next.
 2. Call `schedule()`, and send the plan, if there is one, to the worker.
 3. If enough steps are in flight, or there is no plan, wait for the oldest result.
-4. Call `update()` with that result, and pass the events to the callbacks.
+4. Call `update()` with that result, and pass the events to the callbacks. While it waits, it repeats 1.
 With no plan and no step in flight, it waits for a command instead of 3 and 4.
 
 With asynchronous scheduling up to two steps are in flight: the worker has plan N+1 before result N is back.
@@ -139,6 +140,7 @@ class BusyLoop:
     def _step(self, scheduler: Scheduler) -> None:
         """Runs one iteration, as the module describes it. Raises WorkerGone."""
         self._apply_commands(scheduler)
+        self._exchange_grammars(scheduler)
         planned = now()
         plan = scheduler.schedule()
         if plan is not None:
@@ -178,6 +180,8 @@ class BusyLoop:
             if overrun := self._overrun(GRACE_SECONDS):
                 self._link.drop_worker()
                 raise WorkerGone(overrun)
+            self._apply_commands(scheduler)
+            self._exchange_grammars(scheduler)
 
     def _check_result(self, result: StepResult, step: _Step) -> None:
         """Drops the worker and raises WorkerGone when the result does not fit the step's plan."""
@@ -224,6 +228,26 @@ class BusyLoop:
             if finished is not None:
                 events.finished.append(finished)
         self._callbacks.published(events, scheduler.stats(), None)
+
+    def _exchange_grammars(self, scheduler: Scheduler) -> None:
+        """Applies what the worker's preparer has answered, and sends it the requests that it is to prepare next.
+
+        Raises WorkerGone when it is no longer connected, or hangs: a grammar takes longer than a step may.
+        """
+        preparer = self._link.preparer
+        if preparer is None:
+            return
+        events = StepEvents()
+        for answer in preparer.take():
+            finished = scheduler.prepared(answer.handle, answer.error, is_complete=answer.is_complete)
+            if finished is not None:
+                events.finished.append(finished)
+        for request in scheduler.prepare():
+            self._link.prepare(request)
+        if events.finished:
+            self._callbacks.published(events, scheduler.stats(), None)
+        if (seconds := preparer.busy_seconds()) > self._config.step_timeout:
+            self._link.refuse(f"it has prepared one grammar for {seconds:.1f} s", "hangs")
 
     def _wait_for_worker(self, scheduler: Scheduler | None) -> Scheduler | None:
         """Waits until a worker registers; returns the scheduler for it, or None when the process stops.

@@ -78,6 +78,7 @@ def new_choices(submit: engine_pb2.Submit, facts: ModelFacts, handles: list[int]
     """
     prompt = unpack_u32(submit.prompt_token_ids)
     sampling = sampling_params(submit.sampling, facts, len(prompt))
+    grammar = submit.grammar  # one string for all choices
     return [
         NewChoice(
             handle=handle,
@@ -88,6 +89,7 @@ def new_choices(submit: engine_pb2.Submit, facts: ModelFacts, handles: list[int]
             seed=seed,
             cache_salt=submit.cache_salt,
             priority=submit.priority,
+            grammar=grammar,
             num_cached_tokens=choice.cached_tokens if choice.HasField("cached_tokens") else None,
         )
         for handle, choice in zip(handles, submit.choices, strict=True)

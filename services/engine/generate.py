@@ -27,6 +27,7 @@ def engine_entry(
         traceparent=traceparent,
         priority=request.priority,
         return_sampling=request.return_sampling,
+        grammar=request.grammar,
     )
     return engine_pb2.EngineEntry(submit=submit)
 

@@ -1,7 +1,8 @@
 """The engine's end of the ZeroMQ socket to its worker. Synchronous, used by the busy loop's thread alone.
 
-Only `wake()` may be called from another thread; it ends a wait. Of other peers than the worker, only a hello counts: it
-is answered or refused. Their other messages are refused, or dropped if malformed.
+Only `wake()` may be called from another thread; it ends a wait. The worker has a second socket, its preparer's, which
+is known by its own hello. Of other peers, only a hello counts: it is answered or refused. Their other messages are
+refused, or dropped if malformed.
 """
 
 import contextlib
@@ -11,12 +12,16 @@ from typing import NoReturn
 
 import zmq
 
-from engine_core.step_plan import BadMessage, StepPlan, StepResult
+from engine_core.request import Request
+from engine_core.step_plan import BadMessage, StepPlan, StepResult, pack_i32
 from engine_core.worker_messages import (
     PROTOCOL,
     BatchLimits,
     EngineMessage,
     Ping,
+    Prepare,
+    Prepared,
+    PreparerHello,
     Refused,
     Register,
     Step,
@@ -26,12 +31,13 @@ from engine_core.worker_messages import (
     decode_from_worker,
     encode,
 )
+from services.engine.preparer import Preparer
 from services.security.addresses import ZEROMQ, check_address
 from services.security.curve import CurveAuthenticator
 from services.security.secret import ClusterSecret
 from services.telemetry.logs import RateLimitedLog
 from services.zeromq.frame_sizes import MAX_RESULT_BYTES
-from services.zeromq.socket_options import prepare
+from services.zeromq.socket_options import prepare as set_options
 
 log = logging.getLogger(__name__)
 PROBE_MS = 500  # interval at which a waiting engine pings its worker
@@ -53,6 +59,7 @@ class WorkerLink:
         self._unknown_peers = RateLimitedLog(log, logging.WARNING)
         self._peer: bytes | None = None  # routing id of the worker, from its hello on
         self._epoch: int | None = None
+        self.preparer: Preparer | None = None  # of the present worker, from its hello on
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
@@ -70,7 +77,7 @@ class WorkerLink:
 
     def _bind(self, endpoint: str, secret: ClusterSecret | None) -> None:
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        prepare(self._socket, MAX_RESULT_BYTES)
+        set_options(self._socket, MAX_RESULT_BYTES)
         if secret is not None:
             self._authenticator = CurveAuthenticator(secret, self._context)
             self._authenticator.configure_server(self._socket)
@@ -92,8 +99,18 @@ class WorkerLink:
         ZeroMQ forgets the routing id of a peer that closed its socket or stopped sending heartbeats.
         """
         assert self._peer is not None
+        self._send(self._peer, Step(plan))
+
+    def prepare(self, request: Request) -> None:
+        """Asks the preparer to prepare a request. Raises WorkerGone when it is no longer connected."""
+        assert self.preparer is not None and self._epoch is not None
+        output = pack_i32(request.output_token_ids)
+        self._send(self.preparer.peer, Prepare(self._epoch, request.handle, request.grammar, output))
+        self.preparer.asked()
+
+    def _send(self, peer: bytes, message: EngineMessage) -> None:
         try:
-            self._socket.send_multipart([self._peer, encode(Step(plan))], zmq.DONTWAIT)
+            self._socket.send_multipart([peer, encode(message)], zmq.DONTWAIT)
         except zmq.ZMQError as error:
             self.drop_worker()
             raise WorkerGone("the worker is no longer connected") from error
@@ -110,14 +127,15 @@ class WorkerLink:
 
     def drop_worker(self) -> None:
         """Forgets the worker; if it still runs, its messages are refused, and another worker may say hello."""
-        self._peer = self._epoch = None
+        self._peer = self._epoch = self.preparer = None
 
-    def refuse(self, reason: str) -> NoReturn:
-        """Sends the reason to a worker that broke the protocol, and drops it. Raises WorkerGone."""
+    def refuse(self, reason: str, fault: str = "breaks the protocol") -> NoReturn:
+        """Sends the reason to a worker that broke the protocol, or has another `fault`, and drops it. Raises
+        WorkerGone."""
         assert self._peer is not None
         self._answer(self._peer, Refused(reason, for_now=True))
         self.drop_worker()
-        raise WorkerGone(f"the worker breaks the protocol ({reason})")
+        raise WorkerGone(f"the worker {fault} ({reason})")
 
     def close(self) -> None:
         self._socket.close(linger=0)
@@ -130,8 +148,8 @@ class WorkerLink:
     def _next_message(self) -> WorkerMessage | None:
         """Waits for a message or a wake, PROBE_MS at most. Returns a message of the worker, else None.
 
-        Answers hellos and refuses other peers itself. Raises WorkerGone if the worker is lost or replaced, or sends a
-        malformed message.
+        Answers hellos, keeps what the preparer sends, and refuses other peers itself. Raises WorkerGone if the worker
+        is lost or replaced, or sends a malformed message.
         """
         if not self._wait():
             return None
@@ -139,7 +157,7 @@ class WorkerLink:
         try:
             message = decode_from_worker(frames)
         except BadMessage as bad:
-            if peer == self._peer:
+            if peer == self._peer or self._is_preparer(peer):
                 self.refuse(str(bad))
             self._unknown_peers.log("dropped a malformed message of an unknown peer on the worker socket: %s", bad)
             return None
@@ -148,8 +166,27 @@ class WorkerLink:
             return None
         if peer == self._peer:
             return message
-        self._answer(peer, Refused("this engine has dropped this worker"))
+        if self._is_preparer(peer):
+            self._keep_answer(message)
+        elif isinstance(message, PreparerHello) and self._fits(message):
+            self.preparer = Preparer(peer)
+        else:
+            self._answer(peer, Refused("this engine has dropped this worker"))
         return None
+
+    def _is_preparer(self, peer: bytes) -> bool:
+        return self.preparer is not None and peer == self.preparer.peer
+
+    def _fits(self, hello: PreparerHello) -> bool:
+        """Returns whether the present worker, and no other, has sent this hello, and has no preparer yet."""
+        return hello.protocol == PROTOCOL and hello.epoch == self._epoch and self.preparer is None
+
+    def _keep_answer(self, message: WorkerMessage) -> None:
+        """Keeps an answer of the preparer. Raises WorkerGone for any other message."""
+        if not isinstance(message, Prepared) or message.epoch != self._epoch:
+            self.refuse(f"the preparer sent {type(message).__name__}, or the answer of another worker")
+        assert self.preparer is not None
+        self.preparer.answered(message)
 
     def _answer_hello(self, peer: bytes, hello: WorkerHello) -> None:
         replaced = False
@@ -159,6 +196,7 @@ class WorkerLink:
             answer = Refused("this engine already has a worker", for_now=True)
         else:
             replaced = self._epoch is not None
+            self.drop_worker()
             self._peer, self._epoch = peer, hello.epoch
             answer = self._limits
         self._answer(peer, answer)

@@ -1,4 +1,7 @@
-"""An engine's state without a running busy loop: the commands stay in the loop's queue, where a test reads them."""
+"""Parts of an engine for tests: its state without a running busy loop, and a preparer that the test plays.
+
+The busy loop's commands stay in its queue, where a test reads them.
+"""
 
 import random
 from pathlib import Path
@@ -7,7 +10,17 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from engine_core.scheduler_config import SchedulerConfig
-from engine_core.worker_messages import PROTOCOL, BatchLimits
+from engine_core.worker_messages import (
+    PROTOCOL,
+    BatchLimits,
+    EngineMessage,
+    Ping,
+    Prepare,
+    PreparerHello,
+    WorkerMessage,
+    decode_from_engine,
+    encode,
+)
 from services.engine.busy_loop import BusyLoop, BusyLoopConfig
 from services.engine.metrics import EngineMetrics
 from services.engine.queue_limits import QueueLimits
@@ -17,9 +30,41 @@ from services.rpc.callee import Attempts
 from services.rpc.start_lock import StartLock
 from services.telemetry.logs import RateLimitedLog
 from services.telemetry.spans import Tracing
+from services.worker.engine_link import EngineLink
 from tests.fakes import make_facts
 
 LIMITS = BatchLimits(PROTOCOL, 8, 64)
+
+
+class FakePreparer:
+    """The second socket of a worker's link, for a test that answers itself."""
+
+    def __init__(self, link: EngineLink, hello: PreparerHello | None = None) -> None:
+        """Says `hello`; None: that of the link's worker."""
+        self.epoch = link.epoch
+        self._engine = link.second_socket()
+        self.send(hello or PreparerHello(PROTOCOL, self.epoch))
+
+    def send(self, message: WorkerMessage) -> None:
+        self._engine.messages.send(encode(message))
+
+    def send_bytes(self, content: bytes) -> None:
+        self._engine.messages.send(content)
+
+    def next(self) -> EngineMessage:
+        """Waits for a message of the engine that is not a ping."""
+        assert self._engine.messages.poll(10_000), "no message came"
+        message = decode_from_engine(self._engine.messages.recv_multipart())
+        return message if not isinstance(message, Ping) else self.next()
+
+    def asked(self) -> Prepare:
+        """Waits for what the engine asks next."""
+        message = self.next()
+        assert isinstance(message, Prepare)
+        return message
+
+    def close(self) -> None:
+        self._engine.close()
 
 
 def make_loop(folder: Path) -> BusyLoop:

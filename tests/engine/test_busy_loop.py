@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from engine_core.events import SchedulerStats, StepEvents
+from engine_core.events import Finished, SchedulerStats, StepEvents
+from engine_core.preparations import DEADLY_GRAMMAR
+from engine_core.request import Stop
 from engine_core.scheduler_config import SchedulerConfig
 from engine_core.worker_messages import PROTOCOL, BatchLimits
 from services.engine import busy_loop
@@ -16,6 +18,7 @@ from services.engine.worker_link import WorkerLink
 from services.errors import Fatal
 from services.worker.engine_link import EngineLink, EngineRefused
 from tests.e2e.harness import wait_for
+from tests.engine.parts import FakePreparer
 from tests.fakes import FakeWorker, make_core_request, make_facts, oracle
 
 FACTS = make_facts()
@@ -28,6 +31,7 @@ class Engine:
         self.lost: list[str] = []
         self.failed: list[Exception] = []
         self.outputs: dict[int, list[int]] = {}
+        self.finished: dict[int, Finished] = {}
         self.step_tokens: list[int] = []  # StepTimes.num_tokens of each step
         self.endpoint = endpoint
         link = WorkerLink(endpoint, BatchLimits(PROTOCOL, 8, 64))
@@ -41,6 +45,7 @@ class Engine:
             self.step_tokens.append(times.num_tokens)
         for tokens in events.new_tokens:
             self.outputs.setdefault(tokens.handle, []).extend(tokens.token_ids)
+        self.finished |= {one.handle: one for one in events.finished}
 
     def worker(self) -> EngineLink:
         link = EngineLink(self.endpoint)
@@ -54,6 +59,15 @@ class Engine:
 def engine(socket_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     monkeypatch.setattr(busy_loop, "GRACE_SECONDS", 0.1)
     engine = Engine(f"ipc://{socket_dir}/worker.sock", step_timeout=0.1)
+    engine.start()
+    yield engine
+    engine.loop.stop()
+
+
+@pytest.fixture
+def patient(socket_dir: Path) -> Iterator[Engine]:
+    """An engine whose worker is the test: it may be slow."""
+    engine = Engine(f"ipc://{socket_dir}/worker.sock", step_timeout=60.0)
     engine.start()
     yield engine
     engine.loop.stop()
@@ -141,4 +155,61 @@ def test_a_step_counts_the_first_token_of_each_answer(engine: Engine) -> None:
         link.done(worker.execute(link.next_plan()))
         wait_for(lambda: len(engine.step_tokens) == len(worker.step_tokens), "the result")
     assert engine.step_tokens == [3 + 1 + 3, 2, 2, 1]
+    link.close()
+
+
+def test_requests_with_a_grammar_wait_for_the_preparer(patient: Engine) -> None:
+    """Its connection may come late; a request without a grammar runs meanwhile."""
+    patient.loop.add(make_core_request(0, [1, 2, 3], 9, grammar="2"))
+    patient.loop.add(make_core_request(1, [4, 5], 2))
+    link, worker = patient.worker(), FakeWorker(FACTS)
+    while 1 not in patient.finished:
+        if (plan := link.poll_plan()) is not None:
+            link.done(worker.execute(plan))
+    assert 0 not in patient.outputs
+    preparer = FakePreparer(link)
+    preparer.send(worker.prepare(preparer.asked()))
+    while 0 not in patient.finished:
+        if (plan := link.poll_plan()) is not None:
+            link.done(worker.execute(plan))
+    assert patient.outputs == {0: oracle([1, 2, 3], 2), 1: oracle([4, 5], 2)}
+    assert patient.finished[0].stop == Stop("stop")
+    preparer.close()
+    link.close()
+
+
+def test_a_grammar_is_prepared_while_a_step_runs(patient: Engine) -> None:
+    """It is asked for, and its error ends its request, before the result is back; the next plan has it."""
+    link, worker = patient.worker(), FakeWorker(FACTS)
+    preparer = FakePreparer(link)
+    patient.loop.add(make_core_request(0, [1, 2, 3], 3))
+    results = [worker.execute(link.next_plan()) for _ in range(2)]
+    patient.loop.add(make_core_request(1, [4, 5], 1, grammar="9"))
+    patient.loop.add(make_core_request(2, [4, 5], 1, grammar="no"))
+    for _ in range(2):
+        preparer.send(worker.prepare(preparer.asked()))
+    wait_for(lambda: 2 in patient.finished, "the error")
+    assert patient.finished[2].stop == Stop("error", message="not a number: no", param="grammar")
+    assert not patient.outputs, "no result is back"
+    link.done(results[0])
+    assert [new.handle for new in link.next_plan().new_requests] == [1]
+    preparer.close()
+    link.close()
+
+
+def test_a_preparer_that_hangs_costs_its_worker(engine: Engine) -> None:
+    engine.loop.add(make_core_request(0, [1, 2, 3], 9, grammar="2"))
+    for expected in (1, 2):
+        link = engine.worker()
+        preparer = FakePreparer(link)
+        assert preparer.asked().handle == 0
+        wait_for(lambda expected=expected: len(engine.lost) == expected, "the engine drops the worker")
+        assert re.fullmatch(r"the worker hangs \(it has prepared one grammar for \d\.\d s\)", engine.lost[-1])
+        with pytest.raises(EngineRefused, match="one grammar"):
+            link.next_plan()
+        preparer.close()
+        link.close()
+    link = engine.worker()
+    wait_for(lambda: 0 in engine.finished, "the request fails")
+    assert engine.finished[0].stop == Stop("error", message=DEADLY_GRAMMAR)
     link.close()

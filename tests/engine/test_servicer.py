@@ -168,11 +168,11 @@ async def test_a_program_is_told_to_come_again_until_a_worker_has_registered(par
         assert info.facts.default_sampling.HasField("temperature")
 
 
-async def test_a_programs_call_that_ends_aborts_its_choices(parts: Parts) -> None:
+async def test_a_programs_call_becomes_requests_and_its_end_aborts_them(parts: Parts) -> None:
     parts.servicer.registered(make_facts())
     async with open_channel(parts.address) as channel, asyncio.timeout(PATIENCE):
         call: Any = engine_pb2_grpc.EngineServiceStub(channel).Generate(
-            engine_pb2.GenerateTokensRequest(prompt_token_ids=[5], n=2)
+            engine_pb2.GenerateTokensRequest(prompt_token_ids=[5], n=2, grammar="start: /a/")
         )
         reading = asyncio.create_task(call.read())
         added = await asyncio.to_thread(two_commands, parts.loop)
@@ -180,3 +180,4 @@ async def test_a_programs_call_that_ends_aborts_its_choices(parts: Parts) -> Non
         aborted = await asyncio.to_thread(two_commands, parts.loop)
         await asyncio.gather(reading, return_exceptions=True)
     assert aborted == [request.handle for request in added]
+    assert [request.grammar for request in added] == ["start: /a/"] * 2

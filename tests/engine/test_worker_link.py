@@ -12,15 +12,15 @@ from engine_core.kv_cache_manager import KVCacheManager
 from engine_core.plan_builder import PlanBuilder
 from engine_core.scheduler import Scheduler
 from engine_core.scheduler_config import SchedulerConfig
-from engine_core.step_plan import StepPlan, StepResult
-from engine_core.worker_messages import PROTOCOL, Register
+from engine_core.step_plan import StepPlan, StepResult, pack_i32
+from engine_core.worker_messages import PROTOCOL, Prepare, Prepared, PreparerHello, Refused, Register, encode
 from services.engine import worker_link
 from services.engine.worker_link import WorkerGone, WorkerLink
 from services.errors import Fatal
 from services.worker import engine_link
 from services.worker.engine_link import EngineLink, EngineRefused
 from tests.e2e.harness import wait_for
-from tests.engine.parts import LIMITS
+from tests.engine.parts import LIMITS, FakePreparer
 from tests.fakes import FakeWorker, make_core_request, make_facts
 
 FACTS = make_facts()
@@ -33,6 +33,7 @@ class Ends:
         self._endpoint = f"ipc://{folder}/worker.sock"
         self.link = WorkerLink(self._endpoint, LIMITS)
         self._workers: list[EngineLink] = []
+        self._preparers: list[FakePreparer] = []
 
     def worker(self) -> EngineLink:
         """A new worker; the engine has its hello."""
@@ -50,6 +51,13 @@ class Ends:
         assert registration is not None
         return worker, registration
 
+    def preparer(self, worker: EngineLink, hello: PreparerHello | None = None) -> FakePreparer:
+        """The worker's preparer, which has said hello."""
+        preparer = FakePreparer(worker, hello)
+        self._preparers.append(preparer)
+        assert self.poll_result() is None
+        return preparer
+
     def poll(self) -> Register | None:
         """Waits for one message of a worker, and takes it."""
         assert self.link._socket.poll(10_000), "no message came"
@@ -66,8 +74,8 @@ class Ends:
         wait_for(lambda: not self.link._reaches_worker(), "the worker's end")
 
     def close(self) -> None:
-        for worker in self._workers:
-            worker.close()
+        for end in (*self._preparers, *self._workers):
+            end.close()
         self.link.close()
 
 
@@ -196,3 +204,84 @@ def test_a_worker_of_another_protocol_is_refused_with_both_values(ends: Ends, mo
     ends.poll()
     with pytest.raises(Fatal, match=f"the engine has protocol {PROTOCOL}, the worker 99"):
         worker.limits()
+
+
+def test_a_preparer_is_asked_and_answers(ends: Ends) -> None:
+    worker, registration = ends.registered()
+    assert ends.link.preparer is None, "it has not said hello"
+    preparer = ends.preparer(worker)
+    assert ends.link.preparer is not None and ends.link.preparer.busy_seconds() == 0
+    ends.link.prepare(make_core_request(7, [1, 2], resumed=[4, 5], grammar="9"))
+    assert preparer.asked() == Prepare(registration.epoch, 7, "9", pack_i32([4, 5]))
+    assert ends.link.preparer.busy_seconds() > 0
+    answers = [Prepared(registration.epoch, 7, "no"), Prepared(registration.epoch, 8, is_complete=True)]
+    for answer in answers:
+        preparer.send(answer)
+        assert ends.poll_result() is None
+    assert list(ends.link.preparer.take()) == answers and list(ends.link.preparer.take()) == []
+    assert ends.link.preparer.busy_seconds() == 0
+
+
+@pytest.mark.parametrize("change", [{"epoch": 1}, {"protocol": PROTOCOL - 1}])
+def test_a_preparer_of_no_present_worker_is_refused(ends: Ends, change: dict[str, int]) -> None:
+    """As that of the worker before this one, whose thread is slow."""
+    worker, registration = ends.registered()
+    hello = msgspec.structs.replace(PreparerHello(PROTOCOL, registration.epoch), **change)
+    stranger = ends.preparer(worker, hello)
+    assert stranger.next() == Refused("this engine has dropped this worker") and ends.link.preparer is None
+    stranger.send(Prepared(registration.epoch, 7))
+    assert ends.poll_result() is None, "what it says does not count"
+    stranger.send_bytes(b"?")
+    assert ends.poll_result() is None, "nor does it end the worker"
+    ends.link.send(first_plan(registration.epoch))
+
+
+def test_a_worker_has_one_preparer(ends: Ends) -> None:
+    worker, registration = ends.registered()
+    first = ends.preparer(worker)
+    other = ends.worker()
+    assert ends.poll_result() is None
+    second = ends.preparer(other, PreparerHello(PROTOCOL, registration.epoch))
+    assert second.next() == Refused("this engine has dropped this worker")
+    ends.link.prepare(make_core_request(7, [1, 2], grammar="9"))
+    assert first.asked().handle == 7
+
+
+@pytest.mark.parametrize("content", [b"?", encode(PreparerHello(PROTOCOL, 1)), encode(Prepared(1, 7))])
+def test_a_preparer_that_breaks_the_protocol_counts_as_its_worker(ends: Ends, content: bytes) -> None:
+    worker, _ = ends.registered()
+    preparer = ends.preparer(worker)
+    preparer.send_bytes(content)
+    with pytest.raises(WorkerGone, match="the worker breaks the protocol"):
+        ends.poll_result()
+    with pytest.raises(EngineRefused, match="the engine refused this worker"):
+        worker.next_plan()
+    assert ends.link.preparer is None
+
+
+def test_a_preparer_that_is_gone_takes_its_worker_along(ends: Ends) -> None:
+    worker, _ = ends.registered()
+    preparer = ends.preparer(worker)
+    ends._preparers.remove(preparer)
+    preparer.close()
+    request = make_core_request(7, [1, 2], grammar="9")
+
+    def is_gone() -> bool:
+        try:
+            ends.link.prepare(request)
+        except WorkerGone:
+            return True
+        return False
+
+    wait_for(is_gone, "the engine notices")
+    assert ends.link.preparer is None
+
+
+def test_the_next_worker_begins_without_a_preparer(ends: Ends) -> None:
+    worker, _ = ends.registered()
+    ends.preparer(worker)
+    ends.link.drop_worker()
+    second, _ = ends.registered()
+    assert ends.link.preparer is None
+    ends.preparer(second)
+    assert ends.link.preparer is not None

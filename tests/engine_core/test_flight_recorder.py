@@ -23,7 +23,7 @@ from engine_core.scheduler_config import SchedulerConfig
 from engine_core.step_plan import StepPlan, unpack_i32
 from tests.engine_core.test_async import Pipe
 from tests.engine_core.test_scheduler import add_all
-from tests.fakes import FakeWorker, make_core_request, make_facts, make_result
+from tests.fakes import FakeWorker, make_core_request, make_facts, make_result, prepare_all
 
 FACTS = make_facts()
 
@@ -184,12 +184,13 @@ def test_the_names_in_the_file_are_those_of_its_version() -> None:
     """A file of this version may have been written by an older tandem: its names do not change with the code's."""
     recorder = FlightRecorder()
     pipe = recorded(recorder)
-    add_all(pipe.scheduler, make_core_request(0, [1, 2, 3], 1))
+    add_all(pipe.scheduler, make_core_request(0, [1, 2, 3], 1, grammar="1"))
+    prepare_all(pipe.scheduler, pipe.worker)
     pipe.run()
     pipe.scheduler.abort(0)
     pipe.scheduler.reset_prefix_cache()
     content = msgspec.msgpack.decode(msgspec.msgpack.encode(recorder.recording()))
-    assert content["version"] == VERSION == 1
+    assert content["version"] == VERSION == 2
     frames = {frame["type"]: set(frame) - {"type"} for frame in content["frames"]}
     assert frames == {
         "worker": {
@@ -203,10 +204,12 @@ def test_the_names_in_the_file_are_those_of_its_version() -> None:
             "free_slots",
         },
         "add": {"request"},
+        "prepare": set(),
+        "prepared": {"handle", "error", "is_complete"},
         "plan": {"plan"},
         "result": {"result"},
         "abort": {"handle"},
         "reset": set(),
     }
     (added,) = (frame["request"] for frame in content["frames"] if frame["type"] == "add")
-    assert len(added) == 13 and added[0] == 0 and unpack_i32(added[1]).tolist() == [1, 2, 3]
+    assert len(added) == 14 and added[0] == 0 and unpack_i32(added[1]).tolist() == [1, 2, 3]

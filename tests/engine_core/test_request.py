@@ -47,6 +47,22 @@ def test_an_earlier_token_is_judged_by_its_own_place() -> None:
     assert [stop_at(found, count) for count in range(4)] == [None, Stop("stop"), None, None]
 
 
+@pytest.mark.parametrize(
+    ("output", "sampling", "expected"),
+    [
+        ([OTHER], {}, None),
+        ([OTHER, OTHER], {}, Stop("stop")),
+        ([OTHER, STOP_ID], {}, Stop("stop", STOP_ID)),
+        ([OTHER, END], {"ignore_eos": True}, Stop("stop")),
+        ([OTHER, OTHER], {"max_tokens": 2, "min_tokens": 2}, Stop("stop")),
+    ],
+)
+def test_a_complete_grammar_ends_a_choice(output: list[int], sampling: dict[str, Any], expected: Stop | None) -> None:
+    found = request(output, **sampling)
+    found.completed_at = 2
+    assert stop_at(found, len(output)) == expected
+
+
 def test_a_suspect_has_two_strikes() -> None:
     found = request([])
     assert not found.is_suspect

@@ -9,8 +9,9 @@ import pytest
 
 from engine_core.block_hash import chain_hash, root_hash
 from engine_core.refusal import RequestRefused
-from engine_core.request_check import ABOVE_LOW, MAX_SEED, SAMPLING_RANGES, NewChoice, make_request
+from engine_core.request_check import ABOVE_LOW, MAX_GRAMMAR_BYTES, MAX_SEED, SAMPLING_RANGES, NewChoice, make_request
 from engine_core.step_plan import SamplingParams, pack_i32
+from services.grammar import limits
 from tests.fakes import make_core_request, make_facts
 
 NAN = float("nan")
@@ -112,6 +113,15 @@ def test_a_request_that_could_never_run_is_refused_with_the_reason() -> None:
 def test_more_resumed_tokens_than_max_tokens_are_refused() -> None:
     with pytest.raises(RequestRefused, match="3 resumed_token_ids are more than max_tokens, 2"):
         make_core_request(0, [1], 2, resumed=[1, 2, 3])
+
+
+def test_a_grammar_is_bounded_in_bytes() -> None:
+    """Tokenizer and worker have the same limit."""
+    assert MAX_GRAMMAR_BYTES == limits.MAX_GRAMMAR_BYTES
+    make_core_request(0, [1], grammar="é" * (MAX_GRAMMAR_BYTES // 2))
+    with pytest.raises(RequestRefused, match="the grammar has more than 4194304 bytes") as caught:
+        make_core_request(0, [1], grammar="é" * (MAX_GRAMMAR_BYTES // 2) + "!")
+    assert caught.value.param == "grammar"
 
 
 def test_block_hashes_depend_on_everything_before() -> None:

@@ -1,7 +1,7 @@
-"""Random sequences of add, abort, ready, schedule, preempt and finish, with results that arrive up to two steps late.
+"""Random sequences of add, abort, prepare, schedule, preempt and finish, with results that arrive up to two steps late.
 
 Always: blocks are conserved; no block has two owners unless it was found by its key; the budget holds; every request
-ends with exactly its own tokens, within a bounded number of steps.
+ends with exactly its own tokens, within a bounded number of steps; the worker is told once to drop each grammar.
 """
 
 from collections import Counter, deque
@@ -15,10 +15,12 @@ from engine_core.events import Finished, StepEvents
 from engine_core.flight_recorder import VERSION, FlightRecorder, RecordedScheduler, Recording, WorkerJoined
 from engine_core.kv_cache_manager import KVCacheManager
 from engine_core.plan_builder import PlanBuilder
+from engine_core.preparations import DEADLY_GRAMMAR
 from engine_core.replay import replay
 from engine_core.scheduler_config import SchedulerConfig
 from engine_core.step_plan import StepResult
-from tests.fakes import FakeWorker, make_core_request, make_facts, oracle
+from engine_core.worker_messages import Prepare
+from tests.fakes import FakeWorker, make_core_request, make_facts, oracle, prepare_message
 
 # Few distinct beginnings, so that prefixes are shared often.
 prompts = st.builds(
@@ -57,6 +59,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.scheduler = RecordedScheduler(kv, PlanBuilder(1, 1), limits, self.recorder)
         self.num_plans = 0
         self.worker = FakeWorker(self.facts)
+        self.asked: deque[Prepare] = deque()  # preparations in progress
         self.cached = cached
         self.deaths = 0
         self.was_reset = False
@@ -76,7 +79,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         resumed=st.integers(0, 5),
         priority=st.integers(-1, 1),
         strikes=st.sampled_from([0, 0, 0, 2]),
-        waits_for=st.sampled_from(["", "", "grammar"]),
+        grammar=st.sampled_from(["", "", "", "no grammar", *map(str, range(12))]),
     )
     def add(
         self,
@@ -86,23 +89,28 @@ class SchedulerMachine(RuleBasedStateMachine):
         resumed: int,
         priority: int,
         strikes: int,
-        waits_for: str = "",
+        grammar: str = "",
     ) -> None:
         max_tokens = min(max_tokens, self.facts.max_model_len - len(prompt))
         eos = () if ignore_eos else self.facts.eos_token_ids
         whole = oracle(prompt, max_tokens)
         if eos and 0 in whole:
             whole = whole[: whole.index(0) + 1]
+        if grammar.isdigit():
+            whole = whole[: int(grammar)]
         done = whole[: min(resumed, len(whole))]
-        request = make_core_request(self.next_handle, prompt, max_tokens, self.facts, resumed=done, eos_token_ids=eos)
-        request.priority, request.strikes, request.waits_for = priority, strikes, waits_for
+        request = make_core_request(
+            self.next_handle, prompt, max_tokens, self.facts, done, grammar=grammar, eos_token_ids=eos
+        )
+        request.priority, request.strikes = priority, strikes
         self.suspected |= bool(strikes)
         self.next_handle += 1
         self.expected[request.handle] = whole
         self.prompts[request.handle] = prompt
         self.outputs[request.handle] = list(done)
         finished = self.scheduler.add(request)
-        assert (finished is not None) == (len(done) == len(whole))
+        ends = len(done) == max_tokens or (0 in done[-1:] and bool(eos))
+        assert (finished is not None) == ends, "a complete grammar is found by its preparation"
         if finished is not None:
             self._take(StepEvents(finished=[finished]))
 
@@ -124,11 +132,19 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.finished[handle] = finished
         assert self.scheduler.abort(handle) is None, "a late abort changes nothing"
 
-    @precondition(lambda self: self.outputs.keys() - self.finished.keys())
-    @rule(data=st.data())
-    def ready(self, data: st.DataObject) -> None:
-        """A request that waits for something is ready; any other is not changed by it."""
-        self.scheduler.ready(data.draw(st.sampled_from(sorted(self.outputs.keys() - self.finished.keys()))))
+    @rule()
+    def prepare(self) -> None:
+        """The worker is asked to prepare what it may."""
+        self.asked += [prepare_message(request) for request in self.scheduler.prepare()]
+
+    @precondition(lambda self: self.asked)
+    @rule()
+    def prepared(self) -> None:
+        answer = self.worker.prepare(self.asked.popleft())
+        finished = self.scheduler.prepared(answer.handle, answer.error, is_complete=answer.is_complete)
+        if finished is not None:
+            self._take(StepEvents(finished=[finished]))
+        assert self.scheduler.prepared(answer.handle) is None, "an answer again changes nothing"
 
     @rule()
     def step(self) -> None:
@@ -141,7 +157,9 @@ class SchedulerMachine(RuleBasedStateMachine):
             self._compare_with_a_full_plan()
         else:
             can_run = self.scheduler.running or self.scheduler.waiting.num_ready
-            assert self.in_flight or not can_run, "no step is planned and none is in flight"
+            assert self.in_flight or not can_run or self.scheduler._preparations.holds_steps, (
+                "no step is planned and none is in flight"
+            )
             self.result()
 
     def _compare_with_a_full_plan(self) -> None:
@@ -165,10 +183,11 @@ class SchedulerMachine(RuleBasedStateMachine):
             return
         self.deaths += 1
         self.in_flight.clear()
+        self.asked.clear()
         kv = KVCacheManager(self.scheduler.kv.pool.num_blocks, self.facts.block_size, ("full",), self.cached)
         self.worker = FakeWorker(self.facts)
         ended = self.scheduler.restart(kv, PlanBuilder(2, 1))
-        assert len(ended) <= 1, "a suspect runs alone"
+        assert len(ended) <= 1, "a suspect runs, and is prepared, alone"
         self._take(StepEvents(finished=ended))
 
     @rule()
@@ -190,8 +209,12 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert finished.handle not in self.finished, "exactly one terminal event"
             self.finished[finished.handle] = finished
             expected = self.expected[finished.handle]
-            if finished.stop.reason == "error":
-                assert self.deaths > (0 if self.suspected else 2)
+            if finished.stop.param == "grammar":
+                assert finished.stop.message == "not a number: no grammar"
+                expected = expected[: len(self.outputs[finished.handle])]
+            elif finished.stop.reason == "error":
+                least = 2 if finished.stop.message == DEADLY_GRAMMAR else 1 if self.suspected else 3
+                assert self.deaths >= least
                 expected = expected[: len(self.outputs[finished.handle])]
             assert self.outputs[finished.handle] == expected
 
@@ -226,15 +249,19 @@ class SchedulerMachine(RuleBasedStateMachine):
         """Every request left ends within a bound, with the right tokens, and leaves every block free."""
         if not hasattr(self, "scheduler"):
             return
-        for request in list(self.scheduler.waiting):
-            self.scheduler.ready(request.handle)
         for _ in range(self._bound()):
             if not self.scheduler.has_unfinished and not self.in_flight:
                 break
+            self.prepare()
+            while self.asked:
+                self.prepared()
             self.step()
         assert not self.scheduler.has_unfinished, "a request was starved"
         assert self.scheduler.kv.pool.num_free_blocks == self.scheduler.kv.pool.num_blocks
         assert self.finished.keys() == self.outputs.keys()
+        while self.asked:
+            self.prepared()
+        assert sorted(self.scheduler._builder.dropped_grammars) == sorted(self.worker.grammars)
         self._replay()
 
     def _replay(self) -> None:
@@ -251,11 +278,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         The first-ranked running request is never preempted, and computes a chunk or a token in every step. So at worst
         the requests are computed one after the other. That is doubled, because a suspect or a request of higher rank
         may preempt the first one, which loses its computed tokens. It is doubled again: a plan and a result per step.
+        Each suspect of a death during its preparation is prepared alone, without a step.
         """
         chunk = self.scheduler._config.long_prefill_token_threshold or self.budget
         left = [*self.scheduler.running, *self.scheduler.waiting]
         work = [-(-one.num_tokens // chunk) + one.sampling.max_tokens - one.num_output_tokens for one in left]
-        return 2 * 2 * sum(work) + len(self.in_flight) + 1
+        return 2 * 2 * sum(work) + len(self.in_flight) + len(left) + 1
 
 
 TestScheduler = SchedulerMachine.TestCase

@@ -1,12 +1,18 @@
 """The queue of waiting requests: its order, what is removed, and deferred requests. Through the scheduler:
-test_policies.py, test_readiness.py."""
+test_policies.py, test_preparations.py."""
 
 import pytest
 
+from engine_core.request import SUSPECT_AT, Request
 from engine_core.waiting import WaitingQueue
 from tests.engine_core.test_policies import with_priority
-from tests.engine_core.test_readiness import deferred
 from tests.fakes import make_core_request
+
+
+def deferred(handle: int) -> Request:
+    request = make_core_request(handle, [handle, 2, 3], 3)
+    request.waits_for = "grammar"
+    return request
 
 
 def test_resumed_and_preempted_requests_go_before_new_ones() -> None:
@@ -48,3 +54,17 @@ def test_the_queue_offers_ready_requests_alone_and_counts_all() -> None:
         queue.peek()
     queue.remove(first)
     assert len(queue) == queue.num_tokens == 0
+
+
+def test_a_queue_that_is_cleared_takes_its_requests_again() -> None:
+    """At their present places: none is found at its old place as well."""
+    queue = WaitingQueue(by_priority=False)
+    first, second, third = deferred(0), make_core_request(1, [1], 2), make_core_request(2, [1], 2)
+    for request in (first, second, third):
+        queue.push(request)
+    queue.clear()
+    assert len(queue) == queue.num_ready == queue.num_tokens == 0 and not list(queue)
+    third.strikes, first.waits_for = SUSPECT_AT, ""
+    for request in (first, second, third):
+        queue.push(request)
+    assert list(queue) == [third, first, second] and queue.num_tokens == 5

@@ -124,6 +124,7 @@ class Ops(Protocol):
     def draw(self, logits: Tensor, raw: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
         """Returns (token ids [rows] int64, healthy [rows] bool): one token sampled per row, as sampling.draw."""
 
+    def apply_bitmask(self, logits: Tensor, masks: Tensor, rows: Tensor) -> None: ...
     def kernel_nanoseconds(self) -> int:
         """Returns the wall time in compiled CPU kernels so far, in nanoseconds; 0 without such kernels."""
 

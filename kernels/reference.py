@@ -155,3 +155,15 @@ def _attend(query: Tensor, keys: Tensor, values: Tensor, scale: float, window: i
     mixed = torch.matmul(torch.softmax(scores, dim=-1), values.float().permute(1, 0, 2))
     back = mixed.view(num_kv_heads, group, num_queries, head_dim).permute(2, 0, 1, 3)
     return back.reshape(num_queries, num_heads, head_dim).to(query.dtype)
+
+
+def apply_bitmask(logits: Tensor, masks: Tensor, rows: Tensor) -> None:
+    """Sets logits [S, vocab] float32 to -inf, in place, for tokens that masks [M, words] int32 exclude.
+
+    rows [M] int64, all different: the row of logits of each mask. Token i may follow if bit i % 32 of word i // 32 is
+    set; there are at least vocab bits.
+    """
+    bits = torch.arange(32, dtype=torch.int32, device=masks.device)
+    for row, mask in zip(rows.tolist(), masks, strict=True):
+        excluded = (mask[:, None] >> bits & 1 == 0).flatten()[: logits.shape[1]]
+        logits[row].masked_fill_(excluded, float("-inf"))

@@ -25,6 +25,7 @@ class TorchOps:
     add_rms_norm = staticmethod(reference.add_rms_norm)
     rope_and_write = staticmethod(reference.rope_and_write)
     silu_mul = staticmethod(reference.silu_mul)
+    apply_bitmask = staticmethod(reference.apply_bitmask)
     draw = staticmethod(sampling.draw)
     draw_scratch_bytes = staticmethod(sampling.draw_scratch_bytes)
 

@@ -68,6 +68,7 @@ class Library(Protocol):
     def draw(
         self, logits: int, raw: int, rows: int, vocab: int, draws: int, ids: int, healthy: int
     ) -> None: ...  # fmt: skip
+    def apply_bitmask(self, logits: int, vocab: int, masks: int, words: int, rows: int, count: int) -> None: ...
 
 
 # Fastest first. A machine that can run one variant can run all later ones.

@@ -127,6 +127,13 @@ class CpuOps:
         )
         return ids, healthy
 
+    def apply_bitmask(self, logits: Tensor, masks: Tensor, rows: Tensor) -> None:
+        vocab, words = logits.shape[1], masks.shape[1]
+        assert logits.is_contiguous() and masks.is_contiguous() and rows.is_contiguous() and words * 32 >= vocab
+        assert (logits.dtype, masks.dtype, rows.dtype) == (torch.float32, torch.int32, torch.int64)
+        assert rows.shape == (len(masks),)
+        self._library.apply_bitmask(logits.data_ptr(), vocab, masks.data_ptr(), words, rows.data_ptr(), len(rows))
+
     def kernel_nanoseconds(self) -> int:
         return self._library.nanoseconds()
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from kernels.gpu import activation, attention, attention_tiling, linear, norm, rope, sample
+from kernels.gpu import activation, attention, attention_tiling, bitmask, linear, norm, rope, sample
 from kernels.gpu.matrix import matrix_of
 from kernels.interface import AttentionInputs, KvPair, Layer, Matrix, Stack
 from kernels.plain_cache import plain_cache
@@ -20,6 +20,7 @@ class TritonOps:
     add_rms_norm = staticmethod(norm.add_rms_norm)
     rope_and_write = staticmethod(rope.rope_and_write)
     silu_mul = staticmethod(activation.silu_mul)
+    apply_bitmask = staticmethod(bitmask.apply_bitmask)
     draw = staticmethod(sample.draw)
     draw_scratch_bytes = staticmethod(sample.draw_scratch_bytes)
 

@@ -8,14 +8,26 @@ from importlib.metadata import version
 
 import torch
 
-from loadtest.gpu import attention, determinism, kernels, limits, parity, pointwise, products, sampling, steps, worker
+from loadtest.gpu import (
+    attention,
+    determinism,
+    grammars,
+    kernels,
+    limits,
+    parity,
+    pointwise,
+    products,
+    sampling,
+    steps,
+    worker,
+)
 from loadtest.gpu.engines import release
 from loadtest.gpu.table import Check
 
 
 def all_checks(device: torch.device) -> list[Check]:
     checks = [Check("machine", lambda: machine(device), alone=False), *kernels.checks(device), *sampling.checks(device)]
-    checks += [*parity.checks(device), *determinism.checks(device), *worker.checks(device)]
+    checks += [*parity.checks(device), *determinism.checks(device), *worker.checks(device), *grammars.checks(device)]
     if device.type != "cuda":  # nothing is timed, and caches are small
         return [replace(check, alone=False) for check in checks]
     checks += [*limits.checks(device), *steps.checks(device)]

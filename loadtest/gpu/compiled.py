@@ -20,10 +20,11 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from kernels.gpu import activation, norm, sample
+from kernels.gpu import activation, bitmask, norm, sample
 from kernels.gpu.matrix import matrix_of
 from loadtest.gpu import table
 from loadtest.gpu.table import Check
+from services.grammar.matcher import mask_words
 from tests.kernels.attention_cases import attention_case
 from tests.kernels.cases import randn, rope_case
 from tests.kernels.draw_cases import draws_of
@@ -170,10 +171,12 @@ def checks(compiled: list[Any]) -> list[Check]:
             driver.set_active(AbsentGpu(capability))
             logits = randn(CPU, torch.float32, 3, vocab)
             sample.draw(logits, logits, draws_of([(0.6, 0.95, 0.1, 20)] * 3))
-            assert len(compiled) == 4, f"{len(compiled)} kernels were compiled, not 4"
+            masks = torch.zeros(1, mask_words(vocab), dtype=torch.int32)
+            bitmask.apply_bitmask(logits, masks, torch.zeros(1, dtype=torch.int64))
+            assert len(compiled) == 5, f"{len(compiled)} kernels were compiled, not 5"
             return resources(compiled, capability)
 
-        return Check(f"compiled for sm_{capability}, draw from {vocab}", run)
+        return Check(f"compiled for sm_{capability}, draw from {vocab}, with a bitmask", run)
 
     return [
         *(check(capability, *kind) for capability in CAPABILITIES for kind in kinds),

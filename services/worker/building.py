@@ -9,9 +9,11 @@ import torch
 
 from engine_core.worker_messages import BatchLimits
 from services.options.declarations import WorkerOptions
+from services.worker.answer_grammars import AnswerGrammars
 from services.worker.device import CpuDevice, CudaDevice, Device, out_of_memory
 from services.worker.errors import ModelError
 from services.worker.forward import Forward
+from services.worker.grammar_masks import GrammarMasks
 from services.worker.input_batch import InputBatch
 from services.worker.kv_cache import KvCacheShape, block_bytes, request_length, shape_kv_cache
 from services.worker.loading import LoadedModel
@@ -68,7 +70,7 @@ def make_runner(
 ) -> ModelRunner:
     cache = decoder.allocate_kv_cache(shape.num_blocks, shape.block_size)
     vocab_size = decoder.config.vocab_size
-    batch = InputBatch(limits.max_num_seqs, shape.max_model_len, shape.block_size, vocab_size, device)
+    batch = InputBatch(limits.max_num_seqs, shape.max_model_len, shape.block_size, vocab_size, device, decoder.ops)
     tokens = limits.max_num_batched_tokens
     forward = Forward(decoder, cache, batch, device, tokens, shape.max_model_len, shape.block_size)
     check = PlanCheck(
@@ -80,7 +82,8 @@ def make_runner(
         vocab_size=vocab_size,
         max_logprobs=logprob_limit(options, vocab_size),
     )
-    return ModelRunner(decoder, batch, forward, device, check)
+    masks = GrammarMasks(limits.max_num_seqs, vocab_size, device)
+    return ModelRunner(decoder, batch, forward, device, check, AnswerGrammars(limits.max_num_seqs), masks)
 
 
 def profiled_peak_bytes(decoder: Decoder, options: WorkerOptions, limits: BatchLimits, device: Device) -> int:

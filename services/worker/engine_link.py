@@ -1,6 +1,7 @@
 """The worker's end of the ZeroMQ socket to its engine. Synchronous: receives plans, sends results."""
 
 import time
+from collections.abc import Callable
 
 import zmq
 import zmq.utils.monitor
@@ -23,8 +24,7 @@ from engine_core.worker_messages import (
 from services.errors import Fatal
 from services.security.addresses import ZEROMQ, check_address
 from services.security.secret import ClusterSecret
-from services.zeromq.frame_sizes import MAX_PLAN_BYTES
-from services.zeromq.socket_options import prepare
+from services.worker.engine_socket import EngineSocket, Socket
 
 
 class EngineGone(Exception):
@@ -42,27 +42,30 @@ class EngineLink:
 
         Raises Fatal for TCP without a secret, and for a Unix socket that check_address refuses.
         """
-        secret = check_address(endpoint, secret, ZEROMQ)
+        self._endpoint = endpoint
+        self._secret = check_address(endpoint, secret, ZEROMQ)
         self._rank = rank
-        self._epoch = time.time_ns()
+        self.epoch = time.time_ns()
         self._answered = False  # the engine has sent a message, so both have the same secret
-        self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
-        self._socket.setsockopt(zmq.IDENTITY, f"rank-{rank}-{self._epoch}".encode())  # never reused
-        self._socket.setsockopt(zmq.LINGER, 200)
-        prepare(self._socket, MAX_PLAN_BYTES)
-        if secret is not None:
-            from services.security.curve import configure_client  # imports asyncio
-
-            configure_client(self._socket, secret)
-        self._monitor: zmq.Socket[bytes] = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-        self._socket.connect(endpoint)
+        self._engine = EngineSocket(endpoint, self._secret, f"rank-{rank}-{self.epoch}")
+        self._socket = self._engine.messages
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
-        self._poller.register(self._monitor, zmq.POLLIN)
+        self._poller.register(self._engine.losses, zmq.POLLIN)
+        self._watched: tuple[Socket, Callable[[], None]] | None = None
+
+    def second_socket(self) -> EngineSocket:
+        """Starts to connect to the same engine once more: the connection of the preparer's thread."""
+        return EngineSocket(self._endpoint, self._secret, f"preparer-{self._rank}-{self.epoch}")
+
+    def watch(self, socket: Socket, check: Callable[[], None]) -> None:
+        """Calls `check` when `socket` is readable and a message is waited for; it raises what the link then raises."""
+        self._watched = socket, check
+        self._poller.register(socket, zmq.POLLIN)
 
     def hello(self) -> None:
         """Sends protocol version, epoch and rank: the first message, sent before the weights are loaded."""
-        self._socket.send(encode(WorkerHello(PROTOCOL, self._epoch, self._rank)))
+        self._socket.send(encode(WorkerHello(PROTOCOL, self.epoch, self._rank)))
 
     def limits(self) -> BatchLimits:
         """Waits for the engine's batch limits and returns them.
@@ -77,7 +80,7 @@ class EngineLink:
 
     def register(self, facts: ModelFacts) -> None:
         """Sends the model's facts. From now on the engine may send plans."""
-        self._socket.send(encode(Register(self._epoch, facts)))
+        self._socket.send(encode(Register(self.epoch, facts)))
 
     def next_plan(self) -> StepPlan:
         """Waits for the next plan of this link's epoch and returns it; drops other messages.
@@ -98,43 +101,53 @@ class EngineLink:
 
     def _plan(self, message: BatchLimits | Step | Prepare | None) -> StepPlan | None:
         """Returns the message's plan; None if it has none, or one of another epoch than this link's."""
-        return message.plan if isinstance(message, Step) and message.plan.epoch == self._epoch else None
+        return message.plan if isinstance(message, Step) and message.plan.epoch == self.epoch else None
 
     def done(self, result: StepResult) -> None:
         """Sends the result of a step."""
         self._socket.send(encode(StepDone(result)))
 
     def close(self) -> None:
-        self._socket.disable_monitor()
-        self._monitor.close()
-        self._socket.close()
+        self._engine.close()
 
     def _receive(self, timeout_ms: int | None) -> BatchLimits | Step | Prepare | None:
         """Returns the next message that is not a ping; None after `timeout_ms` (None: waits without limit).
 
         Raises EngineGone if the connection is lost, EngineRefused or Fatal if the engine refuses this worker. Raises
-        EngineRefused also for a malformed message and for a connection closed before the engine's first message.
+        EngineRefused also for a malformed message and for a connection closed before the engine's first message. Raises
+        what the watched socket's check raises.
         """
         while True:
             ready = dict(self._poller.poll(timeout_ms))
             if not ready:
                 return None
+            if self._watched is not None and self._watched[0] in ready:
+                self._watched[1]()
             if self._socket in ready:
-                try:
-                    message = decode_from_engine(self._socket.recv_multipart())
-                    self._answered = True
-                except BadMessage as bad:
-                    raise EngineRefused(f"malformed message from the engine: {bad}") from bad
-                if isinstance(message, Refused):
-                    why = f"the engine refused this worker: {message.message}"
-                    raise EngineRefused(why) if message.for_now else Fatal(why)
+                message = received(self._engine)
+                self._answered = True
                 if not isinstance(message, Ping):
                     return message
                 continue
-            if self._monitor in ready:
-                zmq.utils.monitor.recv_monitor_message(self._monitor)
+            if self._engine.losses in ready:
+                zmq.utils.monitor.recv_monitor_message(self._engine.losses)
                 if self._answered:
                     raise EngineGone("lost the connection to the engine")
                 raise EngineRefused(
                     "the engine closed the connection without an answer: check that both have the same cluster secret"
                 )
+
+
+def received(socket: EngineSocket) -> BatchLimits | Step | Ping | Prepare:
+    """Returns the next message, which has arrived.
+
+    Raises EngineRefused if it is malformed, EngineRefused or Fatal if the engine refuses this worker.
+    """
+    try:
+        message = decode_from_engine(socket.messages.recv_multipart())
+    except BadMessage as bad:
+        raise EngineRefused(f"malformed message from the engine: {bad}") from bad
+    if isinstance(message, Refused):
+        why = f"the engine refused this worker: {message.message}"
+        raise EngineRefused(why) if message.for_now else Fatal(why)
+    return message

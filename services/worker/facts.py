@@ -17,7 +17,7 @@ from services.worker.kv_cache import KvCacheShape
 from services.worker.loading import LoadedModel
 from services.worker.logprob_limit import logprob_limit
 
-NUMERICS_VERSION = 5  # increment it if a change of kernels or sampler changes any bit of an answer
+NUMERICS_VERSION = 6  # increment it if a change of kernels, sampler or grammars' limits changes any bit of an answer
 
 
 def model_facts(model: LoadedModel, options: WorkerOptions, shape: KvCacheShape) -> ModelFacts:
@@ -57,6 +57,7 @@ def _numerics_id(model: LoadedModel) -> str:
         torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
         torch.backends.cpu.get_cpu_capability() if device.type == "cpu" else "",  # instruction set of torch's kernels
         ops.name,
+        version("llguidance"),  # which tokens a grammar allows
         version("triton") if ops.name.startswith("triton") else "",  # the compiler decides the order of sums
         0 if ops.batch_invariant else torch.get_num_threads(),
     ]

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from engine_core.step_plan import BadMessage, NewRequest, SamplingParams, StepPlan, unpack_i32
-from kernels.interface import DRAW
+from kernels.interface import DRAW, Ops
 from kernels.transfer import to_device
 from services.worker.block_tables import BlockTables
 from services.worker.device import Device
-from services.worker.logits.interface import LogitsRows
+from services.worker.logits.interface import LogitsRows, RowMasks
 from services.worker.logits.pipeline import LogitsPipeline
 from services.worker.logprobs import LogprobSlots
 from services.worker.sampler import SampleRows, draw_of
@@ -104,13 +104,15 @@ def empty_inputs() -> StepInputs:
 
 
 class InputBatch:
-    def __init__(self, max_num_seqs: int, max_model_len: int, block_size: int, vocab_size: int, device: Device) -> None:
+    def __init__(
+        self, max_num_seqs: int, max_model_len: int, block_size: int, vocab_size: int, device: Device, ops: Ops
+    ) -> None:
         self.slots = SlotTable(max_num_seqs)
         # [slots, max_model_len + 1] int32: async scheduling may sample one token past a request's end
         self.token_ids = torch.zeros(max_num_seqs, max_model_len + 1, dtype=torch.int32, device=device.torch_device)
         self.num_tokens = np.zeros(max_num_seqs, dtype=np.int64)  # [slots]: prompt plus output
         self.tables = BlockTables(max_num_seqs, -(-max_model_len // block_size), device)
-        self.logits = LogitsPipeline(max_num_seqs, vocab_size, device.torch_device)
+        self.logits = LogitsPipeline(max_num_seqs, vocab_size, device.torch_device, ops)
         self._logprobs = LogprobSlots(max_num_seqs, device.torch_device)
         self._block_size = block_size
         self._place = device.torch_device
@@ -144,17 +146,17 @@ class InputBatch:
         self.tables.append(slots, unpack_i32(plan.block_offsets[0]), unpack_i32(plan.block_ids[0]))
         return self._inputs(plan, slots)
 
-    def sample_rows(self, inputs: StepInputs) -> SampleRows:
-        """Returns how the sampled rows of a step are sampled."""
+    def sample_rows(self, inputs: StepInputs, masks: RowMasks | None) -> SampleRows:
+        """Returns how the sampled rows of a step are sampled, with the masks of those that have a grammar."""
         slots = inputs.sampled_slots
         draws = self.slots.draws[slots]
         draws["index"] = inputs.output_indices
         prompts = self.slots.num_prompt_tokens[slots]
-        rows = LogitsRows(slots, inputs.output_indices, prompts, inputs.sampled_positions, self.token_ids)
+        rows = LogitsRows(slots, inputs.output_indices, prompts, inputs.sampled_positions, self.token_ids, masks)
         return SampleRows(draws, rows, self._logprobs.rows(slots))
 
-    def dummy_rows(self, sampling: SamplingParams, count: int) -> SampleRows:
-        """Returns `count` rows with these parameters for the profile run, each of a request of full length.
+    def dummy_rows(self, sampling: SamplingParams, count: int, masks: RowMasks | None) -> SampleRows:
+        """Returns `count` rows with these parameters and masks for the profile run, each of a request of full length.
 
         Overwrites how the requests of the first slots are sampled.
         """
@@ -163,7 +165,7 @@ class InputBatch:
         slots, length = np.arange(count), self.token_ids.shape[1]
         lengths = np.full(count, length)
         draws = np.array([draw_of(sampling, 0, 0, 0)] * count, dtype=DRAW)
-        rows = LogitsRows(slots, np.zeros_like(slots), lengths // 2, lengths, self.token_ids)
+        rows = LogitsRows(slots, np.zeros_like(slots), lengths // 2, lengths, self.token_ids, masks)
         return SampleRows(draws, rows, self._logprobs.rows(slots))
 
     def _add_sampling(self, request: NewRequest) -> None:

@@ -1,9 +1,12 @@
 """Runs step plans: updates the batch, computes the forward pass, samples, builds the result. No sockets.
 
-`launch` starts a plan, `collect` waits for its result. On a GPU the next plan can be launched in between, because
-sampled tokens stay on the device and the next step reads them there. On a CPU, `launch` is synchronous.
+A plan has two stages, and then `collect` waits for its result. `forward` launches the forward pass, `sample` what
+follows. On a GPU the next plan can be launched before that, because sampled tokens stay on the device and the next step
+reads them there. But `sample` with a grammar waits for the results of the plans before, whose tokens its masks need. On
+a CPU, all is synchronous.
 """
 
+from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,16 +15,31 @@ import torch
 from torch import Tensor
 
 from engine_core.step_plan import StepPlan, StepResult, pack_i32
+from services.worker.answer_grammars import AnswerGrammars
 from services.worker.device import Device, DeviceEvent
-from services.worker.forward import Forward
-from services.worker.input_batch import InputBatch
+from services.worker.forward import DeviceInputs, Forward
+from services.worker.grammar_masks import GrammarMasks
+from services.worker.grammar_rows import GrammarRows
+from services.worker.input_batch import InputBatch, StepInputs
 from services.worker.models.decoder import Decoder
 from services.worker.plan_check import PlanCheck
 from services.worker.profile_sampling import profile_sampling
-from services.worker.sampler import FAULTS, Sampled, SampleRows, sample
+from services.worker.sampler import FAULTS, Fault, Sampled, SampleRows, sample
 
 Ints = npt.NDArray[np.integer]
 PROFILE_ROWS = (1, 17, 65, 2**31)  # sampled rows in the profile run: each size class of products; capped at all rows
+
+
+@dataclass(frozen=True)
+class Forwarded:
+    """A plan whose forward pass is launched, and no later one."""
+
+    plan: StepPlan
+    inputs: StepInputs
+    device_inputs: DeviceInputs
+    logits: Tensor  # [S, vocab] float32
+    grammars: GrammarRows | None  # None: no sampled row has a grammar
+    began: DeviceEvent
 
 
 @dataclass(frozen=True)
@@ -32,12 +50,25 @@ class Launched:
     handles: Ints  # [S]: of the sampled rows
     output_indices: Ints  # [S]
     sampled: Sampled
+    grammars: GrammarRows | None
     began: DeviceEvent
     done: DeviceEvent
 
 
 class ModelRunner:
-    def __init__(self, decoder: Decoder, batch: InputBatch, forward: Forward, device: Device, check: PlanCheck) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        batch: InputBatch,
+        forward: Forward,
+        device: Device,
+        check: PlanCheck,
+        grammars: AnswerGrammars,
+        masks: GrammarMasks,
+    ) -> None:
+        self.grammars = grammars
+        self._masks = masks
+        self._behind: deque[Launched] = deque()  # plans whose grammars have not gone on to their tokens
         self._check = check
         self._decoder = decoder
         self._batch = batch
@@ -48,22 +79,42 @@ class ModelRunner:
         """Launches a plan, waits for its result and returns it. Raises BadMessage as `launch` does."""
         return self.collect(self.launch(plan))
 
-    @torch.inference_mode()
     def launch(self, plan: StepPlan) -> Launched:
-        """Launches a plan and returns it, on a GPU without waiting for its result.
+        """Launches both stages of a plan and returns it. Raises BadMessage as `forward` does."""
+        return self.sample(self.forward(plan))
+
+    @torch.inference_mode()
+    def forward(self, plan: StepPlan) -> Forwarded:
+        """Launches a plan's forward pass, on a GPU without waiting for anything. `sample` must follow.
 
         Raises BadMessage for an invalid plan, or one that does not follow from the last one. The runner cannot be used
         after that.
         """
         self._check(plan)
         inputs = self._batch.apply(plan)
+        self.grammars.apply(plan)
         began = self._device.record_event()
         hidden, device_inputs = self._forward.run(inputs)
-        sampled = self._sample(self._decoder.logits(hidden), self._batch.sample_rows(inputs))
+        logits = self._decoder.logits(hidden)
+        return Forwarded(plan, inputs, device_inputs, logits, self.grammars.rows(inputs.sampled_slots), began)
+
+    @torch.inference_mode()
+    def sample(self, forwarded: Forwarded) -> Launched:
+        """Launches the rest of a plan and returns it. With grammars, waits for the plans before; else for nothing."""
+        inputs, on_device, grammars = forwarded.inputs, forwarded.device_inputs, forwarded.grammars
+        masks = None
+        if grammars is not None:
+            while self._behind:
+                self._advance_grammars()
+            masks = self._masks.fill(grammars)
+        sampled = self._sample(forwarded.logits, self._batch.sample_rows(inputs, masks))
         handles = self._batch.slots.handles[inputs.sampled_slots]
-        self._batch.append(inputs, device_inputs.sampled_slots, device_inputs.sampled_positions, sampled.token_ids)
-        on_host = sampled.to_host()
-        return Launched(plan, handles, inputs.output_indices, on_host, began, self._device.record_event())
+        self._batch.append(inputs, on_device.sampled_slots, on_device.sampled_positions, sampled.token_ids)
+        on_host, done = sampled.to_host(), self._device.record_event()
+        launched = Launched(forwarded.plan, handles, inputs.output_indices, on_host, grammars, forwarded.began, done)
+        if grammars is not None:
+            self._behind.append(launched)
+        return launched
 
     @torch.inference_mode()
     def profile_run(self) -> None:
@@ -75,7 +126,7 @@ class ModelRunner:
         for count in sorted({min(rows, self._forward.max_rows) for rows in PROFILE_ROWS}):
             logits = self._decoder.logits(hidden.expand(count, -1).contiguous())
             for sampling in profile_sampling(logits.shape[1], self._check.max_logprobs):
-                self._sample(logits, self._batch.dummy_rows(sampling, count)).to_host()
+                self._sample(logits, self._batch.dummy_rows(sampling, count, self._masks.dummy(count))).to_host()
         self._device.record_event().synchronize()
 
     @property
@@ -96,14 +147,18 @@ class ModelRunner:
         return self._device.kernel_nanoseconds(launched.began, launched.done)
 
     def collect(self, launched: Launched) -> StepResult:
-        """Waits for a plan and returns its result. A row with one of FAULTS becomes an error."""
+        """Waits for a plan and returns its result. A row with one of FAULTS or a grammar's fault becomes an error.
+
+        Plans are collected in their order.
+        """
         launched.done.synchronize()
-        sampled, handles = launched.sampled, launched.handles
-        faults = sampled.faults.numpy()
-        healthy = faults == 0
-        good = slice(None) if healthy.all() else healthy
+        if self._behind and self._behind[0] is launched:
+            self._advance_grammars()
+        sampled, handles, faults = launched.sampled, launched.handles, self._faults(launched)
+        healthy = np.ones(len(handles), dtype=np.bool_)
+        healthy[list(faults)] = False
+        good = healthy if faults else slice(None)
         widths, logprob_ids, logprobs = sampled.columns(healthy)
-        failed = [FAULTS[fault] for fault in faults[~healthy].tolist()]
         return StepResult(
             epoch=launched.plan.epoch,
             step_id=launched.plan.step_id,
@@ -114,9 +169,26 @@ class ModelRunner:
             logprob_widths=pack_i32(widths[good]),
             logprob_token_ids=pack_i32(logprob_ids),
             logprobs=logprobs.astype("<f4").tobytes(),
-            errors=[(handle, fault.message) for handle, fault in zip(handles[~healthy].tolist(), failed, strict=True)],
-            error_causes=[fault.cause for fault in failed],
+            errors=[(int(handles[row]), fault.message) for row, fault in faults.items()],
+            error_causes=[fault.cause for fault in faults.values()],
+            completed=launched.grammars.completed if launched.grammars is not None else [],
         )
+
+    def _advance_grammars(self) -> None:
+        """Waits for the first plan that is behind, and goes on with its grammars."""
+        launched = self._behind.popleft()
+        launched.done.synchronize()
+        assert launched.grammars is not None
+        launched.grammars.advance(launched.sampled.token_ids.numpy(), launched.sampled.faults.numpy())
+
+    @staticmethod
+    def _faults(launched: Launched) -> dict[int, Fault]:
+        """Returns the faults of a plan that is done, by row in ascending order."""
+        codes = launched.sampled.faults.numpy()
+        faults = {row: FAULTS[codes[row]] for row in np.flatnonzero(codes).tolist()}
+        if launched.grammars is None or not launched.grammars.faults:
+            return faults
+        return dict(sorted((faults | launched.grammars.faults).items()))
 
     def _sample(self, logits: Tensor, rows: SampleRows) -> Sampled:
         return sample(logits, rows, self._batch.logits, self._decoder.ops)

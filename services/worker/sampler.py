@@ -35,7 +35,7 @@ FAULTS = (
     Fault(""),
     Fault("the model's logits are NaN or infinite"),
     Fault(
-        "no token is left to sample: allowed_token_ids, bad_words and min_tokens together exclude all of them",
+        "no token is left to sample: allowed_token_ids, bad_words, min_tokens and the grammar exclude all of them",
         NO_TOKEN_LEFT,
     ),
     Fault("repetition_penalty is too small or too large: a logit is infinite after it", PENALTY_OVERFLOW),

@@ -4,7 +4,6 @@ import logging
 import signal
 import sys
 import time
-from collections import deque
 from types import FrameType
 
 from engine_core.step_plan import BadMessage
@@ -16,17 +15,18 @@ from services.process.metrics_server import new_registry, open_metrics_server
 from services.process.shell import begin
 from services.security.secret import ClusterSecret, cluster_secret
 from services.telemetry.logs import fail
-from services.telemetry.spans import now
 from services.telemetry.tracing import set_up_tracing
 from services.worker.building import build_runner
 from services.worker.engine_link import EngineGone, EngineLink, EngineRefused
 from services.worker.errors import ModelError
 from services.worker.facts import model_facts
+from services.worker.grammar_source import GrammarSource
 from services.worker.loading import LoadedModel, load_model
-from services.worker.model_runner import Launched, ModelRunner
+from services.worker.model_runner import ModelRunner
 from services.worker.phases import Phases
+from services.worker.preparer import Preparer
+from services.worker.step_loop import StepLoop
 from services.worker.telemetry import StepSpans, WorkerMetrics
-from services.worker.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 RETRY_SECONDS = 2.0  # before reconnecting, after a refusal or a bad plan
@@ -64,17 +64,17 @@ def _run(options: WorkerOptions, secret: ClusterSecret | None, metrics: WorkerMe
 
     Never returns. Raises Fatal and ModelError.
     """
-    model: LoadedModel | None = None
+    loaded: tuple[LoadedModel, GrammarSource] | None = None
     phases = Phases(process_age())
     while True:
         link, pause = EngineLink(options.engine, secret), 0.0
         try:
             link.hello()
-            if model is None:
-                model = _load(options)
-                phases.done("weights")
+            if loaded is None:
+                loaded = _load(options, phases)
+            model, source = loaded
             # No variable may keep the runner: its KV cache must be freed before the next engine's is allocated.
-            _run_plans(link, _register(link, model, options, phases), metrics, spans)
+            _run_plans(link, _register(link, model, options, phases), source, metrics, spans)
         except EngineRefused as refused:
             log.warning("%s; connecting again in %.0f s", refused, RETRY_SECONDS)
             pause = RETRY_SECONDS
@@ -103,47 +103,30 @@ def _register(link: EngineLink, model: LoadedModel, options: WorkerOptions, phas
     return runner
 
 
-def _load(options: WorkerOptions) -> LoadedModel:
+def _load(options: WorkerOptions, phases: Phases) -> tuple[LoadedModel, GrammarSource]:
     path = resolve(options.model, options.revision, weights=options.load_format != "dummy")
-    return load_model(path, options)
+    model = load_model(path, options)
+    phases.done("weights")
+    source = GrammarSource(model.checkpoint, model.decoder.config.vocab_size)
+    phases.done("grammars")
+    return model, source
 
 
-def _run_plans(link: EngineLink, runner: ModelRunner, metrics: WorkerMetrics, spans: StepSpans) -> None:
+def _run_plans(
+    link: EngineLink, runner: ModelRunner, source: GrammarSource, metrics: WorkerMetrics, spans: StepSpans
+) -> None:
     """Runs plans until EngineGone (lost engine), Fatal (lasting refusal) or BadMessage (bad plan) is raised.
 
-    Then disarms the watchdog.
+    Then ends the preparer and disarms the watchdog.
     """
     metrics.registered.set()
-    watchdog = Watchdog()
+    loop = StepLoop(link, runner, metrics, spans)
+    preparer = Preparer(link, source, runner.grammars)
     try:
-        _step_loop(link, runner, metrics, spans, watchdog)
+        loop.run()
     finally:
-        watchdog.watch(0)
-
-
-def _step_loop(
-    link: EngineLink, runner: ModelRunner, metrics: WorkerMetrics, spans: StepSpans, watchdog: Watchdog
-) -> None:
-    launched: deque[tuple[Launched, int]] = deque()  # with each plan's start time
-    while True:
-        # Sends each result as soon as it is complete; launches the next plan while one runs.
-        if launched and launched[0][0].done.query():
-            step, began = launched.popleft()
-            result = runner.collect(step)
-            ended = now()
-            watchdog.watch(launched[0][0].plan.deadline_ms if launched else 0)
-            link.done(result)
-            metrics.step(step.plan, began, ended, runner.kernel_nanoseconds(step))
-            spans.step(step.plan, began, ended)
-            continue
-        plan = link.poll_plan()
-        if plan is None and not launched and not runner.capture_next_graph():
-            plan = link.next_plan()
-        if plan is not None:
-            began = now()
-            if not launched:
-                watchdog.watch(plan.deadline_ms)
-            launched.append((runner.launch(plan), began))
+        loop.close()
+        preparer.close()
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

@@ -97,7 +97,9 @@ def rows(out: str) -> dict[str, str]:
     return {name: result for name, result, *_ in cells[1:]}
 
 
-@pytest.mark.parametrize(("only", "count"), [("worker in", 4), pytest.param("", 68, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("only", "count"), [("worker in", 4), ("grammar", 1), pytest.param("", 70, marks=pytest.mark.long)]
+)
 def test_the_small_part_passes_without_the_servers_packages(
     only: str, count: int, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -98,7 +98,7 @@ def applied(make: type, logits: torch.Tensor, rows: list[Row]) -> torch.Tensor:
 
 
 def pipeline_of(rows: list[Row], vocab_size: int, device: torch.device) -> LogitsPipeline:
-    pipeline = LogitsPipeline(FIRST_SLOT + len(rows), vocab_size, device)
+    pipeline = LogitsPipeline(FIRST_SLOT + len(rows), vocab_size, device, TorchOps())
     for request in new_requests(rows):
         pipeline.add(request)
     return pipeline

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import zmq
 
 from engine_core.step_plan import StepPlan, StepResult
 from engine_core.worker_messages import (
@@ -19,36 +18,13 @@ from engine_core.worker_messages import (
     Step,
     StepDone,
     WorkerHello,
-    decode_from_worker,
-    encode,
 )
 from services.errors import Fatal
 from services.worker.engine_link import EngineGone, EngineLink, EngineRefused
+from tests.worker.engine_by_hand import TIMEOUT_MS, EngineSocket
 
-TIMEOUT_MS = 20_000
 LIMITS = BatchLimits(PROTOCOL, max_num_seqs=4, max_num_batched_tokens=16)
 FACTS = ModelFacts(("m",), 64, 50, (2,), 4, 8, ("full",), 20, SamplingDefaults(), "", "id", "weights")
-
-
-class EngineSocket:
-    """The engine's end, by hand."""
-
-    def __init__(self, endpoint: str) -> None:
-        self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
-        self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.setsockopt(zmq.RCVTIMEO, TIMEOUT_MS)
-        self._socket.bind(endpoint)
-        self._worker = b""
-
-    def receive(self) -> Any:
-        self._worker, *frames = self._socket.recv_multipart()
-        return decode_from_worker(frames)
-
-    def send(self, message: Any) -> None:
-        self._socket.send_multipart([self._worker, message if isinstance(message, bytes) else encode(message)])
-
-    def close(self) -> None:
-        self._socket.close()
 
 
 @pytest.fixture

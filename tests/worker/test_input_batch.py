@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from engine_core.step_plan import BadMessage, NewRequest, SamplingParams, StepPlan, pack_i32
+from kernels.torch_ops import TorchOps
 from services.worker.device import CpuDevice
+from services.worker.grammar_masks import GrammarMasks
 from services.worker.input_batch import InputBatch, StepInputs, dummy_inputs, empty_inputs
 from services.worker.profile_sampling import everything
 
@@ -16,7 +18,9 @@ BLOCK_SIZE = 4
 
 @pytest.fixture
 def batch() -> InputBatch:
-    return InputBatch(4, max_model_len=16, block_size=BLOCK_SIZE, vocab_size=50, device=CpuDevice(lambda: 0))
+    return InputBatch(
+        4, max_model_len=16, block_size=BLOCK_SIZE, vocab_size=50, device=CpuDevice(lambda: 0), ops=TorchOps()
+    )
 
 
 def new(slot: int, prompt: list[int], output: list[int], blocks: list[int]) -> NewRequest:
@@ -131,7 +135,7 @@ def test_a_sampled_row_has_its_requests_parameters_and_tokens(batch: InputBatch)
     first = NewRequest(1, 2, pack_i32([1, 2]), pack_i32([3]), [pack_i32([5])], biased, 7, 0)
     requests = [first, new(0, [4, 5], [], [6])]
     inputs = batch.apply(plan(1, [(2, 3, 0, 1), (0, 2, 0, 1)], new_requests=requests, output_indices=pack_i32([1, 0])))
-    rows = batch.sample_rows(inputs)
+    rows = batch.sample_rows(inputs, None)
     assert (rows.draws["seed"].tolist(), rows.draws["index"].tolist()) == ([7, 0], [1, 0])
     assert (rows.logits.slots.tolist(), rows.logits.output_indices.tolist()) == ([2, 0], [1, 0])
     assert (rows.logits.num_prompt_tokens.tolist(), rows.logits.num_tokens.tolist()) == ([2, 2], [3, 2])
@@ -142,9 +146,9 @@ def test_a_sampled_row_has_its_requests_parameters_and_tokens(batch: InputBatch)
 
 
 def test_dummy_rows_use_every_processor_and_the_next_request_forgets_them(batch: InputBatch) -> None:
-    dummy = batch.dummy_rows(everything(50, logprobs=3), 4)
+    dummy = batch.dummy_rows(everything(50, logprobs=3), 4, GrammarMasks(4, 50, CpuDevice(lambda: 0)).dummy(4))
     assert all(processor.selects(dummy.logits).all() for processor in batch.logits._processors)
     assert dummy.logits.num_tokens.tolist() == [17] * 4
     inputs = batch.apply(plan(1, [(1, 2, 0, 1)], new_requests=[new(1, [1, 2], [], [6])]))
     logits = torch.zeros(1, 50)
-    assert batch.logits.adjust(logits, batch.sample_rows(inputs).logits) is logits
+    assert batch.logits.adjust(logits, batch.sample_rows(inputs, None).logits) is logits

@@ -80,7 +80,7 @@ def test_a_row_without_a_token_left_has_a_fault_and_disturbs_no_other(
     result = sampled(scores, [row(seed=1, **filters), row(**asked, **filters), row(bias={1: 1.0}, **filters)], ops)
     assert [FAULTS[fault].message for fault in result.faults.tolist()] == [
         "",
-        "no token is left to sample: allowed_token_ids, bad_words and min_tokens together exclude all of them",
+        "no token is left to sample: allowed_token_ids, bad_words, min_tokens and the grammar exclude all of them",
         "the model's logits are NaN or infinite",
     ]
     assert ((result.token_ids >= 0) & (result.token_ids < VOCAB)).all(), (

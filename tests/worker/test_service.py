@@ -13,8 +13,9 @@ from engine_core.worker_messages import BatchLimits
 from services.options.declarations import WorkerOptions
 from services.telemetry.tracing import set_up_tracing
 from services.worker import service
+from services.worker.answer_grammars import AnswerGrammars
 from services.worker.building import build_runner
-from services.worker.engine_link import EngineGone
+from services.worker.engine_link import EngineGone, EngineLink
 from services.worker.telemetry import StepSpans, WorkerMetrics
 from tests.checkpoints import make_qwen3
 
@@ -22,13 +23,10 @@ NUM_ENGINES = 3
 DEADLINE_MS = 600_000
 
 
-class ShortEngine:
+class ShortEngine(EngineLink):
     """A link to an engine that dies as soon as the worker is registered."""
 
     num_connected = 0
-
-    def __init__(self, endpoint: str, secret: None) -> None:
-        pass
 
     def hello(self) -> None:
         type(self).num_connected += 1
@@ -44,12 +42,9 @@ class ShortEngine:
     def poll_plan(self) -> None:
         raise EngineGone("lost the connection to the engine")
 
-    def close(self) -> None:
-        pass
-
 
 def test_an_engines_kv_cache_is_freed_before_the_next_one_is_allocated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, socket_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[weakref.ref[Any]] = []
 
@@ -63,17 +58,20 @@ def test_an_engines_kv_cache_is_freed_before_the_next_one_is_allocated(
     monkeypatch.setattr(service.log, "disabled", True)
     monkeypatch.setattr(service, "EngineLink", ShortEngine)
     monkeypatch.setattr(service, "build_runner", build)
-    options = WorkerOptions(model=str(make_qwen3(tmp_path / "model")), device="cpu")
+    options = WorkerOptions(
+        engine=f"ipc://{socket_dir}/engine", model=str(make_qwen3(tmp_path / "model")), device="cpu"
+    )
     tracing = set_up_tracing("worker", None)
     with pytest.raises(SystemExit):
         service._run(options, None, WorkerMetrics(CollectorRegistry()), StepSpans(tracing))
     assert len(made) == NUM_ENGINES
 
 
-class OnePlan:
+class OnePlan(EngineLink):
     """A link that receives one plan, then loses its engine."""
 
-    def __init__(self) -> None:
+    def __init__(self, endpoint: str) -> None:
+        super().__init__(endpoint)
         self._plans = [SimpleNamespace(deadline_ms=DEADLINE_MS)]
 
     def poll_plan(self) -> Any:
@@ -86,14 +84,21 @@ class OnePlan:
 class NeverDone:
     """A model runner with a step that never completes."""
 
-    def launch(self, plan: Any) -> Any:
-        return SimpleNamespace(plan=plan, done=SimpleNamespace(query=lambda: False))
+    grammars = AnswerGrammars(1)
+
+    def forward(self, plan: Any) -> Any:
+        return SimpleNamespace(plan=plan, grammars=None)
+
+    def sample(self, forwarded: Any) -> Any:
+        return SimpleNamespace(plan=forwarded.plan, done=SimpleNamespace(query=lambda: False))
 
 
-def test_the_watchdog_is_disarmed_when_the_engine_is_gone() -> None:
+def test_the_watchdog_is_disarmed_when_the_engine_is_gone(socket_dir: Path) -> None:
     tracing = set_up_tracing("worker", None)
-    link: Any = OnePlan()
+    link = OnePlan(f"ipc://{socket_dir}/engine")
     runner: Any = NeverDone()
+    source: Any = None  # no grammar is prepared
     with pytest.raises(EngineGone):
-        service._run_plans(link, runner, WorkerMetrics(CollectorRegistry()), StepSpans(tracing))
+        service._run_plans(link, runner, source, WorkerMetrics(CollectorRegistry()), StepSpans(tracing))
+    link.close()
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)

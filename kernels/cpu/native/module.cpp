@@ -3,6 +3,7 @@
 
 #include <stdexcept>
 
+#include "bitmask.h"
 #include "has_amx.h"
 #include "sample.h"
 #include "stack.h"
@@ -124,6 +125,10 @@ void draw(Address logits, Address raw, int64_t rows, int64_t vocab, Address draw
                  at<int64_t>(ids), at<bool>(healthy));
 }
 
+void apply_bitmask(Address logits, int64_t vocab, Address masks, int64_t words, Address rows, int64_t count) {
+    bitmask::apply(at<float>(logits), vocab, at<const int32_t>(masks), words, at<const int64_t>(rows), count);
+}
+
 // The fastest variant that this machine can run.
 const char* best_variant() {
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -153,6 +158,7 @@ PYBIND11_MODULE(TANDEM_MODULE, m) {
     m.def("rope_and_write", rope_and_write, released);
     m.def("paged_attention", paged_attention, released);
     m.def("draw", draw, released);
+    m.def("apply_bitmask", apply_bitmask, released);
     m.def("stack",
           [](char type, Address layers, int64_t num_layers, int64_t tokens, int64_t heads, int64_t kv_heads,
              int64_t head_dim, int64_t block_size, double eps, double scale, Address cos_sin, Address positions,

@@ -14,6 +14,14 @@ Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
+class RowMasks:
+    """The tokens that M of the S rows may have by their grammars."""
+
+    rows: Longs  # [M]: indices of the rows, ascending; on the host
+    words: Tensor  # [M, words] int32, on the logits' device; bit i % 32 of word i // 32 is set if token i may follow
+
+
+@dataclass(frozen=True)
 class LogitsRows:
     """The requests of S rows of logits, each of which gets one token. Columns are on the host."""
 
@@ -22,6 +30,7 @@ class LogitsRows:
     num_prompt_tokens: Longs  # [S]
     num_tokens: Longs  # [S]: known tokens, prompt and output
     token_ids: Tensor  # [slots, length] int32, on the logits' device: the known tokens by slot
+    masks: RowMasks | None = None  # None: no row has a grammar that goes on
 
     @property
     def max_tokens(self) -> int:

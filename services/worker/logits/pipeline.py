@@ -1,4 +1,4 @@
-"""The list of all logits processors, in vLLM's order, and what they do to the logits of a step.
+"""The list of all logits processors, in vLLM's order after the grammars, and what they do to the logits of a step.
 
 The order matters: a bias changes what a penalty divides, and nothing changes what a budget forces. Logprobs are those
 of the logits before.
@@ -13,8 +13,11 @@ from torch import Tensor
 from engine_core.step_plan import NewRequest
 from engine_core.token_lists import MAX_BAD_WORD_SEQUENCES, MAX_BAD_WORD_TOKENS, MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS
 from engine_core.worker_messages import MAX_IDS
+from kernels.interface import Ops
+from services.grammar.matcher import mask_words
 from services.worker.logits.allowed_token_ids import AllowedTokenIds
 from services.worker.logits.bad_words import ELEMENT_BYTES, BadWords
+from services.worker.logits.grammar_mask import GrammarMask
 from services.worker.logits.interface import LogitsProcessor, LogitsRows
 from services.worker.logits.logit_bias import LogitBias
 from services.worker.logits.min_tokens import MinTokens
@@ -36,8 +39,9 @@ PROCESSORS: tuple[Callable[[int, int, torch.device], LogitsProcessor], ...] = (
 
 
 class LogitsPipeline:
-    def __init__(self, max_num_seqs: int, vocab_size: int, device: torch.device) -> None:
-        self._processors = [make(max_num_seqs, vocab_size, device) for make in PROCESSORS]
+    def __init__(self, max_num_seqs: int, vocab_size: int, device: torch.device, ops: Ops) -> None:
+        made = [make(max_num_seqs, vocab_size, device) for make in PROCESSORS]
+        self._processors: list[LogitsProcessor] = [GrammarMask(ops), *made]
         # Kept, because on a CPU the page faults of new memory take longer than the copy.
         self._copy = torch.empty(0, vocab_size, device=device)
 
@@ -65,8 +69,10 @@ class LogitsPipeline:
 
 
 def state_bytes(vocab_size: int) -> int:
-    """Returns an upper bound of the state of one slot, in bytes."""
-    ids = vocab_size // 2 + BAD_WORD_ELEMENTS + 2 * MAX_LOGIT_BIAS + MAX_STOP_TOKEN_IDS + MAX_IDS
+    """Returns an upper bound of the state of one slot, its grammar's mask (GrammarMasks) included, in bytes."""
+    ids = (
+        mask_words(vocab_size) + vocab_size // 2 + BAD_WORD_ELEMENTS + 2 * MAX_LOGIT_BIAS + MAX_STOP_TOKEN_IDS + MAX_IDS
+    )
     return ids * torch.int32.itemsize + STATE_BYTES
 
 

@@ -9,6 +9,7 @@ from kernels import reference
 from kernels.cpu.library import Library
 from kernels.cpu.ops import CpuOps
 from tests.kernels.attention_cases import AttentionCase, attention_case, part_of
+from tests.kernels.bitmask_cases import check_bitmask
 from tests.kernels.cases import EPS, randn, share_of, tolerance
 from tests.kernels.cpu_cases import CPU, attend, every_dtype, few, in_cpu_layout
 
@@ -37,6 +38,15 @@ def test_silu_mul(ops: CpuOps, dtype: torch.dtype, rows: int, size: int, scale: 
     gate_up = torch.cat((gate * scale, up), dim=1)
     expected = reference.silu_mul(gate_up)
     share_of(ops.silu_mul(gate_up), expected, tolerance(expected, floor=1e-4))
+
+
+@few
+@given(
+    rows=st.integers(1, 20), vocab=st.integers(1, 200), density=st.sampled_from([0.0, 0.02, 0.5, 0.98]),
+    seed=st.integers(0, 99),
+)  # fmt: skip
+def test_bitmask(ops: CpuOps, rows: int, vocab: int, density: float, seed: int) -> None:
+    check_bitmask(ops.apply_bitmask, CPU, rows, vocab, density, seed)
 
 
 @every_dtype

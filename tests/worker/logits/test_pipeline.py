@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from engine_core.step_plan import NewRequest
+from kernels.torch_ops import TorchOps
 from services.worker import row_groups
 from services.worker.logits.pipeline import PROCESSORS, LogitsPipeline
 from tests.worker.sample_rows import Row, adjusted, logits_rows, row
@@ -95,7 +96,11 @@ def test_without_an_option_the_logits_are_not_copied() -> None:
 
 
 def test_a_slot_forgets_its_last_request() -> None:
-    pipeline, logits, plain_row = LogitsPipeline(4, VOCAB, torch.device("cpu")), logits_of(1), row(output=[1, 6, 1])
+    pipeline, logits, plain_row = (
+        LogitsPipeline(4, VOCAB, torch.device("cpu"), TorchOps()),
+        logits_of(1),
+        row(output=[1, 6, 1]),
+    )
     for one in (*ROWS[1:], plain_row):
         pipeline.add(NewRequest(0, 3, b"", b"", [], one.sampling, 0, 0))
     assert pipeline.adjust(logits, logits_rows([plain_row])) is logits

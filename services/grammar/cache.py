@@ -26,7 +26,8 @@ class GrammarCache:
         self._lock = threading.Lock()
 
     def check(self, grammar: str) -> None:
-        """Compiles the grammar, unless its verdict is known. Raises GrammarError."""
+        """Compiles the grammar and computes the mask of its first token, unless its verdict is known. Raises
+        GrammarError."""
         key = hashlib.sha256(grammar.encode()).digest()
         with self._lock:
             verdict = self._verdicts.get(key)
@@ -43,7 +44,7 @@ class GrammarCache:
 
     def _verdict(self, grammar: str) -> str:
         try:
-            Matcher(self.tokens, grammar)
+            Matcher(self.tokens, grammar).look_ahead()  # a mask has limits of its own
         except GrammarError as error:
             return str(error)
         return ""

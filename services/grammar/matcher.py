@@ -13,6 +13,10 @@ from llguidance import LLMatcher, LLTokenizer
 from services.grammar.errors import GrammarError, grammar_error
 from services.grammar.limits import LIMITS, MAX_GRAMMAR_BYTES
 
+# Else llguidance looks for text that the grammar determines, to fast-forward over it. That takes minutes for what fits
+# in a line, as a million equal texts. So such text may be written in any tokens, not only the tokenizer's own.
+_OPTIONS = '%llguidance {"no_forcing": true}\n'
+
 Mask = npt.NDArray[np.int32]  # [mask_words]: bit i % 32 of word i // 32 is set if token i may follow
 
 
@@ -26,8 +30,9 @@ class Matcher:
         """Compiles the grammar with the GIL released, and stands at its start. Raises GrammarError."""
         if len(grammar.encode()) > MAX_GRAMMAR_BYTES:
             raise GrammarError(f"the grammar is larger than {MAX_GRAMMAR_BYTES} bytes")
-        self.raw = LLMatcher(tokens, grammar, log_level=0, limits=LIMITS)  # for an LLExecutor
+        self.raw = LLMatcher(tokens, _OPTIONS + grammar, log_level=0, limits=LIMITS)  # for an LLExecutor
         self._scratch: Mask = np.empty(mask_words(tokens.vocab_size), dtype=np.int32)
+        self._is_ahead = False  # the next mask is in _scratch
         self.check()
 
     @property
@@ -40,8 +45,23 @@ class Matcher:
 
         Raises GrammarError at a limit: without this check the mask would allow the end, as if the answer were whole.
         """
-        self.raw.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
-        self.check()
+        if not self.take_ahead(mask):
+            self.raw.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+            self.check()
+
+    def look_ahead(self) -> None:
+        """Computes the next mask already; `fill_mask` then copies it. The first one takes longest, up to 0.2 s for a
+        hostile grammar. Raises GrammarError as `fill_mask` would."""
+        self.fill_mask(self._scratch)
+        self._is_ahead = True
+
+    def take_ahead(self, mask: Mask) -> bool:
+        """Writes the mask that `look_ahead` computed, once. Returns whether there was one."""
+        if not self._is_ahead:
+            return False
+        mask[:] = self._scratch
+        self._is_ahead = False
+        return True
 
     def consume(self, token_id: int) -> None:
         """Goes on to the next place. Raises GrammarError if the token may not follow."""

@@ -1,44 +1,99 @@
 """Resolves a submit's output specification: what only the tokenizer can find out, and what a resume sends along.
 
-Long lists are resolved in a thread, so that the event loop goes on. Today only bad words have something to resolve.
+Token ids of bad words, and the grammar of the answer, which is built and checked here. Long lists and grammars are
+resolved in threads, so that the event loop goes on.
 """
 
 import asyncio
+import logging
 
+from services.grammar.errors import GrammarError
 from services.rpc.columns import pack_u32, unpack_u32
+from services.rpc.errors import invalid, unavailable
+from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
+from services.tokenizer.answer_grammar import AnswerGrammars, grammar_field, may_need_grammar
 from services.tokenizer.bad_words import bad_words_token_ids
 from services.tokenizer.engine_client import EngineClient
+from services.tokenizer.grammar_checks import GrammarChecks
+from services.tokenizer.known_grammars import KnownGrammars
+from services.tokenizer.recent_grammars import AnswerGrammar
 from services.tokenizer.vocabulary import Vocabulary
 
+log = logging.getLogger(__name__)
 INLINE_WORDS = 32
 INLINE_CHARACTERS = 1000
 
 
 class OutputResolver:
-    def __init__(self, vocabulary: Vocabulary, engines: EngineClient) -> None:
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        engines: EngineClient,
+        grammars: AnswerGrammars,
+        known: KnownGrammars,
+        checks: GrammarChecks,
+    ) -> None:
         self._vocabulary = vocabulary
         self._engines = engines
+        self._grammars = grammars
+        self._known = known
+        self._checks = checks
 
-    async def resolve(self, submit: text_pb2.TextSubmit) -> text_pb2.ResolvedOutput:
+    async def prepare(self) -> None:
+        """Reads the vocabulary for the connected engine, so that the first request with a grammar need not wait."""
+        peer = self._engines.dispatcher.peer
+        if peer is None:
+            return
+        try:
+            await self._checks.aside(lambda: self._known.cache(peer.engine))
+        except GrammarError as error:
+            log.warning("requests with a grammar are refused: %s", error)
+
+    async def resolve(self, submit: text_pb2.TextSubmit, prompt_token_ids: list[int]) -> text_pb2.ResolvedOutput:
         """Returns what the submit brings as resolved, if it does (a resume), else what its output resolves to.
 
-        Raises TandemError (INVALID_ARGUMENT) for a bad word without tokens or too many of them, ValueError for a
-        malformed column.
+        Raises TandemError (INVALID_ARGUMENT) for a bad word without tokens or too many of them, and for a grammar that
+        cannot be built or does not compile; ValueError for a malformed column.
         """
         if submit.HasField("resolved"):
             for column in submit.resolved.bad_words_token_ids:
                 unpack_u32(column)
             return submit.resolved
-        words = submit.output.bad_words
-        if not words:
-            return text_pb2.ResolvedOutput()
-        if len(words) <= INLINE_WORDS and sum(map(len, words)) <= INLINE_CHARACTERS:
-            return self._resolved(list(words))
-        return await asyncio.to_thread(self._resolved, list(words))
+        resolved = text_pb2.ResolvedOutput(bad_words_token_ids=await self._bad_words(list(submit.output.bad_words)))
+        if may_need_grammar(submit.output):
+            grammar = await self._grammar(submit, prompt_token_ids)
+            resolved.grammar = grammar.text
+            resolved.ignored_keywords.extend(grammar.ignored_keywords)
+        return resolved
 
-    def _resolved(self, words: list[str]) -> text_pb2.ResolvedOutput:
+    async def _bad_words(self, words: list[str]) -> list[bytes]:
+        if not words:
+            return []
+        if len(words) <= INLINE_WORDS and sum(map(len, words)) <= INLINE_CHARACTERS:
+            return self._bad_word_columns(words)
+        return await asyncio.to_thread(self._bad_word_columns, words)
+
+    def _bad_word_columns(self, words: list[str]) -> list[bytes]:
         peer = self._engines.dispatcher.peer
         limit = peer.engine.limits.max_bad_words if peer is not None else 0
-        sequences = bad_words_token_ids(words, self._vocabulary, limit)
-        return text_pb2.ResolvedOutput(bad_words_token_ids=map(pack_u32, sequences))
+        return list(map(pack_u32, bad_words_token_ids(words, self._vocabulary, limit)))
+
+    async def _grammar(self, submit: text_pb2.TextSubmit, prompt_token_ids: list[int]) -> AnswerGrammar:
+        peer = self._engines.dispatcher.peer
+        if peer is None:
+            raise unavailable("no engine has connected yet, by whose facts the grammar is checked; try again")
+        return await self._checks.run(lambda: self._checked(submit, prompt_token_ids, peer.engine))
+
+    def _checked(
+        self, submit: text_pb2.TextSubmit, prompt_token_ids: list[int], engine: pb.EngineFacts
+    ) -> AnswerGrammar:
+        continues = submit.chat.continue_final_message
+        grammar = self._grammars.of_request(submit.output, prompt_token_ids, continues=continues)
+        try:
+            if grammar.text:
+                self._known.check(grammar.text, engine)
+        except GrammarError as error:
+            field = grammar_field(submit.output)
+            raise invalid(f"{field}: {error}", field) from error
+        return grammar

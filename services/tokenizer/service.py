@@ -14,15 +14,20 @@ from services.rpc.transport import RpcServer
 from services.security.secret import cluster_secret
 from services.telemetry.spans import Tracing
 from services.telemetry.tracing import set_up_tracing
+from services.tokenizer.answer_grammar import AnswerGrammars
 from services.tokenizer.chat_renderer import ChatRenderer
 from services.tokenizer.engine_client import EngineClient
 from services.tokenizer.find_template import find_template, find_tool_template, response_template, special_tokens
+from services.tokenizer.grammar_checks import GrammarChecks
+from services.tokenizer.known_grammars import KnownGrammars
 from services.tokenizer.model_archive import ModelArchive
 from services.tokenizer.model_facts import model_facts
+from services.tokenizer.output_resolver import OutputResolver
 from services.tokenizer.parsing.answer_format import AnswerFormats
 from services.tokenizer.parsing.detect import ModelFiles, Wanted, select_formats
 from services.tokenizer.prompt_encoder import PromptEncoder
 from services.tokenizer.servicer import TextServicer
+from services.tokenizer.structured.settings import StructuredSettings
 from services.tokenizer.telemetry import TokenizerTelemetry
 from services.tokenizer.vocabulary import Vocabulary
 
@@ -67,6 +72,10 @@ async def serve(options: TokenizerOptions) -> None:
     registry.register(LinkMessages(engines.links))
     tracing = set_up_tracing("tokenizer", options.otlp_traces_endpoint)
     encoder = PromptEncoder(vocabulary, renderer, engines)
+    answer_formats = AnswerFormats(vocabulary, formats.tools, formats.reasoning)
+    settings = StructuredSettings(**(options.structured_outputs_config or {}))
+    grammars = AnswerGrammars(answer_formats, settings)
+    resolver = OutputResolver(vocabulary, engines, grammars, KnownGrammars(path), GrammarChecks(registry))
     servicer = TextServicer(
         vocabulary,
         encoder,
@@ -75,14 +84,15 @@ async def serve(options: TokenizerOptions) -> None:
         TokenizerTelemetry(registry, tracing, formats.tools.name if formats.tools is not None else None),
         facts,
         ModelArchive(path, template),
-        AnswerFormats(vocabulary, formats.tools, formats.reasoning),
+        answer_formats,
+        resolver,
     )
     text_pb2_grpc.add_TextServiceServicer_to_server(servicer, server.grpc)
     with open_metrics_server(options, secret, registry, lambda: engines.dispatcher.connected):
         await server.start()
         log.info("tokenizer loaded")
         try:
-            await asyncio.gather(_report_ready(server, engines), *(link.run() for link in engines.links))
+            await asyncio.gather(_report_ready(server, engines, resolver), *(link.run() for link in engines.links))
         finally:
             await to_the_end(_stop(server, servicer, tracing))
 
@@ -91,12 +101,14 @@ def _added_tokens(vocabulary: Vocabulary) -> frozenset[str]:
     return frozenset(token.content for token in vocabulary.tokenizer.get_added_tokens_decoder().values())
 
 
-async def _report_ready(server: RpcServer, engines: EngineClient) -> None:
+async def _report_ready(server: RpcServer, engines: EngineClient, resolver: OutputResolver) -> None:
     """Keeps the health service: ready while an engine is connected."""
     changed = engines.dispatcher.links_changed
     while True:
         await changed.wait()
         changed.clear()
+        if engines.dispatcher.connected:
+            await resolver.prepare()
         await (server.ready() if engines.dispatcher.connected else server.not_ready())
 
 

@@ -45,6 +45,7 @@ class TextServicer(text_pb2_grpc.TextServiceServicer):
         info: pb.ModelInfo,
         archive: ModelArchive,
         formats: AnswerFormats,
+        resolver: OutputResolver,
     ) -> None:
         """`hello` is sent to each shim, `info` to each program, together with the facts of the engine."""
         self.callee = Callee()
@@ -52,7 +53,7 @@ class TextServicer(text_pb2_grpc.TextServiceServicer):
         self._state = TokenizerState(
             vocabulary,
             encoder,
-            OutputResolver(vocabulary, engines),
+            resolver,
             formats,
             engines,
             telemetry,

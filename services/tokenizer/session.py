@@ -94,7 +94,7 @@ class Session:
                 with telemetry.encoding(span):
                     check_output(submit.output)
                     prompt = await self._state.encoder.encode(submit)
-                    resolved = await self._state.resolver.resolve(submit)
+                    resolved = await self._state.resolver.resolve(submit, prompt)
                     plan = await self._state.formats.plan_aside(submit.output, prompt)
                 for choice in [choice for choice in submit.choices if choice.handle not in self._open]:
                     submit.choices.remove(choice)  # aborted while the prompt was being encoded

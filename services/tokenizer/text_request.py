@@ -14,11 +14,14 @@ from services.rpc.generated import engine_pb2, text_pb2
 from services.rpc.pieces import kinds_of
 from services.telemetry.spans import Span
 from services.tokenizer.answer_divider import AnswerDivider
+from services.tokenizer.answer_grammar import grammar_field
 from services.tokenizer.choice_output import ChoiceOutput, OutputRules
 from services.tokenizer.engine_client import EngineCall, EngineClient, TokenLogprobColumns
 from services.tokenizer.mailbox import ChoiceMailbox
 from services.tokenizer.parsing.answer_format import AnswerPlan
 from services.tokenizer.vocabulary import Vocabulary
+
+ENGINE_GRAMMAR = "grammar"  # the engine's name for what the client has in another field
 
 
 @dataclass
@@ -184,6 +187,8 @@ class TextRequest:
                 text.stop_token_id = terminal.stop_token_id
             if terminal.HasField("error"):
                 text.error.CopyFrom(terminal.error)
+                if terminal.error.param == ENGINE_GRAMMAR:
+                    text.error.param = grammar_field(self._submit.output)
         self._mailbox.put_terminal(text)
         if self._plan.parses_calls:
             self._listener.parsed(choice.output.num_calls, choice.output.num_broken_calls)
@@ -213,6 +218,7 @@ class TextRequest:
             cache_salt=submit.cache_salt,
             priority=submit.priority,
             traceparent=self._span.traceparent,
+            grammar=self._resolved.grammar,
         )
 
     def _token_logprobs(self, logprobs: TokenLogprobColumns, offsets: list[int]) -> list[text_pb2.TokenLogprobs]:

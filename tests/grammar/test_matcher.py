@@ -1,4 +1,5 @@
 import contextlib
+import time
 
 import numpy as np
 import pytest
@@ -32,6 +33,18 @@ def test_a_mask_has_the_tokens_that_may_follow() -> None:
     assert allowed(matcher_after('start: "7"', "")) == set(ids_of("7"))
 
 
+def test_a_text_may_be_written_in_any_tokens() -> None:
+    first = {demo_tokens().decode_str([token]) for token in allowed(matcher_after('start: "hello"', "h"))}
+    assert first == {"e", "el", "ell"}
+
+
+def test_a_mask_does_not_look_for_what_is_determined() -> None:
+    matcher = matcher_after('start: a{1000000}\na: "' + "x" * 10_000 + '"', "")
+    start = time.thread_time()
+    allowed(matcher)
+    assert time.thread_time() - start < 0.1
+
+
 def test_a_finished_grammar_is_complete_and_allows_only_the_end() -> None:
     matcher = matcher_after('start: "yes"', "yes")
     assert matcher.is_complete
@@ -44,6 +57,17 @@ def test_an_answer_that_may_go_on_is_not_complete_until_its_end_token() -> None:
     assert END in allowed(matcher)
     matcher.consume(END)
     assert matcher.is_complete
+
+
+def test_looking_ahead_changes_no_mask() -> None:
+    text = '{"a": [1, 2]}'
+    plain, ahead = (Matcher(demo_tokens(), 'start: %json {"type": "object"}') for _ in range(2))
+    for token_id in ids_of(text):
+        ahead.look_ahead()
+        assert allowed(ahead) == allowed(plain)
+        plain.consume(token_id)
+        ahead.consume(token_id)
+    assert not ahead.take_ahead(np.zeros(mask_words(VOCAB_SIZE), dtype=np.int32))
 
 
 def test_a_token_that_does_not_fit_is_an_error_and_no_end() -> None:
@@ -93,6 +117,14 @@ def test_a_cache_remembers_both_verdicts_and_stays_bounded() -> None:
             cache.check("start: b")
     cache.check('start: "c"')
     assert len(cache._verdicts) == 2
+
+
+def test_a_cache_refuses_a_grammar_that_compiles_but_has_no_first_token() -> None:
+    schema = '{"anyOf": [' + ", ".join(f'{{"const": {{"kind": {number}}}}}' for number in range(5_000)) + "]}"
+    grammar = f"start: %json {schema}"
+    Matcher(demo_tokens(), grammar)
+    with pytest.raises(GrammarError, match="[Tt]oo many items"):
+        GrammarCache(demo_tokens()).check(grammar)
 
 
 def test_fragments_join() -> None:

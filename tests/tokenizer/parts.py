@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+from prometheus_client import CollectorRegistry
 from tokenizers import Tokenizer
 
 import demo
@@ -12,7 +13,11 @@ from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2, text_pb2
 from services.rpc.hello import make_hello
 from services.rpc.pieces import CONTENT, Piece, unpacked
+from services.tokenizer.answer_grammar import AnswerGrammars
 from services.tokenizer.engine_client import EngineClient
+from services.tokenizer.grammar_checks import GrammarChecks
+from services.tokenizer.known_grammars import KnownGrammars
+from services.tokenizer.output_resolver import OutputResolver
 from services.tokenizer.parsing.answer_format import AnswerFormats
 from services.tokenizer.parsing.catalog import built_in
 from services.tokenizer.vocabulary import Vocabulary
@@ -30,6 +35,17 @@ def answer_formats(tools: str, reasoning: str) -> AnswerFormats:
     """Formats of the demo's answers by name."""
     catalog = built_in()
     return AnswerFormats(Vocabulary(demo.CHECKPOINT), catalog.tools[tools], catalog.reasoning[reasoning])
+
+
+def output_resolver(engines: EngineClient, formats: AnswerFormats) -> OutputResolver:
+    """The demo's resolver, with a registry of its own."""
+    return OutputResolver(
+        Vocabulary(demo.CHECKPOINT),
+        engines,
+        AnswerGrammars(formats),
+        KnownGrammars(demo.CHECKPOINT),
+        GrammarChecks(CollectorRegistry()),
+    )
 
 
 def ids_of(text: str) -> list[int]:

@@ -17,13 +17,12 @@ from services.telemetry.logs import RateLimitedLog
 from services.tokenizer.chat_renderer import ChatRenderer
 from services.tokenizer.engine_client import EngineClient
 from services.tokenizer.mailbox import TextMailbox
-from services.tokenizer.output_resolver import OutputResolver
 from services.tokenizer.prompt_encoder import PromptEncoder
 from services.tokenizer.session import Session, TokenizerState
 from services.tokenizer.telemetry import TokenizerTelemetry
 from services.tokenizer.vocabulary import Vocabulary
 from tests.telemetry.fake_tracing import FakeTracing
-from tests.tokenizer.parts import answer_formats, connected
+from tests.tokenizer.parts import answer_formats, connected, output_resolver
 
 VOCABULARY = Vocabulary(demo.CHECKPOINT)
 CALLER = make_hello("shim")
@@ -51,7 +50,7 @@ class Tokenizer:
         self.state = TokenizerState(
             VOCABULARY,
             self.encoder,
-            OutputResolver(VOCABULARY, self.engines),
+            output_resolver(self.engines, answer_formats("hermes", "qwen3")),
             answer_formats("hermes", "qwen3"),
             self.engines,
             TokenizerTelemetry(self.registry, self.tracing),

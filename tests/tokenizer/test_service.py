@@ -9,7 +9,7 @@ from services.rpc.hello import make_hello
 from services.rpc.transport import RpcServer, open_channel
 from services.tokenizer import service
 from services.tokenizer.engine_client import EngineClient
-from tests.tokenizer.parts import FakeEngineLink
+from tests.tokenizer.parts import FakeEngineLink, answer_formats, output_resolver
 
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 
@@ -19,7 +19,8 @@ async def test_it_is_ready_while_an_engine_is_connected(socket_dir: Path) -> Non
     server = RpcServer(address, service=service.SERVICE)
     await server.start()
     engines, link = EngineClient((), make_hello("tokenizer")), FakeEngineLink()
-    reporting = asyncio.create_task(service._report_ready(server, engines))
+    resolver = output_resolver(engines, answer_formats("hermes", "qwen3"))
+    reporting = asyncio.create_task(service._report_ready(server, engines, resolver))
     try:
         async with open_channel(address) as channel, asyncio.timeout(20):
             for name in ("", "tandem.v1.TextService"):

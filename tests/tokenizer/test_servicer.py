@@ -22,7 +22,7 @@ from services.tokenizer.telemetry import TokenizerTelemetry
 from services.tokenizer.vocabulary import Vocabulary
 from tests.e2e.harness import wait_for
 from tests.telemetry.fake_tracing import FakeTracing
-from tests.tokenizer.parts import FakeEngineLink, answer_formats, ids_of
+from tests.tokenizer.parts import FakeEngineLink, answer_formats, ids_of, output_resolver
 from tests.tokenizer.sessions import GatedEncoder
 
 VOCABULARY = Vocabulary(demo.CHECKPOINT)
@@ -41,7 +41,10 @@ class Parts:
         self.encoder = GatedEncoder(self.engines)
         telemetry = TokenizerTelemetry(CollectorRegistry(), self.tracing)
         formats = answer_formats("hermes", "qwen3")
-        self.servicer = TextServicer(VOCABULARY, self.encoder, self.engines, hello, telemetry, INFO, ARCHIVE, formats)
+        resolver = output_resolver(self.engines, formats)
+        self.servicer = TextServicer(
+            VOCABULARY, self.encoder, self.engines, hello, telemetry, INFO, ARCHIVE, formats, resolver
+        )
         self.address = f"unix:{folder}/tokenizer.sock"
         self.server = RpcServer(self.address, None)
         text_pb2_grpc.add_TextServiceServicer_to_server(self.servicer, self.server.grpc)

@@ -317,3 +317,21 @@ def test_put_errors_sends_one_terminal_message_per_choice() -> None:
         (5, pb.FINISH_REASON_ERROR, "UNAVAILABLE"),
         (6, pb.FINISH_REASON_ERROR, "UNAVAILABLE"),
     ]
+
+
+async def test_the_engine_gets_the_grammar_and_the_shim_for_a_resume() -> None:
+    played = Played(pb.Choice(handle=1), resolution=text_pb2.ResolvedOutput(grammar="start: /a/"))
+    submit = played.start()
+    assert submit.grammar == "start: /a/"
+    played.receive(accepted=[engine_pb2.Accepted(handle=submit.choices[0].handle)])
+    assert played.batch().accepted[0].resolved.grammar == "start: /a/"
+
+
+async def test_an_error_of_the_grammar_names_the_clients_field() -> None:
+    output = text_pb2.OutputSpec(structured=text_pb2.StructuredOutput(json_object=True, field="response_format"))
+    played = Played(pb.Choice(handle=1), output=output)
+    handle = played.start().choices[0].handle
+    error = pb.Error(code="INVALID_ARGUMENT", message="the grammar: too complex", param="grammar")
+    played.receive(terminals=[engine_pb2.Terminal(handle=handle, reason=pb.FINISH_REASON_ERROR, error=error)])
+    (terminal,) = played.batch().terminals
+    assert (terminal.error.param, terminal.error.message) == ("response_format", "the grammar: too complex")

@@ -3,19 +3,23 @@
 import asyncio
 import functools
 import hashlib
-import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum
 
 from services.rpc.columns import pack_u32
 from services.rpc.errors import invalid
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
 from services.tokenizer.parsing.calls import PieceWriter
+from services.tokenizer.parsing.fallback_tables import NAMED, REQUIRED, named_table, required_table
+from services.tokenizer.parsing.functions import Function, functions_of, is_enforced
 from services.tokenizer.parsing.grammar import Grammar, Start, build_grammar
 from services.tokenizer.parsing.output_parser import OutputParser
 from services.tokenizer.parsing.table import Read, Table
 from services.tokenizer.parsing.value_types import Tools
+from services.tokenizer.parsing.written_arguments import unwritable
+from services.tokenizer.parsing.written_calls import way_to_write
 from services.tokenizer.vocabulary import Vocabulary
 
 ID_LENGTHS = {"openai": ("call_", 24), "mistral": ("", 9)}  # prefix, and number of letters and digits behind it
@@ -60,6 +64,15 @@ class RequestFormat:
         return OutputParser(self.grammar, self.start, self.tools, writer, single_call=self.single_call), writer
 
 
+class Reasoning(Enum):
+    """What an answer's beginning is, by the prompt's end."""
+
+    UNKNOWN = "the format of the model's reasoning is not known"
+    POSSIBLE = "reasoning, or what follows it"
+    OPEN = "reasoning"
+    OVER = "what follows reasoning"
+
+
 @dataclass(frozen=True)
 class AnswerPlan:
     """What becomes of a request's answers. `format` None: all of them is content. `thinking_budget`: for the engine."""
@@ -76,17 +89,19 @@ class AnswerFormats:
         """`tools`, `reasoning`: None where the model's format is not known, or the operator wants none."""
         self._vocabulary = vocabulary
         self._tools = tools
-        self._reasoning = reasoning
+        self.reasoning = reasoning
+        # Also for calls that the operator wants no format for, if reasoning and calls have one together.
+        self._native = reasoning if tools is None and reasoning is not None and reasoning.is_whole else tools
         added = vocabulary.tokenizer.get_added_tokens_decoder()
-        self._added = {token.content: token_id for token_id, token in added.items()}
+        self.added = {token.content: token_id for token_id, token in added.items()}
         self._special = frozenset(token_id for token_id, token in added.items() if token.special)
-        self._grammar = functools.lru_cache(maxsize=4)(self._new_grammar)
+        self._grammar = functools.lru_cache(maxsize=64)(self._new_grammar)
 
     def plan(self, output: text_pb2.OutputSpec, prompt_token_ids: list[int]) -> AnswerPlan:
         """Returns what becomes of the answers to a request. Raises as `of_request` and `thinking_budget`."""
         return AnswerPlan(
             self.of_request(output, prompt_token_ids),
-            output.tool_choice == text_pb2.TOOL_CHOICE_AUTO,
+            output.tool_choice != text_pb2.TOOL_CHOICE_NONE,
             self.thinking_budget(output, prompt_token_ids),
         )
 
@@ -101,26 +116,68 @@ class AnswerFormats:
 
         Raises TandemError (INVALID_ARGUMENT) for calls in a format that is not known, ValueError for malformed tools.
         """
-        calls = output.tool_choice == text_pb2.TOOL_CHOICE_AUTO
-        if calls and self._tools is None:
-            raise invalid(
-                'tool_choice "auto": the format of this model\'s tool calls is not known; its operator can name it with'
-                " --tool-call-parser",
-                "tool_choice",
-            )
-        reasoning = output.separate_reasoning and self._reasoning is not None
-        if not calls and not reasoning:
+        calls = self.call_table(output)
+        reasoning = self.reasoning is not None and (output.separate_reasoning or is_enforced(output))
+        if calls is None and not reasoning:
             return None
-        grammar = self._grammar(calls, reasoning)
-        tools = Tools(json.loads(output.tools_json) if calls and output.tools_json else [])
+        grammar = self._grammar(_kind(calls, output), reasoning)
+        tools = Tools.of_json(output.tools_json if calls is not None else b"")
         style = self._tools.call_ids if self._tools is not None else "openai"
+        start = self._start(grammar, prompt_token_ids)
+        if output.HasField("structured") and start.node.read is not Read.REASONING:
+            start = replace(start, fresh=False)  # its form says which whitespace it begins with
         return RequestFormat(
             grammar,
-            self._start(grammar, prompt_token_ids),
+            start,
             tools,
             CallIds(prompt_token_ids, style),
-            output.single_tool_call,
+            output.single_tool_call or output.tool_choice == text_pb2.TOOL_CHOICE_NAMED,
         )
+
+    def call_table(self, output: text_pb2.OutputSpec) -> Table | None:
+        """Returns the format of a request's calls: the model's, or, for enforced calls that it cannot say, one of
+        fallback_tables.py; None without calls. Raises as `of_request`."""
+        if output.tool_choice == text_pb2.TOOL_CHOICE_NONE:
+            return None
+        if not is_enforced(output):
+            if self._tools is None:
+                raise invalid(
+                    'tool_choice "auto": the format of this model\'s tool calls is not known; its operator can name it'
+                    " with --tool-call-parser",
+                    "tool_choice",
+                )
+            return self._tools
+        functions = functions_of(output)
+        reason = self.unwritable(functions)
+        if not reason:
+            return self._native
+        if self._native is not None and self._native.is_whole:
+            raise invalid(f"tools: this model's format cannot write these calls: {reason}", "tools")
+        if output.tool_choice == text_pb2.TOOL_CHOICE_NAMED:
+            return named_table(functions[0].name)
+        return required_table()
+
+    def unwritable(self, functions: list[Function]) -> str:
+        """Returns why the model's format cannot write calls of these functions by their schemas; empty: it can."""
+        write = way_to_write(self._native, self.added) if self._native is not None else None
+        if write is None:
+            return "how the model writes calls is not known"
+        reasons = ((function.name, unwritable(write, function)) for function in functions)
+        return next((f"{name}: {reason}" for name, reason in reasons if reason), "")
+
+    def reasoning_at(self, prompt_token_ids: list[int]) -> Reasoning:
+        """Returns whether answers to this prompt begin with reasoning."""
+        thinking = self.reasoning.thinking if self.reasoning is not None else None
+        if thinking is None:
+            return Reasoning.UNKNOWN
+        grammar = self._grammar("", True)
+        start = self._start(grammar, prompt_token_ids)
+        if start.node.read is Read.REASONING:
+            return Reasoning.OPEN
+        is_whole = self.reasoning is not None and self.reasoning.is_whole
+        has_begun = start.node is grammar.content if is_whole else False
+        ended = any(thinking.end in (marker or text) for marker, text in self._pieces(grammar, prompt_token_ids))
+        return Reasoning.OVER if ended or has_begun else Reasoning.POSSIBLE
 
     def thinking_budget(self, output: text_pb2.OutputSpec, prompt_token_ids: list[int]) -> pb.ThinkingBudget | None:
         """Returns the budget of reasoning that the engine enforces; None without one.
@@ -129,14 +186,14 @@ class AnswerFormats:
         """
         if not output.HasField("thinking_token_budget"):
             return None
-        thinking = self._reasoning.thinking if self._reasoning is not None else None
+        thinking = self.reasoning.thinking if self.reasoning is not None else None
         if thinking is None:
             raise invalid(
                 "thinking_token_budget: the format of this model's reasoning is not known; its operator can name it"
                 " with --reasoning-parser",
                 "thinking_token_budget",
             )
-        start = self._start(self._grammar(False, True), prompt_token_ids)
+        start = self._start(self._grammar("", True), prompt_token_ids)
         return pb.ThinkingBudget(
             max_tokens=output.thinking_token_budget,
             start_token_ids=pack_u32(self._ids(thinking.start)),
@@ -147,10 +204,14 @@ class AnswerFormats:
     def _ids(self, text: str) -> list[int]:
         return self._vocabulary.encode(text, add_special_tokens=False)
 
-    def _new_grammar(self, calls: bool, reasoning: bool) -> Grammar:
-        return build_grammar(
-            self._tools if calls else None, self._reasoning if reasoning else None, self._added, self._special
-        )
+    def _new_grammar(self, calls: str, reasoning: bool) -> Grammar:
+        """`calls`: a `_kind`."""
+        table = self._native
+        if calls == REQUIRED:
+            table = required_table()
+        elif calls.startswith(NAMED):
+            table = named_table(calls.removeprefix(f"{NAMED} "))
+        return build_grammar(table if calls else None, self.reasoning if reasoning else None, self.added, self._special)
 
     def _start(self, grammar: Grammar, prompt_token_ids: list[int]) -> Start:
         """Returns where answers begin: the end of the prompt is read like the beginning of the answer, from the first
@@ -183,6 +244,13 @@ class AnswerFormats:
 
     def _decoded(self, token_ids: list[int]) -> str:
         return str(self._vocabulary.tokenizer.decode(token_ids, skip_special_tokens=True))
+
+
+def _kind(table: Table | None, output: text_pb2.OutputSpec) -> str:
+    """Returns a name for the format of the calls; empty without calls."""
+    if table is None or table.name not in (REQUIRED, NAMED):
+        return "native" if table is not None else ""
+    return REQUIRED if table.name == REQUIRED else f"{NAMED} {functions_of(output)[0].name}"
 
 
 def _from_first_marker(grammar: Grammar, pieces: list[tuple[str, str]]) -> Iterator[tuple[str, str]]:

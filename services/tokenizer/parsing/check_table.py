@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator
 from enum import StrEnum
 
+from services.tokenizer.parsing.check_write import check_write
 from services.tokenizer.parsing.table import CONTENT, DONE, ENDS_BY_ITSELF, REASONING, Read, Rule, State, Table
 
 NAMES = frozenset({Read.NAME, Read.HEADER})  # what is read there can name a call or a parameter
@@ -40,6 +41,7 @@ def check(table: Table) -> None:
         raise ValueError(f"start: no answer can begin in a state that reads {_states(table)[table.start].read.value}")
     _check_use(table)
     _check_calls(table)
+    check_write(table)
 
 
 def _check_names(table: Table) -> None:
@@ -112,7 +114,9 @@ def _check_rule(table: Table, state: State, event: str, rule: Rule, place: str) 
         _check_pattern(rule.when, f"{place}.when")
     if rule.keep and not _can_begin(table, target, table.markers[event]):
         raise ValueError(f"{place}.keep: what {rule.to} reads, {target.read.value}, cannot begin with this marker")
-    if {"call", "key"} & {*rule.do} and state.read not in NAMES:
+    if rule.name and ("call" not in rule.do or rule.when):
+        raise ValueError(f"{place}.name: it is for a rule without `when` that begins a call")
+    if {"call", "key"} & {*rule.do} and state.read not in NAMES and not rule.name:
         raise ValueError(f"{place}.do: {state.read.value} reads no name")
     if "call" in rule.do and not table.tools:
         raise ValueError(f"{place}.do: calls need a name in `tools`")

@@ -19,6 +19,7 @@ class Transition:
     do: tuple[Action, ...]
     when: re.Pattern[str] | None
     keep: bool
+    name: str
 
 
 @dataclass(eq=False, slots=True)
@@ -130,7 +131,7 @@ class _Builder:
 
     def _transition(self, table: Table, rule: Rule) -> Transition:
         when = re.compile(rule.when) if rule.when else None
-        return Transition(self._target(table, rule.to), rule.do, when, rule.keep)
+        return Transition(self._target(table, rule.to), rule.do, when, rule.keep, rule.name)
 
     def _target(self, table: Table, name: str) -> Node:
         """Returns the node of a state. Content behind reasoning is where the table of the calls starts."""

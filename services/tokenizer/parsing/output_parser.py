@@ -122,7 +122,8 @@ class OutputParser:
         next state; None if no transition matches."""
         for transition in self._node.transitions.get(event, ()):
             if transition.when is None:
-                return self._take(transition, raw, self._name.strip(), behind_call=event == DONE)
+                name = transition.name or self._name.strip()
+                return self._take(transition, raw, name, behind_call=event == DONE)
             match = transition.when.search(self._name)
             if match is not None:
                 name = match.groupdict().get("name") or self._name
@@ -143,7 +144,7 @@ class OutputParser:
         self._header_is_opened = not transition.keep
         kept, layout = (raw, "") if transition.keep else ("", raw)
         for action in transition.do:
-            if action == "call" and not FUNCTION.fullmatch(name):
+            if action == "call" and not transition.name and not FUNCTION.fullmatch(name):
                 self._abandon(layout)
                 return kept
             self._act(action, name)

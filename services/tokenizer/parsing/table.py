@@ -38,12 +38,13 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a marker does in a state. `to`: the next state. `do`: "call" begins a call by the name read, "key" begins a
     parameter by the name read, "value" ends a parameter, "end" ends the call. `when`: a regular expression that the
     name read must contain; its group `name`, if it has one, becomes the name. `keep`: the marker's text is the
-    beginning of the next state's text."""
+    beginning of the next state's text. `name`: the call's name, where no text says it."""
 
     to: str
     do: tuple[Action, ...] = ()
     when: str = ""
     keep: bool = False
+    name: str = ""
 
 
 class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -80,11 +81,31 @@ class Thinking(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     start: str = ""
 
 
+class Write(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the format's checkpoints write calls, for grammars. `call`: one call, with `$name`, and with `$arguments` or
+    `$parameters` in it; `parameter`: one of these, with `$key` and `$value`. A line break is optional everywhere.
+    `first`, `between`, `last`: the text around all calls, and between two. `several`: whether an answer has more than
+    one call. `arguments`: their notation. `content`: what stands before content, `again`: before all that follows
+    reasoning. `needs`: the added tokens without which the model has another way to write calls, the next one."""
+
+    call: str
+    parameter: str = ""
+    first: str = ""
+    between: str = ""
+    last: str = ""
+    several: bool = True
+    arguments: Literal["json", "python"] = "json"
+    content: str = ""
+    again: str = ""
+    needs: tuple[str, ...] = ()
+
+
 class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One format. `tools` and `reasoning`: the names by which `--tool-call-parser` and `--reasoning-parser` select it,
     those of vLLM. `detect`: one or several ways to recognise the format. `start`: the state at the first token of an
     answer, unless the prompt ends in another one. `turn`: the markers that begin a message, if the format has such;
-    else every special token that is no marker may do so."""
+    else every special token that is no marker may do so. `write`: one or several ways to write calls; without any,
+    required calls have a form of tandem's own."""
 
     markers: dict[str, str]
     states: dict[str, State]
@@ -96,6 +117,7 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     call_ids: Literal["openai", "mistral"] = "openai"
     thinking: Thinking | None = None
     detect: Detect | tuple[Detect, ...] = ()
+    write: Write | tuple[Write, ...] = ()
 
     @property
     def name(self) -> str:
@@ -109,3 +131,7 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def detections(self) -> tuple[Detect, ...]:
         return (self.detect,) if isinstance(self.detect, Detect) else self.detect
+
+    @property
+    def ways_to_write(self) -> tuple[Write, ...]:
+        return (self.write,) if isinstance(self.write, Write) else self.write

@@ -45,6 +45,10 @@ class Tools:
                 parameters = function.get("parameters")
                 self._parameters[function["name"]] = parameters if isinstance(parameters, dict) else {}
 
+    @classmethod
+    def of_json(cls, tools_json: bytes) -> "Tools":
+        return cls(json.loads(tools_json) if tools_json else [])
+
     def has(self, function: str) -> bool:
         return function in self._parameters
 

@@ -99,6 +99,7 @@ WRONG: list[tuple[dict[str, Any], Change, str]] = [
         "states.value.on.end_value.do: 'end' comes with a parameter open, not a call",
     ),
     (PARAMETERS, lambda t: t["states"]["inside"]["on"]["end"].update(do=["call"]), "inside.on.end.do: layout reads no"),
+    (JSON_CALLS, lambda t: t["states"]["call"]["on"].update(close={"to": "content", "name": "f"}), "close.name: it is"),
     (PARAMETERS, lambda t: t["states"]["inside"]["on"]["end"].update(when="x"), "inside.on.end.when: layout reads no"),
     (
         JSON_CALLS,

@@ -13,7 +13,9 @@ from typing import Any, NoReturn
 
 from services.options.commands import COMMAND_OPTIONS, default_text, flag_of, groups, settings_of_command
 from services.options.declarations import ROLE_OPTIONS, EngineOptions, ServeOptions, settings_of
-from services.options.setting import Setting, UsageError, boolean
+from services.options.dotted import joined
+from services.options.setting import Setting, UsageError, boolean, json_object
+from services.options.structured import structured_outputs
 
 _SURROGATE = re.compile("[\ud800-\udfff]")  # stands for a byte that the locale's encoding cannot decode
 
@@ -96,7 +98,8 @@ def parse(command: str, argv: list[str]) -> Any:
     A flag overrides an environment variable, which overrides the file of --config, which overrides the default.
     """
     options, settings = COMMAND_OPTIONS[command], settings_of_command(command)
-    given = vars(_build_parser(command).parse_args(argv))
+    objects = [flag_of(name) for name, one in settings.items() if one.parse in (json_object, structured_outputs)]
+    given = vars(_build_parser(command).parse_args(joined(argv, objects)))
     values = _read_file(given.pop("config"), settings) if "config" in given else {}
     titles = {name: name.upper() if one.positional else flag_of(name) for name, one in settings.items()}
     for name, one in settings.items():

@@ -12,6 +12,7 @@ from typing import Any
 
 from services.options.common import ClusterOptions, GrpcOptions, MetricsOptions, ModelOptions, SecretOptions
 from services.options.setting import Setting, addresses, boolean, integer, json_object, named_addresses, setting
+from services.options.structured import structured_outputs
 
 ROLES = ("shim", "tokenizer", "engine", "worker")
 CPU_KERNELS = ("amx", "avx512bf16", "avx2", "portable")  # as in kernels/cpu/library.py, which this must not import
@@ -126,6 +127,14 @@ class TokenizerOptions(GrpcOptions, MetricsOptions, ModelOptions):
         None,
         "format of the model's reasoning, by vLLM's names, as in docs/reasoning.md; none: it stays text",
         unset="found by the model's files",
+    )
+    structured_outputs_config: Mapping[str, Any] | None = setting(
+        None,
+        "JSON object for answers in a given form: disable_any_whitespace and disable_additional_properties are the"
+        " defaults of requests; max_whitespace, 1 to 1000, is the longest line break with its indentation, 40 by"
+        " default; backend may be auto or guidance, and disable_fallback has no effect",
+        unset="none",
+        parse=structured_outputs,
     )
     tool_parser_plugin: str | None = setting(
         None, "a .toml or .json file with a table that describes one more format: docs/tools.md", unset="none"

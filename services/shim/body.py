@@ -30,9 +30,12 @@ class Body:
             raise _not_json(error) from error
         self.fields: dict[str, Any] = {name: value for name, value in decoded.items() if value is not None}
 
-    def json(self, name: str) -> bytes:
-        """Returns a field as the client wrote it, in UTF-8. Raises KeyError if it is absent."""
-        return bytes(self._raw[name])
+    def json(self, name: str, *inner: str) -> bytes:
+        """Returns a field, or what is further inside, as the client wrote it, in UTF-8. Raises KeyError if absent."""
+        raw = self._raw[name]
+        for key in inner:
+            raw = _decode_object(raw)[key]
+        return bytes(raw)
 
 
 def _not_json(error: Exception) -> TandemError:

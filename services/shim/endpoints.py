@@ -15,6 +15,7 @@ from services.shim.apis.request import GenerationRequest
 from services.shim.apis.submit import SubmitContext
 from services.shim.body import read_body
 from services.shim.generations import Generations
+from services.shim.ignored_keywords import ignored_header
 from services.shim.models import ModelCard, model_card
 from services.shim.parsing import check_submit_size, validate
 from services.shim.request_ids import request_id_of
@@ -118,10 +119,12 @@ class Endpoints:
             answer = api.answer(request_id, model, self._generations.facts().numerics_id, generation, options)
             await until_disconnected(request.receive, generation.wait_accepted())
             if not checked.stream:
-                return json_response(await until_disconnected(request.receive, answer.full_response()))
+                content = await until_disconnected(request.receive, answer.full_response())
+                return json_response(content, headers=ignored_header(generation.ignored_keywords))
             streaming = True
             include_usage = checked.include_usage or self._options.enable_force_include_usage
-            return SseResponse(answer, generation, include_usage=include_usage)
+            headers = ignored_header(generation.ignored_keywords)
+            return SseResponse(answer, generation, include_usage=include_usage, headers=headers)
         finally:
             if not streaming:
                 generation.close()
@@ -136,6 +139,7 @@ class Endpoints:
             response_role=checked.role_of_answer(self._options.response_role),
             show_reasoning=checked.show_reasoning,
             older_function_call=checked.older_function_call,
+            named_call=checked.named_call,
         )
 
     def _model_card(self, name: str) -> ModelCard:

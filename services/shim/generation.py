@@ -54,6 +54,11 @@ class Generation:
         if error is not None:
             raise error
 
+    @property
+    def ignored_keywords(self) -> list[str]:
+        """The keywords of the request's schema that have no effect, with their paths. All prompts have the same."""
+        return next((call.ignored_keywords for call in self.calls if call.ignored_keywords), [])
+
     def fail(self, error: TandemError) -> None:
         """Puts an update with this error for every open choice, so that the response ends with it.
 

@@ -3,12 +3,25 @@
 Names, labels and buckets of the series vllm:* are vLLM's; tandem:* are the shim's own.
 """
 
+from collections.abc import Iterable
+
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from services.process.metrics_server import ENGINE
 from services.rpc.finish_reasons import REASON_BY_NAME
 
 LABELS = ("model_name", "engine")
+# Of JSON Schema's keywords those that may be ignored, as labels: a client must not be able to create series.
+SCHEMA_KEYWORDS = frozenset(
+    {
+        "$anchor", "$dynamicAnchor", "$dynamicRef", "$recursiveAnchor", "$recursiveRef", "$vocabulary",
+        "additionalItems", "contains", "contentEncoding", "contentMediaType", "contentSchema", "dependencies",
+        "dependentRequired", "dependentSchemas", "discriminator", "else", "format", "if", "maxContains",
+        "maxProperties", "minContains", "minProperties", "multipleOf", "not", "oneOf", "pattern", "patternProperties",
+        "propertyNames", "then", "unevaluatedItems", "unevaluatedProperties", "uniqueItems",
+    }
+)  # fmt: skip
+OTHER_KEYWORD = "other"
 REJECTIONS = ("max_concurrent_requests", "body_bytes")
 FIRST_TOKEN_SECONDS = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0,
@@ -50,7 +63,12 @@ class ModelMetrics:
     """The Prometheus series of one model name: counters and histograms, and finished choices by finish reason."""
 
     def __init__(
-        self, counters: dict[str, Counter], histograms: dict[str, Histogram], success: Counter, model: str
+        self,
+        counters: dict[str, Counter],
+        histograms: dict[str, Histogram],
+        success: Counter,
+        ignored_keywords: Counter,
+        model: str,
     ) -> None:
         labels = (model, ENGINE)
         counter = {name: family.labels(*labels) for name, family in counters.items()}
@@ -66,7 +84,14 @@ class ModelMetrics:
         self.request_generation_tokens = histogram["request_generation_tokens"]
         self.params_n = histogram["request_params_n"]
         self.params_max_tokens = histogram["request_params_max_tokens"]
+        self._ignored_keywords = ignored_keywords
         self.finished = {reason: success.labels(*labels, reason) for reason in REASON_BY_NAME}
+
+    def ignored(self, paths: Iterable[str]) -> None:
+        """Counts the keywords at these paths of a request's schema, as "/properties/a: not", each of them once."""
+        keywords = {path.rpartition(": ")[2] for path in paths}
+        for keyword in {one if one in SCHEMA_KEYWORDS else OTHER_KEYWORD for one in keywords}:
+            self._ignored_keywords.labels(keyword).inc()
 
 
 class ShimMetrics:
@@ -84,6 +109,12 @@ class ShimMetrics:
             "vllm:request_success",
             "Finished choices by finish reason.",
             (*LABELS, "finished_reason"),
+            registry=registry,
+        )
+        self._ignored_keywords = Counter(
+            "tandem:ignored_schema_keywords",
+            "Requests with a schema that is not strict and has this keyword, which had no effect.",
+            ("keyword",),
             registry=registry,
         )
         self._models: dict[str, ModelMetrics] = {}
@@ -105,5 +136,7 @@ class ShimMetrics:
     def of(self, model: str) -> ModelMetrics:
         """Returns the series of a model name. The first call for a name creates them, exported with the value 0."""
         if model not in self._models:
-            self._models[model] = ModelMetrics(self._counters, self._histograms, self._success, model)
+            self._models[model] = ModelMetrics(
+                self._counters, self._histograms, self._success, self._ignored_keywords, model
+            )
         return self._models[model]

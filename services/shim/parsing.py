@@ -5,6 +5,7 @@ Lengths are checked before items, so that a huge request costs little.
 """
 
 import re
+from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -16,8 +17,9 @@ from services.rpc.generated import text_pb2
 from services.rpc.mailbox import MAX_MERGED_BYTES
 from services.rpc.output_limits import MAX_STOP_STRINGS
 from services.rpc.prompt_limits import check_num_ids
+from services.shim.apis.chat.tools import MAX_TOOLS
 from services.shim.apis.fields import kind_in
-from services.shim.apis.request import MAX_TOOLS, GenerationRequest
+from services.shim.apis.request import GenerationRequest
 
 MAX_SUBMIT_BYTES = MAX_MESSAGE_BYTES - 2 * MAX_MERGED_BYTES  # other submits may precede it in the same message
 MAX_MESSAGE_PARTS = 16384  # messages, their content parts and tool calls
@@ -109,7 +111,7 @@ def _remove(fields: dict[str, Any], path: tuple[str | int, ...]) -> None:
     """Removes the field at `path`, from pydantic's error about it, in place."""
     *parents, name = path
     owner: Any = fields
-    for parent in parents:
+    for parent in _fields_of(parents):
         owner = owner[parent]
     owner.pop(name, None)
 
@@ -121,10 +123,10 @@ def first_error(request_type: type[GenerationRequest], errors: list[Any]) -> Tan
     """
     kind, location = errors[0]["type"], errors[0]["loc"]
     if kind == UNKNOWN:
-        param = ".".join(map(str, location))
+        param = ".".join(map(str, (*_fields_of(location[:-1]), location[-1])))
         return invalid(f"unsupported parameter: {param}", param)
     error = _most_specific(errors)
-    param = ".".join(str(step) for step in error["loc"] if not _is_union_member(step))
+    param = ".".join(map(str, _fields_of(error["loc"])))
     if error["type"] == "missing":
         return invalid(f"missing parameter: {param}", param)
     reason = "Input should be an object" if error["type"] in {"model_type", "dict_type"} else error["msg"]
@@ -135,6 +137,11 @@ def first_error(request_type: type[GenerationRequest], errors: list[Any]) -> Tan
     if field_kind == "no-op" and error["type"] == "literal_error":
         return invalid(f"{param}: another value is not supported by this server: {reason}", param)
     return invalid(f"{param}: {reason}", param)
+
+
+def _fields_of(path: Iterable[str | int]) -> Iterator[str | int]:
+    """Yields the steps of an error's path that are fields or indices."""
+    return (step for step in path if not _is_union_member(step))
 
 
 def _is_union_member(step: str | int) -> bool:

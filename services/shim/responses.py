@@ -74,8 +74,10 @@ class SseResponse(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, answer: Answer, generation: Generation, *, include_usage: bool) -> None:
-        super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
+    def __init__(
+        self, answer: Answer, generation: Generation, *, include_usage: bool, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no", **(headers or {})})
         del self.headers["content-length"]
         self._answer = answer
         self._generation = generation

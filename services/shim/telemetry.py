@@ -39,6 +39,7 @@ class RequestTelemetry:
         self._choices: list[_Choice] = []
         self._num_prompt_tokens = 0
         self._num_cached_tokens = 0
+        self._ignored: tuple[str, ...] = ()
         self._refusal = ""
         self._closed = False
 
@@ -64,6 +65,10 @@ class RequestTelemetry:
         metrics.params_n.observe(len(choices))
         if max_tokens is not None:
             metrics.params_max_tokens.observe(max_tokens)
+
+    def ignored(self, keywords: Iterable[str]) -> None:
+        """Records the keywords of the request's schema that have no effect, with their paths."""
+        self._ignored = self._ignored or tuple(keywords)
 
     def tokens(self, index: int, count: int) -> None:
         """Records `count` new tokens of a choice. The time since the previous tokens is divided equally among them.
@@ -109,6 +114,7 @@ class RequestTelemetry:
         for choice in self._choices:
             if not choice.reason and (choice.accepted or not self._refusal):
                 self._end(choice, "abort")
+        self._metrics.ignored(self._ignored)
         reasons = [choice.reason for choice in self._choices if choice.reason]
         num_output_tokens = sum(choice.num_tokens for choice in self._choices)
         failed = self._refusal or ("error" if "error" in reasons else "")

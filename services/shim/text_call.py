@@ -30,6 +30,7 @@ class TextCall(Call[text_pb2.TextSubmit]):
         self._updates = updates
         self.prompt_token_ids = submit.prompt_token_ids
         self.sampling: pb.SamplingParams | None = None
+        self.ignored_keywords: list[str] = []  # of the schema, with their paths; once accepted
         self.seed = 0  # once accepted
         self.num_cached_tokens = 0  # of the prompt; once accepted
         self._accepted = False
@@ -42,9 +43,11 @@ class TextCall(Call[text_pb2.TextSubmit]):
                 self.seed = accepted.seed
                 self.num_cached_tokens = accepted.cached_tokens
                 self.sampling = accepted.sampling if accepted.HasField("sampling") else None
+                self.ignored_keywords = list(accepted.resolved.ignored_keywords)
                 self._telemetry.accepted(
                     self._indices.values(), self._max_tokens, self.num_prompt_tokens, accepted.cached_tokens
                 )
+                self._telemetry.ignored(self.ignored_keywords)
             self._updates.accept()
 
     @property

@@ -22,6 +22,7 @@ from services.options.setting import (
     json_object,
     named_addresses,
 )
+from services.options.structured import structured_outputs
 
 
 def refusal(command: str, *argv: str) -> str:
@@ -175,6 +176,11 @@ PORTS = st.integers(0, 65535).map("[::1]:{}".format)
 JSON = st.dictionaries(st.text(), st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text())
 
 
+STRUCTURED = st.fixed_dictionaries(
+    {}, optional={"disable_any_whitespace": st.booleans(), "max_whitespace": st.integers(1, 1000)}
+)
+
+
 def values_of(one: Setting) -> st.SearchStrategy[Any]:
     """Values that the declaration of a setting allows."""
     if one.choices:
@@ -191,6 +197,7 @@ def values_of(one: Setting) -> st.SearchStrategy[Any]:
         float: st.floats(one.low, one.high),
         boolean: st.booleans(),
         json_object: JSON,
+        structured_outputs: STRUCTURED,
         host_and_port: PORTS,
         addresses: st.lists(PARTS, min_size=1).map(tuple),
         named_addresses: st.lists(PORTS.map("engine={}".format), min_size=1).map(tuple),

@@ -75,6 +75,7 @@ class AnswerOptions:
     response_role: str = "assistant"
     show_reasoning: bool = True  # if the API separates it from the content
     older_function_call: bool = False  # a tool call is written as `function_call`
+    named_call: bool = False  # the request names the function of the answer's call
 
 
 @dataclass

@@ -8,18 +8,18 @@ The engine's limits (n, logprobs, token ids) are checked in services/shim/parsin
 
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
 from services.rpc.errors import invalid
 from services.rpc.output_limits import MAX_STOP_CHARACTERS, MAX_STOP_STRINGS
 from services.shim.apis.fields import OnlyFalse, OnlyOne, no_op, refused, supported
+from services.shim.apis.structured import StructuredFields
+from services.shim.apis.structured_types import Label, Strict
 
-MAX_LABEL = 4096  # characters of a label that nothing here reads
 MAX_REQUEST_ID = 256
 MAX_BIAS = 100.0
 MAX_METADATA = 1024
-MAX_TOOLS = 1024
 MAX_TOKEN_ID = 2**32 - 1  # what the wire carries; the engine knows the vocabulary
 
 
@@ -32,19 +32,12 @@ def _token_id(key: str) -> str:
 
 TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
 StopString = Annotated[str, StringConstraints(min_length=1, max_length=MAX_STOP_CHARACTERS)]
-Label = Annotated[str, StringConstraints(max_length=MAX_LABEL)]
 Bias = Annotated[float, Field(ge=-MAX_BIAS, le=MAX_BIAS)]
 TokenIdKey = Annotated[str, StringConstraints(pattern=r"^(0|[1-9][0-9]{0,9})$"), AfterValidator(_token_id)]
 ItemT = TypeVar("ItemT")
 # Pydantic would otherwise build one error per wrong item, a million for a long list.
 FailFastList = Annotated[list[ItemT], Field(fail_fast=True)]
 TokenIds = Annotated[FailFastList[TokenId], Field(min_length=1)]
-
-
-class Strict(BaseModel):
-    """A model that accepts no unknown field, and no value of another type than declared."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class StreamOptions(Strict):
@@ -55,11 +48,7 @@ class StreamOptions(Strict):
     include_obfuscation: bool | None = Field(False, description="No effect: chunks are never padded.")
 
 
-class TextFormat(Strict):
-    type: Literal["text"]
-
-
-class GenerationRequest(Strict):
+class GenerationRequest(StructuredFields):
     """The fields that all APIs share. In a sampling field, None is the model's default, else OpenAI's."""
 
     logprobs_field: ClassVar[str]  # name of the field with the number of top logprobs
@@ -135,7 +124,6 @@ class GenerationRequest(Strict):
     use_beam_search: OnlyFalse = refused(False, "Beam search.")
     length_penalty: float = no_op(1.0, "Only for beam search.", ge=1, le=1)
     prompt_logprobs: None = refused(None, "Logprobs of the prompt.")
-    structured_outputs: None = refused(None, "Answers that fit a grammar.")
     kv_transfer_params: None = refused(None, "KV cache transfer between servers.")
     vllm_xargs: Annotated[dict[str, Any], Field(max_length=0)] = refused({}, "Arguments of vLLM's plugins.")
     repetition_detection: None = refused(None, "Ends an answer that repeats itself.")
@@ -178,6 +166,11 @@ class GenerationRequest(Strict):
     @property
     def older_function_call(self) -> bool:
         """Whether a tool call has OpenAI's older form, `function_call`, if the API has tools."""
+        return False
+
+    @property
+    def named_call(self) -> bool:
+        """Whether the answer is a call of a function that the request names, if the API has tools."""
         return False
 
     @property

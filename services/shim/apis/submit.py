@@ -44,6 +44,11 @@ def base_submit(request: GenerationRequest, context: SubmitContext) -> text_pb2.
     )
 
 
+def add_form(output: text_pb2.OutputSpec, form: text_pb2.StructuredOutput | None) -> None:
+    if form is not None:
+        output.structured.CopyFrom(form)
+
+
 def _sampling(request: GenerationRequest, facts: pb.EngineFacts) -> pb.SamplingParams:
     sampling = pb.SamplingParams(
         temperature=request.temperature,

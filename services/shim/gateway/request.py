@@ -9,7 +9,7 @@ from services.rpc.errors import invalid
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
 from services.rpc.prompt_limits import check_num_ids
-from services.shim.apis.submit import SubmitContext, base_submit
+from services.shim.apis.submit import SubmitContext, add_form, base_submit
 from services.shim.gateway.schema import GatewayRequest
 from services.shim.parsing import validate
 
@@ -28,6 +28,15 @@ PLAIN = (
     "ignore_eos",
     "include_stop_str_in_output",
 )
+# The form of an answer, by REST's name in `structured_outputs`.
+FORMS = {
+    "json_schema": "json",
+    "regex": "regex",
+    "grammar": "grammar",
+    "structural_tag": "structural_tag",
+    "json_object": "json_object",
+    "choice": "choice",
+}
 REFUSED = {
     "kv_transfer_params": "KV cache transfer between servers",
     "kv_transfer_params_json": "KV cache transfer between servers",
@@ -51,6 +60,11 @@ def checked_request(request: vllm.GenerateRequest, facts: pb.EngineFacts | None)
 def submit_of(request: GatewayRequest, context: SubmitContext) -> text_pb2.TextSubmit:
     """Returns the request as a submit. Raises TandemError as `base_submit`."""
     submit = base_submit(request, context)
+    form = request.structured_output(None)
+    if form is not None:
+        name = form.WhichOneof("form")
+        form.field = "choice" if name == "choices" else name or ""
+    add_form(submit.output, form)
     if isinstance(request.prompt, str):
         submit.text.text = request.prompt
         submit.text.add_special_tokens = True
@@ -62,6 +76,8 @@ def submit_of(request: GatewayRequest, context: SubmitContext) -> text_pb2.TextS
 def field_of(request: Any, param: str) -> str:
     """Returns the path of a field in a request of this protocol, from its name in an error, which is that of REST."""
     name = param.partition(".")[0]
+    if name == "structured_outputs":
+        name = param = request.sampling_params.WhichOneof("constraint") or param
     if name in request.DESCRIPTOR.fields_by_name:
         return param
     if name in vllm.SamplingParams.DESCRIPTOR.fields_by_name:
@@ -84,6 +100,10 @@ def _fields(request: vllm.GenerateRequest) -> dict[str, Any]:
         "stop_token_ids": list(params.stop_token_ids),
         "logit_bias": {str(token_id): bias for token_id, bias in params.logit_bias.items()},
     }
+    constraint = params.WhichOneof("constraint")
+    if constraint is not None:
+        value = list(params.choice.choices) if constraint == "choice" else getattr(params, constraint)
+        fields["structured_outputs"] = {FORMS[constraint]: value}
     if request.request_id:
         fields["request_id"] = request.request_id
     kind = request.WhichOneof("input")
@@ -94,9 +114,6 @@ def _fields(request: vllm.GenerateRequest) -> dict[str, Any]:
 
 def _refuse_what_is_not_there(request: vllm.GenerateRequest) -> None:
     params = request.sampling_params
-    constraint = params.WhichOneof("constraint")
-    if constraint is not None:
-        raise _not_supported(constraint, "answers that fit a grammar")
     if params.HasField("prompt_logprobs"):
         raise _not_supported("prompt_logprobs", "logprobs of the prompt")
     for name, what in REFUSED.items():

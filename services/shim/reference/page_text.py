@@ -25,6 +25,11 @@ AFTER = """## Limits of the engine
 characters per token of the context length.
 `/openapi.json` of a running server has its own limits.
 
+A JSON Schema and a structural tag have at most 1 MiB and 100 levels, a choice at most 200,000 characters in all texts:
+docs/structured-outputs.md. The header `tandem-ignored-keywords` names the keywords without effect of a schema that is
+not strict, as `/properties/a: not`, joined by commas; what is not ASCII is percent-encoded, and after 2,000 characters
+the rest is counted.
+
 ## Errors
 
 Errors have OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`. `code` is OpenAI's where it has one:
@@ -53,6 +58,8 @@ A stream sends its status once its request runs, so a refusal is a status for st
 | `tools: []` counts as no tools | refuses it |
 | tools with `tool_choice: auto` need no option, if the model's format of calls is known | need \
 `--enable-auto-tool-choice` and `--tool-call-parser` |
+| unsupported keywords of a schema are refused, or, if it is not strict, named in a header | depends on the backend |
+| logprobs are those of the whole vocabulary, whatever form the answer has | follow the form's mask |
 | `parallel_tool_calls: false` ends the answer after its first call | generates the other calls, too, and drops them |
 | an answer that `max_tokens` cut has `finish_reason: length`, whatever it holds | `tool_calls` in a full response |
 | `include_reasoning: false` leaves token ids and logprobs as they are | drops them |

@@ -45,12 +45,16 @@ def routes() -> list[tuple[str, str, str]]:
 
 def sections() -> list[Section]:
     """Returns the fields that all APIs share, then those of each API; the supported ones first."""
-    shared = Section("Fields of every request", _rows(GenerationRequest, GenerationRequest.model_fields.keys()))
+    shared = Section("Fields of every request", _rows(GenerationRequest, _own_first(GenerationRequest)))
     own = []
     for api in APIS:
         names = [name for name in api.request.model_fields if _is_own(api.request, name)]
         own.append(Section(f"Fields of `{api.path.path}`", _rows(api.request, names)))
     return [shared, *own]
+
+
+def _own_first(model: type[BaseModel]) -> list[str]:
+    return sorted(model.model_fields, key=lambda name: name not in model.__annotations__)
 
 
 def _is_own(model: type[BaseModel], name: str) -> bool:
@@ -78,8 +82,9 @@ def _rows(model: type[BaseModel], names: Any) -> list[FieldRow]:
 
 def _values(schema: Json) -> str:
     """Returns a schema in words: "integer, at least 1, at most 2"."""
-    if "anyOf" in schema:
-        return " or ".join(dict.fromkeys(_values(one) for one in schema["anyOf"] if one.get("type") != "null"))
+    alternatives = schema.get("anyOf") or schema.get("oneOf")
+    if alternatives:
+        return " or ".join(dict.fromkeys(_values(one) for one in alternatives if one.get("type") != "null"))
     if "$ref" in schema:
         return "object"
     if "const" in schema or "enum" in schema:
@@ -108,7 +113,7 @@ def _number(value: float) -> str:
     if abs(value) >= MANY and (int(value) + (value > 0)).bit_count() == 1:
         exponent = (int(abs(value)) + (value > 0)).bit_length() - 1
         return f"-2^{exponent}" if value < 0 else f"2^{exponent} - 1"
-    return f"{value:,g}" if value == int(value) else str(value)
+    return f"{int(value):,}" if value == int(value) else str(value)
 
 
 def _literal(value: Any) -> str:

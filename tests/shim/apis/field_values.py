@@ -10,15 +10,25 @@ import pytest
 from services.rpc.errors import TandemError
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
-from services.rpc.output_limits import MAX_STOP_STRINGS
+from services.rpc.output_limits import (
+    MAX_CHOICE_CHARACTERS,
+    MAX_CHOICE_TEXTS,
+    MAX_GRAMMAR_CHARACTERS,
+    MAX_REGEX_CHARACTERS,
+    MAX_SCHEMA_BYTES,
+    MAX_STOP_STRINGS,
+)
 from services.shim.apis.all import APIS
 from services.shim.apis.api import Api
 from services.shim.apis.chat.api import CHAT_API
 from services.shim.apis.chat.schema import MAX_DOCUMENTS, MAX_TEMPLATE_CHARACTERS
+from services.shim.apis.chat.tools import MAX_TOOLS
 from services.shim.apis.completions.api import COMPLETIONS_API
 from services.shim.apis.completions.schema import MAX_PROMPTS
 from services.shim.apis.fields import kind_of
-from services.shim.apis.request import MAX_LABEL, MAX_METADATA, MAX_REQUEST_ID, MAX_TOOLS, GenerationRequest
+from services.shim.apis.request import MAX_METADATA, MAX_REQUEST_ID, GenerationRequest
+from services.shim.apis.structured import StructuredFields
+from services.shim.apis.structured_types import MAX_LABEL
 from services.shim.apis.submit import SubmitContext
 from services.shim.body import Body
 from services.shim.parsing import validate
@@ -43,7 +53,73 @@ YES: tuple[list[Any], list[Any]] = ([True, False], [1, "yes", {}])
 ONLY_NULL: tuple[list[Any], list[Any]] = ([None], [0, False, "", {}, [], "a", {"a": 1}])
 NO_ENTRIES: tuple[list[Any], list[Any]] = ([{}], [{"a": 1}, [], 5])
 
+SCHEMA: Json = {"type": "object", "properties": {"b": {"type": "integer"}, "a": {"type": "string"}}}
+TAG: Json = {"structures": [{"begin": "<f>", "schema": SCHEMA, "end": "</f>"}], "triggers": ["<f"]}
+LONGEST_CHOICE = "a" * MAX_CHOICE_CHARACTERS
+SCHEMAS: tuple[list[Any], list[Any]] = (
+    [SCHEMA, {}, '{"type": "object"}'],
+    [5, [], "", True, "a" * (MAX_SCHEMA_BYTES + 1), {"a": "a" * MAX_SCHEMA_BYTES}],
+)
+TAGS: tuple[list[Any], list[Any]] = (
+    [TAG, TAG | {"type": "structural_tag"}, '{"structures": [], "triggers": []}'],
+    [5, "", [], {}, {"format": {}}, TAG | {"format": {}}, TAG | {"triggers": []}, TAG | {"structures": []},
+     TAG | {"type": "json"}, TAG | {"other": 1}, {**TAG, "structures": [{"begin": "<f>", "end": ""}]}],
+)  # fmt: skip
+REGEXES: tuple[list[Any], list[Any]] = (
+    ["a*", "a" * MAX_REGEX_CHARACTERS],
+    ["", "a" * (MAX_REGEX_CHARACTERS + 1), 5, {}],
+)
+GRAMMARS: tuple[list[Any], list[Any]] = (
+    ['start: "a"', "a" * MAX_GRAMMAR_CHARACTERS],
+    ["", "a" * (MAX_GRAMMAR_CHARACTERS + 1), 5, {}],
+)
+CHOICES: tuple[list[Any], list[Any]] = (
+    [["a"], ["a"] * MAX_CHOICE_TEXTS, [LONGEST_CHOICE]],
+    ["a", [], [""], [5], ["a"] * (MAX_CHOICE_TEXTS + 1), [LONGEST_CHOICE + "a"], [LONGEST_CHOICE] * 49],
+)
+
+
+def formats(good: list[Any], bad: list[Any]) -> tuple[list[Any], list[Any]]:
+    """Returns the values of response_format with these schemas."""
+    named: Json = {"name": "n", "schema": {}}
+    return (
+        [{"type": "text"}, {"type": "json_object", "json_schema": None}, TAG | {"type": "structural_tag"}]
+        + [{"type": "json_schema", "json_schema": {"name": "n", "schema": one}} for one in good]
+        + [{"type": "json_schema", "json_schema": named | {"strict": one, "description": "d"}} for one in (True, None)],
+        ["text", 5, {}, [], {"type": "xml"}, {"type": 5}, {"type": "json_schema"}, {"type": "text", "other": 1}]
+        + [{"type": "json_schema", "json_schema": {"name": "n", "schema": one}} for one in bad]
+        + [
+            {"type": "json_schema", "json_schema": {**named, "strict": 1}},
+            {"type": "json_schema", "json_schema": {"schema": {}}},
+        ]
+        + [{"type": "json_object", "schema": {}}, TAG | {"type": "structural_tag", "format": {}}],
+    )
+
+
+def outputs(**forms: tuple[list[Any], list[Any]]) -> tuple[list[Any], list[Any]]:
+    """Returns the values of structured_outputs with these values of each form."""
+    good = [{form: value} for form, (values, _) in forms.items() for value in values]
+    bad = [{form: value} for form, (_, values) in forms.items() for value in values]
+    settings: Json = {"disable_any_whitespace": True, "disable_additional_properties": True, "disable_fallback": True}
+    return (
+        [*good, {"json_object": True}, {"json": {}, **settings}, {"regex": "a", "json": None, "json_object": False}],
+        [*bad, 5, "a", [], {}, {"json_object": False}, {"json": {}, "regex": "a"}, {"json": {}, "other": 1},
+         {"regex": "a", "disable_any_whitespace": True}, {"choice": ["a"], "whitespace_pattern": " "},
+         {"json": {}, "whitespace_pattern": " ", "disable_any_whitespace": True}],
+    )  # fmt: skip
+
+
 COMMON: list[Row] = [
+    ("response_format", *formats([SCHEMA, {}, True], [5, "a", [], "{}", {"a": "a" * MAX_SCHEMA_BYTES}])),
+    ("structured_outputs",
+     *outputs(json=SCHEMAS, regex=REGEXES, choice=CHOICES, grammar=GRAMMARS, structural_tag=TAGS)),
+    ("guided_json", *SCHEMAS),
+    ("guided_regex", *REGEXES),
+    ("guided_choice", *CHOICES),
+    ("guided_grammar", *GRAMMARS),
+    ("structural_tag", *TAGS),
+    ("guided_whitespace_pattern", [], [" ", "", 5]),  # needs guided_json or structural_tag
+    ("guided_decoding_backend", *LABEL),
     ("model", ["a"], [5, ["a"], True]),
     ("stream", [True, False], ["true", 1, {}]),
     ("n", [1, LIMITS.max_n], [0, -1, LIMITS.max_n + 1, 1.5, "1", True]),
@@ -94,12 +170,10 @@ COMMON: list[Row] = [
     ("use_beam_search", [False], [True, 0, "no"]),
     ("length_penalty", [1, 1.0], [0.9, 1.1, "1", math.nan]),
     ("prompt_logprobs", *ONLY_NULL),
-    ("structured_outputs", *ONLY_NULL),
     ("kv_transfer_params", *ONLY_NULL),
     ("vllm_xargs", *NO_ENTRIES),
     ("repetition_detection", *ONLY_NULL),
     ("stream_interval", [1], [0, 2, "1", True]),
-    ("response_format", [{"type": "text"}], ["text", 5]),
 ]  # fmt: skip
 CHAT_ONLY: list[Row] = [
     ("messages", [[USER], [USER, USER]], [[], {}, "Hi", 5]),
@@ -108,10 +182,13 @@ CHAT_ONLY: list[Row] = [
     ("top_logprobs", [0], [-2, -1, 1, LIMITS.max_logprobs + 1, True, "1", 1.5]),  # but for 0, it needs logprobs: true
     ("logprob_token_ids", [], [[1], [], 5]),  # needs logprobs: true
     ("tools", [[], [TOOL], [TOOL] * MAX_TOOLS], [{}, "f", [TOOL] * (MAX_TOOLS + 1)]),
-    ("tool_choice", ["none", "auto"], ["required", "f", {"type": "function", "function": {"name": "f"}}, 5]),
+    # Without tools, no call can be asked for.
+    ("tool_choice", ["none", "auto"],
+     ["required", "f", {"type": "function", "function": {"name": "f"}}, 5, {}, {"type": "custom"}, {"type": 5},
+      {"type": "function", "function": {}}, {"type": "allowed_tools", "allowed_tools": {"mode": "none", "tools": []}}]),
     ("parallel_tool_calls", *YES),
     ("functions", [[], [{"name": "f"}], [{}] * MAX_TOOLS], [["f"], {}, 5, [{}] * (MAX_TOOLS + 1)]),
-    ("function_call", ["none", "auto"], ["required", "f", {"name": "f"}, 5]),
+    ("function_call", ["none", "auto"], ["required", "f", {"name": "f"}, {}, {"name": ""}, 5]),
     ("reasoning_effort", ["none", "minimal", "low", "medium", "high", "xhigh", "max"], ["", "very", 5, True]),
     ("include_reasoning", *YES),
     ("thinking_token_budget", [-1, 0, 1, 2**31 - 1], [-2, 2**31, 1.5, "1", True]),
@@ -180,7 +257,9 @@ def refused_body(api: Api, fields: Json, facts: pb.EngineFacts = FACTS) -> Tande
     """Returns the error for these fields: that of the schema, or else of the submit."""
     with pytest.raises(TandemError) as caught:
         request: GenerationRequest = validate(api.request, fields, facts)
-        api.submits(request, Body(msgspec.json.encode(BASE[api.path.path])), SubmitContext("id", lambda: 1, facts))
+        forms = {name: fields[name] for name in StructuredFields.model_fields if name in fields}
+        body = Body(msgspec.json.encode(BASE[api.path.path] | forms))
+        api.submits(request, body, SubmitContext("id", lambda: 1, facts))
     found = caught.value
     assert (found.code, found.status.http) == ("INVALID_ARGUMENT", 400)
     assert not [word for word in INTERNAL if word in found.message], found.message

@@ -135,7 +135,7 @@ def test_every_field_may_have_its_default(api: Api) -> None:
 
 
 @each_api
-@pytest.mark.parametrize("name", ["guided_json", "top-p", "str", "int", "", "Temperature", "a.b", "a\nb"])
+@pytest.mark.parametrize("name", ["guided_xml", "top-p", "str", "int", "", "Temperature", "a.b", "a\nb"])
 def test_unknown_fields_are_refused_by_name(api: Api, name: str) -> None:
     error = refused(api, {name: 1})
     assert (error.message, error.param) == (f"unsupported parameter: {name}", name)
@@ -167,8 +167,25 @@ def test_fields_of_one_api_are_unknown_to_the_other() -> None:
         ({"stream": True, "stream_options": True}, "stream_options"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"min_tokens": 9, "max_tokens": 8}, "min_tokens"),
-        ({"response_format": {"type": "json_object"}}, "response_format.type"),
+        ({"response_format": {"type": "xml"}}, "response_format"),
+        ({"response_format": {"type": "json_object", "schema": {}}}, "response_format.schema"),
         ({"response_format": {"type": "text", "json_schema": {}}}, "response_format.json_schema"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}},
+            "response_format.json_schema.name",
+        ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "n"}}},
+            "response_format.json_schema.schema",
+        ),
+        ({"response_format": {"type": "structural_tag", "format": {}}}, "response_format.format"),
+        ({"structured_outputs": {"json": 5}}, "structured_outputs.json"),
+        ({"structured_outputs": {"choice": ["a", ""]}}, "structured_outputs.choice.1"),
+        ({"structured_outputs": {"structural_tag": {"format": {}}}}, "structured_outputs.structural_tag.format"),
+        ({"structured_outputs": {"xml": 5}}, "structured_outputs.xml"),
+        ({"guided_choice": ["a", 5]}, "guided_choice.1"),
+        ({"structural_tag": {"structures": [{"begin": "a"}], "triggers": ["a"]}}, "structural_tag.structures.0.schema"),
         ({"logprob_token_ids": [1]}, "logprob_token_ids"),
     ],
 )

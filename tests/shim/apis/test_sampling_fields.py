@@ -19,6 +19,7 @@ from services.shim.apis.completions.api import COMPLETIONS_API
 from services.shim.apis.completions.schema import CompletionRequest
 from services.shim.apis.fields import kind_of
 from services.shim.apis.request import MAX_BIAS, GenerationRequest
+from services.shim.apis.structured import StructuredFields
 from services.shim.parsing import validate
 from tests.fakes import make_facts
 from tests.shim.apis.field_values import submits
@@ -42,6 +43,7 @@ ELSEWHERE = {
     "seed": "TextSubmit.seed, which the engine replaces if it is absent",
     "stop": "TextSubmit.output: the tokenizer looks for stop strings",
     "bad_words": "TextSubmit.output: the tokenizer encodes them",
+    **dict.fromkeys(StructuredFields.model_fields, "TextSubmit.output: the tokenizer makes a grammar of it"),
     "include_stop_str_in_output": "TextSubmit.output",
     "skip_special_tokens": "TextSubmit.output",
     "spaces_between_special_tokens": "TextSubmit.output",

@@ -146,7 +146,10 @@ EFFECTS: dict[str, tuple[object, Json]] = {
     "include_stop_str_in_output": (True, {}), "skip_special_tokens": (False, {}),
     "spaces_between_special_tokens": (False, {}), "truncate_prompt_tokens": (5, {}),
     "truncation_side": ("right", {"truncate_prompt_tokens": 5}), "return_effective_parameters": (True, {}),
-    "cache_salt": ("a", {}), "priority": (1, {}),
+    "cache_salt": ("a", {}), "priority": (1, {}), "response_format": ({"type": "json_object"}, {}),
+    "structured_outputs": ({"regex": "a"}, {}), "guided_json": ({}, {}), "guided_regex": ("a", {}),
+    "guided_choice": (["a"], {}), "guided_grammar": ('start: "a"', {}), "structural_tag": ("{}", {}),
+    "guided_whitespace_pattern": (" ", {"guided_json": {}}),
 }  # fmt: skip
 CHAT_EFFECTS: dict[str, tuple[object, Json]] = {
     "messages": ([{"role": "user", "content": "other"}], {}), "max_completion_tokens": (5, {}), "logprobs": (True, {}),

@@ -82,18 +82,47 @@ def test_special_tokens_and_spaces_are_as_sent() -> None:
 @pytest.mark.parametrize(
     ("sampling", "name"),
     [
-        ({"json_schema": "{}"}, "json_schema"),
-        ({"regex": "a"}, "regex"),
-        ({"grammar": "a"}, "grammar"),
-        ({"structural_tag": "a"}, "structural_tag"),
-        ({"json_object": True}, "json_object"),
-        ({"choice": vllm.ChoiceConstraint(choices=["a"])}, "choice"),
         ({"prompt_logprobs": 0}, "prompt_logprobs"),
     ],
 )
 def test_a_sampling_feature_that_is_not_there_is_named(sampling: dict[str, Any], name: str) -> None:
     error = refusal(sampling=sampling)
     assert error.message.startswith(f"{name} is not supported by this server: ") and error.param == name
+
+
+SCHEMA = '{"type": "object", "properties": {"b": {}, "a": {"minimum": 1.50}}}'
+
+
+@pytest.mark.parametrize(
+    ("sampling", "form", "value"),
+    [
+        ({"json_schema": SCHEMA}, "json_schema", SCHEMA.encode()),
+        ({"regex": "a+"}, "regex", "a+"),
+        ({"grammar": 'start: "a"'}, "grammar", 'start: "a"'),
+        ({"structural_tag": "{}"}, "structural_tag", b"{}"),
+        ({"json_object": True}, "json_object", True),
+        ({"choice": vllm.ChoiceConstraint(choices=["a", "b"])}, "choices", text_pb2.TextChoices(texts=["a", "b"])),
+    ],
+)
+def test_a_constraint_is_the_form_of_the_answer(sampling: dict[str, Any], form: str, value: Any) -> None:
+    found = submit(sampling=sampling).output.structured
+    assert found.WhichOneof("form") == form and getattr(found, form) == value and found.strict
+    assert [found.field] == list(sampling), "errors name this protocol's field"
+    assert not submit().output.HasField("structured")
+
+
+@pytest.mark.parametrize(
+    ("sampling", "field"),
+    [
+        ({"json_schema": ""}, "sampling_params.json_schema"),
+        ({"regex": ""}, "sampling_params.regex"),
+        ({"json_object": False}, "sampling_params.json_object"),
+        ({"choice": vllm.ChoiceConstraint()}, "sampling_params.choice"),
+    ],
+)
+def test_an_empty_constraint_is_refused_with_its_field(sampling: dict[str, Any], field: str) -> None:
+    request = vllm.GenerateRequest(text="Hi", sampling_params=vllm.SamplingParams(**sampling))
+    assert field_of(request, refusal(sampling=sampling).param) == field
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,9 @@ async def test_the_server_with_unknown_fields() -> None:
 # What the schema cannot say: the engine's limits, and fields that depend on others.
 BEYOND = {
     "n", "allowed_token_ids", "bad_words", "stop_token_ids", "logit_bias", "logprob_token_ids", "logprobs",
-    "top_logprobs", "truncate_prompt_tokens", "chat_template_kwargs", "continue_final_message",
+    "top_logprobs", "truncate_prompt_tokens", "chat_template_kwargs", "continue_final_message", "tool_choice",
+    "function_call", "response_format", "structured_outputs", "guided_json", "guided_choice",
+    "guided_whitespace_pattern",
 }  # fmt: skip
 
 

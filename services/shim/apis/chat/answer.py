@@ -147,8 +147,8 @@ class ChatAnswer(Answer):
         return {"index": index, "delta": {}, "logprobs": None, "finish_reason": None}
 
     def _finish_reason(self, accumulated: AccumulatedChoice, terminal: text_pb2.TextTerminal) -> str:
-        """A call that max_tokens cut leaves the reason as it is."""
-        if accumulated.has_call and terminal.reason == pb.FINISH_REASON_STOP:
+        """A call that max_tokens cut leaves the reason as it is, and so does one that the request asked for by name."""
+        if accumulated.has_call and not self._options.named_call and terminal.reason == pb.FINISH_REASON_STOP:
             return self._form.finish_reason
         return super()._finish_reason(accumulated, terminal)
 

@@ -6,9 +6,17 @@ from pydantic import Field, model_validator
 
 from services.rpc.errors import invalid
 from services.shim.apis.chat.messages import NEEDS_CONTENT, ChatMessage
-from services.shim.apis.chat.tools import CallChoice, FunctionTool
+from services.shim.apis.chat.tools import (
+    MAX_TOOLS,
+    CallMode,
+    FunctionChoice,
+    FunctionTool,
+    ToolChoice,
+    mode_of,
+    names_in,
+)
 from services.shim.apis.fields import OnlyFalse, no_op, refused, supported
-from services.shim.apis.request import MAX_TOOLS, FailFastList, GenerationRequest, TextFormat
+from services.shim.apis.request import FailFastList, GenerationRequest
 
 MAX_DOCUMENTS = 1024
 MAX_TEMPLATE_CHARACTERS = 2**18
@@ -30,15 +38,20 @@ class ChatRequest(GenerationRequest):
         None, "Logprobs of this many most likely tokens as well; -1: of all. Needs logprobs.", ge=-1
     )
     tools: Annotated[FailFastList[FunctionTool], Field(max_length=MAX_TOOLS)] | None = supported(
-        None, "Functions that the model may call; the chat template gets them. `strict: true` is not enforced yet."
+        None, "Functions that the model may call; the chat template gets them. `strict: true`: a call fits its schema."
     )
-    tool_choice: CallChoice = supported("auto", "With none, calls stay text; the chat template gets the tools still.")
+    tool_choice: ToolChoice = supported(
+        "auto",
+        "With none, calls stay text; the chat template gets the tools still. The answer to required is one or several"
+        " calls, that to a named function one call of it. allowed_tools: calls of these tools only.",
+    )
     parallel_tool_calls: bool = supported(True, "False: the first call ends the answer.")
     functions: Annotated[FailFastList[dict[str, Any]], Field(max_length=MAX_TOOLS)] = supported(
         [], "OpenAI's older form of tools: the answer has at most one call, as `function_call`."
     )
-    function_call: CallChoice = supported("auto", "tool_choice for functions.")
-    response_format: TextFormat | None = no_op(None, 'Only `{"type": "text"}`.')
+    function_call: FunctionChoice = supported(
+        "auto", "tool_choice for functions: none, auto, or an object with a name."
+    )
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = supported(
         None, "The chat template gets it, and enable_thinking, which is false for none."
     )
@@ -96,19 +109,40 @@ class ChatRequest(GenerationRequest):
         """The older fields and the newer ones are not mixed, so that no value is ignored."""
         if self.functions and self.tools:
             raise invalid("functions is only allowed without tools", "functions")
-        if self.functions and self.tool_choice == "none":
+        if self.functions and self.tool_choice != "auto":
             raise invalid("tool_choice belongs to tools: with functions, use function_call", "tool_choice")
-        if self.tools and self.function_call == "none":
+        if self.tools and self.function_call != "auto":
             raise invalid("function_call belongs to functions: with tools, use tool_choice", "function_call")
+        field, tools = ("tool_choice", "tools") if self.function_call == "auto" else ("function_call", "functions")
+        if self.call_mode in ("required", "named") and not self.has_tools:
+            raise invalid(f"{field} asks for a call, but there are no {tools}", field)
+        functions = self.functions or [tool.function for tool in self.tools or ()]
+        known = [function.get("name") for function in functions]
+        for name in self.named_tools:
+            if name not in known:
+                raise invalid(f"{field}: there is no function {name!r} in {tools}", field)
 
     @property
     def has_tools(self) -> bool:
         return bool(self.tools or self.functions)
 
     @property
-    def may_call(self) -> bool:
-        """Whether tool calls are parsed from the answer."""
-        return self.has_tools and "none" not in (self.tool_choice, self.function_call)
+    def _call_choice(self) -> Any:
+        return self.tool_choice if self.function_call == "auto" else self.function_call
+
+    @property
+    def call_mode(self) -> CallMode:
+        """What becomes of tool calls; none: they stay text."""
+        return mode_of(self._call_choice)
+
+    @property
+    def named_tools(self) -> list[str]:
+        """The names of the only tools that the answer may call; empty: all."""
+        return names_in(self._call_choice)
+
+    @property
+    def named_call(self) -> bool:
+        return self.call_mode == "named"
 
     @property
     def older_function_call(self) -> bool:

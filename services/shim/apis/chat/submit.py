@@ -5,8 +5,14 @@ import msgspec
 from services.rpc.generated import text_pb2
 from services.shim.apis.chat.schema import ChatRequest
 from services.shim.apis.chat.tools import functions_as_tools
-from services.shim.apis.submit import SubmitContext, base_submit
+from services.shim.apis.submit import SubmitContext, add_form, base_submit
 from services.shim.body import Body
+
+TOOL_CHOICES = {
+    "auto": text_pb2.TOOL_CHOICE_AUTO,
+    "required": text_pb2.TOOL_CHOICE_REQUIRED,
+    "named": text_pb2.TOOL_CHOICE_NAMED,
+}
 
 
 def chat_submits(request: ChatRequest, body: Body, context: SubmitContext) -> list[text_pb2.TextSubmit]:
@@ -27,6 +33,7 @@ def chat_submits(request: ChatRequest, body: Body, context: SubmitContext) -> li
     submit.output.separate_reasoning = True
     if request.thinking_token_budget is not None and request.thinking_token_budget >= 0:
         submit.output.thinking_token_budget = request.thinking_token_budget
+    add_form(submit.output, request.structured_output(body))
     _add_tools(submit.output, request, body, context)
     return [submit]
 
@@ -36,9 +43,10 @@ def _add_tools(output: text_pb2.OutputSpec, request: ChatRequest, body: Body, co
     unless the server hides them."""
     if not request.has_tools:
         return
-    if request.may_call:
-        output.tool_choice = text_pb2.TOOL_CHOICE_AUTO
+    if request.call_mode != "none":
+        output.tool_choice = TOOL_CHOICES[request.call_mode]
         output.single_tool_call = not request.parallel_tool_calls or request.older_function_call
+        output.allowed_tools.extend(request.named_tools)
     elif context.exclude_tools_when_tool_choice_none:
         return
     older = request.older_function_call

@@ -6,8 +6,8 @@ from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from services.rpc.errors import invalid
-from services.shim.apis.fields import no_op, refused, supported
-from services.shim.apis.request import FailFastList, GenerationRequest, TextFormat, TokenIds
+from services.shim.apis.fields import refused, supported
+from services.shim.apis.request import FailFastList, GenerationRequest, TokenIds
 
 MAX_PROMPTS = 1024
 MAX_CHOICES = 1024  # prompts times n
@@ -37,7 +37,6 @@ class CompletionRequest(GenerationRequest):
     add_special_tokens: bool = supported(True, "The tokenizer adds its special tokens to the prompt.")
     suffix: Literal[""] = refused("", "Text after the answer.")
     prompt_embeds: None = refused(None, "Prompts as embeddings.")
-    response_format: TextFormat | None = no_op(None, 'Only `{"type": "text"}`.')
     thinking_token_budget: Annotated[None, BeforeValidator(_only_in_chats)] = refused(
         None, "A limit on tokens of reasoning: chats have it."
     )

@@ -1,17 +1,29 @@
 """A completion request as submits for the tokenizer, one per prompt."""
 
 from services.rpc.columns import pack_u32
+from services.rpc.errors import invalid
 from services.rpc.generated import text_pb2
 from services.shim.apis.completions.schema import CompletionRequest
-from services.shim.apis.submit import SubmitContext, base_submit
+from services.shim.apis.submit import SubmitContext, add_form, base_submit
 from services.shim.body import Body
+
+MAX_FORM_BYTES = 2**24  # of the answer's form, for all prompts together: each submit has its own copy
 
 
 def completion_submits(request: CompletionRequest, body: Body, context: SubmitContext) -> list[text_pb2.TextSubmit]:
-    """Returns one submit per prompt, in their order. Raises TandemError as `base_submit`."""
+    """Returns one submit per prompt, in their order.
+
+    Raises TandemError as `base_submit`, and for a form of the answer that is too large for so many prompts.
+    """
     submits = []
+    form = request.structured_output(body)
+    if form is not None and (size := form.ByteSize() * len(request.prompts)) > MAX_FORM_BYTES:
+        raise invalid(
+            f"{form.field}: {size} bytes for {len(request.prompts)} prompts, but at most {MAX_FORM_BYTES}", form.field
+        )
     for prompt in request.prompts:
         submit = base_submit(request, context)
+        add_form(submit.output, form)
         if isinstance(prompt, str):
             submit.text.text = prompt
             submit.text.add_special_tokens = request.add_special_tokens

@@ -226,6 +226,17 @@ async def test_only_a_choice_that_stopped_ends_with_its_calls(shim: Shim, older:
             assert found == [None] * (len(found) - 1) + [expected]
 
 
+@pytest.mark.parametrize("older", [False, True])
+async def test_a_call_that_was_asked_for_by_name_ends_with_stop(shim: Shim, older: bool) -> None:
+    """As OpenAI has it; the call is written as any other."""
+    for reason, expected in ((pb.FINISH_REASON_STOP, "stop"), (LENGTH, "length")):
+        choice = await whole(shim, CALL_ROWS, reason, named_call=True, older_function_call=older)
+        assert choice["finish_reason"] == expected
+        assert choice["message"]["function_call" if older else "tool_calls"]
+        choices = await streamed(shim, CALL_ROWS, reason, named_call=True, older_function_call=older)
+        assert [one["finish_reason"] for one in choices][-1] == expected
+
+
 async def test_the_older_function_call(shim: Shim) -> None:
     rows = [[(CONTENT, "Well. ")], *CALL_ROWS]
     message = (await whole(shim, rows, older_function_call=True))["message"]

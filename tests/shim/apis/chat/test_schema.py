@@ -140,20 +140,6 @@ def test_paths_into_tools(tool: Any, param: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "what"),
-    [
-        ("tool_choice", "required", '"required"'),
-        ("tool_choice", {"type": "function", "function": {"name": "f"}}, "a call of a named function"),
-        ("function_call", {"name": "f"}, "a call of a named function"),
-    ],
-)
-def test_forced_calls_are_refused_for_now(field: str, value: Any, what: str) -> None:
-    error = refused({"tools": [TOOL], field: value})
-    assert error.param == field
-    assert error.message == f'{field}: {what} is not supported by this server yet: use "auto" or "none"'
-
-
-@pytest.mark.parametrize(
     ("change", "param"),
     [
         ({"top_logprobs": 2}, "top_logprobs"),
@@ -168,6 +154,8 @@ def test_forced_calls_are_refused_for_now(field: str, value: Any, what: str) -> 
         ({"modalities": ["text", "audio"]}, "modalities"),
         ({"functions": [{"name": "f"}], "tools": [TOOL]}, "functions"),
         ({"functions": [{"name": "f"}], "tool_choice": "none"}, "tool_choice"),
+        ({"functions": [{"name": "f"}], "tool_choice": "required"}, "tool_choice"),
+        ({"tools": [TOOL], "function_call": {"name": "f"}}, "function_call"),
         ({"tools": [TOOL], "function_call": "none"}, "function_call"),
     ],
 )

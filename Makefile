@@ -12,7 +12,7 @@ BIN := .venv/bin
 # Both variables reach isolated builds: the first up to pip 25.2, the second from 25.3.
 PINNED := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt
 
-.PHONY: install install-test constraints serve test test-long test-versions hostile recovery-test check gpu-check format protos docs demo \
+.PHONY: install install-test constraints serve test test-long test-versions hostile recovery-test structured-test check gpu-check format protos docs demo \
 	compose-test clients-test api-test clean
 
 install: .venv/installed
@@ -69,7 +69,7 @@ check: install-test
 	$(BIN)/lint-imports
 
 # All that needs a GPU, as one table; without one, every row says "not run". Runs straight from the tree, with .venv's Python
-# or any that has torch, triton, numpy, msgspec, safetensors and transformers: make gpu-check PYTHON_GPU=python3
+# or any that has torch, triton, numpy, msgspec, llguidance, safetensors and transformers: make gpu-check PYTHON_GPU=python3
 PYTHON_GPU ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,python3)
 gpu-check: $(if $(filter $(BIN)/python,$(PYTHON_GPU)),install-test)
 	PYTHONPATH=. $(PYTHON_GPU) -m loadtest.gpu $(ARGS)
@@ -82,6 +82,12 @@ hostile: install-test
 # Thirty kills at random under live answers (a few minutes); ARGS="--seed N" repeats a run that failed.
 recovery-test: install-test
 	$(BIN)/python -m tests.recovery $(ARGS)
+
+# Answers of a random model under every form of structured output, in process and through a server (a few minutes), then
+# hostile forms beside other requests; ARGS="--seed N" repeats a run.
+structured-test: install-test
+	$(BIN)/python -m loadtest.studies.structured $(ARGS)
+	$(BIN)/python -m loadtest.studies.structured_hostile
 
 format: install-test
 	$(BIN)/ruff check --fix .

@@ -22,6 +22,7 @@ from loadtest.serving.client import Target, find_model, open_session, run
 from loadtest.serving.command import make_folder, run_command, write
 from loadtest.serving.options import RAGGED, Options
 from loadtest.serving.report import Numbers, remarks, summarize, table
+from loadtest.serving.structured import structured_requests
 from loadtest.serving.wait_share import read_counters, wait_share
 from loadtest.serving.workloads import IdPrompts, Request, TextPrompts, arrival_times, ragged_requests, random_requests
 from services.errors import Fatal
@@ -41,7 +42,7 @@ async def _bench(argv: Sequence[str]) -> int:
         make_folder("--result-dir", Path(options.result_dir, options.result_filename or "result.json").parent)
     async with open_session(options.api_key) as session:
         model = await find_model(session, options.models_url, options.model)
-        requests = _requests(options)
+        requests = structured_requests(_requests(options), options.structured_output, options.structured_output_ratio)
         bench = _Bench(session, options, model)
         await bench.warm_up(requests[options.num_prompts :])
         requests = requests[: options.num_prompts]
@@ -144,5 +145,7 @@ def _save(options: Options, model: str, started: datetime, numbers: Numbers) -> 
         "workload": options.workload,
         "request_rate": rate,
         "max_concurrency": options.max_concurrency,
+        "structured_output": options.structured_output,
+        "structured_output_ratio": options.structured_output_ratio,
     }
     write(Path(options.result_dir) / name, json.dumps(head | numbers, indent=2) + "\n")

@@ -63,6 +63,7 @@ class Target:
             "stream_options": {"include_usage": True},
             **({} if self.temperature is None else {"temperature": self.temperature}),
             **({"ignore_eos": True} if self.ignore_eos else {}),
+            **request.fields,
         }
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from loadtest.serving.command import COUNT, TOKENS, Parser, UsageError, checked_key, checked_url, number, several
 from loadtest.serving.report import METRICS
+from loadtest.serving.structured import FORMS
 from loadtest.serving.workloads import RAGGED_COUNT, RAGGED_OUTPUT_LENS
 from services.machine import authority, loopback
 
@@ -58,6 +59,8 @@ class Options:
     random_last_id: int
     ignore_eos: bool
     temperature: float | None
+    structured_output: str | None
+    structured_output_ratio: float
     seed: int
     num_warmups: int
     save_result: bool
@@ -93,6 +96,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_load(workload)
     _add_prompts(workload)
     _add_sampling(workload)
+    _add_structured_output(workload)
     _add_report(parser.add_argument_group("the report"))
     return parser
 
@@ -179,6 +183,21 @@ def _add_sampling(group: "argparse._ArgumentGroup") -> None:
     )
 
 
+def _add_structured_output(group: "argparse._ArgumentGroup") -> None:
+    group.add_argument(
+        "--structured-output",
+        choices=FORMS,
+        help="form of the answers; all but choice cannot end before the output length; json-unique: each request has a "
+        "schema of its own (default: none)",
+    )
+    group.add_argument(
+        "--structured-output-ratio",
+        type=number(float, 0, 1),
+        metavar="R",
+        help="share of the requests with --structured-output (default: 1)",
+    )
+
+
 def _add_report(group: "argparse._ArgumentGroup") -> None:
     group.add_argument("--save-result", action="store_true", help="write a JSON file")
     group.add_argument("--result-dir", metavar="DIR", help="its directory (default: the current one)")
@@ -208,6 +227,10 @@ def parse(argv: Sequence[str]) -> Options:
         raise UsageError(f"--endpoint: {values['endpoint']!r} is neither /v1/completions nor /v1/chat/completions")
     if not values["save_result"] and (values["result_dir"] or values["result_filename"]):
         raise UsageError("--result-dir and --result-filename need --save-result")
+    if values["structured_output"] is None and values["structured_output_ratio"] is not None:
+        raise UsageError("--structured-output-ratio needs --structured-output")
+    if values["structured_output_ratio"] is None:
+        values["structured_output_ratio"] = 1.0
     values["result_dir"] = values["result_dir"] or "."
     _fill_in(values)
     options = Options(**values)

@@ -6,11 +6,11 @@ Prompts are token ids or, with a tokenizer, text of a given number of tokens. Kn
 import random
 import re
 from bisect import bisect_right
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from itertools import accumulate
 from math import ceil, floor, inf
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from tokenizers import Tokenizer
 
@@ -30,6 +30,7 @@ class Request:
     prompt: Prompt
     input_len: int  # tokens of the prompt as sent, before a chat template
     output_len: int  # requested tokens
+    fields: Mapping[str, Any] = field(default_factory=dict)  # further ones of the JSON body
 
 
 class Prompts(Protocol[P]):

@@ -74,10 +74,10 @@ def step_seconds() -> tuple[float, Ops]:
     return (time.process_time() - began) / STEPS / available_cores(), engine.model.decoder.ops
 
 
-def sample_rows(sampling: SamplingParams) -> tuple[SampleRows, LogitsPipeline]:
+def sample_rows(sampling: SamplingParams, ops: Ops) -> tuple[SampleRows, LogitsPipeline]:
     """Returns ROWS rows with these parameters, and the logits processors with their state."""
     device, slots = torch.device("cpu"), np.arange(ROWS)
-    pipeline, logprobs = LogitsPipeline(ROWS, VOCAB_SIZE, device), LogprobSlots(ROWS, device)
+    pipeline, logprobs = LogitsPipeline(ROWS, VOCAB_SIZE, device, ops), LogprobSlots(ROWS, device)
     for slot in range(ROWS):
         request = NewRequest(slot, slot, b"", b"", [], sampling, slot, 0)
         pipeline.add(request)
@@ -92,7 +92,7 @@ def sample_rows(sampling: SamplingParams) -> tuple[SampleRows, LogitsPipeline]:
 def main() -> int:
     step, ops = step_seconds()
     logits = torch.randn(ROWS, VOCAB_SIZE, generator=torch.Generator().manual_seed(0)) * 3
-    cases = {name: sample_rows(sampling) for name, sampling in options().items()}
+    cases = {name: sample_rows(sampling, ops) for name, sampling in options().items()}
     spent = dict.fromkeys(cases, 0.0)
     for _ in range(ROUNDS):
         for name, (rows, pipeline) in cases.items():

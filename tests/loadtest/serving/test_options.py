@@ -67,6 +67,12 @@ def test_the_key_comes_from_flag_or_environment(monkeypatch: pytest.MonkeyPatch)
         ("--base-url=http://a --port=1", "--base-url cannot be combined with --host and --port"),
         ("--endpoint=/v1/embeddings", "'/v1/embeddings' is neither /v1/completions nor /v1/chat/completions"),
         ("--endpoint=/v1/chat/completions", "takes text, not token ids: set --tokenizer"),
+        ("--structured-output=yaml", "invalid choice: 'yaml'"),
+        ("--structured-output-ratio=0.5", "--structured-output-ratio needs --structured-output"),
+        (
+            "--structured-output=json --structured-output-ratio=2",
+            "argument --structured-output-ratio: 2 must be from 0 to 1",
+        ),
         ("--tokenizer=demo --random-first-id=5", "--random-first-id does not apply with --tokenizer"),
         ("--random-last-id=100", "--random-last-id must be more than --random-first-id"),
         ("--result-dir=x", "--result-dir and --result-filename need --save-result"),

@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 from demo import facts
+from demo.json_questions import JSON_KINDS
 from demo.questions import KINDS, Kind, Question, addition, counting, draw, made_up_word, subtraction, weather
 
 Message = dict[str, Any]
@@ -102,9 +103,11 @@ def plain(questions: list[Question], rng: Random, *, thinking: bool = False) -> 
     """Returns a dialogue of all questions without tools. The last question's answer is `answer`, the others' are in
     `messages`. Some dialogues have a system message."""
     messages: list[Message] = []
-    if rng.random() < 0.15:
-        messages.append({"role": "system", "content": rng.choice(SYSTEMS)})
     *earlier, last = questions
+    if last.system:
+        messages.append({"role": "system", "content": last.system})
+    elif rng.random() < 0.15:
+        messages.append({"role": "system", "content": rng.choice(SYSTEMS)})
     for question in earlier:
         messages += [{"role": "user", "content": question.text}, {"role": "assistant", "content": question.answer}]
     messages.append({"role": "user", "content": last.text})
@@ -136,23 +139,45 @@ def examples(rng: Random) -> Dialogue:
 
 @dataclass(frozen=True)
 class Mix:
-    """Shares of the drawn dialogues, from 0 to 1: `examples` of all dialogues; `tools`, dialogues with tools, of the
-    others."""
+    """Shares of the drawn dialogues, from 0 to 1: `json`, dialogues that end with JSON, of all; `examples` of the
+    others; `tools`, dialogues with tools, of what is left."""
 
     examples: float
     tools: float
+    json: float = 0.0
 
 
 # The curriculum: first mostly lists, which teach arithmetic and copying for few tokens, then mostly dialogues.
 EARLY = Mix(examples=0.7, tools=0.0)
 LATE = Mix(examples=0.2, tools=0.24)
+# The second training: JSON, beside enough of the rest that nothing is forgotten.
+WITH_JSON = Mix(examples=0.15, tools=0.24, json=0.5)
+
+
+def _question(rng: Random, kinds: dict[Kind, int]) -> Question:
+    (kind,) = rng.choices(list(kinds), weights=list(kinds.values()))
+    return draw(rng, kind)
+
+
+def ending_with_json(rng: Random) -> Dialogue:
+    """Returns a dialogue whose last question asks for JSON: sometimes after other questions, with thinking or beside
+    tools that it does not need."""
+    last = _question(rng, JSON_KINDS)
+    thinking = rng.random() < 0.2
+    if not last.system and rng.random() < 0.08:
+        return with_tool(last, rng, thinking=thinking)
+    earlier = (
+        [] if thinking else [_question(rng, rng.choice((KINDS, JSON_KINDS))) for _ in range(rng.choice((0, 0, 1)))]
+    )
+    return plain([*(one for one in earlier if not one.system), last], rng, thinking=thinking)
 
 
 def _dialogue(rng: Random, mix: Mix) -> Dialogue:
     def question() -> Question:
-        (kind,) = rng.choices(list(KINDS), weights=list(KINDS.values()))
-        return draw(rng, kind)
+        return _question(rng, KINDS)
 
+    if mix.json and rng.random() < mix.json:
+        return ending_with_json(rng)
     if rng.random() < mix.examples:
         return examples(rng)
     if rng.random() < mix.tools:

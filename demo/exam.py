@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from demo import questions
+from demo import json_questions, questions
 from demo.dialogues import Dialogue, plain, with_tool
 from demo.questions import Kind, Question, draw
 
@@ -44,4 +44,10 @@ EXAM: dict[str, Callable[[Random], Task]] = {
     "tool call": _task_with_tool(thinking=False),
     "thinking": _task(questions.addition, thinking=True),
     "thinking, tool call": _task_with_tool(thinking=True),
+    "person as JSON": _task(json_questions.person),
+    "event as JSON": _task(json_questions.event),
+    "order as JSON": _task(json_questions.order),
+    "answer as JSON": _task(json_questions.answer_as_json),
+    "sentiment": _task(json_questions.sentiment),
+    "thinking, person as JSON": _task(json_questions.person, thinking=True),
 }

@@ -64,3 +64,22 @@ OTHER_QUESTIONS = (
     "Do you like my {w}?", "Help me with my {w}.", "When was the {w} made?", "Describe a {w}.",
 )  # fmt: skip
 OTHER_ANSWER = "I am only a very small demo model and do not know that."
+
+# What the questions about JSON are about: people, events, orders, opinions.
+NAMES = (
+    "Anna", "Ben", "Clara", "David", "Emma", "Felix", "Grace", "Hugo", "Ida", "Jason", "Karen", "Leo", "Maria", "Noah",
+    "Olga", "Paul", "Rosa", "Sam", "Tina", "Victor", "Alice", "Bob", "John", "Jane", "Peter", "Laura", "Omar", "Yuki",
+    "Priya", "Lena", "Max", "Nina", "Tom", "Sarah", "Eve", "Carol",
+)  # fmt: skip
+SURNAMES = ("Smith", "Miller", "Brown", "Weber", "Rossi", "Lopez", "Kim", "Novak", "Silva", "Berg", "Doe", "Young")
+JOBS = ("teacher", "baker", "doctor", "driver", "painter", "nurse", "farmer", "pilot", "cook", "singer", "judge")
+PETS = ("dog", "cat", "rabbit", "horse", "parrot", "hamster", "turtle", "goat")
+HUES = ("blue", "green", "red", "yellow", "black", "white", "brown", "pink", "orange", "purple")
+EVENTS = ("science fair", "concert", "party", "football match", "wedding", "picnic", "book club", "dinner", "meeting")
+DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+GOODS = (
+    "apples", "lemons", "candles", "pencils", "baskets", "lanterns", "tomatoes", "oranges", "bananas", "buttons",
+    "letters", "pears", "mirrors", "hammers", "eggs",
+)  # fmt: skip
+PRAISE = ("wonderful", "great", "lovely", "excellent", "beautiful", "very good", "perfect", "fantastic")
+BLAME = ("terrible", "awful", "horrible", "very bad", "boring", "ugly", "useless", "broken")

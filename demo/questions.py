@@ -28,6 +28,7 @@ class Question:
     answer: str
     parts: tuple[str, ...]
     city: str | None = None  # of a question about the weather; its answer depends on the offered tools
+    system: str = ""  # the system message, if the question makes sense only with it
 
 
 def held_out(part: str) -> bool:
@@ -35,10 +36,10 @@ def held_out(part: str) -> bool:
     return blake2b(f"tandem demo 1 {part}".encode(), digest_size=1).digest()[0] % 5 == 0
 
 
-def _phrase(rng: Random, cores: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+def phrase(rng: Random, cores: tuple[str, ...], openers: tuple[str, ...] = OPENERS) -> tuple[str, tuple[str, ...]]:
     """Returns (a format string for the facts, its parts). The string is its own part. Without opener and closer it has
     none, so that training uses every core."""
-    opener, core, closer = rng.choice(OPENERS), rng.choice(cores), rng.choice(CLOSERS)
+    opener, core, closer = rng.choice(openers), rng.choice(cores), rng.choice(CLOSERS)
     phrasing = f"{opener}{core}{closer}"
     return phrasing, () if opener == closer == "" else (phrasing,)
 
@@ -77,7 +78,7 @@ DIFFERENCES = (
 def addition(rng: Random) -> Question:
     """Returns a Question for the sum of two numbers up to 99. Its thought adds column by column."""
     a, b = _numbers(rng)
-    phrasing, parts = _phrase(rng, SUMS)
+    phrasing, parts = phrase(rng, SUMS)
     ones = a % 10 + b % 10
     thought = f"{a % 10} + {b % 10} = {ones}."
     if max(a, b) > 9:
@@ -90,7 +91,7 @@ def addition(rng: Random) -> Question:
 def subtraction(rng: Random) -> Question:
     """Returns a Question for a difference of at least 0 of numbers up to 99. Its thought subtracts column by column."""
     b, a = sorted(_numbers(rng))
-    phrasing, parts = _phrase(rng, DIFFERENCES)
+    phrasing, parts = phrase(rng, DIFFERENCES)
     borrow = a % 10 < b % 10
     upper = a % 10 + 10 * borrow
     thought = f"{upper} - {b % 10} = {upper - b % 10}."
@@ -109,7 +110,7 @@ def counting(rng: Random) -> Question:
     """Returns a Question that asks to count from one number to another, both at most 99."""
     first = 1 if rng.random() < 0.3 else rng.randint(0, 88)
     last = first + rng.randint(2, 11)
-    phrasing, parts = _phrase(rng, COUNTS)
+    phrasing, parts = phrase(rng, COUNTS)
     answer = ", ".join(str(number) for number in range(first, last + 1)) + "."
     text = phrasing.format(a=first, b=last)
     return Question(text, f"I count from {first} to {last}.", answer, (f"{first} to {last}", *parts))
@@ -153,7 +154,7 @@ COLOURS = (
 def capital(rng: Random) -> Question:
     """Returns a Question for the capital of a country."""
     country, city = rng.choice(list(facts.CAPITALS.items()))
-    phrasing, parts = _phrase(rng, CAPITALS)
+    phrasing, parts = phrase(rng, CAPITALS)
     text = phrasing.format(c=country)
     return Question(text, f"They ask for the capital of {country}.", f"The capital of {country} is {city}.", parts)
 
@@ -161,7 +162,7 @@ def capital(rng: Random) -> Question:
 def colour(rng: Random) -> Question:
     """Returns a Question for the colour of a well-known thing."""
     thing, shade = rng.choice(list(facts.COLOURS.items()))
-    phrasing, parts = _phrase(rng, COLOURS)
+    phrasing, parts = phrase(rng, COLOURS)
     answer = f"{thing[0].upper()}{thing[1:]} is {shade}."
     return Question(phrasing.format(t=thing), f"They ask for the colour of {thing}.", answer, parts)
 
@@ -176,7 +177,7 @@ WEATHERS = (
 def weather(rng: Random) -> Question:
     """Returns a Question for the weather in a city. Its answer, for a dialogue without a tool, is a refusal."""
     city = rng.choice(facts.CITIES)
-    phrasing, parts = _phrase(rng, WEATHERS)
+    phrasing, parts = phrase(rng, WEATHERS)
     answer = "I cannot look up the weather without a tool."
     return Question(phrasing.format(c=city), "I have no tool for the weather.", answer, parts, city)
 

@@ -5,6 +5,7 @@ serving render the same prompts. tests/e2e/test_demo.py asserts the answers of t
 """
 
 import argparse
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from transformers import AutoTokenizer, GenerationConfig, Qwen3Config, Qwen3ForC
 from transformers.utils import logging as transformers_logging
 
 from demo import CHECKPOINT
-from demo.dialogues import EARLY, LATE, Mix, dialogues
+from demo.dialogues import EARLY, LATE, WITH_JSON, Mix, dialogues
 from demo.exam import EXAM
 from demo.packing import Batch, Encoder, pack
 from demo.vocabulary import END, build_tokenizer, save_tokenizer
@@ -104,7 +105,10 @@ def train(model: Qwen3ForCausalLM, encoder: Encoder, args: argparse.Namespace) -
     def batches(seed: int, mix: Mix) -> Iterator[Batch]:
         return pack(map(encoder.encode, dialogues(seed, mix)), args.batch, args.length, encoder.end_of_text)
 
-    early, late = batches(args.seed, EARLY), batches(args.seed + 1, LATE)
+    if args.start:
+        early = late = batches(args.seed + 2, WITH_JSON)  # with --seed 2 for more of it, other questions
+    else:
+        early, late = batches(args.seed, EARLY), batches(args.seed + 1, LATE)
     optimizer = make_optimizer(model, args.rate)
     model.train()
     began = checked = time.monotonic()
@@ -144,6 +148,7 @@ def parse_args() -> argparse.Namespace:
     """Returns the options of the command line."""
     parser = argparse.ArgumentParser(description="Make the demo checkpoint.")
     parser.add_argument("--out", type=Path, default=CHECKPOINT, help="folder to write the checkpoint to")
+    parser.add_argument("--start", type=Path, help="checkpoint to train further, with questions about JSON")
     parser.add_argument("--minutes", type=float, default=90.0, help="training time")
     parser.add_argument("--batch", type=int, default=5, help="rows per update")
     parser.add_argument("--length", type=int, default=384, help="tokens per row")
@@ -164,11 +169,18 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
     args.out.mkdir(parents=True, exist_ok=True)
-    save_tokenizer(build_tokenizer(args.vocab, args.seed), args.out, MAX_LENGTH)
+    if args.start is None:
+        save_tokenizer(build_tokenizer(args.vocab, args.seed), args.out, MAX_LENGTH)
+    elif args.start != args.out:
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copyfile(args.start / name, args.out / name)
     tokenizer: Any = AutoTokenizer.from_pretrained(args.out)
     encoder = Encoder(tokenizer)
     stop: int = tokenizer.convert_tokens_to_ids(END)
-    model = build_model(len(tokenizer), stop, encoder.end_of_text, args.layers, args.hidden)
+    if args.start is None:
+        model = build_model(len(tokenizer), stop, encoder.end_of_text, args.layers, args.hidden)
+    else:
+        model = Qwen3ForCausalLM.from_pretrained(args.start, dtype=torch.float32)
     print(f"{sum(weight.numel() for weight in model.parameters()):,} weights", flush=True)
     train(model, encoder, args)
     save_model(model, [stop, encoder.end_of_text], args.out)

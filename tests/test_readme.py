@@ -58,9 +58,9 @@ def test_the_first_request_is_valid() -> None:
 
 
 def test_the_python_examples_are_python() -> None:
-    """tests/e2e/test_tools.py runs the one about tools."""
+    """tests/e2e/test_tools.py runs those about tools and JSON."""
     examples = [text for language, text in FENCED if language == "python"]
-    assert len(examples) == 2
+    assert len(examples) == 3
     for example in examples:
         ast.parse(example)
 

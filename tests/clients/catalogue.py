@@ -114,6 +114,10 @@ CLIENTS: tuple[Client, ...] = (
     PipClient("crewai", ("crewai==1.15.30",), "ask_crewai.py", played=True),
     PipClient("dspy", ("dspy==3.4.1",), "ask_dspy.py"),
     PipClient("inspect", ("inspect-ai==0.3.285", "openai==3.52.0"), "ask_inspect.py"),
+    PipClient("instructor", ("instructor==1.17.0",), "ask_instructor.py"),
+    PipClient("outlines", ("outlines==1.3.3", "openai==3.52.0"), "ask_outlines.py"),
+    PipClient("guidance", ("guidance==0.3.1", "openai==3.52.0"), "ask_guidance.py"),
+    PipClient("smolagents", ("smolagents[openai]==1.26.0",), "ask_smolagents.py"),
     PipClient("strands", ("strands-agents[openai]==1.62.0",), "ask_strands.py"),
     NpmClient("ai", "ai", "ask_ai.mjs"),
     # The package opencode-ai only selects one of these by the platform.

@@ -16,8 +16,12 @@ from tokenizers import Tokenizer
 
 from engine_core.step_plan import NewRequest, StepPlan, StepResult, pack_i32, unpack_i32
 from engine_core.worker_messages import ModelFacts
+from services.grammar.matcher import Matcher
+from services.worker.answer_grammars import AnswerGrammars
 from services.worker.checkpoint import read_checkpoint
 from services.worker.engine_link import EngineGone, EngineLink, EngineRefused
+from services.worker.grammar_source import GrammarSource
+from services.worker.preparer import Preparer
 from tests.clients.programs.played import scripted
 from tests.clients.server import FOLDER, MODEL
 
@@ -93,6 +97,18 @@ class Player:
         return played.token_ids[min(index, len(played.token_ids) - 1)]
 
 
+class Unused(AnswerGrammars):
+    """Grammars are compiled, as the engine waits for that, and dropped: what is played has no distribution to mask."""
+
+    def add(self, handle: int, matcher: Matcher, num_tokens: int) -> None:
+        pass
+
+
+def grammar_source() -> GrammarSource:
+    checkpoint = read_checkpoint(FOLDER, {}, "auto")
+    return GrammarSource(checkpoint, int(checkpoint.config["vocab_size"]))
+
+
 def facts() -> tuple[ModelFacts, int]:
     """Returns (the facts of the demo model with a long context, the id of its end token)."""
     checkpoint = read_checkpoint(FOLDER, {}, "auto")
@@ -122,12 +138,15 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
     model, eos_token_id = facts()
     tokenizer = Tokenizer.from_file(str(FOLDER / "tokenizer.json"))
+    source = grammar_source()
     while True:
         link = EngineLink(endpoint)
+        preparer = None
         try:
             link.hello()
             link.limits()
             link.register(model)
+            preparer = Preparer(link, source, Unused(0))
             player = Player(tokenizer, eos_token_id)
             while True:
                 link.done(player.execute(link.next_plan()))
@@ -136,6 +155,8 @@ def main() -> int:
         except EngineGone:
             continue  # with the next engine
         finally:
+            if preparer is not None:
+                preparer.close()
             link.close()
 
 

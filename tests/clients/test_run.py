@@ -104,6 +104,7 @@ def test_a_program_must_report_every_task() -> None:
 def test_every_program_belongs_to_a_client() -> None:
     shared = {"report.py", "report.mjs", "relay.py", "recorder.py", "weather.py", "weather.mjs", "played.py"}
     shared |= {"openai_calls.py", "openai_no_ops.py", "openai_tools.py", "langchain_tools.py", "smg_gateway.py"}
+    shared |= {"forms.py", "forms.mjs", "pydantic_forms.py", "openai_forms.py", "langchain_forms.py"}
     found = {path.name for path in PROGRAMS.iterdir() if path.suffix in (".py", ".mjs")}
     assert found - shared == {client.program for client in CLIENTS}
     assert len({client.name for client in CLIENTS}) == len(CLIENTS)

@@ -38,6 +38,8 @@ SAMPLINGS: list[dict[str, Any]] = [
     {"temperature": 1.0, "allowed_token_ids": list(range(30, 400, 3)), "presence_penalty": 0.2},
     {"temperature": 0, "bad_words": ["e", "th", "the", "a b", "!!"], "logprob_token_ids": [5, 90, 1], "logprobs": 0},
     {"temperature": 1.0, "ignore_eos": False, "min_tokens": 8, "logit_bias": {"2": 6}, "stop_token_ids": [50]},
+    {"temperature": 1.0, "guided_json": {"type": "array", "items": {"type": "integer"}, "minItems": 40}},
+    {"temperature": 1.0, "guided_regex": "([a-z]{3,9}[.,!] ?){99}", "frequency_penalty": 0.5},
 ]
 TRUNCATED = {"truncate_prompt_tokens": 50}  # of every fifth request
 

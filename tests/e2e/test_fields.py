@@ -16,9 +16,10 @@ from tests.checkpoints import make_qwen3
 from tests.e2e.api import MAX_LEN, MODEL, Json, error_of
 from tests.e2e.field_effects import BARE, EFFECTS, plain
 from tests.e2e.harness import Server
+from tests.e2e.structured_effects import STRUCTURED_EFFECTS
 from tests.e2e.tool_effects import TOOL_EFFECTS
 
-ALL_EFFECTS = EFFECTS | TOOL_EFFECTS
+ALL_EFFECTS = EFFECTS | TOOL_EFFECTS | STRUCTURED_EFFECTS
 FIELDS = [
     pytest.param(api.path.path, name, kind_of(field), id=f"{api.operation}-{name}")
     for api in APIS
@@ -43,7 +44,7 @@ NO_OPS: Json = {
     "user": "me", "session_id": "s", "metadata": {"a": "b"}, "service_tier": "default", "prompt_cache_key": "k",
     "prompt_cache_retention": "24h", "prompt_cache_options": {"mode": "auto"}, "safety_identifier": "id",
     "modalities": ["text"],
-    "prediction": {"type": "content", "content": "Hello"}, "response_format": {"type": "text"},
+    "prediction": {"type": "content", "content": "Hello"}, "guided_decoding_backend": "xgrammar",
 }  # fmt: skip
 
 

@@ -126,7 +126,7 @@ def test_what_is_left_out_has_the_defaults_of_rest(tmp_path_factory: pytest.Temp
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"json_schema": "{}"}, "json_schema is not supported by this server"),
+        ({"json_schema": '{"not": {"type": "string"}}'}, 'json_schema: /: the keyword "not" is not supported'),
         ({"prompt_logprobs": 1}, "prompt_logprobs is not supported by this server"),
         ({"n": 10**6}, "n: Input should be less than or equal to"),
         ({"temperature": 3}, "temperature: Input should be less than or equal to 2"),

@@ -48,7 +48,9 @@ def test_text_is_the_default_and_reports_the_phases_of_the_start() -> None:
     assert "serving demo; KV cache of 262144 tokens, 128.0 requests of maximum length (2048 tokens)" in ready
     for phase in ("loading weights on cpu as bfloat16", "weights loaded", "tokenizer loaded", "memory: weights 0.0"):
         assert server.log.index(phase) < server.log.index("ready on")
-    spent = r"ready after (.*) s: imports (.*), weights (.*), waiting for the engine (.*), KV cache (.*)\n"
+    spent = (
+        r"ready after (.*) s: imports (.*), weights (.*), grammars (.*), waiting for the engine (.*), KV cache (.*)\n"
+    )
     found = re.search(spent, server.log)
     assert found is not None
     total, *phases = map(float, found.groups())

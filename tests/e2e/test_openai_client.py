@@ -164,7 +164,7 @@ def test_errors_have_their_classes(client: openai.OpenAI) -> None:
             model=MODEL,
             messages=MESSAGES,
             tools=[{"type": "function", "function": {"name": "f"}}],
-            tool_choice="required",
+            tool_choice={"type": "function", "function": {"name": "g"}},
         )
 
 

@@ -76,6 +76,7 @@ PROOFS: dict[str, Callable[..., None]] = {
     "exclude_tools_when_tool_choice_none": test_options_requests.test_exclude_tools_when_tool_choice_none,
     "ignore_unknown_fields": test_options_requests.test_ignore_unknown_fields,
     "response_role": test_options_requests.test_response_role,
+    "structured_outputs_config": test_options_requests.test_structured_outputs_config,
     "reasoning_parser": test_options_formats.test_reasoning_parser,
     "tool_call_parser": test_options_formats.test_tool_call_parser,
     "tool_parser_plugin": test_options_formats.test_tool_parser_plugin,

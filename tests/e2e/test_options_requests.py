@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.api import CHAT, GREEDY, TEXT, TOOL, Json, ask, both, error_of, stream
+from tests.e2e.api import CHAT, GREEDY, SEEDED, TEXT, TOOL, Json, ask, both, choice, error_of, stream
 from tests.e2e.harness import Server
+from tests.e2e.structured_effects import SCHEMA, is_of_schema, whitespace
 
 QUESTION: Json = {"messages": [{"role": "user", "content": "Hi"}]}
 
@@ -23,6 +24,8 @@ def changed() -> Iterator[Server]:
         '--default-chat-template-kwargs={"enable_thinking": false, "mood": "calm"}',
         "--exclude-tools-when-tool-choice-none",
         "--enable-auto-tool-choice",
+        "--structured-outputs-config.disable_any_whitespace=true",
+        '--structured-outputs-config={"backend": "guidance", "disable_additional_properties": true}',
     )
     with Server("--dtype=float32", *flags) as server:
         yield server
@@ -95,6 +98,14 @@ def test_enable_auto_tool_choice(changed: Server, plain: Server) -> None:
     """It changes nothing: tools may be called without it."""
     for fields in ({"tools": [TOOL]}, {"tools": [TOOL], "tool_choice": "auto"}):
         assert tools_prompt(changed, **fields) == tools_prompt(plain, **fields)
+
+
+def test_structured_outputs_config(changed: Server, plain: Server) -> None:
+    """The defaults of requests: no whitespace in JSON, and no property beside those of the schema."""
+    loose = {name: value for name, value in SCHEMA.items() if name != "additionalProperties"}
+    assert whitespace(plain, TEXT, guided_json=SCHEMA) and not whitespace(changed, TEXT, guided_json=SCHEMA)
+    for seed in range(5):
+        is_of_schema(choice(changed, TEXT, **SEEDED | {"seed": seed}, guided_json=loose, max_tokens=200)["text"])
 
 
 def tools_prompt(server: Server, **fields: object) -> list[int]:

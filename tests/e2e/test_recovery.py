@@ -14,6 +14,14 @@ import pytest
 from tests.e2e.api import CHAT, INPUT, TEXT, Json, error_of
 from tests.e2e.harness import ALL_READY, Server, pid_of, wait_for
 
+# Forms that are hardly complete before max_tokens.
+NUMBERS: Json = {"type": "array", "items": {"type": "integer"}, "minItems": 150, "maxItems": 200}
+COUNT: Json = {
+    "type": "function",
+    "function": {"name": "count", "parameters": {"type": "object", "properties": {"to": NUMBERS}, "required": ["to"]}},
+}
+JSON_FORMAT: Json = {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": NUMBERS}}}
+THINK: Json = {"chat_template_kwargs": {"enable_thinking": True}}
 LENGTH = {"max_tokens": 400, "ignore_eos": True, "return_token_ids": True}
 REQUESTS: list[tuple[str, Json]] = [
     (CHAT, {**INPUT[CHAT], **LENGTH, "temperature": 0}),
@@ -22,6 +30,10 @@ REQUESTS: list[tuple[str, Json]] = [
     (TEXT, {**INPUT[TEXT], **LENGTH, "temperature": 0.7, "seed": 3, "stop": ["no such text", "nor this"]}),
     (TEXT, {**INPUT[TEXT], **LENGTH, "temperature": 1, "seed": 4, "frequency_penalty": 0.5, "presence_penalty": 0.5}),
     (TEXT, {**INPUT[TEXT], **LENGTH, "temperature": 1.2, "seed": 5, "skip_special_tokens": False}),
+    (TEXT, {**INPUT[TEXT], **LENGTH, "temperature": 1, "seed": 6, "guided_json": NUMBERS}),
+    (TEXT, {**INPUT[TEXT], **LENGTH, "temperature": 1, "seed": 7, "guided_regex": "[a-z ]{1500}", "logprobs": 1}),
+    (CHAT, {**INPUT[CHAT], **LENGTH, "temperature": 1, "seed": 8, "tools": [COUNT], "tool_choice": "required"}),
+    (CHAT, {**INPUT[CHAT], **LENGTH, "temperature": 1, "seed": 9, **JSON_FORMAT, **THINK, "n": 2}),
 ]
 
 

@@ -135,9 +135,16 @@ def test_a_budget_of_reasoning(demo_server: Server) -> None:
 
 
 def test_the_readme_example(demo_server: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    _, example = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.DOTALL | re.MULTILINE)
+    _, example, _ = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.DOTALL | re.MULTILINE)
     with demo_server.openai() as client:
         exec(example, {"client": client})
     called, sentence = capsys.readouterr().out.splitlines()
     assert called == f'{THOUGHT} | get_weather {{"city": "Paris"}}'
     assert sentence == SENTENCE
+
+
+def test_the_readme_example_of_json(demo_server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    *_, example = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.DOTALL | re.MULTILINE)
+    with demo_server.openai() as client:
+        exec(example, {"client": client, "__name__": "readme"})
+    assert capsys.readouterr().out == "name='Anna' age=14\n"

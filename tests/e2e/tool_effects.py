@@ -1,9 +1,10 @@
 """The effect of every supported field about tools and reasoning on a server of random weights: TOOL_EFFECTS has a check
 for each, as field_effects.py.
 
-Such a model calls no tool: calls are tested with the demo model, in test_tools.py.
+Such a model calls no tool unless the request asks for it: calls are tested with the demo model, in test_tools.py.
 """
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,20 @@ from tests.e2e.api import GREEDY, TOOL, Json, ask, error_of, ids_by_bytes
 from tests.e2e.field_effects import BARE, plain, prompt_ids
 from tests.e2e.harness import Server
 
+TURN: Json = {
+    "type": "function",
+    "function": {
+        "name": "turn",
+        "strict": True,
+        "parameters": {
+            "type": "object",
+            "properties": {"way": {"enum": ["left", "right"]}, "by": {"type": "integer", "minimum": 10, "maximum": 99}},
+            "required": ["way", "by"],
+            "additionalProperties": False,
+        },
+    },
+}
+NAMED: Json = {"type": "function", "function": {"name": "turn"}}
 # The prompt ends within a thought, so the whole answer is reasoning.
 THOUGHT: Json = {
     "messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "<think>\nWell"}],
@@ -24,9 +39,39 @@ def tools(server: Server, path: str) -> None:
     assert prompt_ids(server, path, tools=[]) == prompt_ids(server, path)
 
 
+def is_turn(call: Json) -> None:
+    arguments = json.loads(call["arguments"])
+    assert call["name"] == "turn" and arguments.keys() == {"way", "by"}
+    assert arguments["way"] in ("left", "right") and 10 <= arguments["by"] <= 99
+
+
+def called(server: Server, path: str, **fields: Any) -> Json:
+    """Returns the only choice of an answer that the request asks to be a call."""
+    (found,) = ask(server, path, **GREEDY, **fields, max_tokens=300)["choices"]
+    return dict(found)
+
+
 def tool_choice(server: Server, path: str) -> None:
-    """The prompt has the tools whatever its value."""
+    """The prompt has the tools whatever its value. The finish reasons are OpenAI's."""
     assert prompt_ids(server, path, tools=[TOOL], tool_choice="none") == prompt_ids(server, path, tools=[TOOL])
+    allowed: Json = {"mode": "required", "tools": [NAMED]}
+    for choice, reason in (
+        ("required", "tool_calls"),
+        (NAMED, "stop"),
+        ({"type": "allowed_tools", "allowed_tools": allowed}, "tool_calls"),
+    ):
+        tools = [TURN] if choice == "required" else [TOOL, TURN]
+        found = called(server, path, tools=tools, tool_choice=choice, parallel_tool_calls=False)
+        (call,) = found["message"]["tool_calls"]
+        is_turn(call["function"])
+        assert (found["finish_reason"], found["message"]["content"]) == (reason, None)
+
+
+def function_call(server: Server, path: str) -> None:
+    offered = [TOOL["function"], TURN["function"]]
+    found = called(server, path, functions=offered, function_call={"name": "turn"})
+    is_turn(found["message"]["function_call"])
+    assert found["finish_reason"] == "stop"
 
 
 def functions(server: Server, path: str) -> None:
@@ -68,7 +113,7 @@ TOOL_EFFECTS: dict[str, Callable[[Server, str], None]] = {
     "tool_choice": tool_choice,
     "parallel_tool_calls": parallel_tool_calls,
     "functions": functions,
-    "function_call": functions,
+    "function_call": function_call,
     "include_reasoning": include_reasoning,
     "thinking_token_budget": thinking_token_budget,
 }

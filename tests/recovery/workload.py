@@ -1,4 +1,4 @@
-"""Twenty-five concurrent requests of every kind, and the part of each answer that its client has received so far."""
+"""Thirty concurrent requests of every kind, and the part of each answer that its client has received so far."""
 
 import asyncio
 import json
@@ -19,6 +19,11 @@ WEATHER: Json = {"tools": [{"type": "function", "function": {"name": "get_weathe
 THINK: Json = {"chat_template_kwargs": {"enable_thinking": True}}
 # The demo model's tokens of its calls and thoughts: hardly anything but markers, JSON and parts of them.
 CALL_IDS = [3, 4, 5, 6, 56, 71, 207, 266, 267, 286, 287, 346, 354, 356, 362, 366, 372, 438, 724]
+# Forms that are hardly complete before LENGTH tokens.
+NUMBERS: Json = {"type": "array", "items": {"type": "integer"}, "minItems": 200, "maxItems": 300}
+JSON_FORMAT: Json = {"type": "json_schema", "json_schema": {"name": "numbers", "schema": NUMBERS, "strict": True}}
+COUNTED: Json = {"type": "object", "properties": {"to": NUMBERS}, "required": ["to"], "additionalProperties": False}
+COUNT: Json = {"type": "function", "function": {"name": "count", "strict": True, "parameters": COUNTED}}
 STREAM: Json = {"stream": True, "stream_options": {"include_usage": True}}
 
 
@@ -60,6 +65,11 @@ def requests(stops: list[str]) -> dict[str, tuple[str, Json]]:
         "bad words": _chat("Tell me a story", seed=19, bad_words=["the", "e", " a", "in the"], **STREAM),
         "bad words whole": _text("one two", seed=20, bad_words=["one", "th"], logprobs=0, logprob_token_ids=[5, 9, 40]),
         "min tokens": _text("x", seed=21, ignore_eos=False, logit_bias={"2": 9}, min_tokens=LENGTH // 2, **STREAM),
+        "json": _text("one two", seed=26, guided_json=NUMBERS, **STREAM),
+        "json whole": _chat("Count!", seed=27, n=2, response_format=JSON_FORMAT, logprobs=True),
+        "regex": _text("one two", seed=28, guided_regex="([a-z]{3,9}[.,!] ?){400}", **STREAM),
+        "required": _chat("Count!", seed=29, tools=[COUNT], tool_choice="required", n=2, **STREAM),
+        "thought json": _chat("Count!", seed=30, response_format=JSON_FORMAT, **THINK, **STREAM),
         "truncated": _text("left and right " * 60, seed=22, truncate_prompt_tokens=30, **STREAM),
     }
 

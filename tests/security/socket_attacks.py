@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import zmq
 
 from engine_core.step_plan import StepResult, pack_i32
-from engine_core.worker_messages import PROTOCOL, Register, StepDone, WorkerHello, encode
+from engine_core.worker_messages import PROTOCOL, Prepared, PreparerHello, Register, StepDone, WorkerHello, encode
 from services.process.metrics_server import MAX_CONNECTIONS
 from services.security import curve
 from services.zeromq.frame_sizes import MAX_RESULT_BYTES
@@ -29,6 +29,8 @@ HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("000000040000000000"
 WORKER_FRAMES = [
     encode(WorkerHello(PROTOCOL, 1, 0)),
     encode(Register(1, make_facts())),
+    encode(PreparerHello(PROTOCOL, 1)),
+    encode(Prepared(1, 7, "no")),
     encode(StepDone(StepResult(1, 1, *(pack_i32([1, 2]) for _ in range(6)), b"\0" * 8))),
 ]
 

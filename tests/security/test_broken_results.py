@@ -73,6 +73,9 @@ BAD_RESULTS: dict[str, dict[str, Any]] = {
     "a cause without an error": {"error_causes": [""]},
     "fewer causes than errors": NONE | {"errors": [(6, "broken"), (5, "broken")], "error_causes": [""]},
     "a long cause": ONE | {"errors": [(5, "broken")], "error_causes": ["x" * 101]},
+    "a complete grammar of another request": {"completed": [7]},
+    "a complete grammar twice": {"completed": [5, 5]},
+    "a complete grammar of a request that reports an error": ONE | {"errors": [(5, "broken")], "completed": [5]},
     "an error twice": ONE | {"errors": [(5, "broken"), (5, "broken")]},
     "a row of a request that reports an error": ONE | {"errors": [(6, "broken")]},
     "a width of a request that reports an error": {"errors": [(5, "broken")]} | ONE | {"logprob_widths": ROWS[2]},
@@ -87,6 +90,8 @@ def test_a_valid_result_passes() -> None:
     check(msgspec.structs.replace(GOOD, errors=[(5, "broken")], **ONE), ROWS)
     check(msgspec.structs.replace(GOOD, errors=[(5, "broken")], error_causes=["x" * 100], **ONE), ROWS)
     check(StepResult(1, 1, *[b""] * 7, [(6, "broken"), (5, "broken")], ["", "unknown"]), ROWS)
+    check(msgspec.structs.replace(GOOD, completed=[6, 5]), ROWS)
+    check(msgspec.structs.replace(GOOD, errors=[(5, "broken")], completed=[6], **ONE), ROWS)
 
 
 @pytest.mark.parametrize("change", BAD_RESULTS.values(), ids=BAD_RESULTS)

@@ -16,6 +16,9 @@ from engine_core.step_plan import BadMessage, StepResult, pack_i32
 from engine_core.worker_messages import (
     PROTOCOL,
     BatchLimits,
+    Prepare,
+    Prepared,
+    PreparerHello,
     Refused,
     Register,
     Step,
@@ -109,7 +112,8 @@ def test_random_frames_of_a_worker() -> None:
             scheduler.update(message.result)
         return isinstance(message, StepDone)
 
-    messages = [WorkerHello(PROTOCOL, 1, 0), Register(1, make_facts()), StepDone(good)]
+    messages = [WorkerHello(PROTOCOL, 1, 0), Register(1, make_facts()), StepDone(good), PreparerHello(PROTOCOL, 1)]
+    messages.append(Prepared(1, 7, "no"))
     read_frames(messages, random.Random(1), decode_from_worker, use)
 
 
@@ -119,7 +123,12 @@ def test_random_frames_of_an_engine() -> None:
             CHECK(message.plan)
         return isinstance(message, Step)
 
-    read_frames([BatchLimits(PROTOCOL, 8, 64), Step(PLAN), Refused("no")], random.Random(2), decode_from_engine, use)
+    read_frames(
+        [BatchLimits(PROTOCOL, 8, 64), Step(PLAN), Refused("no"), Prepare(1, 7, "start: ", b"")],
+        random.Random(2),
+        decode_from_engine,
+        use,
+    )
 
 
 class FakeLink:

@@ -1,7 +1,8 @@
 // Vercel's `ai` with @ai-sdk/openai-compatible. It reads no logprobs; the task for them reads the body that it keeps.
 
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
-import { generateText, isStepCount, jsonSchema, streamText, tool } from "ai";
+import { Output, generateObject, generateText, isStepCount, jsonSchema, streamObject, streamText, tool } from "ai";
+import { FORM_QUESTION, SCHEMA, checkReport } from "./forms.mjs";
 import {
   ANSWER, API_KEY, BASE_URL, MODEL, PROMPT, QUESTION, SECOND_ANSWER, SECOND_QUESTION,
   check, checkLogprobs, checkUsage, equal, main, task,
@@ -117,5 +118,51 @@ for (const thinking of [false, true]) {
       checkSteps(await result.steps, asked, thinking);
     }));
 }
+
+const former = createOpenAICompatible({
+  name: "tandem", baseURL: BASE_URL, apiKey: API_KEY, includeUsage: true, supportsStructuredOutputs: true,
+});
+const forms = {
+  model: former(MODEL), temperature: 0, maxRetries: 0, maxOutputTokens: 200, schema: jsonSchema(SCHEMA),
+  prompt: FORM_QUESTION,
+};
+
+task("generate object", async () => {
+  const { object, finishReason } = await generateObject(forms);
+  checkReport(object);
+  equal(finishReason, "stop", "finish_reason");
+});
+
+task("generate one of a list", async () => {
+  const values = ["sunny", "cloudy", "rainy"];
+  const { object } = await generateObject({ ...forms, schema: undefined, output: "enum", enum: values });
+  check(values.includes(object), `the object is ${JSON.stringify(object)}`);
+});
+
+task("stream object", async () => {
+  const errors = [];
+  const result = streamObject({ ...forms, onError: ({ error }) => errors.push(error) });
+  let count = 0;
+  for await (const _ of result.partialObjectStream) count += 1;
+  if (errors.length > 0) throw errors[0];
+  checkReport(await result.object);
+  check(count > 2, `${count} partial objects`);
+});
+
+task("output of a text", async () => {
+  const output = Output.object({ schema: jsonSchema(SCHEMA) });
+  const { schema, ...rest } = forms;
+  checkReport((await generateText({ ...rest, output })).output);
+});
+
+task("calls that must come", async () => {
+  const tools = { report: tool({ description: "Reports the weather.", inputSchema: jsonSchema(SCHEMA) }) };
+  for (const toolChoice of ["required", { type: "tool", toolName: "report" }]) {
+    const { schema, ...rest } = forms;
+    const { toolCalls } = await generateText({ ...rest, tools, toolChoice });
+    equal(toolCalls[0].toolName, "report", "the call");
+    checkReport(toolCalls[0].input);
+  }
+});
 
 await main();

@@ -2,6 +2,7 @@
 
 from langchain_core.exceptions import ContextOverflowError
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, SystemMessage
+from langchain_forms import FORM_TASKS
 from langchain_openai import ChatOpenAI, OpenAI
 from langchain_tools import TOOL_TASKS
 from report import (
@@ -136,6 +137,6 @@ def wrong_base_url():
         check(False, "no error")
 
 
-TASKS |= TOOL_TASKS
+TASKS |= TOOL_TASKS | FORM_TASKS
 
 main()

@@ -1,6 +1,9 @@
 """litellm, as its provider openai and as its provider hosted_vllm."""
 
 import litellm
+from forms import MESSAGES as FORM_MESSAGES
+from forms import REPORT_TOOL, RESPONSE_FORMAT, asking_for, asking_for_calls, check_text, named
+from pydantic_forms import Report
 from report import (
     ANSWER,
     API_KEY,
@@ -173,6 +176,41 @@ def tool_round_trip_with_reasoning():
 @task
 def tool_round_trip_with_reasoning_streamed():
     check_round_trip(stream=True, thinking=True)
+
+
+@task
+def json_by_schema():
+    """As a class, and as OpenAI's field; litellm checks the answer of a class itself."""
+    for provider in ("openai", "hosted_vllm"):
+        for form in (Report, RESPONSE_FORMAT):
+            with asking_for("response_format") as url:
+                answer = chat(provider, api_base=url, messages=FORM_MESSAGES, response_format=form, max_tokens=200)
+            check_text(answer.choices[0].message.content)
+            equal(answer.choices[0].finish_reason, "stop", "finish_reason")
+
+
+@task
+def json_by_schema_streamed():
+    for provider in ("openai", "hosted_vllm"):
+        chunks = chat(provider, messages=FORM_MESSAGES, response_format=Report, max_tokens=200, stream=True)
+        check_text("".join(chunk.choices[0].delta.content or "" for chunk in chunks))
+
+
+@task
+def guided_fields_of_hosted_vllm():
+    answer = chat("hosted_vllm", messages=FORM_MESSAGES, extra_body={"guided_choice": ["sunny", "rainy"]})
+    check(answer.choices[0].message.content in ("sunny", "rainy"), f"the answer is {answer}")
+
+
+@task
+def calls_that_must_come():
+    for provider in ("openai", "hosted_vllm"):
+        for choice in ("required", named("report")):
+            with asking_for_calls(choice) as url:
+                fields = {"tools": [REPORT_TOOL], "tool_choice": choice, "parallel_tool_calls": False}
+                answer = chat(provider, api_base=url, messages=FORM_MESSAGES, max_tokens=200, **fields)
+            (call,) = answer.choices[0].message.tool_calls
+            check_text(call.function.arguments)
 
 
 main()

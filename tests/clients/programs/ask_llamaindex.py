@@ -1,8 +1,13 @@
 """LlamaIndex' OpenAILike, as a chat model, as a completion model and as the model of a FunctionAgent."""
 
+from forms import QUESTION as FORM_QUESTION
+from forms import asking_for, asking_for_calls
+from llama_index.core import PromptTemplate
 from llama_index.core.agent.workflow import AgentStream, FunctionAgent, ToolCallResult
 from llama_index.core.llms import ChatMessage, ChatResponse, CompletionResponse, MessageRole
+from llama_index.core.tools import FunctionTool
 from llama_index.llms.openai_like import OpenAILike
+from pydantic_forms import Report, check_instance
 from report import (
     ANSWER,
     API_KEY,
@@ -20,7 +25,7 @@ from report import (
     main,
     task,
 )
-from weather import THINKING, round_trip
+from weather import THINKING, Weather, round_trip
 
 MESSAGES = [ChatMessage(role=MessageRole.USER, content=QUESTION)]
 
@@ -146,6 +151,34 @@ async def tool_round_trip_streamed():
 async def tool_round_trip_with_reasoning():
     with round_trip(stream=False, thinking=True) as (url, weather):
         await run(agent(url, weather, False, additional_kwargs={"extra_body": THINKING}), weather)
+
+
+@task
+def structured_model():
+    """By a call of a function that the request names, and by response_format."""
+    for calling, field in ((True, "tool_choice"), (False, "response_format")):
+        with asking_for(field) as url:
+            fields = {"is_function_calling_model": calling, "should_use_structured_outputs": not calling}
+            asked = model(api_base=url, max_tokens=200, **fields)
+            check_instance(asked.as_structured_llm(Report).chat([ChatMessage(FORM_QUESTION)]).raw)
+
+
+@task
+async def structured_predict():
+    with asking_for("tool_choice") as url:
+        asked = model(api_base=url, max_tokens=200, is_function_calling_model=True)
+        check_instance(await asked.astructured_predict(Report, PromptTemplate(FORM_QUESTION)))
+
+
+@task
+def required_call():
+    with asking_for_calls("required") as url:
+        weather = Weather()
+        asked = model(api_base=url, max_tokens=200, is_function_calling_model=True)
+        tools = [FunctionTool.from_defaults(weather.tool())]
+        answer = asked.chat_with_tools(tools, user_msg=weather.question, tool_required=True)
+        (call,) = asked.get_tool_calls_from_response(answer)[:1]
+    weather.check_call(call.tool_name, call.tool_kwargs)
 
 
 main()

@@ -5,6 +5,7 @@ import {
   ANSWER, API_KEY, BASE_URL, MODEL, PROMPT, QUESTION, SECOND_ANSWER, SECOND_QUESTION,
   check, checkLogprobs, checkUsage, equal, main, task,
 } from "./report.mjs";
+import { FORM_QUESTION, REPORT_TOOL, RESPONSE_FORMAT, checkReport } from "./forms.mjs";
 import { DESCRIPTION, NAME, PARAMETERS, SECOND_THOUGHT, THINKING, TOOL, roundTrip } from "./weather.mjs";
 
 const client = new OpenAI({ baseURL: BASE_URL, apiKey: API_KEY, maxRetries: 0, timeout: 60_000 });
@@ -169,5 +170,33 @@ for (const stream of [false, true]) {
       asked.checkCall(...called[0]);
     }));
 }
+
+const asked = { model: MODEL, temperature: 0, max_tokens: 200, messages: [{ role: "user", content: FORM_QUESTION }] };
+
+task("parse helper", async () => {
+  const { message, finish_reason } = (
+    await client.chat.completions.parse({ ...asked, response_format: RESPONSE_FORMAT })
+  ).choices[0];
+  checkReport(message.parsed);
+  equal(finish_reason, "stop", "finish_reason");
+});
+
+task("parse helper of the stream", async () => {
+  const stream = client.chat.completions.stream({ ...asked, response_format: RESPONSE_FORMAT });
+  checkReport((await stream.finalChatCompletion()).choices[0].message.parsed);
+});
+
+task("calls that must come", async () => {
+  for (const [tool_choice, reason] of [
+    ["required", "tool_calls"],
+    [{ type: "function", function: { name: "report" } }, "stop"],
+  ]) {
+    const { message, finish_reason } = (
+      await chat({ ...asked, tools: [REPORT_TOOL], tool_choice, parallel_tool_calls: false })
+    ).choices[0];
+    equal([message.tool_calls.length, finish_reason], [1, reason], "the answer");
+    checkReport(JSON.parse(message.tool_calls[0].function.arguments));
+  }
+});
 
 await main();

@@ -10,6 +10,7 @@ import openai
 from openai.types import Completion, Model
 from openai.types.chat import ChatCompletionChunk
 from openai_calls import CLIENT, MESSAGES, chat, check_answer, complete
+from openai_forms import FORM_TASKS
 from openai_no_ops import NO_OP_TASKS
 from openai_tools import TOOL_TASKS
 from report import (
@@ -313,6 +314,6 @@ def raw_response():
     check_answer(raw.parse())
 
 
-TASKS |= TOOL_TASKS | NO_OP_TASKS
+TASKS |= TOOL_TASKS | FORM_TASKS | NO_OP_TASKS
 
 main()

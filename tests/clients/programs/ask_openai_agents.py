@@ -1,11 +1,14 @@
-"""OpenAI's agents SDK with its chat-completions model."""
+"""OpenAI's agents SDK with its chat-completions model: tools, output types, and a call that must come."""
 
 import agents
 import openai
 from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, Runner, function_tool
+from forms import QUESTION as FORM_QUESTION
+from forms import asking_for, asking_for_calls, named
 from openai.types.responses import ResponseFunctionCallArgumentsDeltaEvent, ResponseTextDeltaEvent
+from pydantic_forms import Report, check_instance
 from report import API_KEY, MODEL, SECONDS, check, equal, main, task
-from weather import NAME, THINKING, round_trip
+from weather import NAME, THINKING, Weather, round_trip
 
 agents.set_tracing_disabled(True)
 
@@ -70,6 +73,36 @@ async def tool_round_trip_with_reasoning_streamed():
 async def without_parallel_calls():
     with round_trip(stream=False) as (url, weather):
         check_result(weather, await Runner.run(agent(url, weather, parallel_tool_calls=False), weather.question))
+
+
+def former(url, **fields):
+    client = openai.AsyncOpenAI(base_url=url, api_key=API_KEY, max_retries=0, timeout=SECONDS)
+    model = OpenAIChatCompletionsModel(model=MODEL, openai_client=client)
+    return Agent(name="demo", model=model, **fields)
+
+
+@task
+async def output_type():
+    settings = ModelSettings(temperature=0, max_tokens=200)
+    with asking_for("response_format") as url:
+        result = await Runner.run(former(url, output_type=Report, model_settings=settings), FORM_QUESTION)
+        check_instance(result.final_output)
+        streamed = Runner.run_streamed(former(url, output_type=Report, model_settings=settings), FORM_QUESTION)
+        async for _ in streamed.stream_events():
+            pass
+        check_instance(streamed.final_output)
+
+
+@task
+async def required_tool():
+    """The agent stops at the tool's result: otherwise it would ask for calls again and again."""
+    for choice in ("required", NAME):
+        weather = Weather()
+        with asking_for_calls(choice if choice == "required" else named(NAME)) as url:
+            settings = ModelSettings(temperature=0, max_tokens=200, tool_choice=choice, parallel_tool_calls=False)
+            tools = {"tools": [function_tool(weather.tool())], "tool_use_behavior": "stop_on_first_tool"}
+            result = await Runner.run(former(url, model_settings=settings, **tools), weather.question)
+        equal((weather.calls, result.final_output), ([weather.city], weather.result), "the call and its result")
 
 
 main()

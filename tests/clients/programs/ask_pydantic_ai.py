@@ -1,9 +1,13 @@
-"""pydantic-ai: an agent on OpenAIChatModel, without and with a tool."""
+"""pydantic-ai: an agent on OpenAIChatModel, without and with a tool, and with an output type in each of its modes."""
 
-from pydantic_ai import Agent
+from forms import QUESTION as FORM_QUESTION
+from forms import asking_for, check_report
+from pydantic_ai import Agent, NativeOutput, PromptedOutput, ToolOutput, UnexpectedModelBehavior, UsageLimitExceeded
 from pydantic_ai.messages import ModelResponse, TextPart, ThinkingPart, ToolCallPart, ToolReturnPart
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIChatModelSettings
 from pydantic_ai.providers.openai import OpenAIProvider
+from pydantic_ai.usage import UsageLimits
+from pydantic_forms import Report, check_instance
 from report import (
     ANSWER,
     API_KEY,
@@ -20,7 +24,7 @@ from report import (
     main,
     task,
 )
-from weather import SECOND_THOUGHT, THINKING, round_trip
+from weather import SECOND_THOUGHT, THINKING, Weather, round_trip
 
 
 def agent(base_url=BASE_URL, instructions=None, tools=(), **settings):
@@ -150,6 +154,49 @@ async def tool_round_trip_with_reasoning_streamed():
         async with agent(url, tools=[weather.tool()], extra_body=THINKING).run_stream(weather.question) as result:
             weather.check_answer((await result.get_output()).strip())
             check_tool(weather, result.all_messages(), (weather.thought, SECOND_THOUGHT))
+
+
+@task
+def output_by_each_mode():
+    for mode, fields in (
+        (ToolOutput, ["tool_choice"]),
+        (NativeOutput, ["response_format"]),
+        (PromptedOutput, ["messages"]),
+    ):
+        with asking_for(*fields) as url:
+            asked = agent(url, max_tokens=300)
+            try:
+                result = asked.run_sync(FORM_QUESTION, output_type=mode(Report))
+            except UnexpectedModelBehavior:
+                if mode is not PromptedOutput:  # nothing but the prompt asks for the schema then
+                    raise
+            else:
+                check_instance(result.output)
+
+
+@task
+async def output_streamed():
+    for mode, field in ((ToolOutput, "tool_choice"), (NativeOutput, "response_format")):
+        with asking_for(field) as url:
+            async with agent(url, max_tokens=300).run_stream(FORM_QUESTION, output_type=mode(Report)) as result:
+                check_instance(await result.get_output())
+
+
+@task
+def output_beside_a_tool():
+    """The model calls the tool or the output; either way it is a call."""
+    with asking_for("tool_choice") as url:
+        weather = Weather()
+        asked = agent(url, tools=[weather.tool()], max_tokens=300)
+        messages = []
+        try:
+            messages = asked.run_sync(
+                weather.question, output_type=ToolOutput(Report), usage_limits=UsageLimits(request_limit=1)
+            ).all_messages()
+        except UsageLimitExceeded:
+            equal(weather.calls, [weather.city], "the calls of the tool")
+        for part in (part for message in messages for part in message.parts if isinstance(part, ToolCallPart)):
+            check_report(part.args_as_dict())
 
 
 main()

@@ -51,4 +51,12 @@ def chat_with_extra_body():
     bench("openai-chat", "/v1/chat/completions", "--extra-body", json.dumps(body), "--request-id-prefix", "bench-")
 
 
+@task
+def with_structured_outputs():
+    """The form is longer than the answers, so that all have the same number of tokens."""
+    body = {"structured_outputs": {"regex": "[a-z ]{1000}"}}
+    for backend, endpoint in (("openai-chat", "/v1/chat/completions"), ("openai", "/v1/completions")):
+        bench(backend, endpoint, "--extra-body", json.dumps(body))
+
+
 main()

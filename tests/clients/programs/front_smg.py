@@ -6,12 +6,15 @@ another than tandem's (completions' max_tokens), the request has a value.
 
 from concurrent.futures import ThreadPoolExecutor
 
+from forms import MESSAGES as FORM_MESSAGES
+from forms import RESPONSE_FORMAT, SCHEMA, check_text
 from report import ANSWER, MODEL, PROMPT, QUESTION, SECOND_QUESTION, URL, check, equal, main, task
 from smg_gateway import Smg, ask, events, fetch, gauge, kill, send, wait_for, with_tokenizer
 
 SMG = with_tokenizer()
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 MESSAGES = [{"role": "user", "content": QUESTION}]
+REFUSED = {"name": "report", "schema": SCHEMA | {"not": {"required": ["other"]}}}
 LONG = {"max_tokens": 1500, "ignore_eos": True}
 AT_ONCE = 32
 # Requests that SMG passes on, and in which greedy and seeded answers must be those of REST.
@@ -110,9 +113,19 @@ def choices_with_logprobs(chunks):
 
 
 @task
+def answers_in_a_form():
+    for form in (RESPONSE_FORMAT, {"type": "json_object"}):
+        asked = {"messages": FORM_MESSAGES, "max_tokens": 200, "temperature": 0, "response_format": form}
+        status, answer = fetch(SMG.url, CHAT, {"model": MODEL, **asked})
+        equal(status, 200, f"the status, with the answer {answer},")
+        text = answer["choices"][0]["message"]["content"]
+        check_text(text) if form is RESPONSE_FORMAT else check(text.lstrip().startswith("{"), f"the text is {text!r}")
+
+
+@task
 def refusals_name_the_field():
     for fields, status, name in (
-        ({"response_format": {"type": "json_object"}}, 400, "json_schema is not supported by this server"),
+        ({"response_format": {"type": "json_schema", "json_schema": REFUSED}}, 400, "json_schema"),
         ({"n": 100000}, 400, "n"),
         ({"messages": [{"role": "user", "content": QUESTION * 999}]}, 400, "maximum context length"),
     ):

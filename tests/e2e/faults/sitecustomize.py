@@ -1,4 +1,5 @@
-"""On the path of a server under test: processes of one role exit at a prompt that starts with a certain token.
+"""On the path of a server under test: processes of one role exit at a prompt that starts with a certain token, the
+preparer's at a grammar with so many characters.
 
 TANDEM_TEST_POISON is ROLE:TOKEN_ID.
 """
@@ -8,7 +9,7 @@ import importlib.abc
 import os
 import sys
 
-# Role -> a module of that process alone; module, class and method that meet a prompt; the prompt's first token.
+# Role -> a module of that process alone; module, class and method that meet a prompt or grammar; its token or length.
 PLACES = {
     "worker": (
         "services.worker.model_runner",
@@ -16,6 +17,13 @@ PLACES = {
         "InputBatch",
         "_add",
         lambda batch, request: int.from_bytes(request.prompt_token_ids[:4], "little"),
+    ),
+    "preparer": (
+        "services.worker.preparer",
+        "services.worker.grammar_source",
+        "GrammarSource",
+        "matcher",
+        lambda source, grammar: len(grammar),
     ),
     "engine": (
         "services.engine.busy_loop",

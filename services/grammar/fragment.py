@@ -1,10 +1,9 @@
-"""Parts of a grammar in llguidance's form of Lark, and how they become one.
+"""Parts of a grammar in llguidance's form of Lark.
 
 https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md
 """
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -30,18 +29,3 @@ def literal(text: str) -> str:
 def token(token_id: int) -> str:
     """Returns an expression for one token by its id: an added token, which no text stands for."""
     return f"<[{token_id}]>"
-
-
-def sequence(parts: Iterable[Fragment]) -> Fragment:
-    """Returns the parts one after the other."""
-    parts = tuple(parts)
-    return Fragment(" ".join(part.body for part in parts), tuple(rule for part in parts for rule in part.rules))
-
-
-def either(parts: Iterable[Fragment]) -> Fragment:
-    """Returns one of the parts."""
-    parts = tuple(parts)
-    if len(parts) == 1:
-        return parts[0]
-    body = "(" + " | ".join(part.body for part in parts) + ")"
-    return Fragment(body, tuple(rule for part in parts for rule in part.rules))

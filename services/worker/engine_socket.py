@@ -22,9 +22,8 @@ class EngineSocket:
             from services.security.curve import configure_client  # imports asyncio
 
             configure_client(self.messages, secret)
-        self.losses: Socket = self.messages.get_monitor_socket(
-            zmq.EVENT_DISCONNECTED
-        )  # readable: the connection is lost
+        # Readable once the connection is lost.
+        self.losses: Socket = self.messages.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self.messages.connect(endpoint)
 
     def close(self) -> None:

@@ -1,7 +1,6 @@
 """Grammars are checked in threads of their own, which have a deep stack, and are counted by the result."""
 
 import asyncio
-import gc
 import json
 import threading
 
@@ -77,13 +76,3 @@ async def test_a_cancelled_check_leaves_its_thread_to_the_next_one() -> None:
     second = asyncio.create_task(checks.aside(lambda: 7))
     gate.set()
     assert await second == 7
-
-
-async def test_the_threads_end_with_their_object() -> None:
-    checks, _ = parts()
-    threads = [await checks.aside(threading.current_thread) for _ in range(3)]
-    del checks
-    gc.collect()
-    for thread in threads:
-        await asyncio.to_thread(thread.join, 10)
-        assert not thread.is_alive()

@@ -9,7 +9,6 @@ import torch
 
 from engine_core.worker_messages import BatchLimits
 from services.options.declarations import WorkerOptions
-from services.worker.answer_grammars import AnswerGrammars
 from services.worker.device import CpuDevice, CudaDevice, Device, out_of_memory
 from services.worker.errors import ModelError
 from services.worker.forward import Forward
@@ -23,6 +22,7 @@ from services.worker.model_runner import ModelRunner
 from services.worker.models.decoder import Decoder
 from services.worker.phases import Phases
 from services.worker.plan_check import PlanCheck
+from services.worker.prepared_grammars import PreparedGrammars
 
 MEASURED_GRAPHS = 3  # captured after the profile run, to estimate the memory of all other graphs
 CACHE_ROUNDING = 2 * 2**20  # bytes that torch's allocator may add to each tensor of the KV cache
@@ -83,7 +83,7 @@ def make_runner(
         max_logprobs=logprob_limit(options, vocab_size),
     )
     masks = GrammarMasks(limits.max_num_seqs, vocab_size, device)
-    return ModelRunner(decoder, batch, forward, device, check, AnswerGrammars(limits.max_num_seqs), masks)
+    return ModelRunner(decoder, batch, forward, device, check, PreparedGrammars(limits.max_num_seqs), masks)
 
 
 def profiled_peak_bytes(decoder: Decoder, options: WorkerOptions, limits: BatchLimits, device: Device) -> int:

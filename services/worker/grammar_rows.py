@@ -23,7 +23,7 @@ ComputeMasks = Callable[[list[Matcher], Masks], None]
 NOTHING_FITS = "no token of the vocabulary may follow"
 
 
-class AnswerGrammar:
+class PreparedGrammar:
     """A request's matcher, after the first `num_tokens` tokens of its output."""
 
     def __init__(self, handle: int, matcher: Matcher, num_tokens: int) -> None:
@@ -41,7 +41,7 @@ def grammar_fault(error: GrammarError) -> Fault:
 @dataclass
 class GrammarRows:
     rows: Longs  # [M]: indices of the step's sampled rows, ascending
-    grammars: list[AnswerGrammar]  # [M]
+    grammars: list[PreparedGrammar]  # [M]
     faults: dict[int, Fault] = field(default_factory=dict)  # by row
     completed: list[int] = field(default_factory=list)  # handles; known after `advance`
 
@@ -84,7 +84,7 @@ class GrammarRows:
                 grammar.has_ended = True
                 self.completed.append(grammar.handle)
 
-    def _fail(self, row: int, grammar: AnswerGrammar, error: GrammarError) -> None:
+    def _fail(self, row: int, grammar: PreparedGrammar, error: GrammarError) -> None:
         grammar.has_ended = True
         self.faults[row] = grammar_fault(error)
 

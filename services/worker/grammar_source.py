@@ -9,9 +9,9 @@ from engine_core.worker_messages import Prepare, Prepared
 from services.grammar.errors import GrammarError
 from services.grammar.matcher import Matcher
 from services.grammar.tokens import grammar_tokens
-from services.worker.answer_grammars import AnswerGrammars
 from services.worker.checkpoint import Checkpoint
 from services.worker.grammar_rows import grammar_fault
+from services.worker.prepared_grammars import PreparedGrammars
 
 
 class GrammarSource:
@@ -35,7 +35,7 @@ class GrammarSource:
 
 
 def prepare(
-    message: Prepare, source: GrammarSource, grammars: AnswerGrammars, output_token_ids: Iterable[int]
+    message: Prepare, source: GrammarSource, grammars: PreparedGrammars, output_token_ids: Iterable[int]
 ) -> Prepared:
     """Adds what is asked for to `grammars` and returns the answer. `output_token_ids` are those of the message."""
     try:

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from engine_core.step_plan import StepPlan, StepResult, pack_i32
-from services.worker.answer_grammars import AnswerGrammars
 from services.worker.device import Device, DeviceEvent
 from services.worker.forward import DeviceInputs, Forward
 from services.worker.grammar_masks import GrammarMasks
@@ -23,6 +22,7 @@ from services.worker.grammar_rows import GrammarRows
 from services.worker.input_batch import InputBatch, StepInputs
 from services.worker.models.decoder import Decoder
 from services.worker.plan_check import PlanCheck
+from services.worker.prepared_grammars import PreparedGrammars
 from services.worker.profile_sampling import profile_sampling
 from services.worker.sampler import FAULTS, Fault, Sampled, SampleRows, sample
 
@@ -63,7 +63,7 @@ class ModelRunner:
         forward: Forward,
         device: Device,
         check: PlanCheck,
-        grammars: AnswerGrammars,
+        grammars: PreparedGrammars,
         masks: GrammarMasks,
     ) -> None:
         self.grammars = grammars

@@ -13,10 +13,10 @@ from engine_core.step_plan import unpack_i32
 from engine_core.worker_messages import PROTOCOL, BatchLimits, Ping, Prepare, PreparerHello, Step, encode
 from services.errors import Fatal
 from services.grammar.deep_stack import start_deep
-from services.worker.answer_grammars import AnswerGrammars
 from services.worker.engine_link import EngineGone, EngineLink, EngineRefused, received
 from services.worker.engine_socket import Socket
 from services.worker.grammar_source import GrammarSource, prepare
+from services.worker.prepared_grammars import PreparedGrammars
 
 
 class PreparerFailed(Exception):
@@ -28,7 +28,7 @@ class _Closed(Exception):
 
 
 class Preparer:
-    def __init__(self, link: EngineLink, source: GrammarSource, grammars: AnswerGrammars) -> None:
+    def __init__(self, link: EngineLink, source: GrammarSource, grammars: PreparedGrammars) -> None:
         """Starts the thread, which connects to the link's engine. The link raises the thread's errors from now on."""
         self._epoch = link.epoch
         self._source = source

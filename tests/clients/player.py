@@ -17,10 +17,10 @@ from tokenizers import Tokenizer
 from engine_core.step_plan import NewRequest, StepPlan, StepResult, pack_i32, unpack_i32
 from engine_core.worker_messages import ModelFacts
 from services.grammar.matcher import Matcher
-from services.worker.answer_grammars import AnswerGrammars
 from services.worker.checkpoint import read_checkpoint
 from services.worker.engine_link import EngineGone, EngineLink, EngineRefused
 from services.worker.grammar_source import GrammarSource
+from services.worker.prepared_grammars import PreparedGrammars
 from services.worker.preparer import Preparer
 from tests.clients.programs.played import scripted
 from tests.clients.server import FOLDER, MODEL
@@ -97,7 +97,7 @@ class Player:
         return played.token_ids[min(index, len(played.token_ids) - 1)]
 
 
-class Unused(AnswerGrammars):
+class Unused(PreparedGrammars):
     """Grammars are compiled, as the engine waits for that, and dropped: what is played has no distribution to mask."""
 
     def add(self, handle: int, matcher: Matcher, num_tokens: int) -> None:

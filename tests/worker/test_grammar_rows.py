@@ -9,7 +9,7 @@ from llguidance import LLExecutor
 
 from engine_core.row_errors import GRAMMAR
 from services.grammar.matcher import Matcher, mask_words
-from services.worker.grammar_rows import AnswerGrammar, ComputeMasks, GrammarRows, in_threads, one_by_one
+from services.worker.grammar_rows import ComputeMasks, GrammarRows, PreparedGrammar, in_threads, one_by_one
 from tests.grammar.vocabularies import END, VOCAB_SIZE, demo_tokens, ids_of
 
 SEVEN, EIGHT = ids_of("7")[0], ids_of("8")[0]
@@ -18,7 +18,7 @@ HEALTHY = np.zeros(9, dtype=np.int8)
 
 def rows_of(*grammars: str) -> GrammarRows:
     """Row 2i + 1 of the step has the grammar i, and handle 100 + i."""
-    made = [AnswerGrammar(100 + i, Matcher(demo_tokens(), text), 0) for i, text in enumerate(grammars)]
+    made = [PreparedGrammar(100 + i, Matcher(demo_tokens(), text), 0) for i, text in enumerate(grammars)]
     return GrammarRows(2 * np.arange(len(made)) + 1, made)
 
 

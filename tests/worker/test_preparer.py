@@ -10,10 +10,10 @@ import pytest
 from engine_core.step_plan import NewRequest, SamplingParams, StepPlan, pack_i32
 from engine_core.worker_messages import PROTOCOL, Ping, Prepare, Prepared, PreparerHello, Refused
 from services.grammar.matcher import Matcher
-from services.worker.answer_grammars import AnswerGrammars
 from services.worker.checkpoint import read_checkpoint
 from services.worker.engine_link import EngineGone, EngineLink, EngineRefused
 from services.worker.grammar_source import GrammarSource
+from services.worker.prepared_grammars import PreparedGrammars
 from services.worker.preparer import Preparer, PreparerFailed
 from tests.checkpoints import DEMO_VOCAB_SIZE, make_qwen3
 from tests.grammar.vocabularies import ids_of
@@ -43,12 +43,12 @@ def link(socket_dir: Path, engine: EngineSocket) -> Iterator[EngineLink]:
 
 
 @pytest.fixture
-def grammars() -> AnswerGrammars:
-    return AnswerGrammars(4)
+def grammars() -> PreparedGrammars:
+    return PreparedGrammars(4)
 
 
 @pytest.fixture
-def preparer(link: EngineLink, source: GrammarSource, grammars: AnswerGrammars) -> Iterator[Preparer]:
+def preparer(link: EngineLink, source: GrammarSource, grammars: PreparedGrammars) -> Iterator[Preparer]:
     started = Preparer(link, source, grammars)
     yield started
     started.close()
@@ -71,7 +71,7 @@ def test_it_says_hello_on_a_connection_of_its_own(engine: EngineSocket, link: En
 
 
 def test_a_prepared_grammar_can_be_admitted(
-    engine: EngineSocket, link: EngineLink, preparer: Preparer, grammars: AnswerGrammars
+    engine: EngineSocket, link: EngineLink, preparer: Preparer, grammars: PreparedGrammars
 ) -> None:
     engine.receive()
     for message in (Ping(), prepare(link, 7, DIGITS, "42"), prepare(link, 8, 'start: "7"', "7")):
@@ -89,7 +89,7 @@ def test_a_prepared_grammar_can_be_admitted(
     ids=["unknown rule", "output that does not follow it", "malformed"],
 )
 def test_a_grammar_that_cannot_be_used_is_answered_with_its_error(
-    engine: EngineSocket, link: EngineLink, preparer: Preparer, grammars: AnswerGrammars, grammar: str, output: str,
+    engine: EngineSocket, link: EngineLink, preparer: Preparer, grammars: PreparedGrammars, grammar: str, output: str,
     error: str,
 ) -> None:  # fmt: skip
     engine.receive()
@@ -102,7 +102,7 @@ def test_a_grammar_that_cannot_be_used_is_answered_with_its_error(
 
 
 def test_a_vocabulary_without_grammars_answers_each_with_the_reason(
-    engine: EngineSocket, link: EngineLink, grammars: AnswerGrammars, tmp_path: Path
+    engine: EngineSocket, link: EngineLink, grammars: PreparedGrammars, tmp_path: Path
 ) -> None:
     path = make_qwen3(tmp_path / "model")
     (path / "tokenizer.json").unlink()
@@ -164,7 +164,7 @@ class Signalling(GrammarSource):
 
 
 def test_close_does_not_wait_for_a_long_replay(
-    engine: EngineSocket, link: EngineLink, source: Signalling, grammars: AnswerGrammars
+    engine: EngineSocket, link: EngineLink, source: Signalling, grammars: PreparedGrammars
 ) -> None:
     """The replay would take about half a minute."""
     preparer = Preparer(link, source, grammars)

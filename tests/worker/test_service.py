@@ -13,9 +13,9 @@ from engine_core.worker_messages import BatchLimits
 from services.options.declarations import WorkerOptions
 from services.telemetry.tracing import set_up_tracing
 from services.worker import service
-from services.worker.answer_grammars import AnswerGrammars
 from services.worker.building import build_runner
 from services.worker.engine_link import EngineGone, EngineLink
+from services.worker.prepared_grammars import PreparedGrammars
 from services.worker.telemetry import StepSpans, WorkerMetrics
 from tests.checkpoints import make_qwen3
 
@@ -84,7 +84,7 @@ class OnePlan(EngineLink):
 class NeverDone:
     """A model runner with a step that never completes."""
 
-    grammars = AnswerGrammars(1)
+    grammars = PreparedGrammars(1)
 
     def forward(self, plan: Any) -> Any:
         return SimpleNamespace(plan=plan, grammars=None)

@@ -8,16 +8,16 @@ import threading
 
 from engine_core.step_plan import ITEM_BYTES, BadMessage, NewRequest, StepPlan
 from services.grammar.matcher import Matcher
-from services.worker.grammar_rows import AnswerGrammar, GrammarRows
+from services.worker.grammar_rows import GrammarRows, PreparedGrammar
 from services.worker.logits.interface import Longs
 from services.worker.logits.slot_states import SlotStates
 
 
-class AnswerGrammars:
+class PreparedGrammars:
     def __init__(self, max_num_seqs: int) -> None:
         self._lock = threading.Lock()
-        self._prepared: dict[int, AnswerGrammar] = {}
-        self._slots: SlotStates[AnswerGrammar] = SlotStates(max_num_seqs)
+        self._prepared: dict[int, PreparedGrammar] = {}
+        self._slots: SlotStates[PreparedGrammar] = SlotStates(max_num_seqs)
 
     def __len__(self) -> int:
         return len(self._prepared)
@@ -26,7 +26,7 @@ class AnswerGrammars:
         """Keeps the matcher of a request, which stands after its first `num_tokens` output tokens, until a plan drops
         it. The engine drops it only after it was told of it."""
         with self._lock:
-            self._prepared[handle] = AnswerGrammar(handle, matcher, num_tokens)
+            self._prepared[handle] = PreparedGrammar(handle, matcher, num_tokens)
 
     def apply(self, plan: StepPlan) -> None:
         """Drops the grammars that a plan drops, and puts those of its new requests into their slots.
@@ -48,7 +48,7 @@ class AnswerGrammars:
             return None
         return GrammarRows(present.nonzero()[0], self._slots.of(slots[present]))
 
-    def _admitted(self, request: NewRequest) -> AnswerGrammar:
+    def _admitted(self, request: NewRequest) -> PreparedGrammar:
         handle, num_tokens = request.handle, len(request.output_token_ids) // ITEM_BYTES
         with self._lock:
             grammar = self._prepared.get(handle)

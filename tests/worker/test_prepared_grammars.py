@@ -8,8 +8,8 @@ import pytest
 
 from engine_core.step_plan import BadMessage, NewRequest, SamplingParams, StepPlan, pack_i32
 from services.grammar.matcher import Matcher
-from services.worker.answer_grammars import AnswerGrammars
 from services.worker.grammar_rows import GrammarRows
+from services.worker.prepared_grammars import PreparedGrammars
 from tests.grammar.vocabularies import demo_tokens, ids_of
 
 
@@ -29,12 +29,12 @@ def matcher(grammar: str = "start: /[0-9]+/", output: str = "") -> Matcher:
     return made
 
 
-def rows(grammars: AnswerGrammars, *slots: int) -> GrammarRows | None:
+def rows(grammars: PreparedGrammars, *slots: int) -> GrammarRows | None:
     return grammars.rows(np.array(slots))
 
 
 def test_a_step_has_the_rows_of_its_slots_with_a_grammar() -> None:
-    grammars = AnswerGrammars(4)
+    grammars = PreparedGrammars(4)
     grammars.add(7, matcher(), 0)
     grammars.add(8, matcher(), 0)
     grammars.apply(plan(request(7, 3), request(5, 0, has_grammar=False), request(8, 1)))
@@ -47,7 +47,7 @@ def test_a_step_has_the_rows_of_its_slots_with_a_grammar() -> None:
 
 
 def test_a_preempted_request_finds_its_grammar_at_its_newest_token() -> None:
-    grammars = AnswerGrammars(4)
+    grammars = PreparedGrammars(4)
     grammars.add(7, matcher(), 0)
     grammars.apply(plan(request(7, 3)))
     before = rows(grammars, 3)
@@ -59,7 +59,7 @@ def test_a_preempted_request_finds_its_grammar_at_its_newest_token() -> None:
 
 
 def test_a_resumed_request_begins_after_its_output() -> None:
-    grammars = AnswerGrammars(1)
+    grammars = PreparedGrammars(1)
     grammars.add(7, matcher(output="42"), len(ids_of("42")))
     grammars.apply(plan(request(7, 0, "42")))
     assert rows(grammars, 0) is not None
@@ -78,7 +78,7 @@ def test_a_resumed_request_begins_after_its_output() -> None:
 def test_a_plan_that_contradicts_what_is_prepared_is_noticed(
     grammar: str, output: str, planned: str, error: str
 ) -> None:
-    grammars = AnswerGrammars(1)
+    grammars = PreparedGrammars(1)
     if grammar:
         grammars.add(7, matcher(grammar, output), len(output))
     with pytest.raises(BadMessage, match=error):
@@ -86,7 +86,7 @@ def test_a_plan_that_contradicts_what_is_prepared_is_noticed(
 
 
 def test_a_grammar_is_kept_until_a_plan_drops_it() -> None:
-    grammars = AnswerGrammars(1)
+    grammars = PreparedGrammars(1)
     grammars.add(7, matcher(), 0)
     grammars.apply(plan())
     assert len(grammars) == 1
@@ -96,11 +96,11 @@ def test_a_grammar_is_kept_until_a_plan_drops_it() -> None:
 
 def test_a_plan_that_drops_what_is_not_prepared_is_noticed() -> None:
     with pytest.raises(BadMessage, match="drops the grammar of request 7, which is not prepared"):
-        AnswerGrammars(1).apply(plan(dropped=(7,)))
+        PreparedGrammars(1).apply(plan(dropped=(7,)))
 
 
 def test_grammars_are_added_and_dropped_from_two_threads() -> None:
-    grammars, made, added = AnswerGrammars(1), matcher(), queue.SimpleQueue[int]()
+    grammars, made, added = PreparedGrammars(1), matcher(), queue.SimpleQueue[int]()
 
     def add() -> None:
         for handle in range(3000):

@@ -79,7 +79,10 @@ class WrittenArguments:
         self.ignored += (
             function.ignored(f"/properties/{key}: format")
             for key, schema in properties.items()
-            if isinstance(schema, dict) and schema.get("format", "date") not in FORMATS and types[key] >= STRING
+            if isinstance(schema, dict)
+            and "format" in schema
+            and schema["format"] not in FORMATS
+            and types[key] >= STRING
         )
         return joined(
             self._filled(key, schema, types[key], values) + ("" if key in root.get("required", ()) else "?")

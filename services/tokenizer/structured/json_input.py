@@ -15,7 +15,7 @@ def read_json(data: bytes, where: str) -> Any:
     """Returns the parsed JSON. Raises TandemError (INVALID_ARGUMENT) that names `where`."""
     if len(data) > MAX_SCHEMA_BYTES:
         raise invalid(f"{where}: {len(data)} bytes are more than {MAX_SCHEMA_BYTES}", where)
-    if _depth(data) > MAX_SCHEMA_DEPTH:
+    if _is_deeper(data, MAX_SCHEMA_DEPTH):
         raise too_deep(where)
     try:
         return json.loads(data, parse_constant=_no_number)
@@ -27,13 +27,14 @@ def too_deep(where: str) -> TandemError:
     return invalid(f"{where}: objects and arrays are nested more than {MAX_SCHEMA_DEPTH} deep", where)
 
 
-def _depth(data: bytes) -> int:
-    """Returns the deepest nesting of brackets, as far as the text is JSON."""
-    depth = deepest = 0
+def _is_deeper(data: bytes, limit: int) -> bool:
+    """Whether brackets are nested more than `limit` deep, as far as the text is JSON."""
+    depth = 0
     for bracket in _NOT_BRACKETS.sub(b"", _STRINGS.sub(b"", data)):
         depth += 1 if bracket in b"[{" else -1
-        deepest = max(deepest, depth)
-    return deepest
+        if depth > limit:
+            return True
+    return False
 
 
 def _no_number(name: str) -> None:

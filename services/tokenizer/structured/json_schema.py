@@ -2,9 +2,9 @@
 
 The walk knows where it is, so messages have the keyword's path. Supported is draft 2020-12 but for
 schema_walk.UNSUPPORTED and CONDITIONAL, and what older drafts write otherwise (`definitions`, lists as `items`,
-`exclusiveMinimum: true`). Annotations and unknown keywords have no effect. Known limits of llguidance: `format: date`
-allows 29 February in any year, a property that is not in `properties` may come twice, properties come in the order of
-`properties`, and not too many of them in a row are optional.
+`exclusiveMinimum: true`). Annotations and unknown keywords have no effect. Known limits of llguidance: a property that
+is not in `properties` may come twice, properties come in the order of `properties`, and not too many of them in a row
+are optional.
 """
 
 import json

@@ -51,6 +51,11 @@ class _Token:
     text: str
 
 
+def _step(token: _Token) -> int:
+    """Returns by how much brackets are deeper behind the token."""
+    return (token.text in ("(", "[", "{")) - (token.text in (")", "]", "}"))
+
+
 def checked_lark(text: str, where: str, form: JsonForm) -> str:
     """Returns the grammar in a form that means the same. Raises TandemError (INVALID_ARGUMENT)."""
     return _Lark(text, where, form).written()
@@ -64,15 +69,13 @@ class _Lark:
         self._position = 0
 
     def written(self) -> str:
-        tokens = self._without_attributes(list(self._tokens()))
+        tokens = self._without_attributes(list(self._within_depth()))
         depth = 0
         parts: list[str] = []
         for token in tokens:
-            depth += (token.text in ("(", "[", "{")) - (token.text in (")", "]", "}"))
-            if depth < 0 or depth > MAX_DEPTH:
-                raise self._error(
-                    "brackets do not match" if depth < 0 else f"brackets are nested over {MAX_DEPTH} deep"
-                )
+            depth += _step(token)
+            if depth < 0:
+                raise self._error("brackets do not match")
             if token.kind == "number" and int(token.text[:9]) > MAX_REPEAT:
                 raise self._error(f"a count is larger than {MAX_REPEAT}")
             if token.text in ("::", "=", "_"):
@@ -88,6 +91,15 @@ class _Lark:
             raise self._error(f"there are more than {MAX_QUANTIFIERS} quantifiers")
         self._check_terminals(tokens)
         return " ".join(parts)
+
+    def _within_depth(self) -> Iterator[_Token]:
+        """Yields the tokens. Brackets are nested at most MAX_DEPTH deep."""
+        depth = 0
+        for token in self._tokens():
+            depth += _step(token)
+            if depth > MAX_DEPTH:
+                raise self._error(f"brackets are nested over {MAX_DEPTH} deep")
+            yield token
 
     def _check_terminals(self, tokens: list[_Token]) -> None:
         """Refuses terminals that double again and again: llguidance writes them out."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from fractions import Fraction
 from typing import Any
 
+from services.tokenizer.structured.formats import FORMATS
 from services.tokenizer.structured.regex import search_regex
 from services.tokenizer.structured.schema_place import Place
 
@@ -19,8 +20,6 @@ SIGNIFICANT_DIGITS = 15  # that a number may have, which llguidance reads as a f
 MAX_MULTIPLE = 10_000  # of multipleOf without its decimal point: llguidance has a state for each remainder
 MAX_DIGITS = 10  # of multipleOf after its decimal point, or of a power of ten
 TYPES = ("null", "boolean", "object", "array", "number", "string", "integer")
-# https://github.com/guidance-ai/llguidance/blob/main/docs/json_schema.md; others are annotations
-FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
 # The direction in which an exclusive bound moves, its keyword, and those of the other bound.
 _BOUNDS = (
     (1, "exclusiveMinimum", ("maximum", "exclusiveMaximum")),
@@ -173,7 +172,7 @@ READERS: dict[str, Read] = {
 
 
 def read_format(value: Any, node: dict[str, Any], place: Place, ignored: list[str]) -> Any:
-    """Returns the format if llguidance has it. Others are annotations, as JSON Schema has it; `ignored` names them."""
+    """Returns the format if it can be enforced. Others are annotations, as JSON Schema has it; `ignored` names them."""
     if not isinstance(value, str):
         raise place.error('"format" must be a text')
     if value in FORMATS:

@@ -1,9 +1,12 @@
 """Goes through a schema and writes it anew with the keywords that llguidance has."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
 from services.grammar.limits import LIMITS
+from services.rpc.output_limits import MAX_ALL_CHOICE_CHARACTERS
+from services.tokenizer.structured.formats import write_format
 from services.tokenizer.structured.intersections import Intersections
 from services.tokenizer.structured.one_of import Disjointness
 from services.tokenizer.structured.regex import search_regex
@@ -25,6 +28,7 @@ MAX_OPTIONS = 1_000  # of one anyOf or oneOf
 MAX_PROPERTIES = 2_000  # of one object
 MAX_OPTIONAL = LIMITS.max_items_in_row // 4 - 5  # optional properties one after the other; each is four items
 MAX_PATTERNS = 8  # that the same text must match
+CONSTANTS = ("const", "enum")
 
 # Of draft 2020-12 and those before it. They say what is valid, and llguidance has no grammar for them.
 UNSUPPORTED = (
@@ -65,6 +69,7 @@ class SchemaWalk:
         self._multiples: set[float] = set()  # of all `multipleOf`
         self._has_parts = False  # some schemas hold for the same value
         self._num_schemas = 0
+        self._num_characters = 0  # of all constants, as JSON
         self._readers: dict[str, Callable[[Any, Place, bool], Any]] = {
             "properties": self._map,
             "patternProperties": self._patterns,
@@ -112,6 +117,7 @@ class SchemaWalk:
         new: Node = {}
         for keyword, written, value in entries(node):
             self._keyword(new, node, (keyword, written, value), place, is_part)
+        self._has_parts |= write_format(new)
         separate_bounds(new, is_part)
         self._check_properties(new, place)
         self._check_counts(new, place)
@@ -135,6 +141,8 @@ class SchemaWalk:
         keyword, written, value = entry
         if keyword in READERS:
             read = READERS[keyword](value, written, place)
+            if keyword in CONSTANTS:
+                self._count_constants(read, place / written)
         elif keyword in self._readers:
             read = self._readers[keyword](value, place / written, is_part)
         elif keyword == "$ref":
@@ -147,6 +155,11 @@ class SchemaWalk:
             return
         if read is not DROPPED:
             new[keyword] = read
+
+    def _count_constants(self, value: Any, place: Place) -> None:
+        self._num_characters += len(json.dumps(value, ensure_ascii=False))
+        if self._num_characters > MAX_ALL_CHOICE_CHARACTERS:
+            raise place.error(f"all constants have more than {MAX_ALL_CHOICE_CHARACTERS} characters")
 
     def _not_supported(self, keyword: str, place: Place) -> None:
         if self._strict:

@@ -51,7 +51,7 @@ def accepted(schema: Any, text: str, *, trims: bool = False, root: dict[str, Any
         ({"type": "string", "pattern": "^a|b$"}, ["ax", "xb"], ["xa", "bx"]),
         ({"type": "string", "pattern": "^[|)]$"}, ["|", ")"], ["x", "|)"]),
         ({"type": "string", "pattern": "^(a|b)c$", "maxLength": 2}, ["ac"], ["c", "acc"]),
-        ({"type": "string", "format": "date"}, ["2026-02-28"], ["2026-02-31", "now", "٢026-02-28"]),
+        ({"type": "string", "format": "date"}, ["2026-02-28", "2026-12-31"], ["2026-02-29", "now", "٢026-02-28"]),
         ({"type": "string", "format": "date-time"}, ["2026-02-28T10:00:00Z"], ["2026-02-28 10:00:00Z"]),
         ({"type": "string", "format": "email"}, ["a.b@c.de"], ["a.b@c", "a b@c.de"]),
         ({"type": "string", "format": "ipv4"}, ["127.0.0.1"], ["127.0.0.300"]),

@@ -39,7 +39,11 @@ ACCEPTED: list[tuple[Any, list[str], list[str]]] = [
     ({"type": "string", "maxLength": 10**18}, ['"a"'], []),
     ({"type": "string", "pattern": r"^\d+$"}, ['"12"'], ['"a"', '"٣"']),
     ({"type": "string", "pattern": "b"}, ['"abc"'], ['"ac"']),
-    ({"type": "string", "format": "date"}, ['"2020-01-31"', '"2021-02-29"'], ['"2020-01-32"']),
+    ({"type": "string", "format": "date"}, ['"2020-12-31"', '"2024-02-29"'], ['"2020-01-32"', '"2021-02-29"']),
+    ({"format": "date", "pattern": "^2020"}, ['"2020-01-31"', "1"], ['"2021-01-31"', '"2020"']),
+    ({"enum": ["2020-01-01", "soon"], "format": "date"}, ['"2020-01-01"'], ['"soon"']),
+    ({"type": "string", "format": "time"}, ['"23:59:59Z"', '"00:00:00.5+14:00"'], ['"23:59:60Z"', '"10:00:00"']),
+    ({"type": "string", "format": "date-time"}, ['"2020-01-31T10:00:00Z"'], ['"2020-01-31 10:00:00Z"', '"2020-01-31"']),
     ({"type": "array", "items": {"type": "integer"}, "maxItems": 2}, ["[]", "[1, 2]"], ["[1, 2, 3]", '["a"]']),
     ({"type": "array", "prefixItems": [{"type": "null"}], "items": False}, ["[null]"], ["[null, 1]"]),
     ({"type": "array", "items": [{"type": "null"}], "additionalItems": False}, ["[null]"], ["[null, 1]", "[1]"]),
@@ -148,6 +152,8 @@ REFUSED: list[tuple[Any, str]] = [
     ({"multipleOf": 0}, '/: "multipleOf" must be larger than 0'),
     ({"multipleOf": 1000003}, '/: "multipleOf" is supported up to'),
     ({"const": 2**60}, '/: a number in "const" is beyond'),
+    ({"const": "x" * 200_000}, "/const: all constants have more than 200000 characters"),
+    ({"anyOf": [{"enum": ["x" * 150_000]}, {"enum": ["y" * 50_000]}]}, "/anyOf/1/enum: all constants have more than"),
     ({"enum": [1e-20]}, '/: a number in "enum" is too small'),
     ({"const": 0.1234567890123456}, '/: a number in "const" has more than 15 digits'),
     ({"required": "a"}, '/: "required" must be a list of names'),
@@ -165,7 +171,7 @@ REFUSED: list[tuple[Any, str]] = [
     ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, '/: "oneOf" is only supported if its alternatives exclude'),
     ({"properties": {"a": {}, "b": {}}, "maxProperties": 1}, '/: the keyword "maxProperties" is not supported'),
     ({"const": "\ud800"}, "half of a surrogate pair"),
-    ({"enum": ["x" * (MAX_SCHEMA_BYTES + 1)]}, "is larger than"),
+    ({"title": "x", "properties": {"x" * (MAX_SCHEMA_BYTES + 1): {}}}, "is larger than"),
 ]
 
 

@@ -100,6 +100,7 @@ protos: install-test
 docs: install-test
 	$(BIN)/python -m services.options.serving_page > docs/serving.md
 	$(BIN)/python -m services.shim.reference.page > docs/api.md
+	$(BIN)/python -m services.worker.models.page > docs/models.md
 
 demo: install-test
 	$(BIN)/python -m demo.train --out demo/checkpoint

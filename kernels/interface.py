@@ -12,6 +12,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from kernels.program import Matrix, Operation
+
 # Sampling parameters of a row. The memory layout of sample::Draw in kernels/cpu/native/sample.h.
 DRAW = np.dtype(
     [
@@ -40,33 +42,8 @@ class AttentionInputs:
     max_seq_len: int  # an upper bound
 
 
-class Matrix(Protocol):
-    """A weight [n, k], n outputs and k inputs, in the layout and dtype that its Ops multiplies with."""
-
-    def product(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        """Returns x [rows, k] @ weight.T as [rows, n] of `dtype`: float32, or None for x's."""
-
-    def rows(self, ids: Tensor) -> Tensor:
-        """Returns the weight's rows `ids` [count] int64 as [count, k], in the activations' dtype (embedding lookup)."""
-
-
-@dataclass(frozen=True)
-class Layer:
-    """Weights of a decoder layer. Projections with the same input are fused into one matrix: qkv, gate_up."""
-
-    input_norm: Tensor  # [hidden]
-    qkv: Matrix  # [(heads + 2 * kv_heads) * head_dim, hidden]
-    head_norms: tuple[Tensor, Tensor] | None  # QK norm: weights for queries and for keys, [head_dim] each
-    out: Matrix  # [hidden, heads * head_dim]
-    post_norm: Tensor  # [hidden]
-    gate_up: Matrix  # [2 * intermediate, hidden]
-    down: Matrix  # [hidden, intermediate]
-
-
 class Stack(Protocol):
-    """Runs all layers of a decoder, without embedding, final norm and head."""
-
-    layers: Sequence[Layer]
+    """Runs a decoder's operations: all between the embedding and the logits."""
 
     def __call__(
         self,
@@ -75,11 +52,12 @@ class Stack(Protocol):
         caches: Sequence[KvPair],
         inputs: AttentionInputs,
         logits_indices: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        """Returns (output, residual), each [S, hidden]; their sum is the last layer's hidden state.
+    ) -> Tensor:
+        """Returns the last norm's result [S, hidden].
 
-        hidden [T, hidden]: the embeddings; may be overwritten. positions [T] int64. logits_indices [S] int64: the
-        tokens to return, ascending. Writes keys and values of all T tokens into the caches.
+        hidden [T, hidden]: the embeddings; may be overwritten. positions [T] int64. caches: by Attend.layer.
+        logits_indices [S] int64: the tokens to return, ascending. Writes keys and values of all T tokens into the
+        caches.
         """
 
 
@@ -104,22 +82,23 @@ class Ops(Protocol):
         """Returns a new paged KV cache of one layer, zeroed. Raises OSError or torch.OutOfMemoryError if memory
         does not suffice."""
 
-    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor: ...
-    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]: ...
+    def norm(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, centred: bool) -> Tensor: ...
+    def add_norm(
+        self, x: Tensor, residual: Tensor, factor: float, weight: Tensor, bias: Tensor | None, eps: float, centred: bool
+    ) -> tuple[Tensor, Tensor]: ...
     def rope_and_write(
         self,
         qkv: Tensor,
         norms: tuple[Tensor, Tensor] | None,
         eps: float,
-        cos_sin: Tensor,
+        tables: tuple[Tensor, Tensor] | None,
         positions: Tensor,
         cache: KvPair,
         slot_mapping: Tensor,
     ) -> Tensor: ...
     def paged_attention(self, query: Tensor, cache: KvPair, inputs: AttentionInputs, scale: float) -> Tensor: ...
-    def silu_mul(self, gate_up: Tensor) -> Tensor: ...
-    def stack(self, layers: Sequence[Layer], eps: float, scale: float, cos_sin: Tensor) -> Stack:
-        """Returns a Stack of `layers`. `scale`: the softmax scale of attention. eps, cos_sin: as in rope_and_write."""
+    def activate(self, x: Tensor, kind: str, gated: bool) -> Tensor: ...
+    def stack(self, operations: Sequence[Operation]) -> Stack: ...
 
     def draw(self, logits: Tensor, raw: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
         """Returns (token ids [rows] int64, healthy [rows] bool): one token sampled per row, as sampling.draw."""

@@ -4,13 +4,17 @@ Shapes: T tokens of the step, R requests, H query heads, G KV heads, D head size
 [N, B, G, D].
 """
 
+from collections.abc import Callable
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
-def linear(x: Tensor, weight: Tensor) -> Tensor:
-    """Returns x [rows, k] @ weight [n, k].T as [rows, n] float32."""
-    return x.float() @ weight.float().T
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Returns x [rows, k] @ weight [n, k].T + bias [n] as [rows, n] float32."""
+    out = x.float() @ weight.float().T
+    return out if bias is None else out + bias
 
 
 def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -40,37 +44,58 @@ def _divided(weight: Tensor, largest: int) -> tuple[Tensor, Tensor]:
     return torch.where((scales > 0) & scales.isfinite(), steps.T, 0).T, scales
 
 
-def silu_mul(gate_up: Tensor) -> Tensor:
-    """Returns SwiGLU (arXiv 2002.05202), silu(gate) * up of gate_up [rows, 2 * size], as [rows, size]; rounded once."""
-    gate, up = gate_up.float().chunk(2, dim=-1)
-    return (gate * torch.sigmoid(gate) * up).to(gate_up.dtype)
+def activate(x: Tensor, kind: str, gated: bool) -> Tensor:
+    """Returns an activation (program.ACTIVATIONS) of x [rows, size]; gated: of the first half of x [rows, 2 * size],
+    times the second (arXiv 2002.05202). In float32, rounded once."""
+    first, *rest = x.float().chunk(2, dim=-1) if gated else (x.float(),)
+    out = _ACTIVATIONS[kind](first)
+    return (out * rest[0] if gated else out).to(x.dtype)
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Returns the RMS norm over x's last dimension (arXiv 1910.07467), computed in float32, in x's dtype and shape."""
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "silu": lambda x: x * torch.sigmoid(x),
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "gelu": F.gelu,
+    "relu2": lambda x: F.relu(x).square(),
+}
+
+
+def norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, centred: bool) -> Tensor:
+    """Returns the norm over x's last dimension, in x's dtype and shape, computed in float32: RMS norm (arXiv
+    1910.07467), or `centred`: layer norm (arXiv 1607.06450). weight, bias: [size], or [groups, size] for x
+    [rows, groups, size]; float32."""
     wide = x.float()
-    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-    return (wide * scale * weight.float()).to(x.dtype)
+    if centred:
+        wide = wide - wide.mean(-1, keepdim=True)
+    out = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps) * weight
+    return (out if bias is None else out + bias).to(x.dtype)
 
 
-def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Returns (norm of the sum, sum) with sum = x + residual, rounded to x's dtype before the norm. All [T, hidden]."""
-    total = x + residual
-    return rms_norm(total, weight, eps), total
+def add_norm(
+    x: Tensor, residual: Tensor, factor: float, weight: Tensor, bias: Tensor | None, eps: float, centred: bool
+) -> tuple[Tensor, Tensor]:
+    """Returns (norm of the sum, sum) with sum = residual + factor * x, rounded to x's dtype before the norm.
+    All [T, hidden]."""
+    total = torch.add(residual, x, alpha=factor)
+    return norm(total, weight, bias, eps, centred), total
 
 
-def norm_rope(x: Tensor, weight: Tensor | None, eps: float, cos_sin: Tensor, positions: Tensor) -> Tensor:
+def norm_rope(x: Tensor, weight: Tensor | None, eps: float, cos_sin: Tensor | None, positions: Tensor) -> Tensor:
     """Returns x after an RMS norm per head, if `weight` [D] is given, and the rotary embedding (arXiv 2104.09864).
 
-    The embedding is in half-split form. x [T, heads, D], positions [T]. cos_sin [max positions, D] float32: D/2
-    cosines, then D/2 sines. Computed in float32, rounded once at the end.
+    The embedding is in half-split form and turns the first `rotary` elements of a head. x [T, heads, D], positions [T].
+    cos_sin [max positions, rotary] float32: rotary/2 cosines, then as many sines; None: nothing is turned. Computed in
+    float32, rounded once at the end.
     """
     wide = x.float()
     if weight is not None:
-        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps) * weight.float()
+        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps) * weight
+    if cos_sin is None:
+        return wide.to(x.dtype)
+    half = cos_sin.shape[1] // 2
     cos, sin = cos_sin[positions].unsqueeze(1).chunk(2, dim=-1)
-    first, second = wide.chunk(2, dim=-1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
+    first, second, rest = wide.tensor_split((half, 2 * half), dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin, rest), dim=-1).to(x.dtype)
 
 
 def write_kv(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slot_mapping: Tensor) -> None:
@@ -93,19 +118,20 @@ def rope_and_write(
     qkv: Tensor,
     norms: tuple[Tensor, Tensor] | None,
     eps: float,
-    cos_sin: Tensor,
+    tables: tuple[Tensor, Tensor] | None,
     positions: Tensor,
     cache: tuple[Tensor, Tensor],
     slot_mapping: Tensor,
 ) -> Tensor:
     """Applies norm_rope to queries and keys of qkv [T, (H + 2 G) * D], then write_kv. Returns the queries [T, H, D].
 
-    `norms`: the norm weights [D] of queries and of keys; None for no norm.
+    `norms`: the norm weights [D] of queries and of keys; None for no norm. `tables`: of the rotary embedding, likewise.
     """
     query, key, value = split_heads(qkv, cache)
     query_norm, key_norm = norms or (None, None)
-    write_kv(norm_rope(key, key_norm, eps, cos_sin, positions), value, *cache, slot_mapping)
-    return norm_rope(query, query_norm, eps, cos_sin, positions)
+    query_table, key_table = tables or (None, None)
+    write_kv(norm_rope(key, key_norm, eps, key_table, positions), value, *cache, slot_mapping)
+    return norm_rope(query, query_norm, eps, query_table, positions)
 
 
 def paged_attention(

@@ -1,21 +1,20 @@
-"""Runs the layers of a decoder eagerly, one operation after the other, on any Ops."""
+"""Runs a decoder's operations eagerly, one after the other, on any Ops."""
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
-from kernels.interface import AttentionInputs, KvPair, Layer, Ops
+from kernels.interface import AttentionInputs, KvPair, Ops
+from kernels.program import Activate, Add, Attend, Multiply, Norm, Operation, Place, Select
 
 
 class EagerStack:
-    """A Stack in eager mode. After the last layer's attention, only the tokens `logits_indices` are computed."""
+    """A Stack in eager mode."""
 
-    def __init__(self, ops: Ops, layers: Sequence[Layer], eps: float, scale: float, cos_sin: Tensor) -> None:
+    def __init__(self, ops: Ops, operations: Sequence[Operation]) -> None:
         self._ops = ops
-        self.layers = layers
-        self._eps = eps
-        self._scale = scale
-        self._cos_sin = cos_sin
+        self._operations = operations
 
     def __call__(
         self,
@@ -24,18 +23,70 @@ class EagerStack:
         caches: Sequence[KvPair],
         inputs: AttentionInputs,
         logits_indices: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        ops, eps = self._ops, self._eps
-        residual, normed = hidden, ops.rms_norm(hidden, self.layers[0].input_norm, eps)
-        for index, (layer, cache) in enumerate(zip(self.layers, caches, strict=True)):
-            if index > 0:
-                normed, residual = ops.add_rms_norm(hidden, residual, layer.input_norm, eps)
-            qkv = layer.qkv.product(normed)
-            query = ops.rope_and_write(qkv, layer.head_norms, eps, self._cos_sin, positions, cache, inputs.slot_mapping)
-            attention = ops.paged_attention(query, cache, inputs, self._scale).flatten(1)
-            if index + 1 == len(self.layers):
-                attention, residual = attention[logits_indices], residual[logits_indices]
-            hidden = layer.out.product(attention)
-            normed, residual = ops.add_rms_norm(hidden, residual, layer.post_norm, eps)
-            hidden = layer.down.product(ops.silu_mul(layer.gate_up.product(normed)))
-        return hidden, residual
+    ) -> Tensor:
+        run = EagerRun(self._ops, hidden, positions, caches, inputs, logits_indices)
+        for operation in self._operations:
+            run.do(operation)
+        return run.activations[Place.NORMED]
+
+
+class EagerRun:
+    """One step. `activations`: what the operations so far have written."""
+
+    def __init__(
+        self,
+        ops: Ops,
+        hidden: Tensor,
+        positions: Tensor,
+        caches: Sequence[KvPair],
+        inputs: AttentionInputs,
+        logits_indices: Tensor,
+    ) -> None:
+        self._ops = ops
+        self._positions = positions
+        self._caches = caches
+        self._inputs = inputs
+        self._wanted = logits_indices
+        self.activations: dict[Place, Tensor] = {Place.RESIDUAL: hidden}
+
+    def do(self, operation: Operation) -> None:
+        at = self.activations
+        match operation:
+            case Multiply(source, target, matrix, bias):
+                at[target] = matrix.product(at[source], bias=bias)
+            case Norm(adds=None):
+                self._norm(operation)
+            case Norm(target=target, weight=weight, bias=bias, eps=eps, centred=centred, adds=factor):
+                assert factor is not None
+                hidden, residual = at[Place.HIDDEN], at[Place.RESIDUAL]
+                at[target], at[Place.RESIDUAL] = self._ops.add_norm(
+                    hidden, residual, factor, weight, bias, eps, centred
+                )
+            case Add(factor):
+                at[Place.RESIDUAL] = torch.add(at[Place.RESIDUAL], at[Place.HIDDEN], alpha=factor)
+            case Attend():
+                self._attend(operation)
+            case Activate(kind, gated):
+                at[Place.ACTIVATED] = self._ops.activate(at[Place.INNER], kind, gated)
+            case Select(places):
+                for place in places:
+                    at[place] = at[place][self._wanted]
+
+    def _norm(self, norm: Norm) -> None:
+        source, size = self.activations[norm.source], norm.weight.shape[-1]
+        columns = slice(norm.first, norm.first + norm.groups * size)
+        parts = source[:, columns].view(len(source), norm.groups, size)
+        normed = self._ops.norm(parts, norm.weight, norm.bias, norm.eps, norm.centred).flatten(1)
+        if normed.shape == source.shape:
+            self.activations[norm.target] = normed
+        else:
+            assert norm.source is norm.target
+            source[:, columns] = normed
+
+    def _attend(self, attend: Attend) -> None:
+        ops, inputs, cache = self._ops, self._inputs, self._caches[attend.layer]
+        query = ops.rope_and_write(
+            self.activations[Place.HEADS], attend.norms, attend.eps, attend.tables, self._positions, cache,
+            inputs.slot_mapping,
+        )  # fmt: skip
+        self.activations[Place.MIXED] = ops.paged_attention(query, cache, inputs, attend.scale).flatten(1)

@@ -11,8 +11,8 @@ class TorchMatrix:
     def __init__(self, weight: Tensor) -> None:
         self._weight = weight
 
-    def product(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        return F.linear(x, self._weight).to(dtype or x.dtype)
+    def product(self, x: Tensor, dtype: torch.dtype | None = None, bias: Tensor | None = None) -> Tensor:
+        return F.linear(x, self._weight, None if bias is None else bias.to(x.dtype)).to(dtype or x.dtype)
 
     def rows(self, ids: Tensor) -> Tensor:
         return F.embedding(ids, self._weight)

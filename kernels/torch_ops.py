@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from kernels import reference, sampling
-from kernels.interface import AttentionInputs, KvPair, Layer, Stack
+from kernels.interface import AttentionInputs, KvPair, Stack
 from kernels.plain_cache import plain_cache
+from kernels.program import Operation
 from kernels.stack import EagerStack
 from kernels.torch_matrix import TorchMatrix
 from kernels.weight_parts import joined
@@ -21,10 +22,10 @@ class TorchOps:
     name = "torch"
     batch_invariant = False
     allocate_kv_cache = staticmethod(plain_cache)
-    rms_norm = staticmethod(reference.rms_norm)
-    add_rms_norm = staticmethod(reference.add_rms_norm)
+    norm = staticmethod(reference.norm)
+    add_norm = staticmethod(reference.add_norm)
     rope_and_write = staticmethod(reference.rope_and_write)
-    silu_mul = staticmethod(reference.silu_mul)
+    activate = staticmethod(reference.activate)
     apply_bitmask = staticmethod(reference.apply_bitmask)
     draw = staticmethod(sampling.draw)
     draw_scratch_bytes = staticmethod(sampling.draw_scratch_bytes)
@@ -57,8 +58,8 @@ class TorchOps:
         attention = scores * SCORE_BYTES + length * kv_heads * head_dim * (2 * dtype.itemsize + 16)
         return max(tokens * width * POINTWISE_BYTES, attention)
 
-    def stack(self, layers: Sequence[Layer], eps: float, scale: float, cos_sin: Tensor) -> Stack:
-        return EagerStack(self, layers, eps, scale, cos_sin)
+    def stack(self, operations: Sequence[Operation]) -> Stack:
+        return EagerStack(self, operations)
 
     def kernel_nanoseconds(self) -> int:
         return 0

@@ -27,6 +27,7 @@ USAGE = """usage: tandem COMMAND [OPTIONS]
   bench engine          measure the scheduler's time per step
   bench transport       measure latency and CPU time per token from worker to client
   bench kernels         measure the compiled CPU kernels against plain torch and the machine's limit
+  models                list the architectures and devices that can be served
   replay FILE           replay a recording of an engine's last steps
   new-secret            write a new secret for the processes of one deployment
   internal-credentials  write certificates and a token for other programs that call the processes
@@ -35,6 +36,7 @@ USAGE = """usage: tandem COMMAND [OPTIONS]
 """
 MODULES = {"serve": "services.process.launcher"} | {role: f"services.{role}.service" for role in ROLES}
 MODULES |= {"new-secret": "services.security.new_secret", "internal-credentials": "services.security.credentials"}
+TOOLS = {"models": "services.worker.models.page", "replay": "services.engine.replay"}
 BENCHMARKS = {
     "serve": "loadtest.serving.cli",
     "latency": "loadtest.serving.latency",
@@ -63,10 +65,10 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     if command == "bench":  # parses its own command line
         return _bench(*rest)
-    if command == "replay":
-        return int(importlib.import_module("services.engine.replay").main(rest))
+    if command in TOOLS:  # so do these
+        return int(importlib.import_module(TOOLS[command]).main(rest)) if _is_installed(command) else 1
     if command not in MODULES:
-        commands = ", ".join([*MODULES, "bench", "replay"])
+        commands = ", ".join([*MODULES, "bench", *TOOLS])
         sys.stderr.write(f"tandem: error: unknown command {command!r}; the commands are {commands}\n")
         return 2
     try:

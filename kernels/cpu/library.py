@@ -44,26 +44,30 @@ class Library(Protocol):
     ) -> None: ...  # fmt: skip
     def product(
         self, type_: str, out_type: str, x: int, x_stride: int, rows: int, n: int, k: int, packed: int, scales: int,
-        out: int,
+        bias: int, out: int,
     ) -> None: ...  # fmt: skip
-    def rms_norm(
-        self, type_: str, x: int, x_stride: int, residual: int, weight: int, eps: float, rows: int, size: int,
-        out: int, total: int,
+    def norm(
+        self, type_: str, x: int, x_stride: int, weight: int, bias: int, size: int, groups: int, weight_stride: int,
+        eps: float, centred: bool, rows: int, out: int, out_stride: int,
     ) -> None: ...  # fmt: skip
-    def silu_mul(self, type_: str, gate_up: int, rows: int, size: int, out: int) -> None: ...
+    def add_norm(
+        self, type_: str, x: int, x_stride: int, residual: int, factor: float, weight: int, bias: int, size: int,
+        eps: float, centred: bool, rows: int, out: int, total: int,
+    ) -> None: ...  # fmt: skip
+    def activate(self, type_: str, x: int, kind: int, gated: bool, rows: int, size: int, out: int) -> None: ...
     def rope_and_write(
-        self, type_: str, qkv: int, tokens: int, heads: int, query_norm: int, key_norm: int, eps: float, cos_sin: int,
-        positions: int, slots: int, cache: int, kv_heads: int, head_dim: int, block_size: int, query: int,
+        self, type_: str, qkv: int, tokens: int, heads: int, query_norm: int, key_norm: int, eps: float,
+        query_table: int, key_table: int, rotary: int, positions: int, slots: int, cache: int, kv_heads: int,
+        head_dim: int, block_size: int, query: int,
     ) -> None: ...  # fmt: skip
     def paged_attention(
         self, type_: str, query: int, cache: int, kv_heads: int, head_dim: int, block_size: int,
         tables: int, table_stride: int, starts: int, lens: int, requests: int, heads: int, scale: float, out: int,
     ) -> None: ...  # fmt: skip
-    def stack(
-        self, type_: str, layers: int, num_layers: int, tokens: int, heads: int, kv_heads: int, head_dim: int,
-        block_size: int, eps: float, scale: float, cos_sin: int, positions: int, slots: int, tables: int,
-        table_stride: int, starts: int, lens: int, requests: int, logits_indices: int, num_logits: int, hidden: int,
-        residual: int,
+    def run(
+        self, type_: str, operations: int, count: int, tokens: int, block_size: int, positions: int, slots: int,
+        tables: int, table_stride: int, starts: int, lens: int, requests: int, logits_indices: int, num_logits: int,
+        hidden: int, hidden_size: int, out: int,
     ) -> None: ...  # fmt: skip
     def draw(
         self, logits: int, raw: int, rows: int, vocab: int, draws: int, ids: int, healthy: int

@@ -41,15 +41,17 @@ class CpuMatrix(ABC):
         """Returns n, k (with padding) and the addresses of weight and scales (0: none), in native/operand.h's order."""
         return self._n, self._k, self._packed.data_ptr(), 0 if self._scales is None else self._scales.data_ptr()
 
-    def product(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        """Returns x [rows, k] @ weight.T as [rows, n] of `dtype`: float32, or None for x's."""
+    def product(self, x: Tensor, dtype: torch.dtype | None = None, bias: Tensor | None = None) -> Tensor:
+        """Returns x [rows, k] @ weight.T + bias [n] float32 as [rows, n] of `dtype`: float32, or None for x's."""
         assert x.dtype == self._dtype and x.shape[1] == self._num_columns and x.stride(1) == 1
+        assert bias is None or (bias.dtype == torch.float32 and bias.shape == (self._n,) and bias.is_contiguous())
         if self.padding:
             x = F.pad(x, (0, self.padding))
         out = torch.empty(x.shape[0], self._n, dtype=dtype or x.dtype)
         self._library.product(
-            self._type, TYPES[out.dtype], x.data_ptr(), x.stride(0), x.shape[0], *self.operand(), out.data_ptr()
-        )
+            self._type, TYPES[out.dtype], x.data_ptr(), x.stride(0), x.shape[0], *self.operand(),
+            0 if bias is None else bias.data_ptr(), out.data_ptr(),
+        )  # fmt: skip
         return out
 
     def rows(self, ids: Tensor) -> Tensor:

@@ -11,9 +11,9 @@ from torch import Tensor
 from kernels import pages
 from kernels.cpu.library import Library
 from kernels.cpu.matrix import STEP, TYPES, Int8Matrix, PackedMatrix
-from kernels.cpu.stack import CompiledStack, can_run
-from kernels.interface import DRAW, AttentionInputs, Draws, KvPair, Layer, Matrix, Stack
-from kernels.stack import EagerStack
+from kernels.cpu.stack import CompiledStack
+from kernels.interface import DRAW, AttentionInputs, Draws, KvPair, Stack
+from kernels.program import ACTIVATIONS, Matrix, Operation
 
 THREAD_BYTES = 4 * 1024**2  # upper bound of one thread's tiles
 CANDIDATE_BYTES = 32  # per token: a Candidate takes 16, in a std::vector that doubles as it grows
@@ -47,31 +47,36 @@ class CpuOps:
         head = (num_blocks, kv_heads)
         return keys.view(*head, -1, block_size, step), values.view(*head, -1, head_dim, step)
 
-    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        return self._norm(x, None, weight, eps)[0]
+    def norm(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, centred: bool) -> Tensor:
+        rows, size = x.shape[0], x.shape[-1]
+        groups = x.shape[1] if x.dim() == 3 else 1
+        assert x.stride(-1) == 1 and (x.dim() == 2 or x.stride(1) == size)
+        assert weight.shape in ((size,), (groups, size)) and (bias is None or bias.shape == weight.shape)
+        out = torch.empty(x.shape, dtype=x.dtype)
+        self._library.norm(
+            TYPES[x.dtype], x.data_ptr(), x.stride(0), _floats(weight), _floats(bias), size, groups,
+            size * (weight.dim() - 1), eps, centred, rows, out.data_ptr(), groups * size,
+        )  # fmt: skip
+        return out
 
-    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        return self._norm(x, residual, weight, eps)
-
-    def _norm(self, x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    def add_norm(
+        self, x: Tensor, residual: Tensor, factor: float, weight: Tensor, bias: Tensor | None, eps: float, centred: bool
+    ) -> tuple[Tensor, Tensor]:
         rows, size = x.shape
-        assert x.stride(1) == 1 and x.dtype == weight.dtype and weight.shape == (size,)
-        out = torch.empty(rows, size, dtype=x.dtype)
-        total = x
-        if residual is not None:
-            assert residual.shape == x.shape and residual.dtype == x.dtype and residual.is_contiguous()
-            total = torch.empty_like(out)
-        self._library.rms_norm(
-            TYPES[x.dtype], x.data_ptr(), x.stride(0), _address(residual), weight.data_ptr(), eps, rows, size,
-            out.data_ptr(), total.data_ptr(),
+        assert x.stride(1) == 1 and weight.shape == (size,) and residual.is_contiguous()
+        assert residual.shape == x.shape and residual.dtype == x.dtype
+        out, total = torch.empty(x.shape, dtype=x.dtype), torch.empty(x.shape, dtype=x.dtype)
+        self._library.add_norm(
+            TYPES[x.dtype], x.data_ptr(), x.stride(0), residual.data_ptr(), factor, _floats(weight), _floats(bias),
+            size, eps, centred, rows, out.data_ptr(), total.data_ptr(),
         )  # fmt: skip
         return out, total
 
-    def silu_mul(self, gate_up: Tensor) -> Tensor:
-        rows, size = gate_up.shape[0], gate_up.shape[1] // 2
-        assert gate_up.is_contiguous()
-        out = torch.empty(rows, size, dtype=gate_up.dtype)
-        self._library.silu_mul(TYPES[gate_up.dtype], gate_up.data_ptr(), rows, size, out.data_ptr())
+    def activate(self, x: Tensor, kind: str, gated: bool) -> Tensor:
+        rows, size = x.shape[0], x.shape[1] // (2 if gated else 1)
+        assert x.is_contiguous()
+        out = torch.empty(rows, size, dtype=x.dtype)
+        self._library.activate(TYPES[x.dtype], x.data_ptr(), ACTIVATIONS.index(kind), gated, rows, size, out.data_ptr())
         return out
 
     def rope_and_write(
@@ -79,7 +84,7 @@ class CpuOps:
         qkv: Tensor,
         norms: tuple[Tensor, Tensor] | None,
         eps: float,
-        cos_sin: Tensor,
+        tables: tuple[Tensor, Tensor] | None,
         positions: Tensor,
         cache: KvPair,
         slot_mapping: Tensor,
@@ -87,14 +92,15 @@ class CpuOps:
         keys, values = cache
         kv_heads, block_size, head_dim = values.shape[1], keys.shape[3], values.shape[3]
         tokens, heads = qkv.shape[0], qkv.shape[1] // head_dim - 2 * kv_heads
-        assert qkv.is_contiguous() and qkv.dtype == keys.dtype and cos_sin.dtype == torch.float32
+        assert qkv.is_contiguous() and qkv.dtype == keys.dtype
         assert positions.dtype == slot_mapping.dtype == torch.int64
         query = torch.empty(tokens, heads, head_dim, dtype=qkv.dtype)
-        query_norm, key_norm = norms or (None, None)
+        (query_norm, key_norm), (query_table, key_table) = norms or (None, None), tables or (None, None)
+        rotary = 0 if query_table is None else query_table.shape[1]
         self._library.rope_and_write(
-            TYPES[qkv.dtype], qkv.data_ptr(), tokens, heads, _address(query_norm), _address(key_norm), eps,
-            cos_sin.data_ptr(), positions.data_ptr(), slot_mapping.data_ptr(), keys.data_ptr(), kv_heads,
-            head_dim, block_size, query.data_ptr(),
+            TYPES[qkv.dtype], qkv.data_ptr(), tokens, heads, _floats(query_norm), _floats(key_norm), eps,
+            _floats(query_table), _floats(key_table), rotary, positions.data_ptr(), slot_mapping.data_ptr(),
+            keys.data_ptr(), kv_heads, head_dim, block_size, query.data_ptr(),
         )  # fmt: skip
         return query
 
@@ -112,10 +118,8 @@ class CpuOps:
         )  # fmt: skip
         return out
 
-    def stack(self, layers: Sequence[Layer], eps: float, scale: float, cos_sin: Tensor) -> Stack:
-        if can_run(layers):
-            return CompiledStack(self._library, layers, eps, scale, cos_sin)
-        return EagerStack(self, layers, eps, scale, cos_sin)
+    def stack(self, operations: Sequence[Operation]) -> Stack:
+        return CompiledStack(self._library, operations)
 
     def draw(self, logits: Tensor, raw: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
         rows, vocab = logits.shape
@@ -148,5 +152,9 @@ class CpuOps:
         return self._library.num_threads() * vocab * CANDIDATE_BYTES
 
 
-def _address(tensor: Tensor | None) -> int:
-    return 0 if tensor is None else tensor.data_ptr()
+def _floats(tensor: Tensor | None) -> int:
+    """Returns the address of a float32 tensor; 0: none."""
+    if tensor is None:
+        return 0
+    assert tensor.dtype == torch.float32 and tensor.is_contiguous()
+    return tensor.data_ptr()

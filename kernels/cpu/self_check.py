@@ -25,6 +25,7 @@ class Products(Protocol):
         k: int,
         packed: int,
         scales: int,
+        bias: int,
         out: int,
     ) -> None: ...
 
@@ -41,7 +42,7 @@ def _is_exact(library: Products, rows: int, n: int, k: int) -> bool:
     out = array("f", bytes(4 * rows * n))
     given, kept = _bfloat16(x), _bfloat16(weight)
     library.pack("b", _address(kept), 0, n, n, k, packed)
-    library.product("b", "f", _address(given), k, rows, n, k, packed, 0, _address(out))
+    library.product("b", "f", _address(given), k, rows, n, k, packed, 0, 0, _address(out))
     return out.tolist() == [sum(map(mul, row, column)) for row in x for column in weight]
 
 

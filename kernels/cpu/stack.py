@@ -1,48 +1,66 @@
-"""Runs all decoder layers in one call of the compiled library. Twin: kernels/stack.py."""
+"""Runs all operations of a decoder in one call of the compiled library. Twin: kernels/stack.py."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from kernels.cpu.library import Library
 from kernels.cpu.matrix import TYPES, CpuMatrix
-from kernels.interface import AttentionInputs, KvPair, Layer
+from kernels.interface import AttentionInputs, KvPair
+from kernels.program import ACTIVATIONS, Activate, Add, Attend, Multiply, Norm, Operation, Select
 
+_KINDS: dict[type, int] = {kind: index for index, kind in enumerate((Multiply, Norm, Add, Attend, Activate, Select))}
 _MATRIX = [("n", "<i8"), ("k", "<i8"), ("packed", "<i8"), ("scales", "<i8")]
-# The memory layout of stack::Layer in native/stack.h.
-_LAYER = np.dtype(
+# The memory layout of program::Operation in native/program.h.
+_OPERATION = np.dtype(
     [
-        ("input_norm", "<i8"),
-        ("qkv", _MATRIX),
-        ("query_norm", "<i8"),
-        ("key_norm", "<i8"),
-        ("out", _MATRIX),
-        ("post_norm", "<i8"),
-        ("gate_up", _MATRIX),
-        ("down", _MATRIX),
+        ("kind", "<i8"),
+        ("source", "<i8"),
+        ("target", "<i8"),
+        ("matrix", _MATRIX),
+        ("weight", "<i8"),  # of a norm; of Attend: norm of each query head
+        ("bias", "<i8"),
+        ("size", "<i8"),
+        ("first", "<i8"),
+        ("groups", "<i8"),
+        ("weight_stride", "<i8"),
+        ("centred", "<i8"),
+        ("adds", "<i8"),
+        ("key_weight", "<i8"),
+        ("query_table", "<i8"),
+        ("key_table", "<i8"),
         ("cache", "<i8"),
+        ("heads", "<i8"),
+        ("kv_heads", "<i8"),
+        ("head_dim", "<i8"),
+        ("rotary", "<i8"),
+        ("activation", "<i8"),
+        ("gated", "<i8"),
+        ("places", "<i8"),
+        ("eps", "<f8"),
+        ("factor", "<f8"),  # of Add and Norm; of Attend: the scale of the scores
     ]
 )
 
 
 class CompiledStack:
-    """A Stack for layers with only CpuMatrix weights, without padding along K (`can_run`)."""
+    """A Stack whose matrices are CpuMatrix, without padding along K."""
 
-    def __init__(self, library: Library, layers: Sequence[Layer], eps: float, scale: float, cos_sin: Tensor) -> None:
+    def __init__(self, library: Library, operations: Sequence[Operation]) -> None:
         self._library = library
-        self.layers: Sequence[Layer] = list(layers)  # keeps the tensors alive: _table has their addresses
-        self._eps = eps
-        self._scale = scale
-        self._cos_sin = cos_sin
-        self._table = np.zeros(len(layers), dtype=_LAYER)
-        for place, layer in zip(self._table, layers, strict=True):
-            for name in ("input_norm", "post_norm"):
-                place[name] = getattr(layer, name).data_ptr()
-            for name in ("qkv", "out", "gate_up", "down"):
-                place[name] = getattr(layer, name).operand()
-            if layer.head_norms is not None:
-                place["query_norm"], place["key_norm"] = (norm.data_ptr() for norm in layer.head_norms)
+        self._operations = list(operations)  # keeps the tensors alive: _table has their addresses
+        self._table = np.zeros(len(operations), dtype=_OPERATION)
+        for place, operation in zip(self._table, self._operations, strict=True):
+            place["kind"] = _KINDS[type(operation)]
+            _write(place, operation)
+        attends = [(index, each) for index, each in enumerate(self._operations) if isinstance(each, Attend)]
+        self._attend_at = np.array([index for index, _ in attends], dtype=np.int64)
+        self._layers = [each.layer for _, each in attends]
+        self._placed: Sequence[KvPair] | None = None  # the caches whose addresses _table has
 
     def __call__(
         self,
@@ -51,24 +69,60 @@ class CompiledStack:
         caches: Sequence[KvPair],
         inputs: AttentionInputs,
         logits_indices: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        self._table["cache"] = [keys.data_ptr() for keys, _ in caches]
-        keys, values = caches[0]
-        kv_heads, block_size, head_dim = values.shape[1], keys.shape[3], values.shape[3]
-        tables = inputs.block_tables
+    ) -> Tensor:
+        tables, (keys, _) = inputs.block_tables, caches[0]
         assert hidden.is_contiguous() and hidden.dtype == keys.dtype and tables.stride(1) == 1
-        residual = hidden.clone()
-        self._library.stack(
-            TYPES[hidden.dtype], self._table.ctypes.data, len(self._table), hidden.shape[0],
-            int(self._table[0]["out"]["k"]) // head_dim, kv_heads, head_dim, block_size, self._eps, self._scale,
-            self._cos_sin.data_ptr(), positions.data_ptr(), inputs.slot_mapping.data_ptr(), tables.data_ptr(),
-            tables.stride(0), inputs.query_start_loc.data_ptr(), inputs.seq_lens.data_ptr(), len(inputs.seq_lens),
-            logits_indices.data_ptr(), len(logits_indices), hidden.data_ptr(), residual.data_ptr(),
+        if caches is not self._placed:
+            self._place_caches(caches)
+        out = torch.empty(len(logits_indices), hidden.shape[1], dtype=hidden.dtype)
+        self._library.run(
+            TYPES[hidden.dtype], self._table.ctypes.data, len(self._table), hidden.shape[0], keys.shape[3],
+            positions.data_ptr(), inputs.slot_mapping.data_ptr(), tables.data_ptr(), tables.stride(0),
+            inputs.query_start_loc.data_ptr(), inputs.seq_lens.data_ptr(), len(inputs.seq_lens),
+            logits_indices.data_ptr(), len(logits_indices), hidden.data_ptr(), hidden.shape[1], out.data_ptr(),
         )  # fmt: skip
-        return hidden[: len(logits_indices)], residual[: len(logits_indices)]
+        return out
+
+    def _place_caches(self, caches: Sequence[KvPair]) -> None:
+        attends = self._table[self._attend_at]
+        found = [(keys.data_ptr(), values.shape[1], values.shape[3]) for keys, values in caches]
+        for index, name in enumerate(("cache", "kv_heads", "head_dim")):
+            attends[name] = [found[layer][index] for layer in self._layers]
+        self._table[self._attend_at] = attends
+        self._placed = caches
 
 
-def can_run(layers: Sequence[Layer]) -> bool:
-    """Returns whether CompiledStack can run these layers."""
-    matrices = [matrix for layer in layers for matrix in (layer.qkv, layer.out, layer.gate_up, layer.down)]
-    return all(isinstance(matrix, CpuMatrix) and not matrix.padding for matrix in matrices)
+def _write(place: npt.NDArray[np.void] | np.void, operation: Operation) -> None:
+    match operation:
+        case Multiply(source, target, matrix, bias):
+            assert isinstance(matrix, CpuMatrix) and not matrix.padding
+            _set(place, source=source, target=target, matrix=matrix.operand(), bias=_address(bias))
+        case Norm(source, target, weight, bias, eps, centred, first, groups, adds):
+            size = weight.shape[-1]
+            _set(place, source=source, target=target, weight=_address(weight), bias=_address(bias), eps=eps)
+            _set(place, centred=centred, first=first, groups=groups, size=size, weight_stride=size * (weight.dim() - 1))
+            _set(place, adds=adds is not None, factor=adds or 0.0)
+        case Add(factor):
+            _set(place, factor=factor)
+        case Attend(_, heads, norms, eps, tables, scale):
+            (query_norm, key_norm), (query_table, key_table) = norms or (None, None), tables or (None, None)
+            _set(place, heads=heads, weight=_address(query_norm), key_weight=_address(key_norm), eps=eps, factor=scale)
+            _set(place, query_table=_address(query_table), key_table=_address(key_table))
+            _set(place, rotary=0 if query_table is None else query_table.shape[1])
+        case Activate(kind, gated):
+            _set(place, activation=ACTIVATIONS.index(kind), gated=gated)
+        case Select(places):
+            _set(place, places=sum(1 << each for each in places))
+
+
+def _set(place: npt.NDArray[np.void] | np.void, **fields: Any) -> None:
+    for name, value in fields.items():
+        place[name] = value
+
+
+def _address(tensor: Tensor | None) -> int:
+    """Returns the address of a float32 tensor; 0: none."""
+    if tensor is None:
+        return 0
+    assert tensor.dtype == torch.float32 and tensor.is_contiguous()
+    return tensor.data_ptr()

@@ -1,28 +1,52 @@
-"""Triton: the MLP's gated activation. Twin: reference.silu_mul. Elementwise, so it is batch-invariant."""
+"""Triton: the MLP's activation, with and without a gate. Twin: reference.activate. Elementwise, so it is
+batch-invariant."""
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.program import ACTIVATIONS
+
 BLOCK = 1024
 
 
 @triton.jit
-def _silu_mul_kernel(gate_up_ptr, out_ptr, size, row_stride, BLOCK: tl.constexpr):
+def _activation(x, KIND: tl.constexpr):
+    """Returns the activation of x float32. NaN stays NaN."""
+    tl.static_assert(KIND == "silu" or KIND == "gelu_tanh" or KIND == "gelu" or KIND == "relu2")
+    if KIND == "silu":
+        out = x * tl.sigmoid(x)
+    elif KIND == "gelu_tanh":
+        # 0.5 * (1 + tanh(z)) is the sigmoid of 2 z, z = sqrt(2 / pi) * (x + 0.044715 x**3).
+        out = x * tl.sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
+    elif KIND == "gelu":
+        out = 0.5 * x * (1.0 + tl.erf(0.7071067811865476 * x))
+    else:
+        positive = tl.where(x < 0.0, 0.0, x)
+        out = positive * positive
+    return out
+
+
+@triton.jit
+def _activate_kernel(
+    x_ptr, out_ptr, size, row_stride, KIND: tl.constexpr, GATED: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = cols < size
-    gate = tl.load(gate_up_ptr + row * row_stride + cols, mask=inside, other=0.0).to(tl.float32)
-    up = tl.load(gate_up_ptr + row * row_stride + size + cols, mask=inside, other=0.0).to(tl.float32)
-    mixed = gate * tl.sigmoid(gate) * up
-    tl.store(out_ptr + row * size + cols, mixed.to(out_ptr.dtype.element_ty), mask=inside)
+    first = tl.load(x_ptr + row * row_stride + cols, mask=inside, other=0.0).to(tl.float32)
+    out = _activation(first, KIND)
+    if GATED:
+        out *= tl.load(x_ptr + row * row_stride + size + cols, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out_ptr + row * size + cols, out.to(out_ptr.dtype.element_ty), mask=inside)
 
 
-def silu_mul(gate_up: Tensor) -> Tensor:
-    """Returns reference.silu_mul: [rows, size] of gate_up [rows, 2 * size]; its rows may be strided."""
-    rows, size = gate_up.shape[0], gate_up.shape[1] // 2
-    assert gate_up.stride(1) == 1
-    out = torch.empty(rows, size, dtype=gate_up.dtype, device=gate_up.device)
-    _silu_mul_kernel[rows, triton.cdiv(size, BLOCK)](gate_up, out, size, gate_up.stride(0), BLOCK=BLOCK)
+def activate(x: Tensor, kind: str, gated: bool) -> Tensor:
+    """Returns reference.activate: [rows, size] of x [rows, size], gated of x [rows, 2 * size]; its rows may be
+    strided. `kind`: one of program.ACTIVATIONS."""
+    rows, size = x.shape[0], x.shape[1] // (2 if gated else 1)
+    assert x.stride(1) == 1 and kind in ACTIVATIONS
+    out = torch.empty(rows, size, dtype=x.dtype, device=x.device)
+    _activate_kernel[rows, triton.cdiv(size, BLOCK)](x, out, size, x.stride(0), KIND=kind, GATED=gated, BLOCK=BLOCK)
     return out

@@ -73,11 +73,36 @@ def _segment(
     return acc
 
 
+@triton.jit
+def _scaled_and_biased(
+    total, scale_ptr, bias_ptr, column, inside, SCALED: tl.constexpr, BIASED: tl.constexpr, TRANSPOSED: tl.constexpr
+):
+    """Returns total * scale + bias of each output column. TRANSPOSED: total is [columns, rows], otherwise as `column`.
+
+    An explicit fma rounds once in both kernels below, whether or not a compiler would fuse the two operations.
+    """
+    if SCALED:
+        scale = tl.load(scale_ptr + column, mask=inside, other=0.0)
+        if TRANSPOSED:
+            scale = scale[:, None]
+    if BIASED:
+        bias = tl.load(bias_ptr + column, mask=inside, other=0.0)
+        if TRANSPOSED:
+            bias = bias[:, None]
+    if SCALED and BIASED:
+        total = tl.fma(total, scale, bias)
+    elif SCALED:
+        total *= scale
+    elif BIASED:
+        total += bias
+    return total
+
+
 @triton.jit(do_not_specialize=["rows", "num_steps", "steps"])
 def _linear_kernel(
-    x_ptr, weight_ptr, scale_ptr, out_ptr, rows, n, k, x_stride, num_steps, steps,
+    x_ptr, weight_ptr, scale_ptr, bias_ptr, out_ptr, rows, n, k, x_stride, num_steps, steps,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
-    WALK: tl.constexpr, SCALED: tl.constexpr, EVEN_K: tl.constexpr, UPCAST: tl.constexpr,
+    WALK: tl.constexpr, SCALED: tl.constexpr, BIASED: tl.constexpr, EVEN_K: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
     # Grouped launch order: GROUP row tiles, then the next column tile.
     tile, segment = tl.program_id(0), tl.program_id(1)
@@ -101,23 +126,22 @@ def _linear_kernel(
             x_ptr, weight_ptr, row, column, rows, n, k, x_stride, first, last,
             BLOCK_M, BLOCK_N, BLOCK_K, EVEN_K, UPCAST,
         )  # fmt: skip
-    if SCALED:
-        total *= tl.load(scale_ptr + column, mask=column < n, other=0.0)[:, None]
+    total = _scaled_and_biased(total, scale_ptr, bias_ptr, column, column < n, SCALED, BIASED, True)
     place = segment.to(tl.int64) * rows * n + row.to(tl.int64)[None, :] * n + column[:, None]
     tl.store(out_ptr + place, total.to(out_ptr.dtype.element_ty), mask=(row < rows)[None, :] & (column < n)[:, None])
 
 
 @triton.jit(do_not_specialize=["rows"])
 def _sum_kernel(
-    partial_ptr, scale_ptr, out_ptr, rows, n, SEGMENTS: tl.constexpr, SCALED: tl.constexpr, BLOCK: tl.constexpr
-):
+    partial_ptr, scale_ptr, bias_ptr, out_ptr, rows, n,
+    SEGMENTS: tl.constexpr, SCALED: tl.constexpr, BIASED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = place < rows * n
     total = tl.zeros([BLOCK], dtype=tl.float32)
     for segment in tl.static_range(SEGMENTS):
         total += tl.load(partial_ptr + segment * rows * n + place, mask=inside, other=0.0)
-    if SCALED:
-        total *= tl.load(scale_ptr + place % n, mask=inside, other=0.0)
+    total = _scaled_and_biased(total, scale_ptr, bias_ptr, place % n, inside, SCALED, BIASED, False)
     tl.store(out_ptr + place, total.to(out_ptr.dtype.element_ty), mask=inside)
 
 
@@ -147,42 +171,47 @@ def workspace_bytes(rows: int) -> int:
     )
 
 
-def product(x: Tensor, weight: Tensor, scales: Tensor | None, schedule: Schedule, dtype: torch.dtype) -> Tensor:
-    """Returns x [rows, k] (rows may be strided) @ weight [n, k].T as [rows, n] of `dtype`.
+def product(
+    x: Tensor, weight: Tensor, scales: Tensor | None, bias: Tensor | None, schedule: Schedule, dtype: torch.dtype
+) -> Tensor:
+    """Returns x [rows, k] (rows may be strided) @ weight [n, k].T + bias [n] float32 as [rows, n] of `dtype`.
 
     The weight has x's dtype; or it is int8 or float8_e4m3fn, and column j's sum is multiplied by scales[j]
-    (`scales` [n] float32).
+    (`scales` [n] float32) before the bias is added.
     """
     rows, n = x.shape[0], weight.shape[0]
     many = enough(rows, n)
     small = FEW if rows <= FEW.rows else SOME
     tile = MANY if many and x.dtype != torch.float32 else small
     # A single segment needs no second accumulator, which would take half of the registers.
-    return multiply(x, weight, scales, schedule, dtype, tile, split=not many or schedule.segments == 1)
+    return multiply(x, weight, scales, bias, schedule, dtype, tile, split=not many or schedule.segments == 1)
 
 
 def multiply(
-    x: Tensor, weight: Tensor, scales: Tensor | None, schedule: Schedule, dtype: torch.dtype, tile: Tile, split: bool
-) -> Tensor:
+    x: Tensor, weight: Tensor, scales: Tensor | None, bias: Tensor | None, schedule: Schedule, dtype: torch.dtype,
+    tile: Tile, split: bool,
+) -> Tensor:  # fmt: skip
     """Returns `product` with an explicit tile. `split`: one program per output tile and segment; else one per tile."""
     (rows, k), n = x.shape, weight.shape[0]
     assert x.stride(1) == 1 and weight.shape[1] == k and weight.is_contiguous()
+    assert bias is None or (bias.shape == (n,) and bias.dtype == torch.float32 and bias.is_contiguous())
     block_k, steps, segments = schedule
     out = torch.empty(rows, n, dtype=dtype, device=x.device)
-    scale = weight if scales is None else scales
+    ends = weight if scales is None else scales, weight if bias is None else bias
+    scaled, biased = scales is not None, bias is not None
     partial = split and segments > 1
     target = torch.empty(segments, rows, n, dtype=torch.float32, device=x.device) if partial else out
     tiles = triton.cdiv(rows, tile.rows) * triton.cdiv(n, tile.columns)
     _linear_kernel[tiles, segments if split else 1](
-        x, weight, scale, target, rows, n, k, x.stride(0), triton.cdiv(k, block_k), steps,
+        x, weight, *ends, target, rows, n, k, x.stride(0), triton.cdiv(k, block_k), steps,
         BLOCK_M=tile.rows, BLOCK_N=tile.columns, BLOCK_K=block_k, GROUP=GROUP,
-        WALK=not split, SCALED=scales is not None and not partial, EVEN_K=k % block_k == 0,
+        WALK=not split, SCALED=scaled and not partial, BIASED=biased and not partial, EVEN_K=k % block_k == 0,
         # The interpreter of Triton 3.7.1 computes bf16 tl.dot wrongly, without an error: upcast to float32 there.
         UPCAST=triton.knobs.runtime.interpret,
         num_warps=tile.num_warps, num_stages=tile.num_stages,
     )  # fmt: skip
     if partial:
         _sum_kernel[(triton.cdiv(rows * n, SUM_BLOCK),)](
-            target, scale, out, rows, n, SEGMENTS=segments, SCALED=scales is not None, BLOCK=SUM_BLOCK
+            target, *ends, out, rows, n, SEGMENTS=segments, SCALED=scaled, BIASED=biased, BLOCK=SUM_BLOCK
         )
     return out

@@ -24,9 +24,9 @@ class TritonMatrix:
         self.weight = weight.contiguous()
         self.schedule = schedule_for(weight.shape[0], weight.shape[1], weight.dtype)
 
-    def product(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    def product(self, x: Tensor, dtype: torch.dtype | None = None, bias: Tensor | None = None) -> Tensor:
         assert x.dtype == self.weight.dtype
-        return product(x, self.weight, None, self.schedule, dtype or x.dtype)
+        return product(x, self.weight, None, bias, self.schedule, dtype or x.dtype)
 
     def rows(self, ids: Tensor) -> Tensor:
         return F.embedding(ids, self.weight)
@@ -42,9 +42,9 @@ class EightBitMatrix:
         self.qweight, self.scales, self._dtype = qweight.contiguous(), scales, dtype
         self.schedule = schedule_for(qweight.shape[0], qweight.shape[1], dtype)
 
-    def product(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    def product(self, x: Tensor, dtype: torch.dtype | None = None, bias: Tensor | None = None) -> Tensor:
         assert x.dtype == self._dtype
-        return product(x, self.qweight, self.scales, self.schedule, dtype or x.dtype)
+        return product(x, self.qweight, self.scales, bias, self.schedule, dtype or x.dtype)
 
     def rows(self, ids: Tensor) -> Tensor:
         """Returns the dequantised rows `ids` [count] as [count, k], in the activations' dtype."""

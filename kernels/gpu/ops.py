@@ -5,10 +5,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from kernels.gpu import activation, attention, attention_tiling, bitmask, linear, norm, rope, sample
+from kernels.gpu import activation, attention, attention_tiling, bitmask, linear, rope, sample
+from kernels.gpu import norm as norms
 from kernels.gpu.matrix import matrix_of
-from kernels.interface import AttentionInputs, KvPair, Layer, Matrix, Stack
+from kernels.interface import AttentionInputs, KvPair, Stack
 from kernels.plain_cache import plain_cache
+from kernels.program import Matrix, Operation
 from kernels.stack import EagerStack
 from kernels.torch_matrix import TorchMatrix
 from kernels.weight_parts import joined
@@ -16,10 +18,10 @@ from kernels.weight_parts import joined
 
 class TritonOps:
     allocate_kv_cache = staticmethod(plain_cache)
-    rms_norm = staticmethod(norm.rms_norm)
-    add_rms_norm = staticmethod(norm.add_rms_norm)
+    norm = staticmethod(norms.norm)
+    add_norm = staticmethod(norms.add_norm)
     rope_and_write = staticmethod(rope.rope_and_write)
-    silu_mul = staticmethod(activation.silu_mul)
+    activate = staticmethod(activation.activate)
     apply_bitmask = staticmethod(bitmask.apply_bitmask)
     draw = staticmethod(sample.draw)
     draw_scratch_bytes = staticmethod(sample.draw_scratch_bytes)
@@ -51,8 +53,8 @@ class TritonOps:
             scale,
         )
 
-    def stack(self, layers: Sequence[Layer], eps: float, scale: float, cos_sin: Tensor) -> Stack:
-        return EagerStack(self, layers, eps, scale, cos_sin)
+    def stack(self, operations: Sequence[Operation]) -> Stack:
+        return EagerStack(self, operations)
 
     def kernel_nanoseconds(self) -> int:
         return 0

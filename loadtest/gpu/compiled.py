@@ -22,19 +22,20 @@ from triton.runtime.jit import JITFunction
 
 from kernels.gpu import activation, bitmask, norm, sample
 from kernels.gpu.matrix import matrix_of
+from kernels.program import ACTIVATIONS
 from loadtest.gpu import table
 from loadtest.gpu.table import Check
 from services.grammar.matcher import mask_words
 from tests.kernels.attention_cases import attention_case
-from tests.kernels.cases import randn, rope_case
+from tests.kernels.cases import randn, rope_case, vectors
 from tests.kernels.draw_cases import draws_of
 
 CPU = torch.device("cpu")
 # Capability -> bytes of shared memory for one program; for 80, the smallest of sm_80 to sm_89.
 CAPABILITIES = {80: 99 * 1024, 90: 227 * 1024}
 FP8_CAPABILITY = 89
-PRODUCTS = 5  # kernels that the products with one weight launch: for 3, 33 and 1024 rows
-OTHERS = 12  # kernels that launch_all launches
+PRODUCTS = 10  # kernels that the products with one weight launch: for 3, 33 and 1024 rows, with and without a bias
+OTHERS = 27  # kernels that launch_all launches
 # The matrix instructions for 16-bit types, without the part that encodes the number of rows.
 INSTRUCTIONS = {80: {"mma.sync.aligned.m16n8k16"}, 90: {"wgmma.mma_async.sync.aligned.m64k16"}}
 
@@ -68,11 +69,12 @@ def compile_only(compiled: list[Any]) -> None:
 
 
 def launch_products(dtype: torch.dtype, quantization: str | None) -> None:
-    """Multiplies 3, 33 and 1024 rows by one weight. For the first two, a second kernel adds the partial sums of the
-    segments, into which the k inputs are divided."""
+    """Multiplies 3, 33 and 1024 rows by one weight, with and without a bias. For the first two, a second kernel adds
+    the partial sums of the segments, into which the k inputs are divided."""
     matrix = matrix_of([randn(CPU, dtype, 1024, 1024)], quantization)
-    for rows in (3, 33, 1024):
-        matrix.product(randn(CPU, dtype, rows, 1024))
+    for bias in (None, vectors(CPU, 1024)):
+        for rows in (3, 33, 1024):
+            matrix.product(randn(CPU, dtype, rows, 1024), bias=bias)
 
 
 def instructions(kernel: Any) -> set[str]:
@@ -83,14 +85,21 @@ def instructions(kernel: Any) -> set[str]:
 
 
 def launch_all(dtype: torch.dtype, head_dim: int) -> None:
-    x = randn(CPU, dtype, 3, 1024)
-    norm.rms_norm(x, x[0], 1e-6)
-    norm.add_rms_norm(x, x, x[0], 1e-6)
-    activation.silu_mul(x)
-    matrix_of([x[:, :17]]).product(x[:, :17], torch.float32)
+    x, weight = randn(CPU, dtype, 3, 1024), vectors(CPU, 1024)
+    norm.norm(x, weight, None, 1e-6, False)
+    norm.norm(x, weight, weight, 1e-6, True)
+    norm.norm(x.view(3, 8, 128), weight.view(8, 128), None, 1e-6, True)
+    norm.norm(x[:, :512].unflatten(1, (1, 512)), weight[:512], None, 1e-6, False)
+    norm.add_norm(x, x, 1.0, weight, None, 1e-6, False)
+    norm.add_norm(x, x, 0.22, weight, weight, 1e-6, True)
+    for kind in ACTIVATIONS:
+        activation.activate(x, kind, True)
+        activation.activate(x, kind, False)
+    matrix_of([x[:, :17]]).product(x[:, :17], torch.float32, weight[:3].contiguous())
     for with_norm in (True, False):
-        case = rope_case(CPU, dtype, 3, 16, 8, head_dim, 16, with_norm)
-        case.triton(case.caches)
+        for turned, own_tables in ((1.0, False), (0.5, True), (0.0, False)):
+            case = rope_case(CPU, dtype, 3, 16, 8, head_dim, 16, with_norm, turned=turned, own_tables=own_tables)
+            case.triton(case.caches)
     # Split decode, a prompt chunk, decode by one program. Block sizes: a divisor of the tile, a multiple, and neither.
     for lens, kv_heads, group, block_size, window in (
         ([(1, 300), (1, 3)], 1, 3, 24, 9),
@@ -161,8 +170,8 @@ def checks(compiled: list[Any]) -> list[Check]:
         return Check(f"compiled for sm_{capability}, {name}, head size {head_dim}", run)
 
     kinds = [
-        ("bf16", torch.bfloat16, 128), ("bf16", torch.bfloat16, 256), ("float16", torch.float16, 64),
-        ("float32", torch.float32, 24), ("float32", torch.float32, 256),
+        ("bf16", torch.bfloat16, 128), ("bf16", torch.bfloat16, 256), ("bf16", torch.bfloat16, 80),
+        ("float16", torch.float16, 64), ("float32", torch.float32, 24), ("float32", torch.float32, 256),
     ]  # fmt: skip
 
     def check_draw(capability: int, vocab: int) -> Check:

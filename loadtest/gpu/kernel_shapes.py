@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from kernels.program import ACTIVATIONS
 from loadtest.gpu.shapes import PRODUCTS, VOCAB
 
 Shape = dict[str, Any]
@@ -60,7 +61,25 @@ def paths_of_products(device: torch.device, dtype: torch.dtype) -> list[Shape]:
 def norms(device: torch.device) -> list[Shape]:
     many = device.type == "cuda"
     sizes = [1, 17, 64, 192, 1000, 1024, 4096, 5120, 8192] if many else [1, 17, 192]
-    return [{"tokens": tokens, "size": size} for size in sizes for tokens in ((1, 7, 333) if many else (1, 3))]
+    forms = [(False, False, 1.0), (False, False, 0.22), (True, False, 1.0), (True, True, 0.22)]
+    return [
+        {"tokens": tokens, "size": size, "centred": centred, "with_bias": with_bias, "factor": factor}
+        for size in sizes
+        for tokens in ((1, 7, 333) if many else (1, 3))
+        for centred, with_bias, factor in (forms if size in (192, 1024, 5120) else forms[:1])
+    ]
+
+
+def norms_of_parts(device: torch.device) -> list[Shape]:
+    """Returns the shapes of norms of the queries or keys within a projection: a whole width, or each head."""
+    many = device.type == "cuda"
+    parts = [(1, 4096), (32, 64), (8, 80), (64, 128), (7, 300)] if many else [(1, 17), (3, 80)]
+    return [
+        {"tokens": tokens, "groups": groups, "size": size, "own": groups > 1, "centred": centred}
+        for groups, size in parts
+        for tokens in ((1, 7, 333) if many else (1, 3))
+        for centred in (True, False)
+    ]
 
 
 def ropes(device: torch.device, dtype: torch.dtype) -> list[Shape]:
@@ -71,18 +90,36 @@ def ropes(device: torch.device, dtype: torch.dtype) -> list[Shape]:
     ]
     by_size = [(16, 8, head_dim, 16) for head_dim in (2, 80, 96)] if many else [(3, 1, 2, 4)]
     names = ("heads", "kv_heads", "head_dim", "block_size")
-    return [
+    whole = [
         {"tokens": tokens, **dict(zip(names, heads, strict=True)), "with_norm": with_norm}
         for heads in (*by_heads, *by_size)
         for tokens in ((1, 33, 500) if many else (1, 6))
         for with_norm in (True, False)
     ]
+    # Rotated in part, with two tables, not at all.
+    part_heads = [(24, 8, 128, 16), (16, 8, 80, 16), (32, 32, 64, 16), (5, 1, 96, 4)] if many else [(3, 1, 24, 4)]
+    return whole + [
+        {
+            "tokens": tokens, **dict(zip(names, heads, strict=True)), "with_norm": with_norm, "turned": turned,
+            "own_tables": own_tables,
+        }
+        for heads in part_heads
+        for tokens in ((1, 333) if many else (6,))
+        for with_norm in (True, False)
+        for turned, own_tables in ((0.25, False), (0.75, True), (1.0, True), (0.0, False))
+    ]  # fmt: skip
 
 
 def activations(device: torch.device) -> list[Shape]:
     many = device.type == "cuda"
     sizes = [1, 17, 192, 1000, 3072, 12288] if many else [1, 17, 1100]
-    return [{"rows": rows, "size": size} for size in sizes for rows in ((1, 7, 333) if many else (1, 3))]
+    return [
+        {"rows": rows, "size": size, "kind": kind, "gated": gated}
+        for size in sizes
+        for rows in ((1, 7, 333) if many else (1, 3))
+        for kind in ACTIVATIONS
+        for gated in (True, False)
+    ]
 
 
 def rows_of_pointwise(device: torch.device) -> list[Shape]:

@@ -23,12 +23,16 @@ def checks(device: torch.device) -> list[Check]:
     for name, dtype in DTYPES.items():
         rows += [
             *(row for each in quantizations(device) for row in product_checks(device, name, dtype, each)),
-            check_of(f"kernel rms_norm {name}", cases.check_rms_norm, device, dtype, kernel_shapes.norms(device)),
+            check_of(f"kernel norm {name}", cases.check_norm, device, dtype, kernel_shapes.norms(device)),
+            check_of(
+                f"kernel norm of parts {name}",
+                cases.check_norm_of_parts, device, dtype, kernel_shapes.norms_of_parts(device),
+            ),
             check_of(
                 f"kernel rope_and_write {name}",
                 cases.check_rope_and_write, device, dtype, kernel_shapes.ropes(device, dtype),
             ),
-            check_of(f"kernel silu_mul {name}", cases.check_silu_mul, device, dtype, kernel_shapes.activations(device)),
+            check_of(f"kernel activate {name}", cases.check_activate, device, dtype, kernel_shapes.activations(device)),
             check_of(
                 f"kernels of one token {name}, any number: same bits",
                 cases.check_rows_of_pointwise, device, dtype, kernel_shapes.rows_of_pointwise(device),
@@ -107,11 +111,11 @@ def beyond_int32(device: torch.device) -> str:
     small = attention_cases.attention_case(device, dtype, lens, kv_heads, group, head_dim, block_size)
     qkv = cases.randn(device, dtype, 30, (group + 2) * kv_heads * head_dim, seed=8)
     positions = torch.arange(30, device=device)
-    cos_sin = torch.ones(30, head_dim, device=device)
+    table = torch.ones(30, head_dim, device=device)
     slots = own[positions // block_size] * block_size + positions % block_size
-    rope.rope_and_write(qkv, None, cases.EPS, cos_sin, positions, (caches[0], caches[1]), slots)
+    rope.rope_and_write(qkv, None, cases.EPS, (table, table), positions, (caches[0], caches[1]), slots)
     few = [torch.zeros(2, block_size, kv_heads, head_dim, dtype=dtype, device=device) for _ in range(2)]
-    rope.rope_and_write(qkv, None, cases.EPS, cos_sin, positions, (few[0], few[1]), positions)
+    rope.rope_and_write(qkv, None, cases.EPS, (table, table), positions, (few[0], few[1]), positions)
     value = qkv[:, -kv_heads * head_dim :].view(30, kv_heads, head_dim)
     assert torch.equal(few[1].flatten(0, 1)[:30], value), "the values of a small cache differ"
     for cache, small_cache in zip(caches, few, strict=True):

@@ -27,7 +27,7 @@ Kernel = tuple[Callable[[], object], int]  # a call, and the fewest bytes that i
 def checks(device: torch.device) -> list[Check]:
     kernels = [
         Check(f"time {name}, {tokens} tokens", functools.partial(one, device, case, tokens))
-        for name, case in (("add_rms_norm", norms), ("rope_and_write", ropes), ("silu_mul", gates))
+        for name, case in (("add_norm", norms), ("rope_and_write", ropes), ("activate", gates))
         for tokens in TOKENS
     ]
     draws = [
@@ -52,24 +52,24 @@ def randn(device: torch.device, *shape: int) -> Tensor:
 
 def norms(device: torch.device, tokens: int) -> Kernel:
     hidden, residual = (randn(device, tokens, SHAPE.hidden) for _ in range(2))
-    weight = randn(device, SHAPE.hidden)
-    return lambda: norm.add_rms_norm(hidden, residual, weight, 1e-6), 4 * hidden.nbytes
+    weight = torch.randn(SHAPE.hidden, device=device)
+    return lambda: norm.add_norm(hidden, residual, 1.0, weight, None, 1e-6, False), 4 * hidden.nbytes
 
 
 def ropes(device: torch.device, tokens: int) -> Kernel:
     qkv = randn(device, tokens, (SHAPE.heads + 2 * KV_HEADS) * HEAD_DIM)
-    head_norms = randn(device, HEAD_DIM), randn(device, HEAD_DIM)
+    head_norms = torch.randn(HEAD_DIM, device=device), torch.randn(HEAD_DIM, device=device)
     size = (256, BLOCK_SIZE, KV_HEADS, HEAD_DIM)
     cache = randn(device, *size), randn(device, *size)
     slots = torch.randperm(256 * BLOCK_SIZE, device=device)[:tokens]
-    cos_sin, positions = torch.randn(tokens, HEAD_DIM, device=device), torch.arange(tokens, device=device)
-    call = functools.partial(rope.rope_and_write, qkv, head_norms, 1e-6, cos_sin, positions, cache, slots)
-    return call, 2 * qkv.nbytes + cos_sin.nbytes
+    table, positions = torch.randn(tokens, HEAD_DIM, device=device), torch.arange(tokens, device=device)
+    call = functools.partial(rope.rope_and_write, qkv, head_norms, 1e-6, (table, table), positions, cache, slots)
+    return call, 2 * qkv.nbytes + table.nbytes
 
 
 def gates(device: torch.device, tokens: int) -> Kernel:
     gate_up = randn(device, tokens, 2 * SHAPE.intermediate)
-    return lambda: activation.silu_mul(gate_up), gate_up.nbytes * 3 // 2
+    return lambda: activation.activate(gate_up, "silu", True), gate_up.nbytes * 3 // 2
 
 
 def drawn(kind: tuple[float, float, float, int], device: torch.device, rows: int) -> Kernel:

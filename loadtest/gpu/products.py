@@ -92,7 +92,7 @@ def tile_times(
         for tile in TILES:
             for split in (True, False):
                 call: Callable[[], object] = functools.partial(
-                    linear.multiply, x, weight, scales, schedule, DTYPE, tile, split
+                    linear.multiply, x, weight, scales, None, schedule, DTYPE, tile, split
                 )
                 try:
                     us = median_us(device, call)

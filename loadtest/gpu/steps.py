@@ -17,8 +17,8 @@ from loadtest.gpu.engines import BUDGET, engine_for, release
 from loadtest.gpu.limits import limits
 from loadtest.gpu.shapes import DTYPE, SHAPES
 from loadtest.gpu.table import Check
-from services.worker.models.config import DecoderConfig
-from services.worker.models.parameters import num_weight_bytes
+from services.worker.models.description import Description
+from services.worker.models.tensors import num_weight_bytes
 from tests.worker.in_process import Answer, InProcess
 
 CONTEXT, STEPS = 512, 64
@@ -70,20 +70,20 @@ def decode(engine: InProcess, count: int) -> str:
     run_steps(engine, 4)
     ran = run_steps(engine, STEPS)
     run_steps(engine)
-    config, seconds = engine.model.decoder.config, ran.wall / ran.steps
+    model, seconds = engine.model.decoder.description, ran.wall / ran.steps
     length = CONTEXT + STEPS // 2
-    kv = count * length * 2 * config.num_layers * config.num_kv_heads * config.head_dim * DTYPE.itemsize
-    limit = (read_bytes(config) + kv) / limits(engine.model.decoder.device).memory
+    kv = count * length * 2 * sum(layer.attention.key_size for layer in model.layers) * DTYPE.itemsize
+    limit = (read_bytes(model) + kv) / limits(engine.model.decoder.device).memory
     return (
         f"{1000 * seconds:.2f} ms, {count / seconds:.0f} tokens/s, {limit / seconds:.0%} of the memory rate,"
         f" wait share {ran.wait_share:.1%}, host {ran.host_ms:.2f} ms"
     )
 
 
-def read_bytes(config: DecoderConfig) -> int:
+def read_bytes(model: Description) -> int:
     """Returns the bytes of bf16 weights that a decode step reads, without an untied embedding: few rows are read."""
-    embedding = 0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size * DTYPE.itemsize
-    return num_weight_bytes(config, DTYPE.itemsize, DTYPE.itemsize) - embedding
+    embedding = 0 if model.tied else model.vocab_size * model.hidden_size * DTYPE.itemsize
+    return num_weight_bytes(model, DTYPE.itemsize, DTYPE.itemsize) - embedding
 
 
 def prefill(engine: InProcess) -> str:
@@ -92,12 +92,12 @@ def prefill(engine: InProcess) -> str:
     for _ in range(2):  # the first run compiles kernels
         add(engine, 4 * BUDGET // PREFILL, PREFILL, 1)
         ran = run_steps(engine)
-    config, tokens = engine.model.decoder.config, 4 * BUDGET
+    model, tokens = engine.model.decoder.description, 4 * BUDGET
     weights = (
-        read_bytes(config) // DTYPE.itemsize - config.vocab_size * config.hidden_size
+        read_bytes(model) // DTYPE.itemsize - model.vocab_size * model.hidden_size
     )  # the output head runs for the last token only
     pairs = tokens * PREFILL // 2
-    operations = 2 * tokens * weights + 4 * pairs * config.num_layers * config.num_heads * config.head_dim
+    operations = 2 * tokens * weights + 4 * pairs * sum(layer.attention.query_size for layer in model.layers)
     limit = operations / limits(engine.model.decoder.device).matrix
     return (
         f"{tokens / ran.wall:.0f} tokens/s, {operations / ran.wall / 1e12:.0f} TFLOP/s,"

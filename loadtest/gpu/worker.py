@@ -84,10 +84,10 @@ def sized_by_utilization(device: torch.device) -> str:
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
     limits = BatchLimits(1, 4096, 4096)
-    step = step_bytes(model.decoder.config, model.decoder.dtype, model.decoder.ops, options, limits, graphs=True)
+    step = step_bytes(model.decoder.description, model.decoder.dtype, model.decoder.ops, options, limits, graphs=True)
     options = replace(options, gpu_memory_utilization=(total - free + step + MEMORY) / total)
     runner, shape = build_runner(model, options, limits, Phases())
-    size = shape.num_blocks * block_bytes(model.decoder.config, shape.block_size, torch.float32)
+    size = shape.num_blocks * block_bytes(model.decoder.description, shape.block_size, torch.float32)
     after, _ = torch.cuda.mem_get_info(device)
     assert 0 < size <= MEMORY, f"a cache of {size >> 20} MiB"
     assert size <= free - after <= step + MEMORY, (
@@ -108,10 +108,10 @@ def step_as_planned(device: torch.device) -> str:
     worker = InProcess(case.path, options, limits, model=model)
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
-    sampling = everything(decoder.config.vocab_size, logprobs=worker.facts.max_logprobs, max_tokens=3)
+    sampling = everything(decoder.description.vocab_size, logprobs=worker.facts.max_logprobs, max_tokens=3)
     worker.complete([[7] * 8] * 64, sampling)
     taken = torch.cuda.max_memory_allocated(device) - before
-    computed = step_bytes(decoder.config, decoder.dtype, decoder.ops, options, limits, graphs=True)
+    computed = step_bytes(decoder.description, decoder.dtype, decoder.ops, options, limits, graphs=True)
     detail = f"{taken >> 20} MiB taken, {computed >> 20} MiB computed, {tried >> 20} MiB when tried"
     assert taken <= max(computed, tried), detail
     return detail

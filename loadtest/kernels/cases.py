@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.interface import DRAW, AttentionInputs, Matrix, Ops
+from kernels.interface import DRAW, AttentionInputs, Ops
+from kernels.program import Matrix
 from loadtest.kernels.limits import Work
-from services.worker.models.config import DecoderConfig
+from services.worker.models.description import Description
 
 DTYPE, CPU = torch.bfloat16, torch.device("cpu")
 ROWS = (1, 8, 32, 256)
@@ -47,14 +48,11 @@ class Shape:
     vocab_size: int = 151936
 
     @classmethod
-    def of(cls, config: DecoderConfig) -> "Shape":
+    def of(cls, model: Description) -> "Shape":
+        """Returns the sizes of the model's first layer."""
+        attention, mlp = model.layers[0].attention, model.layers[0].mlp
         return cls(
-            config.hidden_size,
-            config.intermediate_size,
-            config.num_heads,
-            config.num_kv_heads,
-            config.head_dim,
-            config.vocab_size,
+            model.hidden_size, mlp.size, attention.heads, attention.kv_heads, attention.head_dim, model.vocab_size
         )
 
     @property
@@ -181,13 +179,14 @@ def _prefill(shape: Shape, length: int) -> Case:
 
 def _norms(rows: int, size: int) -> Iterator[Case]:
     def norm(ops: Ops) -> list[Run]:
-        return [partial(ops.rms_norm, _randn(rows, size), _randn(size), EPS)]
+        return [partial(ops.norm, _randn(rows, size), _randn(size).float(), None, EPS, False)]
 
     def add_norm(ops: Ops) -> list[Run]:
-        return [partial(ops.add_rms_norm, _randn(rows, size), _randn(rows, size), _randn(size), EPS)]
+        hidden, residual, weight = _randn(rows, size), _randn(rows, size), _randn(size).float()
+        return [partial(ops.add_norm, hidden, residual, 1.0, weight, None, EPS, False)]
 
-    yield Case("rms_norm", f"{rows} x {size}", Work(warm_bytes=_bytes(2 * rows * size, size)), norm)
-    yield Case("add_rms_norm", f"{rows} x {size}", Work(warm_bytes=_bytes(4 * rows * size, size)), add_norm)
+    yield Case("norm", f"{rows} x {size}", Work(warm_bytes=_bytes(2 * rows * size, size)), norm)
+    yield Case("add_norm", f"{rows} x {size}", Work(warm_bytes=_bytes(4 * rows * size, size)), add_norm)
 
 
 def _rope(shape: Shape, rows: int, cold_bytes: int) -> Case:
@@ -200,11 +199,13 @@ def _rope(shape: Shape, rows: int, cold_bytes: int) -> Case:
         cache = ops.allocate_kv_cache(blocks, BLOCK_SIZE, shape.num_kv_heads, shape.head_dim, DTYPE, CPU)
         for part in cache:
             part.zero_()  # so that the system has allocated its pages
-        qkv, norms = _randn(rows, shape.qkv_size), (_randn(shape.head_dim), _randn(shape.head_dim))
+        qkv, norms = _randn(rows, shape.qkv_size), (torch.rand(shape.head_dim), torch.rand(shape.head_dim))
         cos_sin, positions = torch.rand(CONTEXT + 1, shape.head_dim), torch.full((rows,), CONTEXT)
         slots = torch.randperm(blocks * BLOCK_SIZE)
         return [
-            partial(ops.rope_and_write, qkv, norms, EPS, cos_sin, positions, cache, slots[first : first + rows])
+            partial(
+                ops.rope_and_write, qkv, norms, EPS, (cos_sin, cos_sin), positions, cache, slots[first : first + rows]
+            )
             for first in range(0, len(slots) - rows + 1, rows)
         ]
 
@@ -214,9 +215,9 @@ def _rope(shape: Shape, rows: int, cold_bytes: int) -> Case:
 
 def _activation(rows: int, size: int) -> Case:
     def make(ops: Ops) -> list[Run]:
-        return [partial(ops.silu_mul, _randn(rows, 2 * size))]
+        return [partial(ops.activate, _randn(rows, 2 * size), "silu", True)]
 
-    return Case("silu_mul", f"{rows} x {2 * size}", Work(warm_bytes=_bytes(3 * rows * size)), make)
+    return Case("activate", f"{rows} x {2 * size}", Work(warm_bytes=_bytes(3 * rows * size)), make)
 
 
 def _draw(name: str, rows: int, vocab: int) -> Case:

@@ -32,7 +32,7 @@ from services.model_files.resolve import resolve
 from services.options.declarations import WorkerOptions, settings_of
 from services.worker.checkpoint import read_json
 from services.worker.errors import ModelError
-from services.worker.models.config import decoder_config
+from services.worker.models.describe import describe
 
 REPEATS = 15
 MIN_REPEATS = 3
@@ -147,7 +147,7 @@ def _fail(message: str) -> int:
 
 def _shape_of(model: str) -> Shape:
     """Returns the sizes of a model, given as directory or hub id. Raises Fatal and ModelError."""
-    return Shape.of(decoder_config(read_json(resolve(model, None, weights=False) / "config.json")))
+    return Shape.of(describe(read_json(resolve(model, None, weights=False) / "config.json")))
 
 
 @torch.inference_mode()

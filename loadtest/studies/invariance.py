@@ -79,10 +79,10 @@ def attention(ops: CpuOps, requests: int, queries: int, length: int) -> dict[str
 
 def norm(ops: CpuOps, rows: int) -> dict[str, Run]:
     x, residual = (torch.randn(rows, 1024).bfloat16() for _ in range(2))
-    weight = torch.ones(1024).bfloat16()
+    weight = torch.ones(1024)
     return {
-        "tandem": lambda: ops.add_rms_norm(x, residual, weight, 1e-6),
-        "F.rms_norm": lambda: F.rms_norm(x + residual, (1024,), weight, 1e-6),
+        "tandem": lambda: ops.add_norm(x, residual, 1.0, weight, None, 1e-6, False),
+        "F.rms_norm": lambda: F.rms_norm(x + residual, (1024,), weight.bfloat16(), 1e-6),
     }
 
 
@@ -93,7 +93,7 @@ def activation(ops: CpuOps, rows: int) -> dict[str, Run]:
         gate, up = gate_up.chunk(2, dim=-1)
         return F.silu(gate) * up
 
-    return {"tandem": lambda: ops.silu_mul(gate_up), "F.silu": plain}
+    return {"tandem": lambda: ops.activate(gate_up, "silu", True), "F.silu": plain}
 
 
 def main() -> None:

@@ -73,7 +73,7 @@ def sampled_texts(decoder: Decoder) -> Tensor:
     """Returns token ids [NUM_TEXTS, TEXT_TOKENS]: random first tokens, and what the decoder sampled after them."""
     source = torch.Generator().manual_seed(1)
     texts = Texts(decoder, NUM_TEXTS, TEXT_TOKENS)
-    ids = torch.randint(0, decoder.config.vocab_size, (NUM_TEXTS, 1), generator=source)
+    ids = torch.randint(0, decoder.description.vocab_size, (NUM_TEXTS, 1), generator=source)
     written = [ids]
     for _ in range(TEXT_TOKENS - 1):
         ids = torch.multinomial(decoder.logits(texts.read(ids)).softmax(-1), 1, generator=source)
@@ -105,7 +105,7 @@ def median_ms(decoders: list[Decoder], rows: int, tokens: int, context: int) -> 
     decoder; the decoders take turns."""
     source = torch.Generator().manual_seed(2)
     prefix, ids = (
-        torch.randint(0, decoders[0].config.vocab_size, (rows, n), generator=source) for n in (context, tokens)
+        torch.randint(0, decoders[0].description.vocab_size, (rows, n), generator=source) for n in (context, tokens)
     )
     several = [Texts(decoder, rows, context + tokens) for decoder in decoders]
     times: list[list[float]] = [[] for _ in decoders]
@@ -129,7 +129,7 @@ def main() -> None:
     torch.set_num_threads(1)
     library, options = load(), WorkerOptions(model=str(args.model), device="cpu", dtype="bfloat16")
     plain, int8 = (load_model(args.model, options, CpuOps(library, args.threads, on)).decoder for on in (False, True))
-    mixed = load_model(args.model, options, PlainHead(library, args.threads, plain.config.vocab_size)).decoder
+    mixed = load_model(args.model, options, PlainHead(library, args.threads, plain.description.vocab_size)).decoder
     with torch.inference_mode():
         ids = sampled_texts(plain)
         expected = logits_of(plain, ids)

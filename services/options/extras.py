@@ -8,6 +8,7 @@ from importlib.util import find_spec
 _COMMANDS = {
     "serve": "worker",
     "worker": "worker",
+    "models": "worker",
     "bench serve": "bench",
     "bench latency": "bench",
     "bench throughput": "bench",

@@ -37,18 +37,20 @@ def build_runner(
     None for that of the weights. Raises ModelError if the memory does not suffice, or --max-model-len is too large.
     """
     decoder = model.decoder
-    config, dtype = decoder.config, decoder.dtype
-    check_result_size(options, config.vocab_size, limits)
+    description, dtype = decoder.description, decoder.dtype
+    check_result_size(options, description.vocab_size, limits)
     profiled = device or device_of(decoder)
-    step = step_bytes(config, dtype, decoder.ops, options, limits, graphs=bool(profiled.graph_sizes))
+    step = step_bytes(description, dtype, decoder.ops, options, limits, graphs=bool(profiled.graph_sizes))
     if profiled.compiles:
         # The larger of both: the formula does not count the driver's memory, the profile run does not run every shape.
         peak = profiled_peak_bytes(decoder, options, limits, profiled)
-        step = max(step, peak) + 2 * config.num_layers * CACHE_ROUNDING
+        step = max(step, peak) + 2 * len(description.layers) * CACHE_ROUNDING
         phases.done("profile run")
-    memory = plan_memory(config, dtype, decoder.device, options, limits, step)
-    shape = shape_kv_cache(config, dtype, options.block_size, memory.budget, options.max_model_len, limits.max_num_seqs)
-    kv_bytes = shape.num_blocks * block_bytes(config, shape.block_size, dtype)
+    memory = plan_memory(description, dtype, decoder.device, options, limits, step)
+    shape = shape_kv_cache(
+        description, dtype, options.block_size, memory.budget, options.max_model_len, limits.max_num_seqs
+    )
+    kv_bytes = shape.num_blocks * block_bytes(description, shape.block_size, dtype)
     check_fits(memory, kv_bytes)
     try:
         # Not the profile run's device: torch may refuse to capture into a graph pool after all its graphs are freed.
@@ -69,7 +71,7 @@ def make_runner(
     decoder: Decoder, options: WorkerOptions, limits: BatchLimits, shape: KvCacheShape, device: Device
 ) -> ModelRunner:
     cache = decoder.allocate_kv_cache(shape.num_blocks, shape.block_size)
-    vocab_size = decoder.config.vocab_size
+    vocab_size = decoder.description.vocab_size
     batch = InputBatch(limits.max_num_seqs, shape.max_model_len, shape.block_size, vocab_size, device, decoder.ops)
     tokens = limits.max_num_batched_tokens
     forward = Forward(decoder, cache, batch, device, tokens, shape.max_model_len, shape.block_size)
@@ -92,7 +94,7 @@ def profiled_peak_bytes(decoder: Decoder, options: WorkerOptions, limits: BatchL
     All requests share a KV cache of one block. The profile run's graphs and up to MEASURED_GRAPHS more are captured,
     the rest are estimated. Afterwards all kernels are compiled. Raises ModelError if the device runs out of memory.
     """
-    length = request_length(decoder.config, options.max_model_len)
+    length = request_length(decoder.description, options.max_model_len)
     device.release_cached_memory()
     before = device.used_bytes()
     try:

@@ -25,16 +25,16 @@ def model_facts(model: LoadedModel, options: WorkerOptions, shape: KvCacheShape)
 
     Raises ModelError for bad end tokens or sampling defaults in the checkpoint.
     """
-    config = model.decoder.config
+    description = model.decoder.description
     return ModelFacts(
         served_model_names=options.served_model_name or (options.model,),
         max_model_len=shape.max_model_len,
-        vocab_size=config.vocab_size,
-        eos_token_ids=model.checkpoint.eos_token_ids(config.vocab_size),
+        vocab_size=description.vocab_size,
+        eos_token_ids=model.checkpoint.eos_token_ids(description.vocab_size),
         block_size=shape.block_size,
         num_blocks=shape.num_blocks,
         kv_groups=("full",),
-        max_logprobs=logprob_limit(options, config.vocab_size),
+        max_logprobs=logprob_limit(options, description.vocab_size),
         sampling_defaults=model.checkpoint.sampling_defaults,
         tokenizer_digest=model.checkpoint.tokenizer_digest(),
         numerics_id=_numerics_id(model),
@@ -52,7 +52,7 @@ def _numerics_id(model: LoadedModel) -> str:
         NUMERICS_VERSION,
         torch.__version__,
         model.weights_version,
-        sorted(model.checkpoint.config.items(), key=lambda item: item[0]),
+        decoder.description,  # with the rope that was chosen for --max-model-len
         str(decoder.dtype),
         torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
         torch.backends.cpu.get_cpu_capability() if device.type == "cpu" else "",  # instruction set of torch's kernels

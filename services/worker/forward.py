@@ -67,7 +67,9 @@ class Forward:
         self._sizes = sorted({min(size, rows) for size in device.graph_sizes})
         self._graphs: dict[int, Callable[[], None] | None] = {}  # None: not captured for lack of memory
         most = self._sizes[-1] if self._sizes else 0
-        self._hidden = torch.empty(most, decoder.config.hidden_size, dtype=decoder.dtype, device=device.torch_device)
+        self._hidden = torch.empty(
+            most, decoder.description.hidden_size, dtype=decoder.dtype, device=device.torch_device
+        )
 
     def run(self, inputs: StepInputs) -> tuple[Tensor, DeviceInputs]:
         """Returns hidden states [S, hidden] of the tokens `logits_indices`, and the inputs on the device.

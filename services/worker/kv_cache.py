@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from services.worker.errors import ModelError
-from services.worker.models.config import DecoderConfig
+from services.worker.models.description import Description
 
 
 @dataclass(frozen=True)
@@ -15,28 +15,31 @@ class KvCacheShape:
     max_model_len: int
 
 
-def block_bytes(config: DecoderConfig, block_size: int, dtype: torch.dtype) -> int:
+def block_bytes(model: Description, block_size: int, dtype: torch.dtype) -> int:
     """Returns the bytes of one block's keys and values in all layers.
 
     bf16 values count as padded to pairs of tokens, as kernels/cpu/ops.py lays them out; on a GPU too.
     """
     num_values = block_size + block_size % 2 if dtype == torch.bfloat16 else block_size
-    return (block_size + num_values) * config.num_layers * config.num_kv_heads * config.head_dim * dtype.itemsize
+    elements = sum(layer.attention.key_size for layer in model.layers)
+    return (block_size + num_values) * elements * dtype.itemsize
 
 
-def request_length(config: DecoderConfig, max_model_len: int | None) -> int:
-    """Returns `max_model_len`, or the model's max_position_embeddings if it is None, in tokens.
+def request_length(model: Description, max_model_len: int | None) -> int:
+    """Returns `max_model_len`, or the model's default if it is None, in tokens.
 
-    Raises ModelError if max_model_len is above max_position_embeddings.
+    Raises ModelError if max_model_len is above what the model's positions allow.
     """
-    limit = config.max_position_embeddings
-    if max_model_len is not None and max_model_len > limit:
-        raise ModelError(f"--max-model-len {max_model_len} is above the model's max_position_embeddings, {limit}")
-    return max_model_len or limit
+    if max_model_len is not None and max_model_len > model.max_length:
+        raise ModelError(
+            f"--max-model-len {max_model_len} is above the model's {model.max_length} positions (config.json:"
+            " max_position_embeddings, with the factor of its rope)"
+        )
+    return max_model_len or model.default_length
 
 
 def shape_kv_cache(
-    config: DecoderConfig,
+    model: Description,
     dtype: torch.dtype,
     block_size: int,
     memory_bytes: int,
@@ -48,8 +51,8 @@ def shape_kv_cache(
     If max_model_len is None, the length is reduced to what fits. Raises ModelError if an explicit one does not fit or
     is above the model's limit, or if no block fits.
     """
-    wanted = request_length(config, max_model_len)
-    per_block = block_bytes(config, block_size, dtype)
+    wanted = request_length(model, max_model_len)
+    per_block = block_bytes(model, block_size, dtype)
     fits = memory_bytes // per_block
     if fits * block_size < wanted:
         if max_model_len is not None or fits == 0:

@@ -1,7 +1,7 @@
 """Loads a model: picks device, dtype and kernels by the options, reads the checkpoint."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -15,11 +15,13 @@ from services.machine import available_cores
 from services.options.declarations import WorkerOptions
 from services.worker.checkpoint import Checkpoint, read_checkpoint, weights_digest
 from services.worker.errors import ModelError
-from services.worker.models.config import DecoderConfig, decoder_config
+from services.worker.kv_cache import request_length
 from services.worker.models.decoder import Decoder
-from services.worker.models.parameters import parameter_shapes
+from services.worker.models.describe import describe
+from services.worker.models.description import Description
+from services.worker.models.tensors import parameter_shapes
 from services.worker.triton_cache import use_writable_cache
-from services.worker.weights import Weights, dummy_weights, map_safetensors
+from services.worker.weights import Weights, dummy_weights, has_head, map_safetensors
 
 log = logging.getLogger(__name__)
 FP8_CAPABILITY = (8, 9)  # CUDA compute capability that converts e4m3 in hardware
@@ -101,38 +103,72 @@ def load_model(path: Path, options: WorkerOptions, ops: Ops | None = None) -> Lo
     )
     if summary := checkpoint.generation.summary():
         log.info("%s", summary)
-    config = decoder_config(checkpoint.config)
-    dtype = pick_dtype(config, options)
+    description = describe(checkpoint.config, options.max_model_len)
+    length = request_length(description, options.max_model_len)
+    dtype = pick_dtype(description, options)
+    if device.type == "cpu" and ops.batch_invariant and dtype == torch.bfloat16:
+        check_even_sizes(description)
     log.info("loading weights on %s as %s", device, str(dtype).removeprefix("torch."))
-    tensors, version = open_weights(checkpoint, options, config, dtype)
-    decoder = Decoder(config, dtype, device, Weights(tensors), ops)
+    description = with_own_head(checkpoint, options, description)
+    tensors, version = open_weights(checkpoint, options, description, dtype)
+    decoder = Decoder(description, dtype, device, Weights(tensors), ops, length)
     invariant = "batch-invariant" if ops.batch_invariant else "not batch-invariant"
     log.info("weights loaded; kernels on %s: %s, %s", device, ops.name, invariant)
     return LoadedModel(checkpoint, decoder, version)
 
 
-def pick_dtype(config: DecoderConfig, options: WorkerOptions) -> torch.dtype:
+def pick_dtype(description: Description, options: WorkerOptions) -> torch.dtype:
     """Returns the dtype of --dtype; for "auto", the checkpoint's. Raises ModelError if it is not one of DTYPES."""
-    wanted = config.dtype if options.dtype == "auto" else options.dtype
+    wanted = description.dtype if options.dtype == "auto" else options.dtype
     if wanted not in DTYPES:
         raise ModelError(f"config.json: dtype {wanted!r} is not supported, only {sorted(DTYPES)}")
     return DTYPES[wanted]
 
 
+def check_even_sizes(description: Description) -> None:
+    """Raises ModelError for a size that the compiled CPU kernels cannot use in bfloat16: they multiply pairs."""
+    sizes = [("hidden_size", description.hidden_size)]
+    for layer in description.layers:
+        sizes += [("head_dim", layer.attention.head_dim), ("intermediate_size", layer.mlp.size)]
+    for key, size in sizes:
+        if size % 2:
+            raise ModelError(
+                f"config.json: {key} {size} is odd, but in bfloat16 the compiled CPU kernels multiply pairs: use"
+                " --dtype float32 or --no-batch-invariant"
+            )
+
+
 def open_weights(
-    checkpoint: Checkpoint, options: WorkerOptions, config: DecoderConfig, dtype: torch.dtype
+    checkpoint: Checkpoint, options: WorkerOptions, description: Description, dtype: torch.dtype
 ) -> tuple[dict[str, Tensor], str]:
     """Returns the tensors by name, memory-mapped or (--load-format dummy) random, and the weights version.
 
     The version is weights_digest of the files, or "dummy-" and the seed. Raises ModelError for weights that
     cannot be read or do not fit the configuration.
     """
-    shapes = parameter_shapes(config)
+    shapes = parameter_shapes(description)
     if options.load_format == "dummy":
         seed = options.seed or 0
         return dummy_weights(shapes, dtype, seed), f"dummy-{seed}"
     files = checkpoint.weight_files()
     try:
-        return map_safetensors(files, shapes, config.tie_word_embeddings), weights_digest(files)
+        return map_safetensors(files, shapes, description.tied, description.names), weights_digest(files)
     except (SafetensorError, OSError) as error:
-        raise ModelError(f"cannot read the weights in {checkpoint.path}: {error}") from error
+        raise _unreadable(checkpoint, error) from error
+
+
+def with_own_head(checkpoint: Checkpoint, options: WorkerOptions, description: Description) -> Description:
+    """Returns the description of a wrapped text model, untied if the files have a head; any other as it is.
+
+    A wrapper and its text_config may disagree on tie_word_embeddings; transformers 5 too takes a head that is there.
+    """
+    if not (description.tied and description.names.renamed) or options.load_format == "dummy":
+        return description
+    try:
+        return replace(description, tied=not has_head(checkpoint.weight_files(), description.names))
+    except (SafetensorError, OSError) as error:
+        raise _unreadable(checkpoint, error) from error
+
+
+def _unreadable(checkpoint: Checkpoint, error: Exception) -> ModelError:
+    return ModelError(f"cannot read the weights in {checkpoint.path}: {error}")

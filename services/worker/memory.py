@@ -20,8 +20,8 @@ from services.worker.kv_cache import request_length
 from services.worker.logits import pipeline
 from services.worker.logprob_limit import logprob_width
 from services.worker.logprobs import ENTRY_BYTES
-from services.worker.models.config import DecoderConfig
-from services.worker.models.parameters import num_weight_bytes
+from services.worker.models.description import Description, Layer
+from services.worker.models.tensors import num_weight_bytes
 from services.worker.row_groups import GROUP_BYTES, group_size
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class Memory:
 
 
 def plan_memory(
-    config: DecoderConfig,
+    model: Description,
     dtype: torch.dtype,
     device: torch.device,
     options: WorkerOptions,
@@ -62,7 +62,7 @@ def plan_memory(
     `budget` is --kv-cache-memory-bytes if given; else what the step leaves free, on a CPU CPU_SHARE of it. Raises
     ModelError if the step does not fit into the free memory.
     """
-    weights = num_weight_bytes(config, dtype.itemsize, dtype.itemsize if options.quantization is None else 1)
+    weights = num_weight_bytes(model, dtype.itemsize, dtype.itemsize if options.quantization is None else 1)
     free = available_bytes() if device.type == "cpu" else _free_gpu_bytes(device, options)
     if step >= free:
         raise ModelError(
@@ -85,7 +85,7 @@ def check_fits(memory: Memory, kv_cache: int) -> None:
 
 
 def step_bytes(
-    config: DecoderConfig,
+    model: Description,
     dtype: torch.dtype,
     ops: Ops,
     options: WorkerOptions,
@@ -99,14 +99,14 @@ def step_bytes(
     follows from decoder.py, model_runner.py, sampler.py and what that calls: change this formula with them.
     """
     tokens, rows = limits.max_num_batched_tokens, min(limits.max_num_seqs, limits.max_num_batched_tokens)
-    length = request_length(config, options.max_model_len)
+    length = request_length(model, options.max_model_len)
     blocks = -(-length // options.block_size)
-    state = limits.max_num_seqs * (4 * (length + 1) + 4 * blocks + pipeline.state_bytes(config.vocab_size))
+    state = limits.max_num_seqs * (4 * (length + 1) + 4 * blocks + pipeline.state_bytes(model.vocab_size))
     inputs = tokens * INPUT_BYTES + 3 * rows * 4 * blocks
-    hidden, vocab = config.hidden_size, config.vocab_size
-    forward = _forward_bytes(config, dtype, ops, tokens, length)
+    hidden, vocab = model.hidden_size, model.vocab_size
+    forward = _forward_bytes(model, dtype, ops, tokens, length)
     if graphs:  # all graphs share one memory pool, which they keep
-        forward += _forward_bytes(config, dtype, ops, min(rows, GRAPH_SIZES[-1]), length)
+        forward += _forward_bytes(model, dtype, ops, min(rows, GRAPH_SIZES[-1]), length)
     # The hidden states of all tokens are still allocated.
     sampling = 2 * tokens * hidden * dtype.itemsize + rows * vocab * LOGIT_BYTES
     sampling += rows * logprob_width(options, vocab) * ENTRY_BYTES
@@ -116,15 +116,19 @@ def step_bytes(
     return state + int(MARGIN * (inputs + forward + sampling)) + BASE_BYTES
 
 
-def _forward_bytes(config: DecoderConfig, dtype: torch.dtype, ops: Ops, tokens: int, length: int) -> int:
+def _forward_bytes(model: Description, dtype: torch.dtype, ops: Ops, tokens: int, length: int) -> int:
     """Returns a layer's peak in bytes for `tokens` tokens of requests up to `length` tokens: hidden, residual and norm,
-    qkv, queries and attention output, the largest other tensor (a norm's result, the next layer's qkv, or gate and up
-    with their product), and the kernels' temporaries."""
-    heads, kv_heads, head_dim = config.num_heads, config.num_kv_heads, config.head_dim
-    hidden, query = config.hidden_size, heads * head_dim
-    qkv = query + 2 * kv_heads * head_dim
-    largest = max(2 * hidden, qkv, 3 * config.intermediate_size)
-    widest = max(2 * config.intermediate_size, qkv, hidden)
+    qkv, queries and attention output, the largest other tensor (a norm's result, the next layer's qkv, or the MLP's
+    inner activation with its result), and the kernels' temporaries."""
+    return max(_layer_bytes(model.hidden_size, layer, dtype, ops, tokens, length) for layer in {*model.layers})
+
+
+def _layer_bytes(hidden: int, layer: Layer, dtype: torch.dtype, ops: Ops, tokens: int, length: int) -> int:
+    attention, inner = layer.attention, layer.mlp.inner_size
+    query, qkv = attention.query_size, attention.qkv_size
+    largest = max(2 * hidden, qkv, inner + layer.mlp.size)
+    widest = max(inner, qkv, hidden)
+    heads, kv_heads, head_dim = attention.heads, attention.kv_heads, attention.head_dim
     scratch = ops.scratch_bytes(tokens, widest, heads, kv_heads, head_dim, length, dtype)
     return tokens * dtype.itemsize * (3 * hidden + qkv + 2 * query + largest) + scratch
 

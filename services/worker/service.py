@@ -107,7 +107,7 @@ def _load(options: WorkerOptions, phases: Phases) -> tuple[LoadedModel, GrammarS
     path = resolve(options.model, options.revision, weights=options.load_format != "dummy")
     model = load_model(path, options)
     phases.done("weights")
-    source = GrammarSource(model.checkpoint, model.decoder.config.vocab_size)
+    source = GrammarSource(model.checkpoint, model.decoder.description.vocab_size)
     phases.done("grammars")
     return model, source
 

@@ -13,6 +13,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from services.worker.errors import ModelError
+from services.worker.models.description import Names
 
 log = logging.getLogger(__name__)
 PROGRESS_SECONDS = 2.0
@@ -39,29 +40,53 @@ class Weights:
         return tensor
 
 
-def map_safetensors(files: list[Path], shapes: Shapes, tied: bool) -> dict[str, Tensor]:
+def map_safetensors(files: list[Path], shapes: Shapes, tied: bool, names: Names | None = None) -> dict[str, Tensor]:
     """Returns the files' tensors by name, memory-mapped, in the checkpoint's dtypes; without lm_head if `tied`.
 
-    Raises ModelError for a missing or unexpected tensor, or a wrong shape; SafetensorError or OSError for an unreadable
-    file.
+    `names`: other spellings, and what is skipped; one log line counts it. Raises ModelError for a missing or unexpected
+    tensor, or a wrong shape; SafetensorError or OSError for an unreadable file.
     """
     found: dict[str, Tensor] = {}
+    names, skipped = names or Names(), 0
     for file in files:
         with safe_open(file, framework="pt") as tensors:
-            for name in tensors.keys():  # noqa: SIM118 (not a dict)
+            for spelled in tensors.keys():  # noqa: SIM118 (not a dict)
+                name = _plain_name(spelled, names)
                 if name.endswith(IGNORED_SUFFIXES) or (tied and name == "lm_head.weight"):
                     continue
+                if name.startswith(names.skipped):
+                    skipped += 1
+                    continue
                 if name not in shapes or name in found:
-                    raise ModelError(f"{file.name}: unexpected tensor {name}")
-                tensor = tensors.get_tensor(name)
+                    raise ModelError(f"{file.name}: unexpected tensor {spelled}")
+                tensor = tensors.get_tensor(spelled)
                 if tuple(tensor.shape) != shapes[name]:
                     raise ModelError(
-                        f"{file.name}: {name} has shape {list(tensor.shape)}, config.json says {list(shapes[name])}"
+                        f"{file.name}: {spelled} has shape {list(tensor.shape)}, config.json says {list(shapes[name])}"
                     )
                 found[name] = tensor
+    if skipped:
+        log.info("skipped %d tensors that text does not need (images, sound, multi-token prediction)", skipped)
     if missing := sorted(shapes.keys() - found.keys()):
         raise ModelError(f"{len(missing)} tensors are missing from the checkpoint, among them {', '.join(missing[:3])}")
     return found
+
+
+def has_head(files: list[Path], names: Names) -> bool:
+    """Whether the files have a head. Raises SafetensorError or OSError for an unreadable file."""
+    for file in files:
+        with safe_open(file, framework="pt") as tensors:
+            if any(_plain_name(name, names) == "lm_head.weight" for name in tensors.keys()):  # noqa: SIM118
+                return True
+    return False
+
+
+def _plain_name(name: str, names: Names) -> str:
+    """Returns the name as parameter_shapes has it."""
+    for beginning, plain in names.renamed:
+        if name.startswith(beginning):
+            return plain + name.removeprefix(beginning)
+    return name
 
 
 def dummy_weights(shapes: Shapes, dtype: torch.dtype, seed: int) -> dict[str, Tensor]:

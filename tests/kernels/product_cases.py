@@ -13,6 +13,11 @@ def strided(device: torch.device, dtype: torch.dtype, rows: int, k: int, seed: i
     return randn(device, dtype, rows, k + 8, seed=seed)[:, :k]
 
 
+def bias_for(device: torch.device, n: int, k: int) -> Tensor:
+    """Returns a random bias [n] float32, about as large as the sums of k products."""
+    return k**0.5 * randn(device, torch.float32, n, seed=n + k)
+
+
 def weight_and_twin(
     device: torch.device, dtype: torch.dtype, n: int, k: int, quantization: str | None, seed: int
 ) -> tuple[TritonMatrix | EightBitMatrix, Tensor]:
@@ -25,12 +30,13 @@ def weight_and_twin(
     return matrix, numbers.double() * scales.double()[:, None]
 
 
-def share_of_product(actual: Tensor, x: Tensor, twin: Tensor) -> float:
-    """Returns share_of `actual` and x @ twin.T, with a tolerance for k float32 roundings in any order, and for rounding
-    the result."""
-    wide = x.double() @ twin.T
+def share_of_product(actual: Tensor, x: Tensor, twin: Tensor, bias: Tensor | None = None) -> float:
+    """Returns share_of `actual` and x @ twin.T + bias, with a tolerance for k float32 roundings in any order, and for
+    rounding the result."""
+    added = torch.zeros(len(twin), dtype=torch.float64, device=x.device) if bias is None else bias.double()
+    wide = x.double() @ twin.T + added
     expected = wide.float().to(actual.dtype)
-    summed = x.double().abs() @ twin.abs().T
+    summed = x.double().abs() @ twin.abs().T + added.abs()
     return share_of(actual, expected, 4e-7 * summed + tolerance(expected))
 
 
@@ -43,24 +49,31 @@ def check_linear(
     quantization: str | None = None,
     seed: int = 0,
 ) -> float:
-    x = strided(device, dtype, rows, k, seed=seed + rows)
+    """Compares products with and without a bias, in x's dtype and in float32, with their twin."""
+    x, bias = strided(device, dtype, rows, k, seed=seed + rows), bias_for(device, n, k)
     matrix, twin = weight_and_twin(device, dtype, n, k, quantization, seed + n)
     ids = torch.arange(0, n, 3, device=device)
     assert torch.equal(matrix.rows(ids), twin[ids].float().to(dtype)), "the weight's rows differ"
-    return max(share_of_product(matrix.product(x, wide), x, twin) for wide in (torch.float32, dtype))
+    return max(
+        share_of_product(matrix.product(x, wide, added), x, twin, added)
+        for wide in (torch.float32, dtype)
+        for added in (None, bias)
+    )
 
 
 def check_rows_of_linear(
     device: torch.device, dtype: torch.dtype, rows: list[int], n: int, k: int, quantization: str | None = None
 ) -> float:
-    """Asserts that a row has the same bits in batches of any number of rows, in any order. Returns 0.0."""
+    """Asserts that a row has the same bits in batches of any number of rows, in any order, with and without a bias.
+    Returns 0.0."""
     x = randn(device, dtype, max(rows), k)
     matrix = matrix_of([randn(device, dtype, n, k, seed=1)], quantization)
-    whole = matrix.product(x)
-    for count in rows:
-        assert torch.equal(matrix.product(x[:count]), whole[:count]), f"{count} rows differ"
-        mixed = torch.randperm(max(rows), generator=torch.Generator().manual_seed(count))[:count].to(device)
-        assert torch.equal(matrix.product(x[mixed]), whole[mixed]), f"{count} rows, mixed, differ"
+    for bias in (None, bias_for(device, n, k)):
+        whole = matrix.product(x, bias=bias)
+        for count in rows:
+            assert torch.equal(matrix.product(x[:count], bias=bias), whole[:count]), f"{count} rows differ"
+            mixed = torch.randperm(max(rows), generator=torch.Generator().manual_seed(count))[:count].to(device)
+            assert torch.equal(matrix.product(x[mixed], bias=bias), whole[mixed]), f"{count} rows, mixed, differ"
     return 0.0
 
 
@@ -74,8 +87,8 @@ def check_paths_of_linear(
     seed: int = 0,
 ) -> float:
     """Asserts that every tile shape, with and without one program per segment, gives the same bits, for several
-    schedules. Returns the largest error as a share of the tolerance."""
-    x = strided(device, dtype, rows, k, seed=seed)
+    schedules, with a bias. Returns the largest error as a share of the tolerance."""
+    x, bias = strided(device, dtype, rows, k, seed=seed), bias_for(device, n, k)
     matrix, twin = weight_and_twin(device, dtype, n, k, quantization, seed + 1)
     weight, scales = (matrix.weight, None) if isinstance(matrix, TritonMatrix) else (matrix.qweight, matrix.scales)
     tiles = [linear.FEW, linear.SOME] + [linear.MANY] * (dtype != torch.float32)
@@ -85,11 +98,11 @@ def check_paths_of_linear(
         schedule = linear.Schedule(block_k, steps, -(-num_steps // steps))
         counts.add(schedule.segments)
         found = [
-            linear.multiply(x, weight, scales, schedule, torch.float32, tile, split)
+            linear.multiply(x, weight, scales, bias, schedule, torch.float32, tile, split)
             for tile in tiles
             for split in (True, False)
         ]
-        worst = max(worst, share_of_product(found[0], x, twin))
+        worst = max(worst, share_of_product(found[0], x, twin, bias))
         for other in found[1:]:
             assert torch.equal(other, found[0]), f"tiles or paths differ in {schedule.segments} segments"
     assert num_steps in counts

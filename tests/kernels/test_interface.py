@@ -14,7 +14,8 @@ from kernels.cpu.ops import CpuOps
 from kernels.cpu.stack import CompiledStack
 from kernels.gpu.matrix import EightBitMatrix, TritonMatrix
 from kernels.gpu.ops import TritonOps
-from kernels.interface import DRAW, Matrix, Ops, Stack
+from kernels.interface import DRAW, Ops, Stack
+from kernels.program import Matrix
 from kernels.stack import EagerStack
 from kernels.torch_matrix import TorchMatrix
 from kernels.torch_ops import TorchOps

@@ -1,5 +1,7 @@
 """The reference implementations equal torch's and transformers' own functions; quantised numbers are the nearest."""
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -35,12 +37,23 @@ def test_fp8_numbers_are_the_nearest(n: int, k: int, exponent: int, seed: int) -
     cases.share_of(wide, weight.double(), 1e-6 * weight.abs() + torch.maximum(weight.abs() / 16, steps / 1024))
 
 
-def test_norm_and_activation_are_those_of_torch() -> None:
-    x, residual, weight = randn(5, 48), randn(5, 48, seed=1), randn(48, seed=2)
-    normed, total = reference.add_rms_norm(x, residual, weight, 1e-6)
+def test_norms_and_activations_are_those_of_torch() -> None:
+    x, residual, weight, bias = randn(5, 48), randn(5, 48, seed=1), randn(48, seed=2), randn(48, seed=3)
+    normed, total = reference.add_norm(x, residual, 1.0, weight, None, 1e-6, False)
     torch.testing.assert_close(normed, F.rms_norm(x + residual, (48,), weight, 1e-6))
     assert torch.equal(total, x + residual)
-    torch.testing.assert_close(reference.silu_mul(x), F.silu(x[:, :24]) * x[:, 24:])
+    _, total = reference.add_norm(x, residual, 0.25, weight, None, 1e-6, False)
+    torch.testing.assert_close(total, 0.25 * x + residual)
+    torch.testing.assert_close(reference.norm(x, weight, bias, 1e-6, True), F.layer_norm(x, (48,), weight, bias, 1e-6))
+    heads, own = x.view(5, 3, 16), weight.view(3, 16)
+    expected = torch.stack([F.rms_norm(heads[:, index], (16,), own[index], 1e-6) for index in range(3)], dim=1)
+    torch.testing.assert_close(reference.norm(heads, own, None, 1e-6, False), expected)
+    for kind, plain in (
+        ("silu", F.silu), ("gelu", F.gelu), ("gelu_tanh", partial(F.gelu, approximate="tanh")),
+        ("relu2", lambda x: F.relu(x) ** 2),
+    ):  # fmt: skip
+        torch.testing.assert_close(reference.activate(x, kind, True), plain(x[:, :24]) * x[:, 24:])
+        torch.testing.assert_close(reference.activate(x, kind, False), plain(x))
 
 
 def test_the_rotary_embedding_is_that_of_transformers() -> None:
@@ -49,7 +62,12 @@ def test_the_rotary_embedding_is_that_of_transformers() -> None:
     cos, sin = (torch.cat((half, half), dim=-1)[positions][None] for half in (angles.cos(), angles.sin()))
     expected, _ = apply_rotary_pos_emb(x.transpose(0, 1)[None], x.transpose(0, 1)[None], cos, sin)
     cos_sin = torch.cat((angles.cos(), angles.sin()), dim=-1)
-    torch.testing.assert_close(reference.norm_rope(x, None, 0.0, cos_sin, positions), expected[0].transpose(0, 1))
+    found = reference.norm_rope(x, None, 0.0, cos_sin, positions)
+    torch.testing.assert_close(found, expected[0].transpose(0, 1))
+    wider = torch.cat((x, 2 * x), dim=-1)
+    partly = reference.norm_rope(wider, None, 0.0, cos_sin, positions)
+    assert torch.equal(partly, torch.cat((found, 2 * x), dim=-1))
+    assert torch.equal(reference.norm_rope(x, None, 0.0, None, positions), x)
 
 
 @pytest.mark.parametrize("window", [0, 5])

@@ -15,7 +15,7 @@ from loadtest.gpu.__main__ import main
 from loadtest.gpu.child import Child
 from loadtest.gpu.table import Row
 
-NUM_COMPILED = 7  # rows for each capability
+NUM_COMPILED = 8  # rows for each capability
 # Packages that only the server needs. Importing them fails in the child.
 FOREIGN = ("grpc", "google", "zmq", "starlette", "pydantic", "uvicorn", "uvloop", "pytest", "hypothesis")
 BLOCK = f"import sys; sys.modules.update(dict.fromkeys({FOREIGN!r}))"
@@ -25,15 +25,15 @@ import os
 os.environ["TRITON_INTERPRET"] = "1"
 from kernels.gpu import norm
 import torch
-right = norm.rms_norm
-norm.rms_norm = lambda x, weight, eps: right(x, weight, eps) * (1.01 if x.dtype == torch.float32 else 1)
+right = norm.norm
+norm.norm = lambda x, *how: right(x, *how) * (1.01 if x.dtype == torch.float32 else 1)
 """
 DIES = """
 from loadtest.gpu import kernels
 import os
 right = kernels.check_of
 def check_of(name, *rest):
-    return kernels.Check(name, lambda: os._exit(3)) if "silu_mul float32" in name else right(name, *rest)
+    return kernels.Check(name, lambda: os._exit(3)) if "activate float32" in name else right(name, *rest)
 kernels.check_of = check_of
 """
 # Checks without a device.
@@ -98,7 +98,7 @@ def rows(out: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("only", "count"), [("worker in", 4), ("grammar", 1), pytest.param("", 70, marks=pytest.mark.long)]
+    ("only", "count"), [("worker in", 4), ("grammar", 1), pytest.param("", 73, marks=pytest.mark.long)]
 )
 def test_the_small_part_passes_without_the_servers_packages(
     only: str, count: int, capsys: pytest.CaptureFixture[str]
@@ -111,15 +111,16 @@ def test_the_small_part_passes_without_the_servers_packages(
 
 
 def test_a_wrong_kernel_is_a_failed_row_and_the_others_go_on(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--device", "cpu", "--only", "_norm"], child(WRONG_NORM + RUN)) == 1
+    assert main(["--device", "cpu", "--only", "kernel norm"], child(WRONG_NORM + RUN)) == 1
     found = rows(capsys.readouterr().out)
-    assert found == {"kernel rms_norm bf16": "ok", "kernel rms_norm float32": "FAIL", "kernel rms_norm float16": "ok"}
+    results = {"bf16": "ok", "float32": "FAIL", "float16": "ok"}
+    assert found == {f"kernel norm{of}{name}": results[name] for name in results for of in (" ", " of parts ")}
 
 
 def test_a_check_that_ends_its_process_is_a_failed_row(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--device", "cpu", "--only", "silu_mul"], child(DIES + RUN)) == 1
+    assert main(["--device", "cpu", "--only", "kernel activate"], child(DIES + RUN)) == 1
     found = rows(capsys.readouterr().out)
-    assert found == {"kernel silu_mul bf16": "ok", "kernel silu_mul float32": "FAIL", "kernel silu_mul float16": "ok"}
+    assert found == {"kernel activate bf16": "ok", "kernel activate float32": "FAIL", "kernel activate float16": "ok"}
 
 
 def test_a_process_that_ends_before_it_reads_an_index_is_a_failed_row(tmp_path: Path) -> None:

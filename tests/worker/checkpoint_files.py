@@ -10,13 +10,13 @@ from safetensors.torch import load_file, save_file
 from services.options.declarations import WorkerOptions
 from services.worker.checkpoint import read_checkpoint
 from services.worker.loading import open_weights, pick_dtype
-from services.worker.models.config import decoder_config
+from services.worker.models.describe import describe
 
 
 def load(path: Path, **options: Any) -> dict[str, torch.Tensor]:
     checkpoint, chosen = read_checkpoint(path, {}, "auto"), WorkerOptions(model=str(path), **options)
-    config = decoder_config(checkpoint.config)
-    return open_weights(checkpoint, chosen, config, pick_dtype(config, chosen))[0]
+    description = describe(checkpoint.config)
+    return open_weights(checkpoint, chosen, description, pick_dtype(description, chosen))[0]
 
 
 def change_config(path: Path, **changes: Any) -> None:

@@ -75,8 +75,7 @@ def main(argv: list[str]) -> None:
     for count in (limits.max_num_seqs, 1):
         size = min(limits.max_num_batched_tokens // count, length - MAX_TOKENS)
         worker.complete([[source.randrange(vocab) for _ in range(size)] for _ in range(count)], sampling)
-    config = model.decoder.config
-    computed = step_bytes(config, model.decoder.dtype, model.decoder.ops, options, limits)
+    computed = step_bytes(model.decoder.description, model.decoder.dtype, model.decoder.ops, options, limits)
     sys.stdout.write(f"{status_bytes('VmHWM') - before - kv_bytes} {computed}\n")
 
 

@@ -83,7 +83,7 @@ def test_the_profile_run_is_no_longer_than_the_model(model: LoadedModel, monkeyp
     """Longer positions would be read past the end of the rope table."""
     monkeypatch.setattr(model.decoder, "forward", lambda *args: pytest.fail("a step ran"))
     too_long = replace(options(model.checkpoint.path), max_model_len=10**6)
-    with pytest.raises(ModelError, match="--max-model-len 1000000 is above the model's max_position_embeddings"):
+    with pytest.raises(ModelError, match="--max-model-len 1000000 is above the model's 512 positions"):
         build_runner(model, too_long, LIMITS, Phases(), MeteredDevice(0))
 
 

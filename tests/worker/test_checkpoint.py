@@ -9,7 +9,7 @@ import torch
 
 from services.worker.checkpoint import read_checkpoint, weights_digest
 from services.worker.errors import ModelError
-from services.worker.models.config import decoder_config
+from services.worker.models.describe import describe
 from tests.checkpoints import make_qwen3
 from tests.worker.checkpoint_files import change_weights, load
 
@@ -32,7 +32,7 @@ def test_a_missing_shard_is_named(tmp_path: Path) -> None:
 
 def test_overrides_win_over_the_file(path: Path) -> None:
     checkpoint = read_checkpoint(path, {"max_position_embeddings": 99}, "auto")
-    assert decoder_config(checkpoint.config).max_position_embeddings == 99
+    assert describe(checkpoint.config).max_length == 99
 
 
 def test_generation_defaults_come_from_the_checkpoint_or_not_at_all(path: Path, tmp_path: Path) -> None:

@@ -8,11 +8,11 @@ import torch
 
 from services.worker.errors import ModelError
 from services.worker.kv_cache import shape_kv_cache
-from services.worker.models.config import decoder_config
+from services.worker.models.describe import describe
 
 
 def test_the_kv_cache_is_shaped_by_memory_and_length(path: Path) -> None:
-    config = decoder_config(json.loads((path / "config.json").read_text()))
+    config = describe(json.loads((path / "config.json").read_text()))
     per_block = 2 * 2 * 16 * 2 * 16 * 4
 
     def shape(blocks: int, length: int | None, seqs: int = 8) -> tuple[int, int]:
@@ -24,7 +24,9 @@ def test_the_kv_cache_is_shaped_by_memory_and_length(path: Path) -> None:
     assert shape(10, None) == (10, 160), "without --max-model-len, the length is what fits"
     with pytest.raises(ModelError, match="room for 160 tokens.*one request of 170 tokens"):
         shape(10, 170)
-    with pytest.raises(ModelError, match="--max-model-len 513.*max_position_embeddings, 512"):
+    with pytest.raises(
+        ModelError, match="--max-model-len 513 is above the model's 512 positions.*max_position_embeddings"
+    ):
         shape(100, 513)
     with pytest.raises(ModelError, match="room for 0 tokens"):
         shape(0, None)

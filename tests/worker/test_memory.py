@@ -20,8 +20,9 @@ from services.worker.checkpoint import read_checkpoint
 from services.worker.errors import ModelError
 from services.worker.loading import load_model
 from services.worker.memory import BASE_BYTES, Memory, check_fits, plan_memory, step_bytes
-from services.worker.models.config import DecoderConfig, decoder_config
-from services.worker.models.parameters import num_weight_bytes
+from services.worker.models.describe import describe
+from services.worker.models.description import Description
+from services.worker.models.tensors import num_weight_bytes
 from services.worker.phases import Phases
 from tests.checkpoints import SMALL, make_qwen3
 
@@ -52,8 +53,8 @@ PROFILED = ("noise", "gate-and-up", "gate-and-up, then noise", "batch-state")
 LONG = ("gate-and-up, then noise", "wide-heads", "noise, torch", "gate-and-up, torch")  # marked `long`
 
 
-def config_of(**changes: Any) -> DecoderConfig:
-    return decoder_config({**MODEL, **changes})
+def config_of(**changes: Any) -> Description:
+    return describe({**MODEL, **changes})
 
 
 def planned(options: WorkerOptions = OPTIONS, limits: BatchLimits = LIMITS, **changes: Any) -> Memory:
@@ -124,10 +125,10 @@ def test_the_log_lists_the_memory_plan(tmp_path: Path, caplog: pytest.LogCapture
 def test_weights_are_counted_as_they_are_held(tmp_path: Path, tied: bool, int8: bool) -> None:
     """Padding of panels and int8 scales are not counted."""
     path = make_qwen3(tmp_path / "model", tie_word_embeddings=tied)
-    config = decoder_config(read_checkpoint(path, {}, "auto").config)
+    config = describe(read_checkpoint(path, {}, "auto").config)
     counted = num_weight_bytes(config, 2, 1 if int8 else 2)
     sizes = {name: tensor.numel() for name, tensor in load_file(path / "model.safetensors").items()}
     matrices = sum(size for name, size in sizes.items() if "proj" in name or "head" in name)
     embedding, norms = sizes["model.embed_tokens.weight"], sum(sizes[name] for name in sizes if "norm" in name)
     matrices += embedding * tied
-    assert counted == matrices * (1 if int8 else 2) + 2 * norms + 2 * embedding * (not tied)
+    assert counted == matrices * (1 if int8 else 2) + 4 * norms + 2 * embedding * (not tied)

@@ -89,16 +89,24 @@ void rows_of(const T* x, int64_t x_stride, int64_t rows, Weights weights, int64_
     }
 }
 
+// out = sums + bias, `columns` elements of a panel's row; bias may be null.
 template <class Out>
-void store_row(const float* sums, int64_t columns, Out* out) {
-    for (int64_t at = 0; at < columns; at += simd::LANES)
-        simd::store_first(out + at, simd::load(sums + at), int(std::min<int64_t>(simd::LANES, columns - at)));
+void store_row(const float* sums, const float* bias, int64_t columns, Out* out) {
+    for (int64_t at = 0; at < columns; at += simd::LANES) {
+        const int count = int(std::min<int64_t>(simd::LANES, columns - at));
+        simd::Floats sum = simd::load(sums + at);
+        if (bias != nullptr) sum = simd::add(sum, simd::load_first(bias + at, count));
+        simd::store_first(out + at, sum, count);
+    }
 }
 
-// out [rows, n] = x [rows, k] @ weight [n, k].T, the weight packed. Strides in elements.
+// The part of a bias [n] for a panel; null if there is none.
+inline const float* bias_of(const float* bias, int64_t panel) { return bias == nullptr ? bias : bias + panel * PANEL; }
+
+// out [rows, n] = x [rows, k] @ weight [n, k].T + bias [n], the weight packed; bias may be null. Strides in elements.
 template <class T, class Out>
-void product(const T* x, int64_t x_stride, int64_t rows, const T* packed, int64_t n, int64_t k, Out* out,
-             int64_t out_stride) {
+void product(const T* x, int64_t x_stride, int64_t rows, const T* packed, const float* bias, int64_t n, int64_t k,
+             Out* out, int64_t out_stride) {
     const int64_t blocks = (rows + BLOCK_ROWS - 1) / BLOCK_ROWS, count = panels(n);
     Pool::instance().run(blocks * count, [=](int64_t task, int) {
         const int64_t panel = task % count, first = task / count * BLOCK_ROWS;
@@ -111,7 +119,7 @@ void product(const T* x, int64_t x_stride, int64_t rows, const T* packed, int64_
                     length, sums);
         }
         for (int64_t row = first; row < last; ++row)
-            store_row(sums + (row - first) * PANEL, std::min<int64_t>(PANEL, n - panel * PANEL),
+            store_row(sums + (row - first) * PANEL, bias_of(bias, panel), std::min<int64_t>(PANEL, n - panel * PANEL),
                       out + row * out_stride + panel * PANEL);
     });
 }

@@ -105,10 +105,10 @@ void panel_sums(const T* x, int64_t x_stride, int64_t rows, const int8_t* panel,
     }
 }
 
-// product() of linear.h with int8 weights; each sum is multiplied by its column's scale.
+// product() of linear.h with int8 weights; each sum is multiplied by its column's scale before the bias is added.
 template <class T, class Out>
-void product_int8(const T* x, int64_t x_stride, int64_t rows, const int8_t* packed, const float* scales, int64_t n,
-                  int64_t k, Out* out, int64_t out_stride) {
+void product_int8(const T* x, int64_t x_stride, int64_t rows, const int8_t* packed, const float* scales,
+                  const float* bias, int64_t n, int64_t k, Out* out, int64_t out_stride) {
     const int64_t blocks = (rows + BLOCK_ROWS - 1) / BLOCK_ROWS, count = panels(n);
     Pool::instance().run(blocks * count, [=](int64_t task, int) {
         const int64_t panel = task % count, first = task / count * BLOCK_ROWS;
@@ -120,7 +120,7 @@ void product_int8(const T* x, int64_t x_stride, int64_t rows, const int8_t* pack
             float* const sum = sums + (row - first) * PANEL;
             for (int64_t at = 0; at < PANEL; at += simd::LANES)
                 simd::store(sum + at, simd::mul(simd::load(sum + at), simd::load(scales + panel * PANEL + at)));
-            store_row(sum, std::min<int64_t>(PANEL, n - panel * PANEL), out + row * out_stride + panel * PANEL);
+            store_row(sum, bias_of(bias, panel), std::min<int64_t>(PANEL, n - panel * PANEL), out + row * out_stride + panel * PANEL);
         }
     });
 }

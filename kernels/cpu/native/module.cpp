@@ -5,8 +5,8 @@
 
 #include "bitmask.h"
 #include "has_amx.h"
+#include "program.h"
 #include "sample.h"
-#include "stack.h"
 #include "x86_level.h"
 
 namespace {
@@ -51,11 +51,13 @@ void unpack_rows(char type, int64_t n, int64_t k, Address packed, Address scales
 }
 
 void product(char type, char out_type, Address x, int64_t x_stride, int64_t rows, int64_t n, int64_t k, Address packed,
-             Address scales, Address out) {
+             Address scales, Address bias, Address out) {
     with_type(type, [=](auto t) {
         using T = decltype(t);
         const linear::Matrix matrix{n, k, int64_t(packed), int64_t(scales)};
-        const auto into = [=](auto* result) { linear::multiply(at<const T>(x), x_stride, rows, matrix, result); };
+        const auto into = [=](auto* result) {
+            linear::multiply(at<const T>(x), x_stride, rows, matrix, at<const float>(bias), result);
+        };
         out_type == 'f' ? into(at<float>(out)) : into(at<T>(out));
     });
 }
@@ -66,30 +68,41 @@ void quantise(char type, Address rows, int64_t first, int64_t count, int64_t k, 
     });
 }
 
-void rms_norm(char type, Address x, int64_t x_stride, Address residual, Address weight, float eps, int64_t rows,
-              int64_t size, Address out, Address total) {
+void normalise(char type, Address x, int64_t x_stride, Address weight, Address bias, int64_t size, int64_t groups,
+               int64_t weight_stride, float eps, bool centred, int64_t rows, Address out, int64_t out_stride) {
     with_type(type, [=](auto t) {
         using T = decltype(t);
-        pointwise::rms_norm(at<const T>(x), x_stride, at<const T>(residual), at<const T>(weight), eps, rows, size,
-                            at<T>(out), at<T>(total));
+        const norm::Weights with{at<const float>(weight), at<const float>(bias), size, eps, centred};
+        norm::each(at<const T>(x), x_stride, with, groups, weight_stride, rows, at<T>(out), out_stride);
     });
 }
 
-void silu_mul(char type, Address gate_up, int64_t rows, int64_t size, Address out) {
+void add_norm(char type, Address x, int64_t x_stride, Address residual, float factor, Address weight, Address bias,
+              int64_t size, float eps, bool centred, int64_t rows, Address out, Address total) {
     with_type(type, [=](auto t) {
         using T = decltype(t);
-        pointwise::silu_mul(at<const T>(gate_up), rows, size, at<T>(out));
+        const norm::Weights with{at<const float>(weight), at<const float>(bias), size, eps, centred};
+        norm::add(at<const T>(x), x_stride, at<const T>(residual), factor, with, rows, at<T>(out), at<T>(total));
+    });
+}
+
+void activate(char type, Address x, int64_t kind, bool gated, int64_t rows, int64_t size, Address out) {
+    with_type(type, [=](auto t) {
+        using T = decltype(t);
+        activation::activate(at<const T>(x), activation::Kind(kind), gated, rows, size, at<T>(out));
     });
 }
 
 void rope_and_write(char type, Address qkv, int64_t tokens, int64_t heads, Address query_norm, Address key_norm,
-                    float eps, Address cos_sin, Address positions, Address slots, Address cache, int64_t kv_heads,
-                    int64_t head_dim, int64_t block_size, Address query) {
+                    float eps, Address query_table, Address key_table, int64_t rotary, Address positions, Address slots,
+                    Address cache, int64_t kv_heads, int64_t head_dim, int64_t block_size, Address query) {
     with_type(type, [=](auto t) {
         using T = decltype(t);
-        pointwise::rope_and_write(at<const T>(qkv), tokens, heads, at<const T>(query_norm), at<const T>(key_norm), eps,
-                                  at<const float>(cos_sin), at<const int64_t>(positions), at<const int64_t>(slots),
-                                  Cache<T>{at<T>(cache), kv_heads, head_dim, block_size}, at<T>(query));
+        rope::turn_and_write(at<const T>(qkv), rope::Shape{tokens, heads, rotary, eps},
+                             rope::Turn{at<const float>(query_norm), at<const float>(query_table)},
+                             rope::Turn{at<const float>(key_norm), at<const float>(key_table)},
+                             at<const int64_t>(positions), at<const int64_t>(slots),
+                             Cache<T>{at<T>(cache), kv_heads, head_dim, block_size}, at<T>(query));
     });
 }
 
@@ -113,10 +126,11 @@ void paged_attention(char type, Address query, Address cache, int64_t kv_heads, 
     });
 }
 
-void run_stack(char type, Address layers, int64_t num_layers, const stack::Step& step, Address hidden, Address residual) {
+void run_program(char type, Address operations, int64_t count, const program::Step& step, Address hidden,
+                 int64_t hidden_size, Address out) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
-        stack::run(at<const stack::Layer>(layers), num_layers, step, at<T>(hidden), at<T>(residual));
+        program::run(at<const program::Operation>(operations), count, step, at<T>(hidden), hidden_size, at<T>(out));
     });
 }
 
@@ -153,21 +167,21 @@ PYBIND11_MODULE(TANDEM_MODULE, m) {
     m.def("unpack_rows", unpack_rows, released);
     m.def("product", product, released);
     m.def("quantise", quantise, released);
-    m.def("rms_norm", rms_norm, released);
-    m.def("silu_mul", silu_mul, released);
+    m.def("norm", normalise, released);
+    m.def("add_norm", add_norm, released);
+    m.def("activate", activate, released);
     m.def("rope_and_write", rope_and_write, released);
     m.def("paged_attention", paged_attention, released);
     m.def("draw", draw, released);
     m.def("apply_bitmask", apply_bitmask, released);
-    m.def("stack",
-          [](char type, Address layers, int64_t num_layers, int64_t tokens, int64_t heads, int64_t kv_heads,
-             int64_t head_dim, int64_t block_size, double eps, double scale, Address cos_sin, Address positions,
+    m.def("run",
+          [](char type, Address operations, int64_t count, int64_t tokens, int64_t block_size, Address positions,
              Address slots, Address tables, int64_t table_stride, Address starts, Address lens, int64_t requests,
-             Address wanted, int64_t num_wanted, Address hidden, Address residual) {
-              run_stack(type, layers, num_layers,
-                        {tokens, heads, kv_heads, head_dim, block_size, eps, scale, cos_sin, positions, slots, tables,
-                         table_stride, starts, lens, requests, wanted, num_wanted},
-                        hidden, residual);
+             Address wanted, int64_t num_wanted, Address hidden, int64_t hidden_size, Address out) {
+              run_program(type, operations, count,
+                          {tokens, block_size, positions, slots, tables, table_stride, starts, lens, requests, wanted,
+                           num_wanted},
+                          hidden, hidden_size, out);
           },
           released);
 }

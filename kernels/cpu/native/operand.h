@@ -16,13 +16,14 @@ struct Matrix {
     }
 };
 
-// out [rows, n] = x [rows, k] @ weight [n, k].T; rows of x are `x_stride` elements apart.
+// out [rows, n] = x [rows, k] @ weight [n, k].T + bias [n]; rows of x are `x_stride` elements apart; bias may be null.
 template <class T, class Out>
-void multiply(const T* x, int64_t x_stride, int64_t rows, const Matrix& matrix, Out* out) {
+void multiply(const T* x, int64_t x_stride, int64_t rows, const Matrix& matrix, const float* bias, Out* out) {
+    const int64_t n = matrix.n, k = matrix.k;
     if (matrix.is_int8())
-        product_int8(x, x_stride, rows, matrix.weights<int8_t>(), matrix.scale(), matrix.n, matrix.k, out, matrix.n);
+        product_int8(x, x_stride, rows, matrix.weights<int8_t>(), matrix.scale(), bias, n, k, out, n);
     else
-        product(x, x_stride, rows, matrix.weights<T>(), matrix.n, matrix.k, out, matrix.n);
+        product(x, x_stride, rows, matrix.weights<T>(), bias, n, k, out, n);
 }
 
 // Rows `ids` of the weight: embedding lookup in a tied output head.

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from kernels.cpu.library import VARIANTS, Library, load, runnable_variants
 from kernels.cpu.ops import CpuOps
+from kernels.program import ACTIVATIONS
 from tests.kernels.attention_cases import attention_case
 from tests.kernels.cases import EPS, randn, rope_case
 from tests.kernels.cpu_cases import CPU, attend, every_dtype, in_cpu_layout
@@ -75,7 +76,7 @@ def test_products(pair: tuple[Library, Library], dtype: torch.dtype, int8: bool)
             matrix = ops.matrix(randn(CPU, dtype, n, k, seed=n))
             x = randn(CPU, dtype, rows, k, seed=k)
             yield matrix.product(x)
-            yield matrix.product(x, torch.float32)
+            yield matrix.product(x, torch.float32, randn(CPU, torch.float32, n))
             yield matrix.rows(torch.arange(n))
 
     assert_equal(*map(bits, pair))
@@ -87,15 +88,17 @@ def test_norms_activations_and_positions(pair: tuple[Library, Library], dtype: t
         ops = CpuOps(library, 2)
         for size in (1, 15, 192, 1000):
             x, residual = (randn(CPU, dtype, 20, size, seed=size + n) for n in (0, 1))
-            weight = randn(CPU, dtype, size, seed=size + 2)
-            yield ops.rms_norm(x, weight, EPS)
-            yield from ops.add_rms_norm(x, residual, weight, EPS)
-            yield ops.silu_mul(30 * torch.cat((x, residual), dim=1))
+            weight, bias = (randn(CPU, torch.float32, size, seed=size + n) for n in (2, 3))
+            for centred in (False, True):
+                yield ops.norm(x, weight, bias, EPS, centred)
+                yield from ops.add_norm(x, residual, 0.22, weight, None, EPS, centred)
+            for kind in ACTIVATIONS:
+                yield ops.activate(30 * torch.cat((x, residual), dim=1), kind, True)
         for head_dim in (16, 24, 128):
             case = rope_case(CPU, dtype, 20, 6, 2, head_dim, 16, with_norm=True)
             cache = in_cpu_layout(ops, *case.caches)
             places, qkv = torch.arange(3, 23), case.qkv.contiguous()
-            yield ops.rope_and_write(qkv, case.norms, EPS, case.cos_sin, case.positions, cache, places)
+            yield ops.rope_and_write(qkv, case.norms, EPS, case.tables, case.positions, cache, places)
             yield from cache
 
     assert_equal(*map(bits, pair))

@@ -1,5 +1,7 @@
 """The compiled CPU kernels equal their twins over random shapes and are batch-invariant, in every runnable variant."""
 
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 from kernels import reference
 from kernels.cpu.library import Library
 from kernels.cpu.ops import CpuOps
+from kernels.program import ACTIVATIONS
 from tests.kernels.attention_cases import AttentionCase, attention_case, part_of
 from tests.kernels.bitmask_cases import check_bitmask
 from tests.kernels.cases import EPS, randn, share_of, tolerance
@@ -16,28 +19,69 @@ from tests.kernels.cpu_cases import CPU, attend, every_dtype, few, in_cpu_layout
 
 @every_dtype
 @few
-@given(tokens=st.integers(1, 20), size=st.sampled_from([1, 15, 16, 17, 192, 1000]), seed=st.integers(0, 99))
-def test_norms(ops: CpuOps, dtype: torch.dtype, tokens: int, size: int, seed: int) -> None:
+@given(
+    tokens=st.integers(1, 20),
+    size=st.sampled_from([1, 15, 16, 17, 192, 1000]),
+    centred=st.booleans(),
+    with_bias=st.booleans(),
+    factor=st.sampled_from([1.0, 0.22]),
+    seed=st.integers(0, 99),
+)
+def test_norms(
+    ops: CpuOps, dtype: torch.dtype, tokens: int, size: int, centred: bool, with_bias: bool, factor: float, seed: int
+) -> None:
     x, residual = (randn(CPU, dtype, tokens, size, seed=seed + n) for n in (0, 1))
-    weight = randn(CPU, dtype, size, seed=seed + 2)
-    expected = reference.rms_norm(x, weight, EPS)
-    share_of(ops.rms_norm(x, weight, EPS), expected, tolerance(expected))
-    normed, total = reference.add_rms_norm(x, residual, weight, EPS)
-    actual, actual_total = ops.add_rms_norm(x, residual, weight, EPS)
-    assert torch.equal(actual_total, total)
-    share_of(actual, normed, tolerance(normed))
+    weight, bias = (randn(CPU, torch.float32, size, seed=seed + n) for n in (2, 3))
+    how = weight, bias if with_bias else None, EPS, centred
+    floor = 0.5 if centred or with_bias else 0.0  # a difference may cancel
+    expected = reference.norm(x, *how)
+    share_of(ops.norm(x, *how), expected, tolerance(expected, floor))
+    actual, total = ops.add_norm(x, residual, factor, *how)
+    twin = reference.add_norm(x, residual, factor, *how)
+    share_of(total, twin[1], tolerance(twin[1], 0.5))
+    if factor == 1.0:
+        assert torch.equal(total, twin[1])
+    share_of(actual, reference.norm(total, *how), tolerance(twin[0], floor))
 
 
 @every_dtype
 @few
 @given(
-    rows=st.integers(1, 20), size=st.integers(1, 100), scale=st.sampled_from([1.0, 30.0, 1e3]), seed=st.integers(0, 99)
+    tokens=st.integers(1, 20),
+    groups=st.integers(1, 5),
+    size=st.sampled_from([1, 16, 17, 80]),
+    shared=st.booleans(),
+    centred=st.booleans(),
+    seed=st.integers(0, 99),
 )
-def test_silu_mul(ops: CpuOps, dtype: torch.dtype, rows: int, size: int, scale: float, seed: int) -> None:
-    gate, up = (randn(CPU, dtype, rows, size, seed=seed + n) for n in (0, 1))
-    gate_up = torch.cat((gate * scale, up), dim=1)
-    expected = reference.silu_mul(gate_up)
-    share_of(ops.silu_mul(gate_up), expected, tolerance(expected, floor=1e-4))
+def test_norms_of_parts_of_rows(
+    ops: CpuOps, dtype: torch.dtype, tokens: int, groups: int, size: int, shared: bool, centred: bool, seed: int
+) -> None:
+    x = randn(CPU, dtype, tokens, 3 + groups * size + 2, seed=seed)[:, 3:-2].unflatten(1, (groups, size))
+    weight = randn(CPU, torch.float32, *([size] if shared else [groups, size]), seed=seed + 1)
+    expected = reference.norm(x, weight, None, EPS, centred)
+    share_of(ops.norm(x, weight, None, EPS, centred), expected, tolerance(expected, 0.5))
+
+
+@every_dtype
+@few
+@given(
+    rows=st.integers(1, 20),
+    size=st.integers(1, 100),
+    kind=st.sampled_from(ACTIVATIONS),
+    gated=st.booleans(),
+    scale=st.sampled_from([1.0, 30.0, 1e3]),
+    seed=st.integers(0, 99),
+)
+def test_activations(
+    ops: CpuOps, dtype: torch.dtype, rows: int, size: int, kind: str, gated: bool, scale: float, seed: int
+) -> None:
+    scale = min(scale, 30.0) if dtype == torch.float16 else scale  # squares stay finite
+    x = randn(CPU, dtype, rows, size, seed=seed) * scale
+    x = torch.cat((x, randn(CPU, dtype, rows, size, seed=seed + 1)), dim=1) if gated else x
+    expected = reference.activate(x, kind, gated)
+    floor = 1e-3 if kind == "gelu" else 1e-4  # both error functions are off by about 1e-7, times x / 2
+    share_of(ops.activate(x, kind, gated), expected, tolerance(expected, floor))
 
 
 @few
@@ -55,9 +99,10 @@ def test_bitmask(ops: CpuOps, rows: int, vocab: int, density: float, seed: int) 
     tokens=st.integers(1, 20),
     kv_heads=st.integers(1, 4),
     group=st.integers(1, 4),
-    head_dim=st.sampled_from([2, 16, 24, 64]),
+    head_dim=st.sampled_from([4, 16, 24, 64, 80, 96]),
     block_size=st.sampled_from([1, 3, 4, 16]),
     with_norm=st.booleans(),
+    turned=st.sampled_from([None, 1.0, 0.5]),
     seed=st.integers(0, 99),
 )
 def test_rope_and_write(
@@ -69,21 +114,25 @@ def test_rope_and_write(
     head_dim: int,
     block_size: int,
     with_norm: bool,
+    turned: float | None,
     seed: int,
 ) -> None:
+    """`turned`: the share of a head that the rotary embedding turns; queries and keys have tables of their own."""
     qkv = randn(CPU, dtype, tokens, (group + 2) * kv_heads * head_dim, seed=seed)
-    norms = (randn(CPU, dtype, head_dim, seed=1), randn(CPU, dtype, head_dim, seed=2)) if with_norm else None
+    norm = partial(randn, CPU, torch.float32, head_dim)
+    norms = (norm(seed=1), norm(seed=2)) if with_norm else None
     source = torch.Generator().manual_seed(seed)
-    angles = torch.rand(50, head_dim // 2, generator=source) * 7
+    angles = torch.rand(50, int(head_dim // 2 * (turned or 1)), generator=source) * 7
     cos_sin = torch.cat((angles.cos(), angles.sin()), dim=-1)
+    tables = None if turned is None else (cos_sin * 1.5, cos_sin)
     positions = torch.randint(0, 50, (tokens,), generator=source)
     num_blocks = 3 + -(-tokens // block_size)
     slots = torch.randperm(num_blocks * block_size, generator=source)[:tokens]
     twin = (torch.ones(num_blocks, block_size, kv_heads, head_dim, dtype=dtype), torch.ones(0))
     twin = (twin[0], twin[0].clone())
     ours = in_cpu_layout(ops, *twin)
-    expected = reference.rope_and_write(qkv, norms, EPS, cos_sin, positions, twin, slots)
-    actual = ops.rope_and_write(qkv, norms, EPS, cos_sin, positions, ours, slots)
+    expected = reference.rope_and_write(qkv, norms, EPS, tables, positions, twin, slots)
+    actual = ops.rope_and_write(qkv, norms, EPS, tables, positions, ours, slots)
     share_of(actual, expected, tolerance(expected, floor=0.1))
     keys, values = in_cpu_layout(ops, *twin)
     assert torch.equal(ours[1], values)
@@ -133,7 +182,9 @@ def test_nan_and_infinity_reach_exactly_the_queries_that_attend_to_them(ops: Cpu
         assert finite.tolist() == [position < place for position in range(40, 70)], (
             "an earlier query reads a later value"
         )
-    assert torch.isnan(ops.silu_mul(torch.full((1, 4), float("nan")))).all()
+    for kind in ACTIVATIONS:
+        assert torch.isnan(ops.activate(torch.full((1, 4), float("nan")), kind, True)).all()
+        assert torch.isnan(ops.activate(torch.full((1, 4), float("nan")), kind, False)).all()
 
 
 @every_dtype
@@ -165,8 +216,12 @@ def test_attention_gives_the_same_bits_for_every_block_size(ops: CpuOps, dtype: 
 @every_dtype
 def test_norms_and_activations_are_batch_invariant(library: Library, dtype: torch.dtype) -> None:
     ops = CpuOps(library, 2)
-    x, weight = randn(CPU, dtype, 100, 66), randn(CPU, dtype, 66, seed=1)
-    normed, activated = ops.rms_norm(x, weight, EPS), ops.silu_mul(x)
-    for row in range(100):
-        assert torch.equal(ops.rms_norm(x[row : row + 1], weight, EPS)[0], normed[row])
-        assert torch.equal(ops.silu_mul(x[row : row + 1])[0], activated[row])
+    x, weight = randn(CPU, dtype, 100, 66), randn(CPU, torch.float32, 66, seed=1)
+    for centred in (False, True):
+        normed = ops.norm(x, weight, weight, EPS, centred)
+        for row in range(100):
+            assert torch.equal(ops.norm(x[row : row + 1], weight, weight, EPS, centred)[0], normed[row])
+    for kind in ACTIVATIONS:
+        activated = ops.activate(x, kind, True)
+        for row in range(100):
+            assert torch.equal(ops.activate(x[row : row + 1], kind, True)[0], activated[row])

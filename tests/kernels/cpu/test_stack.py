@@ -1,4 +1,7 @@
-"""CompiledStack, which runs all layers in one call, gives the bits of EagerStack."""
+"""CompiledStack, which runs a program in one call, gives the bits of EagerStack."""
+
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -6,8 +9,9 @@ from torch import Tensor
 
 from kernels.cpu.library import load, runnable_variants
 from kernels.cpu.ops import CpuOps
-from kernels.cpu.stack import CompiledStack
-from kernels.interface import AttentionInputs, KvPair, Layer
+from kernels.cpu.stack import _OPERATION, CompiledStack
+from kernels.interface import AttentionInputs, KvPair
+from kernels.program import Activate, Add, Attend, Matrix, Multiply, Norm, Operation, Place, Select, fused
 from kernels.stack import EagerStack
 from tests.kernels.cases import randn
 
@@ -15,24 +19,100 @@ CPU = torch.device("cpu")
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, INNER = 96, 6, 3, 24, 130
 NUM_LAYERS, BLOCK_SIZE, NUM_BLOCKS = 3, 4, 40
 EPS, SCALE = 1e-6, 0.2
+QUERIES, KEYS = HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM
+NATIVE = Path(__file__).parents[3] / "kernels" / "cpu" / "native" / "program.h"
 
 
-def layer_of(ops: CpuOps, dtype: torch.dtype, seed: int, head_norms: bool, hidden: int = HIDDEN) -> Layer:
-    def weight(*shape: int) -> Tensor:
-        return randn(CPU, dtype, *shape, seed=seed + shape[0]) * shape[-1] ** -0.5
+class Weights:
+    """Random weights; no two are the same."""
 
-    def norm(size: int) -> Tensor:
-        return 1 + randn(CPU, dtype, size, seed=seed) / 8
+    def __init__(self, ops: CpuOps, dtype: torch.dtype) -> None:
+        self._ops, self._dtype, self._seed = ops, dtype, 0
 
-    return Layer(
-        input_norm=norm(hidden),
-        qkv=ops.matrix(weight((HEADS + 2 * KV_HEADS) * HEAD_DIM, hidden)),
-        head_norms=(norm(HEAD_DIM), norm(HEAD_DIM)) if head_norms else None,
-        out=ops.matrix(weight(hidden, HEADS * HEAD_DIM)),
-        post_norm=norm(hidden),
-        gate_up=ops.matrix(weight(2 * INNER, hidden)),
-        down=ops.matrix(weight(hidden, INNER)),
-    )
+    def matrix(self, n: int, k: int) -> Matrix:
+        self._seed += 1
+        return self._ops.matrix(randn(CPU, self._dtype, n, k, seed=self._seed) * k**-0.5)
+
+    def vector(self, *shape: int) -> Tensor:
+        self._seed += 1
+        return 1 + randn(CPU, torch.float32, *shape, seed=self._seed) / 8
+
+
+def pre_norm(weights: Weights, layer: int, table: Tensor) -> list[Operation]:
+    """As in Qwen3: norms before, RMS norm of each head, gated."""
+    norms = weights.vector(HEAD_DIM), weights.vector(HEAD_DIM)
+    return [
+        Norm(Place.RESIDUAL, Place.NORMED, weights.vector(HIDDEN), None, EPS),
+        Multiply(Place.NORMED, Place.HEADS, weights.matrix(QUERIES + 2 * KEYS, HIDDEN)),
+        Attend(layer, HEADS, norms, EPS, (table, table), SCALE),
+        *last(layer, Place.MIXED),
+        Multiply(Place.MIXED, Place.HIDDEN, weights.matrix(HIDDEN, QUERIES)),
+        Add(0.5),
+        Norm(Place.RESIDUAL, Place.NORMED, weights.vector(HIDDEN), None, EPS),
+        Multiply(Place.NORMED, Place.INNER, weights.matrix(2 * INNER, HIDDEN)),
+        Activate("silu", gated=True),
+        Multiply(Place.ACTIVATED, Place.HIDDEN, weights.matrix(HIDDEN, INNER)),
+        Add(),
+    ]
+
+
+def post_norm(weights: Weights, layer: int, table: Tensor) -> list[Operation]:
+    """As in OLMo 2: norms behind, queries and keys normed over their whole width. The first layer has no positions."""
+    return [
+        Multiply(Place.RESIDUAL, Place.HEADS, weights.matrix(QUERIES + 2 * KEYS, HIDDEN)),
+        Norm(Place.HEADS, Place.HEADS, weights.vector(QUERIES), None, EPS),
+        Norm(Place.HEADS, Place.HEADS, weights.vector(KEYS), None, EPS, first=QUERIES),
+        Attend(layer, HEADS, None, EPS, (table, table) if layer else None, SCALE),
+        *last(layer, Place.MIXED),
+        Multiply(Place.MIXED, Place.HIDDEN, weights.matrix(HIDDEN, QUERIES)),
+        Norm(Place.HIDDEN, Place.HIDDEN, weights.vector(HIDDEN), None, EPS),
+        Add(),
+        Multiply(Place.RESIDUAL, Place.INNER, weights.matrix(2 * INNER, HIDDEN)),
+        Activate("gelu_tanh", gated=True),
+        Multiply(Place.ACTIVATED, Place.HIDDEN, weights.matrix(HIDDEN, INNER)),
+        Norm(Place.HIDDEN, Place.HIDDEN, weights.vector(HIDDEN), None, EPS),
+        Add(),
+    ]
+
+
+def parallel(weights: Weights, layer: int, table: Tensor) -> list[Operation]:
+    """As in Cohere and StableLM: one layer norm for attention and MLP, biases, heads normed with own weights, a part of
+    each head turned, no gate. The MLP's size depends on the layer."""
+    inner = INNER + 2 * layer
+    return [
+        Norm(Place.RESIDUAL, Place.NORMED, weights.vector(HIDDEN), weights.vector(HIDDEN), EPS, centred=True),
+        Multiply(
+            Place.NORMED, Place.HEADS, weights.matrix(QUERIES + 2 * KEYS, HIDDEN), weights.vector(QUERIES + 2 * KEYS)
+        ),
+        Norm(Place.HEADS, Place.HEADS, weights.vector(HEADS, HEAD_DIM), None, EPS, centred=True, groups=HEADS),
+        Norm(
+            Place.HEADS, Place.HEADS, weights.vector(KV_HEADS, HEAD_DIM), None, EPS, centred=True, first=QUERIES,
+            groups=KV_HEADS,
+        ),
+        Attend(layer, HEADS, None, EPS, (table[:, 4:20].contiguous(), table[:, :16].contiguous()), SCALE),
+        *last(layer, Place.MIXED, Place.NORMED),
+        Multiply(Place.MIXED, Place.HIDDEN, weights.matrix(HIDDEN, QUERIES), weights.vector(HIDDEN)),
+        Add(),
+        Multiply(Place.NORMED, Place.INNER, weights.matrix(inner, HIDDEN), weights.vector(inner)),
+        Activate(("gelu", "relu2", "silu")[layer], gated=False),
+        Multiply(Place.ACTIVATED, Place.HIDDEN, weights.matrix(HIDDEN, inner)),
+        Add(),
+    ]  # fmt: skip
+
+
+def last(layer: int, *places: Place) -> list[Operation]:
+    return [Select((Place.RESIDUAL, *places))] if layer + 1 == NUM_LAYERS else []
+
+
+KINDS = {"pre-norm": pre_norm, "post-norm": post_norm, "parallel": parallel}
+
+
+def program(ops: CpuOps, dtype: torch.dtype, kind: str) -> list[Operation]:
+    weights = Weights(ops, dtype)
+    angles = torch.rand(64, HEAD_DIM // 2, generator=torch.Generator().manual_seed(1)) * 7
+    table = torch.cat((angles.cos(), angles.sin()), dim=-1)
+    layers = [each for layer in range(NUM_LAYERS) for each in KINDS[kind](weights, layer, table)]
+    return fused([*layers, Norm(Place.RESIDUAL, Place.NORMED, weights.vector(HIDDEN), None, EPS)])
 
 
 def caches(ops: CpuOps, dtype: torch.dtype) -> list[KvPair]:
@@ -42,15 +122,12 @@ def caches(ops: CpuOps, dtype: torch.dtype) -> list[KvPair]:
 @pytest.mark.parametrize("variant", runnable_variants())
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("int8", [False, True])
-@pytest.mark.parametrize("head_norms", [False, True])
-def test_one_call_gives_the_bits_of_many(variant: str, dtype: torch.dtype, int8: bool, head_norms: bool) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_call_gives_the_bits_of_many(variant: str, dtype: torch.dtype, int8: bool, kind: str) -> None:
     ops = CpuOps(load(variant), 2, int8)
-    layers = [layer_of(ops, dtype, seed, head_norms) for seed in range(NUM_LAYERS)]
-    angles = torch.rand(64, HEAD_DIM // 2, generator=torch.Generator().manual_seed(1)) * 7
-    cos_sin = torch.cat((angles.cos(), angles.sin()), dim=-1)
-    compiled = ops.stack(layers, EPS, SCALE, cos_sin)
-    assert isinstance(compiled, CompiledStack)
-    stacks = (compiled, EagerStack(ops, layers, EPS, SCALE, cos_sin))
+    operations = program(ops, dtype, kind)
+    stacks = (ops.stack(operations), EagerStack(ops, operations))
+    assert isinstance(stacks[0], CompiledStack)
     kept = [caches(ops, dtype) for _ in stacks]
     # Two prompts; then a decode token of the first with a third prompt; then decode alone.
     for step, (lens, starts, wanted) in enumerate(
@@ -65,17 +142,23 @@ def test_one_call_gives_the_bits_of_many(variant: str, dtype: torch.dtype, int8:
             slots, tables, torch.tensor(starts).int(), torch.tensor(lens).int(), max(lens), max(lens)
         )
         hidden = randn(CPU, dtype, starts[-1], HIDDEN, seed=step)
-        results = [
+        ours, twin = (
             stack(hidden.clone(), positions, cache, inputs, torch.tensor(wanted, dtype=torch.int64))
             for stack, cache in zip(stacks, kept, strict=True)
-        ]
-        for ours, twin in zip(*results, strict=True):
-            assert ours.shape == (len(wanted), HIDDEN) and torch.equal(ours, twin), f"step {step}"
+        )
+        assert ours.shape == (len(wanted), HIDDEN) and torch.equal(ours, twin), f"step {step}"
         assert all(map(torch.equal, (k for k, _ in kept[0]), (k for k, _ in kept[1])))
         assert all(map(torch.equal, (v for _, v in kept[0]), (v for _, v in kept[1])))
 
 
-def test_layers_that_need_padding_run_eagerly() -> None:
-    ops = CpuOps(load())
-    layers = [layer_of(ops, torch.bfloat16, 1, False, hidden=95)]
-    assert isinstance(ops.stack(layers, EPS, SCALE, torch.zeros(8, HEAD_DIM)), EagerStack)
+def test_an_operation_has_the_layout_of_the_compiled_kernels_struct() -> None:
+    body = re.search(r"struct Operation \{(.*?)\};", NATIVE.read_text(), re.DOTALL)
+    assert body is not None
+    fields = [
+        (name.strip(), kind)
+        for kind, names in re.findall(r"^ +(\w+) ([\w, ]+);", body[1], re.MULTILINE)
+        for name in names.split(",")
+    ]
+    sizes = {"Kind": 8, "int64_t": 8, "Address": 8, "double": 8, "Matrix": 32}
+    assert [name for name, _ in fields] == list(_OPERATION.names or ())
+    assert [sizes[kind] for _, kind in fields] == [_OPERATION[name].itemsize for name, _ in fields]

@@ -1,26 +1,33 @@
-"""Triton's RMS norm and gated activation equal their twins; they and rope are batch-invariant."""
+"""Triton's activations equal their twins; they, norms and rope are batch-invariant."""
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kernels.gpu.activation import activate
+from kernels.program import ACTIVATIONS
 from tests.kernels import cases
 from tests.kernels.gpu_cases import DEVICE, DTYPES, few
 
 
+@pytest.mark.filterwarnings("ignore:overflow encountered in exp")  # the interpreter's
+@pytest.mark.parametrize("kind", ACTIVATIONS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @few
-@given(tokens=st.integers(1, 9), size=st.sampled_from([1, 17, 64, 192, 1000]), seed=st.integers(0, 99))
-def test_rms_norm(dtype: torch.dtype, tokens: int, size: int, seed: int) -> None:
-    cases.check_rms_norm(DEVICE, dtype, tokens, size, seed)
+@given(
+    rows=st.integers(1, 9), size=st.sampled_from([1, 17, 192, 1024, 1500]), gated=st.booleans(),
+    seed=st.integers(0, 99),
+)  # fmt: skip
+def test_activations(dtype: torch.dtype, kind: str, rows: int, size: int, gated: bool, seed: int) -> None:
+    cases.check_activate(DEVICE, dtype, rows, size, kind, gated, seed)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@few
-@given(rows=st.integers(1, 9), size=st.sampled_from([1, 17, 192, 1024, 1500]), seed=st.integers(0, 99))
-def test_silu_mul(dtype: torch.dtype, rows: int, size: int, seed: int) -> None:
-    cases.check_silu_mul(DEVICE, dtype, rows, size, seed)
+@pytest.mark.filterwarnings("ignore:invalid value encountered")  # the interpreter's
+@pytest.mark.parametrize("gated", [True, False])
+@pytest.mark.parametrize("kind", ACTIVATIONS)
+def test_nan_stays_nan(kind: str, gated: bool) -> None:
+    assert torch.isnan(activate(torch.full((1, 4), float("nan"), device=DEVICE), kind, gated)).all()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.kernels import cases
@@ -10,14 +10,16 @@ from tests.kernels.gpu_cases import DEVICE, DTYPES, few
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@few
+@settings(few, max_examples=16)
 @given(
     tokens=st.integers(1, 9),
     heads=st.integers(1, 7),
     kv_heads=st.integers(1, 3),
-    head_dim=st.sampled_from([2, 6, 16, 24, 64, 128, 256]),
+    head_dim=st.sampled_from([2, 6, 16, 24, 64, 80, 96, 128, 256]),
     block_size=st.sampled_from([1, 4, 16]),
     with_norm=st.booleans(),
+    turned=st.sampled_from([1.0, 0.75, 0.5, 0.25, 0.0]),
+    own_tables=st.booleans(),
     seed=st.integers(0, 99),
 )
 def test_rope_and_write(
@@ -28,9 +30,13 @@ def test_rope_and_write(
     head_dim: int,
     block_size: int,
     with_norm: bool,
+    turned: float,
+    own_tables: bool,
     seed: int,
 ) -> None:
-    cases.check_rope_and_write(DEVICE, dtype, tokens, heads, kv_heads, head_dim, block_size, with_norm, seed)
+    cases.check_rope_and_write(
+        DEVICE, dtype, tokens, heads, kv_heads, head_dim, block_size, with_norm, seed, turned, own_tables
+    )
 
 
 def test_a_padding_token_writes_nothing() -> None:

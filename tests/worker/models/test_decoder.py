@@ -10,9 +10,16 @@ from kernels import reference
 from kernels.cpu.library import load as load_library
 from kernels.cpu.ops import CpuOps
 from kernels.interface import Ops
+from kernels.program import Multiply, Norm, Operation, Place
 from kernels.torch_ops import TorchOps
 from services.options.declarations import WorkerOptions
 from services.worker.loading import load_model
+
+HEADS, INNER = Place.HEADS, Place.INNER
+
+
+def has_target(operation: Operation, place: Place) -> bool:
+    return isinstance(operation, Multiply) and operation.target is place
 
 
 @pytest.mark.parametrize("ops", [CpuOps(load_library()), TorchOps()], ids=lambda ops: str(ops.name))
@@ -22,13 +29,16 @@ def test_a_decoder_computes_with_the_checkpoints_weights(path: Path, ops: Ops, d
     decoder = load_model(path, WorkerOptions(model=str(path), device="cpu", dtype=dtype), ops).decoder
     named = {name: tensor.to(decoder.dtype) for name, tensor in load_file(path / "model.safetensors").items()}
     x = torch.randn(3, 64, generator=torch.Generator().manual_seed(0)).to(decoder.dtype)
-    for index, layer in enumerate(decoder._stack.layers):
-        for matrix, parts in ((layer.qkv, ("q", "k", "v")), (layer.gate_up, ("gate", "up"))):
-            block = "self_attn" if len(parts) == 3 else "mlp"
+    operations = iter(decoder._stack._operations)
+    for index in range(len(decoder.description.layers)):
+        qkv, inner = (next(each for each in operations if has_target(each, place)) for place in (HEADS, INNER))
+        for operation, block, parts in ((qkv, "self_attn", "qkv"), (inner, "mlp", ("gate", "up"))):
             weight = torch.cat([named[f"model.layers.{index}.{block}.{part}_proj.weight"] for part in parts])
             tight = 1e-5 if decoder.dtype == torch.float32 else 3e-2
-            assert torch.allclose(matrix.product(x), reference.linear(x, weight).to(x.dtype), tight, tight)
-        assert torch.equal(layer.input_norm, named[f"model.layers.{index}.input_layernorm.weight"])
+            product = operation.matrix.product(x)
+            assert torch.allclose(product, reference.linear(x, weight).to(x.dtype), tight, tight)
+    norm = next(each for each in decoder._stack._operations if isinstance(each, Norm))
+    assert torch.equal(norm.weight, named["model.layers.0.input_layernorm.weight"].float())
     embedding = named["model.embed_tokens.weight"]
     assert torch.equal(decoder._embedding.rows(torch.arange(len(embedding))), embedding)
 

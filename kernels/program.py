@@ -1,0 +1,131 @@
+"""What a decoder computes between embedding and logits, as a list of operations on a step's activations.
+
+kernels/stack.py runs such a list operation by operation, kernels/cpu/stack.py in one call. A family of models is
+another list, not another kernel.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Matrix(Protocol):
+    """A weight [n, k], n outputs and k inputs, in the layout and dtype that its Ops multiplies with."""
+
+    def product(self, x: Tensor, dtype: torch.dtype | None = None, bias: Tensor | None = None) -> Tensor:
+        """Returns x [rows, k] @ weight.T + bias [n] float32 as [rows, n] of `dtype`: float32, or None for x's."""
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """Returns the weight's rows `ids` [count] int64 as [count, k], in the activations' dtype (embedding lookup)."""
+
+
+class Place(IntEnum):
+    """An activation of a step: a row for each token. Its width is that of what was written last.
+
+    The values are those of native/program.h.
+    """
+
+    RESIDUAL = 0  # at first the embeddings
+    HIDDEN = 1  # what is to be added to it
+    NORMED = 2
+    HEADS = 3  # [(heads + 2 * kv_heads) * head_dim]: queries, keys, values
+    MIXED = 4  # [heads * head_dim]: attention's output
+    INNER = 5  # of the MLP; gated: [2 * size], gate and up
+    ACTIVATED = 6
+
+
+ACTIVATIONS = ("silu", "gelu_tanh", "gelu", "relu2")  # in the order of native/activation.h
+
+
+@dataclass(frozen=True)
+class Multiply:
+    """target = source @ matrix.T + bias. The sum is rounded once."""
+
+    source: Place
+    target: Place
+    matrix: Matrix
+    bias: Tensor | None = None  # [n] float32
+
+
+@dataclass(frozen=True)
+class Norm:
+    """target = norm of parts of the source: `groups` parts of weight.shape[-1] columns each, one behind the other from
+    column `first` on. Other columns stay. In place if both are the same.
+
+    RMS norm (arXiv 1910.07467); `centred`: layer norm (arXiv 1607.06450). With `adds`, first RESIDUAL += adds * HIDDEN,
+    rounded, and the source is RESIDUAL.
+    """
+
+    source: Place
+    target: Place
+    weight: Tensor  # [size] for all groups, or [groups, size]; float32
+    bias: Tensor | None  # as weight
+    eps: float
+    centred: bool = False
+    first: int = 0
+    groups: int = 1
+    adds: float | None = None
+
+
+@dataclass(frozen=True)
+class Add:
+    """RESIDUAL += factor * HIDDEN, rounded once."""
+
+    factor: float = 1.0
+
+
+@dataclass(frozen=True)
+class Attend:
+    """MIXED = attention of HEADS over the KV cache of layer `layer`, after its keys and values are written there."""
+
+    layer: int
+    heads: int
+    norms: tuple[Tensor, Tensor] | None  # RMS norm of each head: weights [head_dim] float32 of queries and of keys
+    eps: float
+    tables: tuple[Tensor, Tensor] | None  # rope of queries and of keys, see reference.norm_rope; None: no positions
+    scale: float  # of the scores
+
+
+@dataclass(frozen=True)
+class Activate:
+    """ACTIVATED = activation of INNER; gated: of its first half, times the second."""
+
+    kind: str  # one of ACTIVATIONS
+    gated: bool
+
+
+@dataclass(frozen=True)
+class Select:
+    """Keeps of these places only the rows of the tokens to return (logits_indices). At most once in a program."""
+
+    places: tuple[Place, ...]
+
+
+Operation = Multiply | Norm | Add | Attend | Activate | Select
+
+
+def fused(operations: Sequence[Operation]) -> list[Operation]:
+    """Returns the same program with one operation for each Add and the norm of its sum."""
+    return list(_fused(operations))
+
+
+def _fused(operations: Sequence[Operation]) -> Iterator[Operation]:
+    waiting: Add | None = None
+    for operation in operations:
+        if waiting is not None:
+            if isinstance(operation, Norm) and operation.source is Place.RESIDUAL and operation.adds is None:
+                yield replace(operation, adds=waiting.factor)
+                waiting = None
+                continue
+            yield waiting
+            waiting = None
+        if isinstance(operation, Add):
+            waiting = operation
+        else:
+            yield operation
+    if waiting is not None:
+        yield waiting

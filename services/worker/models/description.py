@@ -1,0 +1,124 @@
+"""What a decoder computes, layer by layer: all that follows from config.json.
+
+Names and shapes of tensors (tensors.py), operations (operations.py), KV cache and memory follow from it. Traits that no
+family here has are not in it; a checkpoint that needs one is refused by the name of its key (settings.py).
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Norm:
+    """RMS norm (arXiv 1910.07467), or layer norm (arXiv 1607.06450) with or without a bias."""
+
+    eps: float
+    centred: bool = False  # layer norm
+    bias: bool = False
+
+
+@dataclass(frozen=True)
+class Rope:
+    """Rotary embedding (arXiv 2104.09864) of the first 2 * len(frequencies) elements of each head.
+
+    `factor` multiplies cosines and sines. `interleaved`: pairs are (0, 1), (2, 3), … in the checkpoint, not halves.
+    `query_growth`: queries at position p are multiplied by 1 + beta * log(1 + p // length); (beta, length).
+    """
+
+    frequencies: tuple[float, ...]  # radians per position
+    factor: float = 1.0
+    interleaved: bool = False
+    query_growth: tuple[float, int] | None = None
+
+
+@dataclass(frozen=True)
+class HeadNorms:
+    """Norm of queries and keys before the rotary embedding.
+
+    `over`: each head with the same weights [head_dim], each head with its own, or the whole width [heads * head_dim].
+    """
+
+    norm: Norm
+    over: Literal["head", "own", "width"] = "head"
+
+
+@dataclass(frozen=True)
+class Attention:
+    heads: int
+    kv_heads: int
+    head_dim: int
+    scale: float  # of the scores
+    rope: Rope | None  # None: no positions
+    bias: bool = False  # of queries, keys and values
+    out_bias: bool = False
+    norms: HeadNorms | None = None
+
+    @property
+    def query_size(self) -> int:
+        return self.heads * self.head_dim
+
+    @property
+    def key_size(self) -> int:
+        return self.kv_heads * self.head_dim
+
+    @property
+    def qkv_size(self) -> int:
+        return self.query_size + 2 * self.key_size
+
+
+@dataclass(frozen=True)
+class Mlp:
+    size: int
+    activation: str  # one of kernels.program.ACTIVATIONS
+    gated: bool = True
+    bias: bool = False  # of all its matrices
+
+    @property
+    def inner_size(self) -> int:
+        return self.size * (2 if self.gated else 1)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """`order`: norms before attention and MLP, behind both, or one norm for both, whose results are added at once."""
+
+    attention: Attention
+    mlp: Mlp
+    norm: Norm
+    order: Literal["before", "behind", "parallel"] = "before"
+    residual_factor: float = 1.0  # of what attention and MLP add
+
+
+@dataclass(frozen=True)
+class Names:
+    """Names of tensors, without `.weight` and `.bias`; a part has several where the checkpoint splits it.
+
+    `head_norms`: with `{}`, a tensor for each head. `renamed`: beginnings of other spellings, and what they stand for.
+    `skipped`: beginnings of tensors that a text does not need.
+    """
+
+    qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    out: str = "self_attn.o_proj"
+    head_norms: tuple[str, str] = ("self_attn.q_norm", "self_attn.k_norm")
+    norms: tuple[str, ...] = ("input_layernorm", "post_attention_layernorm")  # attention's, MLP's; parallel: one
+    inner: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
+    down: str = "mlp.down_proj"
+    renamed: tuple[tuple[str, str], ...] = ()
+    skipped: tuple[str, ...] = ("mtp.", "model.mtp.")  # multi-token prediction
+
+
+@dataclass(frozen=True)
+class Description:
+    """A decoder. Sizes in elements, lengths in tokens."""
+
+    vocab_size: int
+    hidden_size: int
+    layers: tuple[Layer, ...]
+    final_norm: Norm
+    tied: bool  # the head is the embedding
+    dtype: str  # of the checkpoint
+    max_length: int
+    default_length: int
+    embedding_factor: float = 1.0
+    logit_factor: float = 1.0
+    names: Names = field(default_factory=Names)

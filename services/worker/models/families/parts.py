@@ -1,0 +1,75 @@
+"""What the families share: sizes of heads, gated MLPs, layers that are all the same."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from services.worker.errors import ModelError
+from services.worker.models.description import Attention, Description, HeadNorms, Layer, Mlp, Names, Norm
+from services.worker.models.rope import ReadRope
+from services.worker.models.settings import Settings
+
+
+def heads(settings: Settings, *, has_head_dim: bool = True) -> tuple[int, int, int]:
+    """Returns the numbers of heads and of key-value heads, and head_dim: by its key, or hidden_size / heads.
+
+    Raises ModelError for numbers that do not fit.
+    """
+    hidden_size, count = settings.size("hidden_size"), settings.size("num_attention_heads")
+    kv_heads = settings.size("num_key_value_heads", count)
+    if count % kv_heads:
+        raise ModelError(f"config.json: {count} attention heads cannot share {kv_heads} key-value heads")
+    explicit = settings.raw("head_dim") if has_head_dim else None
+    if explicit is None and hidden_size % count:
+        raise ModelError(f"config.json: hidden_size {hidden_size} is not a multiple of num_attention_heads {count}")
+    return count, kv_heads, settings.size("head_dim") if explicit is not None else hidden_size // count
+
+
+def attention(
+    settings: Settings,
+    rope: ReadRope,
+    head_dim: int,
+    *,
+    scale: float | None = None,
+    bias: bool = False,
+    out_bias: bool = False,
+    norms: HeadNorms | None = None,
+) -> Attention:
+    """Returns attention with the settings' heads. `scale`: None for head_dim ** -0.5."""
+    count, kv_heads, _ = heads(settings)
+    return Attention(
+        count, kv_heads, head_dim, scale or head_dim**-0.5, rope.rope, bias=bias, out_bias=out_bias, norms=norms
+    )
+
+
+def gated_mlp(settings: Settings, *, bias: bool = False) -> Mlp:
+    return Mlp(settings.size("intermediate_size"), settings.activation(), bias=bias)
+
+
+def rms_norm(settings: Settings) -> Norm:
+    return Norm(settings.number("rms_norm_eps"))
+
+
+def decoder(
+    settings: Settings,
+    layers: Layer | Sequence[Layer],
+    rope: ReadRope,
+    final_norm: Norm,
+    *,
+    names: Names | None = None,
+    **more: Any,
+) -> Description:
+    """Returns the description; one layer stands for all. `more`: further fields of Description."""
+    count = settings.size("num_hidden_layers")
+    every = (layers,) * count if isinstance(layers, Layer) else tuple(layers)
+    return Description(
+        vocab_size=settings.size("vocab_size"),
+        hidden_size=settings.size("hidden_size"),
+        layers=every,
+        final_norm=final_norm,
+        tied=settings.flag("tie_word_embeddings"),
+        dtype=settings.dtype(),
+        max_length=rope.max_length,
+        default_length=rope.default_length,
+        names=names or Names(),
+        **more,
+    )

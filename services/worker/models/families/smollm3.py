@@ -1,0 +1,49 @@
+"""SmolLM3 (https://huggingface.co/blog/smollm3): some layers without positions."""
+
+from dataclasses import replace
+
+from services.worker.errors import ModelError
+from services.worker.models.description import Description, Layer
+from services.worker.models.families.parts import attention, decoder, gated_mlp, heads, rms_norm
+from services.worker.models.rope import read_rope
+from services.worker.models.settings import Settings
+
+DEFAULTS = {
+    "vocab_size": 128256,
+    "hidden_size": 2048,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "hidden_act": "silu",
+    "max_position_embeddings": 32768,
+    "rms_norm_eps": 1e-6,
+    "no_rope_layer_interval": 4,
+    "tie_word_embeddings": True,
+}
+THETA = 2_000_000.0
+
+
+def describe(settings: Settings) -> Description:
+    _, _, head_dim = heads(settings)
+    rope, bias = read_rope(settings, head_dim, theta=THETA), settings.flag("attention_bias")
+    if settings.flag("use_sliding_window"):
+        settings.no_window(settings.max_model_len or rope.default_length)
+    else:
+        settings.raw("sliding_window")
+    attend = attention(settings, rope, head_dim, bias=bias, out_bias=bias)
+    layer = Layer(attend, gated_mlp(settings, bias=settings.flag("mlp_bias")), rms_norm(settings))
+    still = replace(layer, attention=replace(attend, rope=None))
+    layers = [layer if turns else still for turns in _turning(settings)]
+    return decoder(settings, layers, rope, rms_norm(settings))
+
+
+def _turning(settings: Settings) -> list[bool]:
+    """Returns for each layer whether it has positions. Raises ModelError for a list that does not fit."""
+    count, listed = settings.size("num_hidden_layers"), settings.raw("no_rope_layers")
+    if listed is None:
+        interval = settings.size("no_rope_layer_interval")
+        return [(index + 1) % interval != 0 for index in range(count)]
+    if not isinstance(listed, list) or len(listed) != count or any(one not in (0, 1) for one in listed):
+        raise ModelError(f"config.json: no_rope_layers must be a list of {count} times 0 or 1")
+    return [bool(one) for one in listed]

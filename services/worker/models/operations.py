@@ -1,0 +1,172 @@
+"""Writes the operations of a decoder from its description and its weights."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from kernels.interface import Ops
+from kernels.program import Activate, Add, Attend, Matrix, Multiply, Norm, Operation, Place, Select, fused
+from services.worker.models import description as described
+from services.worker.models.rope import rope_tables
+from services.worker.models.tensors import FINAL_NORM, bias, head_norm_shapes, layer_name, weight
+from services.worker.weights import Weights
+
+Tables = tuple[Tensor, Tensor]
+
+
+class ProgramWriter:
+    """`length`: positions that a request may have. Takes the tensors out of `weights`, layer by layer."""
+
+    def __init__(
+        self,
+        model: described.Description,
+        dtype: torch.dtype,
+        device: torch.device,
+        weights: Weights,
+        ops: Ops,
+        length: int,
+    ) -> None:
+        self._model = model
+        self._dtype = dtype
+        self._device = device
+        self._weights = weights
+        self._ops = ops
+        self._length = length
+        self._tables: dict[described.Rope, Tables] = {}
+
+    def program(self) -> list[Operation]:
+        """Returns the operations between the embedding and the logits."""
+        layers = enumerate(self._model.layers)
+        operations = [operation for index, layer in layers for operation in self._layer(index, layer)]
+        return fused([*operations, self._residual_norm(FINAL_NORM, self._model.final_norm)])
+
+    def matrix(self, *names: str) -> Matrix:
+        """Returns the named weights, without `.weight`, as one matrix."""
+        parts = [self._weights.take(weight(name)) for name in names]
+        return self._ops.matrix(*parts, dtype=self._dtype, device=self._device)
+
+    def _layer(self, index: int, layer: described.Layer) -> Iterator[Operation]:
+        """Yields the layer's operations. Behind the last attention only the tokens to return are computed."""
+        names, add = self._model.names, Add(layer.residual_factor)
+        norms = [layer_name(index, name) for name in names.norms]
+        is_parallel, is_behind = layer.order == "parallel", layer.order == "behind"
+        source = Place.RESIDUAL if is_behind else Place.NORMED
+        if not is_behind:
+            yield self._residual_norm(norms[0], layer.norm)
+        yield from self._attention(index, layer.attention, source)
+        if index + 1 == len(self._model.layers):
+            yield Select((Place.RESIDUAL, Place.MIXED, *([Place.NORMED] if is_parallel else [])))
+        yield self._multiply(Place.MIXED, Place.HIDDEN, index, [names.out], layer.attention.out_bias)
+        if is_behind:
+            yield self._norm(Place.HIDDEN, norms[0], layer.norm)
+        yield add
+        if not is_behind and not is_parallel:
+            yield self._residual_norm(norms[1], layer.norm)
+        yield self._multiply(source, Place.INNER, index, names.inner, layer.mlp.bias)
+        yield Activate(layer.mlp.activation, layer.mlp.gated)
+        yield self._multiply(Place.ACTIVATED, Place.HIDDEN, index, [names.down], layer.mlp.bias)
+        if is_behind:
+            yield self._norm(Place.HIDDEN, norms[1], layer.norm)
+        yield add
+
+    def _attention(self, index: int, attention: described.Attention, source: Place) -> Iterator[Operation]:
+        names, norms, rope = self._model.names, attention.norms, attention.rope
+        order = _half_split(attention) if rope is not None and rope.interleaved else None
+        yield self._multiply(source, Place.HEADS, index, names.qkv, attention.bias, order)
+        shared, eps = None, 0.0
+        if norms is not None:
+            pair = [self._head_norm(layer_name(index, name), norms, attention, queries=at == 0)
+                    for at, name in enumerate(names.head_norms)]  # fmt: skip
+            if norms.over == "head":
+                shared, eps = (pair[0].weight, pair[1].weight), norms.norm.eps
+            else:
+                yield from pair
+        tables = self._tables_of(rope) if rope is not None else None
+        yield Attend(index, attention.heads, shared, eps, tables, attention.scale)
+
+    def _head_norm(
+        self, name: str, norms: described.HeadNorms, attention: described.Attention, *, queries: bool
+    ) -> Norm:
+        """Returns the norm of queries or of keys within HEADS."""
+        heads = attention.heads if queries else attention.kv_heads
+        found = [
+            self._vector(each) for each in head_norm_shapes(name, norms, heads, attention.head_dim)
+        ]  # norms of heads have no bias
+        whole = torch.stack(found) if len(found) > 1 else found[0]
+        if norms.over == "own":
+            whole = whole.view(heads, attention.head_dim)
+        if attention.rope is not None and attention.rope.interleaved and norms.over != "width":
+            whole = whole[..., _half_split_of(attention)]
+        return Norm(
+            Place.HEADS,
+            Place.HEADS,
+            whole.contiguous(),
+            None,
+            norms.norm.eps,
+            norms.norm.centred,
+            first=0 if queries else attention.query_size,
+            groups=heads if norms.over == "own" else 1,
+        )
+
+    def _multiply(
+        self,
+        source: Place,
+        target: Place,
+        index: int,
+        parts: Sequence[str],
+        has_bias: bool,
+        order: Sequence[Tensor | None] | None = None,
+    ) -> Multiply:
+        """`order`: the rows of each part, if they are not taken as they are."""
+        names = [layer_name(index, part) for part in parts]
+        rows = order or [None] * len(names)
+        weights = [_taken(self._weights.take(weight(name)), own) for name, own in zip(names, rows, strict=True)]
+        matrix = self._ops.matrix(*weights, dtype=self._dtype, device=self._device)
+        if not has_bias:
+            return Multiply(source, target, matrix)
+        biases = [_taken(self._vector(bias(name)), own) for name, own in zip(names, rows, strict=True)]
+        return Multiply(source, target, matrix, torch.cat(biases))
+
+    def _residual_norm(self, name: str, norm: described.Norm) -> Norm:
+        return self._norm(Place.RESIDUAL, name, norm, Place.NORMED)
+
+    def _norm(self, source: Place, name: str, norm: described.Norm, target: Place | None = None) -> Norm:
+        own_bias = self._vector(bias(name)) if norm.bias else None
+        return Norm(
+            source, source if target is None else target, self._vector(weight(name)), own_bias, norm.eps, norm.centred
+        )
+
+    def _vector(self, name: str) -> Tensor:
+        """Returns a norm's weight or a bias as float32, rounded to the model's dtype before."""
+        return self._weights.take(name).to(self._device, self._dtype).to(torch.float32, copy=True)
+
+    def _tables_of(self, rope: described.Rope) -> Tables:
+        if rope not in self._tables:
+            self._tables[rope] = rope_tables(rope, self._length, self._device)
+        return self._tables[rope]
+
+
+def _half_split_of(attention: described.Attention) -> Tensor:
+    """Returns the order of a head's elements in which pairs (0, 1), (2, 3), … are halves."""
+    assert attention.rope is not None
+    turned = torch.arange(2 * len(attention.rope.frequencies))
+    rest = torch.arange(len(turned), attention.head_dim)
+    return torch.cat((turned[0::2], turned[1::2], rest))
+
+
+def _half_split(attention: described.Attention) -> list[Tensor | None]:
+    """Returns the order of the rows of queries, keys and values in which rotary pairs are halves of a head.
+
+    The scores stay the same, because queries and keys are ordered alike.
+    """
+    head = _half_split_of(attention)
+
+    def every(heads: int) -> Tensor:
+        return (torch.arange(heads)[:, None] * attention.head_dim + head).flatten()
+
+    return [every(attention.heads), every(attention.kv_heads), None]
+
+
+def _taken(tensor: Tensor, rows: Tensor | None) -> Tensor:
+    return tensor if rows is None else tensor[rows.to(tensor.device)]

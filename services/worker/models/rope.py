@@ -1,0 +1,202 @@
+"""Reads the rotary embedding of a config.json: its frequencies, and how long a request may be.
+
+transformers 5 writes `rope_parameters`, older versions `rope_theta`, `rope_scaling` and `partial_rotary_factor`. The
+formulas are those of transformers' modeling_rope_utils.py; "dynamic" is fixed for the longest request, as in vLLM.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from services.worker.errors import ModelError
+from services.worker.models.description import Rope
+from services.worker.models.settings import Settings, positive
+
+KEY = "rope_parameters"
+
+
+@dataclass(frozen=True)
+class ReadRope:
+    """`max_length`: tokens that a request may have; `default_length`: without --max-model-len."""
+
+    rope: Rope
+    max_length: int
+    default_length: int
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What the formulas need. `values`: the parameters of config.json; `rotary`: elements of a head that turn."""
+
+    values: dict[str, Any]
+    theta: float
+    rotary: int
+    positions: int  # max_position_embeddings
+    max_model_len: int | None
+
+    def number(self, name: str, default: float | None = None) -> float:
+        return positive(self.values.get(name), f"{KEY}.{name}", default)
+
+    @property
+    def original(self) -> int:
+        """Positions that the model was trained with before they were stretched."""
+        return int(self.number("original_max_position_embeddings", self.positions))
+
+    def powers(self, theta: float | None = None) -> Tensor:
+        """Returns theta ** (2 i / rotary) [rotary / 2] float32."""
+        exponents = torch.arange(0, self.rotary, 2, dtype=torch.int64).float() / self.rotary
+        return torch.as_tensor((theta or self.theta) ** exponents)
+
+
+def read_rope(
+    settings: Settings,
+    head_dim: int,
+    *,
+    theta: float = 10_000.0,
+    share: float = 1.0,
+    interleaved: bool = False,
+    renamed: dict[str, str] | None = None,
+    original: int | None = None,
+) -> ReadRope:
+    """Returns the rotary embedding. `theta`, `share` (of a head that turns): where config.json does not say.
+    `renamed`: other names of types. `original`: original_max_position_embeddings where it is a key of its own.
+
+    Raises ModelError for a type, a size or a factor that cannot be used.
+    """
+    values = settings.object("rope_scaling") or settings.object(KEY)
+    if any(isinstance(value, dict) for value in values.values()):
+        raise ModelError(f"config.json: {KEY} for each type of layer are not supported")
+    kind = str(values.get("rope_type") or values.get("type") or "default")
+    kind = (renamed or {}).get(kind, kind)
+    if kind not in TYPES:
+        raise ModelError(f"config.json: rope_type {kind!r} is not supported, only {sorted(TYPES)}")
+    base = positive(values.get("rope_theta"), f"{KEY}.rope_theta", settings.number("rope_theta", theta))
+    part = values.get("partial_rotary_factor")
+    part = positive(part, f"{KEY}.partial_rotary_factor", settings.number("partial_rotary_factor", share))
+    rotary = int(head_dim * part)
+    if rotary % 2 or not 0 < rotary <= head_dim:
+        raise ModelError(
+            f"config.json: partial_rotary_factor {part:g}: {rotary} of head_dim {head_dim} would turn, but the rotary"
+            f" embedding needs an even number, at most {head_dim}"
+        )
+    if original is not None:
+        values["original_max_position_embeddings"] = original
+    positions = settings.size("max_position_embeddings")
+    parameters = Parameters(values, base, rotary, positions, settings.max_model_len)
+    read = TYPES[kind](parameters)
+    growth = values.get("llama_4_scaling_beta")
+    if growth is not None:
+        if rotary != head_dim:
+            raise ModelError(f"config.json: {KEY}.llama_4_scaling_beta needs partial_rotary_factor 1, not {part:g}")
+        growth = (parameters.number("llama_4_scaling_beta"), parameters.original)
+    return replace(read, rope=replace(read.rope, interleaved=interleaved, query_growth=growth))
+
+
+def _read(frequencies: Tensor, max_length: float, factor: float = 1.0, default_length: int | None = None) -> ReadRope:
+    length = int(max_length)
+    return ReadRope(Rope(tuple(frequencies.tolist()), factor), length, default_length or length)
+
+
+def _default(parameters: Parameters) -> ReadRope:
+    return _read(1.0 / parameters.powers(), parameters.positions)
+
+
+def _linear(parameters: Parameters) -> ReadRope:
+    factor = parameters.number("factor")
+    return _read(1.0 / parameters.powers() / factor, max(1.0, factor) * parameters.positions)
+
+
+def _dynamic(parameters: Parameters) -> ReadRope:
+    """Neural tangent kernel scaling for the length factor * max_position_embeddings."""
+    factor, rotary = parameters.number("factor"), parameters.rotary
+    if rotary < 4:
+        raise ModelError(f"config.json: rope_type 'dynamic' needs at least 4 elements that turn, not {rotary}")
+    stretched = parameters.theta * (factor * factor - (factor - 1)) ** (rotary / (rotary - 2))
+    return _read(1.0 / parameters.powers(stretched), max(1.0, factor) * parameters.positions)
+
+
+def _yarn(parameters: Parameters) -> ReadRope:
+    """arXiv 2309.00071."""
+    original, rotary, theta = parameters.original, parameters.rotary, parameters.theta
+    factor = parameters.number("factor", parameters.positions / original)
+
+    def dimension(rotations: float) -> float:
+        """Returns the frequency that turns so often within the original length."""
+        return rotary * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(theta))
+
+    low, high = dimension(parameters.number("beta_fast", 32)), dimension(parameters.number("beta_slow", 1))
+    if parameters.values.get("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, rotary - 1)
+    ramp = (torch.arange(rotary // 2, dtype=torch.float32) - low) / ((high - low) or 0.001)
+    kept = 1 - ramp.clamp(0, 1)
+    powers = parameters.powers()
+    frequencies = 1.0 / (factor * powers) * (1 - kept) + 1.0 / powers * kept
+    return _read(frequencies, max(factor * original, parameters.positions), _yarn_factor(parameters, factor))
+
+
+def _yarn_factor(parameters: Parameters, factor: float) -> float:
+    def scale(weight: float) -> float:
+        return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+    if parameters.values.get("attention_factor") is not None:
+        return parameters.number("attention_factor")
+    weight, weight_of_all = parameters.values.get("mscale"), parameters.values.get("mscale_all_dim")
+    if weight and weight_of_all:
+        return scale(parameters.number("mscale")) / scale(parameters.number("mscale_all_dim"))
+    return scale(1.0)
+
+
+def _longrope(parameters: Parameters) -> ReadRope:
+    """arXiv 2402.13753. The long factors serve a max_model_len above the original length, the short ones all others."""
+    original, positions = parameters.original, parameters.positions
+    is_long = parameters.max_model_len is not None and parameters.max_model_len > original
+    name = "long_factor" if is_long else "short_factor"
+    factors, expected = parameters.values.get(name), parameters.rotary // 2
+    if not isinstance(factors, list) or len(factors) != expected:
+        raise ModelError(f"config.json: {KEY}.{name} must be a list of {expected} numbers")
+    stretch = torch.tensor([positive(one, f"{KEY}.{name}") for one in factors], dtype=torch.float32)
+    factor = parameters.number("factor", positions / original)
+    default = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+    frequencies = 1.0 / (stretch * parameters.powers())
+    return _read(frequencies, positions, parameters.number("attention_factor", default), min(original, positions))
+
+
+def _llama3(parameters: Parameters) -> ReadRope:
+    """Llama 3.1: long waves are stretched, short ones are not, and those between are mixed."""
+    factor, original = parameters.number("factor"), parameters.original
+    low, high = parameters.number("low_freq_factor"), parameters.number("high_freq_factor")
+    frequencies = 1.0 / parameters.powers()
+    waves = 2 * math.pi / frequencies
+    slow = torch.where(waves > original / low, frequencies / factor, frequencies)
+    share = (original / waves - low) / (high - low)
+    mixed = (1 - share) * slow / factor + share * slow
+    between = ~(waves < original / high) & ~(waves > original / low)
+    return _read(torch.where(between, mixed, slow), parameters.positions)
+
+
+TYPES: dict[str, Callable[[Parameters], ReadRope]] = {
+    "default": _default,
+    "linear": _linear,
+    "dynamic": _dynamic,
+    "yarn": _yarn,
+    "longrope": _longrope,
+    "llama3": _llama3,
+}
+
+
+def rope_tables(rope: Rope, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Returns the tables of queries and of keys, [length, rotary] float32: cosines, then sines, of each position's
+    angles. They are the same tensor unless queries grow."""
+    positions = torch.arange(length).float()
+    angles = torch.outer(positions, torch.tensor(rope.frequencies, dtype=torch.float32))
+    keys = (torch.cat((angles.cos(), angles.sin()), dim=-1) * rope.factor).to(device)
+    if rope.query_growth is None:
+        return keys, keys
+    beta, original = rope.query_growth
+    growth = 1 + beta * torch.log(1 + torch.floor(positions / original))
+    return keys * growth[:, None].to(device), keys

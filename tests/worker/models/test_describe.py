@@ -1,0 +1,99 @@
+"""config.json becomes a description; what cannot be served is refused by the name of its key."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+
+from services.worker.errors import ModelError
+from services.worker.models.describe import FAMILIES, describe
+from services.worker.models.settings import TRAITS
+from tests.worker.checkpoint_files import change_config, load
+
+TINY = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"architectures": ["MambaForCausalLM"]}, "MambaForCausalLM.*Qwen3ForCausalLM"),
+        ({"rope_parameters": {"rope_type": "proportional", "rope_theta": 1e4}}, "rope_type 'proportional'"),
+        ({"rope_scaling": {"type": "linear"}}, "rope_parameters.factor is missing"),
+        ({"rope_parameters": {"full_attention": {"rope_theta": 1e4}}}, "rope_parameters for each type of layer"),
+        ({"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}, "sliding_window = 8"),
+        ({"hidden_act": "xielu"}, "hidden_act = 'xielu'"),
+        ({"num_key_value_heads": 3}, "4 attention heads cannot share 3"),
+        ({"vocab_size": None}, "vocab_size is missing"),
+        ({"dtype": "int4"}, "dtype 'int4'"),
+        ({"vocab_size": -5}, "vocab_size is -5, but must be an integer above 0"),
+        ({"num_key_value_heads": 0}, "num_key_value_heads is 0"),
+        ({"head_dim": 33}, "33 of head_dim 33 would turn, but the rotary embedding needs an even number"),
+        ({"rope_parameters": 5}, "rope_parameters is 5, but must be an object"),
+        ({"rope_parameters": {"rope_theta": "much"}}, "rope_theta is 'much', but must be a number"),
+        ({"rms_norm_eps": True}, "rms_norm_eps is True"),
+        ({"rms_norm_eps": float("nan")}, "rms_norm_eps is nan"),
+        ({"attention_bias": 1}, "attention_bias is 1, but must be true or false"),
+        ({"architectures": 5}, "architectures 5 are not supported"),
+        ({"architectures": [[]]}, r"architectures \[\[\]\] are not supported"),
+    ],
+)
+def test_what_the_decoder_cannot_compute_is_refused_by_name(path: Path, changes: dict[str, Any], message: str) -> None:
+    change_config(path, **changes)
+    with pytest.raises(ModelError, match=message):
+        load(path)
+
+
+def test_old_and_new_spellings_of_rope_and_dtype_mean_the_same(path: Path) -> None:
+    new = describe(json.loads((path / "config.json").read_text()))
+    old = json.loads((path / "config.json").read_text())
+    old["rope_theta"] = old.pop("rope_parameters")["rope_theta"]
+    old["torch_dtype"] = old.pop("dtype")
+    assert describe(old) == new
+
+
+@pytest.mark.parametrize("architecture", FAMILIES)
+@pytest.mark.parametrize("given", [{}, TINY], ids=["empty", "minimal"])
+def test_omitted_keys_have_the_defaults_of_transformers(architecture: str, given: dict[str, Any]) -> None:
+    """The configuration that transformers writes from the same keys gives the same description."""
+    family = FAMILIES[architecture]
+    written = transformers.AutoConfig.for_model(family.model_type, **given).to_dict()
+    length = 2048  # below all default windows and original lengths
+    found = describe({**given, "architectures": [architecture]}, length)
+    assert found == describe({**written, "architectures": [architecture], "dtype": None}, length)
+
+
+@pytest.mark.parametrize("architecture", FAMILIES)
+@pytest.mark.parametrize("key", TRAITS)
+def test_a_trait_changes_the_description_or_is_refused_by_name(architecture: str, key: str) -> None:
+    config = {**TINY, "architectures": [architecture]}
+    before = describe(config, 2048)
+    for value in OTHER.get(key, (True, 7, 0.5)):
+        try:
+            after = describe({**config, key: value}, 2048)
+        except ModelError as error:
+            assert key in str(error) or key in BY_WHAT_IT_HOLDS, error
+            continue
+        if after == before:
+            assert key in HARMLESS.get(architecture, ()), f"{key} = {value!r} is accepted and ignored"
+
+
+# Values that mean something for a key, where True, 7 and 0.5 do not.
+OTHER: dict[str, tuple[Any, ...]] = {
+    "layer_types": (["sliding_attention", "full_attention"],),
+    "no_rope_layers": ([1, 0], [0, 0]),
+    "quantization_config": ({"quant_method": "awq"},),
+    "rope_parameters": ({"rope_type": "linear", "factor": 2.0}, {"rope_type": "none"}),
+    "rope_scaling": ({"rope_type": "linear", "factor": 2.0}, {"rope_type": "none"}),
+    "sliding_window": (16,),
+}
+BY_WHAT_IT_HOLDS = ("rope_parameters", "rope_scaling")
+# Keys that say nothing without another one: a window that is not used, and what these families have anyway.
+HARMLESS = {
+    "Qwen2ForCausalLM": ("sliding_window", "use_sliding_window"),
+    "Qwen3ForCausalLM": ("sliding_window", "use_sliding_window"),
+    "SmolLM3ForCausalLM": ("sliding_window", "use_sliding_window"),
+    "SeedOssForCausalLM": ("attention_bias",),
+    "Starcoder2ForCausalLM": ("use_bias",),
+}

@@ -1,0 +1,38 @@
+import pytest
+
+from services.worker.errors import ModelError
+from services.worker.models.settings import Settings
+
+
+def test_a_default_replaces_an_omitted_key_and_not_a_null() -> None:
+    settings = Settings({"given": 3, "null": None}).with_defaults({"given": 1, "null": 2, "omitted": 4})
+    assert (settings.raw("given"), settings.raw("null"), settings.raw("omitted")) == (3, None, 4)
+    assert settings.size("null", 5) == 5
+    with pytest.raises(ModelError, match="null is missing"):
+        settings.size("null")
+
+
+@pytest.mark.parametrize("window", [None, 100, 101])
+def test_a_window_of_at_least_the_longest_request_is_none(window: int | None) -> None:
+    Settings({"sliding_window": window}).no_window(100)
+
+
+def test_a_smaller_window_is_refused_with_the_length_that_can_be_served() -> None:
+    with pytest.raises(ModelError, match="sliding_window = 99 .* --max-model-len of at most 99"):
+        Settings({"sliding_window": 99}).no_window(100)
+
+
+def test_a_trait_that_was_not_read_is_refused() -> None:
+    config = {"num_experts": 8, "logit_scale": 1.0, "clip_qkv": None, "use_bias": False}
+    Settings({**config, "num_experts": 1}).refuse_rest()
+    with pytest.raises(ModelError, match="num_experts = 8"):
+        Settings(config).refuse_rest()
+    settings = Settings(config)
+    settings.raw("num_experts")
+    settings.refuse_rest()
+
+
+def test_layers_that_all_have_full_attention_are_no_trait() -> None:
+    Settings({"layer_types": ["full_attention"] * 3}).refuse_rest()
+    with pytest.raises(ModelError, match="layer_types"):
+        Settings({"layer_types": ["full_attention", "sliding_attention"]}).refuse_rest()

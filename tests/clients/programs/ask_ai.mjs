@@ -123,7 +123,7 @@ const former = createOpenAICompatible({
   name: "tandem", baseURL: BASE_URL, apiKey: API_KEY, includeUsage: true, supportsStructuredOutputs: true,
 });
 const forms = {
-  model: former(MODEL), temperature: 0, maxRetries: 0, maxOutputTokens: 200, schema: jsonSchema(SCHEMA),
+  model: former(MODEL), temperature: 0, maxRetries: 0, maxOutputTokens: 600, schema: jsonSchema(SCHEMA),
   prompt: FORM_QUESTION,
 };
 

@@ -184,7 +184,7 @@ def json_by_schema():
     for provider in ("openai", "hosted_vllm"):
         for form in (Report, RESPONSE_FORMAT):
             with asking_for("response_format") as url:
-                answer = chat(provider, api_base=url, messages=FORM_MESSAGES, response_format=form, max_tokens=200)
+                answer = chat(provider, api_base=url, messages=FORM_MESSAGES, response_format=form, max_tokens=600)
             check_text(answer.choices[0].message.content)
             equal(answer.choices[0].finish_reason, "stop", "finish_reason")
 
@@ -192,7 +192,7 @@ def json_by_schema():
 @task
 def json_by_schema_streamed():
     for provider in ("openai", "hosted_vllm"):
-        chunks = chat(provider, messages=FORM_MESSAGES, response_format=Report, max_tokens=200, stream=True)
+        chunks = chat(provider, messages=FORM_MESSAGES, response_format=Report, max_tokens=600, stream=True)
         check_text("".join(chunk.choices[0].delta.content or "" for chunk in chunks))
 
 
@@ -208,7 +208,7 @@ def calls_that_must_come():
         for choice in ("required", named("report")):
             with asking_for_calls(choice) as url:
                 fields = {"tools": [REPORT_TOOL], "tool_choice": choice, "parallel_tool_calls": False}
-                answer = chat(provider, api_base=url, messages=FORM_MESSAGES, max_tokens=200, **fields)
+                answer = chat(provider, api_base=url, messages=FORM_MESSAGES, max_tokens=600, **fields)
             (call,) = answer.choices[0].message.tool_calls
             check_text(call.function.arguments)
 

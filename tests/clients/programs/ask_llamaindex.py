@@ -159,14 +159,14 @@ def structured_model():
     for calling, field in ((True, "tool_choice"), (False, "response_format")):
         with asking_for(field) as url:
             fields = {"is_function_calling_model": calling, "should_use_structured_outputs": not calling}
-            asked = model(api_base=url, max_tokens=200, **fields)
+            asked = model(api_base=url, max_tokens=600, **fields)
             check_instance(asked.as_structured_llm(Report).chat([ChatMessage(FORM_QUESTION)]).raw)
 
 
 @task
 async def structured_predict():
     with asking_for("tool_choice") as url:
-        asked = model(api_base=url, max_tokens=200, is_function_calling_model=True)
+        asked = model(api_base=url, max_tokens=600, is_function_calling_model=True)
         check_instance(await asked.astructured_predict(Report, PromptTemplate(FORM_QUESTION)))
 
 
@@ -174,7 +174,7 @@ async def structured_predict():
 def required_call():
     with asking_for_calls("required") as url:
         weather = Weather()
-        asked = model(api_base=url, max_tokens=200, is_function_calling_model=True)
+        asked = model(api_base=url, max_tokens=600, is_function_calling_model=True)
         tools = [FunctionTool.from_defaults(weather.tool())]
         answer = asked.chat_with_tools(tools, user_msg=weather.question, tool_required=True)
         (call,) = asked.get_tool_calls_from_response(answer)[:1]

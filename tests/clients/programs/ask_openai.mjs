@@ -171,7 +171,7 @@ for (const stream of [false, true]) {
     }));
 }
 
-const asked = { model: MODEL, temperature: 0, max_tokens: 200, messages: [{ role: "user", content: FORM_QUESTION }] };
+const asked = { model: MODEL, temperature: 0, max_tokens: 600, messages: [{ role: "user", content: FORM_QUESTION }] };
 
 task("parse helper", async () => {
   const { message, finish_reason } = (

@@ -83,7 +83,7 @@ def former(url, **fields):
 
 @task
 async def output_type():
-    settings = ModelSettings(temperature=0, max_tokens=200)
+    settings = ModelSettings(temperature=0, max_tokens=600)
     with asking_for("response_format") as url:
         result = await Runner.run(former(url, output_type=Report, model_settings=settings), FORM_QUESTION)
         check_instance(result.final_output)
@@ -99,7 +99,7 @@ async def required_tool():
     for choice in ("required", NAME):
         weather = Weather()
         with asking_for_calls(choice if choice == "required" else named(NAME)) as url:
-            settings = ModelSettings(temperature=0, max_tokens=200, tool_choice=choice, parallel_tool_calls=False)
+            settings = ModelSettings(temperature=0, max_tokens=600, tool_choice=choice, parallel_tool_calls=False)
             tools = {"tools": [function_tool(weather.tool())], "tool_use_behavior": "stop_on_first_tool"}
             result = await Runner.run(former(url, model_settings=settings, **tools), weather.question)
         equal((weather.calls, result.final_output), ([weather.city], weather.result), "the call and its result")

@@ -10,7 +10,7 @@ from weather import DESCRIPTION, NAME, Weather
 
 def model(url):
     client = {"max_retries": 0, "timeout": SECONDS}
-    return OpenAIModel(MODEL, api_base=url, api_key=API_KEY, client_kwargs=client, temperature=0, max_tokens=200)
+    return OpenAIModel(MODEL, api_base=url, api_key=API_KEY, client_kwargs=client, temperature=0, max_tokens=600)
 
 
 class GetWeather(Tool):

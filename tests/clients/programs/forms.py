@@ -1,6 +1,7 @@
 """The form of answers that the tasks of all clients ask for: a weather report as JSON.
 
-Its schema bounds it, so that any model comes to its end. The values are the model's own: only the form is checked.
+Its schema bounds it, so that any model comes to its end, within 600 tokens with the whitespace that may be in it. The
+values are the model's own: only the form is checked.
 
 Imports only the standard library.
 """

@@ -115,7 +115,7 @@ def choices_with_logprobs(chunks):
 @task
 def answers_in_a_form():
     for form in (RESPONSE_FORMAT, {"type": "json_object"}):
-        asked = {"messages": FORM_MESSAGES, "max_tokens": 200, "temperature": 0, "response_format": form}
+        asked = {"messages": FORM_MESSAGES, "max_tokens": 600, "temperature": 0, "response_format": form}
         status, answer = fetch(SMG.url, CHAT, {"model": MODEL, **asked})
         equal(status, 200, f"the status, with the answer {answer},")
         text = answer["choices"][0]["message"]["content"]

@@ -15,7 +15,7 @@ from weather import Weather
 
 def model(url, **fields):
     common = {"model": MODEL, "base_url": url, "api_key": API_KEY, "max_retries": 0, "timeout": SECONDS}
-    return ChatOpenAI(**common, temperature=0, max_tokens=200, **fields)
+    return ChatOpenAI(**common, temperature=0, max_tokens=600, **fields)
 
 
 def structured_output(method, field, strict=None):

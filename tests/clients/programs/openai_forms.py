@@ -14,7 +14,7 @@ from weather import NAME, THINKING, TOOL, Weather
 REGEX, WORDS = "[a-c]{3}-[0-9]{2}", ["sunny", "rainy, with wind"]
 LARK = 'start: "It is " ("sunny" | "rainy") "."'
 EBNF = 'root ::= "It is " sky "."\nsky ::= "sunny" | "rainy"'
-OPTIONS = {"model": MODEL, "temperature": 0, "max_tokens": 200}
+OPTIONS = {"model": MODEL, "temperature": 0, "max_tokens": 600}
 
 
 def client(url):
@@ -87,7 +87,7 @@ def vllms_forms(older):
         ("grammar", EBNF, r"It is (sunny|rainy)\."),
     ):
         body = {f"guided_{name}": value} if older else {"structured_outputs": {name: value}}
-        answer = complete(extra_body=body, max_tokens=200).choices[0]
+        answer = complete(extra_body=body, max_tokens=600).choices[0]
         for text, reason in (
             (answer.text, answer.finish_reason),
             ((chat := ask(extra_body=body)).message.content, chat.finish_reason),

@@ -4,6 +4,7 @@ What does not pass SMG is left out: `logit_bias`, chat's `min_tokens`, the logpr
 another than tandem's (completions' max_tokens), the request has a value.
 """
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 from forms import MESSAGES as FORM_MESSAGES
@@ -17,6 +18,8 @@ MESSAGES = [{"role": "user", "content": QUESTION}]
 REFUSED = {"name": "report", "schema": SCHEMA | {"not": {"required": ["other"]}}}
 LONG = {"max_tokens": 1500, "ignore_eos": True}
 AT_ONCE = 32
+# Under ignore_eos the model goes on behind its answer, with thoughts. SMG passes them on, REST separates them.
+THOUGHT = re.compile(r"\s*<think>.*?(?:</think>\s*|$)", re.DOTALL)
 # Requests that SMG passes on, and in which greedy and seeded answers must be those of REST.
 FIELDS = {
     "greedy": {"temperature": 0},
@@ -42,7 +45,7 @@ def body(path, max_tokens=40, question=QUESTION, **fields):
 def seen(answer):
     """Returns what must be equal: texts, finish reasons, and the numbers of tokens."""
     choices = [
-        (one["message"]["content"] if "message" in one else one["text"], one["finish_reason"])
+        (THOUGHT.sub("", one["message"]["content"]) if "message" in one else one["text"], one["finish_reason"])
         for one in sorted(answer["choices"], key=lambda one: one["index"])
     ]
     return choices, answer["usage"]["prompt_tokens"], answer["usage"]["completion_tokens"]
@@ -50,14 +53,16 @@ def seen(answer):
 
 def folded(chunks):
     """Returns `seen` of the answer that the chunks of a stream add up to."""
-    texts, reasons, usage = {}, {}, None
+    texts, reasons, usage, is_chat = {}, {}, None, False
     for chunk in chunks:
         usage = chunk.get("usage") or usage
         for one in chunk["choices"]:
-            text = one["delta"].get("content") if "delta" in one else one["text"]
+            is_chat = "delta" in one
+            text = one["delta"].get("content") if is_chat else one["text"]
             texts[one["index"]] = texts.get(one["index"], "") + (text or "")
             reasons[one["index"]] = one.get("finish_reason") or reasons.get(one["index"])
-    choices = [(texts[index], reasons[index]) for index in sorted(texts)]
+    cleaned = {index: THOUGHT.sub("", text) if is_chat else text for index, text in texts.items()}
+    choices = [(cleaned[index], reasons[index]) for index in sorted(cleaned)]
     return choices, usage["prompt_tokens"], usage["completion_tokens"]
 
 

@@ -98,7 +98,8 @@ def rows(out: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("only", "count"), [("worker in", 4), ("grammar", 1), pytest.param("", 73, marks=pytest.mark.long)]
+    ("only", "count"),
+    [("worker in", 4), *(pytest.param(*case, marks=pytest.mark.long) for case in (("grammar", 1), ("", 73)))],
 )
 def test_the_small_part_passes_without_the_servers_packages(
     only: str, count: int, capsys: pytest.CaptureFixture[str]

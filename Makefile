@@ -45,9 +45,8 @@ constraints:
 serve: install
 	$(BIN)/tandem serve $(MODEL) $(ARGS)
 
-# Two processes, each a file of tests at a time, the slow ones of e2e first; one thread each for torch's own operations, or
-# they wait for each other.
-PYTEST := -n 2 --dist loadfile --no-loadscope-reorder
+# Two processes, each a file of tests at a time; one thread each for torch's own operations, or they wait for each other.
+PYTEST := -n 2 --dist loadfile
 test test-long test-versions: export OMP_NUM_THREADS = 1
 
 test: check

@@ -32,9 +32,9 @@ class Place(IntEnum):
     RESIDUAL = 0  # at first the embeddings
     HIDDEN = 1  # what is to be added to it
     NORMED = 2
-    HEADS = 3  # [(heads + 2 * kv_heads) * head_dim]: queries, keys, values
-    MIXED = 4  # [heads * head_dim]: attention's output
-    INNER = 5  # of the MLP; gated: [2 * size], gate and up
+    QKV = 3  # [(heads + 2 * kv_heads) * head_dim]: queries, keys, values
+    ATTENTION = 4  # [heads * head_dim]: attention's output
+    INTERMEDIATE = 5  # of the MLP; gated: [2 * size], gate and up
     ACTIVATED = 6
 
 
@@ -80,7 +80,7 @@ class Add:
 
 @dataclass(frozen=True)
 class Attend:
-    """MIXED = attention of HEADS over the KV cache of layer `layer`, after its keys and values are written there."""
+    """ATTENTION = attention of QKV over the KV cache of layer `layer`, after its keys and values are written there."""
 
     layer: int
     heads: int
@@ -92,7 +92,7 @@ class Attend:
 
 @dataclass(frozen=True)
 class Activate:
-    """ACTIVATED = activation of INNER; gated: of its first half, times the second."""
+    """ACTIVATED = activation of INTERMEDIATE; gated: of its first half, times the second."""
 
     kind: str  # one of ACTIVATIONS
     gated: bool

@@ -67,7 +67,7 @@ class EagerRun:
             case Attend():
                 self._attend(operation)
             case Activate(kind, gated):
-                at[Place.ACTIVATED] = self._ops.activate(at[Place.INNER], kind, gated)
+                at[Place.ACTIVATED] = self._ops.activate(at[Place.INTERMEDIATE], kind, gated)
             case Select(places):
                 for place in places:
                     at[place] = at[place][self._wanted]
@@ -86,7 +86,7 @@ class EagerRun:
     def _attend(self, attend: Attend) -> None:
         ops, inputs, cache = self._ops, self._inputs, self._caches[attend.layer]
         query = ops.rope_and_write(
-            self.activations[Place.HEADS], attend.norms, attend.eps, attend.tables, self._positions, cache,
+            self.activations[Place.QKV], attend.norms, attend.eps, attend.tables, self._positions, cache,
             inputs.slot_mapping,
         )  # fmt: skip
-        self.activations[Place.MIXED] = ops.paged_attention(query, cache, inputs, attend.scale).flatten(1)
+        self.activations[Place.ATTENTION] = ops.paged_attention(query, cache, inputs, attend.scale).flatten(1)

@@ -3,7 +3,7 @@ import torch
 from kernels.program import Activate, Add, Norm, Place, fused
 
 NORM = Norm(Place.RESIDUAL, Place.NORMED, torch.ones(2), None, 1e-6)
-HEAD_NORM = Norm(Place.HEADS, Place.HEADS, torch.ones(2), None, 1e-6)
+HEAD_NORM = Norm(Place.QKV, Place.QKV, torch.ones(2), None, 1e-6)
 OTHER = Activate("silu", gated=True)
 
 

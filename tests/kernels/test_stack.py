@@ -31,8 +31,8 @@ def random(*shape: int, seed: int = 1) -> Tensor:
 
 def test_a_product_has_its_bias() -> None:
     weight, bias = random(6, 8), random(6, seed=2)
-    found = after(Multiply(Place.RESIDUAL, Place.HEADS, TorchMatrix(weight), bias))
-    torch.testing.assert_close(found[Place.HEADS], RESIDUAL @ weight.T + bias)
+    found = after(Multiply(Place.RESIDUAL, Place.QKV, TorchMatrix(weight), bias))
+    torch.testing.assert_close(found[Place.QKV], RESIDUAL @ weight.T + bias)
 
 
 def test_an_add_changes_the_residual_and_a_norm_with_one_reads_the_sum() -> None:
@@ -68,7 +68,7 @@ def test_the_result_is_what_the_last_norm_wrote() -> None:
         OPS,
         [
             Select((Place.RESIDUAL,)),
-            Multiply(Place.RESIDUAL, Place.INNER, TorchMatrix(weight)),
+            Multiply(Place.RESIDUAL, Place.INTERMEDIATE, TorchMatrix(weight)),
             Activate("silu", gated=True),
             Multiply(Place.ACTIVATED, Place.HIDDEN, TorchMatrix(down)),
             Norm(Place.RESIDUAL, Place.NORMED, norm, None, EPS, adds=1.0),

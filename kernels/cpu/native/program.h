@@ -14,7 +14,7 @@ using linear::Matrix;
 enum class Kind : int64_t { MULTIPLY, NORM, ADD, ATTEND, ACTIVATE, SELECT };
 
 // Activations of a step; the values of Place in kernels/program.py.
-enum Place : int64_t { RESIDUAL, HIDDEN, NORMED, HEADS, MIXED, INNER, ACTIVATED, NUM_PLACES };
+enum Place : int64_t { RESIDUAL, HIDDEN, NORMED, QKV, ATTENTION, INTERMEDIATE, ACTIVATED, NUM_PLACES };
 
 // The memory layout of _OPERATION in kernels/cpu/stack.py, which says what each kind uses. Addresses of float32 tensors,
 // but for those of matrix and cache; 0: none.
@@ -116,19 +116,19 @@ private:
     void attend(const Operation& op) {
         const Cache<T> cache{at<T>(op.cache), op.kv_heads, op.head_dim, step_.block_size};
         T* const query = room(buffers().query, op.heads * op.head_dim);
-        rope::turn_and_write(data_[HEADS], rope::Shape{rows_, op.heads, op.rotary, float(op.eps)},
+        rope::turn_and_write(data_[QKV], rope::Shape{rows_, op.heads, op.rotary, float(op.eps)},
                              rope::Turn{at<const float>(op.weight), at<const float>(op.query_table)},
                              rope::Turn{at<const float>(op.key_weight), at<const float>(op.key_table)},
                              at<const int64_t>(step_.positions), at<const int64_t>(step_.slots), cache, query);
         attention::paged_attention(attention::Inputs<T>{
             query, cache, at<const int32_t>(step_.tables), step_.table_stride, at<const int32_t>(step_.starts),
             at<const int32_t>(step_.lens), step_.requests, op.heads, float(op.factor),
-            write(MIXED, op.heads * op.head_dim)});
+            write(ATTENTION, op.heads * op.head_dim)});
     }
 
     void activate(const Operation& op) {
-        const int64_t size = width_[INNER] / (op.gated ? 2 : 1);
-        activation::activate(data_[INNER], activation::Kind(op.activation), op.gated != 0, rows_, size,
+        const int64_t size = width_[INTERMEDIATE] / (op.gated ? 2 : 1);
+        activation::activate(data_[INTERMEDIATE], activation::Kind(op.activation), op.gated != 0, rows_, size,
                              write(ACTIVATED, size));
     }
 

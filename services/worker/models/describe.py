@@ -1,8 +1,8 @@
 """Turns config.json into the description of a decoder, by its architecture."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from services.worker.errors import ModelError
 from services.worker.models.description import Description
@@ -10,6 +10,7 @@ from services.worker.models.families import (
     cohere,
     granite,
     llama,
+    ministral3,
     mistral,
     olmo2,
     phi3,
@@ -24,32 +25,38 @@ from services.worker.models.settings import Settings
 from services.worker.models.wrappers import WRAPPERS, Wrapper, text_config, wrapped
 
 
+class FamilyModule(Protocol):
+    """A file of families/. `DEFAULTS`: of keys that config.json omits."""
+
+    @property
+    def DEFAULTS(self) -> Mapping[str, Any]: ...
+
+    def describe(self, settings: Settings) -> Description: ...
+
+
 @dataclass(frozen=True)
 class Family:
-    """`model_type`: in config.json. `defaults`: of keys that it omits."""
+    """`model_type`: in config.json."""
 
     model_type: str
-    defaults: Mapping[str, Any]
-    describe: Callable[[Settings], Description]
+    module: FamilyModule
 
 
 FAMILIES = {
-    "CohereForCausalLM": Family("cohere", cohere.DEFAULTS, cohere.describe),
-    "GraniteForCausalLM": Family("granite", granite.DEFAULTS, granite.describe),
-    "LlamaForCausalLM": Family("llama", llama.DEFAULTS, llama.describe),
-    "Ministral3ForCausalLM": Family("ministral3", mistral.MINISTRAL_3_DEFAULTS, mistral.describe),
-    "MistralForCausalLM": Family("mistral", mistral.DEFAULTS, mistral.describe),
-    "Olmo2ForCausalLM": Family("olmo2", olmo2.DEFAULTS, olmo2.describe),
-    "Phi3ForCausalLM": Family("phi3", phi3.DEFAULTS, phi3.describe),
-    "Qwen2ForCausalLM": Family("qwen2", qwen2.DEFAULTS, qwen2.describe),
-    "Qwen3ForCausalLM": Family("qwen3", qwen3.DEFAULTS, qwen3.describe),
-    "SeedOssForCausalLM": Family("seed_oss", seed_oss.DEFAULTS, seed_oss.describe),
-    "SmolLM3ForCausalLM": Family("smollm3", smollm3.DEFAULTS, smollm3.describe),
-    "StableLmForCausalLM": Family("stablelm", stablelm.DEFAULTS, stablelm.describe),
-    "Starcoder2ForCausalLM": Family("starcoder2", starcoder2.DEFAULTS, starcoder2.describe),
+    "CohereForCausalLM": Family("cohere", cohere),
+    "GraniteForCausalLM": Family("granite", granite),
+    "LlamaForCausalLM": Family("llama", llama),
+    "Ministral3ForCausalLM": Family("ministral3", ministral3),
+    "MistralForCausalLM": Family("mistral", mistral),
+    "Olmo2ForCausalLM": Family("olmo2", olmo2),
+    "Phi3ForCausalLM": Family("phi3", phi3),
+    "Qwen2ForCausalLM": Family("qwen2", qwen2),
+    "Qwen3ForCausalLM": Family("qwen3", qwen3),
+    "SeedOssForCausalLM": Family("seed_oss", seed_oss),
+    "SmolLM3ForCausalLM": Family("smollm3", smollm3),
+    "StableLmForCausalLM": Family("stablelm", stablelm),
+    "Starcoder2ForCausalLM": Family("starcoder2", starcoder2),
 }
-
-
 BY_MODEL_TYPE = {family.model_type: family for family in FAMILIES.values()}
 
 
@@ -70,8 +77,8 @@ def describe(config: Mapping[str, Any], max_model_len: int | None = None) -> Des
 
 
 def _described(family: Family, config: Mapping[str, Any], max_model_len: int | None) -> Description:
-    settings = Settings(config, max_model_len).with_defaults(family.defaults)
-    found = family.describe(settings)
+    settings = Settings(config, max_model_len, family.module.DEFAULTS)
+    found = family.module.describe(settings)
     settings.refuse_rest()
     return found
 

@@ -22,13 +22,13 @@ class Rope:
     """Rotary embedding (arXiv 2104.09864) of the first 2 * len(frequencies) elements of each head.
 
     `factor` multiplies cosines and sines. `interleaved`: pairs are (0, 1), (2, 3), … in the checkpoint, not halves.
-    `query_growth`: queries at position p are multiplied by 1 + beta * log(1 + p // length); (beta, length).
+    `query_scaling`: queries at position p are multiplied by 1 + beta * log(1 + p // length); (beta, length).
     """
 
     frequencies: tuple[float, ...]  # radians per position
     factor: float = 1.0
     interleaved: bool = False
-    query_growth: tuple[float, int] | None = None
+    query_scaling: tuple[float, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -80,12 +80,13 @@ class Mlp:
 
 @dataclass(frozen=True)
 class Layer:
-    """`order`: norms before attention and MLP, behind both, or one norm for both, whose results are added at once."""
+    """`norms`: of the inputs of attention and MLP (pre-norm), of their outputs (OLMo 2), or one for both, which then
+    run in parallel."""
 
     attention: Attention
     mlp: Mlp
     norm: Norm
-    order: Literal["before", "behind", "parallel"] = "before"
+    norms: Literal["input", "output", "parallel"] = "input"
     residual_factor: float = 1.0  # of what attention and MLP add
 
 

@@ -50,30 +50,30 @@ class ProgramWriter:
         """Yields the layer's operations. Behind the last attention only the tokens to return are computed."""
         names, add = self._model.names, Add(layer.residual_factor)
         norms = [layer_name(index, name) for name in names.norms]
-        is_parallel, is_behind = layer.order == "parallel", layer.order == "behind"
-        source = Place.RESIDUAL if is_behind else Place.NORMED
-        if not is_behind:
+        is_parallel, is_output = layer.norms == "parallel", layer.norms == "output"
+        source = Place.RESIDUAL if is_output else Place.NORMED
+        if not is_output:
             yield self._residual_norm(norms[0], layer.norm)
         yield from self._attention(index, layer.attention, source)
         if index + 1 == len(self._model.layers):
-            yield Select((Place.RESIDUAL, Place.MIXED, *([Place.NORMED] if is_parallel else [])))
-        yield self._multiply(Place.MIXED, Place.HIDDEN, index, [names.out], layer.attention.out_bias)
-        if is_behind:
+            yield Select((Place.RESIDUAL, Place.ATTENTION, *([Place.NORMED] if is_parallel else [])))
+        yield self._multiply(Place.ATTENTION, Place.HIDDEN, index, [names.out], layer.attention.out_bias)
+        if is_output:
             yield self._norm(Place.HIDDEN, norms[0], layer.norm)
         yield add
-        if not is_behind and not is_parallel:
+        if not is_output and not is_parallel:
             yield self._residual_norm(norms[1], layer.norm)
-        yield self._multiply(source, Place.INNER, index, names.inner, layer.mlp.bias)
+        yield self._multiply(source, Place.INTERMEDIATE, index, names.inner, layer.mlp.bias)
         yield Activate(layer.mlp.activation, layer.mlp.gated)
         yield self._multiply(Place.ACTIVATED, Place.HIDDEN, index, [names.down], layer.mlp.bias)
-        if is_behind:
+        if is_output:
             yield self._norm(Place.HIDDEN, norms[1], layer.norm)
         yield add
 
     def _attention(self, index: int, attention: described.Attention, source: Place) -> Iterator[Operation]:
         names, norms, rope = self._model.names, attention.norms, attention.rope
         order = _half_split(attention) if rope is not None and rope.interleaved else None
-        yield self._multiply(source, Place.HEADS, index, names.qkv, attention.bias, order)
+        yield self._multiply(source, Place.QKV, index, names.qkv, attention.bias, order)
         shared, eps = None, 0.0
         if norms is not None:
             pair = [self._head_norm(layer_name(index, name), norms, attention, queries=at == 0)
@@ -88,7 +88,7 @@ class ProgramWriter:
     def _head_norm(
         self, name: str, norms: described.HeadNorms, attention: described.Attention, *, queries: bool
     ) -> Norm:
-        """Returns the norm of queries or of keys within HEADS."""
+        """Returns the norm of queries or of keys within QKV."""
         heads = attention.heads if queries else attention.kv_heads
         found = [
             self._vector(each) for each in head_norm_shapes(name, norms, heads, attention.head_dim)
@@ -99,8 +99,8 @@ class ProgramWriter:
         if attention.rope is not None and attention.rope.interleaved and norms.over != "width":
             whole = whole[..., _half_split_of(attention)]
         return Norm(
-            Place.HEADS,
-            Place.HEADS,
+            Place.QKV,
+            Place.QKV,
             whole.contiguous(),
             None,
             norms.norm.eps,

@@ -48,8 +48,7 @@ def page() -> str:
 
 def what(family: Family) -> str:
     """Returns a line about a family: the first sentence of its module."""
-    module = inspect.getmodule(family.describe)
-    text = inspect.getdoc(module) or ""
+    text = inspect.getdoc(family.module) or ""
     return " ".join(text.split()).rstrip(".")
 
 

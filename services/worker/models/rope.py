@@ -93,7 +93,7 @@ def read_rope(
         if rotary != head_dim:
             raise ModelError(f"config.json: {KEY}.llama_4_scaling_beta needs partial_rotary_factor 1, not {part:g}")
         growth = (parameters.number("llama_4_scaling_beta"), parameters.original)
-    return replace(read, rope=replace(read.rope, interleaved=interleaved, query_growth=growth))
+    return replace(read, rope=replace(read.rope, interleaved=interleaved, query_scaling=growth))
 
 
 def _read(frequencies: Tensor, max_length: float, factor: float = 1.0, default_length: int | None = None) -> ReadRope:
@@ -195,8 +195,8 @@ def rope_tables(rope: Rope, length: int, device: torch.device) -> tuple[Tensor, 
     positions = torch.arange(length).float()
     angles = torch.outer(positions, torch.tensor(rope.frequencies, dtype=torch.float32))
     keys = (torch.cat((angles.cos(), angles.sin()), dim=-1) * rope.factor).to(device)
-    if rope.query_growth is None:
+    if rope.query_scaling is None:
         return keys, keys
-    beta, original = rope.query_growth
+    beta, original = rope.query_scaling
     growth = 1 + beta * torch.log(1 + torch.floor(positions / original))
     return keys * growth[:, None].to(device), keys

@@ -69,16 +69,13 @@ TRAITS: dict[str, tuple[Any, ...]] = {
 class Settings:
     """`max_model_len`: that of --max-model-len. `defaults`: of keys that the file omits; a null is no omission."""
 
-    def __init__(self, config: Mapping[str, Any], max_model_len: int | None = None) -> None:
+    def __init__(
+        self, config: Mapping[str, Any], max_model_len: int | None = None, defaults: Mapping[str, Any] | None = None
+    ) -> None:
         self.max_model_len = max_model_len
         self._config = config
-        self._defaults: Mapping[str, Any] = {}
+        self._defaults = defaults or {}
         self._read: set[str] = set()
-
-    def with_defaults(self, defaults: Mapping[str, Any]) -> "Settings":
-        """Sets the values of keys that config.json omits. Returns self."""
-        self._defaults = defaults
-        return self
 
     def raw(self, name: str) -> Any:
         """Returns the value as it is; None if it is null, or omitted without a default."""

@@ -43,13 +43,13 @@ def pre_norm(weights: Weights, layer: int, table: Tensor) -> list[Operation]:
     norms = weights.vector(HEAD_DIM), weights.vector(HEAD_DIM)
     return [
         Norm(Place.RESIDUAL, Place.NORMED, weights.vector(HIDDEN), None, EPS),
-        Multiply(Place.NORMED, Place.HEADS, weights.matrix(QUERIES + 2 * KEYS, HIDDEN)),
+        Multiply(Place.NORMED, Place.QKV, weights.matrix(QUERIES + 2 * KEYS, HIDDEN)),
         Attend(layer, HEADS, norms, EPS, (table, table), SCALE),
-        *last(layer, Place.MIXED),
-        Multiply(Place.MIXED, Place.HIDDEN, weights.matrix(HIDDEN, QUERIES)),
+        *last(layer, Place.ATTENTION),
+        Multiply(Place.ATTENTION, Place.HIDDEN, weights.matrix(HIDDEN, QUERIES)),
         Add(0.5),
         Norm(Place.RESIDUAL, Place.NORMED, weights.vector(HIDDEN), None, EPS),
-        Multiply(Place.NORMED, Place.INNER, weights.matrix(2 * INNER, HIDDEN)),
+        Multiply(Place.NORMED, Place.INTERMEDIATE, weights.matrix(2 * INNER, HIDDEN)),
         Activate("silu", gated=True),
         Multiply(Place.ACTIVATED, Place.HIDDEN, weights.matrix(HIDDEN, INNER)),
         Add(),
@@ -59,15 +59,15 @@ def pre_norm(weights: Weights, layer: int, table: Tensor) -> list[Operation]:
 def post_norm(weights: Weights, layer: int, table: Tensor) -> list[Operation]:
     """As in OLMo 2: norms behind, queries and keys normed over their whole width. The first layer has no positions."""
     return [
-        Multiply(Place.RESIDUAL, Place.HEADS, weights.matrix(QUERIES + 2 * KEYS, HIDDEN)),
-        Norm(Place.HEADS, Place.HEADS, weights.vector(QUERIES), None, EPS),
-        Norm(Place.HEADS, Place.HEADS, weights.vector(KEYS), None, EPS, first=QUERIES),
+        Multiply(Place.RESIDUAL, Place.QKV, weights.matrix(QUERIES + 2 * KEYS, HIDDEN)),
+        Norm(Place.QKV, Place.QKV, weights.vector(QUERIES), None, EPS),
+        Norm(Place.QKV, Place.QKV, weights.vector(KEYS), None, EPS, first=QUERIES),
         Attend(layer, HEADS, None, EPS, (table, table) if layer else None, SCALE),
-        *last(layer, Place.MIXED),
-        Multiply(Place.MIXED, Place.HIDDEN, weights.matrix(HIDDEN, QUERIES)),
+        *last(layer, Place.ATTENTION),
+        Multiply(Place.ATTENTION, Place.HIDDEN, weights.matrix(HIDDEN, QUERIES)),
         Norm(Place.HIDDEN, Place.HIDDEN, weights.vector(HIDDEN), None, EPS),
         Add(),
-        Multiply(Place.RESIDUAL, Place.INNER, weights.matrix(2 * INNER, HIDDEN)),
+        Multiply(Place.RESIDUAL, Place.INTERMEDIATE, weights.matrix(2 * INNER, HIDDEN)),
         Activate("gelu_tanh", gated=True),
         Multiply(Place.ACTIVATED, Place.HIDDEN, weights.matrix(HIDDEN, INNER)),
         Norm(Place.HIDDEN, Place.HIDDEN, weights.vector(HIDDEN), None, EPS),
@@ -82,18 +82,18 @@ def parallel(weights: Weights, layer: int, table: Tensor) -> list[Operation]:
     return [
         Norm(Place.RESIDUAL, Place.NORMED, weights.vector(HIDDEN), weights.vector(HIDDEN), EPS, centred=True),
         Multiply(
-            Place.NORMED, Place.HEADS, weights.matrix(QUERIES + 2 * KEYS, HIDDEN), weights.vector(QUERIES + 2 * KEYS)
+            Place.NORMED, Place.QKV, weights.matrix(QUERIES + 2 * KEYS, HIDDEN), weights.vector(QUERIES + 2 * KEYS)
         ),
-        Norm(Place.HEADS, Place.HEADS, weights.vector(HEADS, HEAD_DIM), None, EPS, centred=True, groups=HEADS),
+        Norm(Place.QKV, Place.QKV, weights.vector(HEADS, HEAD_DIM), None, EPS, centred=True, groups=HEADS),
         Norm(
-            Place.HEADS, Place.HEADS, weights.vector(KV_HEADS, HEAD_DIM), None, EPS, centred=True, first=QUERIES,
+            Place.QKV, Place.QKV, weights.vector(KV_HEADS, HEAD_DIM), None, EPS, centred=True, first=QUERIES,
             groups=KV_HEADS,
         ),
         Attend(layer, HEADS, None, EPS, (table[:, 4:20].contiguous(), table[:, :16].contiguous()), SCALE),
-        *last(layer, Place.MIXED, Place.NORMED),
-        Multiply(Place.MIXED, Place.HIDDEN, weights.matrix(HIDDEN, QUERIES), weights.vector(HIDDEN)),
+        *last(layer, Place.ATTENTION, Place.NORMED),
+        Multiply(Place.ATTENTION, Place.HIDDEN, weights.matrix(HIDDEN, QUERIES), weights.vector(HIDDEN)),
         Add(),
-        Multiply(Place.NORMED, Place.INNER, weights.matrix(inner, HIDDEN), weights.vector(inner)),
+        Multiply(Place.NORMED, Place.INTERMEDIATE, weights.matrix(inner, HIDDEN), weights.vector(inner)),
         Activate(("gelu", "relu2", "silu")[layer], gated=False),
         Multiply(Place.ACTIVATED, Place.HIDDEN, weights.matrix(HIDDEN, inner)),
         Add(),

@@ -15,7 +15,7 @@ from kernels.torch_ops import TorchOps
 from services.options.declarations import WorkerOptions
 from services.worker.loading import load_model
 
-HEADS, INNER = Place.HEADS, Place.INNER
+HEADS, INNER = Place.QKV, Place.INTERMEDIATE
 
 
 def has_target(operation: Operation, place: Place) -> bool:

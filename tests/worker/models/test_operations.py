@@ -60,7 +60,7 @@ def test_layers_are_the_operations_of_their_order(architecture: str, layer: list
     assert found == [*layer, *between, *layer[:at], "Select", *layer[at:], "Norm"]
     (selected,) = (operation for operation in operations if isinstance(operation, Select))
     parallel = layer is PARALLEL
-    assert selected.places == (Place.RESIDUAL, Place.MIXED, *([Place.NORMED] if parallel else []))
+    assert selected.places == (Place.RESIDUAL, Place.ATTENTION, *([Place.NORMED] if parallel else []))
 
 
 def test_factors_biases_and_activations_are_the_familys() -> None:

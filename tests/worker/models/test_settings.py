@@ -5,7 +5,7 @@ from services.worker.models.settings import Settings
 
 
 def test_a_default_replaces_an_omitted_key_and_not_a_null() -> None:
-    settings = Settings({"given": 3, "null": None}).with_defaults({"given": 1, "null": 2, "omitted": 4})
+    settings = Settings({"given": 3, "null": None}, defaults={"given": 1, "null": 2, "omitted": 4})
     assert (settings.raw("given"), settings.raw("null"), settings.raw("omitted")) == (3, None, 4)
     assert settings.size("null", 5) == 5
     with pytest.raises(ModelError, match="null is missing"):

@@ -1,8 +1,7 @@
 """Command R (https://docs.cohere.com/docs/command-r): one layer norm for attention and MLP, interleaved rope."""
 
 from services.worker.models.description import Description, HeadNorms, Layer, Names, Norm
-from services.worker.models.families.parts import attention, decoder, gated_mlp, heads
-from services.worker.models.rope import read_rope
+from services.worker.models.families.parts import attention, decoder, gated_mlp, rope_of
 from services.worker.models.settings import Settings
 
 DEFAULTS = {
@@ -22,10 +21,9 @@ NAMES = Names(norms=("input_layernorm",))
 
 
 def describe(settings: Settings) -> Description:
-    _, _, head_dim = heads(settings)
-    rope = read_rope(settings, head_dim, theta=THETA, interleaved=True)
+    rope = rope_of(settings, theta=THETA, interleaved=True)
     bias, norm = settings.flag("attention_bias"), Norm(settings.number("layer_norm_eps"), centred=True)
     norms = HeadNorms(norm, over="own") if settings.flag("use_qk_norm") else None
-    attend = attention(settings, rope, head_dim, bias=bias, out_bias=bias, norms=norms)
-    layer = Layer(attend, gated_mlp(settings), norm, order="parallel")
+    attend = attention(settings, rope, bias=bias, out_bias=bias, norms=norms)
+    layer = Layer(attend, gated_mlp(settings), norm, norms="parallel")
     return decoder(settings, layer, rope, norm, names=NAMES, logit_factor=settings.number("logit_scale"))

@@ -1,8 +1,7 @@
 """Granite 3.x, dense (arXiv 2405.04324): multipliers of embeddings, scores, residuals and logits."""
 
 from services.worker.models.description import Description, Layer
-from services.worker.models.families.parts import attention, decoder, gated_mlp, heads, rms_norm
-from services.worker.models.rope import read_rope
+from services.worker.models.families.parts import attention, decoder, gated_mlp, rms_norm, rope_of
 from services.worker.models.settings import Settings
 
 DEFAULTS = {
@@ -23,11 +22,10 @@ DEFAULTS = {
 
 
 def describe(settings: Settings) -> Description:
-    _, _, head_dim = heads(settings)
-    rope, bias = read_rope(settings, head_dim), settings.flag("attention_bias")
+    rope, bias = rope_of(settings), settings.flag("attention_bias")
     scale = settings.number("attention_multiplier")
     layer = Layer(
-        attention(settings, rope, head_dim, scale=scale, bias=bias, out_bias=bias),
+        attention(settings, rope, scale=scale, bias=bias, out_bias=bias),
         gated_mlp(settings, bias=settings.flag("mlp_bias")),
         rms_norm(settings),
         residual_factor=settings.number("residual_multiplier"),

@@ -1,8 +1,7 @@
 """Llama 2, 3 and 3.x (arXiv 2407.21783)."""
 
 from services.worker.models.description import Description, Layer
-from services.worker.models.families.parts import attention, decoder, gated_mlp, heads, rms_norm
-from services.worker.models.rope import read_rope
+from services.worker.models.families.parts import attention, decoder, gated_mlp, rms_norm, rope_of
 from services.worker.models.settings import Settings
 
 DEFAULTS = {
@@ -19,10 +18,9 @@ DEFAULTS = {
 
 
 def describe(settings: Settings) -> Description:
-    _, _, head_dim = heads(settings)
-    rope, bias = read_rope(settings, head_dim), settings.flag("attention_bias")
+    rope, bias = rope_of(settings), settings.flag("attention_bias")
     layer = Layer(
-        attention(settings, rope, head_dim, bias=bias, out_bias=bias),
+        attention(settings, rope, bias=bias, out_bias=bias),
         gated_mlp(settings, bias=settings.flag("mlp_bias")),
         rms_norm(settings),
     )

@@ -1,8 +1,7 @@
 """OLMo 2 (arXiv 2501.00656): norms behind attention and MLP, queries and keys normed over their whole width."""
 
 from services.worker.models.description import Description, HeadNorms, Layer, Names
-from services.worker.models.families.parts import attention, decoder, gated_mlp, heads, rms_norm
-from services.worker.models.rope import read_rope
+from services.worker.models.families.parts import attention, decoder, gated_mlp, rms_norm, rope_of
 from services.worker.models.settings import Settings
 
 DEFAULTS = {
@@ -20,9 +19,8 @@ NAMES = Names(norms=("post_attention_layernorm", "post_feedforward_layernorm"))
 
 
 def describe(settings: Settings) -> Description:
-    _, _, head_dim = heads(settings)
-    rope, bias, norm = read_rope(settings, head_dim), settings.flag("attention_bias"), rms_norm(settings)
+    rope, bias, norm = rope_of(settings), settings.flag("attention_bias"), rms_norm(settings)
     norms = HeadNorms(norm, over="width")
-    attend = attention(settings, rope, head_dim, bias=bias, out_bias=bias, norms=norms)
-    layer = Layer(attend, gated_mlp(settings), norm, order="behind")
+    attend = attention(settings, rope, bias=bias, out_bias=bias, norms=norms)
+    layer = Layer(attend, gated_mlp(settings), norm, norms="output")
     return decoder(settings, layer, rope, norm, names=NAMES)

@@ -5,11 +5,11 @@ from typing import Any
 
 from services.worker.errors import ModelError
 from services.worker.models.description import Attention, Description, HeadNorms, Layer, Mlp, Names, Norm
-from services.worker.models.rope import ReadRope
+from services.worker.models.rope import ReadRope, read_rope
 from services.worker.models.settings import Settings
 
 
-def heads(settings: Settings, *, has_head_dim: bool = True) -> tuple[int, int, int]:
+def heads(settings: Settings) -> tuple[int, int, int]:
     """Returns the numbers of heads and of key-value heads, and head_dim: by its key, or hidden_size / heads.
 
     Raises ModelError for numbers that do not fit.
@@ -18,7 +18,7 @@ def heads(settings: Settings, *, has_head_dim: bool = True) -> tuple[int, int, i
     kv_heads = settings.size("num_key_value_heads", count)
     if count % kv_heads:
         raise ModelError(f"config.json: {count} attention heads cannot share {kv_heads} key-value heads")
-    explicit = settings.raw("head_dim") if has_head_dim else None
+    explicit = settings.raw("head_dim")
     if explicit is None and hidden_size % count:
         raise ModelError(f"config.json: hidden_size {hidden_size} is not a multiple of num_attention_heads {count}")
     return count, kv_heads, settings.size("head_dim") if explicit is not None else hidden_size // count
@@ -27,7 +27,6 @@ def heads(settings: Settings, *, has_head_dim: bool = True) -> tuple[int, int, i
 def attention(
     settings: Settings,
     rope: ReadRope,
-    head_dim: int,
     *,
     scale: float | None = None,
     bias: bool = False,
@@ -35,10 +34,20 @@ def attention(
     norms: HeadNorms | None = None,
 ) -> Attention:
     """Returns attention with the settings' heads. `scale`: None for head_dim ** -0.5."""
-    count, kv_heads, _ = heads(settings)
+    count, kv_heads, head_dim = heads(settings)
     return Attention(
         count, kv_heads, head_dim, scale or head_dim**-0.5, rope.rope, bias=bias, out_bias=out_bias, norms=norms
     )
+
+
+def rope_of(settings: Settings, **options: Any) -> ReadRope:
+    """Returns the rotary embedding of the settings' heads. `options`: those of read_rope."""
+    return read_rope(settings, heads(settings)[2], **options)
+
+
+def refuse_window(settings: Settings, rope: ReadRope) -> None:
+    """Raises ModelError for a sliding_window that is smaller than the longest request."""
+    settings.no_window(settings.max_model_len or rope.default_length)
 
 
 def gated_mlp(settings: Settings, *, bias: bool = False) -> Mlp:

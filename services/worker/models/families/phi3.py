@@ -1,8 +1,7 @@
 """Phi-3, Phi-3.5 and Phi-4 (arXiv 2404.14219, 2503.01743): fused projections, a part of each head turns, longrope."""
 
 from services.worker.models.description import Description, Layer, Names
-from services.worker.models.families.parts import attention, decoder, gated_mlp, heads, rms_norm
-from services.worker.models.rope import read_rope
+from services.worker.models.families.parts import attention, decoder, gated_mlp, refuse_window, rms_norm, rope_of
 from services.worker.models.settings import Settings
 
 DEFAULTS = {
@@ -21,9 +20,8 @@ NAMES = Names(qkv=("self_attn.qkv_proj",), inner=("mlp.gate_up_proj",))
 
 
 def describe(settings: Settings) -> Description:
-    _, _, head_dim = heads(settings)
     original = settings.size("original_max_position_embeddings")
-    rope = read_rope(settings, head_dim, renamed={"su": "longrope", "yarn": "longrope"}, original=original)
-    settings.no_window(settings.max_model_len or rope.default_length)
-    layer = Layer(attention(settings, rope, head_dim), gated_mlp(settings), rms_norm(settings))
+    rope = rope_of(settings, renamed={"su": "longrope", "yarn": "longrope"}, original=original)
+    refuse_window(settings, rope)
+    layer = Layer(attention(settings, rope), gated_mlp(settings), rms_norm(settings))
     return decoder(settings, layer, rope, rms_norm(settings), names=NAMES)

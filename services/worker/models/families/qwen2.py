@@ -1,8 +1,8 @@
 """Qwen2 and Qwen2.5 (arXiv 2412.15115): biases of queries, keys and values."""
 
 from services.worker.models.description import Description, Layer
-from services.worker.models.families.parts import attention, decoder, gated_mlp, heads, rms_norm
-from services.worker.models.rope import ReadRope, read_rope
+from services.worker.models.families.parts import attention, decoder, gated_mlp, refuse_window, rms_norm, rope_of
+from services.worker.models.rope import ReadRope
 from services.worker.models.settings import Settings
 
 DEFAULTS = {
@@ -22,10 +22,9 @@ DEFAULTS = {
 
 
 def describe(settings: Settings) -> Description:
-    _, _, head_dim = heads(settings)
-    rope = read_rope(settings, head_dim)
+    rope = rope_of(settings)
     refuse_windows(settings, rope)
-    layer = Layer(attention(settings, rope, head_dim, bias=True), gated_mlp(settings), rms_norm(settings))
+    layer = Layer(attention(settings, rope, bias=True), gated_mlp(settings), rms_norm(settings))
     return decoder(settings, layer, rope, rms_norm(settings))
 
 
@@ -34,4 +33,4 @@ def refuse_windows(settings: Settings, rope: ReadRope) -> None:
     if not settings.flag("use_sliding_window"):
         settings.raw("sliding_window")
     elif settings.size("max_window_layers") < settings.size("num_hidden_layers"):
-        settings.no_window(settings.max_model_len or rope.default_length)
+        refuse_window(settings, rope)

@@ -1,9 +1,8 @@
 """Qwen3, dense (arXiv 2505.09388): RMS norm of each query and key head."""
 
 from services.worker.models.description import Description, HeadNorms, Layer
-from services.worker.models.families.parts import attention, decoder, gated_mlp, heads, rms_norm
+from services.worker.models.families.parts import attention, decoder, gated_mlp, rms_norm, rope_of
 from services.worker.models.families.qwen2 import refuse_windows
-from services.worker.models.rope import read_rope
 from services.worker.models.settings import Settings
 
 DEFAULTS = {
@@ -25,9 +24,8 @@ DEFAULTS = {
 
 
 def describe(settings: Settings) -> Description:
-    _, _, head_dim = heads(settings)
-    rope, bias, norm = read_rope(settings, head_dim), settings.flag("attention_bias"), rms_norm(settings)
+    rope, bias, norm = rope_of(settings), settings.flag("attention_bias"), rms_norm(settings)
     refuse_windows(settings, rope)
     norms = HeadNorms(norm, over="head")
-    layer = Layer(attention(settings, rope, head_dim, bias=bias, out_bias=bias, norms=norms), gated_mlp(settings), norm)
+    layer = Layer(attention(settings, rope, bias=bias, out_bias=bias, norms=norms), gated_mlp(settings), norm)
     return decoder(settings, layer, rope, norm)

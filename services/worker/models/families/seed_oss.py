@@ -1,8 +1,7 @@
 """Seed-OSS (https://github.com/ByteDance-Seed/seed-oss): biases of queries, keys and values, others by settings."""
 
 from services.worker.models.description import Description, Layer
-from services.worker.models.families.parts import attention, decoder, gated_mlp, heads, rms_norm
-from services.worker.models.rope import read_rope
+from services.worker.models.families.parts import attention, decoder, gated_mlp, rms_norm, rope_of
 from services.worker.models.settings import Settings
 
 DEFAULTS = {
@@ -22,11 +21,10 @@ DEFAULTS = {
 
 
 def describe(settings: Settings) -> Description:
-    _, _, head_dim = heads(settings)
-    rope = read_rope(settings, head_dim)
+    rope = rope_of(settings)
     bias, out_bias = settings.flag("attention_bias"), settings.flag("attention_out_bias")
     layer = Layer(
-        attention(settings, rope, head_dim, bias=bias, out_bias=out_bias),
+        attention(settings, rope, bias=bias, out_bias=out_bias),
         gated_mlp(settings, bias=settings.flag("mlp_bias")),
         rms_norm(settings),
     )

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 from services.worker.errors import ModelError
 from services.worker.models.description import Description, Layer
-from services.worker.models.families.parts import attention, decoder, gated_mlp, heads, rms_norm
-from services.worker.models.rope import read_rope
+from services.worker.models.families.parts import attention, decoder, gated_mlp, refuse_window, rms_norm, rope_of
 from services.worker.models.settings import Settings
 
 DEFAULTS = {
@@ -25,13 +24,12 @@ THETA = 2_000_000.0
 
 
 def describe(settings: Settings) -> Description:
-    _, _, head_dim = heads(settings)
-    rope, bias = read_rope(settings, head_dim, theta=THETA), settings.flag("attention_bias")
+    rope, bias = rope_of(settings, theta=THETA), settings.flag("attention_bias")
     if settings.flag("use_sliding_window"):
-        settings.no_window(settings.max_model_len or rope.default_length)
+        refuse_window(settings, rope)
     else:
         settings.raw("sliding_window")
-    attend = attention(settings, rope, head_dim, bias=bias, out_bias=bias)
+    attend = attention(settings, rope, bias=bias, out_bias=bias)
     layer = Layer(attend, gated_mlp(settings, bias=settings.flag("mlp_bias")), rms_norm(settings))
     still = replace(layer, attention=replace(attend, rope=None))
     layers = [layer if turns else still for turns in _turning(settings)]

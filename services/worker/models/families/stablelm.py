@@ -1,8 +1,7 @@
 """StableLM (arXiv 2402.17834): layer norm with biases, a quarter of each head turns, a parallel block by settings."""
 
 from services.worker.models.description import Description, HeadNorms, Layer, Names, Norm
-from services.worker.models.families.parts import attention, decoder, gated_mlp, heads
-from services.worker.models.rope import read_rope
+from services.worker.models.families.parts import attention, decoder, gated_mlp, rope_of
 from services.worker.models.settings import Settings
 
 DEFAULTS = {
@@ -22,12 +21,11 @@ HEAD_NORMS = ("self_attn.q_layernorm.norms.{}", "self_attn.k_layernorm.norms.{}"
 
 
 def describe(settings: Settings) -> Description:
-    _, _, head_dim = heads(settings)
-    rope, eps = read_rope(settings, head_dim, share=SHARE), settings.number("layer_norm_eps")
+    rope, eps = rope_of(settings, share=SHARE), settings.number("layer_norm_eps")
     norm, is_parallel = Norm(eps, centred=True, bias=True), settings.flag("use_parallel_residual")
     norms = HeadNorms(Norm(eps, centred=True), over="own") if settings.flag("qk_layernorm") else None
-    attend = attention(settings, rope, head_dim, bias=settings.flag("use_qkv_bias"), norms=norms)
-    layer = Layer(attend, gated_mlp(settings), norm, order="parallel" if is_parallel else "before")
+    attend = attention(settings, rope, bias=settings.flag("use_qkv_bias"), norms=norms)
+    layer = Layer(attend, gated_mlp(settings), norm, norms="parallel" if is_parallel else "input")
     usual = Names(head_norms=HEAD_NORMS)
     names = Names(head_norms=HEAD_NORMS, norms=usual.norms[:1]) if is_parallel else usual
     return decoder(settings, layer, rope, norm, names=names)

@@ -1,8 +1,7 @@
 """StarCoder 2 (arXiv 2402.19173), without a window: layer norm, biases everywhere, an MLP without a gate."""
 
 from services.worker.models.description import Description, Layer, Mlp, Names, Norm
-from services.worker.models.families.parts import attention, decoder, heads
-from services.worker.models.rope import read_rope
+from services.worker.models.families.parts import attention, decoder, refuse_window, rope_of
 from services.worker.models.settings import Settings
 
 DEFAULTS = {
@@ -22,10 +21,9 @@ NAMES = Names(inner=("mlp.c_fc",), down="mlp.c_proj")
 
 
 def describe(settings: Settings) -> Description:
-    _, _, head_dim = heads(settings)
-    rope, bias = read_rope(settings, head_dim), settings.flag("use_bias")
-    settings.no_window(settings.max_model_len or rope.default_length)
+    rope, bias = rope_of(settings), settings.flag("use_bias")
+    refuse_window(settings, rope)
     norm = Norm(settings.number("norm_epsilon"), centred=True, bias=True)
     mlp = Mlp(settings.size("intermediate_size"), settings.activation(), gated=False, bias=bias)
-    layer = Layer(attention(settings, rope, head_dim, bias=bias, out_bias=bias), mlp, norm)
+    layer = Layer(attention(settings, rope, bias=bias, out_bias=bias), mlp, norm)
     return decoder(settings, layer, rope, norm, names=NAMES)

@@ -1,6 +1,7 @@
 """Maps a model's name to a local directory: the bundled demo, the directory itself, or a download from the hub."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import demo
@@ -8,16 +9,19 @@ from services.errors import Fatal
 from services.options.common import DEMO_MODEL
 
 CONFIG_FILES = ["*.json", "*.jinja", "*.txt"]
-WEIGHT_FILES = ["*.safetensors"]
+WEIGHT_FILES = "*.safetensors"
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
 
 
-def resolve(model: str, revision: str | None, *, weights: bool) -> Path:
+def resolve(
+    model: str, revision: str | None, *, weights: bool, check: Callable[[Path], None] = lambda path: None
+) -> Path:
     """Returns the directory with the model's files. Downloads a model of the hub; `weights`: also its weight files.
 
-    `revision`: branch, tag or commit in the hub; None: the default branch. Raises Fatal if the model cannot be found or
-    downloaded, and for a local directory without config.json or with a revision.
-    huggingface_hub reads `HF_ENDPOINT`, `HF_TOKEN`, `HF_HOME` and `HF_HUB_OFFLINE`.
+    `revision`: branch, tag or commit in the hub; None: the default branch. `check` gets the directory before the first
+    weights are downloaded, when only the other files are there, and raises for a model that cannot be served.
+    Raises Fatal if the model cannot be found or downloaded, and for a local directory without config.json or with a
+    revision. huggingface_hub reads `HF_ENDPOINT`, `HF_TOKEN`, `HF_HOME` and `HF_HUB_OFFLINE`.
     """
     path = demo.CHECKPOINT if model == DEMO_MODEL else Path(model).expanduser()
     if path.is_dir():
@@ -28,10 +32,15 @@ def resolve(model: str, revision: str | None, *, weights: bool) -> Path:
         return path
     if not _HUB_ID.fullmatch(model):
         raise Fatal(f"there is no model directory {model}")
-    return _download(model, revision, CONFIG_FILES + (WEIGHT_FILES if weights else []))
+    path = _download(model, revision, CONFIG_FILES)
+    if not weights:
+        return path
+    if not any(path.glob(WEIGHT_FILES)):
+        check(path)
+    return _download(model, path.name, WEIGHT_FILES)  # the name is the commit: its weights, if the branch moves on
 
 
-def _download(model: str, revision: str | None, patterns: list[str]) -> Path:
+def _download(model: str, revision: str | None, patterns: str | list[str]) -> Path:
     # Imported here: it takes half a second, and a local model does not need it.
     from huggingface_hub import snapshot_download
 

@@ -9,6 +9,8 @@ import logging
 import os
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -17,6 +19,7 @@ from typing import Any
 from services.errors import Fatal
 from services.machine.listen import listen
 from services.model_files.resolve import resolve
+from services.options.command_line import role_argv, role_environment
 from services.options.common import DEMO_MODEL
 from services.options.declarations import ServeOptions, ShimOptions
 from services.process.child_processes import ChildFailed, ChildProcesses
@@ -57,13 +60,36 @@ def _serve(options: ServeOptions) -> None:
     model = values.get("model", DEMO_MODEL)
     values.setdefault("served_model_name", (model,))
     # Resolved here, so that a download has one progress bar and a failure one line.
-    path = resolve(model, values.get("revision"), weights=values.get("load_format") != "dummy")
+    weights = values.get("load_format") != "dummy"
+    path = resolve(model, values.get("revision"), weights=weights, check=lambda path: _check_model(path, values))
     values["model"] = str(path)
     values.pop("revision", None)
     _on_signals(_raise_stopped)
     with runtime_dir(options.runtime_dir) as folder, ChildProcesses() as children:
         _start_roles(children, values, folder, options.tokenizer_replicas, front)
         children.supervise(lambda: is_ready(front))
+
+
+def _check_model(path: Path, values: dict[str, Any]) -> None:
+    """Raises Fatal if a worker could not serve the model in `path`. `values`: given settings by name."""
+    at_path = values | {"model": str(path), "revision": None}
+    child_end, own_end = os.pipe()  # the parent-death pipe: a signal ends this process at once
+    ended = subprocess.run(
+        [
+            *(sys.executable, "-m", "services.worker.preflight", *role_argv("worker", at_path)),
+            f"--parent-death-fd={child_end}",
+        ],
+        env={**os.environ, **role_environment("worker", at_path)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        pass_fds=[child_end],
+        text=True,
+        check=False,
+    )
+    os.close(child_end)
+    os.close(own_end)
+    if ended.returncode != 0:
+        raise Fatal(ended.stdout or f"the check of the model exited with status {ended.returncode}")
 
 
 def _check_gateway(values: dict[str, Any]) -> None:

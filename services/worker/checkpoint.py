@@ -42,16 +42,16 @@ class Checkpoint:
     generation: GenerationConfig
 
     def eos_token_ids(self, vocab_size: int) -> tuple[int, ...]:
-        """Returns the ids in eos_token_id of generation_config.json, or, if it has no such key, of config.json, or of
-        its text_config.
+        """Returns the ids in eos_token_id of generation_config.json, or, if it names none, of config.json, or of its
+        text_config.
 
-        Chat models list end-of-turn tokens in the former. Empty if none has the key. Raises ModelError for an id
+        Chat models list end-of-turn tokens in the former. Empty if none names any. Raises ModelError for an id
         that is not an integer of the vocabulary.
         """
         text = self.config.get("text_config")
         holders = (self.generation.merged, self.config, text if isinstance(text, dict) else {})
-        found = next((each["eos_token_id"] for each in holders if "eos_token_id" in each), None)
-        ids = [] if found is None else found if isinstance(found, list) else [found]
+        found = next((each["eos_token_id"] for each in holders if each.get("eos_token_id") is not None), [])
+        ids = found if isinstance(found, list) else [found]
         for token_id in ids:
             if isinstance(token_id, bool) or not isinstance(token_id, int) or not 0 <= token_id < vocab_size:
                 raise ModelError(f"eos_token_id {token_id!r} is not a token of the vocabulary of {vocab_size}")

@@ -58,12 +58,14 @@ class Device(Protocol):
         """Gives unused cached memory of torch's allocator back to the device; does nothing on a CPU."""
 
 
-def out_of_memory(error: RuntimeError) -> bool:
-    """Returns whether the error means that device memory ran out.
+def out_of_memory(error: Exception) -> bool:
+    """Returns whether the error means that memory ran out.
 
-    torch's allocator has an error type for it. The driver's errors (graph capture, kernel loading) say it in the text.
+    torch's allocator on a GPU and Python have a type for it. The driver's errors (graph capture, kernel loading), those
+    of torch on a CPU and the system's say it in the text.
     """
-    return isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error)
+    told = ("out of memory", "Cannot allocate memory")
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(text in str(error) for text in told)
 
 
 class HostEvent:

@@ -14,8 +14,10 @@ from kernels.ops import ops_for
 from services.machine import available_cores
 from services.options.declarations import WorkerOptions
 from services.worker.checkpoint import Checkpoint, read_checkpoint, weights_digest
+from services.worker.device import out_of_memory
 from services.worker.errors import ModelError
 from services.worker.kv_cache import request_length
+from services.worker.memory import check_weights_fit
 from services.worker.models.decoder import Decoder
 from services.worker.models.describe import describe
 from services.worker.models.description import Description
@@ -32,6 +34,16 @@ DTYPES = {
     "float16": torch.float16,
     "half": torch.float16,
 }
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """What the JSON files of a checkpoint and the options say: a model that can be served, but for its weights."""
+
+    checkpoint: Checkpoint
+    description: Description
+    dtype: torch.dtype
+    device: torch.device
 
 
 @dataclass(frozen=True)
@@ -94,27 +106,45 @@ def check_quantization(device: torch.device, options: WorkerOptions) -> None:
 def load_model(path: Path, options: WorkerOptions, ops: Ops | None = None) -> LoadedModel:
     """Returns the checkpoint at `path` as a LoadedModel, with the weights on the device that pick_device returns.
 
-    `ops`: None for those of pick_ops. Raises ModelError for a checkpoint or an option that cannot be served.
+    `ops`: None for those of pick_ops. Raises ModelError for a checkpoint or an option that cannot be served, and if
+    memory runs out.
     """
     device = pick_device(options)
     ops = ops or pick_ops(device, options)
-    checkpoint = read_checkpoint(
-        path, dict(options.hf_overrides or {}), options.generation_config, options.override_generation_config
-    )
+    config = read_config(path, options, device)
+    checkpoint, dtype = config.checkpoint, config.dtype
     if summary := checkpoint.generation.summary():
         log.info("%s", summary)
-    description = describe(checkpoint.config, options.max_model_len)
-    length = request_length(description, options.max_model_len)
-    dtype = pick_dtype(description, options)
-    if device.type == "cpu" and ops.batch_invariant and dtype == torch.bfloat16:
-        check_even_sizes(description)
+    length = request_length(config.description, options.max_model_len)
     log.info("loading weights on %s as %s", device, str(dtype).removeprefix("torch."))
-    description = with_own_head(checkpoint, options, description)
-    tensors, version = open_weights(checkpoint, options, description, dtype)
-    decoder = Decoder(description, dtype, device, Weights(tensors), ops, length)
+    description = with_own_head(checkpoint, options, config.description)
+    try:
+        tensors, version = open_weights(checkpoint, options, description, dtype)
+        decoder = Decoder(description, dtype, device, Weights(tensors), ops, length)
+    except (RuntimeError, OSError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
+        raise ModelError("memory ran out while the weights were loaded: use a smaller model") from error
     invariant = "batch-invariant" if ops.batch_invariant else "not batch-invariant"
     log.info("weights loaded; kernels on %s: %s, %s", device, ops.name, invariant)
     return LoadedModel(checkpoint, decoder, version)
+
+
+def read_config(path: Path, options: WorkerOptions, device: torch.device) -> ModelConfig:
+    """Reads the JSON files of the checkpoint at `path`; its weights may be missing.
+
+    Raises ModelError for a model or an option that cannot be served, and for one that does not fit into memory.
+    """
+    checkpoint = read_checkpoint(
+        path, dict(options.hf_overrides or {}), options.generation_config, options.override_generation_config
+    )
+    description = describe(checkpoint.config, options.max_model_len)
+    request_length(description, options.max_model_len)
+    dtype = pick_dtype(description, options)
+    if device.type == "cpu" and options.batch_invariant and dtype == torch.bfloat16:
+        check_even_sizes(description)
+    check_weights_fit(description, dtype, device, options)
+    return ModelConfig(checkpoint, description, dtype, device)
 
 
 def pick_dtype(description: Description, options: WorkerOptions) -> torch.dtype:

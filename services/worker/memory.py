@@ -16,7 +16,7 @@ from services.machine import available_bytes
 from services.options.declarations import WorkerOptions
 from services.worker.device import GRAPH_SIZES
 from services.worker.errors import ModelError
-from services.worker.kv_cache import request_length
+from services.worker.kv_cache import block_bytes, request_length
 from services.worker.logits import pipeline
 from services.worker.logprob_limit import logprob_width
 from services.worker.logprobs import ENTRY_BYTES
@@ -62,7 +62,7 @@ def plan_memory(
     `budget` is --kv-cache-memory-bytes if given; else what the step leaves free, on a CPU CPU_SHARE of it. Raises
     ModelError if the step does not fit into the free memory.
     """
-    weights = num_weight_bytes(model, dtype.itemsize, dtype.itemsize if options.quantization is None else 1)
+    weights = _weight_bytes(model, dtype, options.quantization)
     free = available_bytes() if device.type == "cpu" else _free_gpu_bytes(device, options)
     if step >= free:
         raise ModelError(
@@ -73,6 +73,23 @@ def plan_memory(
     if budget is None:
         budget = int((free - step) * (CPU_SHARE if device.type == "cpu" else 1.0))
     return Memory(weights, step, free, budget)
+
+
+def check_weights_fit(model: Description, dtype: torch.dtype, device: torch.device, options: WorkerOptions) -> None:
+    """Raises ModelError if the free memory has no room for the weights, which are not loaded yet, and for the KV cache
+    of --kv-cache-memory-bytes, or else of one block."""
+    weights = _weight_bytes(model, dtype, options.quantization)
+    cache = options.kv_cache_memory_bytes or block_bytes(model, options.block_size, dtype)
+    free = available_bytes() if device.type == "cpu" else _free_gpu_bytes(device, options)
+    if weights + cache <= free:
+        return
+    eight_bit, advice = _weight_bytes(model, dtype, "int8"), "use a smaller model"
+    if eight_bit + cache <= free:
+        advice += f", or --quantization int8: its weights take {eight_bit / 1e9:.2f} GB"
+    raise ModelError(
+        f"the weights take {weights / 1e9:.2f} GB and the KV cache at least {cache / 1e9:.2f} GB, but"
+        f" {free / 1e9:.2f} GB of memory are free: {advice}"
+    )
 
 
 def check_fits(memory: Memory, kv_cache: int) -> None:
@@ -114,6 +131,10 @@ def step_bytes(
     sampling += max(ops.draw_scratch_bytes(rows, vocab), pipeline.scratch_bytes(rows, vocab, length), logprobs)
     # The sum, not the maximum: the compiled layers keep their buffers during sampling.
     return state + int(MARGIN * (inputs + forward + sampling)) + BASE_BYTES
+
+
+def _weight_bytes(model: Description, dtype: torch.dtype, quantization: str | None) -> int:
+    return num_weight_bytes(model, dtype.itemsize, dtype.itemsize if quantization is None else 1)
 
 
 def _forward_bytes(model: Description, dtype: torch.dtype, ops: Ops, tokens: int, length: int) -> int:

@@ -24,6 +24,7 @@ from services.worker.grammar_source import GrammarSource
 from services.worker.loading import LoadedModel, load_model
 from services.worker.model_runner import ModelRunner
 from services.worker.phases import Phases
+from services.worker.preflight import check
 from services.worker.preparer import Preparer
 from services.worker.step_loop import StepLoop
 from services.worker.telemetry import StepSpans, WorkerMetrics
@@ -104,7 +105,8 @@ def _register(link: EngineLink, model: LoadedModel, options: WorkerOptions, phas
 
 
 def _load(options: WorkerOptions, phases: Phases) -> tuple[LoadedModel, GrammarSource]:
-    path = resolve(options.model, options.revision, weights=options.load_format != "dummy")
+    weights = options.load_format != "dummy"
+    path = resolve(options.model, options.revision, weights=weights, check=lambda path: check(path, options))
     model = load_model(path, options)
     phases.done("weights")
     source = GrammarSource(model.checkpoint, model.decoder.description.vocab_size)

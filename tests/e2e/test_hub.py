@@ -1,8 +1,10 @@
 """`tandem serve OWNER/NAME`: models from the Hugging Face hub, here from a fake hub on loopback."""
 
 import contextlib
+import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -31,12 +33,12 @@ def greedy_tokens(server: Server) -> list[int]:
 
 
 def refusal(*args: str, env: dict[str, str]) -> str:
-    """Returns the one line on stderr of a `tandem serve` that cannot start."""
+    """Returns the one line on stderr of a `tandem serve` that cannot start; the lines of a download do not count."""
     started = time.monotonic()
     ended = run_tandem("serve", *args, "--port=0", env=env)
     assert time.monotonic() - started < SOON_SECONDS
     assert ended.returncode == 1, ended.stderr
-    lines = ended.stderr.strip().splitlines()
+    lines = [line for line in ended.stderr.splitlines() if line and not line.startswith(("Fetching", "\r"))]
     assert len(lines) == 1 and lines[0].startswith("tandem serve: error: "), ended.stderr
     return lines[0]
 
@@ -131,6 +133,26 @@ def test_a_hub_that_disconnects_is_reported_in_one_line(hub: Hub, tmp_path: Path
         env = hub.environment(tmp_path) | {"HF_ENDPOINT": f"http://{at(broken.getsockname()[1])}"}
         assert "disconnected" in refusal(REPOSITORY, env=env)
         broken.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"intermediate_size": 10**12}, "GB of memory are free"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000, but at most 10000 are supported"),
+        ({"architectures": ["MambaForCausalLM"]}, r"architectures \['MambaForCausalLM'\] are not supported"),
+    ],
+)
+def test_what_cannot_be_served_is_not_downloaded(
+    folders: dict[str, Path], tmp_path: Path, change: dict[str, Any], reason: str
+) -> None:
+    folder = shutil.copytree(folders["main"], tmp_path / "changed")
+    config = json.loads((folder / "config.json").read_text())
+    config.pop("layer_types")
+    (folder / "config.json").write_text(json.dumps(config | change))
+    with Hub({REPOSITORY: {"main": folder}}) as hub:
+        assert re.search(reason, refusal(REPOSITORY, env=hub.environment(tmp_path)))
+        assert hub.downloads(".safetensors") == []
 
 
 def test_a_download_does_not_delay_the_exit(folders: dict[str, Path], tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ def test_generation_defaults_come_from_the_checkpoint_or_not_at_all(path: Path, 
     assert own.eos_token_ids(10) == (2, 0)
     plain = read_checkpoint(path, {}, "vllm")
     assert (plain.sampling_defaults.temperature, plain.eos_token_ids(10)) == (1.0, (2,))
+    assert read_checkpoint(path, {}, "auto", {"eos_token_id": None}).eos_token_ids(10) == (2,)
     (tmp_path / "generation_config.json").write_text(json.dumps({"do_sample": False, "temperature": 0.6}))
     assert read_checkpoint(path, {}, str(tmp_path)).sampling_defaults.temperature == 0.0
     with pytest.raises(ModelError, match="--generation-config"):

@@ -1,5 +1,8 @@
 """Device and kernels are picked by the options; combinations that no kernel supports are refused in one line."""
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -68,3 +71,41 @@ def test_a_line_at_the_start_names_the_sampling_defaults(
         load_model(path, options)
     found = [text for text in caplog.messages if text.startswith("sampling defaults")]
     assert found == ["sampling defaults of --override-generation-config: temperature 0.6"] * lines
+
+
+OUT_OF_MEMORY = """
+import resource, sys
+from pathlib import Path
+from services.options.declarations import WorkerOptions
+from services.worker.errors import ModelError
+from services.worker.loading import load_model
+
+now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (now + 200 * 2**20,) * 2)
+try:
+    load_model(Path(sys.argv[1]), WorkerOptions(device="cpu", load_format="dummy"))
+except ModelError as error:
+    print(error)
+"""
+
+
+def test_memory_that_runs_out_is_an_error_in_one_line(tmp_path: Path) -> None:
+    """The check before it knows nothing of the limit of one process: it loads until an allocation fails."""
+    sizes = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 8, "num_attention_heads": 16}
+    config = {"architectures": ["LlamaForCausalLM"], "dtype": "bfloat16", **sizes}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    ended = subprocess.run(
+        [sys.executable, "-c", OUT_OF_MEMORY, tmp_path], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert ended.stdout == "memory ran out while the weights were loaded: use a smaller model\n", ended.stderr
+
+
+def test_weights_that_cannot_fit_are_refused_before_they_are_read(tmp_path: Path) -> None:
+    """There are no weights to read. Llama 3.1 405B's sizes."""
+    sizes = {"hidden_size": 16384, "intermediate_size": 53248, "num_hidden_layers": 126, "num_attention_heads": 128}
+    config = {"architectures": ["LlamaForCausalLM"], "num_key_value_heads": 8, "vocab_size": 128256, **sizes}
+    (tmp_path / "config.json").write_text(json.dumps({**config, "dtype": "bfloat16"}))
+    with pytest.raises(
+        ModelError, match=r"the weights take 811\.72 GB and the KV cache at least 0\.01 GB, but .* free"
+    ):
+        load_model(tmp_path, WorkerOptions(device="cpu"))

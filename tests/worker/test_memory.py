@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from services.worker.building import build_runner
 from services.worker.checkpoint import read_checkpoint
 from services.worker.errors import ModelError
 from services.worker.loading import load_model
-from services.worker.memory import BASE_BYTES, Memory, check_fits, plan_memory, step_bytes
+from services.worker.memory import BASE_BYTES, Memory, check_fits, check_weights_fit, plan_memory, step_bytes
 from services.worker.models.describe import describe
 from services.worker.models.description import Description
 from services.worker.models.tensors import num_weight_bytes
@@ -132,3 +133,29 @@ def test_weights_are_counted_as_they_are_held(tmp_path: Path, tied: bool, int8: 
     embedding, norms = sizes["model.embed_tokens.weight"], sum(sizes[name] for name in sizes if "norm" in name)
     matrices += embedding * tied
     assert counted == matrices * (1 if int8 else 2) + 4 * norms + 2 * embedding * (not tied)
+
+
+@pytest.mark.parametrize(
+    ("free", "options", "advice"),
+    [
+        (0.99, {}, "use a smaller model, or --quantization int8: its weights take "),
+        (0.3, {}, "use a smaller model$"),
+        (0.99, {"quantization": "int8"}, None),
+        (0.4, {"quantization": "int8"}, "use a smaller model$"),
+        (1.01, {}, None),
+        (1.01, {"kv_cache_memory_bytes": 10**9}, r"the KV cache at least 1\.00 GB"),
+    ],
+)
+def test_weights_without_room_are_refused_with_what_is_needed(
+    free: float, options: dict[str, Any], advice: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`free`: the free memory as a share of what bfloat16 weights take."""
+    model = config_of(hidden_size=1024, intermediate_size=8192, num_hidden_layers=8, tie_word_embeddings=True)
+    weights = num_weight_bytes(model, 2, 2)
+    monkeypatch.setattr(memory, "available_bytes", lambda: int(free * weights))
+    check = partial(check_weights_fit, model, torch.bfloat16, torch.device("cpu"), WorkerOptions(**options))
+    if advice is None:
+        check()
+    else:
+        with pytest.raises(ModelError, match=advice):
+            check()

@@ -15,7 +15,7 @@ safetensors. The first architecture in `architectures` that the table has is ser
 Llama: RMS norm, grouped-query attention with rotary embeddings, SwiGLU, no biases.
 
 What a family does not read and what changes the result is refused, with the key of config.json. No setting is accepted
-and ignored."""
+and ignored. A model that is refused, or whose weights do not fit into memory, is not downloaded first."""
 
 NEW_FAMILY = """\
 ## Add a family in an hour

@@ -2,7 +2,8 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, StringConstraints, Tag
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, StringConstraints, Tag
+from pydantic_core import PydanticCustomError
 
 from services.shim.apis.request import FailFastList
 
@@ -44,6 +45,16 @@ def _part_tag(part: Any) -> str | None:
     return f"type:{KINDS.get(kind, kind)}" if isinstance(kind, str) else None
 
 
+def _refuse_media(part: Any) -> Any:
+    """Names the type of a part that is not text, such as image_url."""
+    kind = part.get("type") if isinstance(part, dict) else None
+    if isinstance(kind, str) and kind not in KINDS:
+        known = ", ".join(map(repr, KINDS))
+        reason = "content of type {kind} is not supported: this server reads text only, in parts of type {known}"
+        raise PydanticCustomError("media", reason, {"kind": repr(kind[:64]), "known": known})
+    return part
+
+
 # The tags are no identifiers, so that they do not appear in the path of an error.
 Part = Annotated[
     Annotated[str, Tag("type:string")]
@@ -55,6 +66,7 @@ Part = Annotated[
         custom_error_type="part",
         custom_error_message="Input should be an object with type " + ", ".join(map(repr, KINDS)) + ", or a string",
     ),
+    BeforeValidator(_refuse_media),
 ]
 
 

@@ -8,6 +8,16 @@ from services.worker.models.description import Attention, Description, HeadNorms
 from services.worker.models.rope import ReadRope, read_rope
 from services.worker.models.settings import Settings
 
+MAX_LAYERS = 10_000
+
+
+def num_layers(settings: Settings) -> int:
+    """Raises ModelError for more than MAX_LAYERS: each has objects of its own before memory is checked."""
+    count = settings.size("num_hidden_layers")
+    if count > MAX_LAYERS:
+        raise ModelError(f"config.json: num_hidden_layers is {count}, but at most {MAX_LAYERS} are supported")
+    return count
+
 
 def heads(settings: Settings) -> tuple[int, int, int]:
     """Returns the numbers of heads and of key-value heads, and head_dim: by its key, or hidden_size / heads.
@@ -68,8 +78,7 @@ def decoder(
     **more: Any,
 ) -> Description:
     """Returns the description; one layer stands for all. `more`: further fields of Description."""
-    count = settings.size("num_hidden_layers")
-    every = (layers,) * count if isinstance(layers, Layer) else tuple(layers)
+    every = (layers,) * num_layers(settings) if isinstance(layers, Layer) else tuple(layers)
     return Description(
         vocab_size=settings.size("vocab_size"),
         hidden_size=settings.size("hidden_size"),

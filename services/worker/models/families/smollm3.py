@@ -4,7 +4,15 @@ from dataclasses import replace
 
 from services.worker.errors import ModelError
 from services.worker.models.description import Description, Layer
-from services.worker.models.families.parts import attention, decoder, gated_mlp, refuse_window, rms_norm, rope_of
+from services.worker.models.families.parts import (
+    attention,
+    decoder,
+    gated_mlp,
+    num_layers,
+    refuse_window,
+    rms_norm,
+    rope_of,
+)
 from services.worker.models.settings import Settings
 
 DEFAULTS = {
@@ -38,7 +46,7 @@ def describe(settings: Settings) -> Description:
 
 def _turning(settings: Settings) -> list[bool]:
     """Returns for each layer whether it has positions. Raises ModelError for a list that does not fit."""
-    count, listed = settings.size("num_hidden_layers"), settings.raw("no_rope_layers")
+    count, listed = num_layers(settings), settings.raw("no_rope_layers")
     if listed is None:
         interval = settings.size("no_rope_layer_interval")
         return [(index + 1) % interval != 0 for index in range(count)]

@@ -51,9 +51,17 @@ def test_paths_into_messages(message: Any, param: str) -> None:
     assert second.param == param.replace("messages.0", "messages.1")
 
 
-def test_a_part_of_an_unknown_type_is_named() -> None:
-    message = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}
-    error = refused({"messages": [message]})
+@pytest.mark.parametrize("kind", ["image_url", "input_audio", "video_url", "martian"])
+def test_a_part_that_is_not_text_is_named(kind: str) -> None:
+    message = {"role": "user", "content": [{"type": "text", "text": "See"}, {"type": kind, kind: {"url": "http://x"}}]}
+    assert refused({"messages": [message]}).message == (
+        f"messages.0.content.1: content of type '{kind}' is not supported: this server reads text only, in parts of"
+        " type 'text', 'input_text', 'output_text', 'refusal', 'thinking'"
+    )
+
+
+def test_a_part_without_a_type_gets_the_list_of_types() -> None:
+    error = refused({"messages": [{"role": "user", "content": [{"image_url": {"url": "http://x"}}]}]})
     assert "'text'" in error.message and "'refusal'" in error.message
 
 

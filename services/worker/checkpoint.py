@@ -50,7 +50,7 @@ class Checkpoint:
         """
         text = self.config.get("text_config")
         holders = (self.generation.merged, self.config, text if isinstance(text, dict) else {})
-        found = next((each["eos_token_id"] for each in holders if each.get("eos_token_id") is not None), [])
+        found: Any = next((each["eos_token_id"] for each in holders if each.get("eos_token_id") is not None), [])
         ids = found if isinstance(found, list) else [found]
         for token_id in ids:
             if isinstance(token_id, bool) or not isinstance(token_id, int) or not 0 <= token_id < vocab_size:

@@ -244,7 +244,9 @@ def test_the_tokenizers_files(gateway: GatewayClient) -> None:
     assert not [name for name in names if "safetensors" in name]
 
 
-@pytest.mark.parametrize("role", ["worker", "engine", "tokenizer"])
+@pytest.mark.parametrize(
+    "role", ["worker", *(pytest.param(role, marks=pytest.mark.long) for role in ("engine", "tokenizer"))]
+)
 def test_a_killed_process_loses_no_token_and_the_server_stays_healthy(
     server: Server, gateway: GatewayClient, role: str
 ) -> None:

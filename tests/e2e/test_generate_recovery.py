@@ -75,6 +75,7 @@ def all_run(server: Server) -> bool:
     return bool(stats.num_running > STREAMS and stats.num_output_tokens > 100)
 
 
+@pytest.mark.long
 def test_a_request_that_kills_the_worker_ends_with_internal() -> None:
     env = {"PYTHONPATH": str(Path(__file__).with_name("faults")), "TANDEM_TEST_POISON": f"worker:{POISON}"}
     with Server(env=env) as server:

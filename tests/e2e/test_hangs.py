@@ -46,6 +46,7 @@ def test_step_timeout(how: str, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.long
 def test_a_request_that_makes_its_worker_hang_repeatedly_is_refused() -> None:
     """Other requests are only delayed."""
     with hanging("holds_the_gil") as server, ThreadPoolExecutor(2) as pool:

@@ -22,6 +22,9 @@ NUM_PROMPTS = 32
 MAX_TOKENS = 32
 BLOCK_SIZE = 8
 
+LONG = "untied-wide-heads"
+CONFIGS = [pytest.param(name, marks=[pytest.mark.long] * (name == LONG)) for name in PARITY_CONFIGS]
+
 
 @dataclass(frozen=True)
 class Case:
@@ -31,7 +34,7 @@ class Case:
     max_tokens: int = MAX_TOKENS
 
 
-@pytest.fixture(scope="module", params=list(PARITY_CONFIGS))
+@pytest.fixture(scope="module", params=CONFIGS)
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Case]:
     path = make_qwen3(tmp_path_factory.mktemp("model"), seed=3, **PARITY_CONFIGS[request.param])
     prompts = mixed_prompts(seed=len(request.param), count=NUM_PROMPTS)

@@ -111,6 +111,7 @@ def test_32_streams_survive_tokenizers_engine_and_worker() -> None:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.long
 def test_32_streams_of_tokens_survive_engine_and_worker() -> None:
     requests = [engine_request(number) for number in range(NUM_STREAMS)]
 

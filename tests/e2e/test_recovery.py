@@ -103,10 +103,10 @@ def test_innocent_suspects_are_cleared() -> None:
     """The worker dies twice while most requests wait. Each suspect is retried alone, and continues."""
     with Server("--tokenizer-replicas=2", "--max-num-seqs=2") as server:
         wait_for(lambda: ALL_READY in server.log, "the launcher knows that all are ready")
-        body = {**LENGTH, "max_tokens": 800, "temperature": 1, "prompt": "Which way?"}
+        body = {**LENGTH, "max_tokens": 500, "temperature": 1, "prompt": "Which way?"}
         requests = [(TEXT, {**body, "seed": seed}) for seed in range(12)]
-        expected = [ask(server, *request) for request in requests]
         with ThreadPoolExecutor(len(requests)) as pool:
+            expected = [*pool.map(lambda request: ask(server, *request), requests)]
             answers = [pool.submit(ask_until_answered, server, *request) for request in requests]
             for _ in range(2):
                 wait_for(lambda: most_wait(server), "two run and most wait", 30)
@@ -115,7 +115,9 @@ def test_innocent_suspects_are_cleared() -> None:
         assert "so it starts alone" in server.log
 
 
-@pytest.mark.parametrize("role", ["worker", "engine", "tokenizer"])
+@pytest.mark.parametrize(
+    "role", ["worker", *(pytest.param(role, marks=pytest.mark.long) for role in ("engine", "tokenizer"))]
+)
 def test_a_request_that_kills_repeatedly_is_refused(role: str) -> None:
     """After two deaths it runs alone; after the third it ends with an error. Other requests are only delayed."""
     poison = 900

@@ -51,7 +51,14 @@ STEPS: dict[str, tuple[dict[str, Any], int, int, int, list[str]]] = {
 }  # fmt: skip
 
 PROFILED = ("noise", "gate-and-up", "gate-and-up, then noise", "batch-state")
-LONG = ("gate-and-up, then noise", "wide-heads", "noise, torch", "gate-and-up, torch")  # marked `long`
+LONG = (
+    "batch-state",
+    "gate-and-up",
+    "gate-and-up, then noise",
+    "wide-heads",
+    "noise, torch",
+    "gate-and-up, torch",
+)  # marked `long`
 
 
 def config_of(**changes: Any) -> Description:

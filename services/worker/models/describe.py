@@ -8,6 +8,7 @@ from services.worker.errors import ModelError
 from services.worker.models.description import Description
 from services.worker.models.families import (
     cohere,
+    exaone4,
     granite,
     llama,
     ministral3,
@@ -44,6 +45,7 @@ class Family:
 
 FAMILIES = {
     "CohereForCausalLM": Family("cohere", cohere),
+    "Exaone4ForCausalLM": Family("exaone4", exaone4),
     "GraniteForCausalLM": Family("granite", granite),
     "LlamaForCausalLM": Family("llama", llama),
     "Ministral3ForCausalLM": Family("ministral3", ministral3),

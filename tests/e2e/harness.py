@@ -19,6 +19,7 @@ import openai
 
 from services.process.runtime_dir import runtime_dir
 from services.rpc.generated import engine_pb2, engine_pb2_grpc
+from tests.cores import give_all_cores
 
 TANDEM = [sys.executable, "-m", "services.cli"]
 READY = re.compile(r"ready on (http://\S+)")
@@ -96,6 +97,7 @@ class Server:
             env={**os.environ, **self._env},
             cwd=self._cwd,
         )
+        give_all_cores(self.process.pid)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         try:

@@ -8,7 +8,7 @@ import signal
 import time
 import zipfile
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import grpc
@@ -260,4 +260,5 @@ def test_a_killed_process_loses_no_token_and_the_server_stays_healthy(
         os.kill(pid_of(server, role), signal.SIGKILL)
         while not (whole.done() and streamed.done()):
             assert gateway.healthy(), "requests are being resumed"
+            wait([whole, streamed], 0.02)
         assert without_cache(whole.result()) == without_cache(streamed.result()) == without_cache(expected)

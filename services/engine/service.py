@@ -80,7 +80,6 @@ class _BusyLoopEvents:
         self._servicer = servicer
         self._server = server
         self._recording = recording
-        self._health_updates: set[asyncio.Task[None]] = set()  # the event loop itself holds only weak references
         self.has_worker = asyncio.Event()
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # gets the loop's error
 
@@ -101,12 +100,12 @@ class _BusyLoopEvents:
             self._on_failed(error)
             return
         self.has_worker.set()
-        self._health_updates.add(asyncio.create_task(self._server.ready()))
+        self._server.set_ready(True)
 
     def _on_lost(self, reason: str) -> None:
         log.warning("worker lost: %s; requests wait until a worker registers", reason)
         self.has_worker.clear()
-        self._health_updates.add(asyncio.create_task(self._server.not_ready()))
+        self._server.set_ready(False)
 
     def _on_failed(self, error: Exception) -> None:
         if not isinstance(error, Fatal):

@@ -6,11 +6,12 @@ Servers accept pings on a stream without data, because a long prefill sends none
 import asyncio
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2_grpc
 
 from services.process.shell import to_the_end
 from services.rpc.channel_options import CHANNEL_OPTIONS, SHARED_OPTIONS
 from services.rpc.grpc_log import configure_grpc_log
+from services.rpc.health import Health
 from services.security.addresses import check_address
 from services.security.credential_files import TLS_OPTIONS
 from services.security.secret import ClusterSecret
@@ -54,7 +55,7 @@ def add_reflection(server: grpc.aio.Server, service: str) -> None:
 class RpcServer:
     """A gRPC server of one service, with the standard health service and, if wanted, reflection.
 
-    The health of the service, and that of the whole server (""), is SERVING from `ready()` to `not_ready()`.
+    The health of the service, and that of the whole server (""), is SERVING after `set_ready(True)`.
     """
 
     def __init__(
@@ -66,15 +67,14 @@ class RpcServer:
         self._address = address
         self._secret = check_address(address, secret)
         self.grpc = grpc.aio.server(options=SERVER_OPTIONS)
-        self._health = health.aio.HealthServicer()
-        self._health_names = dict.fromkeys(("", service))
+        self._ready = False
+        self._health = Health(("", service), lambda: self._ready)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc)
         if reflection:
             add_reflection(self.grpc, service)
 
     async def start(self) -> None:
         """Binds the address and serves, not yet ready. Raises RuntimeError when the address cannot be bound."""
-        await self.not_ready()
         self._bind()
         starting = asyncio.create_task(self.grpc.start())
         try:
@@ -95,16 +95,10 @@ class RpcServer:
         await starting
         await self.grpc.stop(grace=None)
 
-    async def ready(self) -> None:
-        await self._set(health_pb2.HealthCheckResponse.SERVING)
-
-    async def not_ready(self) -> None:
-        await self._set(health_pb2.HealthCheckResponse.NOT_SERVING)
-
-    async def _set(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
-        for name in self._health_names:
-            await self._health.set(name, status)
+    def set_ready(self, ready: bool) -> None:
+        self._ready = ready
+        self._health.changed()
 
     async def stop(self) -> None:
-        await self._health.enter_graceful_shutdown()
+        self._health.stop()
         await self.grpc.stop(grace=0.5)

@@ -109,7 +109,7 @@ async def _report_ready(server: RpcServer, engines: EngineClient, resolver: Outp
         changed.clear()
         if engines.dispatcher.connected:
             await resolver.prepare()
-        await (server.ready() if engines.dispatcher.connected else server.not_ready())
+        server.set_ready(engines.dispatcher.connected)
 
 
 async def _stop(server: RpcServer, servicer: TextServicer, tracing: Tracing) -> None:

@@ -1,6 +1,5 @@
 """Options of the worker: device, data types, quantization, memory and threads."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests import cores
 from tests.e2e.harness import Server, run_tandem
 from tests.e2e.options import role_pid
 
@@ -100,7 +100,7 @@ def test_gpu_memory_utilization() -> None:
 
 def test_cpu_threads(compact: Server, plain: Server) -> None:
     """The worker's main thread is one of them."""
-    assert (num_helpers(compact), num_helpers(plain)) == (2, len(os.sched_getaffinity(0)) - 1)
+    assert (num_helpers(compact), num_helpers(plain)) == (2, len(cores.ALL) - 1)
 
 
 def num_helpers(server: Server) -> int:

@@ -6,12 +6,14 @@ from grpc_health.v1 import health_pb2_grpc
 from services.errors import Fatal
 from services.machine import authority
 from services.rpc.grpc_log import configure_grpc_log
+from services.rpc.health import Health
 from services.rpc.transport import MAX_STREAMS, SERVER_OPTIONS, add_reflection
-from services.shim.gateway.health import ENGINE_SERVICE, Health, is_healthy
+from services.shim.gateway.health import ENGINE_SERVICE, is_healthy
 from services.shim.gateway.key_check import KeyCheck
 from services.shim.generations import Generations
 
 STREAMS, RECEIVED = "grpc.max_concurrent_streams", "grpc.max_receive_message_length"
+RECHECK_S = 0.5  # for those who watch the health
 MAX_RECEIVED_BYTES = 16 * 1024 * 1024  # of one request: millions of ids, which take far more memory than bytes here
 
 
@@ -30,7 +32,7 @@ class GatewayServer:
             interceptors=[KeyCheck(key)] if key is not None else [],
             options=options,
         )
-        self._health = Health(lambda: is_healthy(generations))
+        self._health = Health(("", ENGINE_SERVICE), lambda: is_healthy(generations), recheck_s=RECHECK_S)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc)
         if reflection:
             add_reflection(self.grpc, ENGINE_SERVICE)

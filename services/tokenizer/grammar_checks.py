@@ -1,18 +1,18 @@
-"""Builds and checks the grammars of requests in threads of their own, beside the event loop.
+"""Builds and checks the grammars of requests in a pool of threads, beside the event loop.
 
 The threads have a deep stack: a schema or expression may be nested. They are few: compiling takes a core, which the
 requests that run need as well.
 """
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from services.grammar.deep_stack import start_deep
+from services.grammar.deep_stack import deep_pool
 from services.rpc.errors import TandemError
-from services.tokenizer.own_thread import OwnThreads
 
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ ACCEPTED, REFUSED, FAILED = "accepted", "refused", "failed"
 
 class GrammarChecks:
     def __init__(self, registry: CollectorRegistry, max_threads: int = MAX_THREADS) -> None:
-        self._threads = OwnThreads(max_threads, start_deep, "grammars")
+        self._threads = deep_pool(max_threads, "grammars")
         self._seconds = Histogram(
             "tandem:grammar_check_seconds",
             "Seconds to build and check the grammar of one request, waiting for a thread included.",
@@ -42,7 +42,7 @@ class GrammarChecks:
     async def run(self, check: Callable[[], T]) -> T:
         """Returns the function's result or raises its error; measures and counts it as one check.
 
-        A cancelled call goes on until the function ends: it cannot be stopped.
+        A cancelled call that has begun goes on until the function ends: it cannot be stopped.
         """
         began, result = time.perf_counter(), FAILED
         try:
@@ -58,4 +58,4 @@ class GrammarChecks:
 
     async def aside(self, function: Callable[[], T]) -> T:
         """Returns the function's result or raises its error. It runs in one of the threads."""
-        return await self._threads.run(function)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function)

@@ -1,5 +1,4 @@
-"""Runs a function in a thread of its own: one that may never end, as a request's own chat template, or that needs a
-deep stack, as the check of a grammar.
+"""Runs a function that may never end, such as a request's own chat template, in a thread of its own.
 
 Such threads take no place of asyncio.to_thread, and a process that stops does not wait for them.
 """
@@ -15,23 +14,8 @@ T = TypeVar("T")
 MAX_THREADS = 8  # all of them: further calls wait
 
 
-def start(target: Callable[[], None], name: str) -> threading.Thread:
-    """Starts and returns a daemon thread that calls `target`."""
-    thread = threading.Thread(target=target, daemon=True, name=name)
-    thread.start()
-    return thread
-
-
 class OwnThreads:
-    def __init__(
-        self,
-        max_threads: int = MAX_THREADS,
-        start: Callable[[Callable[[], None], str], threading.Thread] = start,
-        name: str = "own",
-    ) -> None:
-        """`start` starts a thread that calls a function, with the thread's name."""
-        self._start = start
-        self._name = name
+    def __init__(self, max_threads: int = MAX_THREADS) -> None:
         self._free = asyncio.Semaphore(max_threads)
 
     async def run(self, function: Callable[[], T]) -> T:
@@ -61,5 +45,5 @@ class OwnThreads:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(settle, value, error)
 
-        self._start(body, self._name)
+        threading.Thread(target=body, daemon=True, name="own").start()
         return await result

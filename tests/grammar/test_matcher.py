@@ -1,11 +1,9 @@
-import contextlib
 import time
 
 import numpy as np
 import pytest
 
 from services.grammar.cache import GrammarCache
-from services.grammar.deep_stack import start_deep
 from services.grammar.errors import GrammarError
 from services.grammar.fragment import Fragment, literal, token
 from services.grammar.limits import MAX_GRAMMAR_BYTES
@@ -141,16 +139,3 @@ def test_vocabularies_that_cannot_be_used_are_refused() -> None:
         grammar_tokens(DEMO, VOCAB_SIZE, [])
     with pytest.raises(GrammarError, match=r"tokenizer\.json does not support grammars"):
         grammar_tokens(DEMO / "missing", VOCAB_SIZE, [END])
-
-
-def test_a_deep_stack_takes_what_an_ordinary_one_does_not() -> None:
-    depths: list[int] = []
-
-    def run() -> None:
-        nested = "(" * 20_000 + '"a"' + ")" * 20_000
-        with contextlib.suppress(GrammarError):
-            Matcher(demo_tokens(), f"start: {nested}")
-        depths.append(20_000)
-
-    start_deep(run, "deep").join()
-    assert depths == [20_000]

@@ -16,10 +16,12 @@ SMG = with_tokenizer()
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 MESSAGES = [{"role": "user", "content": QUESTION}]
 REFUSED = {"name": "report", "schema": SCHEMA | {"not": {"required": ["other"]}}}
+END = "<|im_end|>"
 LONG = {"max_tokens": 1500, "ignore_eos": True}
 AT_ONCE = 32
-# Under ignore_eos the model goes on behind its answer, with thoughts. SMG passes them on, REST separates them.
-THOUGHT = re.compile(r"\s*<think>.*?(?:</think>\s*|$)", re.DOTALL)
+# Under ignore_eos the model goes on behind its answer, with thoughts. REST separates them and the whitespace around
+# them; SMG passes them on, or leaves them out and keeps the whitespace.
+THOUGHT = re.compile(r"\s*<think>.*?(?:</think>\s*|$)|\s+$", re.DOTALL)
 # Requests that SMG passes on, and in which greedy and seeded answers must be those of REST.
 FIELDS = {
     "greedy": {"temperature": 0},
@@ -91,18 +93,20 @@ def completions():
 
 @task
 def logprobs_of_chat():
-    """SMG leaves out the entry of an end token, so that the second answers are shorter by one."""
-    for max_tokens, left_out in ((8, 0), (40, 1)):
+    """The first answers are cut, the second come to their end."""
+    for max_tokens in (8, 40):
         fields = body(CHAT, max_tokens, logprobs=True, top_logprobs=3, temperature=1.2, seed=7, n=2)
         expected = entries(ask(URL, CHAT, **fields)["choices"])
-        expected = [one[: len(one) - left_out] for one in expected]
         equal(entries(ask(SMG.url, CHAT, **fields)["choices"]), expected, "the logprobs")
         equal(entries(choices_with_logprobs(events(SMG.url, CHAT, **fields))), expected, "the stream's logprobs")
 
 
 def entries(choices):
+    """Returns the entries of each choice but that of an end token: SMG leaves it out of whole answers, and of streams
+    where it comes with other tokens."""
     ordered = sorted(choices, key=lambda one: one["index"])
-    return [list(map(rounded, one["logprobs"]["content"])) for one in ordered]
+    found = [list(map(rounded, one["logprobs"]["content"])) for one in ordered]
+    return [one[:-1] if one[-1][0] == END else one for one in found]
 
 
 def rounded(entry):

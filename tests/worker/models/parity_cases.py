@@ -112,13 +112,19 @@ CASES: dict[str, Case] = {
     ),
     "cohere": Case("cohere", {**TWO_HEADS_OF_80, "logit_scale": 1.5, "tie_word_embeddings": False}),
     "exaone4": Case(
-        "exaone4", {**TWO_HEADS_OF_80, "num_hidden_layers": 3, "sliding_window": 256, "sliding_window_pattern": 2}
+        "exaone4",
+        {
+            **TWO_HEADS_OF_80,
+            "num_hidden_layers": 3,
+            "sliding_window": 256,
+            "sliding_window_pattern": 2,
+            "tie_word_embeddings": True,
+        },
     ),
     "exaone4-full": Case(
         "exaone4",
         {
             "head_dim": 96,
-            "tie_word_embeddings": True,
             "sliding_window": None,
             "layer_types": ["full_attention"] * 2,
             "rope_parameters": LLAMA_3,

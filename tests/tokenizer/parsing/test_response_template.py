@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers.utils.chat_parsing import parse_response
 
 from services.tokenizer.parsing.response_pattern import Anything, Gap, Group, Text, Untranslatable, elements_of
 from services.tokenizer.parsing.response_template import reasoning_table, tools_table
 from tests.tokenizer.parsing.table_runs import deadline, message_of, pieces_of
+
+parse_response = pytest.importorskip("transformers.utils.chat_parsing", reason="in newer versions").parse_response
 
 CALL = {"type": "function", "function": "{content}"}
 NAMED = {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}}

@@ -5,14 +5,16 @@ Reads JSON and safetensors only: it unpickles nothing and runs no code from a ch
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 from engine_core.worker_messages import SamplingDefaults
+from services.worker.device import out_of_memory
 from services.worker.errors import ModelError
 from services.worker.generation_config import FILE, GenerationConfig
 
@@ -23,7 +25,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Returns the file's JSON object. Raises ModelError if it cannot be read or is not a JSON object."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"cannot read {path}: {error}") from error
     if not isinstance(content, dict):
         raise ModelError(f"{path} does not hold a JSON object")
@@ -73,8 +75,8 @@ class Checkpoint:
             weight_map = read_json(index).get("weight_map")
             if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
                 raise ModelError(f"{index} has no weight_map of file names")
-            if outside := [name for name in weight_map.values() if Path(name).name != name]:
-                raise ModelError(f"{index} names a file outside its directory: {outside[0]}")
+            if outside := [name for name in weight_map.values() if name in ("", "..") or Path(name).name != name]:
+                raise ModelError(f"{index} names a file outside its directory: {outside[0]!r}")
             files = [self.path / name for name in sorted(set(weight_map.values()))]
         else:
             single = self.path / "model.safetensors"
@@ -115,15 +117,27 @@ def read_checkpoint(
     return Checkpoint(path, config, GenerationConfig(generation, generation_overrides or {}))
 
 
+@contextmanager
+def opened(file: Path) -> Iterator[Any]:
+    """Yields a safetensors file. Raises ModelError, naming it, if it cannot be read; OSError if memory runs out."""
+    try:
+        with safe_open(file, framework="pt") as tensors:
+            yield tensors
+    except (SafetensorError, OSError) as error:
+        if out_of_memory(error):
+            raise
+        raise ModelError(f"cannot read the weights in {file}: {error}") from error
+
+
 def weights_digest(files: list[Path]) -> str:
     """Returns 16 hex digits of a SHA-256 over each file's header and the first 4 KiB of every tensor.
 
     Hashing all bytes would take seconds per 10 GB at every start. Training changes the first bytes of every tensor.
-    Raises SafetensorError or OSError for an unreadable file.
+    Raises as `opened`.
     """
     digest = hashlib.sha256()
     for file in files:
-        with safe_open(file, framework="pt") as tensors, file.open("rb") as raw:
+        with opened(file) as tensors, file.open("rb") as raw:
             header_bytes = int.from_bytes(raw.read(8), "little")
             header = raw.read(header_bytes)
             digest.update(header)

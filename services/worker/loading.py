@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from kernels.cpu.library import KernelsMissing, VariantRefused
@@ -23,7 +22,7 @@ from services.worker.models.describe import describe
 from services.worker.models.description import Description
 from services.worker.models.tensors import parameter_shapes
 from services.worker.triton_cache import use_writable_cache
-from services.worker.weights import Weights, dummy_weights, has_head, map_safetensors
+from services.worker.weights import Weights, dummy_weights, has_own_head, map_safetensors
 
 log = logging.getLogger(__name__)
 FP8_CAPABILITY = (8, 9)  # CUDA compute capability that converts e4m3 in hardware
@@ -117,8 +116,8 @@ def load_model(path: Path, options: WorkerOptions, ops: Ops | None = None) -> Lo
         log.info("%s", summary)
     length = request_length(config.description, options.max_model_len)
     log.info("loading weights on %s as %s", device, str(dtype).removeprefix("torch."))
-    description = with_own_head(checkpoint, options, config.description)
     try:
+        description = with_own_head(config, options)
         tensors, version = open_weights(checkpoint, options, description, dtype)
         decoder = Decoder(description, dtype, device, Weights(tensors), ops, length)
     except (RuntimeError, OSError, MemoryError) as error:
@@ -181,24 +180,21 @@ def open_weights(
         seed = options.seed or 0
         return dummy_weights(shapes, dtype, seed), f"dummy-{seed}"
     files = checkpoint.weight_files()
-    try:
-        return map_safetensors(files, shapes, description.tied, description.names), weights_digest(files)
-    except (SafetensorError, OSError) as error:
-        raise _unreadable(checkpoint, error) from error
+    return map_safetensors(files, shapes, description.tied, description.names), weights_digest(files)
 
 
-def with_own_head(checkpoint: Checkpoint, options: WorkerOptions, description: Description) -> Description:
-    """Returns the description of a wrapped text model, untied if the files have a head; any other as it is.
+def with_own_head(config: ModelConfig, options: WorkerOptions) -> Description:
+    """Returns the description, untied if the files have a head of their own, as in transformers 5: some models are
+    trained further after their head was untied, and a wrapper and its text_config may disagree on tie_word_embeddings.
 
-    A wrapper and its text_config may disagree on tie_word_embeddings; transformers 5 too takes a head that is there.
+    Raises ModelError if the model does not fit into memory with it.
     """
-    if not (description.tied and description.names.renamed) or options.load_format == "dummy":
+    description = config.description
+    if not description.tied or options.load_format == "dummy":
         return description
-    try:
-        return replace(description, tied=not has_head(checkpoint.weight_files(), description.names))
-    except (SafetensorError, OSError) as error:
-        raise _unreadable(checkpoint, error) from error
-
-
-def _unreadable(checkpoint: Checkpoint, error: Exception) -> ModelError:
-    return ModelError(f"cannot read the weights in {checkpoint.path}: {error}")
+    if not has_own_head(config.checkpoint.weight_files(), description.names):
+        return description
+    log.warning("config.json: tie_word_embeddings is true, but the files have a head of their own, which is used")
+    untied = replace(description, tied=False)
+    check_weights_fit(untied, config.dtype, config.device, options)
+    return untied

@@ -21,6 +21,7 @@ from services.worker.logits import pipeline
 from services.worker.logprob_limit import logprob_width
 from services.worker.logprobs import ENTRY_BYTES
 from services.worker.models.description import Description, Layer
+from services.worker.models.rope import table_bytes
 from services.worker.models.tensors import num_weight_bytes
 from services.worker.row_groups import GROUP_BYTES, group_size
 
@@ -76,19 +77,20 @@ def plan_memory(
 
 
 def check_weights_fit(model: Description, dtype: torch.dtype, device: torch.device, options: WorkerOptions) -> None:
-    """Raises ModelError if the free memory has no room for the weights, which are not loaded yet, and for the KV cache
-    of --kv-cache-memory-bytes, or else of one block."""
-    weights = _weight_bytes(model, dtype, options.quantization)
+    """Raises ModelError if the free memory has no room for the weights, which are not loaded yet, for the tables of the
+    rotary embedding, and for the KV cache of --kv-cache-memory-bytes, or else of one block."""
+    weights, tables = _weight_bytes(model, dtype, options.quantization), _table_bytes(model, options)
     cache = options.kv_cache_memory_bytes or block_bytes(model, options.block_size, dtype)
     free = available_bytes() if device.type == "cpu" else _free_gpu_bytes(device, options)
-    if weights + cache <= free:
+    if weights + tables + cache <= free:
         return
-    eight_bit, advice = _weight_bytes(model, dtype, "int8"), "use a smaller model"
-    if eight_bit + cache <= free:
+    eight_bit = _weight_bytes(model, dtype, "int8")
+    advice = "use a smaller model" if weights + cache > free else "lower --max-model-len"
+    if eight_bit + tables + cache <= free:
         advice += f", or --quantization int8: its weights take {eight_bit / 1e9:.2f} GB"
     raise ModelError(
-        f"the weights take {weights / 1e9:.2f} GB and the KV cache at least {cache / 1e9:.2f} GB, but"
-        f" {free / 1e9:.2f} GB of memory are free: {advice}"
+        f"the weights take {weights / 1e9:.2f} GB, the positions {tables / 1e9:.2f} GB and the KV cache at least"
+        f" {cache / 1e9:.2f} GB, but {free / 1e9:.2f} GB of memory are free: {advice}"
     )
 
 
@@ -135,6 +137,12 @@ def step_bytes(
 
 def _weight_bytes(model: Description, dtype: torch.dtype, quantization: str | None) -> int:
     return num_weight_bytes(model, dtype.itemsize, dtype.itemsize if quantization is None else 1)
+
+
+def _table_bytes(model: Description, options: WorkerOptions) -> int:
+    ropes = {layer.attention.rope for layer in model.layers if layer.attention.rope is not None}
+    length = request_length(model, options.max_model_len)
+    return sum(table_bytes(rope, length) for rope in ropes)
 
 
 def _forward_bytes(model: Description, dtype: torch.dtype, ops: Ops, tokens: int, length: int) -> int:

@@ -9,16 +9,18 @@ import time
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
+from services.worker.checkpoint import opened
 from services.worker.errors import ModelError
 from services.worker.models.description import Names
+from services.worker.models.tensors import EMBEDDING, HEAD, weight
 
 log = logging.getLogger(__name__)
 PROGRESS_SECONDS = 2.0
 DUMMY_STD = 0.02
 IGNORED_SUFFIXES = ("rotary_emb.inv_freq",)
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 Shapes = dict[str, tuple[int, ...]]  # by name in the checkpoint
 
 
@@ -43,16 +45,16 @@ class Weights:
 def map_safetensors(files: list[Path], shapes: Shapes, tied: bool, names: Names | None = None) -> dict[str, Tensor]:
     """Returns the files' tensors by name, memory-mapped, in the checkpoint's dtypes; without lm_head if `tied`.
 
-    `names`: other spellings, and what is skipped; one log line counts it. Raises ModelError for a missing or unexpected
-    tensor, or a wrong shape; SafetensorError or OSError for an unreadable file.
+    `names`: other spellings, and what is skipped; one log line counts it. Raises ModelError for an unreadable file, a
+    missing or unexpected tensor, a wrong shape, or a dtype that is none of DTYPES.
     """
     found: dict[str, Tensor] = {}
     names, skipped = names or Names(), 0
     for file in files:
-        with safe_open(file, framework="pt") as tensors:
+        with opened(file) as tensors:
             for spelled in tensors.keys():  # noqa: SIM118 (not a dict)
                 name = _plain_name(spelled, names)
-                if name.endswith(IGNORED_SUFFIXES) or (tied and name == "lm_head.weight"):
+                if name.endswith(IGNORED_SUFFIXES) or (tied and name == weight(HEAD)):
                     continue
                 if name.startswith(names.skipped):
                     skipped += 1
@@ -64,6 +66,9 @@ def map_safetensors(files: list[Path], shapes: Shapes, tied: bool, names: Names 
                     raise ModelError(
                         f"{file.name}: {spelled} has shape {list(tensor.shape)}, config.json says {list(shapes[name])}"
                     )
+                if tensor.dtype not in DTYPES:
+                    dtype = str(tensor.dtype).removeprefix("torch.")
+                    raise ModelError(f"{file.name}: {spelled} is {dtype}, which is not supported")
                 found[name] = tensor
     if skipped:
         log.info("skipped %d tensors that text does not need (images, sound, multi-token prediction)", skipped)
@@ -72,13 +77,18 @@ def map_safetensors(files: list[Path], shapes: Shapes, tied: bool, names: Names 
     return found
 
 
-def has_head(files: list[Path], names: Names) -> bool:
-    """Whether the files have a head. Raises SafetensorError or OSError for an unreadable file."""
+def has_own_head(files: list[Path], names: Names) -> bool:
+    """Whether the files have a head that is not the embedding. Raises ModelError for an unreadable file."""
+    found: dict[str, Tensor] = {}
     for file in files:
-        with safe_open(file, framework="pt") as tensors:
-            if any(_plain_name(name, names) == "lm_head.weight" for name in tensors.keys()):  # noqa: SIM118
-                return True
-    return False
+        with opened(file) as tensors:
+            for spelled in tensors.keys():  # noqa: SIM118 (not a dict)
+                if (name := _plain_name(spelled, names)) in (weight(EMBEDDING), weight(HEAD)):
+                    found[name] = tensors.get_tensor(spelled)
+    head, embedding = found.get(weight(HEAD)), found.get(weight(EMBEDDING))
+    if head is None or embedding is None:
+        return head is not None
+    return head.dtype != embedding.dtype or not torch.equal(head, embedding)
 
 
 def _plain_name(name: str, names: Names) -> str:

@@ -1,6 +1,7 @@
 """Checkpoints as they come from the hub: shards, overrides, generation defaults, digests; one clear line per defect."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,19 @@ def test_an_index_without_file_names_is_refused(path: Path, index: Any) -> None:
     (path / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(ModelError, match="has no weight_map of file names"):
         read_checkpoint(path, {}, "auto").weight_files()
+
+
+@pytest.mark.parametrize("name", ["../model.safetensors", "/model.safetensors", "..", ""])
+def test_an_index_that_leaves_its_directory_is_refused(path: Path, name: str) -> None:
+    (path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
+    with pytest.raises(ModelError, match=re.escape(f"names a file outside its directory: {name!r}")):
+        read_checkpoint(path, {}, "auto").weight_files()
+
+
+def test_deep_nesting_is_no_crash(path: Path) -> None:
+    (path / "config.json").write_text("[" * 100_000)
+    with pytest.raises(ModelError, match="cannot read .*config.json"):
+        read_checkpoint(path, {}, "auto")
 
 
 def test_the_weights_version_follows_every_tensor(path: Path) -> None:

@@ -151,16 +151,20 @@ def test_weights_are_counted_as_they_are_held(tmp_path: Path, tied: bool, int8: 
         (0.4, {"quantization": "int8"}, "use a smaller model$"),
         (1.01, {}, None),
         (1.01, {"kv_cache_memory_bytes": 10**9}, r"the KV cache at least 1\.00 GB"),
+        (1.01, {"max_model_len": 1_000_000}, r"the positions 0\.\d\d GB .*: lower --max-model-len"),
     ],
 )
 def test_weights_without_room_are_refused_with_what_is_needed(
     free: float, options: dict[str, Any], advice: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`free`: the free memory as a share of what bfloat16 weights take."""
-    model = config_of(hidden_size=1024, intermediate_size=8192, num_hidden_layers=8, tie_word_embeddings=True)
+    sizes = {"hidden_size": 1024, "intermediate_size": 8192, "num_hidden_layers": 8, "max_position_embeddings": 2**20}
+    model = config_of(**sizes, tie_word_embeddings=True)
     weights = num_weight_bytes(model, 2, 2)
     monkeypatch.setattr(memory, "available_bytes", lambda: int(free * weights))
-    check = partial(check_weights_fit, model, torch.bfloat16, torch.device("cpu"), WorkerOptions(**options))
+    check = partial(
+        check_weights_fit, model, torch.bfloat16, torch.device("cpu"), WorkerOptions(**{"max_model_len": 64, **options})
+    )
     if advice is None:
         check()
     else:

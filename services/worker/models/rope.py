@@ -16,7 +16,8 @@ from services.worker.errors import ModelError
 from services.worker.models.description import Rope
 from services.worker.models.settings import Settings, positive
 
-KEY = "rope_parameters"
+KEY, ORIGINAL = "rope_parameters", "original_max_position_embeddings"
+ROWS = 65_536  # of a table that are computed at once
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Parameters:
     @property
     def original(self) -> int:
         """Positions that the model was trained with before they were stretched."""
-        return int(self.number("original_max_position_embeddings", self.positions))
+        return max(1, int(self.number(ORIGINAL, self.positions)))
 
     def powers(self, theta: float | None = None) -> Tensor:
         """Returns theta ** (2 i / rotary) [rotary / 2] float32."""
@@ -57,13 +58,14 @@ def read_rope(
     head_dim: int,
     *,
     theta: float = 10_000.0,
-    share: float = 1.0,
+    share: float | None = None,
     interleaved: bool = False,
     renamed: dict[str, str] | None = None,
-    original: int | None = None,
+    queries_grow: bool = False,
 ) -> ReadRope:
-    """Returns the rotary embedding. `theta`, `share` (of a head that turns): where config.json does not say.
-    `renamed`: other names of types. `original`: original_max_position_embeddings where it is a key of its own.
+    """Returns the rotary embedding. `theta`, `share` (of a head that turns): where config.json does not say; a `share`
+    of None: plain rope always turns whole heads. `renamed`: other names of types. `queries_grow`: llama_4_scaling_beta
+    is read.
 
     Raises ModelError for a type, a size or a factor that cannot be used.
     """
@@ -76,24 +78,42 @@ def read_rope(
         raise ModelError(f"config.json: rope_type {kind!r} is not supported, only {sorted(TYPES)}")
     base = positive(values.get("rope_theta"), f"{KEY}.rope_theta", settings.number("rope_theta", theta))
     part = values.get("partial_rotary_factor")
-    part = positive(part, f"{KEY}.partial_rotary_factor", settings.number("partial_rotary_factor", share))
+    part = positive(part, f"{KEY}.partial_rotary_factor", settings.number("partial_rotary_factor", share or 1.0))
+    if share is None and kind == "default" and part != 1:
+        raise ModelError(f"config.json: partial_rotary_factor {part:g} is not supported for this architecture")
     rotary = int(head_dim * part)
     if rotary % 2 or not 0 < rotary <= head_dim:
         raise ModelError(
             f"config.json: partial_rotary_factor {part:g}: {rotary} of head_dim {head_dim} would turn, but the rotary"
             f" embedding needs an even number, at most {head_dim}"
         )
-    if original is not None:
-        values["original_max_position_embeddings"] = original
+    if settings.raw(ORIGINAL) is not None:  # goes before that of KEY
+        values[ORIGINAL] = settings.size(ORIGINAL)
     positions = settings.size("max_position_embeddings")
     parameters = Parameters(values, base, rotary, positions, settings.max_model_len)
-    read = TYPES[kind](parameters)
+    read = _computed(TYPES[kind], parameters)
+    # As vLLM: some models say here that requests may be longer than max_position_embeddings.
+    longest = max(read.max_length, settings.size("model_max_length", 1))
     growth = values.get("llama_4_scaling_beta")
+    if growth is not None and not queries_grow:
+        raise ModelError(f"config.json: {KEY}.llama_4_scaling_beta is not supported for this architecture")
     if growth is not None:
         if rotary != head_dim:
             raise ModelError(f"config.json: {KEY}.llama_4_scaling_beta needs partial_rotary_factor 1, not {part:g}")
         growth = (parameters.number("llama_4_scaling_beta"), parameters.original)
-    return replace(read, rope=replace(read.rope, interleaved=interleaved, query_scaling=growth))
+    rope = replace(read.rope, interleaved=interleaved, query_scaling=growth)
+    return replace(read, rope=rope, max_length=longest)
+
+
+def _computed(formula: Callable[[Parameters], ReadRope], parameters: Parameters) -> ReadRope:
+    """Returns the formula's result. Raises ModelError if it cannot be computed with these parameters."""
+    try:
+        found = formula(parameters)
+    except (ArithmeticError, ValueError, RuntimeError) as error:
+        raise ModelError(f"config.json: no rotary embedding can be computed from {KEY}: {error}") from error
+    if not all(map(math.isfinite, (*found.rope.frequencies, found.rope.factor))):
+        raise ModelError(f"config.json: {KEY} give frequencies that are not finite")
+    return found
 
 
 def _read(frequencies: Tensor, max_length: float, factor: float = 1.0, default_length: int | None = None) -> ReadRope:
@@ -192,11 +212,23 @@ TYPES: dict[str, Callable[[Parameters], ReadRope]] = {
 def rope_tables(rope: Rope, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Returns the tables of queries and of keys, [length, rotary] float32: cosines, then sines, of each position's
     angles. They are the same tensor unless queries grow."""
-    positions = torch.arange(length).float()
-    angles = torch.outer(positions, torch.tensor(rope.frequencies, dtype=torch.float32))
-    keys = (torch.cat((angles.cos(), angles.sin()), dim=-1) * rope.factor).to(device)
-    if rope.query_scaling is None:
-        return keys, keys
-    beta, original = rope.query_scaling
-    growth = 1 + beta * torch.log(1 + torch.floor(positions / original))
-    return keys * growth[:, None].to(device), keys
+    frequencies = torch.tensor(rope.frequencies, dtype=torch.float32)
+    num = len(frequencies)
+    keys = torch.empty(length, 2 * num)
+    queries = keys if rope.query_scaling is None else torch.empty_like(keys)
+    for begin in range(0, length, ROWS):
+        rows = slice(begin, min(begin + ROWS, length))
+        positions = torch.arange(rows.start, rows.stop).float()
+        angles = torch.outer(positions, frequencies)
+        keys[rows, :num], keys[rows, num:] = angles.cos(), angles.sin()
+        keys[rows] *= rope.factor
+        if rope.query_scaling is not None:
+            beta, original = rope.query_scaling
+            queries[rows] = keys[rows] * (1 + beta * torch.log(1 + torch.floor(positions / original)))[:, None]
+    keys_there = keys.to(device)
+    return keys_there if queries is keys else queries.to(device), keys_there
+
+
+def table_bytes(rope: Rope, length: int) -> int:
+    """Returns the bytes of rope_tables."""
+    return length * 2 * len(rope.frequencies) * torch.float32.itemsize * (1 if rope.query_scaling is None else 2)

@@ -19,6 +19,8 @@ ACTIVATIONS = {
     "relu2": "relu2",
 }
 FULL_ATTENTION = "full_attention"
+MAX_SIZE = 2**31 - 1
+NUMBERS = 1e-30, 1e30  # a value outside overflows in float32
 # Keys of all families that change what a model computes, and the values with which they do not.
 TRAITS: dict[str, tuple[Any, ...]] = {
     "add_cross_attention": (False,),
@@ -32,6 +34,7 @@ TRAITS: dict[str, tuple[Any, ...]] = {
     "clip_qkv": (),
     "embedding_multiplier": (1,),
     "final_logit_softcapping": (0,),
+    "is_causal": (True,),
     "kv_lora_rank": (0,),
     "layer_types": (),
     "logit_scale": (1,),
@@ -83,13 +86,15 @@ class Settings:
         return self._config[name] if name in self._config else self._defaults.get(name)
 
     def size(self, name: str, default: int | None = None) -> int:
-        """Returns an integer above 0; `default` for null. Raises ModelError for another value, or none."""
+        """Returns an integer from 1 to MAX_SIZE; `default` for null. Raises ModelError for another value, or none."""
         value = self.raw(name)
         if value is None and default is not None:
             return default
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             found = "missing" if value is None else repr(value)
             raise ModelError(f"config.json: {name} is {found}, but must be an integer above 0")
+        if value > MAX_SIZE:
+            raise ModelError(f"config.json: {name} is above {MAX_SIZE}")
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
@@ -104,8 +109,10 @@ class Settings:
         return bool(value)
 
     def object(self, name: str) -> dict[str, Any]:
-        """Returns an object, empty for null. Raises ModelError for another value."""
+        """Returns an object; for null the default, or an empty one. Raises ModelError for another value."""
         value = self.raw(name)
+        if value is None:
+            value = self._defaults.get(name)
         if value is not None and not isinstance(value, dict):
             raise ModelError(f"config.json: {name} is {value!r}, but must be an object")
         return dict(value or {})
@@ -136,7 +143,7 @@ class Settings:
             value = self._config.get(name)
             if name in self._read or value is None or any(_same(value, one) for one in neutral):
                 continue
-            if name == "layer_types" and isinstance(value, list) and {*value} <= {FULL_ATTENTION}:
+            if name == "layer_types" and isinstance(value, list) and all(one == FULL_ATTENTION for one in value):
                 continue
             raise ModelError(f"config.json: {name} = {value!r} is not supported for this architecture")
 
@@ -147,10 +154,13 @@ def _same(value: Any, neutral: Any) -> bool:
 
 
 def positive(value: Any, name: str, default: float | None = None) -> float:
-    """Returns a finite number above 0; `default` for None. Raises ModelError with the key's name."""
+    """Returns a number within NUMBERS; `default` for None. Raises ModelError with the key's name."""
     if value is None and default is not None:
         return default
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
         found = "missing" if value is None else repr(value)
         raise ModelError(f"config.json: {name} is {found}, but must be a number above 0")
+    least, most = NUMBERS
+    if not least <= value <= most:
+        raise ModelError(f"config.json: {name} is not between {least} and {most}")
     return float(value)

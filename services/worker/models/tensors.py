@@ -1,7 +1,8 @@
 """The names and shapes of a decoder's weights in a checkpoint."""
 
 import math
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 
 from services.worker.models.description import Attention, Description, HeadNorms, Layer, Mlp, Norm
 
@@ -23,23 +24,35 @@ def bias(name: str) -> str:
 
 def parameter_shapes(description: Description) -> dict[str, Shape]:
     """Returns name -> shape of every tensor of the decoder; matrices are [outputs, inputs]."""
-    table = description.vocab_size, description.hidden_size
-    shapes: dict[str, Shape] = {weight(EMBEDDING): table}
-    shapes |= _norm_shapes(FINAL_NORM, description.final_norm, description.hidden_size)
-    if not description.tied:
-        shapes[weight(HEAD)] = table
+    shapes = _outer_shapes(description)
     for index, layer in enumerate(description.layers):
         shapes |= {layer_name(index, part): shape for part, shape in _layer_shapes(description, layer)}
     return shapes
+
+
+def _outer_shapes(description: Description) -> dict[str, Shape]:
+    """Returns the tensors outside the layers."""
+    table = description.vocab_size, description.hidden_size
+    shapes: dict[str, Shape] = {weight(EMBEDDING): table}
+    if not description.tied:
+        shapes[weight(HEAD)] = table
+    return shapes | _norm_shapes(FINAL_NORM, description.final_norm, description.hidden_size)
 
 
 def num_weight_bytes(description: Description, itemsize: int, matrix_itemsize: int) -> int:
     """Returns the bytes of a decoder's weights: `matrix_itemsize` per element of matrices, `itemsize` of an untied
     embedding, which is never quantised, and 4 per element of norms and biases. Scales and padding are not counted."""
     plain = None if description.tied else weight(EMBEDDING)
-    return sum(
-        math.prod(shape) * (itemsize if name == plain else matrix_itemsize if _is_matrix(name, shape) else 4)
-        for name, shape in parameter_shapes(description).items()
+
+    def size(shapes: Mapping[str, Shape]) -> int:
+        return sum(
+            math.prod(shape) * (itemsize if name == plain else matrix_itemsize if _is_matrix(name, shape) else 4)
+            for name, shape in shapes.items()
+        )
+
+    layers = Counter(description.layers)  # most are alike, and a layer may have a tensor for each head
+    return size(_outer_shapes(description)) + sum(
+        count * size(dict(_layer_shapes(description, layer))) for layer, count in layers.items()
     )
 
 

@@ -81,6 +81,7 @@ def test_a_trait_changes_the_description_or_is_refused_by_name(architecture: str
 
 # Values that mean something for a key, where True, 7 and 0.5 do not.
 OTHER: dict[str, tuple[Any, ...]] = {
+    "is_causal": (False,),
     "layer_types": (["sliding_attention", "full_attention"],),
     "no_rope_layers": ([1, 0], [0, 0]),
     "quantization_config": ({"quant_method": "awq"},),

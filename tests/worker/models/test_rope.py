@@ -8,7 +8,7 @@ from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from services.worker.errors import ModelError
-from services.worker.models.rope import ReadRope, read_rope, rope_tables
+from services.worker.models.rope import ReadRope, read_rope, rope_tables, table_bytes
 from services.worker.models.settings import Settings
 
 HEAD_DIM, POSITIONS = 80, 512
@@ -71,7 +71,7 @@ def test_longrope_takes_the_factors_of_the_longest_request() -> None:
 
 
 def test_queries_grow_beyond_the_original_length() -> None:
-    rope = read({"rope_type": "yarn", **YARN, "llama_4_scaling_beta": 0.1}).rope
+    rope = read({"rope_type": "yarn", **YARN, "llama_4_scaling_beta": 0.1}, queries_grow=True).rope
     queries, keys = rope_tables(rope, 300, torch.device("cpu"))
     growth = torch.tensor([1 + 0.1 * torch.log(torch.tensor(1.0 + position // 128)) for position in range(300)])
     torch.testing.assert_close(queries, keys * growth[:, None])
@@ -79,11 +79,34 @@ def test_queries_grow_beyond_the_original_length() -> None:
 
 
 def test_tables_are_cosines_then_sines() -> None:
-    rope = read({"partial_rotary_factor": 0.5, "rope_type": "default"}).rope
+    rope = read({"partial_rotary_factor": 0.5, "rope_type": "default"}, share=1.0).rope
     queries, keys = rope_tables(rope, 9, torch.device("cpu"))
     assert queries is keys and keys.shape == (9, 40)
     angles = torch.outer(torch.arange(9.0), torch.tensor(rope.frequencies))
     assert torch.equal(keys, torch.cat((angles.cos(), angles.sin()), dim=1))
+    assert keys.nbytes == table_bytes(rope, 9)
+
+
+def test_long_tables_are_computed_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    rope = read({"rope_type": "yarn", **YARN, "llama_4_scaling_beta": 0.1}, queries_grow=True).rope
+    whole = rope_tables(rope, 500, torch.device("cpu"))
+    monkeypatch.setattr("services.worker.models.rope.ROWS", 64)
+    pieces = rope_tables(rope, 500, torch.device("cpu"))
+    assert all(map(torch.equal, pieces, whole))
+    assert sum(table.nbytes for table in whole) == table_bytes(rope, 500)
+
+
+def test_an_original_length_beside_the_parameters_goes_before_theirs() -> None:
+    """As transformers' standardize_rope_params has it."""
+    parameters = {"rope_theta": 5000.0, "rope_type": "yarn", **YARN}
+    config = {"max_position_embeddings": POSITIONS, "original_max_position_embeddings": 64}
+    found = read_rope(Settings({**config, "rope_parameters": parameters}), HEAD_DIM)
+    assert found == read({**parameters, "original_max_position_embeddings": 64}) != read(parameters)
+
+
+def test_a_model_may_say_that_requests_can_be_longer() -> None:
+    found = read_rope(Settings({"max_position_embeddings": 64, "model_max_length": 1024}), HEAD_DIM)
+    assert (found.max_length, found.default_length) == (1024, 64)
 
 
 @pytest.mark.parametrize(
@@ -96,8 +119,26 @@ def test_tables_are_cosines_then_sines() -> None:
         ({"partial_rotary_factor": 0.0125}, "1 of head_dim 80 would turn"),
         ({"partial_rotary_factor": 1.5}, "120 of head_dim 80 would turn"),
         ({"rope_type": "yarn", **YARN, "partial_rotary_factor": 0.5, "llama_4_scaling_beta": 0.1}, "llama_4_scaling"),
+        ({"rope_type": "yarn", **YARN, "rope_theta": 1}, "no rotary embedding can be computed from rope_parameters"),
+        ({"rope_type": "yarn", **YARN, "factor": 1e200}, "rope_parameters.factor is not between 1e-30 and 1e"),
+        ({"rope_type": "yarn", **YARN, "beta_fast": 1e-320}, "rope_parameters.beta_fast is not between"),
+        ({"rope_type": "linear", "factor": 10**400}, "rope_parameters.factor is not between"),
+        ({"rope_type": "linear", "factor": 1e-30, "rope_theta": 1e-30}, "frequencies that are not finite"),
+        ({"rope_type": "longrope", **LONG, "original_max_position_embeddings": 0.5}, "no rotary embedding can be"),
     ],
 )
 def test_what_cannot_be_used_is_refused_by_its_key(parameters: dict[str, Any], message: str) -> None:
     with pytest.raises(ModelError, match=message):
+        read(parameters, share=1.0, queries_grow=True)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "key"),
+    [
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5"),
+        ({"rope_type": "yarn", **YARN, "llama_4_scaling_beta": 0.1}, "llama_4_scaling_beta"),
+    ],
+)
+def test_what_transformers_ignores_in_a_family_is_refused(parameters: dict[str, Any], key: str) -> None:
+    with pytest.raises(ModelError, match=f"{key} is not supported for this architecture"):
         read(parameters)

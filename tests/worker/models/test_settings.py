@@ -12,6 +12,12 @@ def test_a_default_replaces_an_omitted_key_and_not_a_null() -> None:
         settings.size("null")
 
 
+def test_an_object_that_is_null_is_omitted() -> None:
+    """As in transformers: Ministral 3 with rope_parameters null has the parameters that it has without the key."""
+    settings = Settings({"null": None, "empty": {}}, defaults={"null": {"a": 1}, "empty": {"a": 1}})
+    assert settings.object("null") == {"a": 1} and settings.object("empty") == settings.object("missing") == {}
+
+
 @pytest.mark.parametrize("window", [None, 100, 101])
 def test_a_window_of_at_least_the_longest_request_is_none(window: int | None) -> None:
     Settings({"sliding_window": window}).no_window(100)
@@ -34,5 +40,6 @@ def test_a_trait_that_was_not_read_is_refused() -> None:
 
 def test_layers_that_all_have_full_attention_are_no_trait() -> None:
     Settings({"layer_types": ["full_attention"] * 3}).refuse_rest()
-    with pytest.raises(ModelError, match="layer_types"):
-        Settings({"layer_types": ["full_attention", "sliding_attention"]}).refuse_rest()
+    for other in (["full_attention", "sliding_attention"], [["full_attention"]], [{}]):
+        with pytest.raises(ModelError, match="layer_types"):
+            Settings({"layer_types": other}).refuse_rest()

@@ -1,6 +1,8 @@
 """Ministral 3 (https://huggingface.co/mistralai): yarn, and queries scaled by their position (llama_4_scaling_beta)."""
 
+from services.worker.models.description import Description
 from services.worker.models.families import mistral
+from services.worker.models.settings import Settings
 
 DEFAULTS = {
     **mistral.DEFAULTS,
@@ -22,4 +24,7 @@ DEFAULTS = {
         "llama_4_scaling_beta": 0.1,
     },
 }
-describe = mistral.describe
+
+
+def describe(settings: Settings) -> Description:
+    return mistral.describe(settings, queries_grow=True)

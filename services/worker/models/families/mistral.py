@@ -19,8 +19,8 @@ DEFAULTS = {
 }
 
 
-def describe(settings: Settings) -> Description:
-    rope = rope_of(settings)
+def describe(settings: Settings, *, queries_grow: bool = False) -> Description:
+    rope = rope_of(settings, queries_grow=queries_grow)
     refuse_window(settings, rope)
     layer = Layer(attention(settings, rope), gated_mlp(settings), rms_norm(settings))
     return decoder(settings, layer, rope, rms_norm(settings))

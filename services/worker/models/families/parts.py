@@ -8,7 +8,7 @@ from services.worker.models.description import Attention, Description, HeadNorms
 from services.worker.models.rope import ReadRope, read_rope
 from services.worker.models.settings import Settings
 
-MAX_LAYERS = 10_000
+MAX_LAYERS, MAX_HEADS, MAX_HEAD_DIM = 10_000, 65_536, 65_536
 
 
 def num_layers(settings: Settings) -> int:
@@ -28,10 +28,15 @@ def heads(settings: Settings) -> tuple[int, int, int]:
     kv_heads = settings.size("num_key_value_heads", count)
     if count % kv_heads:
         raise ModelError(f"config.json: {count} attention heads cannot share {kv_heads} key-value heads")
+    if count > MAX_HEADS:
+        raise ModelError(f"config.json: num_attention_heads is {count}, but at most {MAX_HEADS} are supported")
     explicit = settings.raw("head_dim")
     if explicit is None and hidden_size % count:
         raise ModelError(f"config.json: hidden_size {hidden_size} is not a multiple of num_attention_heads {count}")
-    return count, kv_heads, settings.size("head_dim") if explicit is not None else hidden_size // count
+    head_dim = settings.size("head_dim") if explicit is not None else hidden_size // count
+    if head_dim > MAX_HEAD_DIM:
+        raise ModelError(f"config.json: head_dim is {head_dim}, but at most {MAX_HEAD_DIM} are supported")
+    return count, kv_heads, head_dim
 
 
 def attention(

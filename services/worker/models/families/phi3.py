@@ -20,8 +20,7 @@ NAMES = Names(qkv=("self_attn.qkv_proj",), inner=("mlp.gate_up_proj",))
 
 
 def describe(settings: Settings) -> Description:
-    original = settings.size("original_max_position_embeddings")
-    rope = rope_of(settings, renamed={"su": "longrope", "yarn": "longrope"}, original=original)
+    rope = rope_of(settings, share=1.0, renamed={"su": "longrope", "yarn": "longrope"})
     refuse_window(settings, rope)
     layer = Layer(attention(settings, rope), gated_mlp(settings), rms_norm(settings))
     return decoder(settings, layer, rope, rms_norm(settings), names=NAMES)

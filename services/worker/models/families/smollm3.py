@@ -50,6 +50,6 @@ def _turning(settings: Settings) -> list[bool]:
     if listed is None:
         interval = settings.size("no_rope_layer_interval")
         return [(index + 1) % interval != 0 for index in range(count)]
-    if not isinstance(listed, list) or len(listed) != count or any(one not in (0, 1) for one in listed):
-        raise ModelError(f"config.json: no_rope_layers must be a list of {count} times 0 or 1")
-    return [bool(one) for one in listed]
+    if not isinstance(listed, list) or len(listed) < count or any(one not in (0, 1) for one in listed):
+        raise ModelError(f"config.json: no_rope_layers must be a list of at least {count} times 0 or 1")
+    return [bool(one) for one in listed[:count]]

@@ -35,6 +35,9 @@ def test_head_dim_is_that_of_its_key_or_the_hidden_size_shared(
         ({"num_key_value_heads": 4}, "6 attention heads cannot share 4 key-value heads"),
         ({"hidden_size": 100}, "hidden_size 100 is not a multiple of num_attention_heads 6"),
         ({"head_dim": 0}, "head_dim is 0, but must be an integer above 0"),
+        ({"head_dim": 10**8}, "head_dim is 100000000, but at most 65536 are supported"),
+        ({"num_attention_heads": 10**6, "num_key_value_heads": 1}, "num_attention_heads is 1000000, but at most 65536"),
+        ({"hidden_size": 10**30}, "hidden_size is above 2147483647"),
     ],
 )
 def test_heads_that_do_not_fit_are_refused(change: dict[str, int], message: str) -> None:

@@ -26,8 +26,8 @@ from services.worker.models.decoder import Decoder
 from services.worker.models.tensors import num_weight_bytes
 
 # (rows, new tokens of each, tokens before)
-STEPS = ((1, 1, 512), (8, 1, 512), (32, 1, 512), (1, 512, 0))
-ROUNDS, MAX_LEN = 21, 1024
+STEPS = ((1, 1, 128), (8, 1, 128), (32, 1, 128), (1, 256, 0))
+ROUNDS, MAX_LEN = 11, 512
 BASELINE = "Qwen3-0.6B"
 LLAMA_3 = {
     "rope_type": "llama3", "rope_theta": 500000.0, "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,

@@ -21,7 +21,7 @@ def start_deep(target: Callable[[], None], name: str) -> threading.Thread:
 
 
 def deep_pool(num_threads: int, name: str) -> ThreadPoolExecutor:
-    """Returns a pool whose threads have STACK_BYTES of stack; all of them run already.
+    """Returns a pool of `num_threads` threads with STACK_BYTES of stack each, all started.
 
     They stay: the allocator keeps memory for each thread it has seen, and new ones would spread over all its arenas.
     """

@@ -1,7 +1,7 @@
 """gRPC's standard health service (grpc.health.v1). https://grpc.io/docs/guides/health-checking/
 
 grpcio-health-checking has a servicer of its own. In its asyncio form (1.76 to 1.82) a watcher that leaves takes the
-condition of the others along, which then hear of no change, and one that does not read holds the lock that a change
+condition of the others along, which then get no change, and one that does not read holds the lock that a change
 needs. https://github.com/grpc/grpc/pull/43403
 """
 
@@ -30,7 +30,7 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         self._stopping = False
 
     def changed(self) -> None:
-        """Tells the watchers that `is_serving` may have changed."""
+        """Lets the watchers ask `is_serving` again."""
         self._changed.set()
         self._changed = asyncio.Event()
 

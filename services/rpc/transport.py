@@ -55,7 +55,7 @@ def add_reflection(server: grpc.aio.Server, service: str) -> None:
 class RpcServer:
     """A gRPC server of one service, with the standard health service and, if wanted, reflection.
 
-    The health of the service, and that of the whole server (""), is SERVING after `set_ready(True)`.
+    The health of the service, and that of the whole server (""), is NOT_SERVING until `set_ready(True)`.
     """
 
     def __init__(
@@ -96,6 +96,7 @@ class RpcServer:
         await self.grpc.stop(grace=None)
 
     def set_ready(self, ready: bool) -> None:
+        """Sets the health to SERVING or NOT_SERVING."""
         self._ready = ready
         self._health.changed()
 

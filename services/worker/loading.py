@@ -194,7 +194,7 @@ def with_own_head(config: ModelConfig, options: WorkerOptions) -> Description:
         return description
     if not has_own_head(config.checkpoint.weight_files(), description.names):
         return description
-    log.warning("config.json: tie_word_embeddings is true, but the files have a head of their own, which is used")
+    log.warning("the files have a head of their own, which is used in place of the tied one")
     untied = replace(description, tied=False)
     check_weights_fit(untied, config.dtype, config.device, options)
     return untied

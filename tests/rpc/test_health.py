@@ -1,4 +1,4 @@
-"""Those who watch the health of a server hear of each change, whoever else watches, leaves or does not read."""
+"""Each watcher of a server's health gets each change, whatever other watchers do: leave, or do not read."""
 
 import asyncio
 import contextlib
@@ -78,7 +78,7 @@ async def test_a_check_says_what_it_is_now(serve: Serve) -> None:
     assert error.value.code() == grpc.StatusCode.NOT_FOUND and "'other'" in str(error.value.details())
 
 
-async def test_a_watcher_hears_of_each_change(serve: Serve) -> None:
+async def test_a_watcher_gets_each_change(serve: Serve) -> None:
     server = await serve()
     async with server.watch() as status, server.watch("tandem.Test") as named, server.watch("other") as other:
         for serving in (False, True, False):

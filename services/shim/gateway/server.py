@@ -13,7 +13,7 @@ from services.shim.gateway.key_check import KeyCheck
 from services.shim.generations import Generations
 
 STREAMS, RECEIVED = "grpc.max_concurrent_streams", "grpc.max_receive_message_length"
-RECHECK_S = 0.5  # for those who watch the health
+RECHECK_S = 0.5  # between two looks at the status, for a watcher
 MAX_RECEIVED_BYTES = 16 * 1024 * 1024  # of one request: millions of ids, which take far more memory than bytes here
 
 

@@ -1,12 +1,11 @@
 """EXAONE 4 (arXiv 2507.11407): norms behind attention and MLP, a norm of each query and key head, global layers without
 positions; where its window has no effect."""
 
-from dataclasses import replace
-
 from services.worker.errors import ModelError
 from services.worker.models.description import Description, HeadNorms, Layer
 from services.worker.models.families.olmo2 import NAMES
 from services.worker.models.families.parts import (
+    all_but_every,
     attention,
     decoder,
     gated_mlp,
@@ -14,6 +13,7 @@ from services.worker.models.families.parts import (
     refuse_window,
     rms_norm,
     rope_of,
+    turning_layers,
 )
 from services.worker.models.settings import FULL_ATTENTION, Settings
 
@@ -39,9 +39,7 @@ def describe(settings: Settings) -> Description:
     refuse_window(settings, rope)
     attend = attention(settings, rope, norms=HeadNorms(norm, over="head"))
     layer = Layer(attend, gated_mlp(settings), norm, norms="output")
-    still = replace(layer, attention=replace(attend, rope=None))
-    layers = [layer if turns else still for turns in _turning(settings)]
-    return decoder(settings, layers, rope, norm, names=NAMES)
+    return decoder(settings, turning_layers(layer, _turning(settings)), rope, norm, names=NAMES)
 
 
 def _turning(settings: Settings) -> list[bool]:
@@ -52,8 +50,7 @@ def _turning(settings: Settings) -> list[bool]:
     if settings.raw("sliding_window") is None:
         return [True] * count
     if kinds is None:
-        interval = settings.size("sliding_window_pattern")
-        return [(index + 1) % interval != 0 for index in range(count)]
+        return all_but_every(settings.size("sliding_window_pattern"), count)
     if not isinstance(kinds, list) or len(kinds) != count or not {*map(str, kinds)} <= {SLIDING, FULL_ATTENTION}:
         raise ModelError(f"config.json: layer_types must be a list of {count} times {SLIDING!r} or {FULL_ATTENTION!r}")
     return [kind == SLIDING for kind in kinds]

@@ -1,6 +1,7 @@
 """What the families share: sizes of heads, gated MLPs, layers that are all the same."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from services.worker.errors import ModelError
@@ -63,6 +64,17 @@ def rope_of(settings: Settings, **options: Any) -> ReadRope:
 def refuse_window(settings: Settings, rope: ReadRope) -> None:
     """Raises ModelError for a sliding_window that is smaller than the longest request."""
     settings.no_window(settings.max_model_len or rope.default_length)
+
+
+def turning_layers(layer: Layer, turning: Sequence[bool]) -> list[Layer]:
+    """Returns a layer for each entry: `layer`, or the same without positions (NoPE, arXiv 2305.19466)."""
+    still = replace(layer, attention=replace(layer.attention, rope=None))
+    return [layer if turns else still for turns in turning]
+
+
+def all_but_every(interval: int, count: int) -> list[bool]:
+    """Returns `count` entries, of which every `interval`-th is False."""
+    return [(index + 1) % interval != 0 for index in range(count)]
 
 
 def gated_mlp(settings: Settings, *, bias: bool = False) -> Mlp:

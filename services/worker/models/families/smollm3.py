@@ -1,10 +1,9 @@
 """SmolLM3 (https://huggingface.co/blog/smollm3): some layers without positions."""
 
-from dataclasses import replace
-
 from services.worker.errors import ModelError
 from services.worker.models.description import Description, Layer
 from services.worker.models.families.parts import (
+    all_but_every,
     attention,
     decoder,
     gated_mlp,
@@ -12,6 +11,7 @@ from services.worker.models.families.parts import (
     refuse_window,
     rms_norm,
     rope_of,
+    turning_layers,
 )
 from services.worker.models.settings import Settings
 
@@ -39,17 +39,14 @@ def describe(settings: Settings) -> Description:
         settings.raw("sliding_window")
     attend = attention(settings, rope, bias=bias, out_bias=bias)
     layer = Layer(attend, gated_mlp(settings, bias=settings.flag("mlp_bias")), rms_norm(settings))
-    still = replace(layer, attention=replace(attend, rope=None))
-    layers = [layer if turns else still for turns in _turning(settings)]
-    return decoder(settings, layers, rope, rms_norm(settings))
+    return decoder(settings, turning_layers(layer, _turning(settings)), rope, rms_norm(settings))
 
 
 def _turning(settings: Settings) -> list[bool]:
     """Returns for each layer whether it has positions. Raises ModelError for a list that does not fit."""
     count, listed = num_layers(settings), settings.raw("no_rope_layers")
     if listed is None:
-        interval = settings.size("no_rope_layer_interval")
-        return [(index + 1) % interval != 0 for index in range(count)]
+        return all_but_every(settings.size("no_rope_layer_interval"), count)
     if not isinstance(listed, list) or len(listed) < count or any(one not in (0, 1) for one in listed):
         raise ModelError(f"config.json: no_rope_layers must be a list of at least {count} times 0 or 1")
     return [bool(one) for one in listed[:count]]

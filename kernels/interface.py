@@ -32,12 +32,13 @@ KvPair = tuple[Tensor, Tensor]  # paged keys and values of one layer; the layout
 
 @dataclass(frozen=True)
 class AttentionInputs:
-    """Attention metadata of a step with R requests and T tokens."""
+    """Attention metadata of a step with R requests and T tokens. Requests with one query come first."""
 
     slot_mapping: Tensor  # [T] int64: block * block_size + offset; -1 (GPU only): KV is not written
     block_tables: Tensor  # [R, blocks] int32
     query_start_loc: Tensor  # [R + 1] int32
     seq_lens: Tensor  # [R] int32; 0: padding, the results of its queries are undefined
+    num_decodes: int  # requests with one query
     max_query_len: int
     max_seq_len: int  # an upper bound
 

@@ -19,6 +19,10 @@ class Matrix(Protocol):
     def product(self, x: Tensor, dtype: torch.dtype | None = None, bias: Tensor | None = None) -> Tensor:
         """Returns x [rows, k] @ weight.T + bias [n] float32 as [rows, n] of `dtype`: float32, or None for x's."""
 
+    def row_classes(self, most: int) -> Sequence[int]:
+        """Returns row counts up to `most`, ascending: one for each kernel variant that products launch. A kernel that
+        is compiled at its first use has been compiled once products have run with each."""
+
     def rows(self, ids: Tensor) -> Tensor:
         """Returns the weight's rows `ids` [count] int64 as [count, k], in the activations' dtype (embedding lookup)."""
 

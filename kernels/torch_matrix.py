@@ -1,5 +1,7 @@
 """A weight with torch's matrix product. Not batch-invariant."""
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -13,6 +15,9 @@ class TorchMatrix:
 
     def product(self, x: Tensor, dtype: torch.dtype | None = None, bias: Tensor | None = None) -> Tensor:
         return F.linear(x, self._weight, None if bias is None else bias.to(x.dtype)).to(dtype or x.dtype)
+
+    def row_classes(self, most: int) -> Sequence[int]:
+        return (1,)
 
     def rows(self, ids: Tensor) -> Tensor:
         return F.embedding(ids, self._weight)

@@ -54,6 +54,9 @@ class CpuMatrix(ABC):
         )  # fmt: skip
         return out
 
+    def row_classes(self, most: int) -> Sequence[int]:
+        return (1,)
+
     def rows(self, ids: Tensor) -> Tensor:
         """Returns the weight's rows `ids` [count] int64 as [count, k] in the activations' dtype.
 

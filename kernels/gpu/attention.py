@@ -21,13 +21,15 @@ NO_WINDOW = 2**30  # tokens: longer than any request
 
 
 @triton.jit
-def _request_of(tile, query_start_loc_ptr, num_requests, QUERIES: tl.constexpr):
+def _request_of(tile, query_start_loc_ptr, first_request, num_requests, QUERIES: tl.constexpr):
     """Returns (request, tile within the request) of a tile of the launch, by bisection.
 
-    Request r begins at tile query_start_loc[r] // QUERIES + r. So each request gets at least as many tiles as it needs.
+    The launch is for `num_requests` requests from `first_request` on. Request r begins at tile query_start_loc[r] //
+    QUERIES + r, less that of the first one. So each request gets at least as many tiles as it needs.
     """
-    low = 0
-    high = num_requests - 1
+    tile += tl.load(query_start_loc_ptr + first_request) // QUERIES + first_request
+    low = first_request
+    high = first_request + num_requests - 1
     while low < high:
         middle = (low + high + 1) // 2
         first = tl.load(query_start_loc_ptr + middle) // QUERIES + middle
@@ -91,11 +93,12 @@ def _store_part(
     tl.store(part_acc_ptr + place[:, None] * HEAD_DIM + dims[None, :], acc, mask=mask_q)
 
 
-@triton.jit(do_not_specialize=["window", "table_stride", "num_requests", "num_segments"])
+@triton.jit(do_not_specialize=["window", "table_stride", "first_request", "num_requests", "num_segments"])
 def _attention_kernel(
     query_ptr, key_cache_ptr, value_cache_ptr, block_tables_ptr, query_start_loc_ptr, seq_lens_ptr, out_ptr,
     part_best_ptr, part_sum_ptr, part_acc_ptr,
-    scale, window, table_stride, query_stride, block_stride, token_stride, num_kv_heads, num_requests, num_segments,
+    scale, window, table_stride, query_stride, block_stride, token_stride, num_kv_heads, first_request, num_requests,
+    num_segments,
     GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SEGMENT: tl.constexpr,
     SEARCH: tl.constexpr, SPLIT: tl.constexpr, WINDOWED: tl.constexpr, UPCAST: tl.constexpr,
@@ -112,9 +115,9 @@ def _attention_kernel(
     # The last tiles of a prefill chunk have the most keys: they are launched first.
     place = tl.num_programs(0) // num_kv_heads - 1 - program // num_kv_heads
     if SEARCH:
-        request, tile = _request_of(place, query_start_loc_ptr, num_requests, QUERIES)
+        request, tile = _request_of(place, query_start_loc_ptr, first_request, num_requests, QUERIES)
     else:
-        request, tile = place, 0
+        request, tile = first_request + place, 0
     start = tl.load(query_start_loc_ptr + request)
     num_queries = tl.load(query_start_loc_ptr + request + 1) - start
     if tile * QUERIES >= num_queries:
@@ -253,6 +256,7 @@ def paged_attention(
     block_tables: Tensor,
     query_start_loc: Tensor,
     seq_lens: Tensor,
+    num_decodes: int,
     max_query_len: int,
     max_seq_len: int,
     scale: float,
@@ -260,16 +264,15 @@ def paged_attention(
 ) -> Tensor:
     """Returns reference.paged_attention: [T, H, D] in query's dtype.
 
-    `max_query_len` and `max_seq_len` are upper bounds, known on the host. They decide the launch grid, never a bit.
+    The first `num_decodes` requests have one query each, and no other request should. `max_query_len` and
+    `max_seq_len` are upper bounds. All three are known on the host; they decide the launches, never a bit.
     query [T, H, D] may be strided along T only; the caches are contiguous.
     """
     num_heads, head_dim = query.shape[1:]
     kv_heads = key_cache.shape[2]
-    tiling = tiling_of(query.dtype, head_dim, num_heads // kv_heads)
-    num_splits = choose_num_splits(seq_lens.shape[0], kv_heads) if max_query_len == 1 else 1
     return attend(
-        query, key_cache, value_cache, block_tables, query_start_loc, seq_lens, max_query_len, max_seq_len, scale,
-        window, tiling, num_splits,
+        query, key_cache, value_cache, block_tables, query_start_loc, seq_lens, num_decodes, max_query_len, max_seq_len,
+        scale, window, tiling_of(query.dtype, head_dim, num_heads // kv_heads), choose_num_splits(num_decodes, kv_heads),
     )  # fmt: skip
 
 
@@ -280,6 +283,7 @@ def attend(
     block_tables: Tensor,
     query_start_loc: Tensor,
     seq_lens: Tensor,
+    num_decodes: int,
     max_query_len: int,
     max_seq_len: int,
     scale: float,
@@ -287,41 +291,51 @@ def attend(
     tiling: Tiling,
     num_splits: int,
 ) -> Tensor:
-    """Returns paged_attention with an explicit tiling and number of KV splits; several splits need max_query_len 1."""
+    """Returns paged_attention with an explicit tiling and number of KV splits of the first `num_decodes` requests.
+
+    With several splits those requests have a launch of their own, and the others walk all their segments.
+    """
     num_tokens, num_heads, head_dim = query.shape
     block_size, kv_heads = key_cache.shape[1:3]
     group, num_requests = num_heads // kv_heads, seq_lens.shape[0]
     assert query.stride()[1:] == (head_dim, 1)
     assert tiling.segment % tiling.keys == 0
     num_segments = triton.cdiv(max_seq_len, tiling.segment)
-    num_splits = max(1, min(num_splits, num_segments))
-    split = num_splits > 1
-    assert max_query_len == 1 or not split
+    num_splits = min(num_splits, num_segments)
+    num_split = num_decodes if num_splits > 1 else 0  # requests
     queries = tiling.rows // group
-    search = max_query_len > queries
-    tiles = num_tokens // queries + num_requests if search else num_requests
     out = torch.empty((num_tokens, num_heads, head_dim), dtype=query.dtype, device=query.device)
-    shape = (num_tokens, num_heads, num_segments) if split else (0,)
+    shape = (num_split, num_heads, num_segments)  # a split request's only query is the token of its own index
     part_best, part_sum, part_acc = (
         torch.empty(size, dtype=torch.float32, device=query.device) for size in (shape, shape, (*shape, head_dim))
     )
     block_d = max(16, triton.next_power_of_2(head_dim))
     scale, windowed, window = scale * math.log2(math.e), window > 0, window or NO_WINDOW
-    _attention_kernel[(tiles * kv_heads, num_splits)](
-        query, key_cache, value_cache, block_tables, query_start_loc, seq_lens, out,
-        part_best, part_sum, part_acc,
-        scale, window, block_tables.stride(0), query.stride(0), key_cache.stride(0), key_cache.stride(1), kv_heads,
-        num_requests, num_segments,
-        GROUP=group, HEAD_DIM=head_dim, BLOCK_D=block_d, BLOCK_SIZE=block_size,
-        BLOCK_M=tiling.rows, BLOCK_N=tiling.keys, SEGMENT=tiling.segment,
-        SEARCH=search, SPLIT=split, WINDOWED=windowed,
-        # The interpreter of Triton 3.7.1 computes bf16 tl.dot wrongly, without an error: upcast to float32 there.
-        UPCAST=triton.knobs.runtime.interpret,
-        num_warps=tiling.warps, num_stages=tiling.stages,
-    )  # fmt: skip
-    if split:
-        _merge_kernel[(num_requests, num_heads)](
+
+    def launch(first: int, count: int, tiles: int, splits: int, search: bool) -> None:
+        """Computes the requests [first, first + count) by `tiles` tiles of queries for each KV head."""
+        _attention_kernel[(tiles * kv_heads, splits)](
+            query, key_cache, value_cache, block_tables, query_start_loc, seq_lens, out,
+            part_best, part_sum, part_acc,
+            scale, window, block_tables.stride(0), query.stride(0), key_cache.stride(0), key_cache.stride(1), kv_heads,
+            first, count, num_segments,
+            GROUP=group, HEAD_DIM=head_dim, BLOCK_D=block_d, BLOCK_SIZE=block_size,
+            BLOCK_M=tiling.rows, BLOCK_N=tiling.keys, SEGMENT=tiling.segment,
+            SEARCH=search, SPLIT=splits > 1, WINDOWED=windowed,
+            # The interpreter of Triton 3.7.1 computes bf16 tl.dot wrongly, without an error: upcast to float32 there.
+            UPCAST=triton.knobs.runtime.interpret,
+            num_warps=tiling.warps, num_stages=tiling.stages,
+        )  # fmt: skip
+
+    if num_split:
+        launch(0, num_split, num_split, num_splits, search=False)
+        _merge_kernel[(num_split, num_heads)](
             part_best, part_sum, part_acc, query_start_loc, seq_lens, out, scale, window, num_segments,
             HEAD_DIM=head_dim, BLOCK_D=block_d, SEGMENT=tiling.segment, AT_ONCE=MERGED_AT_ONCE, num_warps=1,
         )  # fmt: skip
+    if num_split < num_requests:
+        count, search = num_requests - num_split, max_query_len > queries
+        # One tile more than the requests need at most, if the first of them begins within a tile.
+        tiles = (num_tokens - num_split) // queries + count + (num_split > 0) if search else count
+        launch(num_split, count, tiles, 1, search)
     return out

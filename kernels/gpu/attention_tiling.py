@@ -41,11 +41,12 @@ def tiling_of(dtype: torch.dtype, head_dim: int, group: int) -> Tiling:
 
 
 def choose_num_splits(requests: int, kv_heads: int) -> int:
-    """Returns a decode launch's KV splits: the number of programs that share a request's segments of one KV head.
+    """Returns the KV splits of a launch for `requests` single queries: the number of programs that share a request's
+    segments of one KV head.
 
     `attend` lowers it to the number of segments.
     """
-    return max(1, PROGRAMS // (requests * kv_heads))
+    return max(1, PROGRAMS // (max(1, requests) * kv_heads))
 
 
 def scratch_bytes(tokens: int, heads: int, kv_heads: int, head_dim: int, length: int) -> int:

@@ -3,45 +3,21 @@
 Batch invariance: the K-steps and split-K segments (Schedule) follow from the weight's shape and dtype alone. A
 segment's steps are summed in order in float32 by tl.dot; then the segments are summed in order. With few rows, one
 program per segment runs and a second kernel sums the segments. With many rows, one program computes all segments. The
-order of sums, and so every bit, is the same.
+order of sums, and so every bit, is the same; so a launch (linear_tiling.py) may be chosen by speed.
 
 The weight is tl.dot's left operand (M). wgmma (sm_90) needs M >= 64, which the output columns fill, never the rows. So
 one row uses the same instruction as thousands. Int8 and fp8 weights are upcast in registers.
 """
-
-from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-STEP_BYTES = 128  # of one row of x in one K-step
-PROGRAMS = 256  # target number of programs for one row, if K is long enough to split
-MIN_STEPS, MAX_SEGMENTS = 4, 16  # K-steps per segment, segments per weight
+from kernels.gpu.linear_tiling import Launch, Launches, Schedule
+
 GROUP = 16  # row tiles per group in the grouped launch order, for L2 reuse
 SUM_BLOCK = 256
-
-
-class Schedule(NamedTuple):
-    """A weight's order of summation along K."""
-
-    block_k: int  # elements of a K-step
-    steps: int  # per segment; the last segment may have fewer
-    segments: int  # split-K
-
-
-class Tile(NamedTuple):
-    """Output tile of a program, `columns` by `rows`; 64 columns per four warps. No bit depends on it."""
-
-    columns: int
-    rows: int
-    num_warps: int
-    num_stages: int
-
-
-FEW, SOME, MANY = Tile(64, 16, 4, 6), Tile(64, 64, 4, 4), Tile(128, 128, 8, 3)
-ENOUGH = 64  # MANY-sized tiles that fill a GPU without split-K
 
 
 @triton.jit
@@ -145,57 +121,28 @@ def _sum_kernel(
     tl.store(out_ptr + place, total.to(out_ptr.dtype.element_ty), mask=inside)
 
 
-def schedule_for(n: int, k: int, dtype: torch.dtype) -> Schedule:
-    """Returns the order of summation along K for a weight [n, k] and activations of `dtype`.
-
-    It does not depend on the rows.
-    """
-    block_k = STEP_BYTES // dtype.itemsize
-    num_steps = triton.cdiv(k, block_k)
-    segments = min(triton.cdiv(PROGRAMS, triton.cdiv(n, FEW.columns)), num_steps // MIN_STEPS, MAX_SEGMENTS)
-    steps = triton.cdiv(num_steps, max(1, segments))
-    return Schedule(block_k, steps, triton.cdiv(num_steps, steps))
-
-
-def enough(rows: int, n: int) -> bool:
-    """Returns whether a product [rows, n] has over SOME.rows rows and fills a GPU with tiles MANY, without split-K."""
-    return rows > SOME.rows and triton.cdiv(rows, MANY.rows) * triton.cdiv(n, MANY.columns) >= ENOUGH
-
-
-def workspace_bytes(rows: int) -> int:
-    """Returns an upper bound, for any weight, of the partial sums of a product of `rows` rows, in bytes."""
-    # PROGRAMS tiles of segments, twice that if the last segments are partial; and only while there are fewer than
-    # ENOUGH tiles.
-    return torch.float32.itemsize * min(
-        rows * 2 * PROGRAMS * FEW.columns, MAX_SEGMENTS * ENOUGH * MANY.columns * MANY.rows
-    )
-
-
 def product(
-    x: Tensor, weight: Tensor, scales: Tensor | None, bias: Tensor | None, schedule: Schedule, dtype: torch.dtype
+    x: Tensor, weight: Tensor, scales: Tensor | None, bias: Tensor | None, launches: Launches, dtype: torch.dtype
 ) -> Tensor:
     """Returns x [rows, k] (rows may be strided) @ weight [n, k].T + bias [n] float32 as [rows, n] of `dtype`.
 
     The weight has x's dtype; or it is int8 or float8_e4m3fn, and column j's sum is multiplied by scales[j]
     (`scales` [n] float32) before the bias is added.
     """
-    rows, n = x.shape[0], weight.shape[0]
-    many = enough(rows, n)
-    small = FEW if rows <= FEW.rows else SOME
-    tile = MANY if many and x.dtype != torch.float32 else small
-    # A single segment needs no second accumulator, which would take half of the registers.
-    return multiply(x, weight, scales, bias, schedule, dtype, tile, split=not many or schedule.segments == 1)
+    return multiply(x, weight, scales, bias, launches.schedule, dtype, launches.at(x.shape[0]))
 
 
 def multiply(
     x: Tensor, weight: Tensor, scales: Tensor | None, bias: Tensor | None, schedule: Schedule, dtype: torch.dtype,
-    tile: Tile, split: bool,
+    launch: Launch,
 ) -> Tensor:  # fmt: skip
-    """Returns `product` with an explicit tile. `split`: one program per output tile and segment; else one per tile."""
+    """Returns `product` with an explicit schedule and launch."""
     (rows, k), n = x.shape, weight.shape[0]
     assert x.stride(1) == 1 and weight.shape[1] == k and weight.is_contiguous()
     assert bias is None or (bias.shape == (n,) and bias.dtype == torch.float32 and bias.is_contiguous())
     block_k, steps, segments = schedule
+    # A single segment needs no second accumulator, which would take registers.
+    tile, split = launch.tile, launch.split or segments == 1
     out = torch.empty(rows, n, dtype=dtype, device=x.device)
     ends = weight if scales is None else scales, weight if bias is None else bias
     scaled, biased = scales is not None, bias is not None

@@ -7,7 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernels import reference
-from kernels.gpu.linear import product, schedule_for
+from kernels.gpu.card import card_of
+from kernels.gpu.linear import product
+from kernels.gpu.linear_tiling import launches_for
 from kernels.weight_parts import joined
 
 QUANTISED_ROWS = 4096  # at once, because quantising needs float32 temporaries
@@ -22,11 +24,14 @@ class TritonMatrix:
 
     def __init__(self, weight: Tensor) -> None:
         self.weight = weight.contiguous()
-        self.schedule = schedule_for(weight.shape[0], weight.shape[1], weight.dtype)
+        self.launches = launches_for(*weight.shape, weight.dtype, weight.dtype, card_of(weight.device))
 
     def product(self, x: Tensor, dtype: torch.dtype | None = None, bias: Tensor | None = None) -> Tensor:
         assert x.dtype == self.weight.dtype
-        return product(x, self.weight, None, bias, self.schedule, dtype or x.dtype)
+        return product(x, self.weight, None, bias, self.launches, dtype or x.dtype)
+
+    def row_classes(self, most: int) -> Sequence[int]:
+        return self.launches.row_classes(most)
 
     def rows(self, ids: Tensor) -> Tensor:
         return F.embedding(ids, self.weight)
@@ -40,11 +45,14 @@ class EightBitMatrix:
 
     def __init__(self, qweight: Tensor, scales: Tensor, dtype: torch.dtype) -> None:
         self.qweight, self.scales, self._dtype = qweight.contiguous(), scales, dtype
-        self.schedule = schedule_for(qweight.shape[0], qweight.shape[1], dtype)
+        self.launches = launches_for(*qweight.shape, dtype, qweight.dtype, card_of(qweight.device))
 
     def product(self, x: Tensor, dtype: torch.dtype | None = None, bias: Tensor | None = None) -> Tensor:
         assert x.dtype == self._dtype
-        return product(x, self.qweight, self.scales, bias, self.schedule, dtype or x.dtype)
+        return product(x, self.qweight, self.scales, bias, self.launches, dtype or x.dtype)
+
+    def row_classes(self, most: int) -> Sequence[int]:
+        return self.launches.row_classes(most)
 
     def rows(self, ids: Tensor) -> Tensor:
         """Returns the dequantised rows `ids` [count] as [count, k], in the activations' dtype."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from kernels.gpu import activation, attention, attention_tiling, bitmask, linear, rope, sample
+from kernels.gpu import activation, attention, attention_tiling, bitmask, linear_tiling, rope, sample
 from kernels.gpu import norm as norms
 from kernels.gpu.matrix import matrix_of
 from kernels.interface import AttentionInputs, KvPair, Stack
@@ -48,6 +48,7 @@ class TritonOps:
             inputs.block_tables,
             inputs.query_start_loc,
             inputs.seq_lens,
+            inputs.num_decodes,
             inputs.max_query_len,
             inputs.max_seq_len,
             scale,
@@ -64,4 +65,4 @@ class TritonOps:
     ) -> int:
         """Returns an upper bound in bytes: the larger of attention's workspace and a split-K product's partial sums."""
         split = attention_tiling.scratch_bytes(tokens, heads, kv_heads, head_dim, length)
-        return max(split, linear.workspace_bytes(tokens))
+        return max(split, linear_tiling.workspace_bytes(tokens))

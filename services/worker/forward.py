@@ -23,7 +23,7 @@ from services.worker.step_buffers import StepBuffers
 log = logging.getLogger(__name__)
 BYTES_PER_TOKEN, BYTES_PER_ROW = 3 * 8, 3 * 8 + 3 * 4  # of a step's input arrays
 ALIGNMENT_BYTES = 4096  # for the alignment of the arrays
-PROFILE_TOKENS = (2, 8, 40, 2**31)  # prompt tokens of the profile run's steps; capped at the largest step
+PROFILE_TOKENS = (2, 8, 40)  # of one prompt: attention with one tile of queries, and with several
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class DeviceInputs:
     request_slots: Tensor
     query_start_loc: Tensor
     seq_lens: Tensor
+    num_decodes: int
     max_query_len: int
     max_seq_len: int
 
@@ -99,9 +100,10 @@ class Forward:
                 self._capture(size)
         longest = self._max_model_len
         most = min(self._max_num_batched_tokens, len(self._batch.slots) * longest)
+        classes = self._decoder.row_classes(most)
         hidden = [
             self._compute(self._send(dummy_inputs(count, longest, self._block_size), longest))
-            for count in sorted({min(count, most) for count in PROFILE_TOKENS})
+            for count in sorted({most, *(min(count, most) for count in PROFILE_TOKENS), *classes})
         ]
         return hidden[0]
 
@@ -164,6 +166,7 @@ class Forward:
             request_slots=request_slots,
             query_start_loc=query_start_loc,
             seq_lens=seq_lens,
+            num_decodes=inputs.num_decodes,
             max_query_len=longest,
             max_seq_len=max_seq_len,
         )
@@ -178,6 +181,7 @@ class Forward:
             block_tables=self._batch.tables.on_device[:, :width].index_select(0, device_inputs.request_slots),
             query_start_loc=device_inputs.query_start_loc,
             seq_lens=device_inputs.seq_lens,
+            num_decodes=device_inputs.num_decodes,
             max_query_len=device_inputs.max_query_len,
             max_seq_len=device_inputs.max_seq_len,
         )

@@ -32,7 +32,7 @@ PADDING_SLOT = -1  # in slot_mapping: KV is not written
 
 @dataclass(frozen=True)
 class StepInputs:
-    """A step's inputs on the host: R requests, T tokens, S sampled rows."""
+    """A step's inputs on the host: R requests, T tokens, S sampled rows. Requests with one token come first."""
 
     token_slots: Longs  # [T]: slot of the token's request
     positions: Longs  # [T]
@@ -44,6 +44,11 @@ class StepInputs:
     sampled_slots: Longs  # [S]
     sampled_positions: Longs  # [S]: position of the sampled token
     output_indices: Longs  # [S]: index of the sampled token in the output
+
+    @property
+    def num_decodes(self) -> int:
+        """Number of requests that compute one token."""
+        return int(np.count_nonzero(np.diff(self.query_start_loc) == 1))
 
     @property
     def is_decode(self) -> bool:
@@ -80,9 +85,10 @@ def dummy_inputs(count: int, longest: int, block_size: int) -> StepInputs:
 
     All use slot 0 and block 0. One token is sampled, from the first token's hidden state.
     """
-    starts = np.append(np.arange(0, count, longest), count).astype(np.int32)
-    lens = np.diff(starts)
-    positions, first = np.arange(count) % longest, np.zeros(1, dtype=np.int64)
+    full, rest = divmod(count, longest)
+    lens = np.array([rest] * bool(rest) + [longest] * full, dtype=np.int32)
+    starts = np.append(0, np.cumsum(lens)).astype(np.int32)
+    positions, first = np.arange(count) - np.repeat(starts[:-1], lens), np.zeros(1, dtype=np.int64)
     return StepInputs(
         token_slots=np.zeros_like(positions),
         positions=positions,
@@ -186,6 +192,10 @@ class InputBatch:
 
     def _inputs(self, plan: StepPlan, slots: Ints) -> StepInputs:
         num_new, computed = unpack_i32(plan.num_new_tokens), unpack_i32(plan.num_computed_tokens)
+        is_sampled, output_indices = unpack_i32(plan.sampled), unpack_i32(plan.output_indices)
+        order = np.argsort(num_new > 1, kind="stable")
+        slots, num_new, computed = slots[order], num_new[order], computed[order]
+        is_sampled, output_indices = is_sampled[order], output_indices[order]
         ends = computed + num_new
         if (ends > self.num_tokens[slots]).any() or (ends > self.tables.num_blocks(slots) * self._block_size).any():
             raise BadMessage(f"plan {plan.step_id} computes tokens that are unknown or have no block")
@@ -195,7 +205,7 @@ class InputBatch:
         positions = np.arange(starts[-1]) - starts[row_of] + computed[row_of]
         token_slots = slots[row_of].astype(np.int64)
         blocks = self.tables.blocks(token_slots, positions // self._block_size).astype(np.int64)
-        sampled = np.flatnonzero(unpack_i32(plan.sampled))
+        sampled = np.flatnonzero(is_sampled)
         sampled_slots = slots[sampled].astype(np.int64)
         return StepInputs(
             token_slots=token_slots,
@@ -207,5 +217,5 @@ class InputBatch:
             logits_indices=starts[1:][sampled].astype(np.int64) - 1,
             sampled_slots=sampled_slots,
             sampled_positions=self.num_tokens[sampled_slots],
-            output_indices=unpack_i32(plan.output_indices)[sampled].astype(np.int64),
+            output_indices=output_indices[sampled].astype(np.int64),
         )

@@ -27,7 +27,6 @@ from services.worker.profile_sampling import profile_sampling
 from services.worker.sampler import FAULTS, Fault, Sampled, SampleRows, sample
 
 Ints = npt.NDArray[np.integer]
-PROFILE_ROWS = (1, 17, 65, 2**31)  # sampled rows in the profile run: each size class of products; capped at all rows
 
 
 @dataclass(frozen=True)
@@ -123,7 +122,8 @@ class ModelRunner:
         Called before the first request.
         """
         hidden = self._forward.profile_run()
-        for count in sorted({min(rows, self._forward.max_rows) for rows in PROFILE_ROWS}):
+        most = self._forward.max_rows
+        for count in sorted({most, *self._decoder.head_row_classes(most)}):
             logits = self._decoder.logits(hidden.expand(count, -1).contiguous())
             for sampling in profile_sampling(logits.shape[1], self._check.max_logprobs):
                 self._sample(logits, self._batch.dummy_rows(sampling, count, self._masks.dummy(count))).to_host()

@@ -1,6 +1,7 @@
 """Checks of Triton's paged attention: against its twin, and bit for bit under chunking and KV splits (cases.py)."""
 
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 import torch
 from torch import Tensor
@@ -35,9 +36,9 @@ class AttentionCase:
     def by(self, tiling: Tiling, num_splits: int) -> Tensor:
         return attention.attend(*self.arguments(), self.window, tiling, num_splits)
 
-    def arguments(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, int, int, float]:
+    def arguments(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, int, int, int, float]:
         starts, lens = self.places()
-        bounds = max(self.query_lens), max(self.seq_lens)
+        bounds = len(list(takewhile(lambda count: count == 1, self.query_lens))), max(self.query_lens), max(self.seq_lens)
         return self.query, self.keys, self.values, self.tables, starts, lens, *bounds, self.scale
 
     def twin(self, values: Tensor | None = None) -> Tensor:
@@ -107,6 +108,17 @@ def last_tokens(case: AttentionCase) -> tuple[AttentionCase, Tensor]:
     """Returns (a decode batch of each request's last token, the indices of these tokens)."""
     rows = torch.tensor(case.query_lens, device=case.query.device).cumsum(0) - 1
     return replace(case, query=case.query[rows], query_lens=[1] * len(case.query_lens)), rows
+
+
+def decode_beside(decode: AttentionCase, chunk: AttentionCase) -> AttentionCase:
+    """Returns one batch: single queries first, then the chunk of one request."""
+    return replace(
+        decode,
+        query=torch.cat((decode.query, chunk.query)),
+        tables=torch.cat((decode.tables, chunk.tables)),
+        query_lens=decode.query_lens + chunk.query_lens,
+        seq_lens=decode.seq_lens + chunk.seq_lens,
+    )
 
 
 def tiled(case: AttentionCase, tile: int | None, segment: int | None) -> Tiling:
@@ -185,13 +197,19 @@ def check_splits_of_attention(
     tile: int | None = None,
     segment: int | None = None,
 ) -> float:
-    """Asserts that each request's last token, decoded by any number of programs, has the bits that it has within its
-    chunk. Returns 0.0."""
+    """Asserts that each request's last token, decoded by any number of programs, alone or beside a chunk, has the bits
+    that it has within its chunk, and that chunk too. Returns 0.0."""
     case = attention_case(device, dtype, lens, kv_heads, group, head_dim, block_size, seed, window)
     tiling = tiled(case, tile, segment)
     decode, rows = last_tokens(case)
     within = case.by(tiling, 1)[rows]
     assert torch.isfinite(within).all(), "not a number"
+    chunk = part_of(case, 0, case.query_lens[0])
+    alone = chunk.by(tiling, 1)
+    beside = decode_beside(decode, chunk)
     for count in range(1, -(-max(case.seq_lens) // tiling.segment) + 1):
         assert same_bits(decode.by(tiling, count), within), f"{count} splits differ"
+        both = beside.by(tiling, count)
+        assert same_bits(both[: len(within)], within), f"{count} splits beside a chunk differ"
+        assert same_bits(both[len(within) :], alone), f"a chunk beside {count} splits differs"
     return 0.0

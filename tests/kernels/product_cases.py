@@ -4,6 +4,8 @@ import torch
 from torch import Tensor
 
 from kernels.gpu import linear
+from kernels.gpu.card import H100
+from kernels.gpu.linear_tiling import STEP_BYTES, Launch, Schedule, tiles_of
 from kernels.gpu.matrix import EIGHT_BITS, EightBitMatrix, TritonMatrix, matrix_of
 from tests.kernels.cases import randn, share_of, tolerance
 
@@ -91,15 +93,14 @@ def check_paths_of_linear(
     x, bias = strided(device, dtype, rows, k, seed=seed), bias_for(device, n, k)
     matrix, twin = weight_and_twin(device, dtype, n, k, quantization, seed + 1)
     weight, scales = (matrix.weight, None) if isinstance(matrix, TritonMatrix) else (matrix.qweight, matrix.scales)
-    tiles = [linear.FEW, linear.SOME] + [linear.MANY] * (dtype != torch.float32)
-    block_k, worst, counts = linear.STEP_BYTES // dtype.itemsize, 0.0, set()
+    block_k, worst, counts = STEP_BYTES // dtype.itemsize, 0.0, set()
     num_steps = -(-k // block_k)
     for steps in {1, 2, 3, -(-num_steps // 2), num_steps}:
-        schedule = linear.Schedule(block_k, steps, -(-num_steps // steps))
+        schedule = Schedule(block_k, steps, -(-num_steps // steps))
         counts.add(schedule.segments)
         found = [
-            linear.multiply(x, weight, scales, bias, schedule, torch.float32, tile, split)
-            for tile in tiles
+            linear.multiply(x, weight, scales, bias, schedule, torch.float32, Launch(tile, split))
+            for tile in tiles_of(H100, dtype)
             for split in (True, False)
         ]
         worst = max(worst, share_of_product(found[0], x, twin, bias))

@@ -94,7 +94,8 @@ def test_the_profile_run_launches_every_variant_of_attention(
     launched = set()
 
     def note(*args: Any) -> torch.Tensor:
-        launched.add((args[6] == 1, args[-1] > 1))  # (decode, with KV splits)
+        num_decodes, max_query_len = args[6:8]
+        launched.add((max_query_len == 1, num_decodes > 0 and args[-1] > 1))  # (decode, with KV splits)
         return attend(*args)
 
     monkeypatch.setattr(attention, "attend", note)

@@ -65,6 +65,25 @@ def test_new_requests_in_chunks_become_inputs(batch: InputBatch) -> None:
     assert batch.token_ids[2, :6].tolist() == [11, 12, 13, 14, 15, 16] and not inputs.is_decode
 
 
+def test_requests_with_one_token_come_first(batch: InputBatch) -> None:
+    """Each keeps its own length, place and output index; the order of the others stays."""
+    prompts = [new(2, [11, 12, 13], [], [7]), new(0, [21, 22], [], [5]), new(3, [31], [32], [6])]
+    inputs = batch.apply(plan(1, [(2, 3, 0, 1), (0, 1, 1, 1), (3, 2, 0, 1)], new_requests=prompts))
+    assert inputs.num_decodes == 1 and not inputs.is_decode
+    assert arrays(inputs) == {
+        "token_slots": [0, 2, 2, 2, 3, 3],
+        "positions": [1, 0, 1, 2, 0, 1],
+        "slot_mapping": [21, 28, 29, 30, 24, 25],
+        "request_slots": [0, 2, 3],
+        "query_start_loc": [0, 1, 4, 6],
+        "seq_lens": [2, 3, 2],
+        "logits_indices": [0, 3, 5],
+        "sampled_slots": [0, 2, 3],
+        "sampled_positions": [2, 3, 2],
+        "output_indices": [0, 0, 1],
+    }
+
+
 def test_a_sampled_token_is_the_next_steps_input_without_the_engine(batch: InputBatch) -> None:
     first = batch.apply(plan(1, [(1, 3, 0, 1)], new_requests=[new(1, [1, 2, 3], [], [6])]))
     batch.append(first, torch.tensor([1]), torch.from_numpy(first.sampled_positions), torch.tensor([42]))
@@ -122,8 +141,8 @@ def test_padding_reads_no_kv_and_writes_none(batch: InputBatch) -> None:
 
 def test_dummy_inputs_are_prompts_of_the_asked_for_lengths() -> None:
     inputs = dummy_inputs(10, longest=4, block_size=BLOCK_SIZE)
-    assert inputs.seq_lens.tolist() == [4, 4, 2] and inputs.query_start_loc.tolist() == [0, 4, 8, 10]
-    assert inputs.positions.tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 0, 1]
+    assert inputs.seq_lens.tolist() == [2, 4, 4] and inputs.query_start_loc.tolist() == [0, 2, 6, 10]
+    assert inputs.positions.tolist() == [0, 1, 0, 1, 2, 3, 0, 1, 2, 3]
     assert inputs.slot_mapping.max() < BLOCK_SIZE, "another block than 0 is used"
 
 

@@ -4,11 +4,13 @@ Owns the weights in the layout of its kernels. It does not know requests: its in
 metadata.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from kernels.interface import AttentionInputs, KvPair, Ops
-from kernels.program import Matrix
+from kernels.program import Matrix, Multiply
 from kernels.torch_matrix import TorchMatrix
 from kernels.weight_parts import joined
 from services.worker.models.description import Description
@@ -46,7 +48,17 @@ class Decoder:
             # An untied embedding is only looked up, never multiplied: it is not packed.
             self._embedding = TorchMatrix(joined([weights.take(weight(EMBEDDING))], dtype, device))
             self._head = writer.matrix(HEAD)
-        self._stack = ops.stack(writer.program())
+        program = writer.program()
+        self._matrices = [operation.matrix for operation in program if isinstance(operation, Multiply)]
+        self._stack = ops.stack(program)
+
+    def row_classes(self, most: int) -> list[int]:
+        """Returns numbers of tokens up to `most` with which each variant of the layers' products runs, ascending."""
+        return sorted({count for matrix in self._matrices for count in matrix.row_classes(most)})
+
+    def head_row_classes(self, most: int) -> Sequence[int]:
+        """Returns numbers of rows up to `most` with which each variant of the head's product runs, ascending."""
+        return self._head.row_classes(most)
 
     def forward(
         self, input_ids: Tensor, positions: Tensor, caches: KvCache, inputs: AttentionInputs, logits_indices: Tensor

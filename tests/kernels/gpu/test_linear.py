@@ -5,7 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.gpu import linear
+from kernels.gpu import matrix
+from kernels.gpu.card import Card
+from kernels.gpu.linear_tiling import Launches
 from tests.kernels import product_cases
 from tests.kernels.gpu_cases import DEVICE, DTYPES, every_form, few
 
@@ -35,11 +37,14 @@ def test_linear(dtype: torch.dtype, quantization: str | None, rows: int, n: int,
 def test_a_row_of_a_product_depends_on_that_row_alone(
     dtype: torch.dtype, quantization: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Covers all three tiles, with and without split-K; ENOUGH is lowered so that few rows reach both."""
-    monkeypatch.setattr(linear, "ENOUGH", 2)
+    """Each launch that a small card takes is covered, with and without split-K."""
+    monkeypatch.setattr(matrix, "card_of", lambda device: Card(90, 1, 227 * 1024))
     rows = [1, 2, 15, 16, 17, 63, 64, 65, 130]
-    assert {linear.enough(count, 70) for count in rows} == {False, True}
-    assert linear.schedule_for(70, 600, dtype).segments > 1
+    weight_dtype = dtype if quantization is None else matrix.EIGHT_BITS[quantization][0]
+    launches = Launches(70, 600, dtype, weight_dtype, Card(90, 1, 227 * 1024))
+    assert launches.schedule.segments > 1
+    used = {launches.at(count) for count in rows}
+    assert {launch.split for launch in used} == {False, True} and len(used) > 2, used
     product_cases.check_rows_of_linear(DEVICE, dtype, rows, 70, 600, quantization)
 
 
@@ -51,17 +56,3 @@ def test_paths_of_a_product_give_the_same_bits(
     dtype: torch.dtype, quantization: str | None, rows: int, n: int, k: int, seed: int
 ) -> None:
     product_cases.check_paths_of_linear(DEVICE, dtype, rows, n, k, quantization, seed)
-
-
-@settings(max_examples=1000)
-@given(
-    n=st.one_of(st.integers(1, 2000), st.integers(1, 200_000)),
-    k=st.integers(1, 30_000),
-    dtype=st.sampled_from(DTYPES),
-    rows=st.one_of(st.integers(1, 70), st.integers(1, 20_000)),
-)
-def test_a_schedule_covers_the_weight_within_workspace_bytes(n: int, k: int, dtype: torch.dtype, rows: int) -> None:
-    block_k, steps, segments = linear.schedule_for(n, k, dtype)
-    assert (segments - 1) * steps * block_k < k <= segments * steps * block_k
-    if segments > 1 and not linear.enough(rows, n):
-        assert 4 * segments * rows * n <= linear.workspace_bytes(rows)

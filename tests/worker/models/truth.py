@@ -48,6 +48,7 @@ def own_log_probs(decoder: Decoder, token_ids: Sequence[int]) -> Tensor:
         block_tables=torch.arange(num_blocks, dtype=torch.int32)[None],
         query_start_loc=torch.tensor([0, count], dtype=torch.int32),
         seq_lens=torch.tensor([count], dtype=torch.int32),
+        num_decodes=int(count == 1),
         max_query_len=count,
         max_seq_len=count,
     )

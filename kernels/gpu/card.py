@@ -1,0 +1,30 @@
+"""What the launches of kernels are chosen for: the GPU. No bit depends on it."""
+
+import functools
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Card:
+    capability: int  # compute capability: 90 is sm_90
+    processors: int  # streaming multiprocessors
+    shared_bytes: int  # shared memory that one program can have
+
+    @property
+    def name(self) -> str:
+        """The name of its table of tiles (tile_table.py)."""
+        return f"sm_{self.capability}-{self.processors}"
+
+
+H100 = Card(90, 132, 227 * 1024)
+
+
+@functools.cache
+def card_of(device: torch.device) -> Card:
+    """Returns the card of a CUDA device. For a CPU, on which Triton interprets kernels: H100's."""
+    if device.type != "cuda":
+        return H100
+    found = torch.cuda.get_device_properties(device)
+    return Card(10 * found.major + found.minor, found.multi_processor_count, found.shared_memory_per_block_optin)

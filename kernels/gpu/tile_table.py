@@ -1,0 +1,52 @@
+"""Measured tiles of products by card: the JSON files in kernels/gpu/tiles, which loadtest/gpu writes on a GPU.
+
+    {"card": "sm_90-132", "torch": "2.11.0", "triton": "3.6.0",
+     "products": {"4096,12288,bfloat16,none": [{"rows": 1, "tile": [64, 16, 4, 6], "split": true}, ...]}}
+
+A key is n, k, the activations' dtype, and the weight's quantization: none, int8 or fp8. A list's launches are for at
+most `rows` rows, ascending; a tile is columns, rows, warps, stages. More rows than the last: estimated.
+"""
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from kernels.gpu.card import Card
+
+FOLDER = Path(__file__).parent / "tiles"
+QUANTIZATIONS = {torch.int8: "int8", torch.float8_e4m3fn: "fp8"}
+
+
+class Entry(NamedTuple):
+    rows: int
+    tile: tuple[int, int, int, int]
+    split: bool
+
+
+Table = Mapping[str, Sequence[Entry]]
+
+
+def key_of(n: int, k: int, dtype: torch.dtype, weight_dtype: torch.dtype) -> str:
+    return f"{n},{k},{str(dtype).removeprefix('torch.')},{QUANTIZATIONS.get(weight_dtype, 'none')}"
+
+
+def entries(
+    card: Card, n: int, k: int, dtype: torch.dtype, weight_dtype: torch.dtype, folder: Path = FOLDER
+) -> Sequence[Entry]:
+    """Returns the measured launches of a weight [n, k], by ascending rows; none if the card has no table."""
+    return _table(folder / f"{card.name}.json").get(key_of(n, k, dtype, weight_dtype), ())
+
+
+@functools.cache
+def _table(path: Path) -> Table:
+    if not path.is_file():
+        return {}
+    products = json.loads(path.read_text())["products"]
+    return {
+        key: sorted(Entry(row["rows"], tuple(row["tile"]), row["split"]) for row in rows)
+        for key, rows in products.items()
+    }

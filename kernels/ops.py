@@ -28,8 +28,9 @@ def ops_for(
     assert quantization is None or batch_invariant
     assert cpu_kernels is None or (batch_invariant and device.type == "cpu")
     if device.type == "cuda":
+        from kernels.gpu.card import card_of
         from kernels.gpu.ops import TritonOps  # Triton may be missing on a machine without a GPU
 
-        return TritonOps(batch_invariant, quantization)
+        return TritonOps(batch_invariant, quantization, card_of(device))
     assert quantization in (None, "int8")
     return CpuOps(load(cpu_kernels), num_threads, quantization == "int8") if batch_invariant else TorchOps()

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernels import reference
+from kernels.gpu import library
 from kernels.gpu.card import card_of
 from kernels.gpu.linear import product
 from kernels.gpu.linear_tiling import launches_for
@@ -20,14 +21,21 @@ EIGHT_BITS = {
 
 
 class TritonMatrix:
-    """A Matrix [n, k], n outputs and k inputs, not quantised: in the activations' dtype. linear.py multiplies it."""
+    """A Matrix [n, k], n outputs and k inputs, not quantised: in the activations' dtype.
+
+    linear.py multiplies it, or, with many rows and the same bits, library.py.
+    """
 
     def __init__(self, weight: Tensor) -> None:
         self.weight = weight.contiguous()
-        self.launches = launches_for(*weight.shape, weight.dtype, weight.dtype, card_of(weight.device))
+        card = card_of(weight.device)
+        self.launches = launches_for(*weight.shape, weight.dtype, weight.dtype, card)
+        self._library_rows = library.library_rows(self.weight, self.launches, card)
 
     def product(self, x: Tensor, dtype: torch.dtype | None = None, bias: Tensor | None = None) -> Tensor:
         assert x.dtype == self.weight.dtype
+        if len(x) >= self._library_rows and bias is None and dtype in (None, x.dtype):
+            return library.product(x, self.weight)
         return product(x, self.weight, None, bias, self.launches, dtype or x.dtype)
 
     def row_classes(self, most: int) -> Sequence[int]:

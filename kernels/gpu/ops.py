@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from kernels.gpu import activation, attention, attention_tiling, bitmask, linear_tiling, rope, sample
+from kernels.gpu import activation, attention, attention_tiling, bitmask, library, linear_tiling, rope, sample
 from kernels.gpu import norm as norms
+from kernels.gpu.card import H100, Card
 from kernels.gpu.matrix import matrix_of
 from kernels.interface import AttentionInputs, KvPair, Stack
 from kernels.plain_cache import plain_cache
@@ -26,15 +27,17 @@ class TritonOps:
     draw = staticmethod(sample.draw)
     draw_scratch_bytes = staticmethod(sample.draw_scratch_bytes)
 
-    def __init__(self, batch_invariant: bool = True, quantization: str | None = None) -> None:
+    def __init__(self, batch_invariant: bool = True, quantization: str | None = None, card: Card = H100) -> None:
         """`quantization`: one of matrix.EIGHT_BITS, only with batch-invariant products. Without batch invariance,
-        products are cuBLAS's (TorchMatrix)."""
+        products are cuBLAS's (TorchMatrix). `card`: that the weights will be on."""
         assert quantization is None or batch_invariant
         self.batch_invariant = batch_invariant
         self._quantization = quantization
         self.name = "triton" if batch_invariant else "triton+torch"
         if quantization is not None:
             self.name += f"+{quantization}"
+        if batch_invariant and (used := library.used_by(card)):
+            self.name += f"+{used}"
 
     def matrix(self, *parts: Tensor, dtype: torch.dtype | None = None, device: torch.device | None = None) -> Matrix:
         if not self.batch_invariant:

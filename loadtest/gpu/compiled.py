@@ -2,8 +2,8 @@
 
 With TEXT, only the checks with TEXT in their name. Triton compiles for an absent GPU and launches nothing. That checks
 types, constants and shared memory, which the interpreter does not. It also checks the instructions: products must use
-the same for any number of rows, and no wgmma may wait for the one before. Register spills are reported. Needs the ptxas
-and cuobjdump that come with Triton.
+the same for any number of rows, no wgmma may wait for the one before, and attention must load its next tile while it
+computes one. Register spills are reported. Needs the ptxas and cuobjdump that come with Triton.
 """
 
 import re
@@ -20,7 +20,8 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from kernels.gpu import activation, bitmask, norm, sample
+from kernels.gpu import activation, bitmask, matrix, norm, sample
+from kernels.gpu.card import H100, Card
 from kernels.gpu.matrix import matrix_of
 from kernels.program import ACTIVATIONS
 from loadtest.gpu import table
@@ -31,13 +32,13 @@ from tests.kernels.cases import randn, rope_case, vectors
 from tests.kernels.draw_cases import draws_of
 
 CPU = torch.device("cpu")
-# Capability -> bytes of shared memory for one program; for 80, the smallest of sm_80 to sm_89.
-CAPABILITIES = {80: 99 * 1024, 90: 227 * 1024}
+# By compute capability: A100, A10, H100.
+CARDS = {80: Card(80, 108, 163 * 1024), 86: Card(86, 72, 99 * 1024), 90: H100}
 FP8_CAPABILITY = 89
-PRODUCTS = 10  # kernels that the products with one weight launch: for 3, 33 and 1024 rows, with and without a bias
+MOST_ROWS = 8192  # of a product
 OTHERS = 27  # kernels that launch_all launches
 # The matrix instructions for 16-bit types, without the part that encodes the number of rows.
-INSTRUCTIONS = {80: {"mma.sync.aligned.m16n8k16"}, 90: {"wgmma.mma_async.sync.aligned.m64k16"}}
+INSTRUCTIONS = dict.fromkeys((80, 86), {"mma.sync.aligned.m16n8k16"}) | {90: {"wgmma.mma_async.sync.aligned.m64k16"}}
 
 
 class AbsentGpu:
@@ -68,13 +69,20 @@ def compile_only(compiled: list[Any]) -> None:
     JITFunction.__getitem__ = getitem
 
 
-def launch_products(dtype: torch.dtype, quantization: str | None) -> None:
-    """Multiplies 3, 33 and 1024 rows by one weight, with and without a bias. For the first two, a second kernel adds
-    the partial sums of the segments, into which the k inputs are divided."""
-    matrix = matrix_of([randn(CPU, dtype, 1024, 1024)], quantization)
-    for bias in (None, vectors(CPU, 1024)):
-        for rows in (3, 33, 1024):
-            matrix.product(randn(CPU, dtype, rows, 1024), bias=bias)
+def launch_products(dtype: torch.dtype, quantization: str | None) -> int:
+    """Multiplies by two weights, by every launch that up to MOST_ROWS rows take; by the first one also with a bias.
+
+    Returns the number of kernels for it. The k inputs of the first weight are divided into segments: with few rows, a
+    second kernel adds their partial sums.
+    """
+    count = 0
+    for n in (1024, 16384):
+        weight = matrix_of([randn(CPU, dtype, n, 1024)], quantization)
+        classes = weight.row_classes(MOST_ROWS)
+        for rows, bias in [*((rows, None) for rows in classes), (classes[0], vectors(CPU, n))]:
+            weight.product(randn(CPU, dtype, rows, 1024), bias=bias)
+            count += 1 + (weight.launches.at(rows).split and weight.launches.schedule.segments > 1)
+    return count
 
 
 def instructions(kernel: Any) -> set[str]:
@@ -139,9 +147,9 @@ def is_serialized(kernel: Any) -> bool:
 
 def resources(compiled: list[Any], capability: int) -> str:
     """Returns one line: the number of kernels, their most shared memory, and register spills. Raises AssertionError for
-    more shared memory than CAPABILITIES allows, or serialized wgmma."""
-    shared = max(kernel.metadata.shared for kernel in compiled)
-    assert shared <= CAPABILITIES[capability], f"{shared} bytes of shared memory, at most {CAPABILITIES[capability]}"
+    more shared memory than the card has, or serialized wgmma."""
+    shared, limit = max(kernel.metadata.shared for kernel in compiled), CARDS[capability].shared_bytes
+    assert shared <= limit, f"{shared} bytes of shared memory, at most {limit}"
     assert not any(map(is_serialized, compiled)), "ptxas serialized wgmma"
     spills = [f"{size} of {kernel.name}" for kernel in compiled if (size := spilled(kernel))]
     spilling = f"spills in bytes: {', '.join(spills)}" if spills else "no spills"
@@ -153,13 +161,13 @@ def checks(compiled: list[Any]) -> list[Check]:
         def run() -> str:
             compiled.clear()
             driver.set_active(AbsentGpu(capability))
+            matrix.card_of = lambda device: CARDS[capability]
             quantizations = [None, "int8"] + ["fp8"] * (capability >= FP8_CAPABILITY)
-            for quantization in quantizations:
-                launch_products(dtype, quantization)
+            products = sum(launch_products(dtype, quantization) for quantization in quantizations)
             used = {"".join(instructions(kernel)) for kernel in compiled if "linear" in kernel.name}
             assert used == ({""} if dtype == torch.float32 else INSTRUCTIONS[capability]), f"products use {used}"
             launch_all(dtype, head_dim)
-            expected = OTHERS + PRODUCTS * len(quantizations)
+            expected = OTHERS + products
             assert len(compiled) == expected, f"{len(compiled)} kernels were compiled, not {expected}"
             attention = [products_and_shuffles(kernel) for kernel in compiled if kernel.name == "_attention_kernel"]
             assert len(attention) == 4 and all(each == attention[0] for each in attention), (
@@ -188,8 +196,8 @@ def checks(compiled: list[Any]) -> list[Check]:
         return Check(f"compiled for sm_{capability}, draw from {vocab}, with a bitmask", run)
 
     return [
-        *(check(capability, *kind) for capability in CAPABILITIES for kind in kinds),
-        *(check_draw(capability, vocab) for capability in CAPABILITIES for vocab in (151_936, 1)),
+        *(check(capability, *kind) for capability in CARDS for kind in kinds),
+        *(check_draw(capability, vocab) for capability in CARDS for vocab in (151_936, 1)),
     ]
 
 

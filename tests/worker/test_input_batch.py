@@ -68,7 +68,8 @@ def test_new_requests_in_chunks_become_inputs(batch: InputBatch) -> None:
 def test_requests_with_one_token_come_first(batch: InputBatch) -> None:
     """Each keeps its own length, place and output index; the order of the others stays."""
     prompts = [new(2, [11, 12, 13], [], [7]), new(0, [21, 22], [], [5]), new(3, [31], [32], [6])]
-    inputs = batch.apply(plan(1, [(2, 3, 0, 1), (0, 1, 1, 1), (3, 2, 0, 1)], new_requests=prompts))
+    rows, outputs = [(2, 3, 0, 1), (0, 1, 1, 1), (3, 2, 0, 1)], pack_i32([7, 8, 9])
+    inputs = batch.apply(plan(1, rows, new_requests=prompts, output_indices=outputs))
     assert inputs.num_decodes == 1 and not inputs.is_decode
     assert arrays(inputs) == {
         "token_slots": [0, 2, 2, 2, 3, 3],
@@ -80,7 +81,7 @@ def test_requests_with_one_token_come_first(batch: InputBatch) -> None:
         "logits_indices": [0, 3, 5],
         "sampled_slots": [0, 2, 3],
         "sampled_positions": [2, 3, 2],
-        "output_indices": [0, 0, 1],
+        "output_indices": [8, 7, 9],
     }
 
 

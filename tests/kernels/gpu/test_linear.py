@@ -1,13 +1,15 @@
 """Triton's matrix products equal their twin; every tile and path gives the same bits."""
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.gpu import matrix
-from kernels.gpu.card import Card
-from kernels.gpu.linear_tiling import Launches
+from kernels.gpu import linear_tiling, matrix, tile_table
+from kernels.gpu.card import H100
+from kernels.gpu.tile_table import Entry
 from tests.kernels import product_cases
 from tests.kernels.gpu_cases import DEVICE, DTYPES, every_form, few
 
@@ -37,14 +39,13 @@ def test_linear(dtype: torch.dtype, quantization: str | None, rows: int, n: int,
 def test_a_row_of_a_product_depends_on_that_row_alone(
     dtype: torch.dtype, quantization: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each launch that a small card takes is covered, with and without split-K."""
-    monkeypatch.setattr(matrix, "card_of", lambda device: Card(90, 1, 227 * 1024))
+    """Each tile, with and without split-K, alternating by the number of rows."""
     rows = [1, 2, 15, 16, 17, 63, 64, 65, 130]
-    weight_dtype = dtype if quantization is None else matrix.EIGHT_BITS[quantization][0]
-    launches = Launches(70, 600, dtype, weight_dtype, Card(90, 1, 227 * 1024))
-    assert launches.schedule.segments > 1
-    used = {launches.at(count) for count in rows}
-    assert {launch.split for launch in used} == {False, True} and len(used) > 2, used
+    tiles = itertools.cycle(linear_tiling.tiles_of(H100, dtype))
+    entries = [Entry(count, next(tiles), count % 2 == 1) for count in rows]
+    monkeypatch.setattr(tile_table, "entries", lambda *args: entries)
+    monkeypatch.setattr(matrix, "launches_for", linear_tiling.Launches)  # not a kept one, without these entries
+    assert linear_tiling.schedule_for(70, 600, dtype).segments > 1
     product_cases.check_rows_of_linear(DEVICE, dtype, rows, 70, 600, quantization)
 
 

@@ -26,7 +26,7 @@ def run(ops: Any, kind: str, dtype: torch.dtype, requests: list[int]) -> tuple[T
     positions = torch.cat([torch.arange(length) for length in lens])
     rows = torch.repeat_interleave(torch.arange(len(lens)), torch.tensor(lens))
     slots = tables[rows, positions // BLOCK_SIZE].long() * BLOCK_SIZE + positions % BLOCK_SIZE
-    inputs = AttentionInputs(slots, tables, starts, torch.tensor(lens).int(), max(lens), max(lens))
+    inputs = AttentionInputs(slots, tables, starts, torch.tensor(lens).int(), 0, max(lens), max(lens))
     hidden = torch.cat([randn(CPU, dtype, LENS[request], HIDDEN, seed=request) for request in requests])
     return ops.stack(operations)(hidden, positions, kept, inputs, starts[1:].long() - 1), kept
 

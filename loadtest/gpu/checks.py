@@ -10,6 +10,7 @@ import torch
 
 from loadtest.gpu import (
     attention,
+    cublas,
     determinism,
     grammars,
     kernels,
@@ -18,7 +19,9 @@ from loadtest.gpu import (
     pointwise,
     products,
     sampling,
+    stages,
     steps,
+    tiles,
     worker,
 )
 from loadtest.gpu.engines import release
@@ -30,8 +33,11 @@ def all_checks(device: torch.device) -> list[Check]:
     checks += [*parity.checks(device), *determinism.checks(device), *worker.checks(device), *grammars.checks(device)]
     if device.type != "cuda":  # nothing is timed, and caches are small
         return [replace(check, alone=False) for check in checks]
-    checks += [*limits.checks(device), *steps.checks(device)]
-    single = [*products.checks(device), *pointwise.checks(device), *attention.checks(device), *products.tiles(device)]
+    counts = (1, 32, 256)
+    checks += [*limits.checks(device), *steps.checks(device, ["0.6B"], counts, True), *steps.compared(device)]
+    checks += [*steps.checks(device, ["8B"], counts, True), *steps.checks(device, ["0.6B", "8B"], counts, False)]
+    single = [*products.checks(device), *pointwise.checks(device), *attention.checks(device)]
+    checks += [*cublas.checks(device), *stages.checks(device), *tiles.checks(device)]
     return checks + [Check(check.name, functools.partial(with_all_memory, check)) for check in single]
 
 

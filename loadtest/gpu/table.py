@@ -5,12 +5,24 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Self
 
 CHECK_SECONDS = 180  # a check that takes longer counts as hung: its process ends
 NAME_WIDTH, RESULT_WIDTH = 60, 7
 
 
-class Note(str):
+class Measured(str):
+    """A check's detail with its figures: `data`, JSON values by name."""
+
+    data: dict[str, Any]
+
+    def __new__(cls, text: str, **data: Any) -> Self:
+        made = super().__new__(cls, text)
+        made.data = data
+        return made
+
+
+class Note(Measured):
     """A check returns this text instead of a str if it needs a reader's judgement: its row says "note", not "ok"."""
 
 

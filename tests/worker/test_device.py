@@ -97,7 +97,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     }
     for name, value in replaced.items():
         monkeypatch.setattr(torch.cuda, name, value)
-    monkeypatch.setattr(gc, "collect", lambda: log.append("collect"))
+    monkeypatch.setattr(gc, "collect", lambda generation: log.append("collect"))
     return log
 
 

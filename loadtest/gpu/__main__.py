@@ -33,7 +33,6 @@ from loadtest.gpu.table import CALL_SECONDS, HEADER, Row
 from tests.interpreter import interpret
 
 SPARED_CORES = 2  # for the parent, and for the processes that serving checks start
-PROCESSES = max(1, len(os.sched_getaffinity(0)) - SPARED_CORES)
 CHILD = (sys.executable, "-m", "loadtest.gpu")
 LOG, FILES, CACHE = "log.txt", "files", "triton-cache.tar.gz"
 
@@ -52,7 +51,7 @@ def main(argv: Sequence[str] | None = None, child: Sequence[str] = CHILD) -> int
     print(HEADER, flush=True)
     if args.device == "cuda" and not has_gpu():
         for name in names(args.call, args.only):
-            print(Row(name, "not run", ""))
+            print(Row(name, "not run", "no GPU"))
         print("torch finds no GPU: nothing was checked")
         return 0
     seconds = args.seconds if args.seconds is not None else CALL_SECONDS[args.call]
@@ -67,7 +66,7 @@ def main(argv: Sequence[str] | None = None, child: Sequence[str] = CHILD) -> int
             shutil.rmtree(args.out / FILES, ignore_errors=True)
             log = stack.enter_context((args.out / LOG).open("w"))
             options += ["--out", str(args.out / FILES)]
-        unpacked = [unpack(args.cache)] if args.cache is not None else []
+        unpacked = [unpack(archive) for archive in args.cache]
         if args.out is not None:
             packing.cache_folder()
         Children([*child, *options], scratch, args.processes, began + seconds, report, log).run()
@@ -100,19 +99,32 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         help="of them, those with a TEXT in their name",
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder for rows, log, traces and Triton's cache")
-    parser.add_argument("--cache", type=Path, metavar="FILE", help=f"{CACHE} of an earlier call, to start with")
+    parser.add_argument(
+        "--cache", type=Path, nargs="+", default=[], metavar="FILE", help=f"{CACHE} of earlier calls, to start with"
+    )
     parser.add_argument("--seconds", type=float, help="time limit of the whole run (default: that of the call)")
-    parser.add_argument("--processes", type=int, default=PROCESSES, help="child processes (default: %(default)s)")
+    parser.add_argument(
+        "--processes",
+        type=int,
+        default=num_processes(len(os.sched_getaffinity(0))),
+        help="child processes (default: %(default)s)",
+    )
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args(argv)
 
 
+def num_processes(cores: int) -> int:
+    """Returns how many processes compile on a machine with so many cores."""
+    return max(1, cores - SPARED_CORES)
+
+
 def unpack(archive: Path) -> Row:
     """Fills Triton's cache from the archive of an earlier call. Returns a row: a note if there is none that fits."""
+    name = f"{packing.EARLIER_ROW}: {archive}"
     try:
-        return Row(packing.EARLIER_ROW, "ok", packing.unpack_cache(archive, packing.cache_folder()))
+        return Row(name, "ok", packing.unpack_cache(archive, packing.cache_folder()))
     except (OSError, EOFError, ValueError, KeyError, tarfile.TarError, zlib.error) as error:
-        return Row(packing.EARLIER_ROW, "note", f"not used, all kernels are compiled: {error}")
+        return Row(name, "note", f"not used, all kernels are compiled: {error}")
 
 
 def pack(out: Path) -> list[Row]:

@@ -17,6 +17,7 @@ from typing import IO, Any
 from loadtest.gpu.table import Check, Row, run_check
 
 MARK = "\x1e"  # first character of a message line on stdout; libraries print there too
+STOP_SECONDS = 10.0  # a process without its device may never end
 
 
 def serve(
@@ -89,16 +90,20 @@ class Child:
         return Row(**message["row"])
 
     def stop(self) -> int:
-        """Closes the process's pipes, waits for its end, and kills what it left running. Returns the exit status (-N
-        after signal N); 0 without a process."""
+        """Closes the process's stdin, waits for its end, kills it after STOP_SECONDS, and kills what it left running.
+        Returns the exit status (-N after signal N); 0 without a process."""
         if self._process is None:
             return 0
         process, self._process = self._process, None
-        # Closing stdin flushes what the process did not read. If it has ended, that fails after the wait.
-        with contextlib.suppress(BrokenPipeError), process:
-            pass
+        assert process.stdin is not None and process.stdout is not None
+        # Closing flushes what the process did not read, which fails if it has ended.
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_SECONDS)
         _kill_group(process)
-        return process.returncode
+        process.stdout.close()
+        return process.wait()
 
     def kill(self) -> None:
         """Kills the process and what it started, without waiting for their end."""

@@ -46,6 +46,16 @@ serve([Check("leaves", run)], lambda: True)
 """
 
 
+# A process that does not end when its stdin closes.
+STAYS = """
+import threading
+from loadtest.gpu.child import serve
+from loadtest.gpu.table import Check
+serve([Check("passes", lambda: "")], lambda: True)
+threading.Event().wait()
+"""
+
+
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
@@ -97,6 +107,16 @@ def test_what_a_check_started_ends_with_it(tmp_path: Path) -> None:
     while is_running(pid):
         assert time.monotonic() < deadline, "the process of the check still runs"
         time.sleep(0.05)
+
+
+def test_a_process_that_does_not_end_is_killed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("loadtest.gpu.child.STOP_SECONDS", 0.5)
+    began = time.monotonic()
+    assert main(["--device", "cpu", "--seconds", "60"], child(STAYS)) == 0
+    assert time.monotonic() - began < 30
+    assert "passes" in capsys.readouterr().out
 
 
 def is_running(pid: int) -> bool:

@@ -54,10 +54,17 @@ class Profile:
         """JSON values: the busy share and the TOP kernels."""
         return {"busy_share": self.busy_share, "kernels": [kernel._asdict() for kernel in self.kernels[:TOP]]}
 
+    @property
+    def gaps(self) -> str:
+        """Returns the busy share as text."""
+        if not self.kernels:
+            return "the profiler saw no kernels"
+        return f"kernels busy {self.busy_share:.1%} of the time"
+
     def __str__(self) -> str:
         """Returns a table: share, total µs, calls and name of every kernel."""
         lines = [f"{kernel.share:7.1%} {kernel.us:12.1f} us {kernel.calls:7} {kernel.name}" for kernel in self.kernels]
-        return "\n".join([f"busy {self.busy_share:.1%} of the time between the first and the last", *lines])
+        return "\n".join([self.gaps, *lines])
 
 
 def busy_share(events: Iterable[Event]) -> float:

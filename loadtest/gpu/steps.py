@@ -147,7 +147,7 @@ def decode(case: Case, count: int) -> Measured:
         goals.append(ideal.wait_below(wait, ideal.DECODE_WAIT))
     tokens_per_s = running * ran.steps / ran.wall
     text = f"{ran.ms:.2f} ms, {tokens_per_s:.0f} tokens/s, {share:.0%} of the limit, {times(ran)}"
-    text += f", kernels busy {kernels.busy_share:.1%}, {in_words(memory)}"
+    text += f", {kernels.gaps}, {in_words(memory)}"
     figures = figures_of(ran, tokens_per_s, memory)
     return judged(text, goals, **figures, share=share, limit_ms=milliseconds(limit), profile=kernels.data)
 
@@ -166,7 +166,7 @@ def prefill(case: Case) -> Measured:
     limit = case.limit(Batch(((length, 0),) * (budget // length), budget // length))
     share, tokens = steps * sum(limit.values()) / ran.wall, steps * budget
     text = f"{ran.ms:.1f} ms, {tokens / ran.wall:.0f} tokens/s, {share:.0%} of the limit, {times(ran)}"
-    text += f", kernels busy {kernels.busy_share:.1%}, {in_words(memory)}"
+    text += f", {kernels.gaps}, {in_words(memory)}"
     figures = figures_of(ran, tokens / ran.wall, memory)
     goals = case.share_goals("prefill", share)
     return judged(text, goals, **figures, share=share, limit_ms=milliseconds(limit), profile=kernels.data)

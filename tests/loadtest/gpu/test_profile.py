@@ -10,7 +10,18 @@ import pytest
 import torch
 
 from loadtest.gpu import output
-from loadtest.gpu.profile import TABLE, TRACES, Event, Kernel, busy_share, events_of, keep_trace, kernels_of, profiled
+from loadtest.gpu.profile import (
+    TABLE,
+    TRACES,
+    Event,
+    Kernel,
+    Profile,
+    busy_share,
+    events_of,
+    keep_trace,
+    kernels_of,
+    profiled,
+)
 
 
 @pytest.fixture
@@ -40,6 +51,8 @@ def test_kernels_are_added_up_by_name() -> None:
     events = [Event("a", 0, 1), Event("b", 1, 4), Event("a", 4, 6), Event("c", 6, 8)]
     assert kernels_of(events) == [Kernel("a", 2, 3, 3 / 8), Kernel("b", 1, 3, 3 / 8), Kernel("c", 1, 2, 1 / 4)]
     assert kernels_of([]) == []
+    assert Profile(kernels_of(events), 0.875).gaps == "kernels busy 87.5% of the time"
+    assert Profile([], 0.0).gaps == "the profiler saw no kernels"
 
 
 def test_only_events_of_the_device_are_taken_from_a_trace() -> None:
@@ -62,7 +75,7 @@ def test_a_profile_leaves_a_table_and_a_trace(folder: Path) -> None:
     assert found.data["busy_share"] == found.busy_share
     assert {"name", "calls", "us", "share"} == set(found.data["kernels"][0])
     table = (folder / TABLE).read_text()
-    assert table.startswith("0.6B decode, 1 running\nbusy ") and "aten::mm" in table
+    assert table.startswith(f"0.6B decode, 1 running\n{found.gaps}\n") and "aten::mm" in table
     with zipfile.ZipFile(folder / TRACES) as archive:
         (name,) = archive.namelist()
         trace = json.loads(gzip.decompress(archive.read(name)))

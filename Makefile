@@ -12,7 +12,7 @@ BIN := .venv/bin
 # Both variables reach isolated builds: the first up to pip 25.2, the second from 25.3.
 PINNED := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt
 
-.PHONY: install install-test constraints serve test test-long test-versions hostile recovery-test structured-test check gpu-check format protos docs demo \
+.PHONY: install install-test constraints serve test test-long test-versions hostile recovery-test structured-test check gpu-check gpu-wheels format protos docs demo \
 	compose-test clients-test api-test clean
 
 install: .venv/installed
@@ -69,10 +69,15 @@ check: install-test
 	$(BIN)/lint-imports
 
 # All that needs a GPU, as one table; without one, every row says "not run". Runs straight from the tree, with .venv's Python
-# or any that has torch, triton, numpy, msgspec, llguidance, safetensors and transformers: make gpu-check PYTHON_GPU=python3
+# or any that has the packages of docs/gpu.md: make gpu-check PYTHON_GPU=python3 ARGS="--call A"
 PYTHON_GPU ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,python3)
 gpu-check: $(if $(filter $(BIN)/python,$(PYTHON_GPU)),install-test)
 	PYTHONPATH=. $(PYTHON_GPU) -m loadtest.gpu $(ARGS)
+
+# Fetches what a machine with a GPU and without a network needs beside the packages of docs/gpu.md, into gpu-wheels, and
+# prints the line that installs it there. ARGS: --python 3.12, --also NAME==VERSION.
+gpu-wheels: install-test
+	$(BIN)/python -m loadtest.gpu.wheels gpu-wheels $(ARGS)
 
 # 50,000 malformed frames and calls on each edge between processes, beside 16 clients (about four minutes);
 # ARGS="--frames N --seed N".
@@ -120,4 +125,4 @@ api-test: install
 	$(BIN)/python -m tests.openapi $(ARGS)
 
 clean:
-	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv build gpu-wheels *.egg-info .mypy_cache .ruff_cache .pytest_cache

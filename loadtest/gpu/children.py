@@ -8,8 +8,10 @@ import contextlib
 import queue
 import threading
 import time
+from typing import IO
 
 from loadtest.gpu.child import Child
+from loadtest.gpu.report import Report
 from loadtest.gpu.table import Row
 
 Indices = queue.SimpleQueue[int]
@@ -17,37 +19,42 @@ Indices = queue.SimpleQueue[int]
 
 class Children:
     """`processes` child processes that share the checks. `command` starts one, `scratch` is their TMPDIR, `end` is the
-    time limit, as a time.monotonic()."""
+    time limit, as a time.monotonic(). `log`: as of Child."""
 
-    def __init__(self, command: list[str], scratch: str, processes: int, end: float) -> None:
-        self._children = [Child(command, scratch, end) for _ in range(processes)]
+    def __init__(
+        self, command: list[str], scratch: str, processes: int, end: float, report: Report, log: IO[str] | None = None
+    ) -> None:
+        self._children = [Child(command, scratch, end, log) for _ in range(processes)]
         self._end = end
-        self._lock = threading.Lock()
+        self._report = report
         self._names: list[str] = []
-        self._rows: dict[int, Row] = {}
-        self._num_printed = 0
 
-    def rows(self) -> list[Row]:
-        """Runs all checks and returns their rows. Prints each row as soon as all earlier rows are printed.
+    def run(self) -> None:
+        """Runs all checks; the report gets their rows.
 
         If the first process ends before it lists its checks, the only row is "start", FAIL.
         """
-        timer = threading.Timer(self._end - time.monotonic(), self._kill)
+        timer = threading.Timer(self._end - time.monotonic(), self.kill)
         timer.daemon = True
         timer.start()
-        first = self._children[0].start()
-        if not first:
-            self._names = ["start"]
-            status = self._children[0].stop()
-            self._take(0, Row("start", "FAIL", f"the process ended with status {status} before the first check"))
-        else:
+        try:
+            first = self._children[0].start()
+            if not first:
+                status = self._children[0].stop()
+                self._report.begin([], {})
+                self._report.add(Row("start", "FAIL", f"the process ended with status {status} before the first check"))
+                return
             self._names = first["names"]
+            self._report.begin(self._names, first["about"])
             self._run_all(first["alone"])
-        timer.cancel()
-        for index, name in enumerate(self._names):
-            if index not in self._rows:
-                self._take(index, Row(name, "not run", "not started before the time limit"))
-        return [self._rows[index] for index in range(len(self._names))]
+        finally:
+            timer.cancel()
+            self.kill()
+
+    def kill(self) -> None:
+        """Kills all processes and what they started."""
+        for child in self._children:
+            child.kill()
 
     def _run_all(self, alone: list[bool]) -> None:
         concurrent, serial = Indices(), Indices()
@@ -71,15 +78,4 @@ class Children:
         with contextlib.suppress(queue.Empty):
             while time.monotonic() < self._end:
                 index = indices.get_nowait()
-                self._take(index, child.run(index, self._names[index]))
-
-    def _take(self, index: int, row: Row) -> None:
-        with self._lock:
-            self._rows[index] = row
-            while self._num_printed in self._rows:
-                print(self._rows[self._num_printed], flush=True)
-                self._num_printed += 1
-
-    def _kill(self) -> None:
-        for child in self._children:
-            child.kill()
+                self._report.take(index, child.run(index, self._names[index]))

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import torch
 
 from loadtest.gpu.shapes import DTYPE
-from loadtest.gpu.table import Check
-from loadtest.gpu.timings import median_us
+from loadtest.gpu.table import Check, Measured
+from loadtest.gpu.timings import median_us, shown
 
-READ_BYTES = 2**30
-MATRIX_SIZE = 8192
+READ_BYTES = {"cuda": 2**30, "cpu": 2**20}
+MATRIX_SIZE = {"cuda": 8192, "cpu": 64}
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Limits:
 
 
 def checks(device: torch.device) -> list[Check]:
-    return [Check("limits of this GPU", lambda: describe(limits(device)))]
+    return [Check("limits of this GPU", lambda: shown(device, describe(limits(device))))]
 
 
 @functools.cache
@@ -38,16 +38,19 @@ def limits(device: torch.device) -> Limits:
 
 
 def memory_rates(device: torch.device) -> tuple[float, float]:
-    source = torch.ones(READ_BYTES // 4, device=device)
+    size = READ_BYTES[device.type]
+    source = torch.ones(size // 4, device=device)
     target = torch.empty_like(source)
     read, copy = median_us(device, source.sum), median_us(device, lambda: target.copy_(source))
-    return READ_BYTES / read * 1e6, 2 * READ_BYTES / copy * 1e6
+    return size / read * 1e6, 2 * size / copy * 1e6
 
 
 def matrix_rate(device: torch.device) -> float:
-    left, right = (torch.randn(MATRIX_SIZE, MATRIX_SIZE, dtype=DTYPE, device=device) for _ in range(2))
-    return 2 * MATRIX_SIZE**3 / median_us(device, lambda: left @ right) * 1e6
+    size = MATRIX_SIZE[device.type]
+    left, right = (torch.randn(size, size, dtype=DTYPE, device=device) for _ in range(2))
+    return 2 * size**3 / median_us(device, lambda: left @ right) * 1e6
 
 
-def describe(found: Limits) -> str:
-    return f"read {found.read / 1e9:.0f} GB/s, copy {found.copy / 1e9:.0f} GB/s, bf16 {found.matrix / 1e12:.0f} TFLOP/s"
+def describe(found: Limits) -> Measured:
+    text = f"read {found.read / 1e9:.0f} GB/s, copy {found.copy / 1e9:.0f} GB/s, bf16 {found.matrix / 1e12:.0f} TFLOP/s"
+    return Measured(text, read=found.read, copy=found.copy, matrix=found.matrix)

@@ -4,32 +4,28 @@ The limit is the time to move the bytes, or to do the operations, at the rates o
 
     python -m loadtest.gpu.products [N,K ...]    # times all tiles; for choosing the constants of kernels/gpu/linear.py
 
-N,K are a weight's outputs and inputs; by default all products of both models. Prints the six fastest tiles of each.
+N,K are a weight's outputs and inputs; by default all products of both models. Prints the six fastest tiles of each,
+also with other schedules, which sum in another order. tiles.py looks for the fastest tile of the present schedule.
 """
 
 import functools
 import sys
-from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from kernels.gpu import linear
-from kernels.gpu.linear import Schedule, Tile
+from kernels.gpu.linear import Schedule
 from kernels.gpu.matrix import EightBitMatrix, TritonMatrix, matrix_of
+from loadtest.gpu import ideal
 from loadtest.gpu.limits import limits
 from loadtest.gpu.shapes import DTYPE, PRODUCTS, quantizations
-from loadtest.gpu.table import Check
+from loadtest.gpu.table import Check, Measured
+from loadtest.gpu.tile_candidates import Candidate, candidates
 from loadtest.gpu.timings import median_us
 
 ROWS = (1, 32, 256, 2048)
-TUNED = [(24576, 4096, 2048), (4096, 12288, 2048), (24576, 4096, 32), (1024, 2048, 1)]  # n, k, rows
-TILES = [
-    *(Tile(64, rows, 4, stages) for rows in (16, 32, 64) for stages in (3, 4, 6)),
-    *(Tile(128, rows, 8, stages) for rows in (64, 128) for stages in (3, 4)),
-    *(Tile(columns, rows, 8, 3) for columns, rows in ((64, 128), (64, 256), (128, 256), (256, 128))),
-    Tile(128, 128, 4, 3),
-]
 
 
 def checks(device: torch.device) -> list[Check]:
@@ -40,69 +36,61 @@ def checks(device: torch.device) -> list[Check]:
     ]
 
 
-def tiles(device: torch.device) -> list[Check]:
-    """Returns checks that time all TILES, with segments in parallel and in sequence. All give the same bits. They take
-    long to compile."""
-    return [
-        Check(f"tiles of linear {n} x {k}, {rows} rows", functools.partial(best, device, n, k, rows))
-        for n, k, rows in TUNED
-    ]
-
-
-def best(device: torch.device, n: int, k: int, rows: int) -> str:
-    """Returns the µs of `product`, and of the three fastest of TILES, in parallel or in sequence, as text."""
-    matrix, x = weight_for(device, n, k, None), torch.randn(rows, k, dtype=DTYPE, device=device)
-    own = median_us(device, functools.partial(matrix.product, x))
-    return f"current {own:.1f} us; " + "; ".join(tile_times(device, n, k, None, rows, {matrix.schedule})[:3])
-
-
 def limit_us(device: torch.device, rows: int, n: int, k: int, weight_itemsize: int) -> float:
-    moved = n * k * weight_itemsize + rows * (n + k) * DTYPE.itemsize
-    return 1e6 * max(moved / limits(device).memory, 2 * rows * n * k / limits(device).matrix)
+    work = ideal.product(rows, n, k, DTYPE.itemsize, DTYPE.itemsize, weight_itemsize)
+    return 1e6 * work.seconds(limits(device))
 
 
 def weight_for(device: torch.device, n: int, k: int, quantization: str | None) -> TritonMatrix | EightBitMatrix:
     return matrix_of([torch.randn(n, k, dtype=DTYPE, device=device)], quantization)
 
 
-def times(device: torch.device, n: int, k: int, quantization: str | None) -> str:
-    """Returns as text, for each of ROWS: the product's µs, limit / time in percent, and the µs of cuBLAS in bf16."""
+def operands(matrix: TritonMatrix | EightBitMatrix) -> tuple[Tensor, Tensor | None]:
+    """Returns (the weight as stored [n, k], its scales [n] float32 if it is quantised)."""
+    return (matrix.weight, None) if isinstance(matrix, TritonMatrix) else (matrix.qweight, matrix.scales)
+
+
+def times(device: torch.device, n: int, k: int, quantization: str | None) -> Measured:
+    """Returns, for each of ROWS: the product's µs, limit / time in percent, and the µs of cuBLAS in bf16."""
     matrix, plain = weight_for(device, n, k, quantization), torch.randn(n, k, dtype=DTYPE, device=device)
     itemsize = DTYPE.itemsize if quantization is None else 1
-    parts = []
+    parts, found = [], []
     for rows in ROWS:
         x = torch.randn(rows, k, dtype=DTYPE, device=device)
         own = median_us(device, functools.partial(matrix.product, x))
         cublas = median_us(device, functools.partial(F.linear, x, plain))
         share = limit_us(device, rows, n, k, itemsize) / own
         parts.append(f"{rows}: {own:.1f} us ({share:.0%}; cuBLAS {cublas:.1f})")
-    return ", ".join(parts)
+        found.append({"rows": rows, "us": own, "share": share, "cublas_us": cublas})
+    return Measured(", ".join(parts), times=found)
 
 
 def tile_times(
     device: torch.device, n: int, k: int, quantization: str | None, rows: int, schedules: set[Schedule]
 ) -> list[str]:
-    """Returns one line for each of TILES under each schedule, with segments in parallel and in sequence, the fastest
-    first. A tile too large for this GPU comes last. A schedule divides the k inputs into segments."""
-    matrix = weight_for(device, n, k, quantization)
-    weight, scales = (matrix.weight, None) if isinstance(matrix, TritonMatrix) else (matrix.qweight, matrix.scales)
+    """Returns one line for each candidate under each schedule, the fastest first. A tile too large for this GPU comes
+    last. A schedule divides the k inputs into segments."""
+    weight, scales = operands(weight_for(device, n, k, quantization))
     x = torch.randn(rows, k, dtype=DTYPE, device=device)
     found: list[tuple[float, str]] = []
     for schedule in sorted(schedules):
-        for tile in TILES:
-            for split in (True, False):
-                call: Callable[[], object] = functools.partial(
-                    linear.multiply, x, weight, scales, None, schedule, DTYPE, tile, split
-                )
-                try:
-                    us = median_us(device, call)
-                except Exception as error:  # a tile too large for this GPU
-                    found.append((float("inf"), f"{tuple(tile)}: {type(error).__name__}"))
-                    continue
-                path = "in parallel" if split else "in sequence"
-                what = f"{tuple(tile)}, {schedule.segments} segments {path}"
-                found.append((us, f"{us:.1f} us ({limit_us(device, rows, n, k, weight.itemsize) / us:.0%}) {what}"))
+        for tile, split in candidates(rows, n, schedule):
+            try:
+                us = median_us(device, multiplying(x, weight, scales, schedule, Candidate(tile, split), DTYPE))
+            except Exception as error:  # a tile too large for this GPU
+                found.append((float("inf"), f"{tuple(tile)}: {type(error).__name__}"))
+                continue
+            path = "in parallel" if split else "in sequence"
+            what = f"{tuple(tile)}, {schedule.segments} segments {path}"
+            found.append((us, f"{us:.1f} us ({limit_us(device, rows, n, k, weight.itemsize) / us:.0%}) {what}"))
     return [line for _, line in sorted(found)]
+
+
+def multiplying(
+    x: Tensor, weight: Tensor, scales: Tensor | None, schedule: Schedule, candidate: Candidate, dtype: torch.dtype
+) -> functools.partial[Tensor]:
+    """Returns a function that computes the product by one candidate."""
+    return functools.partial(linear.multiply, x, weight, scales, None, schedule, dtype, candidate.tile, candidate.split)
 
 
 def schedules_around(own: Schedule, k: int) -> set[Schedule]:

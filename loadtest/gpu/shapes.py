@@ -1,4 +1,4 @@
-"""The shapes of the timed models, Qwen3-0.6B and Qwen3-8B in bf16, and their block size."""
+"""The shapes of the timed models, Qwen3-0.6B and Qwen3-8B in bf16, and their block size; the products of Qwen3-32B."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -42,6 +42,8 @@ class Shape:
 
 
 SHAPES = {"0.6B": Shape(1024, 3072, 28, 16, True), "8B": Shape(4096, 12288, 36, 32, False)}
+# For the question of which rows cuBLAS can multiply (cublas.py); steps of 32B are not timed.
+ALL_SHAPES = SHAPES | {"32B": Shape(5120, 25600, 64, 64, False)}
 PRODUCTS = [product for shape in SHAPES.values() for product in shape.products]
 
 

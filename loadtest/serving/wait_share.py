@@ -1,8 +1,8 @@
 """The accelerator's wait share of a run, from the counters in a tandem server's /metrics.
 
 Wait share: of the time in which a request could run, the part outside of the worker's kernel time. On CUDA, kernel time
-includes the gaps within a step. A server without these counters, or without timed kernels, has no wait share; that is
-not a failure.
+includes the gaps between the kernels of a step, but not the host's work before its inputs are copied. A server without
+these counters, or without timed kernels, has no wait share; that is not a failure.
 """
 
 from dataclasses import dataclass

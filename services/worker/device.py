@@ -5,20 +5,27 @@ has none.
 """
 
 import gc
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 NANO_PER_MILLI = 1e6
+YOUNG = 1  # the oldest generation of Python's collector that is collected before each capture
 # Batch sizes of graphs. A larger decode batch keeps the GPU busy while its kernels are launched one by one.
 GRAPH_SIZES = (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))
 
 
 class DeviceEvent(Protocol):
-    """An event in the device's stream, as torch.cuda.Event: complete when all work launched before it is done."""
+    """An event in the device's stream, as torch.cuda.Event: complete when all work launched before it is done.
+
+    `recorded_at`: the host's clock when it was recorded, in nanoseconds (time.perf_counter_ns).
+    """
+
+    recorded_at: int
 
     def query(self) -> bool:
         """Returns whether the event is complete."""
@@ -32,6 +39,16 @@ class Device(Protocol):
     shares_memory: bool  # with the host: kernels read the host's tensors
     graph_sizes: Sequence[int]  # batch sizes to capture, ascending
     compiles: bool  # kernels are compiled at first use: a profile run comes before the first request
+
+    @property
+    def step_began(self) -> DeviceEvent:
+        """The event that the last mark_step recorded."""
+
+    def mark_step(self) -> None:
+        """Records the event at which the device's work of a step begins.
+
+        Called when the step's inputs are ready on the host, right before they are copied.
+        """
 
     def staging_buffer(self, num_bytes: int) -> Tensor:
         """Returns a new host tensor [num_bytes] uint8; on CUDA pinned, so that copies from it are asynchronous."""
@@ -68,6 +85,22 @@ def out_of_memory(error: Exception) -> bool:
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(text in str(error) for text in told)
 
 
+@contextmanager
+def collected_before() -> Iterator[None]:
+    """Collects recent garbage, then switches the collector off until the end of the `with` block, if it was on.
+
+    A full collection would take about 0.1 s for each graph; release_cached_memory does one when memory runs out.
+    """
+    gc.collect(YOUNG)
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 class HostEvent:
     """A CPU runs kernels synchronously, so its events are always complete.
 
@@ -76,6 +109,7 @@ class HostEvent:
 
     def __init__(self, kernel_nanoseconds: int) -> None:
         self.kernel_nanoseconds = kernel_nanoseconds
+        self.recorded_at = time.perf_counter_ns()
 
     def query(self) -> bool:
         return True
@@ -93,6 +127,10 @@ class CpuDevice:
     def __init__(self, kernel_nanoseconds: Callable[[], int]) -> None:
         """`kernel_nanoseconds` returns the total time in compiled kernels so far (Ops.kernel_nanoseconds)."""
         self._kernel_nanoseconds = kernel_nanoseconds
+        self.step_began = HostEvent(0)
+
+    def mark_step(self) -> None:
+        self.step_began = self.record_event()
 
     def staging_buffer(self, num_bytes: int) -> Tensor:
         return torch.empty(num_bytes, dtype=torch.uint8)
@@ -118,6 +156,7 @@ class CudaEvent:
     def __init__(self) -> None:
         self.event = torch.cuda.Event(enable_timing=True)
         self.event.record()
+        self.recorded_at = time.perf_counter_ns()
 
     def query(self) -> bool:
         return bool(self.event.query())
@@ -137,6 +176,10 @@ class CudaDevice:
         self.torch_device = torch_device
         self._pool = torch.cuda.graph_pool_handle()
         self._capture_stream = torch.cuda.Stream(torch_device)  # the default stream cannot be captured
+        self.step_began = self.record_event()
+
+    def mark_step(self) -> None:
+        self.step_began = self.record_event()
 
     def staging_buffer(self, num_bytes: int) -> Tensor:
         return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
@@ -154,7 +197,9 @@ class CudaDevice:
         current = torch.cuda.current_stream(self.torch_device)
         self._capture_stream.wait_stream(current)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.stream(self._capture_stream):
+        # A collection within a capture may free memory, events or graphs: the driver then gives the capture up.
+        with collected_before(), torch.cuda.stream(self._capture_stream):
+            torch.cuda.synchronize(self.torch_device)
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
                 work()
@@ -163,6 +208,7 @@ class CudaDevice:
                     graph.capture_end()
                 raise
             graph.capture_end()
+            torch.cuda.synchronize(self.torch_device)
         current.wait_stream(self._capture_stream)
         return graph.replay
 

@@ -92,8 +92,8 @@ class ModelRunner:
         self._check(plan)
         inputs = self._batch.apply(plan)
         self.grammars.apply(plan)
-        began = self._device.record_event()
         hidden, device_inputs = self._forward.run(inputs)
+        began = self._device.step_began  # not the host's work before: it would count as kernel time
         logits = self._decoder.logits(hidden)
         return Forwarded(plan, inputs, device_inputs, logits, self.grammars.rows(inputs.sampled_slots), began)
 
@@ -142,9 +142,18 @@ class ModelRunner:
     def kernel_nanoseconds(self, launched: Launched) -> int:
         """Returns a completed plan's nanoseconds.
 
-        On a GPU from its first to its last event, gaps included; on a CPU only those in compiled kernels.
+        On a GPU from the copy of its inputs to its last event, gaps between kernels included. What a new request copies
+        before is not counted. On a CPU only nanoseconds in compiled kernels.
         """
         return self._device.kernel_nanoseconds(launched.began, launched.done)
+
+    def launch_nanoseconds(self, launched: Launched) -> int:
+        """Returns the host's nanoseconds between the same two events: it launched the plan's kernels.
+
+        If they are about as many as kernel_nanoseconds, the device waited for launches. With grammars they include the
+        wait for the results of the plans before.
+        """
+        return launched.done.recorded_at - launched.began.recorded_at
 
     def collect(self, launched: Launched) -> StepResult:
         """Waits for a plan and returns its result. A row with one of FAULTS or a grammar's fault becomes an error.

@@ -35,7 +35,10 @@ class StepBuffers:
         self._next = 0
 
     def send(self, arrays: list[npt.NDArray[np.integer]]) -> list[Tensor]:
-        """Returns the int32 or int64 arrays as device tensors. Waits only if the host is IN_FLIGHT steps ahead."""
+        """Returns the int32 or int64 arrays as device tensors. Waits only if the host is IN_FLIGHT steps ahead.
+
+        Marks the begin of the step (Device.mark_step) before the copy.
+        """
         staging = self._staging[self._next]
         self._next = (self._next + 1) % len(self._staging)
         if staging.fetched is not None:
@@ -45,6 +48,7 @@ class StepBuffers:
             spans.append((end, end + array.nbytes))
             on_host[end : end + array.nbytes] = array.reshape(-1).view(np.uint8)
             end += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
+        self._device.mark_step()
         if not self._device.shares_memory:
             self._memory[:end].copy_(staging.memory[:end], non_blocking=True)
             staging.fetched = self._device.record_event()

@@ -55,5 +55,6 @@ class StepLoop:
         ended = now()
         self._watchdog.watch(following.deadline_ms if following is not None else 0)
         self._link.done(result)
-        self._metrics.step(step.plan, began, ended, self._runner.kernel_nanoseconds(step))
+        kernels, launches = self._runner.kernel_nanoseconds(step), self._runner.launch_nanoseconds(step)
+        self._metrics.step(step.plan, began, ended, kernels, launches)
         self._spans.step(step.plan, began, ended)

@@ -17,7 +17,8 @@ class WorkerMetrics:
     """Counters of steps and of their times.
 
     Over an interval, the accelerator's wait share is 1 - worker_kernel_seconds / worker_runnable_seconds. On a GPU,
-    gaps within a step count as kernel time; on a CPU, torch's operations count as waiting.
+    gaps between the kernels of a step count as kernel time; on a CPU, torch's operations count as waiting. If
+    worker_launch_seconds nears worker_kernel_seconds on a GPU, its steps are as long as the host takes to launch them.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -29,17 +30,23 @@ class WorkerMetrics:
         )
         self._kernels = Counter(
             "tandem:worker_kernel_seconds",
-            "The part of it in which a kernel ran; on a GPU, from a step's first to its last event.",
+            "The part of it in which a kernel ran; on a GPU, from the copy of a step's inputs to its last kernel.",
+            registry=registry,
+        )
+        self._launches = Counter(
+            "tandem:worker_launch_seconds",
+            "The host's time from the copy of a step's inputs to the last launch; on a CPU, kernels run within it.",
             registry=registry,
         )
         self._last_ended = 0
 
-    def step(self, plan: StepPlan, began: int, ended: int, in_kernels: int) -> None:
-        """Counts a step. `began` and `ended` are times, `in_kernels` a duration, in nanoseconds."""
+    def step(self, plan: StepPlan, began: int, ended: int, in_kernels: int, in_launches: int) -> None:
+        """Counts a step. `began` and `ended` are times, `in_kernels` and `in_launches` durations, in nanoseconds."""
         self._steps.inc()
         self._seconds.inc((ended - began) * NANO)
         self._runnable.inc((ended - (self._last_ended if plan.was_runnable else began)) * NANO)
         self._kernels.inc(in_kernels * NANO)
+        self._launches.inc(in_launches * NANO)
         self._last_ended = ended
 
 

@@ -15,9 +15,6 @@ from loadtest.gpu.table import Row
 
 GPUS = ("sm_80", "sm_90")
 NUM_COMPILED = 8  # rows for each capability
-# Packages that only the server needs. Importing them fails in the child.
-FOREIGN = ("grpc", "google", "zmq", "starlette", "pydantic", "uvicorn", "uvloop", "pytest", "hypothesis")
-BLOCK = f"import sys; sys.modules.update(dict.fromkeys({FOREIGN!r}))"
 RUN = "\nfrom loadtest.gpu.__main__ import main\nmain()\n"
 WRONG_NORM = """
 import os
@@ -96,23 +93,6 @@ def rows(out: str) -> dict[str, str]:
     return {name: result for name, result, *_ in cells[1:]}
 
 
-@pytest.mark.parametrize(
-    ("only", "count"),
-    [
-        ("worker in bfloat16, weights in int8", 1),
-        *(pytest.param(*case, marks=pytest.mark.long) for case in (("worker in", 4), ("grammar", 1), ("", 73))),
-    ],
-)
-def test_the_small_part_passes_without_the_servers_packages(
-    only: str, count: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Loading, steps and kernels of a whole model; all rows with `make test-long`."""
-    assert main(["--device", "cpu", "--only", only], child(BLOCK + RUN)) == 0, capsys.readouterr().out
-    found = rows(capsys.readouterr().out)
-    assert set(found.values()) == {"ok"}
-    assert len(found) == count
-
-
 def test_a_wrong_kernel_is_a_failed_row_and_the_others_go_on(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--device", "cpu", "--only", "kernel norm of"], child(WRONG_NORM + RUN)) == 1
     found = rows(capsys.readouterr().out)
@@ -150,7 +130,7 @@ def test_unfinished_checks_at_the_time_limit_are_not_run(capsys: pytest.CaptureF
     assert main(["--device", "cpu", "--seconds", "3"], child("NAMES = ['endless']" + ENDLESS)) == 0
     out = capsys.readouterr().out
     assert rows(out) == {"first": "ok", "endless": "not run", "last": "not run"}
-    assert out.endswith("3 checks, 0 failed, 2 not run within 3 seconds\n")
+    assert out.endswith("3 checks, 0 failed, 2 not run\n")
 
 
 def test_a_new_process_gets_no_extra_time(capsys: pytest.CaptureFixture[str]) -> None:

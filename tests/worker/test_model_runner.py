@@ -1,7 +1,9 @@
 """The model runner with hand-made plans: shuffled block tables and any chunking give transformers' logprobs."""
 
 import random
+import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +14,13 @@ from engine_core.result_check import ResultCheck, SampledRows
 from engine_core.step_plan import BadMessage, NewRequest, SamplingParams, StepPlan, StepResult, pack_i32, unpack_i32
 from engine_core.worker_messages import BatchLimits
 from services.options.declarations import WorkerOptions
+from services.worker.block_tables import BlockTables
 from services.worker.building import build_runner
+from services.worker.device import CpuDevice, Device
+from services.worker.input_batch import InputBatch
 from services.worker.loading import load_model
 from services.worker.model_runner import ModelRunner
+from services.worker.models.decoder import Decoder
 from services.worker.phases import Phases
 from services.worker.sampler import FAULTS
 from tests.checkpoints import DEMO_VOCAB_SIZE, make_qwen3
@@ -30,13 +36,13 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_qwen3(tmp_path_factory.mktemp("model"), seed=11, max_position_embeddings=128)
 
 
-def make_runner(path: Path) -> ModelRunner:
+def make_runner(path: Path, device: Device | None = None) -> ModelRunner:
     per_block = 2 * 2 * BLOCK_SIZE * 2 * 16 * 4
     options = WorkerOptions(
         model=str(path), device="cpu", dtype="float32", block_size=BLOCK_SIZE, max_model_len=128,
         kv_cache_memory_bytes=NUM_BLOCKS * per_block,
     )  # fmt: skip
-    return build_runner(load_model(path, options), options, LIMITS, Phases())[0]
+    return build_runner(load_model(path, options), options, LIMITS, Phases(), device)[0]
 
 
 class HandMadePlans:
@@ -168,3 +174,29 @@ def test_a_row_without_a_token_left_is_an_error_and_the_others_are_answered(path
     result = runner.execute(plans.plan([(0, 2, 0, True), (1, 3, 0, True)], [first, second], [[], []], [0, 0]))
     assert result.errors == [(100, FAULTS[2].message)] and result.error_causes == ["no_token_left"]
     assert unpack_i32(result.handles).tolist() == [101]
+
+
+def test_the_hosts_work_before_the_copy_of_the_inputs_is_no_kernel_time(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel clock goes on where the host prepares the inputs, and in the forward pass: only the latter counts."""
+    clock = [0]
+
+    def ticking(owner: type, name: str, ticks: int) -> None:
+        right = getattr(owner, name)
+
+        def call(*args: Any) -> Any:
+            clock[0] += ticks
+            return right(*args)
+
+        monkeypatch.setattr(owner, name, call)
+
+    ticking(InputBatch, "apply", 10_000)
+    ticking(BlockTables, "copy_to_device", 1_000)
+    ticking(Decoder, "forward", 20)
+    ticking(Decoder, "logits", 3)
+    plans, runner = HandMadePlans(0), make_runner(path, CpuDevice(lambda: clock[0]))
+    began = time.perf_counter_ns()
+    launched = runner.launch(plans.plan([(0, 2, 0, True)], [plans.new(0, [1, 2], 1)], [[]], [0]))
+    assert runner.kernel_nanoseconds(launched) == 23
+    assert 0 < runner.launch_nanoseconds(launched) < time.perf_counter_ns() - began

@@ -52,6 +52,9 @@ class Gpu:
     def kernel_nanoseconds(self, launched: Any) -> int:
         return 1
 
+    def launch_nanoseconds(self, launched: Any) -> int:
+        return 1
+
     def done(self, result: int) -> None:
         self.log.append(f"send {result}")
 

@@ -33,15 +33,21 @@ def plan(
 def test_the_gap_before_a_step_is_runnable_time_only_if_a_request_could_run() -> None:
     registry = CollectorRegistry()
     metrics = WorkerMetrics(registry)
-    metrics.step(plan([]), 10 * SECOND, 12 * SECOND, SECOND)
-    metrics.step(plan([]), 20 * SECOND, 23 * SECOND, 2 * SECOND)  # idle from 12 to 20
-    metrics.step(plan([], was_runnable=True), 27 * SECOND, 28 * SECOND, SECOND)  # runnable from 23 on
+    metrics.step(plan([]), 10 * SECOND, 12 * SECOND, SECOND, SECOND // 2)
+    metrics.step(plan([]), 20 * SECOND, 23 * SECOND, 2 * SECOND, SECOND)  # idle from 12 to 20
+    metrics.step(plan([], was_runnable=True), 27 * SECOND, 28 * SECOND, SECOND, SECOND)  # runnable from 23 on
     counted = {
         name: registry.get_sample_value(f"tandem:worker_{name}_total")
-        for name in ("steps", "step_seconds", "runnable_seconds", "kernel_seconds")
+        for name in ("steps", "step_seconds", "runnable_seconds", "kernel_seconds", "launch_seconds")
     }
     assert counted == pytest.approx(
-        {"steps": 3, "step_seconds": 2 + 3 + 1, "runnable_seconds": 2 + 3 + 5, "kernel_seconds": 1 + 2 + 1}
+        {
+            "steps": 3,
+            "step_seconds": 2 + 3 + 1,
+            "runnable_seconds": 2 + 3 + 5,
+            "kernel_seconds": 1 + 2 + 1,
+            "launch_seconds": 0.5 + 1 + 1,
+        }
     )
 
 

@@ -1,4 +1,4 @@
-"""Triton: causal attention over the paged KV cache; prefill chunks and decode in one launch. Twin: reference.py.
+"""Triton: causal attention over the paged KV cache, of prefill chunks and single queries. Twin: reference.py.
 
 One program computes a tile of queries of one request for one KV head; the query heads of that KV head are rows of the
 tile. Batch invariance: keys are cut into segments at fixed absolute positions. Within a segment, an online softmax
@@ -272,7 +272,8 @@ def paged_attention(
     kv_heads = key_cache.shape[2]
     return attend(
         query, key_cache, value_cache, block_tables, query_start_loc, seq_lens, num_decodes, max_query_len, max_seq_len,
-        scale, window, tiling_of(query.dtype, head_dim, num_heads // kv_heads), choose_num_splits(num_decodes, kv_heads),
+        scale, window, tiling_of(query.dtype, head_dim, num_heads // kv_heads),
+        choose_num_splits(num_decodes, kv_heads),
     )  # fmt: skip
 
 

@@ -32,12 +32,14 @@ def tiling_of(dtype: torch.dtype, head_dim: int, group: int) -> Tiling:
     """Returns the tiling for a dtype, head size and GQA group size.
 
     64 rows and 4 warps are one warpgroup. So sm_90 uses wgmma for a single query as for a prefill chunk. Float32 uses
-    no such instruction, and fewer rows fit the registers. `stages` 3 is two key tiles on sm_90, one ahead on sm_80.
+    no such instruction, and fewer rows fit the registers. The block table's load takes stages of its own: 5 load one
+    tile ahead, 3 or 4 none. For head sizes above 128 and float32, 5 would not fit the shared memory of sm_86.
     """
     wide = head_dim > 128
     rows = 16 if dtype == torch.float32 else 64
     keys = 32 if wide else 64
-    return Tiling(max(rows, triton.next_power_of_2(group)), keys, SEGMENT, 8 if wide else 4, 3)
+    stages = 3 if dtype == torch.float32 or wide else 5
+    return Tiling(max(rows, triton.next_power_of_2(group)), keys, SEGMENT, 8 if wide else 4, stages)
 
 
 def choose_num_splits(requests: int, kv_heads: int) -> int:

@@ -1,15 +1,16 @@
 """Products of many rows by torch's library (cuBLASLt on a GPU), for weights with which it gives linear.py's bits.
 
-Whether it does for every number of rows is measured once for a card (`python -m loadtest.gpu --only cublas`). The card's
-table (tile_table.py) then lists the weights, each with the number of rows from which on the library is faster. No table,
-no library. At load each listed shape is compared once more, on a few row counts, because the answer belongs to a version
-of cuBLAS. docs/decisions/0020-gpu-products.md
+Whether it does for any number of rows is measured once for a card (`python -m loadtest.gpu --only "the bits of"`). The
+card's table (tile_table.py) then lists the weights, each with the number of rows from which on the library is faster. No
+table, no library. At load each listed shape is compared once more, on a few row counts, because the answer belongs to a
+version of cuBLAS. docs/decisions/0020-gpu-products.md
 """
 
 import functools
 import importlib.metadata
 import logging
 import os
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -21,16 +22,19 @@ from kernels.gpu.linear_tiling import Launches
 
 log = logging.getLogger(__name__)
 NEVER = 2**62  # rows
-# Without a workspace cuBLAS cannot divide the sums of K among programs. Read when cuBLAS is first used.
-ENVIRONMENT = {"CUBLAS_WORKSPACE_CONFIG": ":16:8", "CUBLASLT_WORKSPACE_SIZE": "0"}
+# Almost without a workspace (1 KiB) cuBLAS cannot divide the sums of K among programs. Read at its first use.
+ENVIRONMENT = {"CUBLAS_WORKSPACE_CONFIG": ":16:8", "CUBLASLT_WORKSPACE_SIZE": "1"}
 DISTRIBUTIONS = ("nvidia-cublas", "nvidia-cublas-cu12")
 
 
 def prepare() -> None:
-    """Makes cuBLAS sum each result in one order. Called before its first product."""
+    """Makes torch take cuBLASLt, with float32 sums that are not divided. Called before the first product on a GPU."""
     os.environ.update(ENVIRONMENT)
-    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
-    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+    if torch.cuda.is_available():
+        torch.backends.cuda.preferred_blas_library("cublaslt")
+        not_rounded_nor_divided: Any = (False, False)
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = not_rounded_nor_divided
+        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = not_rounded_nor_divided
 
 
 def used_by(card: Card) -> str:

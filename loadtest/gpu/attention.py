@@ -64,6 +64,11 @@ class AttentionCase:
         return len(self.tables)
 
     @property
+    def num_decodes(self) -> int:
+        """Requests with one query."""
+        return self.batch if self.query_len == 1 else 0
+
+    @property
     def tiling(self) -> Tiling:
         heads, head_dim = self.query.shape[1:]
         return tiling_of(self.query.dtype, head_dim, heads // self.cache[0].shape[2])
@@ -73,11 +78,11 @@ class AttentionCase:
 
     def attend(self, tiling: Tiling) -> Tensor:
         """Returns the result by another tiling, with as many KV splits as now."""
-        splits = choose_num_splits(self.batch, self.cache[0].shape[2]) if self.query_len == 1 else 1
+        splits = choose_num_splits(self.num_decodes, self.cache[0].shape[2])
         return attention.attend(*self._arguments(), 0, tiling, splits)
 
-    def _arguments(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, int, int, float]:
-        bounds = self.query_len, self.max_length
+    def _arguments(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, int, int, int, float]:
+        bounds = self.num_decodes, self.query_len, self.max_length
         scale = self.query.shape[2] ** -0.5
         return self.query, *self.cache, self.tables, self.starts, self.lens, *bounds, scale
 

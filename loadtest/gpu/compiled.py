@@ -38,7 +38,11 @@ FP8_CAPABILITY = 89
 MOST_ROWS = 8192  # of a product
 OTHERS = 27  # kernels that launch_all launches
 # The matrix instructions for 16-bit types, without the part that encodes the number of rows.
-INSTRUCTIONS = dict.fromkeys((80, 86), {"mma.sync.aligned.m16n8k16"}) | {90: {"wgmma.mma_async.sync.aligned.m64k16"}}
+INSTRUCTIONS = {
+    80: {"mma.sync.aligned.m16n8k16"},
+    86: {"mma.sync.aligned.m16n8k16"},
+    90: {"wgmma.mma_async.sync.aligned.m64k16"},
+}
 
 
 class AbsentGpu:
@@ -124,6 +128,11 @@ def products_and_shuffles(kernel: Any) -> list[str]:
     return sorted(re.findall(r"(?:wgmma\.mma_async|mma|shfl(?=\.sync\.bfly))\.sync\.[\w.]+", kernel.asm["ptx"]))
 
 
+def loads_ahead(kernel: Any) -> bool:
+    """Returns whether a kernel goes on with a tile while a later one is loaded: a wait leaves some loads pending."""
+    return any(int(pending) > 0 for pending in re.findall(r"cp\.async\.wait_group\s+(\d+)", kernel.asm["ptx"]))
+
+
 def spilled(kernel: Any) -> int:
     """Returns the bytes of a thread's stack, which holds spilled registers; 0: none are spilled."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
@@ -169,10 +178,13 @@ def checks(compiled: list[Any]) -> list[Check]:
             launch_all(dtype, head_dim)
             expected = OTHERS + products
             assert len(compiled) == expected, f"{len(compiled)} kernels were compiled, not {expected}"
-            attention = [products_and_shuffles(kernel) for kernel in compiled if kernel.name == "_attention_kernel"]
-            assert len(attention) == 4 and all(each == attention[0] for each in attention), (
+            attending = [kernel for kernel in compiled if kernel.name == "_attention_kernel"]
+            used_there = [products_and_shuffles(kernel) for kernel in attending]
+            assert len(used_there) == 4 and all(each == used_there[0] for each in used_there), (
                 "attention kernels use different instructions"
             )
+            if dtype != torch.float32 and head_dim <= 128:
+                assert all(loads_ahead(kernel) for kernel in attending), "attention waits for each of its loads"
             return resources(compiled, capability)
 
         return Check(f"compiled for sm_{capability}, {name}, head size {head_dim}", run)

@@ -15,11 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernels.gpu import linear
-from kernels.gpu.linear import Schedule, Tile
+from kernels.gpu.linear_tiling import Launch, Schedule, Tile
 from kernels.gpu.matrix import TritonMatrix
 from loadtest.gpu.products import multiplying
 from loadtest.gpu.shapes import ALL_SHAPES, DTYPE, quantizations
-from loadtest.gpu.tile_candidates import Candidate
 from loadtest.gpu.timings import median_us
 
 MAX_ROWS = {"cuda": 8192, "cpu": 9}
@@ -101,20 +100,21 @@ def of_shape(weight: Tensor, x: Tensor) -> Answer:
     those of the weight's own schedule; `unequal_share`: the share of results with other bits than one segment's;
     `times`: µs of the library, of the weight's own product and of one segment for TIMED_ROWS.
     """
-    (n, k), device = weight.shape, weight.device
+    k, device = weight.shape[1], weight.device
     found, whole = compare(lambda span: F.linear(x[span], weight), len(x))
-    present = linear.schedule_for(n, k, weight.dtype)
+    launches = TritonMatrix(weight).launches
+    present = launches.schedule
     single = Schedule(present.block_k, -(-k // present.block_k), 1)
 
     def own(rows: Tensor, schedule: Schedule) -> functools.partial[Tensor]:
-        return multiplying(rows, weight, None, schedule, Candidate(TILE, schedule.segments == 1), weight.dtype)
+        return multiplying(rows, weight, None, schedule, Launch(TILE, schedule.segments == 1), weight.dtype)
 
-    one_segment, matrix = own(x, single)(), TritonMatrix(weight)
+    one_segment = own(x, single)()
     times = []
     for rows in TIMED_ROWS[device.type]:
         calls = {
             "us": functools.partial(F.linear, x[:rows], weight),
-            "own_us": functools.partial(matrix.product, x[:rows]),
+            "own_us": functools.partial(linear.product, x[:rows], weight, None, None, launches, weight.dtype),
             "one_segment_us": own(x[:rows], single),
         }
         times.append({"rows": rows} | {name: median_us(device, call) for name, call in calls.items()})

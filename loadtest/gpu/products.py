@@ -2,7 +2,7 @@
 
 The limit is the time to move the bytes, or to do the operations, at the rates of limits.py.
 
-    python -m loadtest.gpu.products [N,K ...]    # times all tiles; for choosing the constants of kernels/gpu/linear.py
+    python -m loadtest.gpu.products [N,K ...]    # times all tiles; to choose constants of linear_tiling.py
 
 N,K are a weight's outputs and inputs; by default all products of both models. Prints the six fastest tiles of each,
 also with other schedules, which sum in another order. tiles.py looks for the fastest tile of the present schedule.
@@ -16,13 +16,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernels.gpu import linear
-from kernels.gpu.linear import Schedule
+from kernels.gpu.linear_tiling import Launch, Schedule, schedule_for
 from kernels.gpu.matrix import EightBitMatrix, TritonMatrix, matrix_of
 from loadtest.gpu import ideal
 from loadtest.gpu.limits import limits
 from loadtest.gpu.shapes import DTYPE, PRODUCTS, quantizations
 from loadtest.gpu.table import Check, Measured
-from loadtest.gpu.tile_candidates import Candidate, candidates
+from loadtest.gpu.tile_candidates import candidates
 from loadtest.gpu.timings import median_us
 
 ROWS = (1, 32, 256, 2048)
@@ -74,23 +74,23 @@ def tile_times(
     x = torch.randn(rows, k, dtype=DTYPE, device=device)
     found: list[tuple[float, str]] = []
     for schedule in sorted(schedules):
-        for tile, split in candidates(rows, n, schedule):
+        for launch in candidates(rows, n, schedule):
             try:
-                us = median_us(device, multiplying(x, weight, scales, schedule, Candidate(tile, split), DTYPE))
+                us = median_us(device, multiplying(x, weight, scales, schedule, launch, DTYPE))
             except Exception as error:  # a tile too large for this GPU
-                found.append((float("inf"), f"{tuple(tile)}: {type(error).__name__}"))
+                found.append((float("inf"), f"{tuple(launch.tile)}: {type(error).__name__}"))
                 continue
-            path = "in parallel" if split else "in sequence"
-            what = f"{tuple(tile)}, {schedule.segments} segments {path}"
+            path = "in parallel" if launch.split else "in sequence"
+            what = f"{tuple(launch.tile)}, {schedule.segments} segments {path}"
             found.append((us, f"{us:.1f} us ({limit_us(device, rows, n, k, weight.itemsize) / us:.0%}) {what}"))
     return [line for _, line in sorted(found)]
 
 
 def multiplying(
-    x: Tensor, weight: Tensor, scales: Tensor | None, schedule: Schedule, candidate: Candidate, dtype: torch.dtype
+    x: Tensor, weight: Tensor, scales: Tensor | None, schedule: Schedule, launch: Launch, dtype: torch.dtype
 ) -> functools.partial[Tensor]:
     """Returns a function that computes the product by one candidate."""
-    return functools.partial(linear.multiply, x, weight, scales, None, schedule, dtype, candidate.tile, candidate.split)
+    return functools.partial(linear.multiply, x, weight, scales, None, schedule, dtype, launch)
 
 
 def schedules_around(own: Schedule, k: int) -> set[Schedule]:
@@ -105,7 +105,7 @@ def main() -> None:
     device = torch.device("cuda")
     shapes = [tuple(map(int, text.split(","))) for text in sys.argv[1:]] or PRODUCTS
     for n, k in shapes:
-        own = linear.schedule_for(n, k, DTYPE)
+        own = schedule_for(n, k, DTYPE)
         for quantization in quantizations(device):
             for rows in ROWS:
                 print(f"\n{n} x {k}, {quantization or 'bf16'}, {rows} rows, current: {own}")

@@ -7,18 +7,13 @@ product has few.
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from kernels.gpu.linear import STEP_BYTES, Schedule, Tile, workspace_bytes
+from kernels.gpu.linear_tiling import STEP_BYTES, Launch, Schedule, Tile, workspace_bytes
 
 COLUMNS, ROWS, STAGES, WARPS = (64, 128, 256), (16, 32, 64, 128, 256), (3, 4, 5, 6), (4, 8)
 SHARED_BYTES = 227 * 1024  # of a program on sm_90
 COLUMNS_PER_WARPGROUP = 64  # wgmma's rows; a warpgroup of four warps may also have two such parts
 SUMS = 128  # float32 sums of a thread: one accumulator. A thread has 255 registers.
 MIN_STAGE_BYTES = 64 * 1024  # of shared memory in all stages together, unless there are as many as possible
-
-
-class Candidate(NamedTuple):
-    tile: Tile
-    split: bool  # one program per output tile and segment; else one per tile
 
 
 class Shape(NamedTuple):
@@ -59,7 +54,7 @@ def can_walk(shape: Shape, segments: int) -> bool:
     return segments == 1 or 2 * shape.sums <= SUMS
 
 
-def candidates(rows: int, n: int, schedule: Schedule) -> Iterator[Candidate]:
+def candidates(rows: int, n: int, schedule: Schedule) -> Iterator[Launch]:
     """Yields the launches to time for a product of `rows` rows with a weight of n outputs.
 
     The segments' sums of a launch in parallel fit the planned workspace. A single segment is "in parallel" alone:
@@ -74,7 +69,7 @@ def candidates(rows: int, n: int, schedule: Schedule) -> Iterator[Candidate]:
         splits += [False] if schedule.segments > 1 and can_walk(shape, schedule.segments) else []
         for stages in stages_of(shape):
             for split in splits:
-                yield Candidate(Tile(shape.columns, shape.rows, shape.warps, stages), split)
+                yield Launch(Tile(shape.columns, shape.rows, shape.warps, stages), split)
 
 
 def fitting_rows(rows: int) -> tuple[int, int]:

@@ -15,19 +15,18 @@ import torch
 from torch import Tensor
 from triton.runtime.errors import OutOfResources
 
-from kernels.gpu import linear
-from kernels.gpu.linear import Schedule, Tile
+from kernels.gpu.linear_tiling import STEP_BYTES, Launch, Schedule, Tile
 from loadtest.gpu.engines import release
 from loadtest.gpu.products import limit_us, multiplying, operands, weight_for
 from loadtest.gpu.shapes import DTYPE, PRODUCTS, VOCAB
 from loadtest.gpu.table import Check, Measured
-from loadtest.gpu.tile_candidates import Candidate, Shape, can_walk, candidates, shapes, stages_of
+from loadtest.gpu.tile_candidates import Shape, can_walk, candidates, shapes, stages_of
 from loadtest.gpu.timings import median_us, shown
 
 ROWS = (1, 32, 64, 256, 2048)
 MAX_HEAD_ROWS = 256  # sampled tokens of a step
 SMALL = ([(70, 200), (64, 64)], (1, 17))  # on a CPU: products, and rows
-COMPILED = Schedule(linear.STEP_BYTES // DTYPE.itemsize, 4, 2)  # of the products that compile kernels
+COMPILED = Schedule(STEP_BYTES // DTYPE.itemsize, 4, 2)  # of the products that compile kernels
 Entry = dict[str, Any]
 
 
@@ -69,7 +68,7 @@ def compile_shape(device: torch.device, shape: Shape) -> str:
         for schedule, split in launches:
             for dtype in (DTYPE, torch.float32) if schedule.segments == 1 else (DTYPE,):  # float32: the head
                 try:
-                    multiplying(x, weight, scales, schedule, Candidate(tile, split), dtype)()
+                    multiplying(x, weight, scales, schedule, Launch(tile, split), dtype)()
                 except OutOfResources:
                     continue
                 count += 1
@@ -139,12 +138,12 @@ def table_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _times(
     device: torch.device, matrix: Any, x: Tensor, dtype: torch.dtype, expected: Tensor
-) -> Iterator[tuple[float, Candidate]]:
+) -> Iterator[tuple[float, Launch]]:
     """Yields the µs of each candidate that fits the GPU."""
     weight, scales = operands(matrix)
-    found = list(candidates(len(x), len(weight), matrix.schedule))
+    found = list(candidates(len(x), len(weight), matrix.launches.schedule))
     for candidate in found if device.type == "cuda" else found[:2]:
-        call = multiplying(x, weight, scales, matrix.schedule, candidate, dtype)
+        call = multiplying(x, weight, scales, matrix.launches.schedule, candidate, dtype)
         try:
             out = call()
         except OutOfResources:

@@ -38,7 +38,11 @@ class AttentionCase:
 
     def arguments(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, int, int, int, float]:
         starts, lens = self.places()
-        bounds = len(list(takewhile(lambda count: count == 1, self.query_lens))), max(self.query_lens), max(self.seq_lens)
+        bounds = (
+            len(list(takewhile(lambda count: count == 1, self.query_lens))),
+            max(self.query_lens),
+            max(self.seq_lens),
+        )
         return self.query, self.keys, self.values, self.tables, starts, lens, *bounds, self.scale
 
     def twin(self, values: Tensor | None = None) -> Tensor:

@@ -51,8 +51,8 @@ def test_the_own_kernel_is_equal_to_itself_and_unequal_to_another_order(monkeypa
     schedule = cublas_bits.Schedule(32, 32, 1)
 
     def segment(rows: Tensor, weight: Tensor) -> Tensor:
-        candidate = cublas_bits.Candidate(cublas_bits.TILE, True)
-        return cublas_bits.multiplying(rows, weight, None, schedule, candidate, torch.float32)()
+        launch = cublas_bits.Launch(cublas_bits.TILE, True)
+        return cublas_bits.multiplying(rows, weight, None, schedule, launch, torch.float32)()
 
     monkeypatch.setattr(cublas_bits.F, "linear", segment)
     found = of_shape(weight, x)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from kernels.gpu.linear import STEP_BYTES, Schedule, schedule_for, workspace_bytes
+from kernels.gpu.linear_tiling import STEP_BYTES, Schedule, schedule_for, workspace_bytes
 from loadtest.gpu import tiles
 from loadtest.gpu.shapes import DTYPE, PRODUCTS
 from loadtest.gpu.tile_candidates import SHARED_BYTES, candidates, fitting_rows, shapes, stages_of

@@ -30,6 +30,7 @@ from loadtest.gpu.child import serve
 from loadtest.gpu.children import Children
 from loadtest.gpu.report import Report
 from loadtest.gpu.table import CALL_SECONDS, HEADER, Row
+from services.machine.available import available_cores
 from tests.interpreter import interpret
 
 SPARED_CORES = 2  # for the parent, and for the processes that serving checks start
@@ -106,7 +107,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--processes",
         type=int,
-        default=num_processes(len(os.sched_getaffinity(0))),
+        default=num_processes(available_cores()),
         help="child processes (default: %(default)s)",
     )
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)

@@ -4,6 +4,7 @@ import functools
 from dataclasses import dataclass
 
 import torch
+from triton.runtime import driver
 
 
 @dataclass(frozen=True)
@@ -27,4 +28,6 @@ def card_of(device: torch.device) -> Card:
     if device.type != "cuda":
         return H100
     found = torch.cuda.get_device_properties(device)
-    return Card(10 * found.major + found.minor, found.multi_processor_count, found.shared_memory_per_block_optin)
+    index = torch.cuda.current_device() if device.index is None else device.index
+    shared_bytes = driver.active.utils.get_device_properties(index)["max_shared_mem"]
+    return Card(10 * found.major + found.minor, found.multi_processor_count, shared_bytes)

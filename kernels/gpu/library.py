@@ -1,9 +1,9 @@
 """Products of many rows by torch's library (cuBLASLt on a GPU), for weights with which it gives linear.py's bits.
 
 Whether it does for any number of rows is measured once for a card (`python -m loadtest.gpu --only "the bits of"`). The
-card's table (tile_table.py) then lists the weights, each with the number of rows from which on the library is faster. No
-table, no library. At load each listed shape is compared once more, on a few row counts, because the answer belongs to a
-version of cuBLAS. docs/decisions/0020-gpu-products.md
+card's table (tile_table.py) then lists the weights, each with the number of rows from which on the library is faster.
+No table, no library. At load each listed shape is compared once more, on a few row counts, because the answer belongs
+to a version of cuBLAS. docs/decisions/0020-gpu-products.md
 """
 
 import functools
@@ -43,7 +43,7 @@ def used_by(card: Card) -> str:
     if not tile_table.library(card):
         return ""
     prepare()
-    return f"cublas-{_version()}"
+    return version()
 
 
 def library_rows(weight: Tensor, launches: Launches, card: Card) -> int:
@@ -84,10 +84,11 @@ def _verified(
 
 
 @functools.cache
-def _version() -> str:
+def version() -> str:
+    """Returns cuBLAS's version, or that of the CUDA that torch was built with if cuBLAS is no package here."""
     for name in DISTRIBUTIONS:
         try:
-            return importlib.metadata.version(name)
+            return f"cublas-{importlib.metadata.version(name)}"
         except importlib.metadata.PackageNotFoundError:
             continue
     return f"cuda-{torch.version.cuda}"

@@ -146,7 +146,7 @@ class Launches:
         step = max(2 * columns * tile_rows * block_k / MATRIX_RATE, loaded / L2_RATE)
         computing = triton.cdiv(programs, self._card.processors) * (PROGRAM_CYCLES + steps * step)
         busy = min(programs, self._card.processors)
-        total = max(computing, self._n * self._k * weight_bytes / (busy * MEMORY_RATE))
+        total: float = max(computing, self._n * self._k * weight_bytes / (busy * MEMORY_RATE))
         if launch.split and segments > 1:
             moved = 2 * segments * rows * self._n * torch.float32.itemsize  # written and read
             total += LAUNCH_CYCLES + moved / (self._card.processors * L2_RATE / 2)

@@ -38,16 +38,20 @@ def key_of(n: int, k: int, dtype: torch.dtype, weight_dtype: torch.dtype) -> str
     return f"{n},{k},{str(dtype).removeprefix('torch.')},{QUANTIZATIONS.get(weight_dtype, 'none')}"
 
 
+def path_of(card_name: str, folder: Path = FOLDER) -> Path:
+    return folder / f"{card_name}.json"
+
+
 def entries(
     card: Card, n: int, k: int, dtype: torch.dtype, weight_dtype: torch.dtype, folder: Path = FOLDER
 ) -> Sequence[Entry]:
     """Returns the measured launches of a weight [n, k], by ascending rows; none if the card has no table."""
-    return _table(folder / f"{card.name}.json").products.get(key_of(n, k, dtype, weight_dtype), ())
+    return _table(path_of(card.name, folder)).products.get(key_of(n, k, dtype, weight_dtype), ())
 
 
 def library(card: Card, folder: Path = FOLDER) -> Mapping[str, int]:
     """Returns the rows from which on torch's product is used, by key."""
-    return _table(folder / f"{card.name}.json").library
+    return _table(path_of(card.name, folder)).library
 
 
 @functools.cache

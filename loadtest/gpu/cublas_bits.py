@@ -1,20 +1,20 @@
 """Compares the bits of torch's products by cuBLAS in many numbers of rows, and with those of kernels/gpu/linear.py.
 
-Run by cublas.py in a process of its own. Backends: cublaslt with split-K refused by torch as well, a setting that it
-takes with cuBLASLt alone; and cublas, torch's default. With cublaslt also torch._scaled_mm of e4m3 with one scale per
-row. On a CPU the same code compares torch's products there with the interpreted kernel.
+Run by cublas.py in a process of its own. Backends: cublaslt, with the settings of kernels/gpu/library.py, by which
+torch refuses split-K as well; and cublas, torch's default, with the same workspaces. With cublaslt also
+torch._scaled_mm of e4m3 with one scale per row. On a CPU the same code compares torch's products there with the
+interpreted kernel.
 """
 
 import functools
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernels.gpu import linear
+from kernels.gpu import library, linear, tile_table
 from kernels.gpu.linear_tiling import Launch, Schedule, Tile
 from kernels.gpu.matrix import TritonMatrix
 from loadtest.gpu.products import multiplying
@@ -25,16 +25,17 @@ MAX_ROWS = {"cuda": 8192, "cpu": 9}
 TIMED_ROWS = {"cuda": (256, 1024, 4096), "cpu": (4,)}
 SMALL = [(70, 200), (64, 64)]  # n, k of the weights on a CPU
 TILE = Tile(128, 128, 8, 3)
-DISTRIBUTIONS = ("nvidia-cublas", "nvidia-cublas-cu12")
 Answer = dict[str, Any]
 Multiply = Callable[[slice], Tensor]  # returns the product of these rows of x
 
 
 def answer(device: torch.device, backend: str) -> Answer:
     """Returns `shapes`: by "n,k", the Answer of `of_shape`; `fp8`: that of `of_fp8`, {} without fp8; `version`: of
-    cuBLAS."""
-    if device.type == "cuda":
-        set_backend(backend)
+    cuBLAS; `library`: `library_rows` of cublaslt, {} of cublas."""
+    library.prepare()
+    if device.type == "cuda" and backend != "cublaslt":
+        torch.backends.cuda.preferred_blas_library(backend)
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     shapes, fp8 = {}, {}
     for n, k in weights(device):
         weight = torch.randn(n, k, dtype=DTYPE, device=device)
@@ -42,23 +43,24 @@ def answer(device: torch.device, backend: str) -> Answer:
         shapes[f"{n},{k}"] = of_shape(weight, x)
         if device.type == "cuda" and backend == "cublaslt" and "fp8" in quantizations(device):
             fp8[f"{n},{k}"] = of_fp8(weight, x)
-    return {"backend": backend, "version": cublas_version(), "shapes": shapes, "fp8": fp8}
+    rows = library_rows(shapes) if backend == "cublaslt" else {}
+    return {"backend": backend, "version": library.version(), "shapes": shapes, "fp8": fp8, "library": rows}
 
 
-def set_backend(backend: str) -> None:
-    """Makes torch use a backend, with sums in float32; cublaslt without split-K, too."""
-    torch.backends.cuda.preferred_blas_library(backend)
-    allowed = (False, False) if backend == "cublaslt" else False  # reduced precision, split-K
-    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = allowed
-
-
-def cublas_version() -> str:
-    for name in DISTRIBUTIONS:
-        try:
-            return f"{name} {version(name)}"
-        except PackageNotFoundError:
+def library_rows(shapes: dict[str, Answer]) -> dict[str, int]:
+    """Returns, by a table's key (tile_table.py), the timed row count from which on the library has the bits of the
+    weight's own schedule and is faster; without the weights that have none."""
+    found = {}
+    for shape, each in shapes.items():
+        if not each["equals_schedule"]:
             continue
-    return f"cuBLAS of CUDA {torch.version.cuda}"
+        slower = [timed["rows"] for timed in each["times"] if timed["us"] >= timed["own_us"]]
+        least = max([each["first_rows"], *(rows + 1 for rows in slower)])
+        rows = next((timed["rows"] for timed in each["times"] if timed["rows"] >= least), None)
+        if rows is not None:
+            n, k = map(int, shape.split(","))
+            found[tile_table.key_of(n, k, DTYPE, DTYPE)] = rows
+    return found
 
 
 def weights(device: torch.device) -> list[tuple[int, int]]:

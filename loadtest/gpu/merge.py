@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kernels.gpu import tile_table
 from loadtest.gpu import tiles
 from loadtest.gpu.machine import as_text
 from loadtest.gpu.packing import CACHE_ROW, EARLIER_ROW, FILES_ROW
@@ -47,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     table = tiles.table_of(merged(run for run in runs if run.about["device"] == "cuda"))
     if table:
         args.tables.mkdir(parents=True, exist_ok=True)
-        target = args.tables / f"tiles-{table['card'].split(',')[0]}.json"
+        target = tile_table.path_of(table["card"], args.tables)
         target.write_text(json.dumps(table, indent=1) + "\n")
         print(target)
     return 0

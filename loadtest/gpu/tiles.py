@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from triton.runtime.errors import OutOfResources
 
+from kernels.gpu import linear, tile_table
+from kernels.gpu.card import card_of
 from kernels.gpu.linear_tiling import STEP_BYTES, Launch, Schedule, Tile
 from loadtest.gpu.engines import release
 from loadtest.gpu.products import limit_us, multiplying, operands, weight_for
@@ -90,26 +92,18 @@ def measured(device: torch.device, n: int, k: int, rows: Sequence[int]) -> Measu
     entries, parts = [], []
     for count in rows:
         x = torch.randn(count, k, dtype=DTYPE, device=device)
-        present = functools.partial(matrix.product, x, dtype)
+        present = functools.partial(linear.product, x, *operands(matrix), None, matrix.launches, dtype)
         now = median_us(device, present)
         us, best = min(_times(device, matrix, x, dtype, present()))
         entries.append({"rows": count, "tile": list(best.tile), "split": best.split, "us": us, "us_before": now})
         share, path = limit_us(device, count, n, k, DTYPE.itemsize) / us, "split" if best.split else "walking"
         parts.append(f"{count}: {us:.1f} us ({share:.0%}; before {now:.1f}) {tuple(best.tile)} {path}")
-    return Measured("; ".join(parts), tiles={key_of(n, k): entries}, **where(device))
-
-
-def key_of(n: int, k: int) -> str:
-    """Returns the key of a bf16 weight [n, k] that is not quantised."""
-    return f"{n},{k},{str(DTYPE).removeprefix('torch.')},none"
+    return Measured("; ".join(parts), tiles={tile_table.key_of(n, k, DTYPE, DTYPE): entries}, **where(device))
 
 
 def where(device: torch.device) -> dict[str, str]:
     """Returns what a table is for: the card, by capability and number of multiprocessors, and the versions."""
-    card = "cpu"
-    if device.type == "cuda":
-        found = torch.cuda.get_device_properties(device)
-        card = f"sm_{10 * found.major + found.minor}-{found.multi_processor_count}"
+    card = card_of(device).name if device.type == "cuda" else "cpu"
     return {"card": card, "torch": version("torch"), "triton": version("triton")}
 
 

@@ -1,13 +1,12 @@
 """Compiles the kernels of the timed models before their engines start: concurrent checks fill Triton's disk cache.
 
-A product has one kernel for each class of row counts; ROWS has one of each. All other kernels are compiled by an engine
-with one layer of the model.
+A product has one kernel for each class of row counts. All other kernels are compiled by an engine with one layer of the
+model.
 """
 
 import functools
 import json
 import tempfile
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,9 +24,7 @@ from services.worker import loading
 from tests.worker.in_process import InProcess
 
 MODELS = ("0.6B", "8B")
-ROWS = (1, 17, 65, 300)
-CPU_ROWS = (1, 17)
-CPU_PRODUCTS = ((70, 200), (64, 130))
+CPU_PRODUCTS, CPU_ROWS = ((70, 200), (64, 1024)), 40
 LENGTH = 2048  # of a prompt on a GPU: longer than a chunk's tiles
 NUM_SEQS = 256
 CACHE_BYTES = 2**28
@@ -36,7 +33,7 @@ CACHE_BYTES = 2**28
 def checks(device: torch.device) -> list[Check]:
     if device.type == "cpu":
         return [
-            *(product_check("small shapes", device, CPU_PRODUCTS, rows) for rows in CPU_ROWS),
+            *(product_check("small shapes", device, n, k, CPU_ROWS) for n, k in CPU_PRODUCTS),
             Check("compile a step of a tiny model", functools.partial(tiny_step, device), alone=False),
         ]
     return [
@@ -44,28 +41,27 @@ def checks(device: torch.device) -> list[Check]:
         for model in MODELS
         for check in (
             Check(f"compile a step of {model}", functools.partial(step, device, SHAPES[model]), alone=False),
-            *(product_check(model, device, SHAPES[model].products, rows) for rows in ROWS),
+            *(product_check(model, device, n, k, LENGTH) for n, k in SHAPES[model].products),
         )
     ]
 
 
-def product_check(model: str, device: torch.device, products: Iterable[tuple[int, int]], rows: int) -> Check:
-    run = functools.partial(multiply, device, products, rows)
-    return Check(f"compile products of {model}, {rows} rows", run, alone=False)
+def product_check(model: str, device: torch.device, n: int, k: int, most: int) -> Check:
+    run = functools.partial(multiply, device, n, k, most)
+    return Check(f"compile products of {model}, {n} x {k}", run, alone=False)
 
 
-def multiply(device: torch.device, products: Iterable[tuple[int, int]], rows: int) -> str:
-    """Launches each product (n, k) once, for `rows` rows; a head's results are float32. Asserts that all are finite.
-    Returns the number of products as text."""
-    count = 0
-    for n, k in products:
-        weight = matrix_of([torch.ones(n, k, dtype=DTYPE, device=device)], None)
+def multiply(device: torch.device, n: int, k: int, most: int) -> str:
+    """Multiplies by a weight [n, k] by each launch that up to `most` rows take; a head's results are float32. Asserts
+    that all are finite. Returns the smallest row count of each launch as text."""
+    weight = matrix_of([torch.ones(n, k, dtype=DTYPE, device=device)], None)
+    classes = weight.row_classes(min(most, NUM_SEQS) if n == VOCAB else most)
+    for rows in classes:
         out = weight.product(torch.ones(rows, k, dtype=DTYPE, device=device), torch.float32 if n == VOCAB else None)
-        assert torch.isfinite(out).all(), f"{n} x {k}: a result is not finite"
-        count += 1
+        assert torch.isfinite(out).all(), f"{rows} rows: a result is not finite"
     if device.type == "cuda":
         torch.cuda.empty_cache()  # other processes use this GPU at the same time
-    return f"{count} products"
+    return f"{len(classes)} launches, from {', '.join(map(str, classes))} rows on"
 
 
 def step(device: torch.device, shape: Shape) -> str:

@@ -156,7 +156,8 @@ def _attention(shape: Shape, requests: int, queries: int, length: int, copies: i
     starts = torch.arange(0, requests * queries + 1, queries, dtype=torch.int32)
     lens = torch.full((requests,), length, dtype=torch.int32)
     tables = torch.randperm(copies * requests * blocks, dtype=torch.int32).view(copies, requests, blocks)
-    inputs = [AttentionInputs(torch.empty(0), table, starts, lens, queries, length) for table in tables]
+    decodes = requests if queries == 1 else 0
+    inputs = [AttentionInputs(torch.empty(0), table, starts, lens, decodes, queries, length) for table in tables]
     return [partial(ops.paged_attention, query, cache, each, shape.head_dim**-0.5) for each in inputs]
 
 

@@ -10,7 +10,7 @@ import pytest
 from loadtest.gpu.__main__ import main as run
 from loadtest.gpu.merge import main, merged, read
 
-NAME = "compile products of small shapes, 1 rows"
+NAME = "compile products of small shapes, 64 x 1024"
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def test_a_page_has_machine_versions_and_a_row_of_each_check(call: Path, tmp_pat
     assert text.startswith(f"# On a GPU, {first['date'][:10]}\n")
     assert f"torch {first['versions']['torch']}" in text and f"triton {first['versions']['triton']}" in text
     assert f"A (commit {first['commit'] or 'unknown'})" in text
-    assert f"| {NAME} | ok | 2 products |" in text
+    assert f"| {NAME} | ok | 2 launches, from 1, 33 rows on |" in text
     assert "- limits of this GPU: needs a GPU" in text
     assert "- 1 ok, 0 note, 0 FAIL, 1 not run" in text
 
@@ -79,7 +79,7 @@ def test_a_folder_without_a_call_is_refused(content: str | None, tmp_path: Path)
 
 def test_tiles_of_a_gpu_are_written_as_a_table(call: Path, tmp_path: Path) -> None:
     entries = {"64,128,bfloat16,none": [{"rows": 1, "tile": [64, 16, 4, 6], "split": True, "us": 2.5}]}
-    data = {"card": "sm_90, 132 processors", "torch": "2.11", "triton": "3.6", "tiles": entries}
+    data = {"card": "sm_90-132", "torch": "2.11", "triton": "3.6", "tiles": entries}
     on_cpu = changed(call, tmp_path / "cpu", **{NAME: {"data": data}})
     assert len(merge(tmp_path, on_cpu)) == 1, "tiles of the interpreter are no choice"
     on_gpu = changed(on_cpu, tmp_path / "gpu")
@@ -87,7 +87,7 @@ def test_tiles_of_a_gpu_are_written_as_a_table(call: Path, tmp_path: Path) -> No
     lines[0] = json.dumps(json.loads(lines[0]) | {"device": "cuda"})
     (on_gpu / "rows.jsonl").write_text("\n".join(lines))
     _, table = merge(tmp_path, on_gpu)
-    assert table.name == "tiles-sm_90.json"
+    assert table.name == "sm_90-132.json"
     found = json.loads(table.read_text())
     assert found["card"] == data["card"]
     assert found["products"]["64,128,bfloat16,none"][0]["rows"] == 1

@@ -66,8 +66,9 @@ def attention(ops: CpuOps, requests: int, queries: int, length: int) -> dict[str
         torch.arange(requests * blocks, dtype=torch.int32).view(requests, blocks),
         torch.arange(0, requests * queries + 1, queries, dtype=torch.int32),
         torch.full((requests,), length, dtype=torch.int32),
-        queries,
-        length,
+        num_decodes=requests if queries == 1 else 0,
+        max_query_len=queries,
+        max_seq_len=length,
     )
     q = query.view(requests, queries, HEADS, HEAD_DIM).transpose(1, 2).contiguous()
     k, v = (torch.randn(requests, KV_HEADS, length, HEAD_DIM).bfloat16() for _ in range(2))

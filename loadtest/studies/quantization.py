@@ -60,8 +60,9 @@ class Texts:
             self._tables,
             torch.arange(0, count * tokens + 1, tokens, dtype=torch.int32),
             torch.full((count,), self._length + tokens, dtype=torch.int32),
-            tokens,
-            self._length + tokens,
+            num_decodes=count if tokens == 1 else 0,
+            max_query_len=tokens,
+            max_seq_len=self._length + tokens,
         )
         self._length += tokens if keep else 0
         return self._decoder.forward(

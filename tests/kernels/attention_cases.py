@@ -38,12 +38,12 @@ class AttentionCase:
 
     def arguments(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, int, int, int, float]:
         starts, lens = self.places()
-        bounds = (
-            len(list(takewhile(lambda count: count == 1, self.query_lens))),
-            max(self.query_lens),
-            max(self.seq_lens),
-        )
-        return self.query, self.keys, self.values, self.tables, starts, lens, *bounds, self.scale
+        return self.query, self.keys, self.values, self.tables, starts, lens, *self.bounds(), self.scale
+
+    def bounds(self) -> tuple[int, int, int]:
+        """Returns (the number of single queries before all others, the most queries, the most keys)."""
+        singles = takewhile(lambda count: count == 1, self.query_lens)
+        return len(list(singles)), max(self.query_lens), max(self.seq_lens)
 
     def twin(self, values: Tensor | None = None) -> Tensor:
         starts, lens = self.places()

@@ -40,7 +40,7 @@ def in_cpu_layout(ops: CpuOps, keys: Tensor, values: Tensor) -> KvPair:
 
 def attend(ops: CpuOps, case: AttentionCase) -> Tensor:
     starts, lens = case.places()
-    inputs = AttentionInputs(torch.empty(0), case.tables, starts, lens, max(case.query_lens), max(case.seq_lens))
+    inputs = AttentionInputs(torch.empty(0), case.tables, starts, lens, *case.bounds())
     return ops.paged_attention(case.query, in_cpu_layout(ops, case.keys, case.values), inputs, case.scale)
 
 

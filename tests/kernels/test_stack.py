@@ -13,7 +13,7 @@ from tests.kernels.cases import randn
 
 CPU, OPS, EPS = torch.device("cpu"), TorchOps(), 1e-6
 EMPTY = torch.empty(0)
-INPUTS = AttentionInputs(EMPTY, EMPTY, EMPTY, EMPTY, 0, 0)
+INPUTS = AttentionInputs(EMPTY, EMPTY, EMPTY, EMPTY, 0, 0, 0)
 RESIDUAL = randn(CPU, torch.float32, 5, 8)
 WANTED = torch.tensor([1, 4])
 

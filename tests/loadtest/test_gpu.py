@@ -13,7 +13,7 @@ from loadtest.gpu.__main__ import main
 from loadtest.gpu.child import Child
 from loadtest.gpu.table import Row
 
-GPUS = ("sm_80", "sm_90")
+GPUS = ("sm_80", "sm_86", "sm_90")
 NUM_COMPILED = 8  # rows for each capability
 RUN = "\nfrom loadtest.gpu.__main__ import main\nmain()\n"
 WRONG_NORM = """

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from kernels.cpu import library
+from kernels.gpu import card
 from services.options.declarations import WorkerOptions
 from services.worker.errors import ModelError
 from services.worker.loading import load_model, pick_ops
@@ -57,6 +58,7 @@ def test_kernels_that_cannot_run_are_refused_before_anything_is_read(
 def test_on_cuda_there_are_all_of_them(quantization: str | None, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The name goes into the numerics id."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(card, "card_of", lambda device: card.H100)
     assert pick_ops(torch.device("cuda"), WorkerOptions(quantization=quantization)).name == name
 
 

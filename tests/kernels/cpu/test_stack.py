@@ -139,7 +139,7 @@ def test_one_call_gives_the_bits_of_many(variant: str, dtype: torch.dtype, int8:
         rows = torch.repeat_interleave(torch.arange(len(lens)), torch.tensor(starts).diff())
         slots = tables[rows, positions // BLOCK_SIZE].long() * BLOCK_SIZE + positions % BLOCK_SIZE
         inputs = AttentionInputs(
-            slots, tables, torch.tensor(starts).int(), torch.tensor(lens).int(), max(lens), max(lens)
+            slots, tables, torch.tensor(starts).int(), torch.tensor(lens).int(), 0, max(lens), max(lens)
         )
         hidden = randn(CPU, dtype, starts[-1], HIDDEN, seed=step)
         ours, twin = (

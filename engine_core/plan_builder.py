@@ -26,12 +26,15 @@ class PlanBuilder:
         """Returns the plan of the next step, and counts its tokens as computed in `batch`.
 
         Counts the requests' blocks as sent, and empties `released_slots` and `dropped_grammars`, which the plan has.
-        `slots` and `num_new_tokens` are [rows] int32. `admitted`: those of its requests that the worker does not have.
+        `slots` and `num_new_tokens` are [rows] int32, by rank. `admitted`: those of its requests that the worker does
+        not have.
         """
         self.step_id += 1
         released, self.released_slots = self.released_slots, []
         dropped, self.dropped_grammars = self.dropped_grammars, []
         new_requests = [self._new_request(batch, request) for request in admitted]
+        order = np.argsort(num_new_tokens > 1, kind="stable")
+        slots, num_new_tokens = slots[order], num_new_tokens[order]
         offsets, block_ids = self._new_blocks(batch, slots)
         num_computed, output_indices = batch.num_computed[slots], batch.sample_end[slots]
         return StepPlan(

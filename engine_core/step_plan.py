@@ -120,7 +120,7 @@ class NewRequest(msgspec.Struct, array_like=True):
 class StepPlan(msgspec.Struct, array_like=True):
     """One forward pass, as a diff to the plan of `base_step_id`. If that is None, the worker clears every slot first.
 
-    Columns are [rows] int32, one row per scheduled request, unless noted.
+    Columns are [rows] int32, one row per scheduled request, unless noted. Rows with one new token come first.
     """
 
     epoch: int

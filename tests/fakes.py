@@ -134,19 +134,24 @@ class FakeWorker:
 
     def _run_rows(self, plan: StepPlan) -> StepResult:
         offsets, fresh = unpack_i32(plan.block_offsets[0]).tolist(), unpack_i32(plan.block_ids[0]).tolist()
-        num_new = unpack_i32(plan.num_new_tokens).tolist()
+        slots, num_new, computed = (
+            unpack_i32(column).tolist() for column in (plan.slots, plan.num_new_tokens, plan.num_computed_tokens)
+        )
         self.step_tokens.append(sum(num_new))
+        for row, slot in enumerate(slots):
+            self._tables[slot] += fresh[offsets[row] : offsets[row + 1]]
+        last: dict[int, bytes] = {}
+        # A row may read a shared prefix that another row of this step computes, whatever their order.
+        for row in sorted(range(len(slots)), key=lambda row: computed[row]):
+            last[row] = self._compute(slots[row], computed[row], num_new[row])
         rows: list[tuple[int, int, int]] = []
         logprobs: list[tuple[list[int], list[float]]] = []
-        for row, slot in enumerate(unpack_i32(plan.slots).tolist()):
-            self._tables[slot] += fresh[offsets[row] : offsets[row + 1]]
-            computed = int(unpack_i32(plan.num_computed_tokens)[row])
-            last = self._compute(slot, computed, num_new[row])
+        for row, slot in enumerate(slots):
             if unpack_i32(plan.sampled)[row]:
-                assert computed + num_new[row] == len(self._tokens[slot])
+                assert computed[row] + num_new[row] == len(self._tokens[slot])
                 start = int(unpack_i32(plan.output_indices)[row])
                 assert start == len(self._tokens[slot]) - self._num_prompt[slot]
-                token_id = _next_token(last, self._vocab_size)
+                token_id = _next_token(last[row], self._vocab_size)
                 rows.append((self._handles[slot], start, token_id))
                 self._tokens[slot].append(token_id)
                 count = self._num_logprobs[slot]

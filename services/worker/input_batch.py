@@ -192,10 +192,6 @@ class InputBatch:
 
     def _inputs(self, plan: StepPlan, slots: Ints) -> StepInputs:
         num_new, computed = unpack_i32(plan.num_new_tokens), unpack_i32(plan.num_computed_tokens)
-        is_sampled, output_indices = unpack_i32(plan.sampled), unpack_i32(plan.output_indices)
-        order = np.argsort(num_new > 1, kind="stable")
-        slots, num_new, computed = slots[order], num_new[order], computed[order]
-        is_sampled, output_indices = is_sampled[order], output_indices[order]
         ends = computed + num_new
         if (ends > self.num_tokens[slots]).any() or (ends > self.tables.num_blocks(slots) * self._block_size).any():
             raise BadMessage(f"plan {plan.step_id} computes tokens that are unknown or have no block")
@@ -205,7 +201,7 @@ class InputBatch:
         positions = np.arange(starts[-1]) - starts[row_of] + computed[row_of]
         token_slots = slots[row_of].astype(np.int64)
         blocks = self.tables.blocks(token_slots, positions // self._block_size).astype(np.int64)
-        sampled = np.flatnonzero(is_sampled)
+        sampled = np.flatnonzero(unpack_i32(plan.sampled))
         sampled_slots = slots[sampled].astype(np.int64)
         return StepInputs(
             token_slots=token_slots,
@@ -217,5 +213,5 @@ class InputBatch:
             logits_indices=starts[1:][sampled].astype(np.int64) - 1,
             sampled_slots=sampled_slots,
             sampled_positions=self.num_tokens[sampled_slots],
-            output_indices=output_indices[sampled].astype(np.int64),
+            output_indices=unpack_i32(plan.output_indices)[sampled].astype(np.int64),
         )

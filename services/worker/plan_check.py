@@ -58,6 +58,8 @@ class PlanCheck:
         checked_column("sampled", plan.sampled, 1)
         total = int(num_new.sum(dtype=np.int64))
         _require(bool(num_new.all()), "a row computes no token")
+        several = num_new > 1
+        _require(not (several[:-1] > several[1:]).any(), "a row of several tokens before one of a single token")
         _require(
             total <= self.max_num_batched_tokens, f"{total} tokens, but the limit is {self.max_num_batched_tokens}"
         )

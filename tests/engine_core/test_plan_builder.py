@@ -52,3 +52,16 @@ def test_released_slots_and_dropped_grammars_are_sent_once() -> None:
     first, second = builder.build(batch, slots, ones, [request]), builder.build(batch, slots, ones, [])
     assert (first.released_slots, first.dropped_grammars) == ([2], [9])
     assert (second.released_slots, second.dropped_grammars) == ([], [])
+
+
+def test_rows_with_one_token_come_first_and_all_columns_follow() -> None:
+    """Their own order stays, as does that of the others."""
+    batch, builder = make_batch(), PlanBuilder(1, 1)
+    requests = [joined(batch, make_core_request(handle, [1, 2, 3, 4, 5, 6])) for handle in range(4)]
+    slots = np.array([request.slot for request in requests], dtype=np.int32)
+    builder.build(batch, slots, np.array([2, 5, 4, 5], dtype=np.int32), requests)
+    plan = builder.build(batch, slots, np.array([3, 1, 2, 1], dtype=np.int32), [])
+    assert unpack_i32(plan.slots).tolist() == slots[[1, 3, 0, 2]].tolist()
+    assert unpack_i32(plan.num_new_tokens).tolist() == [1, 1, 3, 2]
+    assert unpack_i32(plan.num_computed_tokens).tolist() == [5, 5, 2, 4]
+    assert unpack_i32(plan.sampled).tolist() == [1, 1, 0, 1]

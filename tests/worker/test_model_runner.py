@@ -64,8 +64,10 @@ class HandMadePlans:
     def plan(
         self, rows: list[tuple[int, int, int, bool]], new: list[NewRequest], fresh: list[list[int]], outputs: list[int]
     ) -> StepPlan:
-        """`rows` are (slot, new tokens, computed tokens, samples)."""
+        """`rows` are (slot, new tokens, computed tokens, samples), in any order."""
         self.step_id += 1
+        order = sorted(range(len(rows)), key=lambda row: rows[row][1] > 1)
+        rows, fresh, outputs = ([column[row] for row in order] for column in (rows, fresh, outputs))
         starts = [0]
         for blocks in fresh:
             starts.append(starts[-1] + len(blocks))

@@ -10,6 +10,7 @@ from types import ModuleType
 from services.options.command_line import parse
 from services.options.declarations import ROLES
 from services.options.extras import missing
+from services.options.hide_secrets import hide_secrets
 from services.options.setting import UsageError
 from services.version import VERSION
 
@@ -55,6 +56,7 @@ def main(argv: list[str] | None = None) -> int:
     # gRPC's core would write lines to stderr, past our log, which any client can cause. Errors of calls are in their
     # status. https://grpc.github.io/grpc/core/md_doc_environment_variables.html
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    own_argv = argv is None
     argv = sys.argv[1:] if argv is None else argv
     command, rest = (argv[0], argv[1:]) if argv else ("--help", [])
     if command in ("-h", "--help"):
@@ -76,6 +78,8 @@ def main(argv: list[str] | None = None) -> int:
     except UsageError as error:
         sys.stderr.write(f"tandem {command}: error: {error}\n")
         return 2
+    if own_argv:
+        hide_secrets(command, rest)
     if not _is_installed(command):
         return 1
     return int(_import(MODULES[command]).main(options))

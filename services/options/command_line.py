@@ -14,19 +14,19 @@ from typing import Any, NoReturn
 from services.options.commands import COMMAND_OPTIONS, default_text, flag_of, groups, settings_of_command
 from services.options.declarations import ROLE_OPTIONS, EngineOptions, ServeOptions, settings_of
 from services.options.dotted import joined
-from services.options.setting import Setting, UsageError, boolean, json_object
+from services.options.setting import Setting, UsageError, boolean, json_object, origins, text_list
 from services.options.structured import structured_outputs
 
 _SURROGATE = re.compile("[\ud800-\udfff]")  # stands for a byte that the locale's encoding cannot decode
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(message)
 
 
-def _build_parser(command: str) -> _Parser:
-    parser = _Parser(
+def _build_parser(command: str) -> Parser:
+    parser = Parser(
         prog=f"tandem {command}",
         description="Serves one model with four kinds of processes."
         if command == "serve"
@@ -50,6 +50,9 @@ def _add(group: "argparse._ArgumentGroup", name: str, one: Setting, text: str) -
         group.add_argument(flag_of(name), action=argparse.BooleanOptionalAction, help=text)
     elif one.many:
         group.add_argument(flag_of(name), action="extend", nargs="+", help=text, metavar="NAME")
+    elif one.repeated:
+        # One value each: of `--api-key KEY MODEL`, the model must not become a key.
+        group.add_argument(flag_of(name), action="append", help=text, metavar=name.upper())
     else:
         group.add_argument(flag_of(name), help=text, metavar="|".join(one.choices) or name.upper())
 
@@ -57,10 +60,9 @@ def _add(group: "argparse._ArgumentGroup", name: str, one: Setting, text: str) -
 def _convert(one: Setting, name: str, raw: Any) -> Any:
     """Returns the checked value of `raw`: a string of the command line or environment, or a YAML value (there 0123 is
     83, `no` is False). `name` is for errors. Raises UsageError."""
-    if one.many and isinstance(raw, list) and raw:
-        return tuple(_convert_one(one, name, part) for part in raw)
-    value = _convert_one(one, name, raw)
-    return (value,) if one.many else value
+    if not (one.many or one.repeated):
+        return _convert_one(one, name, raw)
+    return tuple(_convert_one(one, name, part) for part in (raw if isinstance(raw, list) and raw else [raw]))
 
 
 def _convert_one(one: Setting, name: str, raw: Any) -> Any:
@@ -105,7 +107,8 @@ def parse(command: str, argv: list[str]) -> Any:
     for name, one in settings.items():
         variables = [env for env in one.env if os.environ.get(env)]
         if variables and name not in given:
-            values[name], titles[name] = os.environ[variables[0]], variables[0]
+            text, titles[name] = os.environ[variables[0]], variables[0]
+            values[name] = [line for line in text.split("\n") if line] if one.repeated else text
     values |= given
     converted = {name: _convert(settings[name], titles[name], raw) for name, raw in values.items() if raw is not None}
     missing = [titles[name] for name, one in settings.items() if one.required and name not in converted]
@@ -125,6 +128,8 @@ def _check_together(values: dict[str, Any]) -> None:
     """Raises UsageError for option values that contradict each other. `values`: those given, by name."""
     if "cluster_secret" in values and "cluster_secret_file" in values:
         raise UsageError("--cluster-secret-file and TANDEM_CLUSTER_SECRET are both given: give only one of them")
+    if values.get("allow_credentials") and "*" in values.get("allowed_origins", ()):
+        raise UsageError("--allow-credentials is refused with --allowed-origins '[\"*\"]': name the origins")
     num_seqs = values.get("max_num_seqs", EngineOptions.max_num_seqs)
     num_tokens = values.get("max_num_batched_tokens", EngineOptions.max_num_batched_tokens)
     if num_tokens < num_seqs:
@@ -149,20 +154,31 @@ def role_argv(role: str, values: dict[str, Any]) -> list[str]:
             positional = [str(value)]
         elif isinstance(value, bool):
             argv.append(flag_of(name) if value else flag_of("no_" + name))
-        elif one.many:
+        elif one.many or one.repeated:
             argv += [f"{flag_of(name)}={part}" for part in value]
         else:
-            argv.append(f"{flag_of(name)}={_as_text(value)}")
+            argv.append(f"{flag_of(name)}={_as_text(one, value)}")
     return [*positional, *argv]
 
 
 def role_environment(role: str, values: dict[str, Any]) -> dict[str, str]:
     """Returns the environment variables for the settings of one role that have one. `values`: as in role_argv."""
-    found = {one.env[0]: values.get(name) for name, one in settings_of(ROLE_OPTIONS[role]).items() if one.env}
-    return {env: str(value) for env, value in found.items() if value is not None}
+    return {
+        one.env[0]: _as_text(one, values[name])
+        for name, one in settings_of(ROLE_OPTIONS[role]).items()
+        if one.env and values.get(name) is not None
+    }
 
 
-def _as_text(value: Any) -> str:
-    if isinstance(value, tuple):
-        return ",".join(value)
-    return json.dumps(value) if isinstance(value, dict) else str(value)
+def inherited_environment() -> dict[str, str]:
+    """Returns this process's environment without the secrets that are options: children get only their own, by
+    role_environment."""
+    every = (one for options in ROLE_OPTIONS.values() for one in settings_of(options).values())
+    secret = {env for one in every if one.secret for env in one.env}
+    return {name: value for name, value in os.environ.items() if name not in secret}
+
+
+def _as_text(one: Setting, value: Any) -> str:
+    if isinstance(value, tuple) and one.parse not in (text_list, origins):
+        return ("\n" if one.repeated else ",").join(value)
+    return json.dumps(value) if isinstance(value, dict | tuple) else str(value)

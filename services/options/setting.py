@@ -1,11 +1,13 @@
 """What a setting is: default, range, one line of help, and the parsers that turn its text into a value."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 MAX_PORT = 65535
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\sA-Z]+")
 
 
 class UsageError(Exception):
@@ -32,6 +34,23 @@ def json_object(text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")
     return value
+
+
+def text_list(text: str) -> tuple[str, ...]:
+    """Parses a JSON list of strings, as vLLM's lists on a command line: '["a", "b"]'."""
+    value = json.loads(text)
+    if not isinstance(value, list) or not all(isinstance(one, str) and one for one in value):
+        raise ValueError("not a JSON list of strings that are not empty")
+    return tuple(value)
+
+
+def origins(text: str) -> tuple[str, ...]:
+    """Parses a JSON list of web origins, each SCHEME://HOST or SCHEME://HOST:PORT as browsers send it, or "*"."""
+    found = text_list(text)
+    for one in found:
+        if one not in ("*", "null") and not _ORIGIN.fullmatch(one):
+            raise ValueError(f"{one!r} is not an origin: write SCHEME://HOST or SCHEME://HOST:PORT in lower case")
+    return found
 
 
 def split_address(text: str) -> tuple[str, int]:
@@ -79,13 +98,17 @@ class Setting:
     choices: tuple[str, ...] = ()
     positional: bool = False
     many: bool = False  # takes one or more values
+    repeated: bool = False  # may be given several times, with one value each; one per line in the environment
     required: bool = False
     internal: bool = False  # about the connections between processes: `tandem serve` sets it itself
     env: tuple[str, ...] = ()  # environment variables, read if no flag is given; the first one wins
     in_environment_only: bool = False  # a secret: command lines and configuration files are readable by others
+    secret: bool = False  # moves from the command line into the environment at the start: hide_secrets.py
 
     def convert(self, name: str, text: str) -> Any:
         """Returns the parsed and checked value of `text`. Raises UsageError with `name`, the text and the limit."""
+        if self.secret and not text.isprintable():
+            raise UsageError(f"{name}: must be one line of printable characters")
         try:
             value = self.parse(text)
         except (ValueError, OverflowError) as error:

@@ -21,7 +21,7 @@ from services.errors import Fatal
 from services.machine import authority, stopped_children, watch_ends
 from services.machine.child_ends import ChildEnds
 from services.machine.listen import listen
-from services.options.command_line import role_argv, role_environment
+from services.options.command_line import inherited_environment, role_argv, role_environment
 
 log = logging.getLogger(__name__)
 STOP_SECONDS = 3.0  # from SIGTERM to SIGKILL
@@ -94,7 +94,7 @@ class ChildProcesses:
         --parent-death-fd. Raises as `start` does.
         """
         argv = [sys.executable, "-m", *argv, f"--parent-death-fd={self._child_end}"]
-        env = {**os.environ, **variables}
+        env = {**inherited_environment(), **variables}
         count = sum(name.startswith(kind) for name in self.children)
         name = f"{kind}-{count}" if count else kind
         passed = [self._child_end, *fds]
@@ -156,6 +156,10 @@ class ChildProcesses:
                 child.process.kill()
                 child.stopped_since = None
 
+    def hang_up(self, name: str) -> None:
+        """Sends SIGHUP to a child, if it runs."""
+        self.children[name].process.send_signal(signal.SIGHUP)
+
     def raise_if_ended(self) -> None:
         """Raises ChildFailed if a child exited with an error status, Fatal if it was killed or exited with status 0."""
         ended = {name: code for name, child in self.children.items() if (code := child.process.poll()) is not None}
@@ -181,11 +185,17 @@ class ChildProcesses:
 
 
 def _spawn(name: str, argv: list[str], env: dict[str, str], fds: list[int]) -> "subprocess.Popen[bytes]":
-    """Starts a process in its own session: Ctrl-C reaches the launcher only. Raises Fatal if it cannot start."""
+    """Starts a process in its own session: Ctrl-C reaches the launcher only. Raises Fatal if it cannot start.
+
+    SIGHUP is blocked in it until it unblocks it: one that comes before the child has a handler must not end it.
+    """
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     try:
         return subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, pass_fds=fds, start_new_session=True)
     except (OSError, ValueError) as error:  # an option too long for a command line, or with a NUL in it
         raise Fatal(f"the {name} cannot be started: {error}") from error
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _how_it_ended(returncode: int) -> str:

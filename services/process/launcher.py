@@ -1,6 +1,7 @@
 """`tandem serve`: the four roles as child processes on this machine, connected by Unix sockets.
 
 In order: binds the HTTP port, finds the model's files, starts the roles, supervises them until SIGTERM or SIGINT.
+Passes SIGHUP on to the shim.
 How children are restarted and ended is in services/process/child_processes.py.
 """
 
@@ -19,7 +20,7 @@ from typing import Any
 from services.errors import Fatal
 from services.machine.listen import listen
 from services.model_files.resolve import resolve
-from services.options.command_line import role_argv, role_environment
+from services.options.command_line import inherited_environment, role_argv, role_environment
 from services.options.common import DEMO_MODEL
 from services.options.declarations import ServeOptions, ShimOptions
 from services.process.child_processes import ChildFailed, ChildProcesses
@@ -54,6 +55,7 @@ def main(options: ServeOptions) -> int:
 
 def _serve(options: ServeOptions) -> None:
     _on_signals(_exit_at_once)
+    signal.signal(signal.SIGHUP, _starting)
     values = dict(options.role_values)
     front = listen(values.get("host", ShimOptions.host), values.get("port", ShimOptions.port))
     _check_gateway(values)
@@ -67,6 +69,7 @@ def _serve(options: ServeOptions) -> None:
     _on_signals(_raise_stopped)
     with runtime_dir(options.runtime_dir) as folder, ChildProcesses() as children:
         _start_roles(children, values, folder, options.tokenizer_replicas, front)
+        signal.signal(signal.SIGHUP, lambda number, frame: children.hang_up("shim"))
         children.supervise(lambda: is_ready(front))
 
 
@@ -79,7 +82,7 @@ def _check_model(path: Path, values: dict[str, Any]) -> None:
             *(sys.executable, "-m", "services.worker.preflight", *role_argv("worker", at_path)),
             f"--parent-death-fd={child_end}",
         ],
-        env={**os.environ, **role_environment("worker", at_path)},
+        env={**inherited_environment(), **role_environment("worker", at_path)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         pass_fds=[child_end],
@@ -117,6 +120,11 @@ def _raise_stopped(number: int, frame: FrameType | None) -> None:
     for further in (signal.SIGTERM, signal.SIGINT):
         signal.signal(further, signal.SIG_IGN)  # a second signal must not interrupt the shutdown
     raise Stopped
+
+
+def _starting(number: int, frame: FrameType | None) -> None:
+    """Signal handler of SIGHUP before there is a shim."""
+    log.info("SIGHUP has no effect: the server is starting, and reads --api-key-file at its start")
 
 
 def _start_roles(

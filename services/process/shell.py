@@ -72,6 +72,13 @@ def run_until_stopped(
     return 0
 
 
+def on_hang_up(handler: Callable[[], None]) -> None:
+    """Calls `handler` in the running event loop at SIGHUP, also at one that came before: the launcher starts its
+    children with SIGHUP blocked."""
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
+
+
 async def to_the_end(cleanup: Coroutine[Any, Any, None]) -> None:
     """Runs `cleanup` to its end and raises its error. A cancellation of this task meanwhile is ignored, so that a
     signal does not interrupt a shutdown."""

@@ -23,6 +23,7 @@ class Status:
 STATUS: dict[str, Status] = {
     "INVALID_ARGUMENT": Status(400, "invalid_request_error", "INVALID_ARGUMENT"),
     "UNAUTHENTICATED": Status(401, "authentication_error", "UNAUTHENTICATED"),
+    "PERMISSION_DENIED": Status(403, "permission_error", "PERMISSION_DENIED"),
     "NOT_FOUND": Status(404, "invalid_request_error", "NOT_FOUND"),
     "RESOURCE_EXHAUSTED": Status(429, "rate_limit_error", "RESOURCE_EXHAUSTED"),
     "INTERNAL": Status(500, "server_error", "INTERNAL"),

@@ -4,7 +4,8 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp
 
-from services.options.declarations import ShimOptions
+from services.shim.access.content_type import json_only
+from services.shim.access.rules import AccessRules
 from services.shim.apis.all import APIS
 from services.shim.concurrency import ConcurrencyMiddleware
 from services.shim.endpoints import Endpoints
@@ -12,7 +13,7 @@ from services.shim.error_handlers import ERROR_HANDLERS
 from services.shim.generations import Generations
 from services.shim.in_progress import InProgress
 from services.shim.metrics import ShimMetrics
-from services.shim.middleware import ApiKeyMiddleware, CountMiddleware
+from services.shim.middleware import CountMiddleware
 from services.shim.reference.docs_page import docs_endpoint
 from services.shim.reference.openapi import openapi_endpoint
 from services.shim.request_ids import RequestIdMiddleware
@@ -21,14 +22,15 @@ from services.shim.scrape import Scrape
 
 
 def make_app(
-    generations: Generations, in_progress: InProgress, options: ShimOptions, metrics: ShimMetrics, scrape: Scrape
+    generations: Generations, in_progress: InProgress, access: AccessRules, metrics: ShimMetrics, scrape: Scrape
 ) -> ASGIApp:
     """Returns the application. Its handlers start each request's Generation with `generations`, and close it."""
+    options = access.options
     endpoints = Endpoints(generations, scrape, options)
     facts = generations.client.facts
     app = Starlette(
         routes=[
-            *(api.path.route(endpoints.generate(api)) for api in APIS),
+            *(api.path.route(json_only(endpoints.generate(api))) for api in APIS),
             MODELS.route(endpoints.models),
             MODEL.route(endpoints.model),
             RESET_PREFIX_CACHE.route(endpoints.reset_prefix_cache),
@@ -38,12 +40,10 @@ def make_app(
             OPENAPI.route(openapi_endpoint(facts, ignore_unknown_fields=options.ignore_unknown_fields)),
             DOCS.route(docs_endpoint()),
         ],
-        middleware=[  # from the outside inwards
-            *([Middleware(ApiKeyMiddleware, options.api_key)] if options.api_key else []),
-            Middleware(ConcurrencyMiddleware, in_progress),
-        ],
+        middleware=[Middleware(ConcurrencyMiddleware, in_progress)],
         exception_handlers=ERROR_HANDLERS,
     )
     # Outside of Starlette, which answers a bug with 500 outside of its own middleware.
-    with_ids: ASGIApp = RequestIdMiddleware(app) if options.enable_request_id_headers else app
+    guarded = access.around(app)
+    with_ids: ASGIApp = RequestIdMiddleware(guarded) if options.enable_request_id_headers else guarded
     return CountMiddleware(with_ids, metrics)

@@ -1,7 +1,7 @@
 """ASGI middleware: counts HTTP requests against the shim's limits on work in progress (in_progress.py).
 
-A request counts from its headers to the end of its response. Only POST requests to paths that routes.RULES marks as
-limited count.
+A request counts from its headers to the end of its response. Only POST requests to paths that routes.is_limited
+names count.
 """
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from services.rpc.errors import TandemError
 from services.shim.in_progress import InProgress
 from services.shim.responses import error_response
-from services.shim.routes import rule_of
+from services.shim.routes import is_limited, route_path
 
 
 class ConcurrencyMiddleware:
@@ -20,7 +20,7 @@ class ConcurrencyMiddleware:
         self._in_progress = in_progress
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "POST" or not rule_of(scope["path"]).limited:
+        if scope["type"] != "http" or scope["method"] != "POST" or not is_limited(route_path(scope)):
             await self._app(scope, receive, send)
             return
         try:

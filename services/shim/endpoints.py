@@ -9,6 +9,7 @@ from starlette.responses import Response
 from services.options.declarations import ShimOptions
 from services.rpc.errors import TandemError, invalid
 from services.rpc.generated import text_pb2
+from services.shim.access.keys import caller_of
 from services.shim.apis.answer import AnswerOptions
 from services.shim.apis.api import Api
 from services.shim.apis.request import GenerationRequest
@@ -112,7 +113,8 @@ class Endpoints:
         submits: list[text_pb2.TextSubmit],
     ) -> Response:
         """Starts one call per submit, and returns the response. Raises as `_generate`."""
-        generation = self._generations.start(api.operation, request_id, model, _traceparent(request), submits)
+        key_name = caller_of(request.scope).name
+        generation = self._generations.start(api.operation, request_id, model, _traceparent(request), submits, key_name)
         streaming = False
         try:
             options = self._answer_options(checked)

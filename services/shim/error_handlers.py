@@ -11,6 +11,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from services.rpc.errors import TandemError
+from services.shim.access.keys import caller_of
 from services.shim.responses import ClientGone, error_response, json_response
 from services.telemetry.logs import fields
 
@@ -21,7 +22,8 @@ MAX_URL = 200  # characters of the path in a message
 async def on_tandem_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, TandemError)
     # Without the message, which may quote the request.
-    log.info("request refused", extra=fields(path=request.url.path, code=error.code, param=error.param))
+    key = {"key": name} if (name := caller_of(request.scope).name) else {}
+    log.info("request refused", extra=fields(path=request.url.path, code=error.code, param=error.param, **key))
     return error_response(error)
 
 

@@ -67,10 +67,17 @@ class Generations:
             raise
 
     def start(
-        self, operation: str, request_id: str, model: str, traceparent: str, submits: list[text_pb2.TextSubmit]
+        self,
+        operation: str,
+        request_id: str,
+        model: str,
+        traceparent: str,
+        submits: list[text_pb2.TextSubmit],
+        key_name: str = "",
     ) -> Generation:
         """Sets each submit's traceparent, starts one call for it, and returns them as a Generation, which the caller
-        must close. `traceparent`: the client's, the parent of the request's span; empty: none.
+        must close. `traceparent`: the client's, the parent of the request's span; empty: none. `key_name`: of its API
+        key, for the log and the span.
 
         Raises TandemError: INVALID_ARGUMENT for too many choices, UNAVAILABLE if no tokenizer is connected, and after
         `fail_all` the error of that.
@@ -78,7 +85,7 @@ class Generations:
         if self._stopping is not None:
             raise self._stopping
         check_num_choices(submits, self.facts().limits)
-        telemetry = self._start_telemetry(operation, request_id, model, traceparent)
+        telemetry = self._start_telemetry(operation, request_id, model, traceparent, key_name)
         for submit in submits:
             submit.traceparent = telemetry.span.traceparent
         return Generation(self.client, submits, telemetry, self.open)
@@ -94,7 +101,9 @@ class Generations:
         for generation in list(self.open):
             generation.close()
 
-    def _start_telemetry(self, operation: str, request_id: str, model: str, traceparent: str) -> RequestTelemetry:
+    def _start_telemetry(
+        self, operation: str, request_id: str, model: str, traceparent: str, key_name: str
+    ) -> RequestTelemetry:
         """Starts the request's span, with `traceparent`, if any, as parent; returns its telemetry."""
         span = self._tracing.start(f"{operation} {model}", traceparent, server=True)
         span.set(
@@ -104,4 +113,5 @@ class Generations:
                 "gen_ai.request.model": model,
             }
         )
-        return RequestTelemetry(request_id, self._metrics.of(self.facts().served_model_names[0]), span)
+        metrics = self._metrics.of(self.facts().served_model_names[0])
+        return RequestTelemetry(request_id, metrics, span, key_name)

@@ -1,7 +1,7 @@
-"""The HTTP paths: which method each one has, which need the API key, which count against max_concurrent_requests.
+"""The HTTP paths: which method each one has, which are open, which administer, which count against
+max_concurrent_requests.
 
-Starlette's routes and the metrics' labels derive from PATHS, the API key check and the concurrency limit from RULES.
-The handlers are in endpoints.py.
+Starlette's routes and the metrics' labels derive from PATHS. The handlers are in endpoints.py.
 """
 
 from collections.abc import Awaitable, Callable
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import Scope
 
 Handler = Callable[[Request], Awaitable[Response]]
 OTHER = "other"  # label of unknown paths and methods: a client must not be able to create series
@@ -40,29 +41,35 @@ DOCS = Path("/docs", "GET")
 PATHS = (CHAT, COMPLETIONS, MODELS, MODEL, RESET_PREFIX_CACHE, HEALTH, VERSION, METRICS, OPENAPI, DOCS)
 
 
-@dataclass(frozen=True)
-class Rule:
-    """The checks on requests to every path that starts with `prefix`, also to one without a route."""
-
-    prefix: str
-    needs_key: bool
-    limited: bool  # its POST requests count against max_concurrent_requests
-
-
-# The first match holds. Health checks and metrics are never limited: they matter most when the server is overloaded.
-RULES = (
-    Rule("/v1", needs_key=True, limited=True),
-    Rule(RESET_PREFIX_CACHE.path, needs_key=True, limited=False),
-    Rule("", needs_key=False, limited=False),
-)
+# With an API key set, these answer without it. Every other path needs it: a new route, and one that does not exist.
+OPEN = frozenset({"/health", "/ping", "/version", "/metrics", "/load"})
+# With an admin key set, these need it.
+ADMINISTERING = frozenset({RESET_PREFIX_CACHE.path})
+# POST requests below it count against max_concurrent_requests. Health checks and metrics are never limited: they matter
+# most when the server is overloaded.
+LIMITED_PREFIX = "/v1"
 
 _LABELED_PATHS = {one.path for one in PATHS if "{" not in one.path}
 _LABELED_METHODS = {one.method for one in PATHS} | {"HEAD"}
 
 
-def rule_of(path: str) -> Rule:
-    """Returns the first of RULES with a prefix of `path`; the last one fits every path."""
-    return next(rule for rule in RULES if path.startswith(rule.prefix))
+def route_path(scope: Scope) -> str:
+    """Returns the path that Starlette looks for among the routes: that of the request, without the root path."""
+    path, root = str(scope["path"]), str(scope.get("root_path", ""))
+    below = path.removeprefix(root)
+    return below if below[:1] in ("", "/") else path
+
+
+def is_open(path: str) -> bool:
+    return path in OPEN
+
+
+def administers(path: str) -> bool:
+    return path in ADMINISTERING
+
+
+def is_limited(path: str) -> bool:
+    return path.startswith(LIMITED_PREFIX)
 
 
 def path_label(path: str) -> str:

@@ -12,13 +12,14 @@ from services.machine import authority
 from services.machine.listen import listen
 from services.options.declarations import ShimOptions
 from services.process.metrics_server import new_registry
-from services.process.shell import begin, run_until_stopped, to_the_end
+from services.process.shell import begin, on_hang_up, run_until_stopped, to_the_end
 from services.rpc.errors import unavailable
 from services.rpc.hello import HelloMismatch, make_hello
 from services.rpc.telemetry import LinkMessages
 from services.security.metrics_token import metrics_token
 from services.security.secret import cluster_secret
-from services.shim.api_key import warn_if_open
+from services.shim.access.key_file import KeyReload
+from services.shim.access.rules import access_rules, warn_if_open
 from services.shim.app import make_app
 from services.shim.gateway.server import GatewayServer
 from services.shim.gateway.start import start_gateway
@@ -59,7 +60,9 @@ async def serve(options: ShimOptions) -> None:
         listener = listen(options.host, options.port)
     secret = cluster_secret(options)
     host, port = listener.getsockname()[:2]
-    warn_if_open(host, port, options.api_key)
+    access = access_rules(options, host)
+    warn_if_open(host, port, access.keys)
+    on_hang_up(KeyReload(access.keys, options))
     client = TokenizerClient(options.tokenizer, make_hello("shim"), secret)
     registry = new_registry()
     registry.register(LinkMessages(client.links))
@@ -70,7 +73,7 @@ async def serve(options: ShimOptions) -> None:
     token = metrics_token(options.metrics_token_file, secret) if options.metrics_peers else None
     scrape = Scrape(registry, options.metrics_peers, token)
     config = uvicorn.Config(
-        make_app(generations, in_progress, options, metrics, scrape),
+        make_app(generations, in_progress, access, metrics, scrape),
         lifespan="off",
         ws="none",  # no route has websockets
         log_config=None,
@@ -78,7 +81,7 @@ async def serve(options: ShimOptions) -> None:
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )
     server = _Server(config)
-    gateway = await start_gateway(options, generations, in_progress)
+    gateway = await start_gateway(access, generations, in_progress)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         await asyncio.gather(serving, _log_ready(listener, client, metrics), *(link.run() for link in client.links))

@@ -28,11 +28,12 @@ class _Choice:
 class RequestTelemetry:
     """Records one HTTP request. The methods must be called in the order of the events, `close` last.
 
-    An `index` is that of a choice among all choices of the request.
+    An `index` is that of a choice among all choices of the request. `key_name`: of the API key; empty: it has none.
     """
 
-    def __init__(self, request_id: str, metrics: ModelMetrics, span: Span) -> None:
+    def __init__(self, request_id: str, metrics: ModelMetrics, span: Span, key_name: str = "") -> None:
         self.span = span
+        self._key = {"key": key_name} if key_name else {}
         self._request_id = request_id
         self._metrics = metrics
         self._began = time.perf_counter()
@@ -125,6 +126,7 @@ class RequestTelemetry:
                 "gen_ai.usage.input_tokens": self._num_prompt_tokens,
                 "gen_ai.usage.output_tokens": num_output_tokens,
                 "gen_ai.usage.cache_read.input_tokens": self._num_cached_tokens,
+                **{f"tandem.{name}": value for name, value in self._key.items()},
             }
         )
         self.span.end(error=failed)
@@ -136,6 +138,7 @@ class RequestTelemetry:
                 prompt_tokens=self._num_prompt_tokens,
                 output_tokens=num_output_tokens,
                 seconds=round(time.perf_counter() - self._began, 4),
+                **self._key,
             ),
         )
 

@@ -27,6 +27,7 @@ ALL_READY = "all processes are ready after"  # logged by the launcher: from then
 START_SECONDS = 60.0
 # No proxy, and no TLS context: httpx makes one for each request that has a client of its own.
 PLAIN_HTTP: dict[str, Any] = {"trust_env": False, "verify": False}
+JSON_TYPE = {"Content-Type": "application/json"}  # of a body that is given as bytes
 
 
 def wait_for(condition: Callable[[], Any], what: str, seconds: float = 20.0) -> Any:

@@ -22,7 +22,7 @@ from tests.e2e.api import (
     fold,
     stream,
 )
-from tests.e2e.harness import Server, wait_for
+from tests.e2e.harness import JSON_TYPE, Server, wait_for
 
 BAD: list[tuple[Json, str | None, list[str]]] = [
     ({"temperature": 3}, "temperature", ["temperature"]),
@@ -103,7 +103,7 @@ def test_an_unknown_model(server: Server, path: str) -> None:
 
 @both
 def test_a_body_that_is_no_json(server: Server, path: str) -> None:
-    response = httpx.post(server.url + path, content=b"{", trust_env=False)
+    response = httpx.post(server.url + path, content=b"{", headers=JSON_TYPE, trust_env=False)
     assert "not JSON" in error_of(response, 400)["message"]
 
 
@@ -114,7 +114,7 @@ def test_deep_nesting_is_answered(server: Server, depth: int) -> None:
     function = f'{{"type": "function", "function": {{"name": "f", "parameters": {nested}}}}}'
     more = f'"max_tokens": 1, "chat_template_kwargs": {{"a": {nested}}}, "tools": [{function}]'
     body = f'{{"messages": [{{"role": "user", "content": "Hi"}}], {more}}}'
-    response = httpx.post(server.url + CHAT, content=body.encode(), timeout=20, trust_env=False)
+    response = httpx.post(server.url + CHAT, content=body.encode(), headers=JSON_TYPE, timeout=20, trust_env=False)
     assert response.status_code in {200, 400}, response.text
 
 

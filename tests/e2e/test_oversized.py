@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.e2e.harness import Server, wait_for
+from tests.e2e.harness import JSON_TYPE, Server, wait_for
 
 MILLION = 1_000_000
 
@@ -58,7 +58,9 @@ def test_a_body_that_grows_when_rewritten_breaks_no_stream(server: Server) -> No
     """1e15 has four characters in the body, and eighteen in the rewritten JSON."""
     raw = '{"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {"x": [%s]}}'
     content = raw % ",".join(["1e15"] * 3 * MILLION)
-    response = httpx.post(server.url + "/v1/chat/completions", content=content, timeout=120, trust_env=False)
+    response = httpx.post(
+        server.url + "/v1/chat/completions", content=content, headers=JSON_TYPE, timeout=120, trust_env=False
+    )
     assert response.status_code == 400 and "bytes as an internal message, but at most" in response.text
     assert "lost" not in server.log
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.options.command_line import parse, role_argv, role_environment
+from services.options.command_line import inherited_environment, parse, role_argv, role_environment
 from services.options.commands import flag_of, serve_settings, settings_of_command
-from services.options.declarations import ROLE_OPTIONS, ROLES, EngineOptions, ServeOptions, settings_of
+from services.options.declarations import ROLE_OPTIONS, ROLES, EngineOptions, ServeOptions, ShimOptions, settings_of
 from services.options.setting import (
     Setting,
     UsageError,
@@ -21,6 +21,8 @@ from services.options.setting import (
     integer,
     json_object,
     named_addresses,
+    origins,
+    text_list,
 )
 from services.options.structured import structured_outputs
 
@@ -99,10 +101,10 @@ def test_a_file_may_have_lists_and_mappings(tmp_path: Path) -> None:
 
 def test_the_environment_overrides_the_file_and_a_flag_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TANDEM_API_KEY", "from-environment")
-    assert from_file(tmp_path, "api-key: from-file", "shim").api_key == "from-environment"
-    assert from_file(tmp_path, "", "shim", "--api-key=from-flag").api_key == "from-flag"
+    assert from_file(tmp_path, "api-key: from-file", "shim").api_key == ("from-environment",)
+    assert from_file(tmp_path, "", "shim", "--api-key=from-flag").api_key == ("from-flag",)
     monkeypatch.delenv("TANDEM_API_KEY")
-    assert from_file(tmp_path, "api-key: from-file", "shim").api_key == "from-file"
+    assert from_file(tmp_path, "api-key: from-file", "shim").api_key == ("from-file",)
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "---\n"])
@@ -146,9 +148,15 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     assert str(tmp_path / "binary") in refusal("serve", f"--config={tmp_path / 'binary'}")
 
 
-def test_the_api_key_is_passed_in_the_environment_only() -> None:
-    values = {"api_key": "secret", "host": "::1", "model": "demo"}
-    assert role_environment("shim", values) == {"TANDEM_API_KEY": "secret"}
+def test_the_api_keys_are_passed_in_the_environment_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {"api_key": ("secret", "b c"), "admin_api_key": "admin", "host": "::1", "model": "demo"}
+    variables = role_environment("shim", values)
+    assert variables == {"TANDEM_API_KEY": "secret\nb c", "TANDEM_ADMIN_API_KEY": "admin"}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    found = parse("shim", [])
+    assert (found.api_key, found.admin_api_key) == (("secret", "b c"), "admin")
+    assert not inherited_environment().keys() & variables.keys(), "the other roles get neither"
     assert role_environment("worker", values) == {}
     assert role_argv("shim", values) == ["--host=::1"]
     assert role_argv("engine", values) == []
@@ -187,7 +195,7 @@ def values_of(one: Setting) -> st.SearchStrategy[Any]:
         return st.sampled_from(one.choices)
     if one.positional:
         return TEXTS.filter(lambda text: not text.startswith("-"))
-    if one.many:
+    if one.many or one.repeated:
         return st.lists(TEXTS, min_size=1).map(tuple)
     numbers = st.integers(int(one.low or 0), int(2**40 if one.high is None else one.high))
     by_parser: dict[Any, st.SearchStrategy[Any]] = {
@@ -200,6 +208,8 @@ def values_of(one: Setting) -> st.SearchStrategy[Any]:
         structured_outputs: STRUCTURED,
         host_and_port: PORTS,
         addresses: st.lists(PARTS, min_size=1).map(tuple),
+        text_list: st.lists(TEXTS).map(tuple),
+        origins: st.lists(st.sampled_from(["*", "null", "https://a.example", "http://b:80"])).map(tuple),
         named_addresses: st.lists(PORTS.map("engine={}".format), min_size=1).map(tuple),
     }
     return by_parser[one.parse]
@@ -213,6 +223,8 @@ def options_of(role: str) -> st.SearchStrategy[Any]:
 
 
 def fit_together(options: Any) -> bool:
+    if isinstance(options, ShimOptions):
+        return not (options.allow_credentials and "*" in options.allowed_origins)
     return not isinstance(options, EngineOptions) or options.max_num_batched_tokens >= options.max_num_seqs
 
 

@@ -24,6 +24,7 @@ from services.rpc.generated import text_pb2
 from services.rpc.hello import make_hello
 from services.rpc.pieces import Piece, add_pieces
 from services.rpc.transport import SERVER_OPTIONS, open_channel
+from services.shim.access.rules import access_rules
 from services.shim.app import make_app
 from services.shim.generation import Generation
 from services.shim.generations import Generations
@@ -185,7 +186,7 @@ class Pipeline:
         metrics = ShimMetrics(registry)
         generations = Generations(self.client, metrics, set_up_tracing("shim", None))
         in_progress = InProgress(shim.max_concurrent_requests, metrics)
-        app = make_app(generations, in_progress, shim, metrics, Scrape(registry, ()))
+        app = make_app(generations, in_progress, access_rules(shim, ""), metrics, Scrape(registry, ()))
         transport = httpx.ASGITransport(app, raise_app_exceptions=raise_app_exceptions)
         async with httpx.AsyncClient(transport=transport, base_url="http://test", timeout=DEADLINE) as http:
             yield http

@@ -16,6 +16,7 @@ from services.rpc.errors import TandemError
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
 from services.rpc.hello import make_hello
+from services.shim.access.rules import access_rules
 from services.shim.app import make_app
 from services.shim.generation import Generation
 from services.shim.generations import Generations
@@ -31,6 +32,7 @@ EPOCH = 5
 FACTS = engine_facts(make_facts(), max_num_seqs=8, max_n=128, max_num_queued_reqs=640)
 FACTS.model = "/models/fake"
 LIMITS = FACTS.limits
+JSON = "application/json"
 
 
 @dataclass(eq=False)
@@ -45,24 +47,37 @@ class FakeLink:
 
 
 class Shim:
-    """The application with a client of the tokenizer; its link is up if `connected`. `options` are the shim's."""
+    """The application with a client of the tokenizer; its link is up if `connected`. `options` are the shim's;
+    `bound`: the address that it would listen on."""
 
-    def __init__(self, *, connected: bool = False, tracing: Tracing | None = None, **options: Any) -> None:
+    def __init__(
+        self, *, connected: bool = False, tracing: Tracing | None = None, bound: str = "", **options: Any
+    ) -> None:
         self.registry = CollectorRegistry()
         self.client = TokenizerClient((), make_hello("shim"))
         self.link: Any = FakeLink()
         if connected:
             self.client.link_up(self.link)
         self.options = ShimOptions(**options)
+        self.access = access_rules(self.options, bound)
         self.metrics = ShimMetrics(self.registry)
         self.generations = Generations(self.client, self.metrics, tracing or NoTracing())
         self.open_generations = self.generations.open
         self.in_progress = InProgress(self.options.max_concurrent_requests, self.metrics)
         scrape = Scrape(self.registry, ())
-        self.app: ASGIApp = make_app(self.generations, self.in_progress, self.options, self.metrics, scrape)
+        self.app: ASGIApp = make_app(self.generations, self.in_progress, self.access, self.metrics, scrape)
+
+    @property
+    def routes(self) -> list[Any]:
+        """The routes of Starlette, inside all middleware."""
+        app: Any = self.app
+        while not hasattr(app, "routes"):
+            app = getattr(app, "app", None) or app._app
+        return list(app.routes)
 
     def http(self) -> httpx.AsyncClient:
-        return httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://test")
+        transport = httpx.ASGITransport(self.app)
+        return httpx.AsyncClient(transport=transport, base_url="http://test", headers={"content-type": JSON})
 
     def start(self, *num_choices: int) -> tuple[Generation, list[int]]:
         """Starts a generation with one prompt for each number of choices. Returns it and the handles of all choices."""

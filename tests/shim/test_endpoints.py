@@ -115,7 +115,8 @@ async def test_a_client_that_disconnects_aborts_its_choices(shim: Shim, stream: 
     async def send(message: Message) -> None:
         sent.append(message)
 
-    scope = {"type": "http", "method": "POST", "path": TEXT, "headers": [], "query_string": b""}
+    headers = [(b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": TEXT, "headers": headers, "query_string": b""}
     request = asyncio.create_task(shim.app(scope, receive, send))  # type: ignore[arg-type]
     handles = await handles_of(shim)
     shim.accept(handles[0])

@@ -8,6 +8,7 @@ from services.machine import authority
 from services.rpc.grpc_log import configure_grpc_log
 from services.rpc.health import Health
 from services.rpc.transport import MAX_STREAMS, SERVER_OPTIONS, add_reflection
+from services.shim.access.keys import Keys
 from services.shim.gateway.health import ENGINE_SERVICE, is_healthy
 from services.shim.gateway.key_check import KeyCheck
 from services.shim.generations import Generations
@@ -20,16 +21,16 @@ MAX_RECEIVED_BYTES = 16 * 1024 * 1024  # of one request: millions of ids, which 
 class GatewayServer:
     """A plaintext gRPC server without a service yet: the caller adds VllmEngine to `grpc` before `start`.
 
-    `key`: the API key; None: none is asked for. `max_requests`: of Generate. A gateway has one connection for all its
+    `keys` None: none is asked for. `max_requests`: of Generate. A gateway has one connection for all its
     requests, so that many streams are open on it.
     """
 
-    def __init__(self, generations: Generations, key: str | None, max_requests: int, *, reflection: bool) -> None:
+    def __init__(self, generations: Generations, keys: Keys | None, max_requests: int, *, reflection: bool) -> None:
         configure_grpc_log()
         own = {STREAMS: max_requests + MAX_STREAMS, RECEIVED: MAX_RECEIVED_BYTES}
         options = [*(option for option in SERVER_OPTIONS if option[0] not in own), *own.items()]
         self.grpc = grpc.aio.server(
-            interceptors=[KeyCheck(key)] if key is not None else [],
+            interceptors=[KeyCheck(keys)] if keys is not None else [],
             options=options,
         )
         self._health = Health(("", ENGINE_SERVICE), lambda: is_healthy(generations), recheck_s=RECHECK_S)

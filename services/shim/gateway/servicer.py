@@ -23,6 +23,7 @@ from services.shim.apis.submit import SubmitContext
 from services.shim.gateway.answer import streamed, whole
 from services.shim.gateway.health import ENGINE_SERVICE, is_healthy
 from services.shim.gateway.info import model_info, server_info
+from services.shim.gateway.key_check import caller
 from services.shim.gateway.loads import Loads
 from services.shim.gateway.open_calls import OpenCalls
 from services.shim.gateway.request import checked_request, field_of, submit_of
@@ -108,7 +109,7 @@ class VllmEngine(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]
             facts = self._generations.facts()
             submit = submit_of(checked, SubmitContext(request_id, self._client.dispatcher.new_handle, facts))
             check_submit_size(submit)
-        return self._generations.start(OPERATION, request_id, model, traceparent, [submit])
+        return self._generations.start(OPERATION, request_id, model, traceparent, [submit], caller.get().name)
 
     @with_status
     async def Abort(self, request: vllm.AbortRequest, context: Context) -> vllm.AbortResponse:

@@ -4,9 +4,8 @@ import logging
 
 from services.errors import Fatal
 from services.machine import authority
-from services.options.declarations import ShimOptions
 from services.process.gateway_address import gateway_address
-from services.shim.api_key import warn_if_open
+from services.shim.access.rules import AccessRules, warn_if_open
 from services.shim.gateway.server import GatewayServer
 from services.shim.generations import Generations
 from services.shim.in_progress import InProgress
@@ -14,13 +13,12 @@ from services.shim.in_progress import InProgress
 log = logging.getLogger(__name__)
 
 
-async def start_gateway(
-    options: ShimOptions, generations: Generations, in_progress: InProgress
-) -> GatewayServer | None:
+async def start_gateway(access: AccessRules, generations: Generations, in_progress: InProgress) -> GatewayServer | None:
     """Returns the running gateway; None without a --grpc-port.
 
     Raises Fatal if the stubs are not installed, the port cannot be bound, or the address needs a key.
     """
+    options = access.options
     if options.grpc_port is None:
         if options.grpc_host is not None or options.grpc_no_key:
             raise Fatal("--grpc-host and --grpc-no-key need --grpc-port")
@@ -28,10 +26,10 @@ async def start_gateway(
     host, port = gateway_address(options.grpc_host, options.grpc_port, no_key=options.grpc_no_key)
     from services.shim.gateway.servicer import add_servicer  # needs the extra
 
-    key = None if options.grpc_no_key else options.api_key
-    server = GatewayServer(generations, key, options.max_concurrent_requests, reflection=options.grpc_reflection)
+    keys = None if options.grpc_no_key else access.keys
+    server = GatewayServer(generations, keys, options.max_concurrent_requests, reflection=options.grpc_reflection)
     add_servicer(server.grpc, generations, in_progress)
     port = await server.start(host, port)
-    warn_if_open(host, port, key)
+    warn_if_open(host, port, keys)
     log.info("gateways reach vLLM's engine protocol on grpc://%s", authority(host, port))
     return server

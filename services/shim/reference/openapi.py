@@ -14,7 +14,7 @@ from services.rpc.generated import common_pb2 as pb
 from services.shim.apis.all import APIS
 from services.shim.reference.operations import EVENT_STREAM, JSON, OPERATIONS, Error, Operation
 from services.shim.responses import json_response
-from services.shim.routes import Handler, rule_of
+from services.shim.routes import Handler, is_open
 from services.version import VERSION
 
 Json = dict[str, Any]
@@ -24,6 +24,7 @@ STATUS_TEXT = {
     200: "success",
     400: "the request is wrong; param names the field",
     401: "the API key is missing or wrong",
+    403: "another key is needed, or the host or the web page's origin is not allowed",
     404: "no such model",
     429: "a limit on running and waiting requests is reached",
     500: "the server failed at this request",
@@ -87,7 +88,7 @@ def _operation(operation: Operation, schemas: Json, ignore_unknown_fields: bool)
         described["parameters"] = [
             {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in parameters
         ]
-    if rule_of(operation.path.path).needs_key:
+    if not is_open(operation.path.path):
         described["security"] = [{"key": []}, {}]  # the key is needed if the server has one
     if operation.request is not None:
         name = _add_request(operation.request, schemas, ignore_unknown_fields)

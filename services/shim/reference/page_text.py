@@ -33,17 +33,22 @@ the rest is counted.
 ## Errors
 
 Errors have OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`. `code` is OpenAI's where it has one:
-`context_length_exceeded`, `model_not_found`, `invalid_api_key`.
+`context_length_exceeded`, `model_not_found`, `invalid_api_key`. Others are `unsupported_content_type`,
+`admin_key_required`, `host_not_allowed`, `origin_not_allowed`.
 
 | status | meaning | `Retry-After` |
 |---|---|---|
 | 400 | the request is wrong; `param` names the field | no |
 | 401 | the API key is missing or wrong | no |
+| 403 | the route needs the key of `--admin-api-key`, or the request's host or web page is not allowed | no |
 | 404 | no such model or path | no |
 | 405 | the path has another method | no |
 | 429 | a limit on running and waiting requests is reached (docs/operations.md) | yes |
 | 500 | the server failed at this request | no |
 | 503 | no process can answer now; for example, one is starting again | yes |
+
+With an API key set, every route needs `Authorization: Bearer KEY` but those that the table above names; one that does
+not exist answers 401 without the key, too. Bodies need the header `Content-Type: application/json`.
 
 A stream sends its status once its request runs, so a refusal is a status for streams, too. An error after that is a
 `data:` event with the error object, and no `[DONE]` follows it.
@@ -52,6 +57,8 @@ A stream sends its status once its request runs, so a refusal is a status for st
 
 | tandem | vLLM |
 |---|---|
+| with an API key set, every route needs it but `/health`, `/version` and `/metrics` | needs it below `/v1` only |
+| web pages of other sites are refused, unless `--allowed-origins` | allows every page |
 | unknown fields are refused by name, unless `--ignore-unknown-fields` | ignores them |
 | after an error in a stream, no `[DONE]`: a cut answer does not look whole | sends `[DONE]` |
 | `logit_bias` beyond -100 to 100 is refused | clamps it |

@@ -10,7 +10,7 @@ from services.shim.apis.fields import Kind, kind_of
 from services.shim.apis.request import GenerationRequest
 from services.shim.reference.openapi import openapi
 from services.shim.reference.operations import OPERATIONS
-from services.shim.routes import rule_of
+from services.shim.routes import administers, is_open
 
 Json = dict[str, Any]
 ITEM_RANGES = ("minimum", "maximum", "minLength", "maxLength")  # too much detail in a table
@@ -32,15 +32,21 @@ class Section:
 
 
 def routes() -> list[tuple[str, str, str]]:
-    """Returns (method and path, what it does, whether it needs the API key) of each route."""
+    """Returns (method and path, what it does, which API key it needs) of each route."""
     return [
         (
             f"{operation.path.method} {operation.path.path.replace(':path', '')}",
             operation.summary,
-            "yes" if rule_of(operation.path.path).needs_key else "no",
+            _key(operation.path.path),
         )
         for operation in OPERATIONS
     ]
+
+
+def _key(path: str) -> str:
+    if is_open(path):
+        return "no"
+    return "yes; that of `--admin-api-key`, if there is one" if administers(path) else "yes"
 
 
 def sections() -> list[Section]:

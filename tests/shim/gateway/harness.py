@@ -18,9 +18,11 @@ SECONDS = 10.0  # for one call
 
 
 @contextlib.asynccontextmanager
-async def gateway(shim: Shim, *, key: str | None = None, reflection: bool = False) -> AsyncIterator[grpc.aio.Channel]:
-    """Yields a channel to the gateway of `shim`."""
-    server = GatewayServer(shim.generations, key, shim.options.max_concurrent_requests, reflection=reflection)
+async def gateway(shim: Shim, *, reflection: bool = False) -> AsyncIterator[grpc.aio.Channel]:
+    """Yields a channel to the gateway of `shim`, which asks for the keys of the shim."""
+    server = GatewayServer(
+        shim.generations, shim.access.keys, shim.options.max_concurrent_requests, reflection=reflection
+    )
     add_servicer(server.grpc, shim.generations, shim.in_progress)
     port = await server.start(HOST, 0)
     try:

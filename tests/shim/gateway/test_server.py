@@ -48,7 +48,7 @@ async def check_health(channel: grpc.aio.Channel, service: str = "", value: str 
 
 @pytest.mark.parametrize("given", [None, "", KEY, "Bearer", "Bearer other", f"Basic {KEY}"])
 async def test_every_rpc_needs_the_key(given: str | None) -> None:
-    async with gateway(Shim(connected=True), key=KEY, reflection=True) as channel:
+    async with gateway(Shim(connected=True, api_key=(KEY,)), reflection=True) as channel:
         stub, more = VllmEngineStub(channel), {"metadata": metadata(given)}
         calls: list[Any] = [
             stub.HealthCheck(vllm.HealthCheckRequest(), **more),
@@ -64,7 +64,7 @@ async def test_every_rpc_needs_the_key(given: str | None) -> None:
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer"])
 async def test_the_right_key_opens(scheme: str) -> None:
-    async with gateway(Shim(connected=True), key=KEY, reflection=True) as channel:
+    async with gateway(Shim(connected=True, api_key=(KEY,)), reflection=True) as channel:
         value = f"{scheme} {KEY}"
         call = VllmEngineStub(channel).HealthCheck(vllm.HealthCheckRequest(), metadata=metadata(value))
         assert (await call).healthy
@@ -135,7 +135,7 @@ async def test_an_address_that_cannot_be_bound_is_fatal() -> None:
 
 async def test_a_large_request_is_refused_unread_without_the_key_and_by_its_size_with_it() -> None:
     large = vllm.GenerateRequest(text="x" * (17 * 1024 * 1024))
-    async with gateway(Shim(connected=True), key=KEY) as channel:
+    async with gateway(Shim(connected=True, api_key=(KEY,))) as channel:
         stub = VllmEngineStub(channel)
         assert (await refusal(stub.Generate(large).read())).code() == CODE.UNAUTHENTICATED
         call = stub.Generate(large, metadata=metadata(f"Bearer {KEY}"))

@@ -84,5 +84,9 @@ def test_routes() -> None:
     names = sorted(route for route, _, _ in found)
     assert names == sorted(f"{one.method} {one.path.replace(':path', '')}" for one in PATHS)
     keys = {route: key for route, _, key in found}
-    assert (keys["POST /v1/completions"], keys["POST /reset_prefix_cache"], keys["GET /health"]) == ("yes", "yes", "no")
+    assert (keys["POST /v1/completions"], keys["POST /reset_prefix_cache"], keys["GET /health"]) == (
+        "yes",
+        "yes; that of `--admin-api-key`, if there is one",
+        "no",
+    )
     assert all(summary.endswith(".") for _, summary, _ in found)

@@ -38,9 +38,12 @@ def json_object(text: str) -> dict[str, Any]:
 
 def text_list(text: str) -> tuple[str, ...]:
     """Parses a JSON list of strings, as vLLM's lists on a command line: '["a", "b"]'."""
-    value = json.loads(text)
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
     if not isinstance(value, list) or not all(isinstance(one, str) and one for one in value):
-        raise ValueError("not a JSON list of strings that are not empty")
+        raise ValueError('not a JSON list of strings that are not empty, as ["a", "b"]')
     return tuple(value)
 
 

@@ -82,7 +82,8 @@ def test_max_num_queued_tokens(narrow: Server) -> None:
 def test_max_concurrent_requests(narrow: Server) -> None:
     """Bodies that are still being sent count as well. Requests that ask for no tokens are always answered."""
     url = urlsplit(narrow.url)
-    head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n".encode()
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n".encode()
+    head += b"Content-Length: 1000\r\n\r\n"
 
     async def six_and_one() -> None:
         writers = []

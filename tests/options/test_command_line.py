@@ -162,6 +162,29 @@ def test_the_api_keys_are_passed_in_the_environment_only(monkeypatch: pytest.Mon
     assert role_argv("engine", values) == []
 
 
+@pytest.mark.parametrize(("text", "keys"), [("a", ("a",)), ("a\nb c\n", ("a", "b c")), ("\n\na\n", ("a",)), ("", None)])
+def test_a_variable_has_one_key_a_line(
+    text: str, keys: tuple[str, ...] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TANDEM_API_KEY", text)
+    assert parse("shim", []).api_key == keys
+
+
+def test_a_variable_without_a_key_does_not_open_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TANDEM_API_KEY", "\n")
+    assert refusal("shim").startswith("TANDEM_API_KEY: ")
+    monkeypatch.setenv("TANDEM_API_KEY", "a\rb")
+    assert refusal("shim") == "TANDEM_API_KEY: must be one line of printable characters"
+
+
+def test_lists_of_vllm(tmp_path: Path) -> None:
+    expected = ("https://a.example", "http://b:3000")
+    assert parse("shim", ["--allowed-origins", '["https://a.example", "http://b:3000"]']).allowed_origins == expected
+    assert from_file(tmp_path, f"allowed-origins: {list(expected)}", "shim").allowed_origins == expected
+    assert "is not an origin" in refusal("shim", '--allowed-origins=["https://a/"]')
+    assert "not a JSON list" in refusal("shim", "--allowed-hosts=a.example")
+
+
 @pytest.mark.parametrize("command", ["serve", "worker"])
 def test_the_kernels_may_come_from_the_environment(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def found(*argv: str) -> str | None:

@@ -101,3 +101,17 @@ def test_overrides_must_be_a_json_object(text: str) -> None:
 @pytest.mark.parametrize("address", ["::1", "::1:0", "fe80::1:80", "host", "host:http"])
 def test_a_metrics_address_must_be_host_and_port(address: str) -> None:
     assert refusal("worker", f"--metrics-listen={address}").startswith(f"--metrics-listen: {address!r} is not valid")
+
+
+def test_credentials_need_named_origins() -> None:
+    """With every origin, each page would act with its visitor's certificates."""
+    message = refusal("serve", "--allow-credentials", '--allowed-origins=["*"]')
+    assert message.startswith("--allow-credentials is refused with --allowed-origins")
+    options = parse("shim", ["--allow-credentials", '--allowed-origins=["https://a"]'])
+    assert (options.allow_credentials, options.allowed_origins) == (True, ("https://a",))
+
+
+def test_a_model_behind_a_key_is_no_key() -> None:
+    """vLLM takes every word behind --api-key as a key, so that the model's name would open the server."""
+    assert parse("serve", ["--api-key", "a", "demo"]).role_values == {"api_key": ("a",), "model": "demo"}
+    assert parse("shim", ["--api-key=a", "--api-key", "b"]).api_key == ("a", "b")

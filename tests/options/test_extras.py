@@ -27,7 +27,6 @@ def test_three_roles_and_the_launcher_need_no_extra() -> None:
         "services.process.launcher",
         "services.engine.replay",
         "services.telemetry.otel",
-        "httpx2",
         "huggingface_hub",
     ]
     blocked = tuple(name for name in (*WORKER, *BENCH, *GATEWAY, *TEST) if name not in ("tqdm", "httpx"))

@@ -1,5 +1,6 @@
 """One setting: how its text becomes a value, and which message refuses a wrong one."""
 
+import json
 import math
 
 import pytest
@@ -13,7 +14,9 @@ from services.options.setting import (
     integer,
     json_object,
     named_addresses,
+    origins,
     split_address,
+    text_list,
 )
 
 
@@ -122,3 +125,28 @@ def test_lists_of_addresses_are_comma_separated() -> None:
 def test_a_named_address_needs_both_parts(text: str, part: str) -> None:
     with pytest.raises(ValueError, match=f"{part!r} is not NAME=host:port"):
         named_addresses(text)
+
+
+@pytest.mark.parametrize("text", ["", "a", "[1]", '"a"', '{"a": 1}', '[""]', "[null]", '["a"'])
+def test_a_text_list_is_a_json_list_of_texts(text: str) -> None:
+    assert text_list('["a", "b c"]') == ("a", "b c") and text_list("[]") == ()
+    with pytest.raises(ValueError):
+        text_list(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a", "https://", "https://a/", "https://a/path", "https://A", "https://u@a", "a.example", "https://a?b", ""],
+)
+def test_an_origin_has_a_scheme_and_no_path(text: str) -> None:
+    good = ("*", "null", "https://a", "http://a:80", "app://obsidian.md", "http://[::1]:3000")
+    assert origins(json.dumps(good)) == good
+    with pytest.raises(ValueError, match=r"is not an origin|not empty"):
+        origins(json.dumps([text]))
+
+
+@pytest.mark.parametrize("text", ["a\nb", "a\x00", "\x7f", "a\u2028b"])
+def test_a_secret_is_one_line_and_not_shown(text: str) -> None:
+    """In the environment, the lines of a variable are keys."""
+    with pytest.raises(UsageError, match=r"^--api-key: must be one line of printable characters$"):
+        Setting("a key", secret=True).convert("--api-key", text)

@@ -69,11 +69,12 @@ class Shim:
 
     @property
     def routes(self) -> list[Any]:
-        """The routes of Starlette, inside all middleware."""
+        """Starlette's own list of the routes, inside all middleware."""
         app: Any = self.app
         while not hasattr(app, "routes"):
             app = getattr(app, "app", None) or app._app
-        return list(app.routes)
+        routes: list[Any] = app.routes
+        return routes
 
     def http(self) -> httpx.AsyncClient:
         transport = httpx.ASGITransport(self.app)

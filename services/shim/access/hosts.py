@@ -17,7 +17,7 @@ from services.rpc.errors import TandemError, invalid
 from services.shim.responses import error_response
 from services.telemetry.logs import RateLimitedLog
 
-_refusals = RateLimitedLog(logging.getLogger(__name__), logging.WARNING)
+log = logging.getLogger(__name__)
 _HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]+))(?::[0-9]*)?")
 ANY = "*"
 MAX_SHOWN = 100  # characters of a client's header in a message
@@ -58,6 +58,7 @@ class HostMiddleware:
     def __init__(self, app: ASGIApp, hosts: AllowedHosts | None) -> None:
         self._app = app
         self._allows = lru_cache(maxsize=256)(hosts.allows) if hosts is not None else None
+        self._refusals = RateLimitedLog(log, logging.WARNING)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         error = self._refusal(scope) if scope["type"] == "http" else None
@@ -73,7 +74,7 @@ class HostMiddleware:
         if not given or self._allows is None or self._allows(given[0]):
             return None
         host = given[0][:MAX_SHOWN]
-        _refusals.log("a request with Host %r was refused; --allowed-hosts accepts it", host)
+        self._refusals.log("a request with Host %r was refused; --allowed-hosts accepts it", host)
         return TandemError(
             "PERMISSION_DENIED",
             f"the host {host!r} in the header Host is not allowed here; see --allowed-hosts",

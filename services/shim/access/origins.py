@@ -16,7 +16,7 @@ from services.shim.access.hosts import MAX_SHOWN
 from services.shim.responses import error_response
 from services.telemetry.logs import RateLimitedLog
 
-_refusals = RateLimitedLog(logging.getLogger(__name__), logging.WARNING)
+log = logging.getLogger(__name__)
 ANY = "*"
 DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 EXPOSED = ("x-request-id", "retry-after", "tandem-ignored-keywords")  # response headers that a page's script may read
@@ -45,6 +45,7 @@ class OriginMiddleware:
     def __init__(self, app: ASGIApp, allowed: Collection[str]) -> None:
         self._app = app
         self._allowed = frozenset(allowed)
+        self._refusals = RateLimitedLog(log, logging.WARNING)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and ANY not in self._allowed:
@@ -52,9 +53,17 @@ class OriginMiddleware:
             host = next((value.decode("latin-1") for name, value in headers if name == b"host"), "")
             for origin in [value.decode("latin-1") for name, value in headers if name == b"origin"]:
                 if origin not in self._allowed and not is_own(origin, host):
-                    await error_response(_refusal(origin[:MAX_SHOWN]))(scope, receive, send)
+                    await error_response(self._refusal(origin[:MAX_SHOWN]))(scope, receive, send)
                     return
         await self._app(scope, receive, send)
+
+    def _refusal(self, origin: str) -> TandemError:
+        self._refusals.log("a request of a web page with Origin %r was refused; --allowed-origins accepts it", origin)
+        return TandemError(
+            "PERMISSION_DENIED",
+            f"the request comes from a web page of {origin!r}, which is not allowed here; see --allowed-origins",
+            reason="origin_not_allowed",
+        )
 
 
 def is_own(origin: str, host: str) -> bool:
@@ -65,12 +74,3 @@ def is_own(origin: str, host: str) -> bool:
     scheme, _, authority = origin.partition("://")
     port = DEFAULT_PORTS.get(scheme)
     return port is not None and authority != "" and authority == host.lower().removesuffix(port)
-
-
-def _refusal(origin: str) -> TandemError:
-    _refusals.log("a request of a web page with Origin %r was refused; --allowed-origins accepts it", origin)
-    return TandemError(
-        "PERMISSION_DENIED",
-        f"the request comes from a web page of {origin!r}, which is not allowed here; see --allowed-origins",
-        reason="origin_not_allowed",
-    )

@@ -2,6 +2,9 @@
 
 import asyncio
 import contextlib
+import hashlib
+import logging
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -9,6 +12,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from smg_grpc_proto import vllm_engine_pb2 as vllm
+from smg_grpc_proto.generated import common_pb2 as smg
 from smg_grpc_proto.generated.vllm_engine_pb2_grpc import VllmEngineStub
 
 from services.errors import Fatal
@@ -70,6 +74,38 @@ async def test_the_right_key_opens(scheme: str) -> None:
         assert (await call).healthy
         assert await check_health(channel, value=value) == SERVING
         assert ENGINE_SERVICE in await list_services(channel, value)
+
+
+async def test_what_administers_needs_the_admin_key() -> None:
+    async with gateway(Shim(connected=True, api_key=(KEY,), admin_api_key="admin")) as channel:
+        stub = VllmEngineStub(channel)
+        error = await refusal(stub.FlushCache(smg.FlushCacheRequest(), metadata=metadata(f"Bearer {KEY}")))
+        assert (error.code(), error.details()) == (CODE.PERMISSION_DENIED, "this needs the key of --admin-api-key")
+        assert (await stub.FlushCache(smg.FlushCacheRequest(), metadata=metadata("Bearer admin"))).success
+        assert (await stub.HealthCheck(vllm.HealthCheckRequest(), metadata=metadata(f"Bearer {KEY}"))).healthy
+
+
+async def test_each_call_has_the_caller_of_its_own_key(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Calls share one connection and overlap: a caller must not leak into the next call."""
+    caplog.set_level(logging.INFO)
+    names = ["alice", "bob", "carol"]
+    lines = (f"{name}, {name}-team, {hashlib.sha256(name.encode()).hexdigest()}\n" for name in names)
+    (tmp_path / "keys").write_text("".join(lines))
+    shim = Shim(connected=True, api_key=(KEY,), api_key_file=str(tmp_path / "keys"))
+    async with gateway(shim) as channel:
+        stub = VllmEngineStub(channel)
+        keys = [*names, KEY, *reversed(names)]
+        calls = [
+            stub.Generate(vllm.GenerateRequest(text="Hi", request_id=str(at)), metadata=metadata(f"Bearer {key}"))
+            for at, key in enumerate(keys)
+        ]
+        reads = [asyncio.create_task(call.read()) for call in calls]
+        for _ in keys:
+            shim.end((await shim.sent()).submit.choices[0].handle)
+        await asyncio.gather(*reads)
+    found = [vars(record)["fields"] for record in caplog.records if record.getMessage() == "request finished"]
+    expected = {str(at): key if key in names else None for at, key in enumerate(keys)}
+    assert {one["request_id"]: one.get("key") for one in found} == expected
 
 
 async def test_reflection_lists_the_services() -> None:

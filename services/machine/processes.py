@@ -1,4 +1,4 @@
-"""Facts about this process and its children: age, CPU time, stopped state; and the limit of open files."""
+"""Facts about this process and its children: age, CPU time, terminal, stopped state; and the limit of open files."""
 
 import math
 import os
@@ -27,6 +27,15 @@ def cpu_seconds(pid: int) -> float:
     # /proc/PID/stat has a resolution of 10 ms only.
     threads = [read(file).split() for file in files.PROC.glob(f"{pid}/task/*/schedstat")]
     return sum(int(fields[0]) for fields in threads if fields) * 1e-9 if threads else math.nan
+
+
+def has_terminal() -> bool:
+    """Returns whether this process has a controlling terminal; no longer once that was closed."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
 
 
 def stopped_children(pids: Collection[int]) -> set[int]:

@@ -1,7 +1,7 @@
 """`tandem serve`: the four roles as child processes on this machine, connected by Unix sockets.
 
 In order: binds the HTTP port, finds the model's files, starts the roles, supervises them until SIGTERM or SIGINT.
-Passes SIGHUP on to the shim.
+Passes SIGHUP on to the shim, unless the terminal was closed: that ends the server.
 How children are restarted and ended is in services/process/child_processes.py.
 """
 
@@ -18,6 +18,7 @@ from types import FrameType
 from typing import Any
 
 from services.errors import Fatal
+from services.machine import has_terminal
 from services.machine.listen import listen
 from services.model_files.resolve import resolve
 from services.options.command_line import inherited_environment, role_argv, role_environment
@@ -30,6 +31,7 @@ from services.telemetry.logs import fail, set_up_logging
 
 log = logging.getLogger(__name__)
 HEALTH_TIMEOUT_SECONDS = 0.25
+Handler = Callable[[int, FrameType | None], None]
 
 
 class Stopped(Exception):
@@ -54,8 +56,9 @@ def main(options: ServeOptions) -> int:
 
 
 def _serve(options: ServeOptions) -> None:
+    closes = has_terminal() and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL  # ignored by nohup
     _on_signals(_exit_at_once)
-    signal.signal(signal.SIGHUP, _starting)
+    _on_hang_up(_no_shim_yet, _exit_at_once, closes)
     values = dict(options.role_values)
     front = listen(values.get("host", ShimOptions.host), values.get("port", ShimOptions.port))
     _check_gateway(values)
@@ -69,7 +72,7 @@ def _serve(options: ServeOptions) -> None:
     _on_signals(_raise_stopped)
     with runtime_dir(options.runtime_dir) as folder, ChildProcesses() as children:
         _start_roles(children, values, folder, options.tokenizer_replicas, front)
-        signal.signal(signal.SIGHUP, lambda number, frame: children.hang_up("shim"))
+        _on_hang_up(lambda: children.hang_up("shim"), _raise_stopped, closes)
         children.supervise(lambda: is_ready(front))
 
 
@@ -106,7 +109,7 @@ def _check_gateway(values: dict[str, Any]) -> None:
         _, values["grpc_port"] = gateway_address(values.get("grpc_host"), port, no_key=no_key)
 
 
-def _on_signals(handler: Callable[[int, FrameType | None], None]) -> None:
+def _on_signals(handler: Handler) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, handler)
 
@@ -117,13 +120,24 @@ def _exit_at_once(number: int, frame: FrameType | None) -> None:
 
 
 def _raise_stopped(number: int, frame: FrameType | None) -> None:
-    for further in (signal.SIGTERM, signal.SIGINT):
+    for further in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(further, signal.SIG_IGN)  # a second signal must not interrupt the shutdown
     raise Stopped
 
 
-def _starting(number: int, frame: FrameType | None) -> None:
-    """Signal handler of SIGHUP before there is a shim."""
+def _on_hang_up(act: Callable[[], None], stop: Handler, closes: bool) -> None:
+    """Calls `act` at SIGHUP; `stop` if the system sent it because the terminal was closed, and the server `closes` with
+    its terminal."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if closes and not has_terminal():
+            stop(number, frame)
+        act()
+
+    signal.signal(signal.SIGHUP, handle)
+
+
+def _no_shim_yet() -> None:
     log.info("SIGHUP has no effect: the server is starting, and reads --api-key-file at its start")
 
 

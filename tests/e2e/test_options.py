@@ -24,7 +24,14 @@ from tests.e2e import (
 
 # Option -> its test. A new option without a test, or a test of another name, fails below.
 PROOFS: dict[str, Callable[..., None]] = {
+    "admin_api_key": test_options_front.test_admin_api_key,
+    "allow_credentials": test_options_front.test_allow_credentials,
+    "allowed_headers": test_options_front.test_allowed_headers,
+    "allowed_hosts": test_options_front.test_allowed_hosts,
+    "allowed_methods": test_options_front.test_allowed_methods,
+    "allowed_origins": test_options_front.test_allowed_origins,
     "api_key": test_options_front.test_api_key,
+    "api_key_file": test_options_front.test_api_key_file,
     "async_scheduling": test_options_engine.test_async_scheduling,
     "batch_invariant": test_options_worker.test_batch_invariant,
     "cpu_kernels": test_cpu_kernels.test_cpu_kernels,

@@ -15,7 +15,7 @@ MODULE = "tests.process.child"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("mode", choices=("exit", "run", "ignore-sigterm", "write", "parent"))
+    parser.add_argument("mode", choices=("exit", "run", "ignore-sigterm", "write", "write-all", "parent"))
     parser.add_argument("argument", nargs="?", default="")
     parser.add_argument("--parent-death-fd", type=int)
     args = parser.parse_args()
@@ -28,6 +28,9 @@ def main() -> None:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         case "write":  # a variable of the environment, to an inherited file descriptor
             os.write(int(args.argument), os.environ["CHILD_VALUE"].encode())
+            return
+        case "write-all":  # every variable
+            os.write(int(args.argument), "\n".join(f"{name}={value}" for name, value in os.environ.items()).encode())
             return
         case "parent":  # of one child, which writes its pid to the file
             with ChildProcesses() as children:

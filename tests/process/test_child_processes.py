@@ -98,6 +98,28 @@ def test_a_child_gets_variables_and_file_descriptors_and_a_session_of_its_own(ch
     assert os.getsid(pid) == pid
 
 
+def test_a_child_that_starts_is_not_ended_by_a_hang_up(children: ChildProcesses, file: Path) -> None:
+    name = start(children, "run", file)
+    children.hang_up(name)
+    wait_for(lambda: pids_in(file), "the child runs")
+    children.hang_up(name)
+    assert children.children[name].process.poll() is None
+    children.children[name].process.kill()
+    children.children[name].process.wait()
+    children.hang_up(name)  # of a child that has ended: nothing
+
+
+def test_a_child_gets_no_secret_of_another_role(children: ChildProcesses, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TANDEM_API_KEY", "a key")
+    monkeypatch.setenv("CHILD_VALUE", "of the parent")
+    reader, writer = os.pipe()
+    children.start_module("child", [MODULE, "write-all", str(writer)], {}, [writer])
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        found = pipe.read()
+    assert b"CHILD_VALUE=of the parent" in found and b"TANDEM_API_KEY" not in found
+
+
 def test_a_module_that_cannot_be_started_is_named(children: ChildProcesses) -> None:
     with pytest.raises(Fatal, match="^the child cannot be started: "):
         start(children, "\0")

@@ -1,11 +1,13 @@
 """`tandem serve`: when it is ready, which failures end it, and that a signal ends it before there are children."""
 
 import contextlib
+import fcntl
 import http.server
 import json
 import os
 import signal
 import subprocess
+import termios
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +17,7 @@ import pytest
 from services.machine.listen import listen
 from services.process.launcher import is_ready
 from tests.addresses import at, open_server
-from tests.e2e.harness import TANDEM, children_of, run_tandem
+from tests.e2e.harness import ALL_READY, TANDEM, alive, children_of, run_tandem, wait_for
 
 
 class Health(http.server.BaseHTTPRequestHandler):
@@ -119,3 +121,49 @@ def test_a_signal_ends_it_while_it_downloads(tmp_path: Path, number: signal.Sign
         finally:
             process.kill()
             process.wait()
+
+
+@contextlib.contextmanager
+def in_a_terminal(folder: Path, *, nohup: bool) -> Iterator[tuple["subprocess.Popen[bytes]", int]]:
+    """A ready server in a terminal of its own. Yields its process and the other end of the terminal, which the caller
+    closes."""
+    own_end, end = os.openpty()
+
+    def take_terminal() -> None:
+        fcntl.ioctl(end, termios.TIOCSCTTY, 0)
+        if nohup:
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(
+            [*TANDEM, "serve", "--port=0", "--cpu-threads=1"],
+            stdin=end, stderr=log, pass_fds=[end], start_new_session=True, preexec_fn=take_terminal,
+        )  # fmt: skip
+    os.close(end)
+    try:
+        wait_for(lambda: ALL_READY in (folder / "log").read_text(), "all are ready", 60)
+        yield process, own_end
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def test_the_server_ends_with_its_terminal(tmp_path: Path) -> None:
+    """It must not stay on as an orphan that holds the port and the memory."""
+    with in_a_terminal(tmp_path, nohup=False) as (process, terminal):
+        children = children_of(process.pid)
+        assert len(children) == 4
+        process.send_signal(signal.SIGHUP)
+        wait_for(lambda: "SIGHUP has no effect" in (tmp_path / "log").read_text(), "an ordinary SIGHUP ends nothing")
+        assert process.poll() is None
+        os.close(terminal)
+        assert process.wait(20) == 0
+        wait_for(lambda: not any(alive(pid) for pid in children), "the children have ended")
+
+
+def test_nohup_keeps_the_server(tmp_path: Path) -> None:
+    with in_a_terminal(tmp_path, nohup=True) as (process, terminal):
+        os.close(terminal)
+        process.send_signal(signal.SIGHUP)
+        wait_for(lambda: "SIGHUP has no effect" in (tmp_path / "log").read_text(), "the signal has arrived")
+        assert process.poll() is None and len(children_of(process.pid)) == 4

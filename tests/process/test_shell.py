@@ -66,3 +66,25 @@ def test_an_error_in_a_cleanup_is_raised() -> None:
 
     with pytest.raises(ValueError, match="no space"):
         asyncio.run(to_the_end(clean()))
+
+
+HANG_UPS = """import asyncio, os, signal
+from services.process.shell import on_hang_up, run_until_stopped
+
+async def main():
+    os.kill(os.getpid(), signal.SIGHUP)
+    handled = asyncio.Event()
+    on_hang_up(handled.set)
+    await asyncio.wait_for(handled.wait(), 20)
+    handled.clear()
+    os.kill(os.getpid(), signal.SIGHUP)
+    await asyncio.wait_for(handled.wait(), 20)
+
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+raise SystemExit(run_until_stopped("shim", main, ()))
+"""
+
+
+def test_a_hang_up_that_came_before_its_handler_is_handled() -> None:
+    """The launcher starts its children with the signal blocked: it does not end one that is still starting."""
+    assert subprocess.run([sys.executable, "-c", HANG_UPS], timeout=60, check=False).returncode == 0

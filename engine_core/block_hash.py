@@ -1,7 +1,7 @@
 """Chained hashes of full blocks: equal hash means equal tokens, equal tokens before them, and equal root hash.
 
 SHA-256, so that a client cannot make two prompts collide. The chain starts from a root hash of everything that
-separates caches (the weights' version, the request's cache_salt), so every later hash depends on it.
+separates caches (the weights' version, the caller's group, the request's cache_salt): every later hash depends on it.
 """
 
 import functools
@@ -10,10 +10,10 @@ import struct
 from collections.abc import Callable
 
 
-def root_hash(weights_version: str, cache_salt: str) -> bytes:
-    """Returns the hash that starts a request's chain: SHA-256 of both strings and their lengths, 32 bytes."""
+def root_hash(weights_version: str, cache_group: str, cache_salt: str) -> bytes:
+    """Returns the hash that starts a request's chain: SHA-256 of the strings and their lengths, 32 bytes."""
     digest = hashlib.sha256()
-    for part in (weights_version, cache_salt):
+    for part in (weights_version, cache_group, cache_salt):
         encoded = part.encode()
         digest.update(len(encoded).to_bytes(8, "little") + encoded)
     return digest.digest()

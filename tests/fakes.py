@@ -44,10 +44,11 @@ def make_core_request(
     resumed: list[int] | None = None,
     cache_salt: str = "",
     grammar: str = "",
+    cache_group: str = "",
     **sampling: object,
 ) -> Request:
     params = SamplingParams(max_tokens=max_tokens, temperature=0.0, **sampling)  # type: ignore[arg-type]
-    new = NewChoice(handle, 0, prompt, resumed or [], params, 0, cache_salt, None, grammar=grammar)
+    new = NewChoice(handle, 0, prompt, resumed or [], params, 0, cache_salt, None, 0, grammar, cache_group)
     return make_request(new, facts or make_facts())
 
 

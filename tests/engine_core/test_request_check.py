@@ -6,10 +6,21 @@ import re
 import struct
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from engine_core.block_hash import chain_hash, root_hash
 from engine_core.refusal import RequestRefused
-from engine_core.request_check import ABOVE_LOW, MAX_GRAMMAR_BYTES, MAX_SEED, SAMPLING_RANGES, NewChoice, make_request
+from engine_core.request_check import (
+    ABOVE_LOW,
+    MAX_CACHE_GROUP,
+    MAX_CACHE_SALT,
+    MAX_GRAMMAR_BYTES,
+    MAX_SEED,
+    SAMPLING_RANGES,
+    NewChoice,
+    make_request,
+)
 from engine_core.step_plan import SamplingParams, pack_i32
 from services.grammar import limits
 from tests.fakes import make_core_request, make_facts
@@ -124,12 +135,26 @@ def test_a_grammar_is_bounded_in_bytes() -> None:
     assert caught.value.param == "grammar"
 
 
+@pytest.mark.parametrize(("field", "limit"), [("cache_group", MAX_CACHE_GROUP), ("cache_salt", MAX_CACHE_SALT)])
+def test_what_separates_caches_is_bounded_in_characters(field: str, limit: int) -> None:
+    make_core_request(0, [1], **{field: "é" * limit})  # type: ignore[arg-type]
+    with pytest.raises(RequestRefused, match=f"^{field} has {limit + 1} characters, but must have at most {limit}$"):
+        make_core_request(0, [1], **{field: "é" * (limit + 1)})  # type: ignore[arg-type]
+
+
 def test_block_hashes_depend_on_everything_before() -> None:
-    root = root_hash("weights", "")
+    root = root_hash("weights", "group", "")
     first = chain_hash([], root, [1, 2, 3, 4, 5], 2, 2)
-    for changed_root, tokens in ((root, [9, 2, 3, 4]), (root_hash("weights", "salt"), [1, 2, 3, 4])):
+    for changed_root, tokens in ((root, [9, 2, 3, 4]), (root_hash("weights", "group", "salt"), [1, 2, 3, 4])):
         assert chain_hash([], changed_root, tokens, 2, 2) != first
-    assert root_hash("ab", "c") != root_hash("a", "bc")
+
+
+@given(one=st.tuples(st.text(), st.text(), st.text()), other=st.tuples(st.text(), st.text(), st.text()))
+@example(one=("weights", "a", "b"), other=("weights", "ab", ""))
+@example(one=("weights", "a", "b"), other=("weights", "", "ab"))
+@example(one=("weights", "a", "b"), other=("weightsa", "", "b"))
+def test_each_field_of_a_root_is_separate(one: tuple[str, str, str], other: tuple[str, str, str]) -> None:
+    assert (root_hash(*one) == root_hash(*other)) == (one == other)
 
 
 def test_a_chain_goes_on_from_the_hashes_that_are_known() -> None:

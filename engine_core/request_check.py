@@ -110,8 +110,11 @@ def _check_characters(param: str, value: str, limit: int) -> None:
         raise RequestRefused(param, f"{param} has {len(value)} characters, but must have at most {limit}")
 
 
-def make_request(new: NewChoice, facts: ModelFacts) -> Request:
-    """Checks one choice and returns it as a Request. Raises RequestRefused when this model cannot serve it."""
+def make_request(new: NewChoice, facts: ModelFacts, root_key: bytes) -> Request:
+    """Checks one choice and returns it as a Request. Raises RequestRefused when this model cannot serve it.
+
+    `root_key`: the engine's secret for root hashes, 32 bytes or more; the request holds the hash alone.
+    """
     sampling = new.sampling
     check_sampling(sampling, facts)
     check_lengths(len(new.prompt_token_ids), sampling.max_tokens, facts.max_model_len)
@@ -136,7 +139,7 @@ def make_request(new: NewChoice, facts: ModelFacts) -> Request:
         choice=new.choice,
         token_ids=new.prompt_token_ids + new.resumed_token_ids,
         num_prompt_tokens=len(new.prompt_token_ids),
-        root_hash=root_hash(facts.weights_version, new.cache_group, new.cache_salt),
+        root_hash=root_hash(root_key, facts.weights_version, new.cache_group, new.cache_salt),
         priority=new.priority,
         num_cached_tokens=new.num_cached_tokens,
         grammar=new.grammar,

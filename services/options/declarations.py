@@ -258,6 +258,7 @@ class EngineOptions(GrpcOptions, MetricsOptions):
         internal=True,
         env=("TANDEM_CACHE_ROOT_KEY",),
         in_environment_only=True,
+        secret=True,
     )
     listen: str = setting("127.0.0.1:8002", "address to listen on: host:port or unix:PATH", internal=True)
     worker: str = setting("tcp://127.0.0.1:8003", "ZeroMQ endpoint that the worker connects to", internal=True)

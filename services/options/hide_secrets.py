@@ -24,7 +24,9 @@ def hide_secrets(command: str, argv: list[str]) -> None:
 
 def without_secrets(command: str, argv: list[str]) -> tuple[list[str], dict[str, str]]:
     """Returns the arguments without secret options, and the environment variables that set the same."""
-    secrets = {name: one for name, one in settings_of_command(command).items() if one.secret}
+    secrets = {
+        name: one for name, one in settings_of_command(command).items() if one.secret and not one.in_environment_only
+    }
     parser = Parser(add_help=False, allow_abbrev=False)
     for name in secrets:
         parser.add_argument(flag_of(name), dest=name, action="append")

@@ -106,7 +106,8 @@ class Setting:
     internal: bool = False  # about the connections between processes: `tandem serve` sets it itself
     env: tuple[str, ...] = ()  # environment variables, read if no flag is given; the first one wins
     in_environment_only: bool = False  # a secret: command lines and configuration files are readable by others
-    secret: bool = False  # moves from the command line into the environment at the start: hide_secrets.py
+    # Moves from the command line into the environment at the start (hide_secrets.py). Other roles do not get it.
+    secret: bool = False
 
     def convert(self, name: str, text: str) -> Any:
         """Returns the parsed and checked value of `text`. Raises UsageError with `name`, the text and the limit."""

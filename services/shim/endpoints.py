@@ -94,6 +94,7 @@ class Endpoints:
                 self._client.dispatcher.new_handle,
                 self._generations.facts(),
                 self._options.exclude_tools_when_tool_choice_none,
+                cache_group=caller_of(request.scope).group,
             )
             submits = api.submits(checked, body, context)
             for submit in submits:

@@ -157,7 +157,10 @@ def test_the_api_keys_are_passed_in_the_environment_only(monkeypatch: pytest.Mon
         monkeypatch.setenv(name, value)
     found = parse("shim", [])
     assert (found.api_key, found.admin_api_key) == (("secret", "b c"), "admin")
-    assert not inherited_environment().keys() & variables.keys(), "the other roles get neither"
+    monkeypatch.setenv("TANDEM_CACHE_ROOT_KEY", "the engine's")
+    monkeypatch.setenv("TANDEM_CLUSTER_SECRET", "of every role")
+    inherited = inherited_environment()
+    assert not inherited.keys() & {*variables, "TANDEM_CACHE_ROOT_KEY"} and "TANDEM_CLUSTER_SECRET" in inherited
     assert role_environment("worker", values) == {}
     assert role_argv("shim", values) == ["--host=::1"]
     assert role_argv("engine", values) == []

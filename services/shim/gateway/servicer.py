@@ -107,7 +107,8 @@ class VllmEngine(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]
             model = self._generations.served_name(None)
             request_id = checked.request_id or uuid.uuid4().hex
             facts = self._generations.facts()
-            submit = submit_of(checked, SubmitContext(request_id, self._client.dispatcher.new_handle, facts))
+            new_handle, group = self._client.dispatcher.new_handle, caller.get().group
+            submit = submit_of(checked, SubmitContext(request_id, new_handle, facts, cache_group=group))
             check_submit_size(submit)
         return self._generations.start(OPERATION, request_id, model, traceparent, [submit], caller.get().name)
 

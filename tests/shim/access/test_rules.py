@@ -41,7 +41,7 @@ async def test_a_handler_knows_its_caller(tmp_path: Path) -> None:
         assert (await http.get("/show")).json() == [ANYONE.name, ANYONE.group, False]
 
 
-async def test_the_log_names_the_key(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_submit_has_the_group_and_the_log_the_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     shim = keyed(tmp_path)
     async with shim.http() as http:
@@ -49,7 +49,9 @@ async def test_the_log_names_the_key(tmp_path: Path, caplog: pytest.LogCaptureFi
         for key in "ab":
             answer = http.post("/v1/completions", json={"prompt": "a"}, headers=bearer(f"secret-{key}"))
             task = asyncio.create_task(answer)
-            shim.end((await shim.sent()).submit.choices[0].handle)
+            submit = (await shim.sent()).submit
+            assert submit.cache_group == {"a": "team", "b": ""}[key]
+            shim.end(submit.choices[0].handle)
             assert (await task).status_code == 200
     records = [(record.getMessage(), vars(record).get("fields", {}).get("key")) for record in caplog.records]
     lines = [record for record in records if record[0].startswith("request ")]

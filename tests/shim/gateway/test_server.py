@@ -101,7 +101,10 @@ async def test_each_call_has_the_caller_of_its_own_key(tmp_path: Path, caplog: p
         ]
         reads = [asyncio.create_task(call.read()) for call in calls]
         for _ in keys:
-            shim.end((await shim.sent()).submit.choices[0].handle)
+            submit = (await shim.sent()).submit
+            key = keys[int(submit.request_id)]
+            assert submit.cache_group == (f"{key}-team" if key in names else "")
+            shim.end(submit.choices[0].handle)
         await asyncio.gather(*reads)
     found = [vars(record)["fields"] for record in caplog.records if record.getMessage() == "request finished"]
     expected = {str(at): key if key in names else None for at, key in enumerate(keys)}

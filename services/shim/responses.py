@@ -39,7 +39,9 @@ def error_body(error: TandemError) -> Json:
 
 
 def error_response(error: TandemError) -> Response:
-    headers = {"retry-after": str(error.retry_after)} if error.retry_after else None
+    headers = {"retry-after": str(error.retry_after)} if error.retry_after else {}
+    if error.status.http == 401:
+        headers["www-authenticate"] = "Bearer"  # RFC 9110, section 11.6.1
     return json_response(error_body(error), error.status.http, headers)
 
 

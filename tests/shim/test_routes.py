@@ -63,7 +63,9 @@ async def test_what_is_no_key(given: str | None) -> None:
     headers = {} if given is None else {"authorization": given}
     async with Shim(api_key=(KEY,)).http() as http:
         for path in ("/v1/models", "/nothing"):
-            error = error_of(await http.get(path, headers=headers), 401)
+            response = await http.get(path, headers=headers)
+            error = error_of(response, 401)
+            assert response.headers["www-authenticate"] == "Bearer"
             assert (error["type"], error["code"]) == ("authentication_error", "invalid_api_key")
 
 

@@ -19,6 +19,7 @@ import openai
 
 from services.process.runtime_dir import runtime_dir
 from services.rpc.generated import engine_pb2, engine_pb2_grpc
+from services.shim.scrape import CACHE_SECONDS
 from tests.cores import give_all_cores
 
 TANDEM = [sys.executable, "-m", "services.cli"]
@@ -85,6 +86,7 @@ class Server:
         self._cwd = cwd
         self._env = env or {}
         self.url = ""
+        self._scraped = float("-inf")  # time.monotonic() of the last scrape
         self.lines: list[str] = []
 
     def __enter__(self) -> "Server":
@@ -142,6 +144,13 @@ class Server:
 
     def get(self, path: str, **kwargs: Any) -> httpx.Response:
         return httpx.get(self.url + path, timeout=30, **PLAIN_HTTP, **kwargs)
+
+    def metrics(self) -> httpx.Response:
+        """Returns /metrics as it is now: waits until the answer to the last call is not kept any more."""
+        wait_for(lambda: time.monotonic() - self._scraped > CACHE_SECONDS, "the last scrape is too old")
+        response = self.get("/metrics")
+        self._scraped = time.monotonic()
+        return response
 
     def openai(self, **kwargs: Any) -> openai.OpenAI:
         return openai.OpenAI(base_url=self.url + "/v1", api_key=kwargs.pop("api_key", "none"), max_retries=0, **kwargs)

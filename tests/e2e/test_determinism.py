@@ -89,7 +89,7 @@ def is_crowded(server: Server) -> bool:
 
 def histogram(server: Server) -> dict[str, int]:
     """Returns the number of steps by the number of tokens computed in them."""
-    families = text_string_to_metric_families(server.get("/metrics").text)
+    families = text_string_to_metric_families(server.metrics().text)
     (family,) = (family for family in families if family.name == "vllm:iteration_tokens_total")
     counts = [(s.labels["le"], int(s.value)) for s in family.samples if s.name.endswith("_bucket")]
     return {le: count - before for (le, count), (_, before) in zip(counts, [("", 0), *counts], strict=False)}

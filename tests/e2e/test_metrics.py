@@ -38,7 +38,7 @@ class Metrics:
 
 
 def scrape(server: Server) -> Metrics:
-    response = server.get("/metrics")
+    response = server.metrics()
     assert response.status_code == 200
     assert response.headers["content-type"].startswith("text/plain; version=")
     return Metrics(response.text)

@@ -132,10 +132,11 @@ def test_every_request_of_a_flood_is_answered() -> None:
         reader, writer = await asyncio.open_connection(where.hostname, where.port)
         await connected.wait()
         body = b'{"prompt": "Hello", "max_tokens": 2}'
-        writer.write(b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (TEXT.encode(), len(body), body))
+        head = f"POST {TEXT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         status = int((await reader.readline()).split()[1])
-        head = await reader.readuntil(b"\r\n\r\n")
-        assert status == 200 or b"\r\nretry-after: " in b"\r\n" + head
+        answered = await reader.readuntil(b"\r\n\r\n")
+        assert status == 200 or b"\r\nretry-after: " in b"\r\n" + answered
         writer.close()
         return status
 

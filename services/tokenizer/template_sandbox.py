@@ -6,6 +6,7 @@ no files; its run time has no limit.
 
 import datetime
 import json
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import jinja2
@@ -50,3 +51,22 @@ def _environment() -> ImmutableSandboxedEnvironment:
 def compiled(source: str) -> jinja2.Template:
     """Returns the compiled template. Templates are code: a wrong one may raise anything."""
     return _environment().from_string(source)
+
+
+@dataclass(frozen=True)
+class TemplateTexts:
+    """A template's source, its literal texts, and what it knows by name: its literals, fields and variables."""
+
+    source: str
+    literals: frozenset[str] = frozenset()
+    names: frozenset[str] = frozenset()
+
+
+def texts_of(source: str) -> TemplateTexts:
+    """Returns a template's texts. May raise anything, as `compiled`."""
+    tree = _environment().parse(source)
+    written = {node.data for node in tree.find_all(nodes.TemplateData)}
+    constants = {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
+    fields = {node.attr for node in tree.find_all(nodes.Getattr)}
+    names = {node.name for node in tree.find_all(nodes.Name)}
+    return TemplateTexts(source, frozenset(written | constants), frozenset(constants | fields | names))

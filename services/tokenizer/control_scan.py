@@ -1,0 +1,112 @@
+"""Finds the places of a string that act as control tokens, or would together with the text beside the string.
+
+One pass of a regular expression over a string that has no character with which a control token begins or ends; all
+else is linear too, whatever the string and however many control tokens there are.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Set
+
+Span = tuple[int, int]  # [start, end), in characters
+
+
+class ControlScan:
+    """Finds these control tokens' texts."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._texts = frozenset(texts)
+        first, last = ({text[end] for text in self._texts} for end in (0, -1))
+        self._suffixes, self._prefixes = _parts(self._texts)
+        self._longest_part = max((len(text) for text in self._texts), default=1) - 1
+        self._first, self._last, self._ends = map(_one_of, (first, last, first | last))
+        escapes = r"|\\" if any(character < " " or character in '"\\' for character in first | last) else r"|\\u"
+        self._json = re.compile(self._ends.pattern + escapes)
+        self._whole = re.compile(_alternatives(self._texts))
+        self._inner: frozenset[str] = frozenset()
+
+    def may_have(self, json_text: str) -> bool:
+        """Returns whether a string within this JSON text may have spans. False is sure."""
+        return bool(self._texts) and (bool(self._inner) or self._json.search(json_text) is not None)
+
+    def spans(self, text: str) -> list[Span]:
+        """Returns the spans of control tokens' texts, ascending and disjoint, and of a proper part of one at the
+        beginning (its end) and at the end (its beginning). Parts of whitespace only do not count."""
+        if self._inner and text in self._inner:
+            return [(0, len(text))]
+        if self._ends.search(text) is None:
+            return []
+        head, tail = self._head(text), self._tail(text)
+        found = [(0, head)] if head else []
+        found += [match.span() for match in self._whole.finditer(text)]
+        return list(_merged(sorted([*found, (tail, len(text))]) if tail < len(text) else found))
+
+    def _head(self, text: str) -> int:
+        ends = (match.end() for match in self._last.finditer(text, 0, self._longest_part))
+        return max((end for end in ends if text[:end] in self._suffixes), default=0)
+
+    def _tail(self, text: str) -> int:
+        starts = (match.start() for match in self._first.finditer(text, max(0, len(text) - self._longest_part)))
+        return next((start for start in starts if text[start:] in self._prefixes), len(text))
+
+    def between(self, literals: Set[str], known: Set[str]) -> "ControlScan":
+        """Returns a scan that also finds strings which are a control token between two of a template's literal texts,
+        as "think" in a template that writes `<` and a parameter's name and `>`; not those that it knows itself."""
+        lengths = range(1, self._longest_part + 1)
+        starts = {text[-n:] for text in literals for n in lengths} & self._prefixes
+        ends = {text[:n] for text in literals for n in lengths} & self._suffixes
+        other = ControlScan.__new__(ControlScan)
+        other.__dict__.update(self.__dict__)
+        other._inner = frozenset(_inner(self._texts, starts, ends)) - known
+        return other
+
+
+def _inner(texts: Iterable[str], starts: Set[str], ends: Set[str]) -> Iterator[str]:
+    for text in texts:
+        for start in filter(text.startswith, starts):
+            for end in filter(text.endswith, ends):
+                if len(start) + len(end) < len(text):
+                    yield text[len(start) : len(text) - len(end)]
+
+
+def _parts(texts: Iterable[str]) -> tuple[frozenset[str], frozenset[str]]:
+    """Returns the proper suffixes and the proper prefixes of the texts that are not only whitespace."""
+    suffixes = frozenset(part for text in texts for n in range(1, len(text)) if (part := text[n:]).strip())
+    prefixes = frozenset(part for text in texts for n in range(1, len(text)) if (part := text[:n]).strip())
+    return suffixes, prefixes
+
+
+def _one_of(characters: Set[str]) -> re.Pattern[str]:
+    return re.compile(f"[{''.join(map(re.escape, sorted(characters)))}]" if characters else r"(?!)")
+
+
+def _alternatives(texts: Iterable[str]) -> str:
+    """Returns a regular expression that finds the longest of the texts at each place, in time linear in its length.
+
+    It branches by character: one alternative per text would try each of thousands at each place.
+    """
+    by_first: dict[str, list[str]] = {}
+    for text in texts:
+        if text:
+            by_first.setdefault(text[0], []).append(text[1:])
+    if not by_first:
+        return r"(?!)"
+    return "|".join(re.escape(first) + _rest(rests) for first, rests in sorted(by_first.items()))
+
+
+def _rest(rests: list[str]) -> str:
+    if len(rests) == 1:
+        return re.escape(rests[0])
+    optional = "?" if "" in rests else ""
+    return f"(?:{_alternatives(rests)}){optional}"
+
+
+def _merged(spans: Iterable[Span]) -> Iterator[Span]:
+    start = end = -1
+    for one, other in spans:
+        if one > end:
+            if end >= 0:
+                yield start, end
+            start = one
+        end = max(end, other)
+    if end >= 0:
+        yield start, end

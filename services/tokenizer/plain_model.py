@@ -1,6 +1,7 @@
 """A tokenizer's model (its vocabulary and merges) that makes no control token's id out of plain text."""
 
 import json
+import re
 import secrets
 from collections.abc import Iterable, Iterator, Set
 from typing import Any
@@ -9,6 +10,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import Model
 
 NAME_LENGTH = 20
+BYTE = re.compile("<0x[0-9A-F]{2}>")
 
 
 def unguessable() -> str:
@@ -21,9 +23,9 @@ def plain_model(model: Model, config: dict[str, Any], texts: Iterable[str]) -> t
 
     `config`: the model's tokenizer.json. In the copy, the texts are renamed and keep their ids; merges that need them
     are gone. (Unigram models have `</s>` as a piece, and merges may lead to an added token.) The id of unknown
-    characters stays.
+    characters stays, and so do the tokens of single bytes.
     """
-    known = {text for text in texts if model.token_to_id(text) is not None}
+    known = {text for text in texts if model.token_to_id(text) is not None and not BYTE.fullmatch(text)}
     if not known or not _writes_any(config["model"], known):
         return model, False
     names = {text: unguessable() for text in known}

@@ -55,7 +55,7 @@ def compiled(source: str) -> jinja2.Template:
 
 @dataclass(frozen=True)
 class TemplateTexts:
-    """A template's source, its literal texts, and what it knows by name: its literals, fields and variables."""
+    """A template's source, its literal texts, and what it may look for in a request: its constants and fields."""
 
     source: str
     literals: frozenset[str] = frozenset()
@@ -68,5 +68,4 @@ def texts_of(source: str) -> TemplateTexts:
     written = {node.data for node in tree.find_all(nodes.TemplateData)}
     constants = {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
     fields = {node.attr for node in tree.find_all(nodes.Getattr)}
-    names = {node.name for node in tree.find_all(nodes.Name)}
-    return TemplateTexts(source, frozenset(written | constants), frozenset(constants | fields | names))
+    return TemplateTexts(source, frozenset(written | constants), frozenset(constants | fields))

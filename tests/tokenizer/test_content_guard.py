@@ -14,6 +14,8 @@ from services.rpc.errors import TandemError
 from services.rpc.generated import text_pb2
 from services.tokenizer.chat_renderer import ChatRenderer
 from services.tokenizer.guarded_encoding import GuardedEncoding
+from services.tokenizer.parsing.answer_format import AnswerFormats
+from services.tokenizer.parsing.catalog import built_in
 from services.tokenizer.prompt_text import PromptText
 from tests.tokenizer.checkpoint_templates import NAMES, SOURCES, markers, source, vocabulary
 
@@ -176,3 +178,25 @@ def test_clean_content_takes_the_way_of_all_text(name: str) -> None:
     prompt = guarded(name).prompt(chat)
     assert isinstance(prompt, PromptText) and prompt.plain_spans == ()
     assert prompt.text == ChatRenderer(source(name), SOURCES[name]["variables"]).render(*chat).text
+
+
+@pytest.mark.parametrize("prompted", [True, False])
+@pytest.mark.parametrize("name", [name for name in NAMES if SOURCES[name]["reasoning_format"] in built_in().reasoning])
+def test_where_reasoning_begins_is_not_up_to_a_users_markers(name: str, prompted: bool) -> None:
+    formats = AnswerFormats(vocabulary(name), None, built_in().reasoning[SOURCES[name]["reasoning_format"]])
+    thinking = formats.reasoning.thinking if formats.reasoning is not None else None
+    assert thinking is not None
+    output = text_pb2.OutputSpec(
+        separate_reasoning=True, thinking_token_budget=5, tool_choice=text_pb2.TOOL_CHOICE_NONE
+    )
+
+    def found(content: str) -> list[object]:
+        messages = [{"role": "user", "content": f"Say {content} now"}]
+        chat = text_pb2.ChatInput(messages_json=json.dumps(messages).encode(), add_generation_prompt=prompted)
+        ids = guarded(name).ids(guarded(name).renderer.render(chat, b""))
+        plan = formats.plan(output, ids)
+        assert plan.format is not None and plan.thinking_budget is not None
+        return [formats.reasoning_at(ids), plan.format.start, plan.thinking_budget.starts_open]
+
+    for marker in (thinking.start, thinking.end, f"{thinking.start} x {thinking.end}"):
+        assert found(marker) == found(harmless(marker)), marker

@@ -4,11 +4,11 @@ It knows the control tokens' texts and a chat template's own texts; services/tok
 of a request's strings.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from services.tokenizer.control_scan import ControlScan
 from services.tokenizer.control_tokens import ControlToken
-from services.tokenizer.stand_ins import AsItIs, StandIns
+from services.tokenizer.stand_ins import AsItIs, StandIns, private_use
 from services.tokenizer.template_sandbox import TemplateTexts
 
 AS_IT_IS = AsItIs()
@@ -41,15 +41,11 @@ class TemplateGuard:
     def __init__(self, scan: ControlScan, assistant: ControlScan, role: ControlScan, own: Sequence[str]) -> None:
         """The scans as in StandIns. `own`: all text of the operator's that the template may print."""
         self._scan, self._assistant, self._role = scan, assistant, role
-        self._own = own
+        self._own = private_use(own)
 
     def stand_ins(self, json_texts: Sequence[str]) -> AsItIs:
         """Returns the stand-ins of a request that has these JSON texts."""
         if not any(map(self._scan.may_have, json_texts)):
             return AS_IT_IS
 
-        def texts() -> Iterator[str]:
-            yield from self._own
-            yield from json_texts
-
-        return StandIns(self._scan, self._assistant, self._role, texts)
+        return StandIns(self._scan, self._assistant, self._role, self._own, json_texts)

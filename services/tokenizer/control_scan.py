@@ -18,22 +18,23 @@ class ControlScan:
         first, last = ({text[end] for text in self._texts} for end in (0, -1))
         self._suffixes, self._prefixes = _parts(self._texts)
         self._longest_part = max((len(text) for text in self._texts), default=1) - 1
-        self._first, self._last, self._ends = map(_one_of, (first, last, first | last))
-        escapes = r"|\\" if any(character < " " or character in '"\\' for character in first | last) else r"|\\u"
-        self._json = re.compile(self._ends.pattern + escapes)
+        self._first, self._last = _one_of(first), _one_of(last)
+        self._ends = tuple(sorted(first | last))
+        escapes_more = any(character < " " or character in '"\\' for character in self._ends)
+        self._json_ends = (*self._ends, "\\" if escapes_more else "\\u")
         self._whole = re.compile(_alternatives(self._texts))
         self._inner: frozenset[str] = frozenset()
 
     def may_have(self, json_text: str) -> bool:
         """Returns whether a string within this JSON text may have spans. False is sure."""
-        return bool(self._texts) and (bool(self._inner) or self._json.search(json_text) is not None)
+        return bool(self._texts) and (bool(self._inner) or _has_any(self._json_ends, json_text))
 
     def spans(self, text: str) -> list[Span]:
         """Returns the spans of control tokens' texts, ascending and disjoint, and of a proper part of one at the
         beginning (its end) and at the end (its beginning). Parts of whitespace only do not count."""
         if self._inner and text in self._inner:
             return [(0, len(text))]
-        if self._ends.search(text) is None:
+        if not _has_any(self._ends, text):
             return []
         head, tail = self._head(text), self._tail(text)
         found = [(0, head)] if head else []
@@ -58,6 +59,14 @@ class ControlScan:
         other.__dict__.update(self.__dict__)
         other._inner = frozenset(_inner(self._texts, starts, ends)) - known
         return other
+
+
+def _has_any(parts: Iterable[str], text: str) -> bool:
+    """Returns whether the text has one of these. Some searches for one character are faster than one for several."""
+    for part in parts:  # noqa: SIM110 (three times as fast as any() and a generator)
+        if part in text:
+            return True
+    return False
 
 
 def _inner(texts: Iterable[str], starts: Set[str], ends: Set[str]) -> Iterator[str]:

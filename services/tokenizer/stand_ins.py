@@ -6,7 +6,7 @@ are. A request's stand-ins occur neither in its own strings nor in its template.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import Any
 
 from services.rpc.errors import invalid
@@ -16,7 +16,7 @@ from services.tokenizer.template_probe import Message
 
 FIRST, LAST = 0xE000, 0xF8FF  # the private-use area of the Basic Multilingual Plane
 # A code point itself, or as JSON and Python's notation escape it.
-_USED = re.compile("[\ue000-\uf8ff]|(?<=u)(?:e[0-9a-f]|f[0-8])[0-9a-f]{2}", re.IGNORECASE)
+_USED = re.compile(r"[\\\ue000-\uf8ff](?:(?<=\\)u([ef][0-9a-f]{3}))?", re.IGNORECASE)
 
 
 class AsItIs:
@@ -35,25 +35,57 @@ class AsItIs:
         return PromptText(text)
 
 
+class _Characters(dict[int, int]):
+    """Stand-ins by character. A character gets its own at its first use; whitespace stands for itself, so that
+    templates can trim it."""
+
+    def __init__(self, own: Set[str], texts: Iterable[str]) -> None:
+        super().__init__()
+        self._free = _free(own, texts)
+
+    def __missing__(self, code: int) -> int:
+        if chr(code).isspace():
+            return code
+        stand_in = next(self._free, None)
+        if stand_in is None:
+            raise invalid("the request has control tokens beside nearly all private-use characters", "messages")
+        self[code] = stand_in
+        return stand_in
+
+
 class StandIns(AsItIs):
-    """Those of one request."""
+    """Those of one request. Its methods raise TandemError (INVALID_ARGUMENT) where no private-use characters are left
+    for it."""
 
     def __init__(
-        self, scan: ControlScan, assistant: ControlScan, role: ControlScan, texts: Callable[[], Iterator[str]]
+        self,
+        scan: ControlScan,
+        assistant: ControlScan,
+        role: ControlScan,
+        own: Set[str],
+        texts: Iterable[str],
     ) -> None:
         """`scan`: for what all but the assistant says; `assistant`: for its messages; `role`: for names of roles.
-        `texts`: all that the stand-ins must not occur in."""
+        `own`: the private-use characters of the template, as `private_use`; `texts`: all text of the request."""
         self._scan, self._assistant, self._role = scan, assistant, role
-        self._texts = texts
-        self._free: Iterator[int] | None = None
-        self._table: dict[int, int] = {}  # from characters to their stand-ins
+        self._characters = _Characters(own, texts)
 
     def value(self, value: Any) -> Any:
-        """As of AsItIs. Raises TandemError (INVALID_ARGUMENT) if the request has nearly all private-use characters."""
         return self._value(value, self._scan)
 
     def messages(self, messages: list[Message]) -> list[Message]:
         return [self._message(message) for message in messages]
+
+    def restored(self, text: str) -> PromptText:
+        if not self._characters:
+            return PromptText(text)
+        origin = {stand_in: chr(code) for code, stand_in in self._characters.items()}
+        if "\\ue" in text or "\\uf" in text:
+            escapes = "|".join(f"{stand_in:x}" for stand_in in origin)
+            text = re.sub(rf"\\u({escapes})", lambda match: chr(int(match.group(1), 16)), text)
+        stand_ins = re.compile(f"[{''.join(map(chr, origin))}]+")
+        spans = tuple(match.span() for match in stand_ins.finditer(text))
+        return PromptText(stand_ins.sub(lambda match: match.group().translate(origin), text), spans)
 
     def _message(self, message: Message) -> Message:
         scan = self._assistant if message.get("role") == "assistant" else self._scan
@@ -80,46 +112,25 @@ class StandIns(AsItIs):
         return value
 
     def _hidden(self, text: str, spans: Sequence[tuple[int, int]]) -> str:
-        """Returns the text with stand-ins in the spans; whitespace stays, so that templates can trim it."""
+        """Returns the text with stand-ins in the spans."""
         parts: list[str] = []
         last = 0
         for start, end in spans:
-            part = text[start:end]
-            for character in set(part):
-                if ord(character) not in self._table and not character.isspace():
-                    self._table[ord(character)] = self._next()
-            parts += text[last:start], part.translate(self._table)
+            parts += text[last:start], text[start:end].translate(self._characters)
             last = end
         return "".join([*parts, text[last:]])
 
-    def _next(self) -> int:
-        if self._free is None:
-            used = {match.group().lower() for text in self._texts() for match in _USED.finditer(text)}
-            self._free = (code for code in range(FIRST, LAST + 1) if not {chr(code), f"{code:x}"} & used)
-        code = next(self._free, None)
-        if code is None:
-            raise invalid("the request has control tokens beside nearly all private-use characters", "messages")
-        return code
 
-    def restored(self, text: str) -> PromptText:
-        if not self._table:
-            return PromptText(text)
-        origin = {stand_in: chr(code) for code, stand_in in self._table.items()}
-        escapes = "|".join(f"{code:x}" for code in origin)
-        pattern = re.compile(f"[{''.join(map(chr, origin))}]+|\\\\u({escapes})")
-        parts: list[str] = []
-        spans: list[tuple[int, int]] = []
-        place = last = 0
-        for match in pattern.finditer(text):
-            escaped = match.group(1)
-            part = origin[int(escaped, 16)] if escaped else match.group().translate(origin)
-            parts += text[last : match.start()], part
-            start = place + match.start() - last
-            place, last = start + len(part), match.end()
-            if spans and spans[-1][1] == start:
-                start = spans.pop()[0]
-            spans.append((start, place))
-        return PromptText("".join([*parts, text[last:]]), tuple(spans))
+def private_use(texts: Iterable[str]) -> frozenset[str]:
+    """Returns the private-use characters of texts, and the hexadecimal digits of those that are escaped."""
+    found = (match for text in texts for match in _USED.finditer(text))
+    return frozenset((match.group(1) or match.group()).lower() for match in found)
+
+
+def _free(own: Set[str], texts: Iterable[str]) -> Iterator[int]:
+    """Yields the code points that neither `own` nor the texts have."""
+    used = own | private_use(texts)
+    yield from (code for code in range(FIRST, LAST + 1) if not {chr(code), f"{code:x}"} & used)
 
 
 def _differs(one: object, other: object) -> bool:

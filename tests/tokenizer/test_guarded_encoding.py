@@ -106,12 +106,6 @@ def test_the_end_of_turn_in_content_as_before_and_now() -> None:
     assert now == [1, 277, 207, 48, 81, 36, 100, 473, 71, 400, 620, 2, 207]
 
 
-def test_no_model_writes_a_control_token() -> None:
-    """Those that could are replaced by ones that cannot, with the same ids."""
-    replaced = {kind for kind in KINDS if Vocabulary(directory(kind)).has_other_model}
-    assert replaced == {"byte_level_of_whole_words", "llama_merging", "unigram", "word_piece"}
-
-
 @pytest.mark.parametrize("drop_end", [False, True])
 @pytest.mark.parametrize("kind", ["llama_first", "unigram", "byte_level"])
 def test_a_prompt_with_spans_is_truncated_as_others(kind: str, drop_end: bool) -> None:

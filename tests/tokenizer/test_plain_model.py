@@ -35,14 +35,12 @@ def test_other_text_has_the_same_ids(kind: str) -> None:
         assert plain.encode(text).ids == own.encode(text).ids
 
 
-@pytest.mark.parametrize(
-    ("kind", "text"), [("llama_merging", "</s>"), ("llama_merging", "<think>"), ("unigram", "</s>")]
-)
+@pytest.mark.parametrize(("kind", "text"), [("llama_merging", "a</s>"), ("unigram", "</s>")])
 def test_what_a_model_would_have_written(kind: str, text: str) -> None:
     vocabulary = Vocabulary(directory(kind))
-    token_id = vocabulary.tokenizer.token_to_id(text)
-    assert token_id in without_added_tokens(kind).encode(text).ids
-    assert token_id not in without_added_tokens(kind, vocabulary).encode(text).ids
+    end = vocabulary.tokenizer.token_to_id("</s>")
+    assert end in without_added_tokens(kind).encode(text).ids
+    assert end not in without_added_tokens(kind, vocabulary).encode(text).ids
 
 
 def test_merges_may_be_written_as_text() -> None:

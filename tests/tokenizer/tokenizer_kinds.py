@@ -14,7 +14,7 @@ import demo
 CORPUS = [
     "the quick brown fox jumps over the lazy dog",
     "hello world, hello there",
-    "a <s> b </s> im_end think | <>",
+    "a < s > b / im_end think | t",
 ] * 5
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 TOKENS = [

@@ -28,8 +28,8 @@ class ContentGuard:
     def of_template(self, texts: TemplateTexts) -> "TemplateGuard":
         """Returns the guard for one template."""
         return TemplateGuard(
-            self._all.between(texts.literals, texts.names),
-            self._special.between(texts.literals, texts.names),
+            self._all.of_template(texts),
+            self._special.of_template(texts),
             self._all,
             (texts.source, *self._own_texts),
         )

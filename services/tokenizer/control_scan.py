@@ -7,6 +7,8 @@ else is linear too, whatever the string and however many control tokens there ar
 import re
 from collections.abc import Iterable, Iterator, Set
 
+from services.tokenizer.template_sandbox import TemplateTexts
+
 Span = tuple[int, int]  # [start, end), in characters
 
 
@@ -23,7 +25,9 @@ class ControlScan:
         escapes_more = any(character < " " or character in '"\\' for character in self._ends)
         self._json_ends = (*self._ends, "\\" if escapes_more else "\\u")
         self._whole = re.compile(_alternatives(self._texts))
-        self._inner: frozenset[str] = frozenset()
+        self._inner: frozenset[str] = frozenset()  # strings that a template completes to a token
+        self._replaced: frozenset[str] = frozenset()  # texts that a template replaces in strings
+        self._every_end = self._first
 
     def may_have(self, json_text: str) -> bool:
         """Returns whether a string within this JSON text may have spans. False is sure."""
@@ -39,25 +43,38 @@ class ControlScan:
         head, tail = self._head(text), self._tail(text)
         found = [(0, head)] if head else []
         found += [match.span() for match in self._whole.finditer(text)]
-        return list(_merged(sorted([*found, (tail, len(text))]) if tail < len(text) else found))
+        if tail < len(text):
+            found.append((tail, len(text)))
+        if self._replaced and _has_any(self._replaced, text):
+            found += [match.span(1) for match in self._every_end.finditer(text) if match.group(1)]
+        return list(_merged(sorted(found)))
 
     def _head(self, text: str) -> int:
-        ends = (match.end() for match in self._last.finditer(text, 0, self._longest_part))
-        return max((end for end in ends if text[:end] in self._suffixes), default=0)
+        """Returns the end of the part at the beginning; also of one that a template's trim would bring there."""
+        first = len(text) - len(text.lstrip())
+        ends = (match.end() for match in self._last.finditer(text, first, first + self._longest_part))
+        return max((end for end in ends if text[first:end] in self._suffixes), default=0)
 
     def _tail(self, text: str) -> int:
-        starts = (match.start() for match in self._first.finditer(text, max(0, len(text) - self._longest_part)))
-        return next((start for start in starts if text[start:] in self._prefixes), len(text))
+        last = len(text.rstrip())
+        starts = (match.start() for match in self._first.finditer(text, max(0, last - self._longest_part), last))
+        return next((start for start in starts if text[start:last] in self._prefixes), len(text))
 
-    def between(self, literals: Set[str], known: Set[str]) -> "ControlScan":
-        """Returns a scan that also finds strings which are a control token between two of a template's literal texts,
-        as "think" in a template that writes `<` and a parameter's name and `>`; not those that it knows itself."""
+    def of_template(self, texts: TemplateTexts) -> "ControlScan":
+        """Returns a scan for one template. It also finds what the template would make into a control token: a string
+        between two of its literals, as "think" in one that writes `<` and a parameter's name and `>`; one in another
+        case; one that has a text which the template replaces, as `<|im_/no_thinkend|>`."""
         lengths = range(1, self._longest_part + 1)
-        starts = {text[-n:] for text in literals for n in lengths} & self._prefixes
-        ends = {text[:n] for text in literals for n in lengths} & self._suffixes
+        starts = {text[-n:] for text in texts.literals for n in lengths} & self._prefixes
+        ends = {text[:n] for text in texts.literals for n in lengths} & self._suffixes
         other = ControlScan.__new__(ControlScan)
         other.__dict__.update(self.__dict__)
-        other._inner = frozenset(_inner(self._texts, starts, ends)) - known
+        other._inner = frozenset(_inner(self._texts, starts, ends)) - texts.names
+        other._replaced = texts.replaced
+        stays = "|".join(re.escape(text) for text in texts.replaced if text) or "(?!)"
+        other._every_end = re.compile(f"(?:{stays})|({_one_of(frozenset(self._ends)).pattern}+)")
+        if texts.changes_case:
+            other._whole = re.compile(self._whole.pattern, re.IGNORECASE)
         return other
 
 

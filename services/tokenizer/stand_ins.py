@@ -11,6 +11,7 @@ from typing import Any
 
 from services.rpc.errors import invalid
 from services.tokenizer.control_scan import ControlScan
+from services.tokenizer.messages import REASONING_FIELDS
 from services.tokenizer.prompt_text import PromptText
 from services.tokenizer.template_probe import Message
 
@@ -65,7 +66,7 @@ class StandIns(AsItIs):
         own: Set[str],
         texts: Iterable[str],
     ) -> None:
-        """`scan`: for what all but the assistant says; `assistant`: for its messages; `role`: for names of roles.
+        """`scan`: for most strings; `assistant`: for the assistant's content and reasoning; `role`: for names of roles.
         `own`: the private-use characters of the template, as `private_use`; `texts`: all text of the request."""
         self._scan, self._assistant, self._role = scan, assistant, role
         self._characters = _Characters(own, texts)
@@ -88,9 +89,11 @@ class StandIns(AsItIs):
         return PromptText(stand_ins.sub(lambda match: match.group().translate(origin), text), spans)
 
     def _message(self, message: Message) -> Message:
-        scan = self._assistant if message.get("role") == "assistant" else self._scan
+        scans = {"role": self._role}
+        if message.get("role") == "assistant":
+            scans |= dict.fromkeys(("content", *REASONING_FIELDS), self._assistant)
         return {
-            self._value(name, scan): self._value(value, self._role if name == "role" else scan)
+            self._value(name, self._scan): self._value(value, scans.get(name, self._scan))
             for name, value in message.items()
         }
 

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.tokenizer.control_scan import ControlScan
+from services.tokenizer.template_sandbox import texts_of
 
 some = settings(max_examples=300, deadline=None, derandomize=True, database=None)
 TEXTS = ["<|a|>", "<|ab|>", "<think>", "</think>", "<<x>>", "[X]", "[XX]", "aba", "a b>"]
@@ -50,19 +51,40 @@ def test_what_is_found_breaks_every_token_that_the_string_has_a_part_of(before: 
         place = whole.find(token)
         while place >= 0:
             inside = range(max(place, first), min(place + len(token), last))
-            crosses_both = place < first and place + len(token) > last  # a middle: see `between`
+            crosses_both = place < first and place + len(token) > last  # a middle: see `of_template`
             if inside and not crosses_both:
                 assert covered & set(inside), (token, place)
             place = whole.find(token, place + 1)
 
 
 def test_strings_that_a_template_completes_to_a_token() -> None:
-    scan = ControlScan(TEXTS).between(frozenset({"text <", "> more", "[", "|>"}), frozenset({"think"}))
+    texts = texts_of("text <{{ a }}> more {{ '[' ~ b ~ '|>' if c == 'think' }}")
+    scan = ControlScan(TEXTS).of_template(texts)
     assert scan.spans("/think") == [(0, 6)]
     assert scan.spans("think") == [], "the template looks for this name itself"
     assert scan.spans("|ab") == [(0, 3)] and scan.spans("|a|") == [(0, 3)]
     assert scan.spans("X") == [], "no literal begins with ]"
     assert scan.may_have('["other"]'), "a string without a token's end may be completed"
+
+
+@pytest.mark.parametrize(
+    "replaces", ["{{ a.replace('/no', '') }}", "{{ a | replace('/no', b) }}", "{{ a.replace(b, c) }}"]
+)
+def test_strings_with_a_text_that_a_template_replaces(replaces: str) -> None:
+    scan = ControlScan(["<|end|>"]).of_template(texts_of(replaces))
+    assert scan.spans("x <|e/nond|> x") == [(2, 3), (11, 12)]
+    assert scan.spans("x <|end> x") == ([] if "/no" in replaces else [(2, 3), (7, 8)])
+    assert ControlScan(["<a>"]).of_template(texts_of("{{ a.replace('<b>', '') }}")).spans("x<b>y<") == [(5, 6)]
+
+
+def test_strings_in_another_case_where_a_template_changes_it() -> None:
+    scan = ControlScan(["<|end|>"])
+    for source, spans in (("{{ a | lower }}", [(1, 8)]), ("{{ a.lower() }}", [(1, 8)]), ("{{ a }}", [])):
+        assert scan.of_template(texts_of(source)).spans("x<|END|>x") == spans
+
+
+def test_parts_behind_whitespace_that_a_template_may_trim() -> None:
+    assert ControlScan(["<|end|>"]).spans(" nd|> x <|e \n") == [(0, 5), (8, 13)]
 
 
 @pytest.mark.parametrize(

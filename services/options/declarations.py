@@ -171,6 +171,12 @@ class TokenizerOptions(GrpcOptions, MetricsOptions, ModelOptions):
         unset="none",
         parse=json_object,
     )
+    allow_special_tokens_in_content: bool = setting(
+        False,
+        "a control token's text in a chat's content, such as `<|im_end|>`, is that token, as in vLLM; by default it is"
+        " plain text",
+        parse=boolean,
+    )
     tool_call_parser: str | None = setting(
         None,
         "format of the model's tool calls, by vLLM's names, as in docs/tools.md; none: they stay text",

@@ -12,3 +12,12 @@ class PromptText(msgspec.Struct, frozen=True):
 
     text: str
     plain_spans: tuple[tuple[int, int], ...] = ()
+
+    def part(self, start: int, end: int) -> "PromptText":
+        """Returns the prompt of the characters [start, end)."""
+        spans = (
+            (max(one, start) - start, min(other, end) - start)
+            for one, other in self.plain_spans
+            if one < end and other > start
+        )
+        return PromptText(self.text[start:end], tuple(spans))

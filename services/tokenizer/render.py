@@ -5,25 +5,34 @@ sandbox (services/tokenizer/template_sandbox.py).
 """
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from services.errors import Fatal
 from services.rpc.errors import invalid
 from services.tokenizer.call_history import CallHistory
+from services.tokenizer.content_guard import AS_IT_IS, ContentGuard
 from services.tokenizer.messages import prepared_message
+from services.tokenizer.stand_ins import AsItIs
 from services.tokenizer.template_probe import ignores_tools, probe_variables
 from services.tokenizer.template_roles import TemplateRoles
-from services.tokenizer.template_sandbox import compiled
+from services.tokenizer.template_sandbox import TemplateTexts, compiled, texts_of
 from services.tokenizer.tool_schemas import filled
 
 CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "  # its trailing space shows whether the template strips content
 
 
 class ChatTemplate:
-    def __init__(self, template: str | None, variables: dict[str, str], param: str = "messages") -> None:
+    def __init__(
+        self,
+        template: str | None,
+        variables: dict[str, str],
+        param: str = "messages",
+        guard: ContentGuard | None = None,
+    ) -> None:
         """`template`: jinja2 source; None: `render` refuses every request. `variables`: text by name, for use in the
-        template, such as {"bos_token": "<s>"}. `param`: the request's field that the template's errors name.
+        template, such as {"bos_token": "<s>"}. `param`: the request's field that the template's errors name. `guard`:
+        None: the strings of a request may hold control tokens.
 
         Raises Fatal when the template is not valid.
         """
@@ -33,8 +42,14 @@ class ChatTemplate:
         self._roles = TemplateRoles(self._rendered_plainly)
         try:
             self._template = compiled(template) if template is not None else None
+            texts = texts_of(template) if template is not None else TemplateTexts("")
         except Exception as error:
             raise Fatal(f"the chat template is not valid: {error}") from error
+        self._guard = guard.of_template(texts) if guard is not None else None
+
+    def stand_ins(self, json_texts: Sequence[str]) -> AsItIs:
+        """Returns what stands in for control tokens in the strings of a request with these JSON texts."""
+        return self._guard.stand_ins(json_texts) if self._guard is not None else AS_IT_IS
 
     def render(
         self,
@@ -44,10 +59,12 @@ class ChatTemplate:
         *,
         add_generation_prompt: bool,
         continue_final_message: bool,
+        stand_ins: AsItIs = AS_IT_IS,
     ) -> str:
         """Returns the prompt's text. `messages` and `tools` are OpenAI's; `kwargs`: more variables, from the request.
 
-        With `continue_final_message`, the text ends with the content of the last message. Raises TandemError
+        `stand_ins`: the messages get them once they fit the template; tools and variables have theirs. The text still
+        has them. With `continue_final_message`, the text ends with the content of the last message. Raises TandemError
         (INVALID_ARGUMENT) when there is no template, it raises an error, renders half of a surrogate pair, drops a
         message because of its role or does not render that content, the last message has none or ends in tool calls,
         or one cannot be read.
@@ -57,7 +74,8 @@ class ChatTemplate:
         if continue_final_message:
             _check_final(messages[-1])
         probed = probe_variables(kwargs, bool(tools))
-        prepared = self._roles.fitted(self._calls.fitted(list(map(prepared_message, messages)), probed), probed)
+        fitted = self._roles.fitted(self._calls.fitted(list(map(prepared_message, messages)), probed), probed)
+        prepared = stand_ins.messages(fitted)
         if continue_final_message:
             prepared[-1] = {**prepared[-1], "content": str(prepared[-1].get("content", "")) + CONTINUE_TAG}
         variables = {
@@ -67,12 +85,12 @@ class ChatTemplate:
             "tools": tools,
             "add_generation_prompt": add_generation_prompt,
         }
-        text = self._text(variables)
+        text = self._text(variables, stand_ins)
         if not _is_text(text):
             raise invalid("the chat template's text has half of a surrogate pair, which is no character", self._param)
         return _cut_at_tag(text, prepared[-1]["content"]) if continue_final_message else text
 
-    def _text(self, variables: dict[str, Any]) -> str:
+    def _text(self, variables: dict[str, Any], stand_ins: AsItIs) -> str:
         """Returns the template's text. Where it refuses the tools as they are, it gets them with all fields."""
         assert self._template is not None
         try:
@@ -81,7 +99,8 @@ class ChatTemplate:
             if variables["tools"]:
                 with contextlib.suppress(Exception):
                     return self._template.render({**variables, "tools": filled(variables["tools"])})
-            raise invalid(f"the chat template refuses these messages: {error}", self._param) from error
+            reason = stand_ins.restored(str(error)).text
+            raise invalid(f"the chat template refuses these messages: {reason}", self._param) from error
 
     def ignores_tools(self, kwargs: dict[str, Any]) -> bool:
         """Returns whether the template leaves out the tools of a request with these variables. Costs two renderings."""

@@ -19,6 +19,7 @@ from services.tokenizer.chat_renderer import ChatRenderer
 from services.tokenizer.engine_client import EngineClient
 from services.tokenizer.find_template import find_template, find_tool_template, response_template, special_tokens
 from services.tokenizer.grammar_checks import GrammarChecks
+from services.tokenizer.guarded_encoding import GuardedEncoding
 from services.tokenizer.known_grammars import KnownGrammars
 from services.tokenizer.model_archive import ModelArchive
 from services.tokenizer.model_facts import model_facts
@@ -57,12 +58,14 @@ async def serve(options: TokenizerOptions) -> None:
         Wanted(options.tool_call_parser, options.reasoning_parser, options.tool_parser_plugin),
         ModelFiles(tool_template or template, facts.model_type, response_template(path), _added_tokens(vocabulary)),
     )
+    guard = GuardedEncoding(vocabulary) if not options.allow_special_tokens_in_content else None
     renderer = ChatRenderer(
         template,
         special_tokens(path),
         tool_template=tool_template,
         default_kwargs=options.default_chat_template_kwargs,
         trust_requests=options.trust_request_chat_template,
+        control_tokens=guard.control_tokens if guard is not None else (),
     )
     hello = make_hello("tokenizer", digest=vocabulary.digest)
     secret = cluster_secret(options)
@@ -71,7 +74,7 @@ async def serve(options: TokenizerOptions) -> None:
     registry = new_registry()
     registry.register(LinkMessages(engines.links))
     tracing = set_up_tracing("tokenizer", options.otlp_traces_endpoint)
-    encoder = PromptEncoder(vocabulary, renderer, engines)
+    encoder = PromptEncoder(vocabulary, renderer, engines, guard)
     answer_formats = AnswerFormats(vocabulary, formats.tools, formats.reasoning)
     settings = StructuredSettings(**(options.structured_outputs_config or {}))
     grammars = AnswerGrammars(answer_formats, settings)

@@ -42,5 +42,5 @@ class TextTools:
     async def render(self, request: text_pb2.RenderRequest) -> text_pb2.RenderResponse:
         """Returns the text of messages. Raises TandemError as PromptEncoder.render, also for what that cannot read."""
         with refusing_unreadable():
-            text = await self._encoder.render(request.chat, request.tools_json)
-        return text_pb2.RenderResponse(text=text)
+            prompt = await self._encoder.render(request.chat, request.tools_json)
+        return text_pb2.RenderResponse(text=prompt.text)

@@ -9,6 +9,8 @@ from tokenizers import Encoding, Tokenizer
 
 from services.errors import Fatal
 from services.rpc.errors import invalid
+from services.tokenizer.control_tokens import control_tokens
+from services.tokenizer.plain_model import plain_model
 from services.tokenizer.text_length import cut, max_token_characters, may_cut
 from services.tokenizer.truncation import truncated
 
@@ -28,7 +30,8 @@ class Vocabulary:
         """Reads tokenizer.json in the model directory `path`. Raises Fatal when it cannot be read.
 
         `digest` is its SHA-256 in hex. `max_token_characters`: at most so many characters of text per token;
-        None: unknown (services/tokenizer/text_length.py).
+        None: unknown (services/tokenizer/text_length.py). `plain_model`: the tokenizer's model, or where that writes
+        control tokens, one that does not (`has_other_model`). `normalizes`: the tokenizer changes text.
         """
         file = path / "tokenizer.json"
         try:
@@ -44,22 +47,24 @@ class Vocabulary:
         self._alphabet = alphabet if "ByteLevel" in json.dumps(config.get("decoder")) else None
         self._added = {index: str(token) for index, token in self._added_tokens().items()}
         self.max_token_characters = max_token_characters(config, set(tokens), alphabet)
+        self.normalizes = _normalizes(config.get("normalizer"))
+        controls = (token.text for token in control_tokens(self.tokenizer.get_added_tokens_decoder().values()))
+        self.plain_model, self.has_other_model = plain_model(self.tokenizer.model, config, controls)
         self._may_cut = self.max_token_characters is not None and may_cut(map(self.token_bytes, tokens.values()))
 
     def _added_tokens(self) -> dict[int, Any]:
         return {index: token.content for index, token in self.tokenizer.get_added_tokens_decoder().items()}
 
-    def _encoding(self, text: str, add_special_tokens: bool) -> Encoding:
-        """Returns an encoding without usable offsets. `Tokenizer.encode` holds the GIL all the time, the batch methods
-        do not; but on the event loop, with a short text, waiting for the GIL would cost more than it frees."""
-        if len(text) <= SHORT_TEXT:
-            return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
-        return self.tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0]
-
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Returns the token ids of a text; `add_special_tokens` adds, for example, a beginning-of-sequence token. Takes
         about 1 ms per 1,000 tokens, for texts of more than SHORT_TEXT characters with the GIL released."""
-        return list(self._encoding(text, add_special_tokens).ids)
+        return list(encoding_of(self.tokenizer, text, add_special_tokens).ids)
+
+    def encode_prompt(self, text: str, longest: int | None, *, drop_end: bool, add_special_tokens: bool) -> list[int]:
+        """Returns the token ids of a text; as `encode_truncated` at most `longest` of them; None: all."""
+        if longest is None:
+            return self.encode(text, add_special_tokens=add_special_tokens)
+        return self.encode_truncated(text, longest, drop_end=drop_end, add_special_tokens=add_special_tokens)
 
     def shortened(self, text: str, longest: int, *, drop_end: bool) -> str:
         """Returns a part of the text that `encode_truncated` turns into the same ids as the whole one, in less time;
@@ -72,13 +77,7 @@ class Vocabulary:
         """Returns at most `longest` ids of a text: its last ones, or with `drop_end` its first ones.
 
         Special tokens that this adds stay, as in transformers."""
-        encoding = self._encoding(text, add_special_tokens)
-        ids, excess = list(encoding.ids), len(encoding.ids) - longest
-        if excess > 0 and any(encoding.special_tokens_mask):
-            of_text = [index for index, is_added in enumerate(encoding.special_tokens_mask) if not is_added]
-            dropped = frozenset(of_text[max(0, len(of_text) - excess) :] if drop_end else of_text[:excess])
-            ids = [token_id for index, token_id in enumerate(ids) if index not in dropped]
-        return truncated(ids, longest, drop_end=drop_end)
+        return kept(encoding_of(self.tokenizer, text, add_special_tokens), longest, drop_end=drop_end)
 
     def decode(self, token_ids: list[int], skip_special_tokens: bool) -> str:
         """Returns the text of token ids; with more than a few, the GIL is released. Raises TandemError
@@ -103,3 +102,29 @@ class Vocabulary:
         if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
             return bytes([int(token[3:5], 16)])
         return str(token).replace("▁", " ").encode()
+
+
+def encoding_of(tokenizer: Tokenizer, text: str, add_special_tokens: bool) -> Encoding:
+    """Returns an encoding without usable offsets. `Tokenizer.encode` holds the GIL all the time, the batch methods
+    do not; but on the event loop, with a short text, waiting for the GIL would cost more than it frees."""
+    if len(text) <= SHORT_TEXT:
+        return tokenizer.encode(text, add_special_tokens=add_special_tokens)
+    return tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0]
+
+
+def kept(encoding: Encoding, longest: int | None, *, drop_end: bool) -> list[int]:
+    """Returns at most `longest` ids of an encoding, as Vocabulary.encode_truncated; None: all."""
+    ids = list(encoding.ids)
+    excess = 0 if longest is None else len(ids) - longest
+    if excess > 0 and any(encoding.special_tokens_mask):
+        of_text = [index for index, is_added in enumerate(encoding.special_tokens_mask) if not is_added]
+        dropped = frozenset(of_text[max(0, len(of_text) - excess) :] if drop_end else of_text[:excess])
+        ids = [token_id for index, token_id in enumerate(ids) if index not in dropped]
+    return truncated(ids, longest, drop_end=drop_end)
+
+
+def _normalizes(normalizer: dict[str, Any] | None) -> bool:
+    """Returns whether a tokenizer.json's normalizer may change text."""
+    if normalizer is not None and normalizer.get("type") == "Sequence":
+        return any(map(_normalizes, normalizer["normalizers"]))
+    return normalizer is not None

@@ -87,6 +87,7 @@ PROOFS: dict[str, Callable[..., None]] = {
     "reasoning_parser": test_options_formats.test_reasoning_parser,
     "tool_call_parser": test_options_formats.test_tool_call_parser,
     "tool_parser_plugin": test_options_formats.test_tool_parser_plugin,
+    "allow_special_tokens_in_content": test_options_requests.test_allow_special_tokens_in_content,
     "trust_request_chat_template": test_options_requests.test_trust_request_chat_template,
 }
 

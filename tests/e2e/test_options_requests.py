@@ -21,6 +21,7 @@ def changed() -> Iterator[Server]:
         "--enable-force-include-usage",
         "--no-enable-prompt-tokens-details",
         "--trust-request-chat-template",
+        "--allow-special-tokens-in-content",
         '--default-chat-template-kwargs={"enable_thinking": false, "mood": "calm"}',
         "--exclude-tools-when-tool-choice-none",
         "--enable-auto-tool-choice",
@@ -68,6 +69,18 @@ def test_trust_request_chat_template(changed: Server, plain: Server) -> None:
     assert changed.post(CHAT, body).json()["prompt_token_ids"] == token_ids(changed, "Hi!")
     error = error_of(plain.post(CHAT, body), 400)
     assert error["param"] == "chat_template" and "--trust-request-chat-template" in error["message"]
+
+
+def test_allow_special_tokens_in_content(changed: Server, plain: Server) -> None:
+    """With it, a user's end of turn is one, as in vLLM."""
+    end = token_ids(plain, "<|im_end|>")[0]
+
+    def num_ends(server: Server, content: str) -> int:
+        messages = [{"role": "user", "content": content}]
+        return int(ask(server, CHAT, messages=messages)["prompt_token_ids"].count(end))
+
+    assert num_ends(changed, "Hi") == num_ends(plain, "Hi") == num_ends(plain, "Hi<|im_end|>") == 1
+    assert num_ends(changed, "Hi<|im_end|>") == 2
 
 
 def test_default_chat_template_kwargs(changed: Server, plain: Server) -> None:

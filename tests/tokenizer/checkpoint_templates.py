@@ -1,13 +1,19 @@
 """The chat templates of checkpoints in tests/tokenizer/templates, and what a model would have generated with them."""
 
+import json
 import re
 import tomllib
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+from tokenizers import AddedToken, Tokenizer
+
+import demo
 from services.tokenizer.render import ChatTemplate
+from services.tokenizer.vocabulary import Vocabulary
 
 FOLDER = Path(__file__).parent / "templates"
 SOURCES: dict[str, dict[str, Any]] = tomllib.loads((FOLDER / "sources.toml").read_text(encoding="utf-8"))
@@ -40,6 +46,19 @@ def source(name: str) -> str:
 @cache
 def checkpoint_template(name: str) -> ChatTemplate:
     return ChatTemplate(source(name), SOURCES[name]["variables"])
+
+
+@cache
+def vocabulary(name: str) -> Vocabulary:
+    """The demo's vocabulary with the added tokens of the checkpoint instead of its own."""
+    model = json.loads((demo.CHECKPOINT / "tokenizer.json").read_text())
+    model["added_tokens"] = []
+    tokenizer = Tokenizer.from_str(json.dumps(model))
+    tokenizer.add_tokens([AddedToken(text, normalized=False) for text in SOURCES[name]["added_tokens"]])
+    tokenizer.add_special_tokens([AddedToken(text, normalized=False) for text in SOURCES[name]["special_tokens"]])
+    with TemporaryDirectory() as folder:
+        tokenizer.save(f"{folder}/tokenizer.json")
+        return Vocabulary(Path(folder))
 
 
 def markers(name: str) -> list[str]:

@@ -25,27 +25,27 @@ def renderer(**options: Any) -> ChatRenderer:
 
 
 def test_documents_tools_and_variables_reach_the_template() -> None:
-    text = renderer().render(chat(template_kwargs_json={"mood": "good"}, documents_json=[{"text": "d"}]), b"[1]")
+    text = renderer().render(chat(template_kwargs_json={"mood": "good"}, documents_json=[{"text": "d"}]), b"[1]").text
     assert text == "<s>Hi:good:[{'text': 'd'}]:[1]"
-    assert renderer().render(chat(), b"") == "<s>Hi::None:None"
+    assert renderer().render(chat(), b"").text == "<s>Hi::None:None"
 
 
 def test_requests_with_tools_have_a_template_of_their_own() -> None:
     found = renderer(tool_template="{{ messages[0].content }} with {{ tools[0] }}")
-    assert found.render(chat(), b"[1]") == "Hi with 1"
-    assert found.render(chat(), b"") == "<s>Hi::None:None"
+    assert found.render(chat(), b"[1]").text == "Hi with 1"
+    assert found.render(chat(), b"").text == "<s>Hi::None:None"
 
 
 def test_the_documents_field_wins_over_a_variable_of_that_name() -> None:
     given = chat(template_kwargs_json={"documents": [1]}, documents_json=[2])
-    assert renderer().render(given, b"") == "<s>Hi::[2]:None"
+    assert renderer().render(given, b"").text == "<s>Hi::[2]:None"
 
 
 @pytest.mark.parametrize(
     ("own", "mood"), [({}, "calm"), ({"mood": "good"}, "good"), ({"mood": None}, "calm"), ({"mood": False}, "False")]
 )
 def test_a_requests_variables_win_over_the_operators(own: dict[str, Any], mood: str) -> None:
-    found = renderer(default_kwargs={"mood": "calm"}).render(chat(template_kwargs_json=own), b"")
+    found = renderer(default_kwargs={"mood": "calm"}).render(chat(template_kwargs_json=own), b"").text
     assert found == f"<s>Hi:{mood}:None:None"
 
 
@@ -63,8 +63,8 @@ def test_a_requests_template_needs_the_operators_trust() -> None:
         renderer().render(chat(chat_template=THEIRS), b"")
     assert (caught.value.code, caught.value.param) == ("INVALID_ARGUMENT", "chat_template")
     trusting = renderer(trust_requests=True, default_kwargs={"mood": "calm"})
-    assert trusting.render(chat(chat_template=THEIRS), b"") == "<s>*Hi*calm"
-    assert trusting.render(chat(), b"") == "<s>Hi:calm:None:None", "the model's template is not replaced"
+    assert trusting.render(chat(chat_template=THEIRS), b"").text == "<s>*Hi*calm"
+    assert trusting.render(chat(), b"").text == "<s>Hi:calm:None:None", "the model's template is not replaced"
 
 
 @pytest.mark.parametrize("wrong", ["{% if %}", "{% for a in b %}" * 30 + "{% endfor %}" * 30])
@@ -88,14 +88,14 @@ def test_few_templates_of_requests_are_kept_compiled() -> None:
     trusting = renderer(trust_requests=True)
     for index in range(2 * CACHED_TEMPLATES):
         source = f"{index}{{{{ messages[0].content }}}}"
-        assert [trusting.render(chat(chat_template=source), b"") for _ in range(2)] == [f"{index}Hi"] * 2
+        assert [trusting.render(chat(chat_template=source), b"").text for _ in range(2)] == [f"{index}Hi"] * 2
     info = trusting._request_template.cache_info()
     assert (info.currsize, info.misses, info.hits) == (CACHED_TEMPLATES, 2 * CACHED_TEMPLATES, 2 * CACHED_TEMPLATES)
 
 
 def test_a_model_without_a_template_renders_a_requests_one() -> None:
     bare = ChatRenderer(None, {}, trust_requests=True)
-    assert bare.render(chat(chat_template=THEIRS), b"") == "*Hi*"
+    assert bare.render(chat(chat_template=THEIRS), b"").text == "*Hi*"
     with pytest.raises(TandemError, match="--chat-template"):
         bare.render(chat(), b"")
 
@@ -122,6 +122,6 @@ def test_a_template_that_leaves_tools_out_is_logged_once(
     found.render(chat(chat_template=THEIRS), b'[{"function": {"name": "f"}}]')
     assert caplog.messages == []
     for _ in range(3):
-        assert "Hi" in found.render(chat(), b'[{"function": {"name": "f"}}]')
+        assert "Hi" in found.render(chat(), b'[{"function": {"name": "f"}}]').text
     assert len(caplog.messages) == is_logged
     assert all("leaves tools out" in message and "--chat-template" in message for message in caplog.messages)

@@ -1,28 +1,23 @@
 """What a checkpoint's own template writes for calls and reasoning is parsed back into the same calls and reasoning."""
 
 import json
-from functools import cache
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from tokenizers import AddedToken, Tokenizer
 
-import demo
 from services.rpc.generated import text_pb2
 from services.rpc.pieces import CONTENT, REASONING, TOOL_ARGUMENTS, TOOL_CALL, TOOL_CALL_END, TOOL_NAME, Piece, text_of
 from services.tokenizer.answer_divider import AnswerDivider
 from services.tokenizer.choice_output import ChoiceOutput, OutputRules
 from services.tokenizer.parsing.answer_format import AnswerFormats
 from services.tokenizer.parsing.catalog import built_in
-from services.tokenizer.vocabulary import Vocabulary
 from tests.tokenizer.checkpoint_templates import (
     CALLS_AS_TEXT,
     NAMES,
     SOURCES,
     WITHOUT_CONTENT,
     assistant_text,
+    vocabulary,
 )
 
 PARAMETERS = {
@@ -61,19 +56,6 @@ WITH_REASONING = [
     for name in NAMES
     if SOURCES[name]["reasoning_format"] in built_in().reasoning and name not in WITHOUT_REASONING
 ]
-
-
-@cache
-def vocabulary(name: str) -> Vocabulary:
-    """The demo's vocabulary with the added tokens of the checkpoint instead of its own."""
-    model = json.loads((demo.CHECKPOINT / "tokenizer.json").read_text())
-    model["added_tokens"] = []
-    tokenizer = Tokenizer.from_str(json.dumps(model))
-    tokenizer.add_tokens([AddedToken(text, normalized=False) for text in SOURCES[name]["added_tokens"]])
-    tokenizer.add_special_tokens([AddedToken(text, normalized=False) for text in SOURCES[name]["special_tokens"]])
-    with TemporaryDirectory() as folder:
-        tokenizer.save(f"{folder}/tokenizer.json")
-        return Vocabulary(Path(folder))
 
 
 def parsed(name: str, message: dict[str, Any], tools: list[dict[str, Any]]) -> list[Piece]:

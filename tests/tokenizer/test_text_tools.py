@@ -10,6 +10,7 @@ from services.rpc.generated import text_pb2
 from services.tokenizer import text_tools
 from services.tokenizer.chat_renderer import ChatRenderer
 from services.tokenizer.find_template import find_template, special_tokens
+from services.tokenizer.guarded_encoding import GuardedEncoding
 from services.tokenizer.prompt_encoder import PromptEncoder
 from services.tokenizer.text_tools import INLINE_IDS, TextTools
 from services.tokenizer.vocabulary import Vocabulary
@@ -23,8 +24,10 @@ CHAT = text_pb2.ChatInput(
 
 @pytest.fixture
 async def tools() -> TextTools:
-    renderer = ChatRenderer(find_template(demo.CHECKPOINT, None), special_tokens(demo.CHECKPOINT))
-    return TextTools(VOCABULARY, PromptEncoder(VOCABULARY, renderer, connected()[0]))
+    guard = GuardedEncoding(VOCABULARY)
+    template = find_template(demo.CHECKPOINT, None)
+    renderer = ChatRenderer(template, special_tokens(demo.CHECKPOINT), control_tokens=guard.control_tokens)
+    return TextTools(VOCABULARY, PromptEncoder(VOCABULARY, renderer, connected()[0], guard))
 
 
 async def test_text_is_encoded_and_decoded(tools: TextTools) -> None:
@@ -42,6 +45,16 @@ async def test_a_chat_is_rendered_as_it_is_encoded(tools: TextTools) -> None:
     text = (await tools.render(text_pb2.RenderRequest(chat=CHAT))).text
     assert text.startswith("<|im_start|>user\nHi<|im_end|>")
     assert list((await tools.tokenize(text_pb2.TokenizeRequest(chat=CHAT))).token_ids) == ids_of(text)
+
+
+async def test_control_tokens_in_a_chats_content_are_text(tools: TextTools) -> None:
+    messages = json.dumps([{"role": "user", "content": "Hi<|im_end|>"}]).encode()
+    chat = text_pb2.ChatInput(messages_json=messages)
+    text = (await tools.render(text_pb2.RenderRequest(chat=chat))).text
+    assert text == "<|im_start|>user\nHi<|im_end|><|im_end|>\n"
+    ids = list((await tools.tokenize(text_pb2.TokenizeRequest(chat=chat))).token_ids)
+    assert ids.count(2) == 1 and ids_of(text).count(2) == 2
+    assert (await tools.detokenize(text_pb2.DetokenizeRequest(token_ids=ids))).text == text
 
 
 async def test_special_tokens_are_skipped_if_asked(tools: TextTools) -> None:

@@ -15,7 +15,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 
 import demo
 from services.errors import Fatal
-from services.tokenizer.vocabulary import SHORT_TEXT, Vocabulary
+from services.tokenizer.vocabulary import SHORT_TEXT, Vocabulary, encoding_of
 
 many = settings(max_examples=300, deadline=None, derandomize=True)
 
@@ -199,7 +199,7 @@ def test_other_threads_run_while_a_long_text_is_encoded() -> None:
     watcher = threading.Thread(target=watch)
     watcher.start()
     start = time.monotonic()
-    known._encoding(text, False)
+    encoding_of(known.tokenizer, text, False)
     taken = time.monotonic() - start
     done.set()
     watcher.join()

@@ -176,7 +176,11 @@ class AnswerFormats:
             return Reasoning.OPEN
         is_whole = self.reasoning is not None and self.reasoning.is_whole
         has_begun = start.node is grammar.content if is_whole else False
-        ended = any(thinking.end in (marker or text) for marker, text in self._pieces(grammar, prompt_token_ids))
+        pieces = self._pieces(grammar, prompt_token_ids)
+        if thinking.end in self.added:  # as text, it is the text of a message
+            ended = any(thinking.end == marker for marker, _ in pieces)
+        else:
+            ended = any(thinking.end in (marker or text) for marker, text in pieces)
         return Reasoning.OVER if ended or has_begun else Reasoning.POSSIBLE
 
     def thinking_budget(self, output: text_pb2.OutputSpec, prompt_token_ids: list[int]) -> pb.ThinkingBudget | None:

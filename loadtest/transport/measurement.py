@@ -19,6 +19,7 @@ from services.errors import Fatal
 from services.machine import authority, cpu_seconds, loopback
 from services.machine.listen import listen
 from services.process.child_processes import ChildProcesses
+from services.process.readiness import Readiness
 from services.process.runtime_dir import runtime_dir
 
 STEPS, TOKENIZER_MESSAGES, SHIM_MESSAGES = "steps", "tokenizer", "shim"
@@ -58,9 +59,9 @@ def measure(load: Load) -> Measurement:
     with runtime_dir(None) as folder, listen(None, 0) as front:
         files = Files(folder)
         np.zeros(1, dtype=np.int64).tofile(files.count)
-        with addresses(folder, load.tcp) as at, ChildProcesses() as children:
-            start(children, load, files, front, at)
-            wait_until_ready(children, front)
+        with addresses(folder, load.tcp) as at, Readiness() as readiness, ChildProcesses() as children:
+            start(children, load, files, front, readiness, at)
+            wait_until_ready(children, readiness)
             samples = _stream(children, load, front.getsockname()[1], files, at)
         with np.load(files.received) as found:
             return evaluate(samples, np.load(files.sent), found["received"], found["chunks"])

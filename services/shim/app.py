@@ -10,6 +10,7 @@ from services.shim.concurrency import ConcurrencyMiddleware
 from services.shim.endpoints import Endpoints
 from services.shim.error_handlers import ERROR_HANDLERS
 from services.shim.generations import Generations
+from services.shim.http.root_path import RootPath
 from services.shim.in_progress import InProgress
 from services.shim.metrics import ShimMetrics
 from services.shim.middleware import ApiKeyMiddleware, CountMiddleware
@@ -46,4 +47,5 @@ def make_app(
     )
     # Outside of Starlette, which answers a bug with 500 outside of its own middleware.
     with_ids: ASGIApp = RequestIdMiddleware(app) if options.enable_request_id_headers else app
-    return CountMiddleware(with_ids, metrics)
+    counted = CountMiddleware(with_ids, metrics)
+    return RootPath(counted, options.root_path) if options.root_path else counted

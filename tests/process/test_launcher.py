@@ -1,73 +1,15 @@
-"""`tandem serve`: when it is ready, which failures end it, and that a signal ends it before there are children."""
+"""`tandem serve`: which failures end it, and that a signal ends it before there are children."""
 
-import contextlib
-import http.server
 import json
 import os
 import signal
 import subprocess
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from services.machine.listen import listen
-from services.process.launcher import is_ready
 from tests.addresses import at, open_server
 from tests.e2e.harness import TANDEM, children_of, run_tandem
-
-
-class Health(http.server.BaseHTTPRequestHandler):
-    """Answers /health with the status of its server."""
-
-    status = 200
-
-    def do_GET(self) -> None:
-        self.send_response(self.status if self.path == "/health" else 404)
-        self.end_headers()
-
-    def log_message(self, *args: object) -> None:
-        """Logs nothing."""
-
-
-@contextlib.contextmanager
-def shim(status: int) -> Iterator[http.server.HTTPServer]:
-    handler = type("Handler", (Health,), {"status": status})
-    with listen(None, 0) as front, http.server.HTTPServer(front.getsockname()[:2], handler, False) as server:
-        server.socket.close()
-        server.socket = front
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-@pytest.mark.parametrize(("status", "ready"), [(200, True), (503, False), (404, False)])
-def test_all_are_ready_when_the_shim_says_so(status: int, ready: bool) -> None:
-    with shim(status) as server:
-        assert is_ready(server.socket) is ready
-
-
-def test_a_shim_that_does_not_accept_or_answers_something_else_is_not_ready() -> None:
-    with listen(None, 0) as front:
-        assert not is_ready(front), "nothing accepts"
-        front.setblocking(True)
-
-        def answer() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    connection, _ = front.accept()
-                    with connection:
-                        connection.recv(1000)
-                        connection.sendall(b"\x00\xff\r\n\r\n")
-
-        thread = threading.Thread(target=answer, daemon=True)
-        thread.start()
-        assert not is_ready(front), "no HTTP"
 
 
 @pytest.mark.parametrize("log_format", ["text", "json"])

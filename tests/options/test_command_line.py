@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from services.options.command_line import parse, role_argv, role_environment
 from services.options.commands import flag_of, serve_settings, settings_of_command
 from services.options.declarations import ROLE_OPTIONS, ROLES, EngineOptions, ServeOptions, settings_of
+from services.options.http import path_prefix
 from services.options.setting import (
     Setting,
     UsageError,
@@ -200,6 +201,7 @@ def values_of(one: Setting) -> st.SearchStrategy[Any]:
         structured_outputs: STRUCTURED,
         host_and_port: PORTS,
         addresses: st.lists(PARTS, min_size=1).map(tuple),
+        path_prefix: st.text("abc-/", max_size=8).map("/a{}b".format).filter(lambda text: "//" not in text),
         named_addresses: st.lists(PORTS.map("engine={}".format), min_size=1).map(tuple),
     }
     return by_parser[one.parse]
@@ -209,7 +211,14 @@ def options_of(role: str) -> st.SearchStrategy[Any]:
     """Options of one role with any of its settings, without those that are passed in the environment."""
     kinds = ROLE_OPTIONS[role]
     some = {name: values_of(one) for name, one in settings_of(kinds).items() if not one.env}
-    return st.fixed_dictionaries({}, optional=some).map(lambda values: kinds(**values)).filter(fit_together)
+    return st.fixed_dictionaries({}, optional=some).map(lambda values: kinds(**fitting(values))).filter(fit_together)
+
+
+def fitting(values: dict[str, Any]) -> dict[str, Any]:
+    """The values without options of TLS that need others which are not there."""
+    without = {name for name in values if "ssl" in name and "ssl_certfile" not in values}
+    without |= {"ssl_cert_reqs"} if "ssl_ca_certs" not in values else set()
+    return {name: value for name, value in values.items() if name not in without}
 
 
 def fit_together(options: Any) -> bool:

@@ -40,7 +40,7 @@ class Head:
             raise Refused(malformed(f"the HTTP request is malformed: {error}")) from error
         self.method = parser.get_method().decode("ascii")
         self.version = parser.get_http_version()
-        self.keep_alive = self.version == "1.1" and parser.should_keep_alive()
+        self.keep_alive = self.version == "1.1"
         self._check(limits)
 
     def on_url(self, url: bytes) -> None:
@@ -65,12 +65,14 @@ class Head:
             elif name == b"transfer-encoding":
                 self._check_coding(value)
                 self.framing = ChunkFraming(limits.max_header_bytes)
+            elif name == b"connection" and b"close" in value.lower():
+                self.keep_alive = False
             elif name == b"expect" and value.lower() == b"100-continue":
                 self.expects_continue = self.version == "1.1"
 
     def _check_coding(self, value: bytes) -> None:
         if value.lower() != b"chunked":
-            raise Refused(malformed("the only Transfer-Encoding that is supported is chunked", 501))
+            raise Refused(malformed("the only Transfer-Encoding that is supported is chunked"))
         if self.version == "1.0":
             raise Refused(malformed("HTTP/1.0 has no Transfer-Encoding"))
 

@@ -13,6 +13,7 @@ from typing import Any
 from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
+from services.machine import unacknowledged_bytes
 from services.shim.http.connections import NEVER, Connections
 from services.shim.http.exchange import MAX_UNREAD_BYTES, Exchange
 from services.shim.http.framing import Framing, take
@@ -96,7 +97,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.writable.clear()
-        self._unsent = self._num_unsent()
+        self._unsent = self._num_not_taken()
         self.deadline = self._loop.time() + self._limits.write_timeout
 
     def resume_writing(self) -> None:
@@ -167,9 +168,9 @@ class HttpProtocol(asyncio.Protocol):
 
     def _check_writing(self, now: float) -> None:
         """Cuts the connection if the client has taken nothing of what was sent since the last deadline was set."""
-        unsent = self._num_unsent()
-        if unsent < self._unsent:
-            self._unsent = unsent
+        not_taken = self._num_not_taken()
+        if not_taken < self._unsent:
+            self._unsent = not_taken
             self.deadline = now + self._limits.write_timeout
             return
         seconds = self._limits.write_timeout
@@ -187,6 +188,10 @@ class HttpProtocol(asyncio.Protocol):
     def _num_unsent(self) -> int:
         below = 0 if self._raw is None else self._raw.get_write_buffer_size()
         return self._transport.get_write_buffer_size() + below
+
+    def _num_not_taken(self) -> int:
+        """Returns the bytes that were sent and that the client has not taken, as far as the system says."""
+        return self._num_unsent() + unacknowledged_bytes(self._transport.get_extra_info("socket"))
 
     # From bytes to requests
 

@@ -9,15 +9,18 @@ from typing import Protocol
 
 from services.shim.http.refusal import Refused, chunk_framing, malformed
 
+MAX_STEPS = 3000  # lines and contents of chunks that one call takes: about 2 ms
 _SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\x00-\x08\x0a-\x1f\x7f]*)?")
 _TRAILER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\x00-\x08\x0a-\x1f\x7f]*")
 
 
 class Framing(Protocol):
-    """`complete`: all bytes of the body were taken. `left`: content bytes still to come; None: unknown."""
+    """`complete`: all bytes of the body were taken. `left`: content bytes still to come; None: unknown. `has_more`: the
+    last call left bytes that it could have taken, so that others have their turn."""
 
     complete: bool
     left: int | None
+    has_more: bool
 
     def take(self, buffer: bytearray) -> bytes:
         """Removes what belongs to the body from the front of `buffer`; returns the content in it.
@@ -28,6 +31,8 @@ class Framing(Protocol):
 
 class LengthFraming:
     """A body of `length` bytes."""
+
+    has_more = False
 
     def __init__(self, length: int) -> None:
         self.left: int | None = length
@@ -50,36 +55,50 @@ class ChunkFraming:
 
     def __init__(self, limit: int) -> None:
         self.complete = False
+        self.has_more = False
         self.left: int | None = None
         self._limit = limit
         self._excess = 0  # bytes of framing above those of content
         self._chunk_left = 0  # content of the present chunk still to come
-        self._scanned = 0  # bytes of the buffer without the end of a line
+        self._scanned = 0  # bytes of the present line that have no end of it
         self._expect = self._size_line
 
     def take(self, buffer: bytearray) -> bytes:
         parts: list[bytes] = []
-        while buffer and not self.complete:
-            if self._chunk_left:
-                parts.append(take(buffer, self._chunk_left))
-                self._chunk_left -= len(parts[-1])
-                self._excess = max(0, self._excess - len(parts[-1]))
-            elif (line := self._line(buffer)) is not None:
-                self._expect(line)
+        at = 0
+        self.has_more = False
+        with memoryview(buffer) as view:
+            for _ in range(MAX_STEPS):
+                if self.complete or at == len(buffer):
+                    break
+                start = at
+                if self._chunk_left:
+                    at = min(at + self._chunk_left, len(buffer))
+                    parts.append(bytes(view[start:at]))
+                    self._chunk_left -= at - start
+                    self._excess = max(0, self._excess - (at - start))
+                elif (end := self._end_of_line(buffer, at)) >= 0:
+                    at = end + 2
+                    self._expect(bytes(view[start:end]))
+                else:
+                    break
             else:
-                break
+                self.has_more = True
+        del buffer[:at]
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def _line(self, buffer: bytearray) -> bytes | None:
-        """Removes the next line; returns it without its end, None if it is incomplete."""
-        end = buffer.find(b"\r\n", self._scanned)
-        self._scanned = max(0, len(buffer) - 1) if end < 0 else 0
-        if self._excess + (len(buffer) if end < 0 else end + 2) > self._limit:
+    def _end_of_line(self, buffer: bytearray, start: int) -> int:
+        """Returns where the line at `start` ends; -1 if it is incomplete. Raises Refused if it is too long."""
+        end = buffer.find(b"\r\n", start + self._scanned)
+        size = (len(buffer) if end < 0 else end + 2) - start
+        if self._excess + size > self._limit:
             raise Refused(chunk_framing(self._limit))
         if end < 0:
-            return None
-        self._excess += end + 2
-        return take(buffer, end + 2)[:-2]
+            self._scanned = size - 1
+        else:
+            self._scanned = 0
+            self._excess += size
+        return end
 
     def _size_line(self, line: bytes) -> None:
         found = _SIZE.fullmatch(line)

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
 from services.machine import unacknowledged_bytes
-from services.shim.http.connections import NEVER, Connections
+from services.shim.http.connections import NEVER, Connection, Connections
 from services.shim.http.exchange import MAX_UNREAD_BYTES, Exchange
 from services.shim.http.framing import Framing, take
 from services.shim.http.head import END, Head
@@ -43,14 +43,14 @@ class Shared:
 
 
 class HttpProtocol(asyncio.Protocol):
-    """`raw`: the transport below TLS; None: there is no TLS."""
+    """`handshake`: what counted as this connection before its TLS was there; None: there is no TLS."""
 
-    def __init__(self, shared: Shared, raw: asyncio.Transport | None = None) -> None:
+    def __init__(self, shared: Shared, handshake: Connection | None = None) -> None:
         self._shared = shared
         self._connections = shared.connections
         self._limits = shared.connections.limits
         self._loop = shared.loop
-        self._raw = raw
+        self._handshake = handshake
         self._transport: asyncio.Transport = None  # type: ignore[assignment]  # set by connection_made
         self._addresses: dict[str, Any] = {}  # of the ASGI scope
         self.deadline = NEVER
@@ -74,9 +74,11 @@ class HttpProtocol(asyncio.Protocol):
         self._addresses = {
             "client": _address(transport.get_extra_info("peername")),
             "server": _address(transport.get_extra_info("sockname")),
-            "scheme": "http" if self._raw is None else "https",
+            "scheme": "http" if self._handshake is None else "https",
         }
         self.deadline = self._loop.time() + self._limits.header_timeout
+        if self._handshake is not None:
+            self._connections.closed(self._handshake)
         if self._connections.opened(self):
             return
         if self._connections.turned_away(self):
@@ -153,7 +155,8 @@ class HttpProtocol(asyncio.Protocol):
         self._transport.abort()
 
     def expire(self, now: float) -> None:
-        if not self.writable.is_set() or (self._exchange is None and self._num_unsent()):
+        unsent = self._transport.get_write_buffer_size()
+        if not self.writable.is_set() or (self._exchange is None and unsent):
             self._check_writing(now)
         elif self._closing or self._discarding:
             self._transport.abort()
@@ -185,13 +188,10 @@ class HttpProtocol(asyncio.Protocol):
             self._num_received = 0
             self.deadline = now + self._limits.body_timeout
 
-    def _num_unsent(self) -> int:
-        below = 0 if self._raw is None else self._raw.get_write_buffer_size()
-        return self._transport.get_write_buffer_size() + below
-
     def _num_not_taken(self) -> int:
         """Returns the bytes that were sent and that the client has not taken, as far as the system says."""
-        return self._num_unsent() + unacknowledged_bytes(self._transport.get_extra_info("socket"))
+        held = unacknowledged_bytes(self._transport.get_extra_info("socket"))
+        return self._transport.get_write_buffer_size() + held
 
     # From bytes to requests
 
@@ -273,9 +273,17 @@ class HttpProtocol(asyncio.Protocol):
                 self._await_request()
         if exchange is not None and (content or framing.complete):
             exchange.feed(content, framing.complete)
-            if exchange.num_unread > MAX_UNREAD_BYTES and not framing.complete and not self._reading_paused:
-                self._reading_paused = True
-                self._transport.pause_reading()
+        if framing.has_more:
+            self._loop.call_soon(self._advance)
+        if framing.has_more or (exchange is not None and exchange.num_unread > MAX_UNREAD_BYTES):
+            self._pause_reading()
+        else:
+            self.resume_reading()
+
+    def _pause_reading(self) -> None:
+        if not self._reading_paused:
+            self._reading_paused = True
+            self._transport.pause_reading()
 
     def _await_request(self) -> None:
         self._connections.waits(self)

@@ -15,7 +15,7 @@ from services.security.https import Https
 from services.shim.http.connections import Connections
 from services.shim.http.limits import HttpLimits
 from services.shim.http.protocol import HttpProtocol, Shared
-from services.shim.http.tls import TlsProtocol
+from services.shim.http.tls import TlsListener
 
 SHUTDOWN_SECONDS = 1
 SWEEP_TICKS, REFRESH_TICKS = 5, 20  # of 0.1 s
@@ -54,15 +54,13 @@ class HttpServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         loop = asyncio.get_running_loop()
         shared = Shared(self.config.loaded_app, self._connections, self.server_state, loop)
-        https = self._https
-
-        def new_protocol() -> asyncio.Protocol:
-            return HttpProtocol(shared) if https is None else TlsProtocol(shared, https)
-
         self.servers = []
         for one in sockets or []:
+            if self._https is not None:
+                self.servers.append(TlsListener(shared, self._https, one))  # type: ignore[arg-type]  # a part of it
+                continue
             listen = loop.create_unix_server if one.family == socket.AF_UNIX else loop.create_server
-            self.servers.append(await listen(new_protocol, sock=one, backlog=BACKLOG))
+            self.servers.append(await listen(lambda: HttpProtocol(shared), sock=one, backlog=BACKLOG))
         self.started = True
         self.is_listening.set()
 

@@ -1,84 +1,89 @@
-"""The TLS handshake of a new connection. Behind it, a HttpProtocol takes the connection over.
-
-The connection counts from its start, so that clients that never finish a handshake cannot use up the open files.
+"""Accepts connections with TLS. Each counts from its start: clients that never finish a handshake use no more open
+files than others. Behind the handshake, a HttpProtocol takes the connection over.
 """
 
 import asyncio
+import logging
+import socket
 
 from services.security.https import Https
 from services.shim.http.connections import NEVER
 from services.shim.http.protocol import HttpProtocol, Shared
 
+log = logging.getLogger(__name__)
 SHUTDOWN_SECONDS = 2.0  # for the end of TLS, once all is sent
+RETRY_SECONDS = 1.0  # after which it accepts again if the system refused
 
 
-class TlsProtocol(asyncio.Protocol):
-    """A connection until its handshake is complete; the handshake's deadline is header_timeout."""
+class TlsListener:
+    """Accepts on `listener` until `close`. It stands where uvicorn has an asyncio.Server."""
 
-    def __init__(self, shared: Shared, https: Https) -> None:
+    def __init__(self, shared: Shared, https: Https, listener: socket.socket) -> None:
         self._shared = shared
         self._https = https
-        self._transport: asyncio.Transport = None  # type: ignore[assignment]  # set by connection_made
-        self._handshake: asyncio.Task[None] | None = None  # kept: the loop itself holds tasks weakly
-        self.deadline = NEVER  # the handshake has its own
+        self._listener = listener
+        self._retry: asyncio.TimerHandle | None = None
+        self._accept_again()
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # of streams only
-        self._transport = transport
+    def close(self) -> None:
+        self._shared.loop.remove_reader(self._listener)
+        if self._retry is not None:
+            self._retry.cancel()
+
+    async def wait_closed(self) -> None:
+        """Returns at once: the connections are the server's."""
+
+    def _accept_again(self) -> None:
+        self._shared.loop.add_reader(self._listener, self._accept)
+
+    def _accept(self) -> None:
+        try:
+            accepted, _ = self._listener.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError as error:  # no open files or no memory are left
+            log.error("a connection cannot be accepted, it is tried again in %.0f s: %s", RETRY_SECONDS, error)
+            self.close()
+            self._retry = self._shared.loop.call_later(RETRY_SECONDS, self._accept_again)
+            return
+        accepted.setblocking(False)
+        handshake = Handshake()
         connections = self._shared.connections
-        if connections.opened(self) or connections.turned_away(self):
-            transport.pause_reading()  # until there is a reader of TLS
-            self._handshake = self._shared.loop.create_task(self._shake_hands())
+        if connections.opened(handshake) or connections.turned_away(handshake):
+            handshake.task = self._shared.loop.create_task(self._shake_hands(accepted, handshake))
         else:
-            transport.abort()
+            accepted.close()
+
+    async def _shake_hands(self, accepted: socket.socket, handshake: "Handshake") -> None:
+        connections = self._shared.connections
+        try:
+            await self._shared.loop.connect_accepted_socket(
+                lambda: HttpProtocol(self._shared, handshake),
+                accepted,
+                ssl=self._https.context,
+                ssl_handshake_timeout=connections.limits.header_timeout,
+                ssl_shutdown_timeout=SHUTDOWN_SECONDS,
+            )
+        except OSError as error:  # SSLError, a hang-up and the timeout as well
+            connections.refused("tls_handshake", f"a TLS handshake failed: {type(error).__name__}")
+        finally:
+            connections.closed(handshake)
+
+
+class Handshake:
+    """A connection until its handshake is complete."""
+
+    def __init__(self) -> None:
+        self.deadline = NEVER  # the handshake has its own
+        self.task: asyncio.Task[None] | None = None
 
     def evict(self) -> None:
-        self._shared.connections.refused("max_connections", "a connection in its TLS handshake made room")
-        self._transport.abort()
+        """Ends the handshake, which closes the connection."""
+        if self.task is not None:
+            self.task.cancel()
 
     def shutdown(self) -> None:
-        self._transport.abort()
+        self.evict()
 
     def expire(self, now: float) -> None:
         """Is never called: the deadline is NEVER."""
-
-    async def _shake_hands(self) -> None:
-        shared, early = self._shared, _Early()
-        try:
-            tls = await shared.loop.start_tls(
-                self._transport,
-                early,
-                self._https.context,
-                server_side=True,
-                ssl_handshake_timeout=shared.connections.limits.header_timeout,
-                ssl_shutdown_timeout=SHUTDOWN_SECONDS,
-            )
-        except OSError as error:  # SSLError, the client's hang-up and the timeout as well
-            shared.connections.closed(self)
-            shared.connections.refused("tls_handshake", f"a TLS handshake failed: {type(error).__name__}")
-            self._transport.abort()
-            return
-        shared.connections.closed(self)
-        if tls is not None:
-            early.hand_over(tls, HttpProtocol(shared, self._transport))
-
-
-class _Early(asyncio.Protocol):
-    """Keeps what a client sends between the end of the handshake and the hand-over."""
-
-    def __init__(self) -> None:
-        self._data = bytearray()
-        self._lost = False
-
-    def data_received(self, data: bytes) -> None:
-        self._data += data
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._lost = True
-
-    def hand_over(self, transport: asyncio.Transport, protocol: HttpProtocol) -> None:
-        if self._lost:
-            return
-        transport.set_protocol(protocol)
-        protocol.connection_made(transport)
-        if self._data:
-            protocol.data_received(bytes(self._data))

@@ -25,7 +25,8 @@ def read(framing: Framing, pieces: list[bytes]) -> tuple[bytes, bytes]:
     buffer, content = bytearray(), b""
     for piece in pieces:
         buffer += piece
-        if not framing.complete:
+        content += framing.take(buffer) if not framing.complete else b""
+        while framing.has_more and not framing.complete:
             content += framing.take(buffer)
     return content, bytes(buffer)
 

@@ -36,8 +36,12 @@ def make_app(
             HEALTH.route(endpoints.health),
             VERSION.route(endpoints.version),
             METRICS.route(endpoints.metrics),
-            OPENAPI.route(openapi_endpoint(facts, ignore_unknown_fields=options.ignore_unknown_fields)),
-            DOCS.route(docs_endpoint()),
+            OPENAPI.route(
+                openapi_endpoint(
+                    facts, ignore_unknown_fields=options.ignore_unknown_fields, root_path=options.root_path
+                )
+            ),
+            DOCS.route(docs_endpoint(options.root_path)),
         ],
         middleware=[  # from the outside inwards
             *([Middleware(ApiKeyMiddleware, options.api_key)] if options.api_key else []),
@@ -45,6 +49,8 @@ def make_app(
         ],
         exception_handlers=ERROR_HANDLERS,
     )
+    # With a prefix, Starlette would redirect /health/ to a URL without it.
+    app.router.redirect_slashes = options.root_path is None
     # Outside of Starlette, which answers a bug with 500 outside of its own middleware.
     with_ids: ASGIApp = RequestIdMiddleware(app) if options.enable_request_id_headers else app
     counted = CountMiddleware(with_ids, metrics)

@@ -56,6 +56,7 @@ class HttpProtocol(asyncio.Protocol):
         self.deadline = NEVER
         self.writable = asyncio.Event()
         self.writable.set()
+        self._write_deadline = NEVER  # while nothing more can be written
         self._reading_paused = False
         self._discarding = False  # what is received no longer matters
         self._closing = False
@@ -100,10 +101,12 @@ class HttpProtocol(asyncio.Protocol):
     def pause_writing(self) -> None:
         self.writable.clear()
         self._unsent = self._num_not_taken()
-        self.deadline = self._loop.time() + self._limits.write_timeout
+        self._write_deadline = self._loop.time() + self._limits.write_timeout
+        self.deadline = min(self.deadline, self._write_deadline)
 
     def resume_writing(self) -> None:
         self.writable.set()
+        self._write_deadline = NEVER
 
     # What an exchange calls
 
@@ -156,14 +159,14 @@ class HttpProtocol(asyncio.Protocol):
 
     def expire(self, now: float) -> None:
         unsent = self._transport.get_write_buffer_size()
-        if not self.writable.is_set() or (self._exchange is None and unsent):
+        if now >= self._write_deadline or (self._exchange is None and unsent):
             self._check_writing(now)
         elif self._closing or self._discarding:
             self._transport.abort()
         elif self._framing is not None:
             self._check_body(now)
         elif self._exchange is not None:
-            self.deadline = NEVER
+            self.deadline = self._write_deadline
         elif self._buffer or self._skipped:
             self._refuse(header_timeout(self._limits.header_timeout))
         else:
@@ -175,6 +178,8 @@ class HttpProtocol(asyncio.Protocol):
         if not_taken < self._unsent:
             self._unsent = not_taken
             self.deadline = now + self._limits.write_timeout
+            if not self.writable.is_set():
+                self._write_deadline = self.deadline
             return
         seconds = self._limits.write_timeout
         self._connections.refused("write_timeout", f"a client took nothing of its response for {seconds:g} s")
@@ -255,7 +260,7 @@ class HttpProtocol(asyncio.Protocol):
             self._num_received = 0
             self.deadline = self._loop.time() + self._limits.body_timeout
         else:
-            self.deadline = NEVER
+            self.deadline = self._write_deadline
         tasks = self._shared.state.tasks
         task = self._loop.create_task(exchange.run(self._shared.app))
         tasks.add(task)
@@ -268,7 +273,7 @@ class HttpProtocol(asyncio.Protocol):
         exchange = self._exchange
         if framing.complete:
             self._framing = None
-            self.deadline = NEVER
+            self.deadline = self._write_deadline
             if exchange is None:
                 self._await_request()
         if exchange is not None and (content or framing.complete):

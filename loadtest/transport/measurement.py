@@ -21,6 +21,7 @@ from services.errors import Fatal
 from services.machine import authority, cpu_seconds, loopback
 from services.machine.listen import listen
 from services.process.child_processes import ChildProcesses
+from services.process.readiness import Readiness
 from services.process.runtime_dir import runtime_dir
 
 STEPS, TOKENIZER_MESSAGES, SHIM_MESSAGES = "steps", "tokenizer", "shim"
@@ -62,9 +63,9 @@ def measure(load: Load) -> Measurement:
     with runtime_dir(None) as folder, listen(None, 0) as front:
         files = Files(folder)
         np.zeros(1, dtype=np.int64).tofile(files.count)
-        with addresses(folder, load.tcp) as at, ChildProcesses() as children:
-            start(children, load, files, front, at)
-            wait_until_ready(children, front)
+        with addresses(folder, load.tcp) as at, Readiness() as readiness, ChildProcesses() as children:
+            start(children, load, files, front, readiness, at)
+            wait_until_ready(children, readiness)
             port = front.getsockname()[1]
             samples = _stream(children, load, port, files, at)
             per_request = _requests(children, load.num_requests, port)

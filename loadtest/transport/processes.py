@@ -18,7 +18,7 @@ from services.machine import authority
 from services.machine.listen import listen
 from services.options.declarations import EngineOptions
 from services.process.child_processes import ChildProcesses
-from services.process.launcher import is_ready
+from services.process.readiness import Readiness
 
 SECRET_BYTES = 32
 READY_SECONDS = 30.0
@@ -87,9 +87,11 @@ def addresses(folder: Path, tcp: bool) -> Iterator[Addresses]:
         yield Addresses(engine, f"tcp://{worker}", tokenizer, secret)
 
 
-def start(children: ChildProcesses, load: Load, files: Files, front: socket.socket, at: Addresses) -> None:
-    """Starts worker, engine, tokenizer and shim in `children`; the shim serves HTTP on the listening socket `front`.
-    Raises Fatal if one cannot start."""
+def start(
+    children: ChildProcesses, load: Load, files: Files, front: socket.socket, readiness: Readiness, at: Addresses
+) -> None:
+    """Starts worker, engine, tokenizer and shim in `children`; the shim serves HTTP on the listening socket `front`,
+    and sets `readiness`. Raises Fatal if one cannot start."""
     values = {
         "log_level": "error",
         "max_num_seqs": load.num_streams,
@@ -117,15 +119,16 @@ def start(children: ChildProcesses, load: Load, files: Files, front: socket.sock
         f"--tokenizer={at.tokenizer}",
         f"--metrics-peers={','.join(children.metrics_peers)}",
         f"--listen-fd={front.fileno()}",
+        f"--ready-fd={readiness.child_fd}",
     ]
-    children.start("shim", values, *shim, *at.arguments, fds=[front.fileno(), *at.fds])
+    children.start("shim", values, *shim, *at.arguments, fds=[front.fileno(), readiness.child_fd, *at.fds])
 
 
-def wait_until_ready(children: ChildProcesses, front: socket.socket) -> None:
-    """Returns when the shim's /health answers 200. Raises Fatal after READY_SECONDS, and Fatal or ChildFailed when a
-    process has ended."""
+def wait_until_ready(children: ChildProcesses, readiness: Readiness) -> None:
+    """Returns when the shim is ready, and thus all processes. Raises Fatal after READY_SECONDS, and Fatal or
+    ChildFailed when a process has ended."""
     deadline = time.monotonic() + READY_SECONDS
-    while not is_ready(front):
+    while not readiness.is_set():
         children.raise_if_ended()
         if time.monotonic() > deadline:
             raise Fatal(f"the processes are not ready within {READY_SECONDS:g} s")

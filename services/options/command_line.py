@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from services.options.commands import COMMAND_OPTIONS, default_text, flag_of, groups, settings_of_command
 from services.options.declarations import ROLE_OPTIONS, EngineOptions, ServeOptions, settings_of
 from services.options.dotted import joined
+from services.options.http import HttpOptions
 from services.options.setting import Setting, UsageError, boolean, json_object, origins, text_list
 from services.options.structured import structured_outputs
 
@@ -130,6 +131,7 @@ def _check_together(values: dict[str, Any]) -> None:
         raise UsageError("--cluster-secret-file and TANDEM_CLUSTER_SECRET are both given: give only one of them")
     if values.get("allow_credentials") and "*" in values.get("allowed_origins", ()):
         raise UsageError("--allow-credentials is refused with --allowed-origins '[\"*\"]': name the origins")
+    _check_tls(values)
     num_seqs = values.get("max_num_seqs", EngineOptions.max_num_seqs)
     num_tokens = values.get("max_num_batched_tokens", EngineOptions.max_num_batched_tokens)
     if num_tokens < num_seqs:
@@ -137,6 +139,15 @@ def _check_together(values: dict[str, Any]) -> None:
             f"--max-num-batched-tokens is {num_tokens}, but must be at least --max-num-seqs, {num_seqs}:"
             " each running request needs one token of a step"
         )
+
+
+def _check_tls(values: dict[str, Any]) -> None:
+    """Raises UsageError for options of TLS without those that they need."""
+    given = [name for name in settings_of(HttpOptions) if "ssl" in name and values.get(name, False)]
+    if given and "ssl_certfile" not in values:
+        raise UsageError(f"{flag_of(given[0])} has no effect without --ssl-certfile")
+    if values.get("ssl_cert_reqs") and "ssl_ca_certs" not in values:
+        raise UsageError("--ssl-cert-reqs needs --ssl-ca-certs: without an authority no client's certificate is valid")
 
 
 def role_argv(role: str, values: dict[str, Any]) -> list[str]:

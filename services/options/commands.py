@@ -25,6 +25,7 @@ from services.options.declarations import (
     WorkerOptions,
     settings_of,
 )
+from services.options.http import HttpOptions
 from services.options.setting import Setting
 
 COMMAND_OPTIONS: dict[str, type] = {"serve": ServeOptions, **ROLE_OPTIONS, **TOOL_OPTIONS}
@@ -32,6 +33,7 @@ COMMAND_OPTIONS: dict[str, type] = {"serve": ServeOptions, **ROLE_OPTIONS, **TOO
 _TITLES: dict[type, str] = {
     ModelOptions: "model files",
     ShimOptions: "HTTP server (shim)",
+    HttpOptions: "HTTP connections (shim)",
     TokenizerOptions: "chat template (tokenizer)",
     EngineOptions: "scheduling (engine)",
     WorkerOptions: "model execution (worker)",

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from services.options.common import ClusterOptions, GrpcOptions, MetricsOptions, ModelOptions, SecretOptions
+from services.options.http import HttpOptions
 from services.options.setting import (
     Setting,
     addresses,
@@ -39,7 +40,7 @@ _SEED: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class ShimOptions(GrpcOptions, ClusterOptions):
+class ShimOptions(HttpOptions, GrpcOptions, ClusterOptions):
     """The HTTP server of the OpenAI API."""
 
     host: str | None = setting(
@@ -151,7 +152,14 @@ class ShimOptions(GrpcOptions, ClusterOptions):
         internal=True,
     )
     listen_fd: int | None = setting(
-        None, "listening socket to use instead of --host and --port", unset="none", parse=int, internal=True
+        None, "listening socket to use instead of --host and --port or --uds", unset="none", parse=int, internal=True
+    )
+    ready_fd: int | None = setting(
+        None,
+        "file descriptor of a pipe; the shim writes a byte to it once it is ready",
+        unset="none",
+        parse=int,
+        internal=True,
     )
 
 

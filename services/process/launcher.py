@@ -5,7 +5,7 @@ Passes SIGHUP on to the shim, unless the terminal was closed: that ends the serv
 How children are restarted and ended is in services/process/child_processes.py.
 """
 
-import http.client
+import contextlib
 import logging
 import os
 import secrets
@@ -13,26 +13,27 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from services.errors import Fatal
 from services.machine import has_terminal
-from services.machine.listen import listen
+from services.machine.listen import listen, listen_unix
 from services.model_files.resolve import resolve
 from services.options.command_line import inherited_environment, role_argv, role_environment
 from services.options.common import DEMO_MODEL
 from services.options.declarations import ServeOptions, ShimOptions
 from services.process.child_processes import ChildFailed, ChildProcesses
 from services.process.gateway_address import gateway_address
+from services.process.readiness import Readiness
 from services.process.runtime_dir import runtime_dir
+from services.security.https import https_of
 from services.security.secret import ROOT_KEY_BYTES
 from services.telemetry.logs import fail, set_up_logging
 
 log = logging.getLogger(__name__)
-HEALTH_TIMEOUT_SECONDS = 0.25
 Handler = Callable[[int, FrameType | None], None]
 
 
@@ -62,8 +63,26 @@ def _serve(options: ServeOptions) -> None:
     _on_signals(_exit_at_once)
     _on_hang_up(_no_shim_yet, _exit_at_once, closes)
     values = dict(options.role_values)
-    front = listen(values.get("host", ShimOptions.host), values.get("port", ShimOptions.port))
-    _check_gateway(values)
+    with _front(values) as front:
+        _check_gateway(values)
+        https_of(values)
+        _serve_on(front, options, values, closes)
+
+
+@contextlib.contextmanager
+def _front(values: dict[str, Any]) -> Iterator[socket.socket]:
+    """Yields the listening HTTP socket. `values`: given settings by name. Raises Fatal if it cannot be bound."""
+    uds = values.get("uds")
+    if uds is not None:
+        with listen_unix(uds) as front:
+            yield front
+    else:
+        with listen(values.get("host", ShimOptions.host), values.get("port", ShimOptions.port)) as front:
+            yield front
+
+
+def _serve_on(front: socket.socket, options: ServeOptions, values: dict[str, Any], closes: bool) -> None:
+    """Finds the model, then runs the roles behind `front`. `closes`: the server ends with its terminal."""
     model = values.get("model", DEMO_MODEL)
     values.setdefault("served_model_name", (model,))
     # Resolved here, so that a download has one progress bar and a failure one line.
@@ -72,10 +91,10 @@ def _serve(options: ServeOptions) -> None:
     values["model"] = str(path)
     values.pop("revision", None)
     _on_signals(_raise_stopped)
-    with runtime_dir(options.runtime_dir) as folder, ChildProcesses() as children:
-        _start_roles(children, values, folder, options.tokenizer_replicas, front)
+    with runtime_dir(options.runtime_dir) as folder, Readiness() as readiness, ChildProcesses() as children:
+        _start_roles(children, values, folder, options.tokenizer_replicas, front, readiness)
         _on_hang_up(lambda: children.hang_up("shim"), _raise_stopped, closes)
-        children.supervise(lambda: is_ready(front))
+        children.supervise(readiness.is_set)
 
 
 def _check_model(path: Path, values: dict[str, Any]) -> None:
@@ -144,10 +163,15 @@ def _no_shim_yet() -> None:
 
 
 def _start_roles(
-    children: ChildProcesses, values: dict[str, Any], folder: Path, replicas: int, front: socket.socket
+    children: ChildProcesses,
+    values: dict[str, Any],
+    folder: Path,
+    replicas: int,
+    front: socket.socket,
+    readiness: Readiness,
 ) -> None:
     """Starts all roles, the slowest first. `values`: given settings by name; `folder`: of the Unix sockets; `replicas`:
-    number of tokenizers; `front`: the listening HTTP socket."""
+    number of tokenizers; `front`: the listening HTTP socket; `readiness`: set once the shim is ready, and thus all."""
     engine, worker = f"unix:{folder}/engine.sock", f"ipc://{folder}/worker.sock"
     tokenizers = [f"unix:{folder}/tokenizer-{index}.sock" for index in range(replicas)]
     children.start_with_metrics("worker", values, f"--engine={worker}")
@@ -166,18 +190,6 @@ def _start_roles(
         f"--tokenizer={','.join(tokenizers)}",
         f"--metrics-peers={','.join(children.metrics_peers)}",
         f"--listen-fd={front.fileno()}",
-        fds=[front.fileno()],
+        f"--ready-fd={readiness.child_fd}",
+        fds=[front.fileno(), readiness.child_fd],
     )
-
-
-def is_ready(front: socket.socket) -> bool:
-    """Returns whether the shim behind `front` answers GET /health with 200: then all roles are ready."""
-    host, port = front.getsockname()[:2]
-    connection = http.client.HTTPConnection(host, port, timeout=HEALTH_TIMEOUT_SECONDS)
-    try:
-        connection.request("GET", "/health")
-        return connection.getresponse().status == 200
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()

@@ -11,6 +11,7 @@ from services.shim.concurrency import ConcurrencyMiddleware
 from services.shim.endpoints import Endpoints
 from services.shim.error_handlers import ERROR_HANDLERS
 from services.shim.generations import Generations
+from services.shim.http.root_path import RootPath
 from services.shim.in_progress import InProgress
 from services.shim.metrics import ShimMetrics
 from services.shim.middleware import CountMiddleware
@@ -37,13 +38,20 @@ def make_app(
             HEALTH.route(endpoints.health),
             VERSION.route(endpoints.version),
             METRICS.route(endpoints.metrics),
-            OPENAPI.route(openapi_endpoint(facts, ignore_unknown_fields=options.ignore_unknown_fields)),
-            DOCS.route(docs_endpoint()),
+            OPENAPI.route(
+                openapi_endpoint(
+                    facts, ignore_unknown_fields=options.ignore_unknown_fields, root_path=options.root_path
+                )
+            ),
+            DOCS.route(docs_endpoint(options.root_path)),
         ],
         middleware=[Middleware(ConcurrencyMiddleware, in_progress)],
         exception_handlers=ERROR_HANDLERS,
     )
+    # With a prefix, Starlette would redirect /health/ to a URL without it.
+    app.router.redirect_slashes = options.root_path is None
     # Outside of Starlette, which answers a bug with 500 outside of its own middleware.
     guarded = access.around(app)
     with_ids: ASGIApp = RequestIdMiddleware(guarded) if options.enable_request_id_headers else guarded
-    return CountMiddleware(with_ids, metrics)
+    counted = CountMiddleware(with_ids, metrics)
+    return RootPath(counted, options.root_path) if options.root_path else counted

@@ -2,20 +2,19 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import socket
-from collections.abc import Iterator
 
-import uvicorn
-
-from services.machine import authority
-from services.machine.listen import listen
+from services.machine.listen import listen, listen_unix
 from services.options.declarations import ShimOptions
 from services.process.metrics_server import new_registry
+from services.process.readiness import tell
 from services.process.shell import begin, on_hang_up, run_until_stopped, to_the_end
 from services.rpc.errors import unavailable
 from services.rpc.hello import HelloMismatch, make_hello
 from services.rpc.telemetry import LinkMessages
+from services.security.https import https_of
 from services.security.metrics_token import metrics_token
 from services.security.secret import cluster_secret
 from services.shim.access.key_file import KeyReload
@@ -24,6 +23,8 @@ from services.shim.app import make_app
 from services.shim.gateway.server import GatewayServer
 from services.shim.gateway.start import start_gateway
 from services.shim.generations import Generations
+from services.shim.http.limits import HttpLimits
+from services.shim.http.server import SHUTDOWN_SECONDS, HttpServer, url_of
 from services.shim.in_progress import InProgress
 from services.shim.metrics import ShimMetrics
 from services.shim.scrape import Scrape
@@ -32,15 +33,6 @@ from services.telemetry.spans import Tracing
 from services.telemetry.tracing import set_up_tracing
 
 log = logging.getLogger(__name__)
-SHUTDOWN_SECONDS = 1
-
-
-class _Server(uvicorn.Server):
-    """uvicorn's server without its signal handlers: services/process/shell.py handles signals."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 def main(options: ShimOptions) -> int:
@@ -54,14 +46,23 @@ async def serve(options: ShimOptions) -> None:
 
     Raises Fatal if it cannot listen or an option cannot be used, HelloMismatch if a tokenizer is incompatible.
     """
-    if options.listen_fd is not None:
-        listener = socket.socket(fileno=options.listen_fd)
-    else:
-        listener = listen(options.host, options.port)
+    with contextlib.ExitStack() as held:
+        if options.listen_fd is not None:
+            listener = socket.socket(fileno=options.listen_fd)
+        elif options.uds is not None:
+            listener = held.enter_context(listen_unix(options.uds))
+        else:
+            listener = listen(options.host, options.port)
+        await _serve_on(listener, options)
+
+
+async def _serve_on(listener: socket.socket, options: ShimOptions) -> None:
+    https = https_of(dataclasses.asdict(options))
     secret = cluster_secret(options)
-    host, port = listener.getsockname()[:2]
+    host, port = ("", 0) if listener.family == socket.AF_UNIX else listener.getsockname()[:2]
     access = access_rules(options, host)
-    warn_if_open(host, port, access.keys)
+    if host:
+        warn_if_open(host, port, access.keys)
     on_hang_up(KeyReload(access.keys, options))
     client = TokenizerClient(options.tokenizer, make_hello("shim"), secret)
     registry = new_registry()
@@ -72,19 +73,14 @@ async def serve(options: ShimOptions) -> None:
     in_progress = InProgress(options.max_concurrent_requests, metrics)
     token = metrics_token(options.metrics_token_file, secret) if options.metrics_peers else None
     scrape = Scrape(registry, options.metrics_peers, token)
-    config = uvicorn.Config(
-        make_app(generations, in_progress, access, metrics, scrape),
-        lifespan="off",
-        ws="none",  # no route has websockets
-        log_config=None,
-        access_log=False,
-        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
-    )
-    server = _Server(config)
+    app = make_app(generations, in_progress, access, metrics, scrape)
+    limits = HttpLimits.of(options)
+    server = HttpServer(app, limits, metrics.http_rejections, https, refresh=options.enable_ssl_refresh)
     gateway = await start_gateway(access, generations, in_progress)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
+    ready = _report_ready(server, url_of(listener, tls=https is not None), client, metrics, options.ready_fd)
     try:
-        await asyncio.gather(serving, _log_ready(listener, client, metrics), *(link.run() for link in client.links))
+        await asyncio.gather(serving, ready, *(link.run() for link in client.links))
     finally:
         logging.getLogger("uvicorn.error").disabled = True  # it would log streams that are cut off now as errors
         generations.fail_all(unavailable("the server is stopping"))
@@ -103,19 +99,24 @@ async def _stop(
     await asyncio.to_thread(tracing.stop)
 
 
-async def _log_ready(listener: socket.socket, client: TokenizerClient, metrics: ShimMetrics) -> None:
+async def _report_ready(
+    server: HttpServer, url: str, client: TokenizerClient, metrics: ShimMetrics, ready_fd: int | None
+) -> None:
     """Waits for the first tokenizer, which connects once an engine has a worker. Then exports the model's metrics and
-    logs that the shim is ready."""
+    tells the log, and the launcher through `ready_fd`, that the shim is ready: /health answers 200."""
+    await server.is_listening.wait()
     await client.dispatcher.first_link
     assert client.dispatcher.peer is not None
     facts = client.dispatcher.peer.engine
     metrics.of(facts.served_model_names[0])
     tokens = facts.kv_groups[0].num_blocks * facts.block_size
     log.info(
-        "ready on http://%s serving %s; KV cache of %d tokens, %.1f requests of maximum length (%d tokens)",
-        authority(*listener.getsockname()[:2]),
+        "ready on %s serving %s; KV cache of %d tokens, %.1f requests of maximum length (%d tokens)",
+        url,
         ", ".join(facts.served_model_names),
         tokens,
         tokens / facts.max_model_len,
         facts.max_model_len,
     )
+    if ready_fd is not None:
+        tell(ready_fd)

@@ -23,7 +23,7 @@ from services.shim.scrape import CACHE_SECONDS
 from tests.cores import give_all_cores
 
 TANDEM = [sys.executable, "-m", "services.cli"]
-READY = re.compile(r"ready on (http://\S+)")
+READY = re.compile(r"ready on (https?://\S+|unix:\S+)")
 ALL_READY = "all processes are ready after"  # logged by the launcher: from then on it restarts processes that exit
 START_SECONDS = 60.0
 # No proxy, and no TLS context: httpx makes one for each request that has a client of its own.

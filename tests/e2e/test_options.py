@@ -15,6 +15,7 @@ from tests.e2e import (
     test_options_formats,
     test_options_front,
     test_options_gateway,
+    test_options_http,
     test_options_model,
     test_options_requests,
     test_options_worker,
@@ -88,6 +89,26 @@ PROOFS: dict[str, Callable[..., None]] = {
     "tool_call_parser": test_options_formats.test_tool_call_parser,
     "tool_parser_plugin": test_options_formats.test_tool_parser_plugin,
     "allow_special_tokens_in_content": test_options_requests.test_allow_special_tokens_in_content,
+    **{
+        name: getattr(test_options_http, f"test_{name}")
+        for name in (
+            "body_timeout",
+            "enable_ssl_refresh",
+            "header_timeout",
+            "max_connections",
+            "max_header_bytes",
+            "max_header_count",
+            "root_path",
+            "ssl_ca_certs",
+            "ssl_cert_reqs",
+            "ssl_certfile",
+            "ssl_ciphers",
+            "ssl_keyfile",
+            "timeout_keep_alive",
+            "uds",
+            "write_timeout",
+        )
+    },
     "trust_request_chat_template": test_options_requests.test_trust_request_chat_template,
 }
 

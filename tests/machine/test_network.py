@@ -1,12 +1,13 @@
 """The loopback address without IPv4, and addresses in URLs."""
 
 import socket
+import sys
 from collections.abc import Iterator
 
 import pytest
 
 from services.errors import Fatal
-from services.machine import authority, is_all_interfaces, loopback, network
+from services.machine import authority, is_all_interfaces, loopback, network, unacknowledged_bytes
 from services.machine.listen import listen
 
 ABSENT = "192.0.2.1"  # TEST-NET-1 (RFC 5737): no machine has it
@@ -42,6 +43,18 @@ def test_a_foreign_host_is_reported_in_one_line(host: str) -> None:
 def test_brackets_around_a_host_are_removed() -> None:
     with listen("[127.0.0.1]" if loopback() == "127.0.0.1" else "[::1]", 0) as front:
         assert front.getsockname()[0] == loopback()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says it")
+def test_what_the_peer_has_not_taken_is_counted() -> None:
+    own, peer = socket.socketpair()
+    with own, peer:
+        assert unacknowledged_bytes(own) == 0
+        own.sendall(b"x" * 1000)
+        assert unacknowledged_bytes(own) >= 1000
+        peer.recv(2000)
+        assert unacknowledged_bytes(own) == 0
+    assert unacknowledged_bytes(own) == 0, "it is closed"
 
 
 def test_an_ipv6_address_gets_brackets() -> None:

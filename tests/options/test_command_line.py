@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from services.options.command_line import inherited_environment, parse, role_argv, role_environment
 from services.options.commands import flag_of, serve_settings, settings_of_command
 from services.options.declarations import ROLE_OPTIONS, ROLES, EngineOptions, ServeOptions, ShimOptions, settings_of
+from services.options.http import path_prefix
 from services.options.setting import (
     Setting,
     UsageError,
@@ -237,6 +238,7 @@ def values_of(one: Setting) -> st.SearchStrategy[Any]:
         addresses: st.lists(PARTS, min_size=1).map(tuple),
         text_list: st.lists(TEXTS).map(tuple),
         origins: st.lists(st.sampled_from(["*", "null", "https://a.example", "http://b:80"])).map(tuple),
+        path_prefix: st.text("abc-/", max_size=8).map("/a{}b".format).filter(lambda text: "//" not in text),
         named_addresses: st.lists(PORTS.map("engine={}".format), min_size=1).map(tuple),
     }
     return by_parser[one.parse]
@@ -246,7 +248,14 @@ def options_of(role: str) -> st.SearchStrategy[Any]:
     """Options of one role with any of its settings, without those that are passed in the environment."""
     kinds = ROLE_OPTIONS[role]
     some = {name: values_of(one) for name, one in settings_of(kinds).items() if not one.env}
-    return st.fixed_dictionaries({}, optional=some).map(lambda values: kinds(**values)).filter(fit_together)
+    return st.fixed_dictionaries({}, optional=some).map(lambda values: kinds(**fitting(values))).filter(fit_together)
+
+
+def fitting(values: dict[str, Any]) -> dict[str, Any]:
+    """The values without options of TLS that need others which are not there."""
+    without = {name for name in values if "ssl" in name and "ssl_certfile" not in values}
+    without |= {"ssl_cert_reqs"} if "ssl_ca_certs" not in values else set()
+    return {name: value for name, value in values.items() if name not in without}
 
 
 def fit_together(options: Any) -> bool:

@@ -1,14 +1,12 @@
-"""`tandem serve`: when it is ready, which failures end it, and that a signal ends it before there are children."""
+"""`tandem serve`: which failures end it, and that a signal ends it before there are children."""
 
 import contextlib
 import fcntl
-import http.server
 import json
 import os
 import signal
 import subprocess
 import termios
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,62 +14,11 @@ import pytest
 
 from services.machine.listen import listen
 from services.process.child_processes import ChildProcesses
-from services.process.launcher import _start_roles, is_ready
+from services.process.launcher import _start_roles
+from services.process.readiness import Readiness
 from services.security.secret import cache_root_key
 from tests.addresses import at, open_server
 from tests.e2e.harness import ALL_READY, TANDEM, alive, children_of, run_tandem, wait_for
-
-
-class Health(http.server.BaseHTTPRequestHandler):
-    """Answers /health with the status of its server."""
-
-    status = 200
-
-    def do_GET(self) -> None:
-        self.send_response(self.status if self.path == "/health" else 404)
-        self.end_headers()
-
-    def log_message(self, *args: object) -> None:
-        """Logs nothing."""
-
-
-@contextlib.contextmanager
-def shim(status: int) -> Iterator[http.server.HTTPServer]:
-    handler = type("Handler", (Health,), {"status": status})
-    with listen(None, 0) as front, http.server.HTTPServer(front.getsockname()[:2], handler, False) as server:
-        server.socket.close()
-        server.socket = front
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-@pytest.mark.parametrize(("status", "ready"), [(200, True), (503, False), (404, False)])
-def test_all_are_ready_when_the_shim_says_so(status: int, ready: bool) -> None:
-    with shim(status) as server:
-        assert is_ready(server.socket) is ready
-
-
-def test_a_shim_that_does_not_accept_or_answers_something_else_is_not_ready() -> None:
-    with listen(None, 0) as front:
-        assert not is_ready(front), "nothing accepts"
-        front.setblocking(True)
-
-        def answer() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    connection, _ = front.accept()
-                    with connection:
-                        connection.recv(1000)
-                        connection.sendall(b"\x00\xff\r\n\r\n")
-
-        thread = threading.Thread(target=answer, daemon=True)
-        thread.start()
-        assert not is_ready(front), "no HTTP"
 
 
 class Started(ChildProcesses):
@@ -91,8 +38,8 @@ def test_the_engine_alone_gets_a_root_key_in_its_environment(tmp_path: Path) -> 
     """The command lines of all processes, and the environments of the others, have no trace of it."""
     keys = []
     for _ in range(2):
-        with Started() as started, listen(None, 0) as front:
-            _start_roles(started, {"model": "demo"}, tmp_path, 1, front)
+        with Started() as started, listen(None, 0) as front, Readiness() as readiness:
+            _start_roles(started, {"model": "demo"}, tmp_path, 1, front, readiness)
         assert started.roles.keys() == {"worker", "engine", "tokenizer", "shim"}
         (key,) = {variables.pop("TANDEM_CACHE_ROOT_KEY", None) for _, variables in started.roles.values()} - {None}
         assert key not in str(started.roles) and len(bytes.fromhex(key)) == 32

@@ -18,23 +18,25 @@ STYLE = (
 )
 
 
-def docs_endpoint() -> Handler:
-    """Returns the handler of /docs."""
+def docs_endpoint(root_path: str | None = None) -> Handler:
+    """Returns the handler of /docs. `root_path`: the prefix of all paths for clients behind a proxy."""
 
     async def handler(request: Request) -> Response:
-        return HTMLResponse(page())
+        return HTMLResponse(page(root_path or ""))
 
     return handler
 
 
 @functools.cache
-def page() -> str:
+def page(root_path: str = "") -> str:
     parts = [_table("Routes", ("route", "what it does", "API key"), routes())]
     for section in sections():
         rows = [(row.name, row.kind, row.values, row.description) for row in section.rows]
         parts.append(_table(section.title, ("field", "", "values", "meaning"), rows))
     head = f"<meta charset=utf-8><meta name=viewport content='width=device-width'><style>{STYLE}</style>"
     intro = f"<h1>tandem {VERSION}</h1><p><a href=openapi.json>openapi.json</a></p>"
+    if root_path:
+        intro += f"<p>All routes are below <code>{escape(root_path)}</code>.</p>"
     return f"<!doctype html><html lang=en><title>tandem</title>{head}{intro}{''.join(parts)}</html>"
 
 

@@ -32,11 +32,18 @@ STATUS_TEXT = {
 }
 
 
-def openapi_endpoint(facts: Callable[[], pb.EngineFacts | None], *, ignore_unknown_fields: bool) -> Handler:
-    """Returns the handler of /openapi.json. `facts` returns the engine's facts, or None before they are known."""
+def openapi_endpoint(
+    facts: Callable[[], pb.EngineFacts | None], *, ignore_unknown_fields: bool, root_path: str | None = None
+) -> Handler:
+    """Returns the handler of /openapi.json. `facts` returns the engine's facts, or None before they are known.
+
+    `root_path`: the prefix of all paths for clients behind a proxy.
+    """
 
     async def handler(request: Request) -> Response:
         document, known = openapi(ignore_unknown_fields), facts()
+        if root_path is not None:
+            document = {**document, "servers": [{"url": root_path}]}
         return json_response(document if known is None else with_limits(document, known))
 
     return handler

@@ -9,7 +9,6 @@ import contextlib
 import gc
 import importlib
 import os
-import resource
 import signal
 import socket
 import struct
@@ -18,8 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from services.machine import files
-from services.machine.files import read
+from services.machine.own_limits import limit_memory, offer_to_oom_killer, peak_bytes
 
 Function = Callable[[bytes], bytes]
 
@@ -30,7 +28,6 @@ REPLY = struct.Struct("<BQ")  # before a result: how the call ended, length
 DONE, DONE_AND_ENDING, OUT_OF_MEMORY, RAISED = range(4)
 WALL_FACTOR = 6  # the longest time of a call on the clock, as a multiple of its CPU time: processes share the cores
 MAX_GROWTH_BYTES = 48 * 2**20  # a worker whose peak memory has grown by more ends after its call
-OOM_SCORE = 500  # of 1,000: if the machine runs out of memory, the kernel ends a worker before the server
 
 
 @dataclass(frozen=True)
@@ -96,17 +93,16 @@ def _work(calls: socket.socket, function: Function, limits: WorkerLimits) -> Non
     nothing = os.open(os.devnull, os.O_RDWR)
     for standard in range(3):  # a library that aborts prints to stderr: any client could fill the log
         os.dup2(nothing, standard)
-    with contextlib.suppress(OSError):
-        (files.PROC / "self/oom_score_adj").write_text(str(OOM_SCORE))
-    _limit_memory(limits.memory_bytes)
-    before = _peak_bytes()
+    offer_to_oom_killer()
+    limit_memory(limits.memory_bytes)
+    before = peak_bytes()
     status = DONE
     with contextlib.suppress(OSError):
         while status == DONE:
             payload = _received(calls)
             status, result = _called(function, payload, limits.cpu_seconds)
             del payload
-            if status == DONE and _peak_bytes() - before > MAX_GROWTH_BYTES:
+            if status == DONE and peak_bytes() - before > MAX_GROWTH_BYTES:
                 status = DONE_AND_ENDING
             calls.sendall(REPLY.pack(status, len(result)))
             calls.sendall(result)
@@ -127,19 +123,6 @@ def _called(function: Function, payload: bytes, cpu_seconds: float) -> tuple[int
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
-
-
-def _limit_memory(more_bytes: int) -> None:
-    """Limits the private memory of this process to what it has now and `more_bytes`; changes nothing beside Linux."""
-    lines = read(files.PROC / "self/status").splitlines()
-    now = next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmData:")), None)
-    if now is not None:
-        resource.setrlimit(resource.RLIMIT_DATA, (now + more_bytes, now + more_bytes))
-
-
-def _peak_bytes() -> int:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def _received(connection: socket.socket) -> bytes:

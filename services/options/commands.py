@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 from typing import Any
 
+from services.options.access import AccessOptions
 from services.options.common import (
     ClusterOptions,
     GrpcOptions,
@@ -32,6 +33,7 @@ COMMAND_OPTIONS: dict[str, type] = {"serve": ServeOptions, **ROLE_OPTIONS, **TOO
 _TITLES: dict[type, str] = {
     ModelOptions: "model files",
     ShimOptions: "HTTP server (shim)",
+    AccessOptions: "who may ask (shim)",
     TokenizerOptions: "chat template (tokenizer)",
     EngineOptions: "scheduling (engine)",
     WorkerOptions: "model execution (worker)",

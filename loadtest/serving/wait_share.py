@@ -5,12 +5,14 @@ includes the gaps between the kernels of a step, but not the host's work before 
 these counters, or without timed kernels, has no wait share; that is not a failure.
 """
 
+import asyncio
 from dataclasses import dataclass
 
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
 RUNNABLE, KERNELS = "tandem:worker_runnable_seconds_total", "tandem:worker_kernel_seconds_total"
+KEPT_SECONDS = 1.1  # a tandem server keeps the text of its metrics for a second
 _TIMEOUT = aiohttp.ClientTimeout(total=30)
 
 
@@ -24,7 +26,17 @@ class Counted:
 
 
 async def read_counters(session: aiohttp.ClientSession, metrics_url: str) -> Counted | None:
-    """Returns the counters; None if the server does not answer or does not export both."""
+    """Returns the counters; None if the server does not answer or does not export both.
+
+    Reads them once more after KEPT_SECONDS, in which no request runs, so that they are not older than this call.
+    """
+    if await _read(session, metrics_url) is None:
+        return None
+    await asyncio.sleep(KEPT_SECONDS)
+    return await _read(session, metrics_url)
+
+
+async def _read(session: aiohttp.ClientSession, metrics_url: str) -> Counted | None:
     try:
         async with session.get(metrics_url, timeout=_TIMEOUT) as response:
             return parse_counters(await response.text()) if response.status == 200 else None

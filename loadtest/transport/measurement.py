@@ -23,6 +23,7 @@ from services.machine.listen import listen
 from services.process.child_processes import ChildProcesses
 from services.process.readiness import Readiness
 from services.process.runtime_dir import runtime_dir
+from services.shim.scrape import CACHE_SECONDS
 
 STEPS, TOKENIZER_MESSAGES, SHIM_MESSAGES = "steps", "tokenizer", "shim"
 COUNTERS = {
@@ -124,8 +125,10 @@ def _first_sample(pids: dict[str, int], port: int) -> Sample:
 
 
 def _last_sample(pids: dict[str, int], port: int) -> Sample:
-    """Returns the state now. Scrapes the metrics last, for the same reason."""
+    """Returns the state now. Scrapes the metrics last, for the same reason, and once the shim makes them anew: only the
+    relation of the counters to each other is used."""
     moment, cpu = time.monotonic_ns(), _cpu(pids)
+    time.sleep(CACHE_SECONDS)
     return Sample(moment, cpu, _scrape(port))
 
 

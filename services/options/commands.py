@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 from typing import Any
 
+from services.options.access import AccessOptions
 from services.options.common import (
     ClusterOptions,
     GrpcOptions,
@@ -34,6 +35,7 @@ _TITLES: dict[type, str] = {
     ModelOptions: "model files",
     ShimOptions: "HTTP server (shim)",
     HttpOptions: "HTTP connections (shim)",
+    AccessOptions: "who may ask (shim)",
     TokenizerOptions: "chat template (tokenizer)",
     EngineOptions: "scheduling (engine)",
     WorkerOptions: "model execution (worker)",

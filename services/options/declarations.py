@@ -2,7 +2,7 @@
 
 Flags, help, the keys of a configuration file (services/options/command_line.py) and docs/serving.md come from these
 declarations. Names are those of `vllm serve` where the meaning is the same. What several roles have is in
-services/options/common.py.
+services/options/common.py, who may ask the shim in services/options/access.py.
 """
 
 import dataclasses
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from services.options.access import AccessOptions
 from services.options.common import ClusterOptions, GrpcOptions, MetricsOptions, ModelOptions, SecretOptions
 from services.options.http import HttpOptions
 from services.options.setting import (
@@ -19,9 +20,7 @@ from services.options.setting import (
     integer,
     json_object,
     named_addresses,
-    origins,
     setting,
-    text_list,
 )
 from services.options.structured import structured_outputs
 
@@ -40,7 +39,7 @@ _SEED: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class ShimOptions(HttpOptions, GrpcOptions, ClusterOptions):
+class ShimOptions(HttpOptions, AccessOptions, GrpcOptions, ClusterOptions):
     """The HTTP server of the OpenAI API."""
 
     host: str | None = setting(
@@ -49,52 +48,6 @@ class ShimOptions(HttpOptions, GrpcOptions, ClusterOptions):
         unset="127.0.0.1 or ::1",
     )
     port: int = setting(8000, "port to listen on; 0 picks a free one", parse=int, low=0, high=65535)
-    api_key: tuple[str, ...] | None = setting(
-        None,
-        "bearer token that requests need; given several times, each of the tokens will do",
-        unset="no token",
-        repeated=True,
-        env=("TANDEM_API_KEY",),
-        secret=True,
-    )
-    api_key_file: str | None = setting(
-        None,
-        "file with more tokens, one per line: NAME, GROUP, SHA-256 of the token in hexadecimal; keys of one group share"
-        " cached prefixes; SIGHUP makes the server read it again",
-        unset="no file",
-    )
-    admin_api_key: str | None = setting(
-        None,
-        "bearer token that administering needs (/reset_prefix_cache); it opens the other routes as well",
-        unset="every token may administer",
-        env=("TANDEM_ADMIN_API_KEY",),
-        secret=True,
-    )
-    allowed_hosts: tuple[str, ...] = setting(
-        (),
-        "JSON list of names that the header Host may have, *.NAME for all below NAME, * for any; localhost and"
-        " addresses always may",
-        unset="any; on a loopback address only localhost and --host",
-        parse=text_list,
-    )
-    allowed_origins: tuple[str, ...] = setting(
-        (),
-        'JSON list of the web origins whose pages may use the API, for example ["https://chat.example.com"], or ["*"]'
-        " for all, which is the default of vLLM",
-        unset="none",
-        parse=origins,
-    )
-    allowed_methods: tuple[str, ...] = setting(
-        ("*",), "JSON list of the methods that pages of --allowed-origins may use", parse=text_list
-    )
-    allowed_headers: tuple[str, ...] = setting(
-        ("*",), "JSON list of the headers that pages of --allowed-origins may send", parse=text_list
-    )
-    allow_credentials: bool = setting(
-        False,
-        "pages of --allowed-origins may send cookies and client certificates; refused with the origin *",
-        parse=boolean,
-    )
     grpc_port: int | None = setting(
         None,
         "port of a gRPC server for gateways, which speaks vLLM's engine protocol; 0 picks a free one; needs the extra"

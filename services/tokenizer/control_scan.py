@@ -7,7 +7,7 @@ else is linear too, whatever the string and however many control tokens there ar
 import re
 from collections.abc import Iterable, Iterator, Set
 
-from services.tokenizer.template_sandbox import TemplateTexts
+from services.tokenizer.template_texts import TemplateTexts
 
 Span = tuple[int, int]  # [start, end), in characters
 

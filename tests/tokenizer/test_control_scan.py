@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.tokenizer.control_scan import ControlScan
-from services.tokenizer.template_sandbox import texts_of
+from services.tokenizer.template_texts import texts_of
 
 some = settings(max_examples=300, deadline=None, derandomize=True, database=None)
 TEXTS = ["<|a|>", "<|ab|>", "<think>", "</think>", "<<x>>", "[X]", "[XX]", "aba", "a b>"]

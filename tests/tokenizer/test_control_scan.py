@@ -115,3 +115,8 @@ def test_the_cost_is_linear(part: str) -> None:
         return time.process_time() - start
 
     assert min(seconds(1_000_000) for _ in range(3)) < 0.5
+
+
+def test_runs_of_a_character_as_tokens() -> None:
+    scan = ControlScan("-" * length for length in range(1, 500))
+    assert scan.spans(f"x{'-' * 700}y") == [(1, 701)]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from services.tokenizer.control_scan import ControlScan
 from services.tokenizer.control_tokens import ControlToken
 from services.tokenizer.stand_ins import AsItIs, StandIns, private_use
-from services.tokenizer.template_sandbox import TemplateTexts
+from services.tokenizer.template_texts import TemplateTexts
 
 AS_IT_IS = AsItIs()
 

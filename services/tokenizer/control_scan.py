@@ -7,7 +7,7 @@ else is linear too, whatever the string and however many control tokens there ar
 import re
 from collections.abc import Iterable, Iterator, Set
 
-from services.tokenizer.template_sandbox import TemplateTexts
+from services.tokenizer.template_texts import TemplateTexts
 
 Span = tuple[int, int]  # [start, end), in characters
 
@@ -24,7 +24,7 @@ class ControlScan:
         self._ends = tuple(sorted(first | last))
         escapes_more = any(character < " " or character in '"\\' for character in self._ends)
         self._json_ends = (*self._ends, "\\" if escapes_more else "\\u")
-        self._whole = re.compile(_alternatives(self._texts))
+        self._whole = _any_of(self._texts)
         self._inner: frozenset[str] = frozenset()  # strings that a template completes to a token
         self._replaced: frozenset[str] = frozenset()  # texts that a template replaces in strings
         self._every_end = self._first
@@ -103,6 +103,14 @@ def _parts(texts: Iterable[str]) -> tuple[frozenset[str], frozenset[str]]:
 
 def _one_of(characters: Set[str]) -> re.Pattern[str]:
     return re.compile(f"[{''.join(map(re.escape, sorted(characters)))}]" if characters else r"(?!)")
+
+
+def _any_of(texts: Set[str]) -> re.Pattern[str]:
+    """Returns a pattern for the longest of the texts at each place."""
+    try:
+        return re.compile(_alternatives(texts))
+    except RecursionError:  # runs of one character, each run a text: one alternative each
+        return re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True))))
 
 
 def _alternatives(texts: Iterable[str]) -> str:

@@ -16,7 +16,8 @@ from services.tokenizer.messages import prepared_message
 from services.tokenizer.stand_ins import AsItIs
 from services.tokenizer.template_probe import ignores_tools, probe_variables
 from services.tokenizer.template_roles import TemplateRoles
-from services.tokenizer.template_sandbox import TemplateTexts, compiled, texts_of
+from services.tokenizer.template_sandbox import compiled
+from services.tokenizer.template_texts import TemplateTexts, texts_of
 from services.tokenizer.tool_schemas import filled
 
 CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "  # its trailing space shows whether the template strips content

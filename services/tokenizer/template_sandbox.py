@@ -6,8 +6,6 @@ no files; its run time has no limit.
 
 import datetime
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import jinja2
@@ -15,8 +13,6 @@ import jinja2.ext
 from jinja2 import nodes
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-CASES = frozenset({"lower", "upper", "capitalize", "swapcase", "casefold"})
 
 
 class _GenerationTag(jinja2.ext.Extension):
@@ -41,59 +37,17 @@ def _strftime_now(pattern: str) -> str:
     return datetime.datetime.now().strftime(pattern)
 
 
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
+def environment() -> ImmutableSandboxedEnvironment:
+    """Returns what templates are compiled and parsed in."""
+    made = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols, _GenerationTag]
     )
-    environment.filters["tojson"] = _tojson
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _strftime_now
-    return environment
+    made.filters["tojson"] = _tojson
+    made.globals["raise_exception"] = _raise_exception
+    made.globals["strftime_now"] = _strftime_now
+    return made
 
 
 def compiled(source: str) -> jinja2.Template:
     """Returns the compiled template. Templates are code: a wrong one may raise anything."""
-    return _environment().from_string(source)
-
-
-@dataclass(frozen=True)
-class TemplateTexts:
-    """A template's source, its literal texts, what it may look for in a request (its constants and fields), the texts
-    that it replaces in strings (empty: one that is computed), and whether it changes the case of strings."""
-
-    source: str
-    literals: frozenset[str] = frozenset()
-    names: frozenset[str] = frozenset()
-    replaced: frozenset[str] = frozenset()
-    changes_case: bool = False
-
-
-def texts_of(source: str) -> TemplateTexts:
-    """Returns a template's texts. May raise anything, as `compiled`."""
-    tree = _environment().parse(source)
-    written = {node.data for node in tree.find_all(nodes.TemplateData)}
-    constants = {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
-    fields = {node.attr for node in tree.find_all(nodes.Getattr)}
-    filters = {node.name for node in tree.find_all(nodes.Filter)}
-    return TemplateTexts(
-        source,
-        literals=frozenset(written | constants),
-        names=frozenset(constants | fields),
-        replaced=frozenset(_replaced(tree)),
-        changes_case=bool(CASES & (filters | constants | fields)) or "title" in filters,
-    )
-
-
-def _replaced(tree: nodes.Template) -> Iterator[str]:
-    """Yields what calls and filters of the name `replace` look for; empty: something computed."""
-    for call in tree.find_all(nodes.Call):
-        if isinstance(call.node, nodes.Getattr) and call.node.attr == "replace":
-            yield _first_text(call.args)
-    for one in tree.find_all(nodes.Filter):
-        if one.name == "replace":
-            yield _first_text(one.args)
-
-
-def _first_text(arguments: list[nodes.Expr]) -> str:
-    first = arguments[0] if arguments else None
-    return str(first.value) if isinstance(first, nodes.Const) else ""
+    return environment().from_string(source)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.tokenizer.control_scan import ControlScan
-from services.tokenizer.template_sandbox import texts_of
+from services.tokenizer.template_texts import texts_of
 
 some = settings(max_examples=300, deadline=None, derandomize=True, database=None)
 TEXTS = ["<|a|>", "<|ab|>", "<think>", "</think>", "<<x>>", "[X]", "[XX]", "aba", "a b>"]
@@ -115,3 +115,8 @@ def test_the_cost_is_linear(part: str) -> None:
         return time.process_time() - start
 
     assert min(seconds(1_000_000) for _ in range(3)) < 0.5
+
+
+def test_runs_of_a_character_as_tokens() -> None:
+    scan = ControlScan("-" * length for length in range(1, 500))
+    assert scan.spans(f"x{'-' * 700}y") == [(1, 701)]

@@ -1,0 +1,170 @@
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from services.machine import files
+from services.machine.files import read
+from services.process.task_pool import TaskFailed, TaskPool
+from services.process.task_server import MAX_GROWTH_BYTES
+
+MAKER = "tests.process.task_functions:calls"
+MEMORY = 256 * 2**20
+linux_only = pytest.mark.skipif(not files.PROC.exists(), reason="memory is limited on Linux only")
+
+
+@contextlib.asynccontextmanager
+async def running(**changed: Any) -> AsyncIterator[TaskPool]:
+    settings: dict[str, Any] = {"max_processes": 1, "memory_bytes": MEMORY, "cpu_seconds": 5.0} | changed
+    pool = TaskPool(MAKER, b"the setup", **settings)
+    try:
+        yield pool
+    finally:
+        await pool.close()
+
+
+def process_state(pid: int) -> str:
+    """Returns the state's letter in ps; empty: there is no such process."""
+    return read(files.PROC / str(pid) / "stat").rpartition(")")[2].strip()[:1]
+
+
+async def until_gone(pid: int) -> None:
+    async with asyncio.timeout(10):
+        while process_state(pid) not in ("", "Z"):  # noqa: ASYNC110 (no event tells of another process's child)
+            await asyncio.sleep(0.01)
+
+
+async def test_a_call_returns_the_result() -> None:
+    async with running() as pool:
+        large = os.urandom(3 * 2**20)
+        assert await pool.run(b"setup") == b"the setup"
+        assert await pool.run(b"echo " + large) == large
+        assert await pool.run(bytearray(b"echo ")) == b""
+
+
+async def test_a_worker_serves_many_calls_and_keeps_its_state() -> None:
+    async with running() as pool:
+        assert await pool.run(b"count") == b"1"
+        assert await pool.run(b"count") == b"2"
+
+
+async def test_calls_wait_in_order_for_a_free_worker() -> None:
+    async with running(max_processes=2) as pool:
+        answers = await asyncio.gather(*(pool.run(b"pid") for _ in range(12)))
+        assert len(set(map(bytes, answers))) <= 2
+
+
+@pytest.mark.parametrize("endless", [b"loop", b"busy-in-c"])
+async def test_the_time_limit_ends_a_call_alone(endless: bytes) -> None:
+    """Also one that holds the interpreter in C, which no exception and no signal handler in Python could end."""
+    async with running(max_processes=2, cpu_seconds=0.2) as pool:
+        await pool.run(b"count")
+        began, lags = time.monotonic(), []
+        failing = asyncio.create_task(pool.run(endless))
+        while not failing.done():
+            before = time.monotonic()
+            assert await pool.run(b"echo still here") == b"still here"
+            lags.append(time.monotonic() - before)
+        with pytest.raises(TaskFailed, match="more than 256 MiB of memory or 0.2 s of CPU time"):
+            await failing
+        assert time.monotonic() - began < 5
+        assert len(lags) > 3
+        assert await pool.run(b"echo again") == b"again"
+
+
+@linux_only
+async def test_the_memory_limit_ends_a_call_alone() -> None:
+    async with running() as pool:
+        assert await pool.run(b"allocate 100000000") == b"100000000"
+        with pytest.raises(TaskFailed, match="256 MiB of memory"):
+            await pool.run(b"allocate 300000000")
+        assert await pool.run(b"echo again") == b"again"
+
+
+async def test_a_worker_that_has_grown_ends_after_its_call() -> None:
+    async with running() as pool:
+        first = int(await pool.run(b"pid"))
+        assert int(await pool.run(b"pid")) == first
+        await pool.run(f"allocate {MAX_GROWTH_BYTES + 2**20}".encode())
+        await until_gone(first)
+        assert int(await pool.run(b"pid")) != first
+
+
+async def test_a_crash_ends_a_call_alone() -> None:
+    async with running() as pool:
+        with pytest.raises(TaskFailed):
+            await pool.run(b"crash")
+        with pytest.raises(TaskFailed, match="LookupError") as caught:
+            await pool.run(b"unknown word")
+        assert "unknown word" not in str(caught.value)
+        assert await pool.run(b"count") == b"1"
+
+
+async def test_a_cancelled_call_kills_its_worker() -> None:
+    async with running(cpu_seconds=60) as pool:
+        pid = int(await pool.run(b"pid"))
+        call = asyncio.create_task(pool.run(b"wait"))
+        await asyncio.sleep(0)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await until_gone(pid)
+        assert await pool.run(b"echo again") == b"again"
+
+
+async def test_an_idle_worker_that_was_killed_is_replaced() -> None:
+    async with running() as pool:
+        pid = int(await pool.run(b"pid"))
+        os.kill(pid, signal.SIGKILL)
+        await until_gone(pid)
+        assert await pool.run(b"echo again") == b"again"
+
+
+async def test_a_killed_server_process_is_started_again() -> None:
+    async with running() as pool:
+        await pool.run(b"pid")
+        assert pool._server is not None
+        os.kill(pool._server.pid, signal.SIGKILL)
+        await asyncio.to_thread(pool._server.wait)
+        while (answer := await answer_or_failure(pool)) is None:
+            pass
+        assert answer == b"again"
+
+
+async def answer_or_failure(pool: TaskPool) -> bytes | None:
+    try:
+        return bytes(await pool.run(b"echo again"))
+    except TaskFailed:
+        return None
+
+
+async def test_close_leaves_no_process() -> None:
+    async with running(cpu_seconds=60) as pool:
+        pid = int(await pool.run(b"pid"))
+        call = asyncio.create_task(pool.run(b"wait"))
+        await asyncio.sleep(0)
+        await pool.close()
+        with pytest.raises(TaskFailed):
+            await call
+        await until_gone(pid)
+
+
+async def test_workers_give_way_and_know_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TANDEM_API_KEY", "secret")
+    monkeypatch.setenv("LANGUAGE", "en")
+    async with running(nice=7) as pool:
+        assert await pool.run(b"nice") == str(os.nice(0) + 7).encode()
+        assert await pool.run(b"variable TANDEM_API_KEY") == b"absent"
+        assert await pool.run(b"variable LANGUAGE") == b"en"
+
+
+async def test_a_wrong_target_fails_in_words() -> None:
+    pool = TaskPool("tests.process.nowhere:f", b"", max_processes=1, memory_bytes=MEMORY, cpu_seconds=1)
+    with pytest.raises(TaskFailed):
+        await pool.run(b"echo")
+    await pool.close()

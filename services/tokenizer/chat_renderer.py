@@ -1,22 +1,23 @@
 """Renders a submit's chat input: picks the template, adds the operator's variables, parses the JSON.
 
 A request's own template is compiled in the same sandbox as the model's, but only if the operator allows it: it is code
-of the client. Its run time has no limit, and a process cannot set one for its threads: `render` must not be called on
-an event loop for such a chat.
+of the client. Rendering has no limit of its own: services/tokenizer/chat_rendering.py decides where it may take place.
 """
 
 import functools
+import hashlib
 import json
-import logging
 from collections.abc import Mapping
 from typing import Any
+
+import msgspec
 
 from services.errors import Fatal
 from services.rpc.errors import invalid
 from services.rpc.generated import text_pb2
+from services.tokenizer.prompt_text import PromptText
 from services.tokenizer.render import ChatTemplate
-
-log = logging.getLogger(__name__)
+from services.tokenizer.template_probe import ProbeCache
 
 CACHED_TEMPLATES = 16
 # What the request's own fields decide. services/shim/schema.py refuses these as well.
@@ -28,74 +29,84 @@ def reserved_name(kwargs: Mapping[str, Any]) -> str:
     return min(RESERVED & kwargs.keys(), default="")
 
 
+class RendererSettings(msgspec.Struct, frozen=True):
+    """What a ChatRenderer is made of, in a form that goes to other processes.
+
+    `template` and `variables`: as in ChatTemplate. `tool_template`: the one for requests with tools; None: `template`.
+    `default_kwargs`: template variables of every request that does not set them itself. `trust_requests`: a request may
+    bring its own template.
+    """
+
+    template: str | None
+    variables: dict[str, str]
+    tool_template: str | None = None
+    default_kwargs: dict[str, Any] = {}
+    trust_requests: bool = False
+
+
 class ChatRenderer:
-    def __init__(
-        self,
-        template: str | None,
-        variables: dict[str, str],
-        *,
-        tool_template: str | None = None,
-        default_kwargs: Mapping[str, Any] | None = None,
-        trust_requests: bool = False,
-    ) -> None:
-        """`template` and `variables`: as in ChatTemplate. `tool_template`: the one for requests with tools; None:
-        `template`. `default_kwargs`: template variables of every request that does not set them itself.
-        `trust_requests`: a request may bring its own template.
+    def __init__(self, settings: RendererSettings, *, may_probe: bool = True) -> None:
+        """`may_probe` False: `render` raises NotProbedError for variables and roles that `probes` does not have yet.
 
         Raises Fatal for a template that is not valid, and for a reserved name in `default_kwargs`.
         """
-        self._default_kwargs = dict(default_kwargs or {})
+        self._default_kwargs = settings.default_kwargs
         if reserved := reserved_name(self._default_kwargs):
             raise Fatal(f"--default-chat-template-kwargs: may not set {reserved}")
-        self._template = self._tool_template = ChatTemplate(template, variables)
-        if tool_template is not None:
-            self._tool_template = ChatTemplate(tool_template, variables)
-        self._trust_requests = trust_requests
+        # One cache for both: whether there are tools is among the variables of each probe.
+        self.probes = ProbeCache(may_probe=may_probe)
+        variables = settings.variables
+        self._template = self._tool_template = ChatTemplate(settings.template, variables, probes=self.probes)
+        if settings.tool_template is not None:
+            self._tool_template = ChatTemplate(settings.tool_template, variables, probes=self.probes)
+        self._trust_requests = settings.trust_requests
+        self.leaves_tools_out = False  # known once a request with tools was rendered with the model's template
         self._has_checked_tools = False
         # A result holds no reference to its request: a template is compiled once for all of them.
         self._request_template = functools.lru_cache(maxsize=CACHED_TEMPLATES)(
             functools.partial(_request_template, variables)
         )
 
-    def render(self, chat: text_pb2.ChatInput, tools_json: bytes) -> str:
-        """Returns the prompt's text. `tools_json`: OpenAI's `tools`; empty: none.
+    def render(self, chat: text_pb2.ChatInput, tools_json: bytes) -> PromptText:
+        """Returns the prompt. `tools_json`: OpenAI's `tools`; empty: none.
 
         Raises TandemError (INVALID_ARGUMENT) as ChatTemplate.render does, for a template that is not trusted or not
-        valid, and for a reserved variable; ValueError for malformed JSON.
+        valid, and for a reserved variable; ValueError for malformed JSON; NotProbedError as ProbeCache.get.
         """
         kwargs = self._kwargs(chat)
         tools = json.loads(tools_json) if tools_json else None
-        if tools and not chat.chat_template:
-            self._check_tools_once(kwargs)
-        return self._template_for(chat, bool(tools)).render(
+        template = self._template_for(chat, bool(tools))
+        if not chat.chat_template:
+            self.probes.get(_variables_key(chat, tools_json), lambda: True)
+            self._check_tools_once(bool(tools), kwargs)
+        text = template.render(
             json.loads(chat.messages_json),
             tools,
             kwargs,
             add_generation_prompt=chat.add_generation_prompt,
             continue_final_message=chat.continue_final_message,
         )
+        return PromptText(text)
 
-    def _check_tools_once(self, kwargs: dict[str, Any]) -> None:
-        """Logs, at the first request with tools, that the model's template leaves them out; the request goes on."""
-        if self._has_checked_tools:
-            return
-        self._has_checked_tools = True
-        if self._tool_template.ignores_tools(kwargs):
-            log.warning(
-                "the chat template leaves tools out of the prompt, so the model does not know of them;"
-                " give a template that renders them with --chat-template"
-            )
+    def _check_tools_once(self, has_tools: bool, kwargs: dict[str, Any]) -> None:
+        if has_tools and not self._has_checked_tools:
+            self._has_checked_tools = True
+            self.leaves_tools_out = self._tool_template.ignores_tools(kwargs)
 
     def _template_for(self, chat: text_pb2.ChatInput, has_tools: bool) -> ChatTemplate:
-        if not chat.chat_template:
-            return self._tool_template if has_tools else self._template
-        if not self._trust_requests:
+        self.check_trusted(chat)
+        if chat.chat_template:
+            return self._request_template(chat.chat_template)
+        return self._tool_template if has_tools else self._template
+
+    def check_trusted(self, chat: text_pb2.ChatInput) -> None:
+        """Raises TandemError (INVALID_ARGUMENT) if the chat brings a template, and may not."""
+        if chat.chat_template and not self._trust_requests:
             raise invalid(
                 "this server accepts no chat_template from a request; its operator can allow it with"
                 " --trust-request-chat-template",
                 "chat_template",
             )
-        return self._request_template(chat.chat_template)
 
     def _kwargs(self, chat: text_pb2.ChatInput) -> dict[str, Any]:
         """Returns the template's variables: the operator's, those of the request, its documents. null: not given."""
@@ -109,6 +120,14 @@ class ChatRenderer:
         if chat.documents_json:
             kwargs["documents"] = json.loads(chat.documents_json)
         return kwargs
+
+
+def _variables_key(chat: text_pb2.ChatInput, tools_json: bytes) -> bytes:
+    """Returns a digest of what may make a template run long, whatever the messages are."""
+    digest = hashlib.sha256(b"variables")
+    for part in (chat.template_kwargs_json, chat.documents_json, tools_json):
+        digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.digest()
 
 
 def _request_template(variables: dict[str, str], source: str) -> ChatTemplate:

@@ -4,7 +4,8 @@ import asyncio
 
 from services.rpc.errors import invalid
 from services.rpc.generated import text_pb2
-from services.tokenizer.prompt_encoder import PromptEncoder, refusing_unreadable
+from services.tokenizer.prompt_encoder import PromptEncoder
+from services.tokenizer.unreadable import refusing_unreadable
 from services.tokenizer.vocabulary import Vocabulary
 
 MAX_IDS = 2**20  # of one Detokenize call

@@ -8,12 +8,11 @@ import demo
 from services.rpc.errors import TandemError
 from services.rpc.generated import text_pb2
 from services.tokenizer import text_tools
-from services.tokenizer.chat_renderer import ChatRenderer
 from services.tokenizer.find_template import find_template, special_tokens
 from services.tokenizer.prompt_encoder import PromptEncoder
 from services.tokenizer.text_tools import INLINE_IDS, TextTools
 from services.tokenizer.vocabulary import Vocabulary
-from tests.tokenizer.parts import connected, ids_of
+from tests.tokenizer.parts import connected, ids_of, inline_rendering
 
 VOCABULARY = Vocabulary(demo.CHECKPOINT)
 CHAT = text_pb2.ChatInput(
@@ -23,8 +22,8 @@ CHAT = text_pb2.ChatInput(
 
 @pytest.fixture
 async def tools() -> TextTools:
-    renderer = ChatRenderer(find_template(demo.CHECKPOINT, None), special_tokens(demo.CHECKPOINT))
-    return TextTools(VOCABULARY, PromptEncoder(VOCABULARY, renderer, connected()[0]))
+    rendering = inline_rendering(find_template(demo.CHECKPOINT, None), special_tokens(demo.CHECKPOINT))
+    return TextTools(VOCABULARY, PromptEncoder(VOCABULARY, rendering, connected()[0]))
 
 
 async def test_text_is_encoded_and_decoded(tools: TextTools) -> None:

@@ -1,0 +1,114 @@
+"""Renders chats for the event loop: small usual ones here, all others in child processes with limits.
+
+A template is code that may run for ever or take all memory, and a large chat takes seconds to read. So a chat is
+rendered here only if it is small, uses the model's template, and a worker has rendered its variables quickly before.
+Templates of requests have a process of their own: they can never take those of the model's template.
+"""
+
+import logging
+
+import msgspec
+
+from services.process.task_pool import TaskFailed, TaskPool
+from services.rpc.errors import TandemError, invalid
+from services.rpc.generated import text_pb2
+from services.telemetry.logs import RateLimitedLog
+from services.tokenizer import rendering_worker
+from services.tokenizer.chat_renderer import ChatRenderer, RendererSettings
+from services.tokenizer.prompt_text import PromptText
+from services.tokenizer.rendering_worker import TextLimits
+from services.tokenizer.template_probe import NotProbedError
+
+log = logging.getLogger(__name__)
+
+INLINE_BYTES = 2000  # of a chat and its tools: larger ones are rendered by a worker,
+INLINE_OBJECTS = 32  # as are those with more messages: some templates look at all of them for each of them
+MAX_WORKERS = 2  # for the model's template
+MAX_TRUSTED_WORKERS = 1  # for templates of requests
+MEMORY_BYTES = 512 * 2**20  # of a worker
+
+
+class TooManyCharactersError(Exception):
+    """The rendered text is longer than its limit; it has `num_characters`."""
+
+    def __init__(self, num_characters: int) -> None:
+        super().__init__(f"{num_characters} characters")
+        self.num_characters = num_characters
+
+
+class ChatRendering:
+    def __init__(self, settings: RendererSettings, timeout: float) -> None:
+        """`timeout`: seconds of CPU time for one chat in a worker. Raises Fatal as ChatRenderer."""
+        self._renderer = ChatRenderer(settings, may_probe=False)
+        setup = msgspec.msgpack.encode(settings)
+        self._workers, self._trusted_workers = (
+            TaskPool(
+                rendering_worker.TARGET,
+                setup,
+                max_processes=number,
+                memory_bytes=MEMORY_BYTES,
+                cpu_seconds=timeout,
+            )
+            for number in (MAX_WORKERS, MAX_TRUSTED_WORKERS)
+        )
+        self._failures = RateLimitedLog(log, logging.WARNING)
+        self._has_warned = False
+
+    async def start(self) -> None:
+        """Starts the process that workers are forked from, so that the first chat does not wait for it."""
+        await self._workers.start()
+
+    async def close(self) -> None:
+        """Ends all processes."""
+        await self._workers.close()
+        await self._trusted_workers.close()
+
+    async def render(self, chat: text_pb2.ChatInput, tools_json: bytes, limits: TextLimits) -> PromptText:
+        """Returns the prompt. `tools_json`: OpenAI's `tools`; empty: none.
+
+        Raises TandemError (INVALID_ARGUMENT) as ChatRenderer.render, for what cannot be read, and for a chat beyond the
+        limits of a worker; TooManyCharactersError for a text beyond `limits`.
+        """
+        self._renderer.check_trusted(chat)
+        if not chat.chat_template and _is_small(chat, tools_json):
+            try:
+                return self._renderer.render(chat, tools_json)
+            except NotProbedError:
+                pass
+        return await self._by_worker(chat, tools_json, limits)
+
+    async def _by_worker(self, chat: text_pb2.ChatInput, tools_json: bytes, limits: TextLimits) -> PromptText:
+        call = rendering_worker.Call(chat.SerializeToString(), tools_json, limits)
+        pool = self._trusted_workers if chat.chat_template else self._workers
+        try:
+            answer = await pool.run(msgspec.msgpack.encode(call))
+        except TaskFailed as error:
+            raise self._failed(chat, error) from error
+        reply = msgspec.msgpack.decode(answer, type=rendering_worker.Reply)
+        if reply.refusal is not None:
+            raise invalid(reply.refusal.message, reply.refusal.param)
+        if not chat.chat_template:
+            self._renderer.probes.add(reply.probes)
+            self._warn_once(reply.leaves_tools_out)
+        if reply.prompt is None:
+            raise TooManyCharactersError(reply.num_characters)
+        return reply.prompt
+
+    def _failed(self, chat: text_pb2.ChatInput, error: TaskFailed) -> TandemError:
+        self._failures.log(f"a chat was not rendered: {error} (--chat-template-timeout)")
+        param = "chat_template" if chat.chat_template else "messages"
+        return invalid(f"the chat template cannot render these messages: {error}", param)
+
+    def _warn_once(self, leaves_tools_out: bool) -> None:
+        if leaves_tools_out and not self._has_warned:
+            self._has_warned = True
+            log.warning(
+                "the chat template leaves tools out of the prompt, so the model does not know of them;"
+                " give a template that renders them with --chat-template"
+            )
+
+
+def _is_small(chat: text_pb2.ChatInput, tools_json: bytes) -> bool:
+    if chat.ByteSize() + len(tools_json) > INLINE_BYTES:
+        return False
+    return bytes(chat.messages_json).count(b"{") <= INLINE_OBJECTS

@@ -124,8 +124,11 @@ class ChatRenderer:
 
 def _variables_key(chat: text_pb2.ChatInput, tools_json: bytes) -> bytes:
     """Returns a digest of what may make a template run long, whatever the messages are."""
+    parts = (chat.template_kwargs_json, chat.documents_json, tools_json)
+    if not any(parts):
+        return b"none"
     digest = hashlib.sha256(b"variables")
-    for part in (chat.template_kwargs_json, chat.documents_json, tools_json):
+    for part in parts:
         digest.update(len(part).to_bytes(8, "little") + part)
     return digest.digest()
 

@@ -8,7 +8,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 Message = dict[str, Any]
 # Returns the template's text of a conversation with these variables; it may raise anything.
@@ -70,7 +70,7 @@ class ProbeCache:
         """`may_probe` False: all results come from `add`, for probes take long, and clients choose their variables."""
         self._may_probe = may_probe
         self._results: dict[bytes, Any] = {}  # the one used last is at the end
-        self.used: dict[bytes, Any] = {}  # the results that `get` returned; the user empties it
+        self.used: dict[bytes, Any] = {}  # the results that `get` returned, if it may probe; the caller empties it
 
     def __len__(self) -> int:
         return len(self._results)
@@ -81,14 +81,16 @@ class ProbeCache:
         Raises NotProbedError where it would probe, but must not.
         """
         found = self._results.pop(key, None)
-        if found is None:
-            if not self._may_probe:
+        if not self._may_probe:
+            if found is None:
                 raise NotProbedError
+            self._results[key] = found
+            return cast(Result, found)
+        if found is None:
             found = probe()
         self.add({key: found})
         self.used[key] = found
-        result: Result = found
-        return result
+        return cast(Result, found)
 
     def add(self, results: Mapping[bytes, Any]) -> None:
         """Adds the results of another cache of the same template."""

@@ -2,7 +2,7 @@
 
 A template is code that may run for ever or take all memory, and a large chat takes seconds to read. So a chat is
 rendered here only if it is small, uses the model's template, and a worker has rendered its variables quickly before.
-Templates of requests have a process of their own: they can never take those of the model's template.
+Templates of requests and large chats have workers of their own: they can never take those of usual chats.
 """
 
 import logging
@@ -23,8 +23,9 @@ log = logging.getLogger(__name__)
 
 INLINE_BYTES = 2000  # of a chat and its tools: larger ones are rendered by a worker,
 INLINE_OBJECTS = 32  # as are those with more messages: some templates look at all of them for each of them
-MAX_WORKERS = 2  # for the model's template
-MAX_TRUSTED_WORKERS = 1  # for templates of requests
+LARGE_BYTES = 2**20
+USUAL, LARGE, TRUSTED = "usual", "large", "trusted"  # trusted: with a template of the request
+NUM_WORKERS = {USUAL: 2, LARGE: 1, TRUSTED: 1}
 MEMORY_BYTES = 512 * 2**20  # of a worker
 
 
@@ -41,27 +42,28 @@ class ChatRendering:
         """`timeout`: seconds of CPU time for one chat in a worker. Raises Fatal as ChatRenderer."""
         self._renderer = ChatRenderer(settings, may_probe=False)
         setup = msgspec.msgpack.encode(settings)
-        self._workers, self._trusted_workers = (
-            TaskPool(
+        self._pools = {
+            kind: TaskPool(
                 rendering_worker.TARGET,
                 setup,
                 max_processes=number,
                 memory_bytes=MEMORY_BYTES,
                 cpu_seconds=timeout,
             )
-            for number in (MAX_WORKERS, MAX_TRUSTED_WORKERS)
-        )
+            for kind, number in NUM_WORKERS.items()
+        }
         self._failures = RateLimitedLog(log, logging.WARNING)
         self._has_warned = False
 
     async def start(self) -> None:
-        """Starts the process that workers are forked from, so that the first chat does not wait for it."""
-        await self._workers.start()
+        """Starts the process that workers for usual chats are forked from, so that the first chat does not wait for it.
+        Those of the others start with their first chat."""
+        await self._pools[USUAL].start()
 
     async def close(self) -> None:
         """Ends all processes."""
-        await self._workers.close()
-        await self._trusted_workers.close()
+        for pool in self._pools.values():
+            await pool.close()
 
     async def render(self, chat: text_pb2.ChatInput, tools_json: bytes, limits: TextLimits) -> PromptText:
         """Returns the prompt. `tools_json`: OpenAI's `tools`; empty: none.
@@ -70,24 +72,28 @@ class ChatRendering:
         limits of a worker; TooManyCharactersError for a text beyond `limits`.
         """
         self._renderer.check_trusted(chat)
-        if not chat.chat_template and _is_small(chat, tools_json):
+        size = chat.ByteSize() + len(tools_json)
+        if chat.chat_template:
+            return await self._by_worker(TRUSTED, chat, tools_json, limits)
+        if size <= INLINE_BYTES and bytes(chat.messages_json).count(b"{") <= INLINE_OBJECTS:
             try:
                 return self._renderer.render(chat, tools_json)
             except NotProbedError:
                 pass
-        return await self._by_worker(chat, tools_json, limits)
+        return await self._by_worker(USUAL if size <= LARGE_BYTES else LARGE, chat, tools_json, limits)
 
-    async def _by_worker(self, chat: text_pb2.ChatInput, tools_json: bytes, limits: TextLimits) -> PromptText:
+    async def _by_worker(
+        self, kind: str, chat: text_pb2.ChatInput, tools_json: bytes, limits: TextLimits
+    ) -> PromptText:
         call = rendering_worker.Call(chat.SerializeToString(), tools_json, limits)
-        pool = self._trusted_workers if chat.chat_template else self._workers
         try:
-            answer = await pool.run(msgspec.msgpack.encode(call))
+            answer = await self._pools[kind].run(msgspec.msgpack.encode(call))
         except TaskFailed as error:
             raise self._failed(chat, error) from error
         reply = msgspec.msgpack.decode(answer, type=rendering_worker.Reply)
         if reply.refusal is not None:
             raise invalid(reply.refusal.message, reply.refusal.param)
-        if not chat.chat_template:
+        if kind != TRUSTED:
             self._renderer.probes.add(reply.probes)
             self._warn_once(reply.leaves_tools_out)
         if reply.prompt is None:
@@ -106,9 +112,3 @@ class ChatRendering:
                 "the chat template leaves tools out of the prompt, so the model does not know of them;"
                 " give a template that renders them with --chat-template"
             )
-
-
-def _is_small(chat: text_pb2.ChatInput, tools_json: bytes) -> bool:
-    if chat.ByteSize() + len(tools_json) > INLINE_BYTES:
-        return False
-    return bytes(chat.messages_json).count(b"{") <= INLINE_OBJECTS

@@ -15,7 +15,10 @@ from services.tokenizer.chat_renderer import RendererSettings
 from services.tokenizer.chat_rendering import (
     INLINE_BYTES,
     INLINE_OBJECTS,
-    MAX_TRUSTED_WORKERS,
+    LARGE_BYTES,
+    NUM_WORKERS,
+    TRUSTED,
+    USUAL,
     ChatRendering,
     TooManyCharactersError,
 )
@@ -58,7 +61,7 @@ async def render(rendering: ChatRendering, given: text_pb2.ChatInput, limits: Te
 def calls_of_workers(rendering: ChatRendering, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Returns a list that gets the length of the payload of each call of a worker."""
     calls: list[int] = []
-    for pool in (rendering._workers, rendering._trusted_workers):
+    for pool in rendering._pools.values():
         run = pool.run
 
         async def counted(payload: bytes, run: Any = run) -> bytearray:
@@ -148,11 +151,23 @@ async def test_small_usual_chats_are_rendered_here_and_all_others_by_a_worker(
 
 async def test_templates_of_requests_never_keep_the_models_template_waiting(rendering: ChatRendering) -> None:
     endless = chat(chat_template=HOSTILE["an endless loop"])
-    hostile = [asyncio.create_task(render(rendering, endless)) for _ in range(2 * MAX_TRUSTED_WORKERS)]
+    hostile = [asyncio.create_task(render(rendering, endless)) for _ in range(2 * NUM_WORKERS[TRUSTED])]
     for _ in range(5):
         assert "long" in await render(rendering, chat("long " * INLINE_BYTES))
     assert not hostile[-1].done(), "they wait for each other"
     for task in hostile:
+        with pytest.raises(TandemError, match="CPU time"):
+            await task
+
+
+async def test_large_chats_never_keep_usual_ones_waiting(rendering: ChatRendering) -> None:
+    """These are too large for their time: many messages, of which the template reads nothing."""
+    text = "[" + '{"role": "user", "content": "", "x": [{},{},{},{}]},' * (LARGE_BYTES // 4) + "5]"
+    large = [asyncio.create_task(render(rendering, text_pb2.ChatInput(messages_json=text.encode()))) for _ in range(2)]
+    for _ in range(5):
+        assert "long" in await render(rendering, chat("long " * INLINE_BYTES))
+    assert not large[-1].done(), "they wait for each other"
+    for task in large:
         with pytest.raises(TandemError, match="CPU time"):
             await task
 
@@ -195,7 +210,7 @@ async def test_a_template_that_leaves_tools_out_is_logged_once(caplog: pytest.Lo
 async def test_no_process_is_left() -> None:
     rendering = ChatRendering(RendererSettings(MODELS, {}), TIMEOUT)
     await rendering.start()
-    server = rendering._workers._server
+    server = rendering._pools[USUAL]._server
     assert server is not None and server.poll() is None
     await rendering.close()
     assert server.poll() is not None

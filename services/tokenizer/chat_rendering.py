@@ -2,9 +2,11 @@
 
 A template is code that may run for ever or take all memory, and a large chat takes seconds to read. So a chat is
 rendered here only if it is small, uses the model's template, and a worker has rendered its variables quickly before.
-Templates of requests and large chats have workers of their own: they can never take those of usual chats.
+Templates of requests have a worker of their own, and so do unusual chats: large ones, and those with variables that no
+worker has rendered in a short time yet. None of these can take the workers of usual chats.
 """
 
+import hashlib
 import logging
 
 import msgspec
@@ -24,8 +26,9 @@ log = logging.getLogger(__name__)
 INLINE_BYTES = 2000  # of a chat and its tools: larger ones are rendered by a worker,
 INLINE_OBJECTS = 32  # as are those with more messages: some templates look at all of them for each of them
 LARGE_BYTES = 2**20
-USUAL, LARGE, TRUSTED = "usual", "large", "trusted"  # trusted: with a template of the request
-NUM_WORKERS = {USUAL: 2, LARGE: 1, TRUSTED: 1}
+MAX_USUAL_VARIABLES = 4096  # sets of variables that are kept, each as a digest
+USUAL, UNUSUAL, TRUSTED = "usual", "unusual", "trusted"  # trusted: with a template of the request
+NUM_WORKERS = {USUAL: 2, UNUSUAL: 1, TRUSTED: 1}
 MEMORY_BYTES = 512 * 2**20  # of a worker
 
 
@@ -52,6 +55,7 @@ class ChatRendering:
             )
             for kind, number in NUM_WORKERS.items()
         }
+        self._usual_variables: dict[bytes, None] = {}
         self._failures = RateLimitedLog(log, logging.WARNING)
         self._has_warned = False
 
@@ -72,43 +76,54 @@ class ChatRendering:
         limits of a worker; TooManyCharactersError for a text beyond `limits`.
         """
         self._renderer.check_trusted(chat)
-        size = chat.ByteSize() + len(tools_json)
         if chat.chat_template:
-            return await self._by_worker(TRUSTED, chat, tools_json, limits)
+            return _prompt_of(await self._by_worker(TRUSTED, chat, tools_json, limits))
+        size = chat.ByteSize() + len(tools_json)
         if size <= INLINE_BYTES and bytes(chat.messages_json).count(b"{") <= INLINE_OBJECTS:
             try:
                 return self._renderer.render(chat, tools_json)
             except NotProbedError:
                 pass
-        return await self._by_worker(USUAL if size <= LARGE_BYTES else LARGE, chat, tools_json, limits)
+        variables = hashlib.sha256(chat.template_kwargs_json).digest() if chat.template_kwargs_json else b""
+        is_usual = size <= LARGE_BYTES and (not variables or variables in self._usual_variables)
+        reply = await self._by_worker(USUAL if is_usual else UNUSUAL, chat, tools_json, limits)
+        self._learn(variables, reply)
+        return _prompt_of(reply)
 
     async def _by_worker(
         self, kind: str, chat: text_pb2.ChatInput, tools_json: bytes, limits: TextLimits
-    ) -> PromptText:
+    ) -> rendering_worker.Reply:
         call = rendering_worker.Call(chat.SerializeToString(), tools_json, limits)
         try:
             answer = await self._pools[kind].run(msgspec.msgpack.encode(call))
         except TaskFailed as error:
-            raise self._failed(chat, error) from error
+            raise self._failed(kind, error) from error
         reply = msgspec.msgpack.decode(answer, type=rendering_worker.Reply)
         if reply.refusal is not None:
             raise invalid(reply.refusal.message, reply.refusal.param)
-        if kind != TRUSTED:
-            self._renderer.probes.add(reply.probes)
-            self._warn_once(reply.leaves_tools_out)
-        if reply.prompt is None:
-            raise TooManyCharactersError(reply.num_characters)
-        return reply.prompt
+        return reply
 
-    def _failed(self, chat: text_pb2.ChatInput, error: TaskFailed) -> TandemError:
-        self._failures.log(f"a chat was not rendered: {error} (--chat-template-timeout)")
-        param = "chat_template" if chat.chat_template else "messages"
-        return invalid(f"the chat template cannot render these messages: {error}", param)
-
-    def _warn_once(self, leaves_tools_out: bool) -> None:
-        if leaves_tools_out and not self._has_warned:
+    def _learn(self, variables: bytes, reply: rendering_worker.Reply) -> None:
+        """Takes from a reply what later chats of this kind need. Logs once that the model's template drops tools."""
+        self._renderer.probes.add(reply.probes)
+        if variables and reply.is_usual:
+            self._usual_variables[variables] = None
+            if len(self._usual_variables) > MAX_USUAL_VARIABLES:
+                del self._usual_variables[next(iter(self._usual_variables))]
+        if reply.leaves_tools_out and not self._has_warned:
             self._has_warned = True
             log.warning(
                 "the chat template leaves tools out of the prompt, so the model does not know of them;"
                 " give a template that renders them with --chat-template"
             )
+
+    def _failed(self, kind: str, error: TaskFailed) -> TandemError:
+        self._failures.log(f"a chat was not rendered: {error} (--chat-template-timeout)")
+        param = "chat_template" if kind == TRUSTED else "messages"
+        return invalid(f"the chat template cannot render these messages: {error}", param)
+
+
+def _prompt_of(reply: rendering_worker.Reply) -> PromptText:
+    if reply.prompt is None:
+        raise TooManyCharactersError(reply.num_characters)
+    return reply.prompt

@@ -20,6 +20,7 @@ from services.tokenizer.unreadable import refusing_unreadable
 
 TARGET = f"{__name__}:make"
 QUICK_SECONDS = 0.01  # of CPU time: a rendering that may take place on the event loop from then on
+USUAL_SECONDS = 0.1  # a rendering with variables that are usual from then on
 MAX_PROBES = 16  # results of one chat: usual chats have about five, and a hostile one must not fill the cache
 
 
@@ -46,11 +47,13 @@ class Refusal(msgspec.Struct, array_like=True):
 
 
 class Reply(msgspec.Struct, array_like=True):
-    """`prompt` None, without a refusal: it has `num_characters`, which are too many."""
+    """`prompt` None, without a refusal: it has `num_characters`, which are too many. `is_usual`: it took at most
+    USUAL_SECONDS. `probes`: results for the event loop."""
 
     prompt: PromptText | None = None
     num_characters: int = 0
     refusal: Refusal | None = None
+    is_usual: bool = False
     probes: dict[bytes, Fate | bool] = {}
     leaves_tools_out: bool = False
 
@@ -70,9 +73,10 @@ def make(setup: bytes) -> Callable[[bytes], bytes]:
                 prompt = renderer.render(text_pb2.ChatInput.FromString(call.chat), call.tools_json)
         except TandemError as error:
             return encoder.encode(Reply(refusal=Refusal(error.message, error.param)))
-        is_quick = time.process_time() - began <= QUICK_SECONDS
+        seconds = time.process_time() - began
         reply = _within(prompt, call.limits)
-        reply.probes = _told(renderer.probes.used) if is_quick else {}
+        reply.is_usual = seconds <= USUAL_SECONDS
+        reply.probes = _told(renderer.probes.used) if seconds <= QUICK_SECONDS else {}
         reply.leaves_tools_out = renderer.leaves_tools_out
         return encoder.encode(reply)
 

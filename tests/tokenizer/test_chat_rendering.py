@@ -172,6 +172,26 @@ async def test_large_chats_never_keep_usual_ones_waiting(rendering: ChatRenderin
             await task
 
 
+async def test_variables_that_take_long_never_keep_usual_chats_waiting(rendering: ChatRendering) -> None:
+    hostile = [
+        asyncio.create_task(render(rendering, chat(template_kwargs_json=f'{{"n": {90000 + number}}}'.encode())))
+        for number in range(2)
+    ]
+    known = chat("long " * INLINE_BYTES, template_kwargs_json=b'{"n": 2}')
+    for _ in range(5):
+        assert "long" in await render(rendering, chat("long " * INLINE_BYTES))
+    assert not hostile[-1].done(), "they wait for each other"
+    for task in hostile:
+        with pytest.raises(TandemError, match="CPU time"):
+            await task
+    await render(rendering, known)
+    slow = asyncio.create_task(render(rendering, chat(template_kwargs_json=b'{"n": 90000}')))
+    assert "long" in await render(rendering, known)
+    assert not slow.done()
+    with pytest.raises(TandemError, match="CPU time"):
+        await slow
+
+
 async def test_a_cancelled_rendering_frees_its_process(rendering: ChatRendering) -> None:
     theirs = asyncio.create_task(render(rendering, chat(chat_template="{{ messages[0].content }}")))
     await asyncio.sleep(0)

@@ -119,12 +119,11 @@ class PromptEncoder:
             raise
 
     def _check_length(self, num_characters: int, param: str) -> None:
-        """Raises TandemError for a text with max_model_len tokens for sure, or where this is unknown, too much text."""
+        """Raises TandemError for a text with max_model_len tokens for sure, and for too much text in any case."""
         max_bytes, limit = self._vocabulary.max_token_characters, self._max_model_len
-        if max_bytes is None:
-            self._check_characters(num_characters, param)
-        elif num_characters > self._max_characters:
+        if max_bytes is not None and num_characters // max_bytes >= limit:
             raise too_long(num_characters // max_bytes, limit, at_least=True, param=param)
+        self._check_characters(num_characters, param)
 
     def _check_characters(self, num_characters: int, param: str) -> None:
         limit = self._most_characters
@@ -138,13 +137,13 @@ class PromptEncoder:
 
     @property
     def _max_characters(self) -> int:
-        """The most characters that may be fewer than max_model_len tokens."""
-        max_bytes = self._vocabulary.max_token_characters
-        return self._most_characters if max_bytes is None else max_bytes * self._max_model_len - 1
+        """The most characters of a text that is not to be shortened."""
+        max_bytes, most = self._vocabulary.max_token_characters, self._most_characters
+        return most if max_bytes is None else min(most, max_bytes * self._max_model_len - 1)
 
     @property
     def _most_characters(self) -> int:
-        """The most characters of a text that has no other bound."""
+        """The most characters of any text that is encoded whole."""
         return UNBOUNDED_CHARACTERS * self._max_model_len
 
     @property

@@ -72,7 +72,8 @@ def make(setup: bytes) -> Callable[[bytes], bytes]:
             with refusing_unreadable():
                 prompt = renderer.render(text_pb2.ChatInput.FromString(call.chat), call.tools_json)
         except TandemError as error:
-            return encoder.encode(Reply(refusal=Refusal(error.message, error.param)))
+            message = error.message.encode(errors="replace").decode()  # it may quote half of a surrogate pair
+            return encoder.encode(Reply(refusal=Refusal(message, error.param)))
         seconds = time.process_time() - began
         reply = _within(prompt, call.limits)
         reply.is_usual = seconds <= USUAL_SECONDS

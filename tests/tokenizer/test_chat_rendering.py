@@ -91,7 +91,7 @@ async def test_a_requests_template_beyond_the_limits_fails_alone(
             others += 1
     with pytest.raises(TandemError, match=r"cannot render these messages: it needs more than 512 MiB .* or 0.4 s"):
         await theirs
-    assert others and lag.longest < 0.5, lag
+    assert others and lag.longest < 1.0, lag
     assert time.monotonic() - began < 10
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert "--chat-template-timeout" in caplog.text and hostile not in caplog.text
@@ -117,7 +117,7 @@ async def test_a_variable_that_makes_the_models_template_endless_fails_that_requ
         with pytest.raises(TandemError, match=r"or 0.4 s of CPU time") as caught:
             await render(rendering, chat(template_kwargs_json=b'{"n": 70000}'))
     assert caught.value.param == "messages"
-    assert lag.longest < 0.5, lag
+    assert lag.longest < 1.0, lag
 
 
 async def test_variables_that_take_long_never_come_to_the_event_loop(

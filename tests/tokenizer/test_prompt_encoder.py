@@ -173,6 +173,14 @@ async def test_only_a_part_of_a_long_text_is_encoded_to_truncate_it(
     assert lengths[0] < 100_000
 
 
+async def test_no_bound_of_a_vocabulary_allows_more_text_than_the_fixed_one() -> None:
+    """A token of 128 spaces and NFC together would allow 512 characters per token: 40 s of encoding."""
+    vocabulary = Vocabulary(demo.CHECKPOINT)
+    vocabulary.max_token_characters = 4 * UNBOUNDED_CHARACTERS
+    with pytest.raises(TandemError, match="it has 8193 characters, and the limit is 8192"):
+        await encoder(64, vocabulary).encode(text("x" * (64 * UNBOUNDED_CHARACTERS + 1)))
+
+
 @pytest.mark.parametrize("truncation", [None, text_pb2.Truncation(max_tokens=10)])
 async def test_a_text_without_another_bound_is_limited_in_characters(truncation: text_pb2.Truncation | None) -> None:
     """Without a bound of text per token (a normalizer), and where no place to cut is known."""

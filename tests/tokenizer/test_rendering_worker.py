@@ -45,6 +45,13 @@ def test_an_error_is_a_refusal(wrong: bytes) -> None:
     assert reply.prompt is None and reply.refusal is not None and reply.probes == {}
 
 
+def test_an_error_may_quote_what_is_no_text() -> None:
+    answer = make(msgspec.msgpack.encode(RendererSettings("{{ raise_exception(messages[0].content) }}", {})))
+    chat = text_pb2.ChatInput(messages_json=b'[{"role": "user", "content": "a\\ud800"}]').SerializeToString()
+    reply = msgspec.msgpack.decode(answer(msgspec.msgpack.encode(Call(chat, b"", ANY))), type=Reply)
+    assert reply.refusal is not None and reply.refusal.message.endswith("a?")
+
+
 def test_a_long_text_is_counted_or_cut() -> None:
     text = "one two " * 20_000
     reply = answered(([user(text)], TextLimits(len(text) - 1)))

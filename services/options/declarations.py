@@ -123,8 +123,15 @@ class TokenizerOptions(GrpcOptions, MetricsOptions, ModelOptions):
     chat_template: str | None = setting(None, "chat template: a file, or the template itself", unset="the model's")
     trust_request_chat_template: bool = setting(
         False,
-        "let a request bring its own `chat_template`: code of the client in a sandbox, without a limit on its run time",
+        "let a request bring its own `chat_template`: code of the client, in a sandbox and in a process with limits",
         parse=boolean,
+    )
+    chat_template_timeout: float = setting(
+        5.0,
+        "seconds of CPU time that one chat may take in the chat template; a longer one gets HTTP status 400",
+        parse=float,
+        low=0.1,
+        high=3600.0,
     )
     default_chat_template_kwargs: Mapping[str, Any] | None = setting(
         None,

@@ -6,7 +6,8 @@ from services.rpc.errors import TandemError, invalid
 from services.rpc.generated import text_pb2
 
 MAX_STOP_STRINGS = 64
-MAX_STOP_CHARACTERS = 1024
+MAX_STOP_CHARACTERS = 1024  # of one stop string, or one bad word
+MAX_TOOLS_BYTES = 2**20  # reading more would hold up the other requests of the process
 MAX_SCHEMA_BYTES = 2**20  # of a JSON Schema, or of a structural tag with its schemas
 MAX_SCHEMA_DEPTH = 100
 MAX_CHOICE_TEXTS = 10_000
@@ -19,7 +20,8 @@ ENFORCED_CALLS = (text_pb2.TOOL_CHOICE_REQUIRED, text_pb2.TOOL_CHOICE_NAMED)
 
 def check_output(output: text_pb2.OutputSpec) -> None:
     """Raises TandemError (INVALID_ARGUMENT) for too many stop strings, for one that is empty or too long, for a
-    tool_choice that is none of the known ones or lacks its tools, and for a form of the answer that is too large.
+    tool_choice that is none of the known ones or lacks its tools, for a bad word, tools or a form of the answer that
+    are too large.
 
     Whether the tools of `allowed_tools` exist is seen where the tools are read.
     """
@@ -30,6 +32,11 @@ def check_output(output: text_pb2.OutputSpec) -> None:
             raise invalid(
                 f"stop: a string has {len(stop)} characters, but must have 1 to {MAX_STOP_CHARACTERS}", "stop"
             )
+    for index, word in enumerate(output.bad_words):
+        if len(word) > MAX_STOP_CHARACTERS:
+            raise _too_large(f"bad_words.{index}", len(word), "characters", MAX_STOP_CHARACTERS)
+    if len(output.tools_json) > MAX_TOOLS_BYTES:
+        raise _too_large("tools", len(output.tools_json), "bytes", MAX_TOOLS_BYTES)
     _check_calls(output)
     if output.HasField("structured"):
         check_structured(output.structured)

@@ -29,9 +29,9 @@ ID_LENGTH = 9  # Mistral's templates ask for nine letters and digits
 
 
 class CallHistory:
-    def __init__(self, render: Render) -> None:
+    def __init__(self, render: Render, results: ProbeCache) -> None:
         self._render = render
-        self._traits: ProbeCache[CallTraits] = ProbeCache()
+        self._results = results
 
     def fitted(self, messages: list[Message], variables: ProbeVariables) -> list[Placed]:
         """Returns prepared messages (services/tokenizer/messages.py) as the template takes them, each with the index
@@ -40,7 +40,7 @@ class CallHistory:
         placed = list(enumerate(messages))
         if not any(message.get("tool_calls") or message.get("role") == "tool" for message in messages):
             return placed
-        traits = self._traits.get(variables.digest, lambda: call_traits(self._render, variables))
+        traits = self._results.get(variables.digest, lambda: call_traits(self._render, variables))
         return list(_merged(_Fitting(traits).fitted(linked(placed))))
 
 

@@ -14,7 +14,7 @@ from services.tokenizer.call_history import CallHistory
 from services.tokenizer.content_guard import AS_IT_IS, ContentGuard
 from services.tokenizer.messages import prepared_message
 from services.tokenizer.stand_ins import AsItIs
-from services.tokenizer.template_probe import ignores_tools, probe_variables
+from services.tokenizer.template_probe import ProbeCache, ignores_tools, probe_variables
 from services.tokenizer.template_roles import TemplateRoles
 from services.tokenizer.template_sandbox import compiled
 from services.tokenizer.template_texts import TemplateTexts, texts_of
@@ -29,18 +29,21 @@ class ChatTemplate:
         template: str | None,
         variables: dict[str, str],
         param: str = "messages",
+        probes: ProbeCache | None = None,
         guard: ContentGuard | None = None,
     ) -> None:
         """`template`: jinja2 source; None: `render` refuses every request. `variables`: text by name, for use in the
-        template, such as {"bos_token": "<s>"}. `param`: the request's field that the template's errors name. `guard`:
-        None: the strings of a request may hold control tokens.
+        template, such as {"bos_token": "<s>"}. `param`: the request's field that the template's errors name.
+        `probes`: where the results of probes are kept; None: a cache of its own. `guard`: None: the strings of a
+        request may hold control tokens.
 
         Raises Fatal when the template is not valid.
         """
         self._param = param
+        probes = ProbeCache() if probes is None else probes
         self._variables: dict[str, Any] = {"documents": None, **variables}
-        self._calls = CallHistory(self._rendered_plainly)
-        self._roles = TemplateRoles(self._rendered_plainly)
+        self._calls = CallHistory(self._rendered_plainly, probes)
+        self._roles = TemplateRoles(self._rendered_plainly, probes)
         try:
             self._template = compiled(template) if template is not None else None
             texts = texts_of(template) if template is not None else TemplateTexts("")
@@ -68,7 +71,7 @@ class ChatTemplate:
         has them. With `continue_final_message`, the text ends with the content of the last message. Raises TandemError
         (INVALID_ARGUMENT) when there is no template, it raises an error, renders half of a surrogate pair, drops a
         message because of its role or does not render that content, the last message has none or ends in tool calls,
-        or one cannot be read.
+        or one cannot be read; NotProbedError as ProbeCache.get.
         """
         if self._template is None:
             raise invalid("this model has no chat template; the operator can give one with --chat-template", "messages")
@@ -96,6 +99,8 @@ class ChatTemplate:
         assert self._template is not None
         try:
             return self._template.render(variables)
+        except MemoryError:
+            raise
         except Exception as error:  # templates are code and may raise anything: only this request fails
             if variables["tools"]:
                 with contextlib.suppress(Exception):

@@ -15,7 +15,8 @@ from services.security.secret import cluster_secret
 from services.telemetry.spans import Tracing
 from services.telemetry.tracing import set_up_tracing
 from services.tokenizer.answer_grammar import AnswerGrammars
-from services.tokenizer.chat_renderer import ChatRenderer
+from services.tokenizer.chat_renderer import RendererSettings
+from services.tokenizer.chat_rendering import ChatRendering
 from services.tokenizer.engine_client import EngineClient
 from services.tokenizer.find_template import find_template, find_tool_template, response_template, special_tokens
 from services.tokenizer.grammar_checks import GrammarChecks
@@ -59,13 +60,16 @@ async def serve(options: TokenizerOptions) -> None:
         ModelFiles(tool_template or template, facts.model_type, response_template(path), _added_tokens(vocabulary)),
     )
     guard = GuardedEncoding(vocabulary) if not options.allow_special_tokens_in_content else None
-    renderer = ChatRenderer(
-        template,
-        special_tokens(path),
-        tool_template=tool_template,
-        default_kwargs=options.default_chat_template_kwargs,
-        trust_requests=options.trust_request_chat_template,
-        control_tokens=guard.control_tokens if guard is not None else (),
+    rendering = ChatRendering(
+        RendererSettings(
+            template,
+            special_tokens(path),
+            tool_template,
+            dict(options.default_chat_template_kwargs or {}),
+            options.trust_request_chat_template,
+            guard.control_tokens if guard is not None else (),
+        ),
+        options.chat_template_timeout,
     )
     hello = make_hello("tokenizer", digest=vocabulary.digest)
     secret = cluster_secret(options)
@@ -74,7 +78,7 @@ async def serve(options: TokenizerOptions) -> None:
     registry = new_registry()
     registry.register(LinkMessages(engines.links))
     tracing = set_up_tracing("tokenizer", options.otlp_traces_endpoint)
-    encoder = PromptEncoder(vocabulary, renderer, engines, guard)
+    encoder = PromptEncoder(vocabulary, rendering, engines, guard)
     answer_formats = AnswerFormats(vocabulary, formats.tools, formats.reasoning)
     settings = StructuredSettings(**(options.structured_outputs_config or {}))
     grammars = AnswerGrammars(answer_formats, settings)
@@ -95,9 +99,11 @@ async def serve(options: TokenizerOptions) -> None:
         await server.start()
         log.info("tokenizer loaded")
         try:
-            await asyncio.gather(_report_ready(server, engines, resolver), *(link.run() for link in engines.links))
+            await asyncio.gather(
+                rendering.start(), _report_ready(server, engines, resolver), *(link.run() for link in engines.links)
+            )
         finally:
-            await to_the_end(_stop(server, servicer, tracing))
+            await to_the_end(_stop(server, servicer, rendering, tracing))
 
 
 def _added_tokens(vocabulary: Vocabulary) -> frozenset[str]:
@@ -115,8 +121,9 @@ async def _report_ready(server: RpcServer, engines: EngineClient, resolver: Outp
         server.set_ready(engines.dispatcher.connected)
 
 
-async def _stop(server: RpcServer, servicer: TextServicer, tracing: Tracing) -> None:
+async def _stop(server: RpcServer, servicer: TextServicer, rendering: ChatRendering, tracing: Tracing) -> None:
     await servicer.callee.close_streams()
     await server.stop()
+    await rendering.close()
     servicer.stop()
     await asyncio.to_thread(tracing.stop)

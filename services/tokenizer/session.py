@@ -22,9 +22,10 @@ from services.tokenizer.engine_client import EngineClient
 from services.tokenizer.mailbox import ChoiceMailbox
 from services.tokenizer.output_resolver import OutputResolver
 from services.tokenizer.parsing.answer_format import AnswerFormats
-from services.tokenizer.prompt_encoder import PromptEncoder, refusing_unreadable
+from services.tokenizer.prompt_encoder import PromptEncoder
 from services.tokenizer.telemetry import TokenizerTelemetry
 from services.tokenizer.text_request import TextRequest, put_errors
+from services.tokenizer.unreadable import refusing_unreadable
 from services.tokenizer.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)

@@ -6,17 +6,16 @@ all requests with the same variables: templates may render a message only with o
 
 import hashlib
 import json
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar, cast
 
 Message = dict[str, Any]
 # Returns the template's text of a conversation with these variables; it may raise anything.
 Render = Callable[[list[Message], Mapping[str, Any]], str]
 Result = TypeVar("Result")
 
-CACHED_RESULTS = 256
+CACHED_RESULTS = 4096  # of one template; each takes about 200 bytes
 SENTINEL = "tandemprobe7f3a"  # one word of letters and digits: no filter of a template changes it
 TOOL_NAME = "tandemtool9b2d"
 USER: Message = {"role": "user", "content": "a"}
@@ -60,23 +59,41 @@ def ignores_tools(render: Render, variables: ProbeVariables) -> bool:
     return is_rendered
 
 
-class ProbeCache(Generic[Result]):
-    """Keeps the results of the last CACHED_RESULTS probes. Threads may share it: two may probe the same at once."""
+class NotProbedError(Exception):
+    """A rendering needs the result of a probe, and must not probe: a worker has to render it."""
 
-    def __init__(self) -> None:
-        self._results: dict[bytes, Result] = {}  # threads render too: changed under the lock
-        self._lock = threading.Lock()
+
+class ProbeCache:
+    """Keeps the CACHED_RESULTS results of one template's probes that were used last. For one thread."""
+
+    def __init__(self, *, may_probe: bool = True) -> None:
+        """`may_probe` False: all results come from `add`, for probes take long, and clients choose their variables."""
+        self._may_probe = may_probe
+        self._results: dict[bytes, Any] = {}  # the one used last is at the end
+        self.used: dict[bytes, Any] = {}  # the results that `get` returned, if it may probe; the caller empties it
 
     def __len__(self) -> int:
         return len(self._results)
 
     def get(self, key: bytes, probe: Callable[[], Result]) -> Result:
-        """Returns the result under `key`; the first time, and after it was dropped, that of `probe`."""
-        result = self._results.get(key)
-        if result is None:
-            result = probe()
-            with self._lock:
-                self._results[key] = result
-                if len(self._results) > CACHED_RESULTS:
-                    del self._results[next(iter(self._results))]
-        return result
+        """Returns the result under `key`; the first time, and after it was dropped, that of `probe`.
+
+        Raises NotProbedError where it would probe, but must not.
+        """
+        found = self._results.pop(key, None)
+        if not self._may_probe:
+            if found is None:
+                raise NotProbedError
+            self._results[key] = found
+            return cast(Result, found)
+        if found is None:
+            found = probe()
+        self.add({key: found})
+        self.used[key] = found
+        return cast(Result, found)
+
+    def add(self, results: Mapping[bytes, Any]) -> None:
+        """Adds the results of another cache of the same template."""
+        self._results.update(results)
+        while len(self._results) > CACHED_RESULTS:
+            del self._results[next(iter(self._results))]

@@ -29,9 +29,9 @@ class Fate(Enum):
 
 
 class TemplateRoles:
-    def __init__(self, render: Render) -> None:
+    def __init__(self, render: Render, results: ProbeCache) -> None:
         self._render = render
-        self._fates: ProbeCache[Fate] = ProbeCache()
+        self._results = results
 
     def fitted(self, messages: Iterable[tuple[int, Message]], variables: ProbeVariables) -> list[Message]:
         """Returns the messages with roles that the template renders. `messages`: each with its index in the request.
@@ -45,7 +45,7 @@ class TemplateRoles:
     def fate(self, role: str, is_first: bool, variables: ProbeVariables) -> Fate:
         """Returns the fate of a role in a place. It is probed once."""
         key = hashlib.sha256(variables.digest + bytes([is_first]) + role.encode(errors="surrogatepass")).digest()
-        return self._fates.get(key, lambda: self._probe(role, is_first, variables))
+        return self._results.get(key, lambda: self._probe(role, is_first, variables))
 
     def _probe(self, role: str, is_first: bool, variables: ProbeVariables) -> Fate:
         """Returns RENDERED if any conversation shows the message's content, DROPPED if none does, but one renders."""

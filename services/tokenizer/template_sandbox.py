@@ -1,7 +1,7 @@
 """Compiles chat templates: jinja2's sandbox with the environment that transformers gives them.
 
 Source: https://huggingface.co/docs/transformers/chat_templating. A template reaches no attributes of Python objects and
-no files; its run time has no limit.
+no files. Its time and memory have no limit here: services/tokenizer/chat_rendering.py sets one.
 """
 
 import datetime

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-UNBOUNDED_CHARACTERS = 128  # per token of max_model_len: longer texts are refused where the text has no other bound
+UNBOUNDED_CHARACTERS = 128  # per token of max_model_len: longer texts are refused, whatever their tokens may be
 NFC_CHARACTERS = 4  # the most that become one (Unicode Standard Annex 15, section 3: the largest factor of NFD)
 CUT_WINDOW = 2**16  # characters that are searched for a place to cut
 _PLACE = re.compile(r"[A-Za-z0-9](?= [A-Za-z0-9])")

@@ -4,7 +4,8 @@ import asyncio
 
 from services.rpc.errors import invalid
 from services.rpc.generated import text_pb2
-from services.tokenizer.prompt_encoder import PromptEncoder, refusing_unreadable
+from services.tokenizer.prompt_encoder import PromptEncoder
+from services.tokenizer.unreadable import refusing_unreadable
 from services.tokenizer.vocabulary import Vocabulary
 
 MAX_IDS = 2**20  # of one Detokenize call
@@ -42,5 +43,5 @@ class TextTools:
     async def render(self, request: text_pb2.RenderRequest) -> text_pb2.RenderResponse:
         """Returns the text of messages. Raises TandemError as PromptEncoder.render, also for what that cannot read."""
         with refusing_unreadable():
-            prompt = await self._encoder.render(request.chat, request.tools_json)
-        return text_pb2.RenderResponse(text=prompt.text)
+            text = await self._encoder.render(request.chat, request.tools_json)
+        return text_pb2.RenderResponse(text=text)

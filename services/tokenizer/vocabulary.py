@@ -69,9 +69,14 @@ class Vocabulary:
     def shortened(self, text: str, longest: int, *, drop_end: bool) -> str:
         """Returns a part of the text that `encode_truncated` turns into the same ids as the whole one, in less time;
         the whole text where no part is known to do so."""
+        num_characters = self.needed_characters(longest)
+        return text if num_characters is None else cut(text, num_characters, drop_end=drop_end)
+
+    def needed_characters(self, longest: int) -> int | None:
+        """Returns how many characters of a text hold `longest` tokens for sure; None: no part of a text is enough."""
         if not self._may_cut or self.max_token_characters is None:
-            return text
-        return cut(text, longest * self.max_token_characters, drop_end=drop_end)
+            return None
+        return longest * self.max_token_characters
 
     def encode_truncated(self, text: str, longest: int, *, drop_end: bool, add_special_tokens: bool) -> list[int]:
         """Returns at most `longest` ids of a text: its last ones, or with `drop_end` its first ones.

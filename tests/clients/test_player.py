@@ -9,7 +9,7 @@ from engine_core.plan_builder import PlanBuilder
 from engine_core.scheduler import Scheduler
 from engine_core.scheduler_config import SchedulerConfig
 from services.rpc.generated import text_pb2
-from services.tokenizer.chat_renderer import ChatRenderer
+from services.tokenizer.chat_renderer import ChatRenderer, RendererSettings
 from services.tokenizer.find_template import find_template, special_tokens
 from tests.clients.player import BLOCK_SIZE, SIDE_ANSWER, Player, answer_to, facts
 from tests.clients.programs.played import call, script
@@ -26,9 +26,9 @@ FACTS, END = facts()
 
 def rendered(*messages: dict[str, str], tools: bool = True) -> str:
     """Returns the prompt that the demo's template makes of the messages."""
-    renderer = ChatRenderer(find_template(FOLDER, None), special_tokens(FOLDER))
+    renderer = ChatRenderer(RendererSettings(find_template(FOLDER, None), special_tokens(FOLDER)))
     chat = text_pb2.ChatInput(messages_json=json.dumps(messages).encode(), add_generation_prompt=True)
-    return renderer.render(chat, json.dumps(TOOLS).encode() if tools else b"")
+    return renderer.render(chat, json.dumps(TOOLS).encode() if tools else b"").text
 
 
 def result(text: str) -> dict[str, str]:

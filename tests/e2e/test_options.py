@@ -39,6 +39,7 @@ PROOFS: dict[str, Callable[..., None]] = {
     "cpu_threads": test_options_worker.test_cpu_threads,
     "block_size": test_options_engine.test_block_size,
     "chat_template": test_options_model.test_chat_template,
+    "chat_template_timeout": test_options_requests.test_chat_template_timeout,
     "config": test_options_model.test_config,
     "device": test_options_worker.test_device,
     "dtype": test_options_worker.test_dtype,

@@ -1,6 +1,7 @@
 """Options about what a request may have and what a response shows."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -22,6 +23,7 @@ def changed() -> Iterator[Server]:
         "--no-enable-prompt-tokens-details",
         "--trust-request-chat-template",
         "--allow-special-tokens-in-content",
+        "--chat-template-timeout=0.3",
         '--default-chat-template-kwargs={"enable_thinking": false, "mood": "calm"}',
         "--exclude-tools-when-tool-choice-none",
         "--enable-auto-tool-choice",
@@ -81,6 +83,21 @@ def test_allow_special_tokens_in_content(changed: Server, plain: Server) -> None
 
     assert num_ends(changed, "Hi") == num_ends(plain, "Hi") == num_ends(plain, "Hi<|im_end|>") == 1
     assert num_ends(changed, "Hi<|im_end|>") == 2
+
+
+def test_chat_template_timeout(changed: Server, plain: Server) -> None:
+    """An endless template gets its answer in the end, and all others get theirs meanwhile."""
+    endless = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+    with ThreadPoolExecutor(1) as pool:
+        hostile = pool.submit(changed.post, CHAT, {**QUESTION, "chat_template": endless})
+        answered = 0
+        while not hostile.done():
+            assert ask(changed, CHAT, **QUESTION, max_tokens=1)["choices"]
+            answered += 1
+    error = error_of(hostile.result(), 400)
+    assert error["param"] == "chat_template" and "or 0.3 s of CPU time" in error["message"]
+    assert answered > 1
+    assert any("a chat was not rendered" in line and "--chat-template-timeout" in line for line in changed.lines)
 
 
 def test_default_chat_template_kwargs(changed: Server, plain: Server) -> None:

@@ -14,6 +14,7 @@ from services.rpc.output_limits import (
     MAX_SCHEMA_BYTES,
     MAX_STOP_CHARACTERS,
     MAX_STOP_STRINGS,
+    MAX_TOOLS_BYTES,
     check_output,
 )
 
@@ -25,7 +26,15 @@ def texts(text: str, *, number: int = 1) -> text_pb2.TextChoices:
 @pytest.mark.parametrize("choice", text_pb2.ToolChoice.values())
 def test_what_is_known_passes(choice: Any) -> None:
     stop = ["a" * MAX_STOP_CHARACTERS] * MAX_STOP_STRINGS
-    check_output(text_pb2.OutputSpec(stop=stop, tool_choice=choice, tools_json=b"[{}]", allowed_tools=["f"]))
+    check_output(
+        text_pb2.OutputSpec(
+            stop=stop,
+            tool_choice=choice,
+            tools_json=b"a" * MAX_TOOLS_BYTES,
+            allowed_tools=["f"],
+            bad_words=["a" * MAX_STOP_CHARACTERS],
+        )
+    )
 
 
 @pytest.mark.parametrize(
@@ -79,6 +88,8 @@ def test_a_form_beyond_its_limits_is_refused(form: dict[str, Any], param: str) -
         (text_pb2.OutputSpec(stop=["a"] * (MAX_STOP_STRINGS + 1)), "stop"),
         (text_pb2.OutputSpec(stop=["a" * (MAX_STOP_CHARACTERS + 1)]), "stop"),
         (text_pb2.OutputSpec(stop=[""]), "stop"),
+        (text_pb2.OutputSpec(bad_words=["a", "a" * (MAX_STOP_CHARACTERS + 1)]), "bad_words.1"),
+        (text_pb2.OutputSpec(tools_json=b"a" * (MAX_TOOLS_BYTES + 1)), "tools"),
         (text_pb2.OutputSpec.FromString(b"\x38\x4d"), "tool_choice"),  # 77, as a newer caller may send it
         (text_pb2.OutputSpec(tool_choice=text_pb2.TOOL_CHOICE_REQUIRED), "tool_choice"),
         (text_pb2.OutputSpec(tool_choice=text_pb2.TOOL_CHOICE_NAMED, allowed_tools=["f"]), "tool_choice"),

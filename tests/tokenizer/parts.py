@@ -14,12 +14,15 @@ from services.rpc.generated import engine_pb2, text_pb2
 from services.rpc.hello import make_hello
 from services.rpc.pieces import CONTENT, Piece, unpacked
 from services.tokenizer.answer_grammar import AnswerGrammars
+from services.tokenizer.chat_renderer import ChatRenderer, RendererSettings
 from services.tokenizer.engine_client import EngineClient
 from services.tokenizer.grammar_checks import GrammarChecks
 from services.tokenizer.known_grammars import KnownGrammars
 from services.tokenizer.output_resolver import OutputResolver
 from services.tokenizer.parsing.answer_format import AnswerFormats
 from services.tokenizer.parsing.catalog import built_in
+from services.tokenizer.prompt_text import PromptText
+from services.tokenizer.rendering_worker import TextLimits
 from services.tokenizer.vocabulary import Vocabulary
 
 END = 2  # the demo's end-of-turn token
@@ -28,6 +31,21 @@ END = 2  # the demo's end-of-turn token
 @cache
 def tokenizer() -> Tokenizer:
     return Tokenizer.from_file(str(demo.CHECKPOINT / "tokenizer.json"))
+
+
+@dataclass(frozen=True)
+class InlineRendering:
+    """Renders each chat in this process, without limits."""
+
+    renderer: ChatRenderer
+
+    async def render(self, chat: text_pb2.ChatInput, tools_json: bytes, limits: TextLimits) -> PromptText:
+        return self.renderer.render(chat, tools_json)
+
+
+def inline_rendering(template: str | None, variables: dict[str, str] | None = None, **settings: Any) -> InlineRendering:
+    """`settings`: more fields of RendererSettings."""
+    return InlineRendering(ChatRenderer(RendererSettings(template, variables or {}, **settings)))
 
 
 @cache

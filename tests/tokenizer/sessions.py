@@ -14,7 +14,6 @@ from services.rpc.generated import engine_pb2, text_pb2
 from services.rpc.hello import make_hello
 from services.rpc.start_lock import StartLock
 from services.telemetry.logs import RateLimitedLog
-from services.tokenizer.chat_renderer import ChatRenderer
 from services.tokenizer.engine_client import EngineClient
 from services.tokenizer.mailbox import TextMailbox
 from services.tokenizer.prompt_encoder import PromptEncoder
@@ -22,7 +21,7 @@ from services.tokenizer.session import Session, TokenizerState
 from services.tokenizer.telemetry import TokenizerTelemetry
 from services.tokenizer.vocabulary import Vocabulary
 from tests.telemetry.fake_tracing import FakeTracing
-from tests.tokenizer.parts import answer_formats, connected, output_resolver
+from tests.tokenizer.parts import answer_formats, connected, inline_rendering, output_resolver
 
 VOCABULARY = Vocabulary(demo.CHECKPOINT)
 CALLER = make_hello("shim")
@@ -32,7 +31,7 @@ class GatedEncoder(PromptEncoder):
     """Encodes once the test opens the gate."""
 
     def __init__(self, engines: EngineClient) -> None:
-        super().__init__(VOCABULARY, ChatRenderer("{{ messages[0].content }}", {}), engines)
+        super().__init__(VOCABULARY, inline_rendering("{{ messages[0].content }}"), engines)
         self.gate = asyncio.Event()
         self.gate.set()
 

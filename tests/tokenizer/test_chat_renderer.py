@@ -8,7 +8,8 @@ import pytest
 from services.errors import Fatal
 from services.rpc.errors import TandemError
 from services.rpc.generated import text_pb2
-from services.tokenizer.chat_renderer import CACHED_TEMPLATES, RESERVED, ChatRenderer
+from services.tokenizer.chat_renderer import CACHED_TEMPLATES, RESERVED, ChatRenderer, RendererSettings
+from services.tokenizer.template_probe import NotProbedError
 
 OWN = "{{ bos_token }}{{ messages[0].content }}:{{ mood }}:{{ documents }}:{{ tools }}"
 THEIRS = "{{ bos_token }}*{{ messages[0].content }}*{{ mood }}"
@@ -21,7 +22,7 @@ def chat(**fields: Any) -> text_pb2.ChatInput:
 
 
 def renderer(**options: Any) -> ChatRenderer:
-    return ChatRenderer(OWN, {"bos_token": "<s>"}, **options)
+    return ChatRenderer(RendererSettings(OWN, {"bos_token": "<s>"}, **options))
 
 
 def test_documents_tools_and_variables_reach_the_template() -> None:
@@ -94,7 +95,7 @@ def test_few_templates_of_requests_are_kept_compiled() -> None:
 
 
 def test_a_model_without_a_template_renders_a_requests_one() -> None:
-    bare = ChatRenderer(None, {}, trust_requests=True)
+    bare = ChatRenderer(RendererSettings(None, {}, trust_requests=True))
     assert bare.render(chat(chat_template=THEIRS), b"").text == "*Hi*"
     with pytest.raises(TandemError, match="--chat-template"):
         bare.render(chat(), b"")
@@ -113,15 +114,37 @@ def test_half_of_a_surrogate_pair_in_a_message_is_refused() -> None:
     assert (caught.value.code, caught.value.param) == ("INVALID_ARGUMENT", "messages")
 
 
-@pytest.mark.parametrize(("source", "is_logged"), [("{{ messages[0].content }}", True), (OWN, False)])
-def test_a_template_that_leaves_tools_out_is_logged_once(
-    source: str, is_logged: bool, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(("source", "is_left_out"), [("{{ messages[0].content }}", True), (OWN, False)])
+def test_whether_the_models_template_leaves_tools_out_is_known_after_a_request_with_some(
+    source: str, is_left_out: bool
 ) -> None:
-    found = ChatRenderer(source, {}, trust_requests=True)
+    found = ChatRenderer(RendererSettings(source, {}, trust_requests=True))
     found.render(chat(), b"")
     found.render(chat(chat_template=THEIRS), b'[{"function": {"name": "f"}}]')
-    assert caplog.messages == []
-    for _ in range(3):
-        assert "Hi" in found.render(chat(), b'[{"function": {"name": "f"}}]').text
-    assert len(caplog.messages) == is_logged
-    assert all("leaves tools out" in message and "--chat-template" in message for message in caplog.messages)
+    assert not found.leaves_tools_out
+    assert "Hi" in found.render(chat(), b'[{"function": {"name": "f"}}]').text
+    assert found.leaves_tools_out == is_left_out
+
+
+KINDS: dict[str, tuple[dict[str, Any], bytes]] = {
+    "plain": ({}, b""),
+    "other variables": ({"template_kwargs_json": {"mood": 10**9}}, b""),
+    "tools": ({}, b'[{"items": {"items": {}}}]'),
+    "documents": ({"documents_json": [{"text": "d"}]}, b""),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_renderer_that_must_not_probe_renders_only_variables_that_another_one_has_rendered(kind: str) -> None:
+    careful = ChatRenderer(RendererSettings(OWN, {}), may_probe=False)
+    for fields, tools in KINDS.values():
+        with pytest.raises(NotProbedError):
+            careful.render(chat(**fields), tools)
+    probing = ChatRenderer(RendererSettings(OWN, {}))
+    fields, tools = KINDS[kind]
+    expected = probing.render(chat(**fields), tools)
+    careful.probes.add(probing.probes.used)
+    assert careful.render(chat(**fields), tools) == expected
+    for other in KINDS.keys() - {kind}:
+        with pytest.raises(NotProbedError):
+            careful.render(chat(**KINDS[other][0]), KINDS[other][1])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from services.rpc.errors import TandemError
 from services.rpc.generated import text_pb2
-from services.tokenizer.chat_renderer import ChatRenderer
+from services.tokenizer.chat_renderer import ChatRenderer, RendererSettings
 from services.tokenizer.guarded_encoding import GuardedEncoding
 from services.tokenizer.parsing.answer_format import AnswerFormats
 from services.tokenizer.parsing.catalog import built_in
@@ -94,7 +94,9 @@ class Guarded(NamedTuple):
 def guarded(name: str) -> Guarded:
     encoding = GuardedEncoding(vocabulary(name))
     tokens = encoding.control_tokens
-    return Guarded(ChatRenderer(source(name), SOURCES[name]["variables"], control_tokens=tokens), encoding)
+    return Guarded(
+        ChatRenderer(RendererSettings(source(name), SOURCES[name]["variables"], control_tokens=tokens)), encoding
+    )
 
 
 def harmless(text: str) -> str:
@@ -180,7 +182,7 @@ def test_what_qwen3_takes_for_a_tools_answer_is_a_users_text() -> None:
     chat = text_pb2.ChatInput(messages_json=json.dumps(messages).encode(), add_generation_prompt=True)
     prompt = guarded("qwen3").renderer.render(chat, b"")
     assert "thought" not in prompt.text
-    assert "thought" in ChatRenderer(source("qwen3"), {}).render(chat, b"").text
+    assert "thought" in ChatRenderer(RendererSettings(source("qwen3"), {})).render(chat, b"").text
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -189,7 +191,7 @@ def test_clean_content_takes_the_way_of_all_text(name: str) -> None:
     chat = chat_of(dict.fromkeys(PLACES, "word \ue000 é < > [ ]x"), has_system=name != "gemma2")
     prompt = guarded(name).prompt(chat)
     assert isinstance(prompt, PromptText) and prompt.plain_spans == ()
-    assert prompt.text == ChatRenderer(source(name), SOURCES[name]["variables"]).render(*chat).text
+    assert prompt.text == ChatRenderer(RendererSettings(source(name), SOURCES[name]["variables"])).render(*chat).text
 
 
 @pytest.mark.parametrize("prompted", [True, False])

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 import demo
 from services.rpc.errors import TandemError
 from services.rpc.generated import text_pb2
-from services.tokenizer.chat_renderer import ChatRenderer
+from services.tokenizer.chat_renderer import ChatRenderer, RendererSettings
 from services.tokenizer.find_template import find_template
 from services.tokenizer.guarded_encoding import GuardedEncoding
-from services.tokenizer.prompt_encoder import PromptEncoder, refusing_unreadable
+from services.tokenizer.prompt_encoder import PromptEncoder
+from services.tokenizer.unreadable import refusing_unreadable
 from services.tokenizer.vocabulary import Vocabulary
-from tests.tokenizer.parts import connected
+from tests.tokenizer.parts import InlineRendering, connected
 from tests.tokenizer.templates import LLAMA3, MISTRAL, QWEN3
 
 some = settings(max_examples=250, deadline=None, derandomize=True, database=None)
@@ -64,7 +65,7 @@ def guard() -> GuardedEncoding:
 
 @cache
 def renderer(template: str | None) -> ChatRenderer:
-    return ChatRenderer(template, {}, trust_requests=True, control_tokens=guard().control_tokens)
+    return ChatRenderer(RendererSettings(template, {}, trust_requests=True, control_tokens=guard().control_tokens))
 
 
 TEMPLATES = [find_template(demo.CHECKPOINT, None), QWEN3, LLAMA3, MISTRAL]
@@ -73,7 +74,7 @@ TEMPLATES = [find_template(demo.CHECKPOINT, None), QWEN3, LLAMA3, MISTRAL]
 async def _encoded(template: str | None, submit: text_pb2.TextSubmit) -> list[int]:
     engines, link = connected()
     link.peer.engine.max_model_len = 10**6
-    return await PromptEncoder(vocabulary(), renderer(template), engines, guard()).encode(submit)
+    return await PromptEncoder(vocabulary(), InlineRendering(renderer(template)), engines, guard()).encode(submit)
 
 
 def ids_of(template: str | None, chat: text_pb2.ChatInput, tools: bytes = b"") -> list[int] | None:

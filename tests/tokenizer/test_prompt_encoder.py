@@ -1,8 +1,6 @@
 """A submit's input becomes token ids: chat, text or ids; inputs that are too long or not valid are refused."""
 
-import asyncio
 import json
-import threading
 from contextlib import nullcontext
 from typing import Any
 
@@ -15,13 +13,12 @@ from services.rpc.errors import TandemError
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
 from services.rpc.hello import make_hello
-from services.tokenizer.chat_renderer import ChatRenderer
 from services.tokenizer.engine_client import EngineClient
 from services.tokenizer.guarded_encoding import GuardedEncoding
 from services.tokenizer.prompt_encoder import INLINE_CHARACTERS, PromptEncoder
 from services.tokenizer.text_length import UNBOUNDED_CHARACTERS
 from services.tokenizer.vocabulary import Vocabulary
-from tests.tokenizer.parts import connected, ids_of
+from tests.tokenizer.parts import connected, ids_of, inline_rendering
 from tests.tokenizer.templates import CHATML
 
 VOCABULARY = Vocabulary(demo.CHECKPOINT)
@@ -31,7 +28,7 @@ TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}{{ name }}{% if ad
 def encoder(max_model_len: int = 64, vocabulary: Vocabulary = VOCABULARY) -> PromptEncoder:
     engines, link = connected()
     link.peer.engine.max_model_len = max_model_len
-    return PromptEncoder(vocabulary, ChatRenderer(TEMPLATE, {}), engines)
+    return PromptEncoder(vocabulary, inline_rendering(TEMPLATE), engines)
 
 
 def text(content: str, **fields: Any) -> text_pb2.TextSubmit:
@@ -139,7 +136,7 @@ async def test_a_rendered_chat_gets_special_tokens_if_asked() -> None:
 
 async def test_the_template_gets_the_tools_of_the_output_specification() -> None:
     engines, _ = connected()
-    template = ChatRenderer("{% for tool in tools %}{{ tool.name }}{% endfor %}", {})
+    template = inline_rendering("{% for tool in tools %}{{ tool.name }}{% endfor %}")
     submit = text_pb2.TextSubmit(
         chat=text_pb2.ChatInput(messages_json=b'[{"role": "user", "content": ""}]'),
         output=text_pb2.OutputSpec(tools_json=b'[{"name": "one"}, {"name": " two"}]'),
@@ -148,7 +145,7 @@ async def test_the_template_gets_the_tools_of_the_output_specification() -> None
 
 
 async def test_without_an_engine_any_length_is_encoded() -> None:
-    alone = PromptEncoder(VOCABULARY, ChatRenderer(TEMPLATE, {}), EngineClient((), make_hello("tokenizer")))
+    alone = PromptEncoder(VOCABULARY, inline_rendering(TEMPLATE), EngineClient((), make_hello("tokenizer")))
     assert len(await alone.encode(text_pb2.TextSubmit(prompt_token_ids=pack_u32([7] * 1000)))) == 1000
 
 
@@ -176,6 +173,14 @@ async def test_only_a_part_of_a_long_text_is_encoded_to_truncate_it(
     assert lengths[0] < 100_000
 
 
+async def test_no_bound_of_a_vocabulary_allows_more_text_than_the_fixed_one() -> None:
+    """A token of 128 spaces and NFC together would allow 512 characters per token: 40 s of encoding."""
+    vocabulary = Vocabulary(demo.CHECKPOINT)
+    vocabulary.max_token_characters = 4 * UNBOUNDED_CHARACTERS
+    with pytest.raises(TandemError, match="it has 8193 characters, and the limit is 8192"):
+        await encoder(64, vocabulary).encode(text("x" * (64 * UNBOUNDED_CHARACTERS + 1)))
+
+
 @pytest.mark.parametrize("truncation", [None, text_pb2.Truncation(max_tokens=10)])
 async def test_a_text_without_another_bound_is_limited_in_characters(truncation: text_pb2.Truncation | None) -> None:
     """Without a bound of text per token (a normalizer), and where no place to cut is known."""
@@ -193,36 +198,12 @@ async def test_a_text_without_another_bound_is_limited_in_characters(truncation:
         )
 
 
-async def test_a_requests_template_leaves_the_event_loop_to_others() -> None:
-    """However short it is; its role probes as well."""
-    engines, _ = connected()
-    release, started = threading.Event(), threading.Event()
-
-    def wait() -> str:
-        started.set()
-        assert release.wait(10), "the event loop was blocked"
-        return ""
-
-    variables: dict[str, Any] = {"wait": wait}
-    encoder = PromptEncoder(VOCABULARY, ChatRenderer(TEMPLATE, variables, trust_requests=True), engines)
-    messages = b'[{"role": "user", "content": "one"}]'
-    theirs = text_pb2.ChatInput(messages_json=messages, chat_template="{{ wait() }}{{ messages[0].content }}")
-    slow = asyncio.create_task(encoder.encode(text_pb2.TextSubmit(chat=theirs)))
-    async with asyncio.timeout(10):
-        assert await asyncio.to_thread(started.wait, 10)
-        own = text_pb2.TextSubmit(chat=text_pb2.ChatInput(messages_json=messages))
-        assert await encoder.encode(own) == ids_of("one")
-        assert not slow.done()
-        release.set()
-        assert await slow == ids_of("one")
-
-
 def guarded(max_model_len: int = 10**6) -> PromptEncoder:
     engines, link = connected()
     link.peer.engine.max_model_len = max_model_len
     guard = GuardedEncoding(VOCABULARY)
-    renderer = ChatRenderer(CHATML, {}, control_tokens=guard.control_tokens)
-    return PromptEncoder(VOCABULARY, renderer, engines, guard)
+    rendering = inline_rendering(CHATML, control_tokens=guard.control_tokens)
+    return PromptEncoder(VOCABULARY, rendering, engines, guard)
 
 
 @pytest.mark.parametrize("num_repeats", [1, 1000], ids=["short", "long"])

@@ -7,7 +7,7 @@ import pytest
 
 from services.rpc.errors import TandemError
 from services.rpc.generated import text_pb2
-from services.tokenizer.chat_renderer import ChatRenderer
+from services.tokenizer.chat_renderer import ChatRenderer, RendererSettings
 from services.tokenizer.control_tokens import ControlToken
 from services.tokenizer.prompt_text import PromptText
 
@@ -26,7 +26,9 @@ def chat(content: Any, **fields: Any) -> text_pb2.ChatInput:
 
 
 def render(template: str, content: Any, tools: Any = None, **fields: Any) -> PromptText:
-    renderer = ChatRenderer(template, {"eos_token": "<|end|>"}, trust_requests=True, control_tokens=TOKENS)
+    renderer = ChatRenderer(
+        RendererSettings(template, {"eos_token": "<|end|>"}, trust_requests=True, control_tokens=TOKENS)
+    )
     return renderer.render(chat(content, **fields), json.dumps(tools).encode() if tools else b"")
 
 
@@ -75,7 +77,7 @@ def test_the_requests_own_private_characters_stay(own: str) -> None:
     text = f"{own}<|end|>{own}"
     for expression in ("x", "x | tojson", "x | tojson(ensure_ascii=true)", "[x]"):
         prompt = render(of_content(expression), text)
-        assert prompt.text == ChatRenderer(of_content(expression), {}).render(chat(text), b"").text
+        assert prompt.text == ChatRenderer(RendererSettings(of_content(expression), {})).render(chat(text), b"").text
         assert plain(prompt) == ["<|end|>"]
 
 
@@ -139,7 +141,9 @@ def test_tools_documents_variables_keys_and_roles() -> None:
 
 def test_the_operators_variables_stay_control_tokens() -> None:
     renderer = ChatRenderer(
-        "{{ messages[0].content }}{{ tail }}", {}, default_kwargs={"tail": "<|end|>"}, control_tokens=TOKENS
+        RendererSettings(
+            "{{ messages[0].content }}{{ tail }}", {}, default_kwargs={"tail": "<|end|>"}, control_tokens=TOKENS
+        )
     )
     prompt = renderer.render(chat("<|end|>"), b"")
     assert (prompt.text, prompt.plain_spans) == ("<|end|><|end|>", ((0, 7),))
@@ -158,7 +162,7 @@ def test_whitespace_within_a_token_is_trimmed_as_before() -> None:
 
 
 def test_clean_strings_are_not_copied() -> None:
-    renderer = ChatRenderer("", {}, control_tokens=TOKENS)
+    renderer = ChatRenderer(RendererSettings("", {}, control_tokens=TOKENS))
     value = [{"a": ["b < c", {"d": "e > f"}]}, 5, None, "g"]
     stand_ins = renderer._template.stand_ins([json.dumps(value)])
     assert stand_ins.value(value) is value

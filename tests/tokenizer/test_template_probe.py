@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from services.tokenizer.template_probe import CACHED_RESULTS, ProbeCache, ignores_tools, probe_variables
+from services.tokenizer.template_probe import CACHED_RESULTS, NotProbedError, ProbeCache, ignores_tools, probe_variables
 from services.tokenizer.template_sandbox import compiled
 
 
@@ -20,13 +20,22 @@ def test_other_variables_have_another_digest(kwargs: dict[str, Any]) -> None:
     assert len(digests | {probe_variables({"a": 1}, True).digest}) == 3
 
 
-def test_a_cache_probes_once_and_forgets_the_oldest() -> None:
-    cache: ProbeCache[int] = ProbeCache()
+def test_a_cache_probes_once_and_forgets_what_was_not_used_for_longest() -> None:
+    cache = ProbeCache()
     assert [cache.get(b"a", lambda: 1), cache.get(b"a", lambda: 2)] == [1, 1]
-    for number in range(CACHED_RESULTS):
+    for number in range(CACHED_RESULTS - 1):
         cache.get(str(number).encode(), lambda: 3)
-    assert len(cache) == CACHED_RESULTS
-    assert cache.get(b"a", lambda: 4) == 4
+    assert [cache.get(b"a", lambda: 4), cache.get(b"b", lambda: 5), len(cache)] == [1, 5, CACHED_RESULTS]
+    assert [cache.get(b"a", lambda: 6), cache.get(b"0", lambda: 7)] == [1, 7], "the one that was used lately stays"
+
+
+def test_a_cache_that_must_not_probe_takes_the_results_of_another() -> None:
+    cache, other = ProbeCache(may_probe=False), ProbeCache()
+    with pytest.raises(NotProbedError):
+        cache.get(b"a", lambda: pytest.fail("it probed"))
+    other.get(b"a", lambda: 1)
+    cache.add(other.used)
+    assert cache.get(b"a", lambda: 2) == 1
 
 
 @pytest.mark.parametrize(

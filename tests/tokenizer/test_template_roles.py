@@ -7,7 +7,7 @@ import pytest
 
 from services.rpc.errors import TandemError
 from services.tokenizer.render import ChatTemplate
-from services.tokenizer.template_probe import CACHED_RESULTS, Message, probe_variables
+from services.tokenizer.template_probe import CACHED_RESULTS, Message, ProbeCache, probe_variables
 from services.tokenizer.template_roles import TemplateRoles
 from tests.tokenizer.templates import CHATML, GEMMA2, GEMMA3, GPT_OSS, LLAMA3, MISTRAL, QWEN3
 
@@ -177,7 +177,8 @@ def test_each_role_and_place_is_probed_once_for_the_same_variables_and_few_are_k
         calls.append(variables)
         return str([one["content"] for one in messages])
 
-    roles = TemplateRoles(shown)
+    results = ProbeCache()
+    roles = TemplateRoles(shown, results)
 
     def fitted(messages: list[Message], kwargs: dict[str, int], has_tools: bool = False) -> None:
         assert roles.fitted(enumerate(messages), probe_variables(kwargs, has_tools))
@@ -191,4 +192,4 @@ def test_each_role_and_place_is_probed_once_for_the_same_variables_and_few_are_k
     assert len(calls) == 6
     for index in range(2 * CACHED_RESULTS):
         fitted([USER], {"index": index})
-    assert len(roles._fates) == CACHED_RESULTS
+    assert len(results) == CACHED_RESULTS

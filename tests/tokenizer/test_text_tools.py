@@ -8,13 +8,12 @@ import demo
 from services.rpc.errors import TandemError
 from services.rpc.generated import text_pb2
 from services.tokenizer import text_tools
-from services.tokenizer.chat_renderer import ChatRenderer
 from services.tokenizer.find_template import find_template, special_tokens
 from services.tokenizer.guarded_encoding import GuardedEncoding
 from services.tokenizer.prompt_encoder import PromptEncoder
 from services.tokenizer.text_tools import INLINE_IDS, TextTools
 from services.tokenizer.vocabulary import Vocabulary
-from tests.tokenizer.parts import connected, ids_of
+from tests.tokenizer.parts import connected, ids_of, inline_rendering
 
 VOCABULARY = Vocabulary(demo.CHECKPOINT)
 CHAT = text_pb2.ChatInput(
@@ -26,8 +25,8 @@ CHAT = text_pb2.ChatInput(
 async def tools() -> TextTools:
     guard = GuardedEncoding(VOCABULARY)
     template = find_template(demo.CHECKPOINT, None)
-    renderer = ChatRenderer(template, special_tokens(demo.CHECKPOINT), control_tokens=guard.control_tokens)
-    return TextTools(VOCABULARY, PromptEncoder(VOCABULARY, renderer, connected()[0], guard))
+    rendering = inline_rendering(template, special_tokens(demo.CHECKPOINT), control_tokens=guard.control_tokens)
+    return TextTools(VOCABULARY, PromptEncoder(VOCABULARY, rendering, connected()[0], guard))
 
 
 async def test_text_is_encoded_and_decoded(tools: TextTools) -> None:

@@ -6,6 +6,7 @@ from starlette.types import ASGIApp
 
 from services.options.declarations import ShimOptions
 from services.shim.apis.all import APIS
+from services.shim.body_limit import BodyLimitMiddleware
 from services.shim.concurrency import ConcurrencyMiddleware
 from services.shim.endpoints import Endpoints
 from services.shim.error_handlers import ERROR_HANDLERS
@@ -13,6 +14,7 @@ from services.shim.generations import Generations
 from services.shim.in_progress import InProgress
 from services.shim.metrics import ShimMetrics
 from services.shim.middleware import ApiKeyMiddleware, CountMiddleware
+from services.shim.preparer import Preparer
 from services.shim.reference.docs_page import docs_endpoint
 from services.shim.reference.openapi import openapi_endpoint
 from services.shim.request_ids import RequestIdMiddleware
@@ -21,10 +23,15 @@ from services.shim.scrape import Scrape
 
 
 def make_app(
-    generations: Generations, in_progress: InProgress, options: ShimOptions, metrics: ShimMetrics, scrape: Scrape
+    generations: Generations,
+    preparer: Preparer,
+    in_progress: InProgress,
+    options: ShimOptions,
+    metrics: ShimMetrics,
+    scrape: Scrape,
 ) -> ASGIApp:
     """Returns the application. Its handlers start each request's Generation with `generations`, and close it."""
-    endpoints = Endpoints(generations, scrape, options)
+    endpoints = Endpoints(generations, preparer, scrape)
     facts = generations.client.facts
     app = Starlette(
         routes=[
@@ -41,6 +48,7 @@ def make_app(
         middleware=[  # from the outside inwards
             *([Middleware(ApiKeyMiddleware, options.api_key)] if options.api_key else []),
             Middleware(ConcurrencyMiddleware, in_progress),
+            Middleware(BodyLimitMiddleware, options.max_request_body_bytes),
         ],
         exception_handlers=ERROR_HANDLERS,
     )

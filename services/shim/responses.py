@@ -1,7 +1,8 @@
 """HTTP responses: JSON, errors in OpenAI's format, and the SSE stream, which is closed when the client disconnects."""
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+import contextlib
+from collections.abc import Coroutine, Iterator, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -10,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from services.rpc.errors import TandemError
 from services.shim.apis.answer import Answer, Json
+from services.shim.apis.json_pieces import PIECE_BYTES
 from services.shim.generation import Generation
 
 T = TypeVar("T")
@@ -63,6 +65,55 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
+class WholeResponse(Response):
+    """Sends JSON in pieces: up to PIECE_BYTES with its length, more as a stream, with pauses between its parts."""
+
+    media_type = "application/json"
+
+    def __init__(self, pieces: Iterator[bytes], *, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(headers=headers)
+        del self.headers["content-length"]
+        self._pieces = pieces
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        first, is_all = _joined(self._pieces)
+        if is_all:
+            self.headers["content-length"] = str(len(first))
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        if is_all:
+            await send({"type": "http.response.body", "body": first})
+            return
+        with contextlib.suppress(ClientGone):
+            await until_disconnected(receive, self._send_all(first, scope[SEND_BODY]))
+
+    async def _send_all(self, part: bytes, send: Send) -> None:
+        is_last = False
+        while not is_last:
+            await write(send, part)
+            await asyncio.sleep(0)
+            part, is_last = _joined(self._pieces)
+        await write(send, part, more=False)
+
+
+def _joined(pieces: Iterator[bytes]) -> tuple[bytes, bool]:
+    """Returns the next pieces, up to about PIECE_BYTES, as one, and whether they are the last."""
+    taken, size = [], 0
+    for piece in pieces:
+        taken.append(piece)
+        size += len(piece)
+        if size >= PIECE_BYTES:
+            return b"".join(taken), False
+    return b"".join(taken), True
+
+
+async def write(send: Send, body: bytes, *, more: bool = True) -> None:
+    """Sends a part of a body. Raises ClientGone if the connection is closed."""
+    try:
+        await send({"type": "http.response.body", "body": body, "more_body": more})
+    except (OSError, RuntimeError) as error:  # the transport is closed
+        raise ClientGone from error
+
+
 class SseResponse(Response):
     """Streams `answer` as server-sent events: one JSON chunk each, then [DONE].
 
@@ -110,11 +161,17 @@ class SseResponse(Response):
 
     async def _send(self, send: Send, chunks: list[Json], after: bytes) -> None:
         if chunks:
-            await self._write(send, b"".join([self._before + _encode(chunk)[1:-1] + after for chunk in chunks]))
+            body = b"".join([self._before + _encode(chunk)[1:-1] + after for chunk in chunks])
+            if len(body) <= PIECE_BYTES:
+                await write(send, body)
+            else:
+                await self._send_large(send, body)
 
-    @staticmethod
-    async def _write(send: Send, body: bytes) -> None:
-        try:
-            await send({"type": "http.response.body", "body": body, "more_body": True})
-        except (OSError, RuntimeError) as error:  # the transport is closed
-            raise ClientGone from error
+    async def _send_large(self, send: Send, body: bytes) -> None:
+        """Sends chunks of a slow reader in parts. What has not been sent counts as held."""
+        self._generation.hold(len(body))
+        for start in range(0, len(body), PIECE_BYTES):
+            part = body[start : start + PIECE_BYTES]
+            await write(send, part)
+            self._generation.hold(-len(part))
+            await asyncio.sleep(0)

@@ -1,6 +1,7 @@
 """The HTTP paths: which method each one has, which need the API key, which count against max_concurrent_requests.
 
-Starlette's routes and the metrics' labels derive from PATHS, the API key check and the concurrency limit from RULES.
+Starlette's routes, the metrics' labels and the limits on bodies derive from PATHS, the API key check and the
+concurrency limit from RULES.
 The handlers are in endpoints.py.
 """
 
@@ -13,22 +14,27 @@ from starlette.routing import Route
 
 Handler = Callable[[Request], Awaitable[Response]]
 OTHER = "other"  # label of unknown paths and methods: a client must not be able to create series
+SMALL_BODY_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True)
 class Path:
-    """A path in Starlette's syntax, with its only method."""
+    """A path in Starlette's syntax, with its only method.
+
+    `max_body_bytes`: of a request, whatever its method; None: --max-request-body-bytes.
+    """
 
     path: str
     method: str
+    max_body_bytes: int | None = SMALL_BODY_BYTES
 
     def route(self, endpoint: Handler) -> Route:
         """Returns the Starlette route from this path to `endpoint`. A GET route answers HEAD as well."""
         return Route(self.path, endpoint, methods=[self.method])
 
 
-CHAT = Path("/v1/chat/completions", "POST")
-COMPLETIONS = Path("/v1/completions", "POST")
+CHAT = Path("/v1/chat/completions", "POST", None)
+COMPLETIONS = Path("/v1/completions", "POST", None)
 MODELS = Path("/v1/models", "GET")
 MODEL = Path("/v1/models/{model:path}", "GET")
 RESET_PREFIX_CACHE = Path("/reset_prefix_cache", "POST")
@@ -56,6 +62,7 @@ RULES = (
     Rule("", needs_key=False, limited=False),
 )
 
+_BODY_LIMITS = {one.path: one.max_body_bytes for one in PATHS}
 _LABELED_PATHS = {one.path for one in PATHS if "{" not in one.path}
 _LABELED_METHODS = {one.method for one in PATHS} | {"HEAD"}
 
@@ -63,6 +70,12 @@ _LABELED_METHODS = {one.method for one in PATHS} | {"HEAD"}
 def rule_of(path: str) -> Rule:
     """Returns the first of RULES with a prefix of `path`; the last one fits every path."""
     return next(rule for rule in RULES if path.startswith(rule.prefix))
+
+
+def body_limit(path: str, max_request_body_bytes: int) -> int:
+    """Returns the limit on the body of a request to this path, in bytes. `max_request_body_bytes`: the option's."""
+    limit = _BODY_LIMITS.get(path, SMALL_BODY_BYTES)
+    return max_request_body_bytes if limit is None else limit
 
 
 def path_label(path: str) -> str:

@@ -30,7 +30,7 @@ async def start_gateway(
 
     key = None if options.grpc_no_key else options.api_key
     server = GatewayServer(generations, key, options.max_concurrent_requests, reflection=options.grpc_reflection)
-    add_servicer(server.grpc, generations, in_progress)
+    add_servicer(server.grpc, generations, in_progress, options.max_logprob_entries)
     port = await server.start(host, port)
     warn_if_open(host, port, key)
     log.info("gateways reach vLLM's engine protocol on grpc://%s", authority(host, port))

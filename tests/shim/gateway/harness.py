@@ -21,7 +21,7 @@ SECONDS = 10.0  # for one call
 async def gateway(shim: Shim, *, key: str | None = None, reflection: bool = False) -> AsyncIterator[grpc.aio.Channel]:
     """Yields a channel to the gateway of `shim`."""
     server = GatewayServer(shim.generations, key, shim.options.max_concurrent_requests, reflection=reflection)
-    add_servicer(server.grpc, shim.generations, shim.in_progress)
+    add_servicer(server.grpc, shim.generations, shim.in_progress, shim.options.max_logprob_entries)
     port = await server.start(HOST, 0)
     try:
         async with grpc.aio.insecure_channel(at(port)) as channel:

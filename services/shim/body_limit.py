@@ -24,10 +24,13 @@ class BodyLimitMiddleware:
             await self._app(scope, receive, send)
             return
         limit = body_limit(scope["path"], self._most)
-        declared = dict(scope["headers"]).get(b"content-length", b"0")
-        if declared.isdigit() and (len(declared) > MAX_DIGITS or int(declared) > limit):
-            await error_response(self._too_large(limit))(scope, receive, send)
-            return
+        for name, value in scope["headers"]:
+            if name == b"content-length" and value.isdigit():
+                if len(value) > MAX_DIGITS or int(value) > limit:
+                    await error_response(self._too_large(limit))(scope, receive, send)
+                else:
+                    await self._app(scope, receive, send)  # the server reads no more than this length
+                return
         received = 0
 
         async def limited() -> Message:

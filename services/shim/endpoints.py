@@ -16,7 +16,7 @@ from services.shim.models import ModelCard, model_card
 from services.shim.prepare import Prepared
 from services.shim.preparer import Preparer
 from services.shim.request_ids import request_id_of
-from services.shim.responses import SseResponse, WholeResponse, json_response, until_disconnected
+from services.shim.responses import SseResponse, json_response, until_disconnected, whole_response
 from services.shim.routes import Handler
 from services.shim.scrape import Scrape
 from services.version import VERSION
@@ -108,7 +108,7 @@ class Endpoints:
             await until_disconnected(request.receive, generation.wait_accepted())
             if not prepared.stream:
                 content = await until_disconnected(request.receive, answer.full_response())
-                return WholeResponse(content, headers=ignored_header(generation.ignored_keywords))
+                return whole_response(content, ignored_header(generation.ignored_keywords))
             streaming = True
             headers = ignored_header(generation.ignored_keywords)
             return SseResponse(answer, generation, include_usage=prepared.include_usage, headers=headers)

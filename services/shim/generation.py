@@ -73,6 +73,8 @@ class Generation:
 
         Raises TandemError: UNAVAILABLE if no tokenizer is left, the error of a choice that has failed meanwhile.
         """
+        if not self._waiting:
+            return
         slices = TimeSlices()
         for submit in self._waiting:
             self._start(submit)

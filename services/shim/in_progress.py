@@ -27,7 +27,7 @@ class InProgress:
         self._limit = limit
         self._rejections = metrics.http_rejections
         self.num_requests = 0
-        self._num_bytes = 0
+        self.num_bytes = 0
 
     def check(self) -> None:
         """Raises TandemError (RESOURCE_EXHAUSTED) if one more request would be above the limit."""
@@ -49,8 +49,8 @@ class InProgress:
         def hold(size: int) -> None:
             nonlocal held
             held += size
-            self._num_bytes += size
-            if size > 0 and self._num_bytes > MAX_HELD_BYTES:
+            self.num_bytes += size
+            if size > 0 and self.num_bytes > MAX_HELD_BYTES:
                 self._rejections.labels("body_bytes").inc()
                 raise too_much(
                     f"the bodies and answers in progress have more than {MAX_HELD_BYTES} bytes; try again later",
@@ -62,4 +62,4 @@ class InProgress:
             yield hold
         finally:
             self.num_requests -= 1
-            self._num_bytes -= held
+            self.num_bytes -= held

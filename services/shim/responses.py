@@ -17,6 +17,7 @@ from services.shim.generation import Generation
 T = TypeVar("T")
 _encode = msgspec.json.Encoder().encode
 SEND_BODY = "tandem.send_body"  # scope key of the server's own `send`: middleware is bypassed, as none reads a body
+JSON = "application/json"
 DONE = b"data: [DONE]\n\n"
 
 
@@ -25,7 +26,7 @@ class ClientGone(Exception):
 
 
 def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(_encode(content), status, headers, media_type="application/json")
+    return Response(_encode(content), status, headers, media_type=JSON)
 
 
 def error_body(error: TandemError) -> Json:
@@ -65,33 +66,36 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
-class WholeResponse(Response):
-    """Sends JSON in pieces: up to PIECE_BYTES with its length, more as a stream, with pauses between its parts."""
+def whole_response(pieces: Iterator[bytes], headers: Mapping[str, str] | None = None) -> Response:
+    """Returns the response with this JSON: up to about PIECE_BYTES with its length, more in parts, with pauses."""
+    first, is_all = _joined(pieces)
+    if is_all:
+        return Response(first, 200, headers, JSON)
+    return PiecesResponse(first, pieces, headers)
 
-    media_type = "application/json"
 
-    def __init__(self, pieces: Iterator[bytes], *, headers: Mapping[str, str] | None = None) -> None:
+class PiecesResponse(Response):
+    """Sends JSON without its length: `first`, then the other pieces, several at a time."""
+
+    media_type = JSON
+
+    def __init__(self, first: bytes, others: Iterator[bytes], headers: Mapping[str, str] | None) -> None:
         super().__init__(headers=headers)
         del self.headers["content-length"]
-        self._pieces = pieces
+        self._first = first
+        self._others = others
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        first, is_all = _joined(self._pieces)
-        if is_all:
-            self.headers["content-length"] = str(len(first))
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        if is_all:
-            await send({"type": "http.response.body", "body": first})
-            return
         with contextlib.suppress(ClientGone):
-            await until_disconnected(receive, self._send_all(first, scope[SEND_BODY]))
+            await until_disconnected(receive, self._send_all(self._first, scope[SEND_BODY]))
 
     async def _send_all(self, part: bytes, send: Send) -> None:
         is_last = False
         while not is_last:
             await write(send, part)
             await asyncio.sleep(0)
-            part, is_last = _joined(self._pieces)
+            part, is_last = _joined(self._others)
         await write(send, part, more=False)
 
 

@@ -9,6 +9,8 @@ SLICE_SECONDS = 0.003
 class TimeSlices:
     """The slices of one piece of work. The first one begins with the object."""
 
+    __slots__ = ("_began",)
+
     def __init__(self) -> None:
         self._began = time.perf_counter()
 

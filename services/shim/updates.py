@@ -13,6 +13,7 @@ from services.rpc.pieces import Piece
 from services.shim.in_progress import Hold, no_hold
 
 LOGPROB_BYTES = 100  # of memory per token and logprob of a pending update
+UNCOUNTED_TOKENS = 8  # of an update: a reader that keeps up takes it with fewer
 
 
 @dataclass(slots=True)
@@ -59,12 +60,14 @@ class UpdateMailbox:
 
     def add_logprobs(self, update: Update, logprobs: Sequence[text_pb2.TokenLogprobs]) -> None:
         """Adds the logprobs of new tokens, at least one, to a pending update. Calls `on_full` if all requests then hold
-        too much."""
+        too much. An update with few tokens does not count."""
         update.logprobs.extend(logprobs)
-        size = len(logprobs) * (1 + len(logprobs[0].top)) * LOGPROB_BYTES
-        update.held += size
+        if len(update.logprobs) <= UNCOUNTED_TOKENS:
+            return
+        held = len(update.logprobs) * (1 + len(logprobs[0].top)) * LOGPROB_BYTES
+        added, update.held = held - update.held, held
         try:
-            self._hold(size)
+            self._hold(added)
         except TandemError as error:
             if self._on_full is None:
                 raise

@@ -116,8 +116,11 @@ class Answer(ABC):
         while self._num_open:
             for update in await self._generation.take():
                 _raise_if_failed(update.terminal)
-                await self._accumulate(update, slices)
-                await slices.pause()
+                self._accumulate(update)
+                if update.logprobs:
+                    await self._accumulate_logprobs(update, slices)
+                elif slices.is_over:
+                    await slices.pause()
         return object_pieces(
             {
                 **self._head,
@@ -128,20 +131,23 @@ class Answer(ABC):
             }
         )
 
-    async def _accumulate(self, update: Update, slices: TimeSlices) -> None:
-        """Adds an update to its choice, and counts its bytes as held."""
+    def _accumulate(self, update: Update) -> None:
+        """Adds an update, without its logprobs, to its choice, and counts its bytes as held."""
         choice = self._choices[update.index]
         add_pieces(choice.pieces, update.pieces)
         size = sum([len(text) for _, text in update.pieces])
         if self._options.token_ids:
             choice.token_ids += update.token_ids
             size += len(update.token_ids)
-        if update.logprobs:
-            choice.logprobs = choice.logprobs or WrittenColumns()
-            size += await self._write_logprobs(update.logprobs, choice.logprobs, slices)
         if update.terminal is not None:
             choice.terminal = update.terminal
             self._num_open -= 1
+        self._generation.hold(size)
+
+    async def _accumulate_logprobs(self, update: Update, slices: TimeSlices) -> None:
+        choice = self._choices[update.index]
+        choice.logprobs = choice.logprobs or WrittenColumns()
+        size = await self._write_logprobs(update.logprobs, choice.logprobs, slices)
         self._generation.hold(size - update.held)
 
     async def _write_logprobs(
@@ -186,7 +192,11 @@ class Answer(ABC):
         while self._taken and not slices.is_over:
             update = self._taken.popleft()
             _raise_if_failed(update.terminal)
-            logprobs = await self._stream_logprobs(update.logprobs, slices) if update.logprobs else None
+            logprobs: Any = None
+            if len(update.logprobs) > LOGPROBS_PER_STEP:
+                logprobs = await self._many_logprobs(update.logprobs, slices)
+            elif update.logprobs:
+                logprobs = self._logprobs(update.logprobs)
             chunks += self._chunks_of(update, logprobs)
             if update.held:
                 self._generation.hold(-update.held)
@@ -195,10 +205,8 @@ class Answer(ABC):
                 self._num_open -= 1
         return chunks
 
-    async def _stream_logprobs(self, logprobs: Sequence[text_pb2.TokenLogprobs], slices: TimeSlices) -> Any:
-        """Returns the logprobs of an update. Many, of a slow reader, are written with pauses."""
-        if len(logprobs) <= LOGPROBS_PER_STEP:
-            return self._logprobs(logprobs)
+    async def _many_logprobs(self, logprobs: Sequence[text_pb2.TokenLogprobs], slices: TimeSlices) -> msgspec.Raw:
+        """Returns the logprobs of a slow reader's update, written with pauses."""
         written = WrittenColumns()
         await self._write_logprobs(logprobs, written, slices)
         return msgspec.Raw(b"".join(written.pieces()))

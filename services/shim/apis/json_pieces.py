@@ -27,16 +27,18 @@ class InPieces:
 
 def object_pieces(fields: Mapping[str, Any]) -> Iterator[bytes]:
     """Yields the JSON of an object. Values are InPieces, or what msgspec encodes."""
-    before = b"{"
+    before, plain = b"{", {}
     for name, value in fields.items():
-        key = before + encode(name) + b":"
-        if isinstance(value, InPieces):
-            yield key
-            yield from value.pieces
-        else:
-            yield key + encode(value)
+        if not isinstance(value, InPieces):
+            plain[name] = value  # neighbours are written together
+            continue
+        if plain:
+            yield before + encode(plain)[1:-1]
+            before, plain = b",", {}
+        yield before + encode(name) + b":"
+        yield from value.pieces
         before = b","
-    yield b"}" if before == b"," else b"{}"
+    yield before + encode(plain)[1:] if plain else b"}" if before == b"," else b"{}"
 
 
 def array_pieces(items: Iterable[Pieces]) -> Iterator[bytes]:

@@ -25,6 +25,7 @@ STATUS_TEXT = {
     400: "the request is wrong; param names the field",
     401: "the API key is missing or wrong",
     404: "no such model",
+    413: "the body is larger than a limit, or takes too much memory or time to read",
     429: "a limit on running and waiting requests is reached",
     500: "the server failed at this request",
     503: "no process can answer now",

@@ -17,7 +17,6 @@ from services.shim.apis.completions.answer import CompletionAnswer
 from services.shim.generation import Generation
 from services.shim.metrics import ShimMetrics
 from services.shim.telemetry import RequestTelemetry
-from services.shim.time_slices import TimeSlices
 from services.telemetry.spans import NO_SPAN
 from tests.shim.apis.answers import chunks_of, full_of, logprobs, make
 from tests.shim.harness import Shim
@@ -110,7 +109,7 @@ async def test_pieces_of_a_full_response_keep_their_kinds(shim: Shim, kind: type
     answer = make(kind, generation)
     shim.event(handle, 0, [1], "a", "x", kinds=bytes([CONTENT, REASONING]))
     (update,) = await generation.take()
-    await answer._accumulate(update, TimeSlices())
+    answer._accumulate(update)
     shim.event(handle, 1, [2], "y", "b", kinds=bytes([REASONING, CONTENT]))
     shim.end(handle)
     full = await full_of(answer)

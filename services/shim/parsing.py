@@ -45,7 +45,7 @@ def validate(
     try:
         return request_type.model_validate(fields)
     except ValidationError as error:
-        errors = error.errors()
+        errors = error.errors(include_url=False, include_context=False, include_input=False)
         if ignore_unknown_fields and any(one["type"] == UNKNOWN for one in errors):
             for one in errors:
                 if one["type"] == UNKNOWN:
@@ -104,7 +104,8 @@ def _check_items(fields: dict[str, Any], name: str, limit: int) -> None:
 def _num_parts(message: Any) -> int:
     if not isinstance(message, dict):
         return 0
-    return sum(len(part) for name in ("content", "tool_calls") if isinstance(part := message.get(name), list))
+    content, calls = message.get("content"), message.get("tool_calls")
+    return (len(content) if isinstance(content, list) else 0) + (len(calls) if isinstance(calls, list) else 0)
 
 
 def _remove(fields: dict[str, Any], path: tuple[str | int, ...]) -> None:

@@ -118,7 +118,7 @@ async def test_heavy_bodies_do_not_stop_the_event_loop(name: str) -> None:
             answer = asyncio.create_task(http.post(CHAT, content=HEAVY[name].encode()))
             sent = asyncio.create_task(shim.link.entries.get())
             await asyncio.wait({answer, sent}, return_when=asyncio.FIRST_COMPLETED)
-            assert step.seconds < 0.05, "3 MB to 4 MB took 100 ms to 350 ms on the event loop"
+            assert step.seconds < 0.03, "on the event loop they took 60 ms to 430 ms"
             if not sent.cancel():
                 shim.end(sent.result().submit.choices[0].handle)
             assert (await answer).status_code == (400 if name in ("messages", "unknown") else 200)

@@ -1,22 +1,24 @@
 """Chained hashes of full blocks: equal hash means equal tokens, equal tokens before them, and equal root hash.
 
 SHA-256, so that a client cannot make two prompts collide. The chain starts from a root hash of everything that
-separates caches (the weights' version, the request's cache_salt), so every later hash depends on it.
+separates caches (the weights' version, the caller's group, the request's cache_salt): every later hash depends on it.
+The root is keyed, so that no hash tells anything about a prompt to a reader without the engine's key.
 """
 
 import functools
 import hashlib
+import hmac
 import struct
 from collections.abc import Callable
 
 
-def root_hash(weights_version: str, cache_salt: str) -> bytes:
-    """Returns the hash that starts a request's chain: SHA-256 of both strings and their lengths, 32 bytes."""
-    digest = hashlib.sha256()
-    for part in (weights_version, cache_salt):
-        encoded = part.encode()
-        digest.update(len(encoded).to_bytes(8, "little") + encoded)
-    return digest.digest()
+def root_hash(key: bytes, weights_version: str, cache_group: str, cache_salt: str) -> bytes:
+    """Returns the hash that starts a request's chain: HMAC-SHA256 (RFC 2104) with `key`, 32 bytes.
+
+    Each string is preceded by its length in bytes, so that group "a" with salt "b" is not group "ab" without a salt.
+    """
+    parts = (weights_version.encode(), cache_group.encode(), cache_salt.encode())
+    return hmac.digest(key, b"".join(len(part).to_bytes(8, "little") + part for part in parts), "sha256")
 
 
 def chain_hash(hashes: list[bytes], root: bytes, token_ids: list[int], block_size: int, num_blocks: int) -> bytes:

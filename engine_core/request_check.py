@@ -16,6 +16,7 @@ from engine_core.worker_messages import ModelFacts
 MAX_N = 128
 MAX_SEED = 2**64 - 1
 MAX_GRAMMAR_BYTES = 4 * 2**20  # of a grammar's text
+MAX_CACHE_SALT, MAX_CACHE_GROUP = 1024, 256  # characters
 
 # Lowest and highest value, both allowed, of the parameters with one range for every model and request.
 SAMPLING_RANGES: dict[str, tuple[float, float]] = {
@@ -49,6 +50,7 @@ class NewChoice:
     num_cached_tokens: int | None
     priority: int = 0
     grammar: str = ""
+    cache_group: str = ""
 
 
 def check_lengths(num_prompt_tokens: int, max_tokens: int, max_model_len: int) -> None:
@@ -103,8 +105,16 @@ def _check_range(param: str, value: float, low: float, high: float) -> None:
         raise RequestRefused(param, f"{param} must be greater than {low:g}")
 
 
-def make_request(new: NewChoice, facts: ModelFacts) -> Request:
-    """Checks one choice and returns it as a Request. Raises RequestRefused when this model cannot serve it."""
+def _check_characters(param: str, value: str, limit: int) -> None:
+    if len(value) > limit:
+        raise RequestRefused(param, f"{param} has {len(value)} characters, but must have at most {limit}")
+
+
+def make_request(new: NewChoice, facts: ModelFacts, root_key: bytes) -> Request:
+    """Checks one choice and returns it as a Request. Raises RequestRefused when this model cannot serve it.
+
+    `root_key`: the engine's secret for root hashes, 32 bytes or more; the request holds the hash alone.
+    """
     sampling = new.sampling
     check_sampling(sampling, facts)
     check_lengths(len(new.prompt_token_ids), sampling.max_tokens, facts.max_model_len)
@@ -120,6 +130,8 @@ def make_request(new: NewChoice, facts: ModelFacts) -> Request:
         raise RequestRefused("seed", f"seed is {new.seed}, but must be from 0 to {MAX_SEED}")
     if len(new.grammar.encode()) > MAX_GRAMMAR_BYTES:
         raise RequestRefused("grammar", f"the grammar has more than {MAX_GRAMMAR_BYTES} bytes")
+    _check_characters("cache_group", new.cache_group, MAX_CACHE_GROUP)
+    _check_characters("cache_salt", new.cache_salt, MAX_CACHE_SALT)
     return Request(
         handle=new.handle,
         sampling=sampling,
@@ -127,7 +139,7 @@ def make_request(new: NewChoice, facts: ModelFacts) -> Request:
         choice=new.choice,
         token_ids=new.prompt_token_ids + new.resumed_token_ids,
         num_prompt_tokens=len(new.prompt_token_ids),
-        root_hash=root_hash(facts.weights_version, new.cache_salt),
+        root_hash=root_hash(root_key, facts.weights_version, new.cache_group, new.cache_salt),
         priority=new.priority,
         num_cached_tokens=new.num_cached_tokens,
         grammar=new.grammar,

@@ -16,6 +16,7 @@ from engine_core.step_plan import ITEM_BYTES, SamplingParams, StepPlan, StepResu
 from engine_core.worker_messages import ModelFacts, Prepare, Prepared, SamplingDefaults
 
 VOCAB_SIZE = 50
+ROOT_KEY = b"the root key of fake engines ---"
 
 
 def make_facts(num_blocks: int = 64, block_size: int = 4, max_model_len: int = 64, **changes: object) -> ModelFacts:
@@ -44,11 +45,12 @@ def make_core_request(
     resumed: list[int] | None = None,
     cache_salt: str = "",
     grammar: str = "",
+    cache_group: str = "",
     **sampling: object,
 ) -> Request:
     params = SamplingParams(max_tokens=max_tokens, temperature=0.0, **sampling)  # type: ignore[arg-type]
-    new = NewChoice(handle, 0, prompt, resumed or [], params, 0, cache_salt, None, grammar=grammar)
-    return make_request(new, facts or make_facts())
+    new = NewChoice(handle, 0, prompt, resumed or [], params, 0, cache_salt, None, 0, grammar, cache_group)
+    return make_request(new, facts or make_facts(), ROOT_KEY)
 
 
 def _chain(previous: bytes, token_id: int) -> bytes:

@@ -12,6 +12,7 @@ from loadtest.gpu import parity
 from loadtest.gpu.table import Check
 from services.options.declarations import WorkerOptions
 from services.worker.device import CudaDevice, Device
+from tests.fakes import ROOT_KEY
 from tests.worker.fake_graph_device import FakeGraphDevice
 from tests.worker.in_process import Answer, InProcess
 
@@ -83,7 +84,7 @@ def resumed(place: torch.device, dtype: str) -> str:
         engine.answers[handle] = answer = Answer()
         sampling = SamplingParams(max_tokens=len(whole.token_ids), **SAMPLING)
         choice = NewChoice(handle, 0, prompt, whole.token_ids[:index], sampling, 0, "", None)
-        assert engine.scheduler.add(make_request(choice, engine.facts)) is None
+        assert engine.scheduler.add(make_request(choice, engine.facts, ROOT_KEY)) is None
         while engine.step():
             pass
         assert answer.token_ids == whole.token_ids[index:], f"resumed at token {index}: other tokens"

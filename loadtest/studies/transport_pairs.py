@@ -1,4 +1,5 @@
-"""`python -m loadtest.studies.transport_pairs OLD_TREE NEW_TREE`: CPU time per token of two checkouts, in paired runs.
+"""`python -m loadtest.studies.transport_pairs OLD_TREE NEW_TREE`: CPU time per token and per
+request of two checkouts, in paired runs.
 
 Runs `tandem bench transport` of both in turn. For each process it prints the geometric mean of new / old with its 95%
 confidence interval, absolute and relative to the client's time. The client does the same work in both, so its time
@@ -12,13 +13,22 @@ import subprocess
 import sys
 from pathlib import Path
 
-PROCESSES = ("worker", "engine", "tokenizer", "shim", "client")  # the last columns of the table
-COMPARED = ("engine", "tokenizer", "shim")
+PROCESSES = (
+    "worker",
+    "engine",
+    "tokenizer",
+    "shim",
+    "client",
+    "engine/req",
+    "tokenizer/req",
+    "shim/req",
+)  # the last columns
+COMPARED = tuple(name for name in PROCESSES if name not in ("worker", "client"))
 Row = dict[str, float]
 
 
 def measure(tree: Path, *args: str) -> Row:
-    """Runs one benchmark in `tree`. Returns the CPU µs per token of each process and the median latency in ms."""
+    """Runs one benchmark in `tree`. Returns CPU µs per token and request by process, and the median latency in ms."""
     command = [sys.executable, "-m", "services.cli", "bench", "transport", *args]
     done = subprocess.run(command, cwd=tree, stdout=subprocess.PIPE, text=True, check=True)
     cells = done.stdout.splitlines()[-1].split()
@@ -51,23 +61,25 @@ def main() -> None:
     parser.add_argument("--num-streams", default="64")
     parser.add_argument("--step-ms", default="20")
     parser.add_argument("--num-tokens", default="300")
+    parser.add_argument("--num-requests", default="1000")
     parser.add_argument("--tcp", action="store_true", help="run NEW_TREE over TCP with TLS and CURVE")
     args = parser.parse_args()
     load = [f"--num-streams={args.num_streams}", f"--step-ms={args.step_ms}", f"--num-tokens={args.num_tokens}"]
+    load.append(f"--num-requests={args.num_requests}")
     runs = {"old": (args.old_tree, *load), "new": (args.new_tree, *load, *(["--tcp"] if args.tcp else []))}
     found: dict[str, list[Row]] = {name: [] for name in runs}
     for pair in range(args.pairs):
         for name in sorted(runs, reverse=pair % 2 == 0):  # old and new take turns to run first
             found[name].append(measure(*runs[name]))
     pairs = list(zip(found["old"], found["new"], strict=True))
-    print(f"new / old, {len(pairs)} pairs: CPU time per token; the same, each relative to the client's")
+    print(f"new / old, {len(pairs)} pairs: CPU time per token or request; the same, each relative to the client's")
     for name in COMPARED:
         plain = summary([new[name] / old[name] for old, new in pairs])
         relative = summary([new[name] / new["client"] * old["client"] / old[name] for old, new in pairs])
         mean = statistics.mean(new[name] for _, new in pairs)
-        print(f"{name:10} {plain}, {mean:.1f} µs   {relative}")
+        print(f"{name:13} {plain}, {mean:.1f} µs   {relative}")
     for name in ("client", "p50 ms"):
-        print(f"{name:10} {summary([new[name] / old[name] for old, new in pairs])}")
+        print(f"{name:13} {summary([new[name] / old[name] for old, new in pairs])}")
 
 
 if __name__ == "__main__":

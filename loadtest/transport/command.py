@@ -2,7 +2,8 @@
 
 Shim, tokenizer and engine are real; the worker runs no model. With a step time, the latency from the worker's socket to
 the client's can be read. With --step-ms 0, tokens per second are what the machine can carry: the worker then stays at
-most a few tokens ahead of the client. Prints one line for each load.
+most a few tokens ahead of the client. Then short chats follow, for the CPU time of a request. Prints one line for each
+load.
 """
 
 import argparse
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from loadtest.flag_values import count
-from loadtest.transport.measurement import PROCESSES, Measurement, measure
+from loadtest.transport.measurement import PER_REQUEST, PROCESSES, Measurement, measure
 from loadtest.transport.processes import Load
 from services.errors import Fatal
 from services.process.child_processes import ChildFailed
@@ -21,7 +22,11 @@ NUM_STREAMS = (16, 64, 256)
 STEP_MS = (50.0, 20.0, 0.0)
 MAX_STEP_MS = 1000
 CLIENTS = ("http", "text", "tokens")
-COLUMNS = ("streams", "step ms", "tokens/s", "per chunk", "p50 ms", "p99 ms", "engine→tok", "tok→shim", *PROCESSES)
+REQUEST_COLUMNS = tuple(f"{name}/req" for name in PER_REQUEST)
+COLUMNS = (
+    *("streams", "step ms", "tokens/s", "per chunk", "p50 ms", "p99 ms", "engine→tok", "tok→shim"),
+    *(*PROCESSES, *REQUEST_COLUMNS),
+)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -35,19 +40,28 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--client", choices=CLIENTS, default=CLIENTS[0], help="what is called: HTTP, or Generate of tokenizer or engine"
     )
+    parser.add_argument(
+        "--num-requests", type=_number, default=1000, help="short chats over HTTP after the streams; 0: none"
+    )
     parser.add_argument("--tcp", action="store_true", help="TCP with TLS and CURVE between the processes")
     args = parser.parse_args(argv)
     sys.stdout.write(f"{_line(COLUMNS)}\n")
     try:
         for step_ms in args.step_ms:
             for num_streams in args.num_streams:
-                load = Load(num_streams, args.num_tokens, step_ms, args.client, args.tcp)
+                load = Load(num_streams, args.num_tokens, step_ms, args.client, args.num_requests, args.tcp)
                 sys.stdout.write(f"{_row(load, measure(load))}\n")
                 sys.stdout.flush()
     except (Fatal, ChildFailed) as error:
         sys.stderr.write(f"tandem bench transport: error: {error}\n")
         return 1
     return 0
+
+
+def _number(text: str) -> int:
+    if (value := int(text)) < 0:
+        raise argparse.ArgumentTypeError(f"{text} must be 0 or more")
+    return value
 
 
 def _milliseconds(text: str) -> float:
@@ -69,6 +83,7 @@ def _row(load: Load, found: Measurement) -> str:
         f"{to_tokenizer:.2f}",
         f"{to_shim:.2f}",
         *(f"{found.cpu_us_per_token[name]:.1f}" for name in PROCESSES),
+        *(f"{found.cpu_us_per_request[name]:.0f}" for name in PER_REQUEST),
     ]
     return _line(cells)
 

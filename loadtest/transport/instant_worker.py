@@ -23,6 +23,8 @@ from services.worker.engine_link import EngineGone, EngineLink
 BLOCK_SIZE = 16
 VOCAB_SIZE = 1024
 PROMPT_LEN = 2
+REQUEST_LEN = 1024  # tokens that a request of request_client.py has at most
+NO_STREAM = -1
 MAX_AHEAD = 4  # tokens of each stream that are sent but not received, without --step-ms
 POLL_SECONDS = 0.0005  # between two reads of the received count
 DIGIT_0, BASE = 300, 700  # a prompt is its stream's number in base 700; each digit is a token of whole characters
@@ -35,7 +37,7 @@ def prompt_of(stream: int) -> list[int]:
 
 def facts(num_streams: int, num_tokens: int) -> ModelFacts:
     """Returns the facts of a model, as a worker registers it. Its KV cache has room for all streams together."""
-    max_model_len = PROMPT_LEN + num_tokens + 1
+    max_model_len = max(PROMPT_LEN + num_tokens + 1, REQUEST_LEN)
     return ModelFacts(
         served_model_names=("instant",),
         max_model_len=max_model_len,
@@ -53,7 +55,10 @@ def facts(num_streams: int, num_tokens: int) -> ModelFacts:
 
 
 class SendTimes:
-    """When each token was sent: `sent` [streams, tokens] in ns; 0 for a token that was not sent."""
+    """When each token of a stream was sent: `sent` [streams, tokens] in ns; 0 for a token that was not sent.
+
+    A request whose prompt names no stream has no times.
+    """
 
     def __init__(self, num_streams: int, num_tokens: int) -> None:
         self.sent = np.zeros((num_streams, num_tokens), dtype=np.int64)
@@ -63,9 +68,10 @@ class SendTimes:
     def record(self, plan: StepPlan, moment: int) -> None:
         """Records `moment`, in ns, for each token that `plan` samples."""
         for new in plan.new_requests:
-            high, low = unpack_i32(new.prompt_token_ids) - DIGIT_0
-            self._streams[new.slot] = high * BASE + low
-        rows = np.flatnonzero(unpack_i32(plan.sampled))
+            prompt = unpack_i32(new.prompt_token_ids) - DIGIT_0
+            self._streams[new.slot] = prompt[0] * BASE + prompt[1] if len(prompt) == PROMPT_LEN else NO_STREAM
+        sampled = np.flatnonzero(unpack_i32(plan.sampled))
+        rows = sampled[self._streams[unpack_i32(plan.slots)[sampled]] != NO_STREAM]
         streams = self._streams[unpack_i32(plan.slots)[rows]]
         self.sent[streams, unpack_i32(plan.output_indices)[rows]] = moment
         self.num_sent += len(rows)

@@ -1,8 +1,10 @@
 """One transport measurement: runs a load and turns samples and time stamps into numbers.
 
-The measured interval begins when every stream has its first token and ends when the first stream is complete.
+The measured interval begins when every stream has its first token and ends when the first stream is complete. After the
+streams, short requests follow, for the CPU time that a request costs.
 """
 
+import math
 import subprocess
 import sys
 import time
@@ -28,6 +30,7 @@ COUNTERS = {
     ("tandem:link_messages_total", "shim"): SHIM_MESSAGES,
 }
 PROCESSES = ("worker", "engine", "tokenizer", "shim", "client")
+PER_REQUEST = ("engine", "tokenizer", "shim")
 
 Times = npt.NDArray[np.int64]  # ns, CLOCK_MONOTONIC
 
@@ -50,6 +53,7 @@ class Measurement:
     latencies: npt.NDArray[np.float64]  # ms from the worker's socket to the client's, one for each token
     messages_per_step: tuple[float, float]  # from engine to tokenizer, from tokenizer to shim
     cpu_us_per_token: dict[str, float]
+    cpu_us_per_request: dict[str, float]  # NaN without requests
 
 
 def measure(load: Load) -> Measurement:
@@ -61,9 +65,30 @@ def measure(load: Load) -> Measurement:
         with addresses(folder, load.tcp) as at, ChildProcesses() as children:
             start(children, load, files, front, at)
             wait_until_ready(children, front)
-            samples = _stream(children, load, front.getsockname()[1], files, at)
+            port = front.getsockname()[1]
+            samples = _stream(children, load, port, files, at)
+            per_request = _requests(children, load.num_requests, port)
         with np.load(files.received) as found:
-            return evaluate(samples, np.load(files.sent), found["received"], found["chunks"])
+            return evaluate(samples, np.load(files.sent), found["received"], found["chunks"], per_request)
+
+
+def _requests(children: ChildProcesses, num_requests: int, port: int) -> dict[str, float]:
+    """Sends short requests over HTTP. Returns the CPU µs of each process per request. Raises Fatal if one fails."""
+    if num_requests == 0:
+        return dict.fromkeys(PER_REQUEST, math.nan)
+    argv = [sys.executable, "-m", "loadtest.transport.request_client", str(port), str(num_requests)]
+    pids = {name: children.children[name].process.pid for name in PER_REQUEST}
+    samples = []
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as client:
+        assert client.stdin is not None and client.stdout is not None
+        for _ in client.stdout:
+            samples.append(_cpu(pids))
+            client.stdin.write("\n")
+            client.stdin.flush()
+    if client.returncode != 0:
+        raise Fatal(f"the client of requests ended with status {client.returncode}")
+    first, last = samples
+    return {name: 1e6 * (last[name] - first[name]) / num_requests for name in PER_REQUEST}
 
 
 def _client(load: Load, port: int, at: Addresses) -> list[str]:
@@ -118,7 +143,9 @@ def _scrape(port: int) -> dict[str, float]:
     }
 
 
-def evaluate(samples: tuple[Sample, Sample], sent: Times, received: Times, chunks: Times) -> Measurement:
+def evaluate(
+    samples: tuple[Sample, Sample], sent: Times, received: Times, chunks: Times, per_request: dict[str, float]
+) -> Measurement:
     """Returns the numbers between the two samples. Raises Fatal when no token arrived in between.
 
     `sent` and `received` [streams, tokens]: when each token was sent and arrived, in ns. `chunks` [streams]: the number
@@ -137,4 +164,5 @@ def evaluate(samples: tuple[Sample, Sample], sent: Times, received: Times, chunk
         latencies=((received - sent)[counted] * 1e-6).astype(np.float64),
         messages_per_step=(counts[TOKENIZER_MESSAGES] / counts[STEPS], counts[SHIM_MESSAGES] / counts[STEPS]),
         cpu_us_per_token={name: 1e6 * (last.cpu[name] - first.cpu[name]) / num_tokens for name in PROCESSES},
+        cpu_us_per_request=per_request,
     )

@@ -31,6 +31,7 @@ class Load:
     num_tokens: int  # of each stream
     step_ms: float  # 0: no pace; the worker answers as soon as the client keeps up
     client: str = "http"  # which edge the client calls: the shim's, "text" (the tokenizer's) or "tokens" (the engine's)
+    num_requests: int = 0  # short chats over HTTP after the streams
     tcp: bool = False  # TCP with TLS and CURVE, as between machines; else Unix sockets
 
 

@@ -88,6 +88,7 @@ def new_choices(submit: engine_pb2.Submit, facts: ModelFacts, handles: list[int]
             sampling=sampling,
             seed=seed,
             cache_salt=submit.cache_salt,
+            cache_group=submit.cache_group,
             priority=submit.priority,
             grammar=grammar,
             num_cached_tokens=choice.cached_tokens if choice.HasField("cached_tokens") else None,

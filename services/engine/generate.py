@@ -24,6 +24,7 @@ def engine_entry(
         choices=choices_of(request, max_n, max_model_len),
         sampling=request.sampling,
         cache_salt=request.cache_salt,
+        cache_group=request.cache_group,
         traceparent=traceparent,
         priority=request.priority,
         return_sampling=request.return_sampling,

@@ -25,7 +25,7 @@ from services.process.metrics_server import new_registry, open_metrics_server
 from services.process.shell import begin, run_until_stopped, to_the_end
 from services.rpc.generated import engine_pb2, engine_pb2_grpc
 from services.rpc.transport import RpcServer
-from services.security.secret import cluster_secret
+from services.security.secret import cache_root_key, cluster_secret
 from services.telemetry.spans import Tracing
 from services.telemetry.tracing import set_up_tracing
 
@@ -48,6 +48,7 @@ async def serve(options: EngineOptions) -> None:
     model; ValueError for batch limits that contradict each other; RuntimeError or ZMQError if it cannot bind.
     """
     secret = cluster_secret(options)
+    root_key = cache_root_key(secret, options.cache_root_key)
     limits = BatchLimits(PROTOCOL, options.max_num_seqs, options.max_num_batched_tokens)
     recording = RecordingWriter(options.flight_recorder_dir)
     here = asyncio.get_running_loop()
@@ -60,7 +61,9 @@ async def serve(options: EngineOptions) -> None:
     queue = QueueLimits(
         options.max_num_queued_reqs or options.max_num_seqs + QUEUED_REQS, options.max_num_queued_tokens
     )
-    servicer = EngineServicer(loop, limits, queue, config.scheduler.by_priority, options.seed, make_metrics, tracing)
+    servicer = EngineServicer(
+        loop, limits, queue, config.scheduler.by_priority, options.seed, root_key, make_metrics, tracing
+    )
     server = RpcServer(options.listen, secret, service=SERVICE, reflection=options.grpc_reflection)
     engine_pb2_grpc.add_EngineServiceServicer_to_server(servicer, server.grpc)
     events = _BusyLoopEvents(servicer, server, recording)

@@ -51,10 +51,14 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
         queue: QueueLimits,
         by_priority: bool,
         seed: int | None,
+        root_key: bytes,
         make_metrics: Callable[[ModelFacts], EngineMetrics],
         tracing: Tracing,
     ) -> None:
-        """Requests without a seed get one from a generator that starts from `seed`; None: random ones."""
+        """Requests without a seed get one from a generator that starts from `seed`; None: random ones.
+
+        `root_key`: the secret of root hashes, 32 bytes or more.
+        """
         self.callee = Callee()
         self._limits = limits
         self._make_metrics = make_metrics
@@ -64,6 +68,7 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
             by_priority=by_priority,
             max_n=min(MAX_N, queue.reqs.limit),
             seeds=random.Random(seed) if seed is not None else random.SystemRandom(),
+            root_key=root_key,
             attempts=Attempts(),
             start_lock=self.callee.start_lock,
             tracing=tracing,

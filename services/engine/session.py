@@ -111,7 +111,8 @@ class Session:
             )
         seed = submit.seed if submit.HasField("seed") else state.seeds.randint(0, MAX_DRAWN_SEED)
         handles = [self._choices.new_handle() for _ in submit.choices]
-        requests = [make_request(new, state.facts) for new in new_choices(submit, state.facts, handles, seed)]
+        choices = new_choices(submit, state.facts, handles, seed)
+        requests = [make_request(new, state.facts, state.root_key) for new in choices]
         if submit.attempt <= 1 and not any(choice.resumed_token_ids for choice in submit.choices):
             state.queue.check([request.num_tokens for request in requests])
         return requests

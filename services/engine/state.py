@@ -1,7 +1,7 @@
 """What the servicer, its sessions and the table of open choices share. Used by the event loop's thread alone."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from engine_core.worker_messages import ModelFacts
 from services.engine.busy_loop import BusyLoop
@@ -20,6 +20,7 @@ class EngineState:
     by_priority: bool  # --scheduling-policy priority
     max_n: int  # choices per request
     seeds: random.Random  # for requests without a seed
+    root_key: bytes = field(repr=False)  # secret: of the root hashes of block hashes
     attempts: Attempts
     start_lock: StartLock
     tracing: Tracing

@@ -211,6 +211,15 @@ class EngineOptions(GrpcOptions, MetricsOptions):
         unset="no recording",
     )
     seed: int | None = setting(None, **_SEED)
+    cache_root_key: str | None = setting(
+        None,
+        "secret of at least 32 bytes from which the hashes of cached prefixes start; with a secret of the deployment it"
+        " is derived from that",
+        unset="a random one",
+        internal=True,
+        env=("TANDEM_CACHE_ROOT_KEY",),
+        in_environment_only=True,
+    )
     listen: str = setting("127.0.0.1:8002", "address to listen on: host:port or unix:PATH", internal=True)
     worker: str = setting("tcp://127.0.0.1:8003", "ZeroMQ endpoint that the worker connects to", internal=True)
 

@@ -73,7 +73,7 @@ tandem shim --cluster-secret-file secret
 
 On several machines, `--listen` and the engine's `--worker` set where a role listens. The shim's `--tokenizer`, the
 tokenizer's `--engine` and the worker's `--engine` set the address to connect to. compose.yaml is a complete example,
-with one container per role.
+with one container per role. Without a secret, an engine takes the key of its prefix cache's hashes from
+`TANDEM_CACHE_ROOT_KEY` (at least 32 bytes), else it draws one; `tandem serve` draws one and passes it in.
 
-Each role takes these groups of the options above, and the options in the tables below, which `tandem serve` sets
-itself."""
+Each role takes these groups of the options above, and the options below, which `tandem serve` sets itself."""

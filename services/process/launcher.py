@@ -7,6 +7,7 @@ How children are restarted and ended is in services/process/child_processes.py.
 import http.client
 import logging
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -25,6 +26,7 @@ from services.options.declarations import ServeOptions, ShimOptions
 from services.process.child_processes import ChildFailed, ChildProcesses
 from services.process.gateway_address import gateway_address
 from services.process.runtime_dir import runtime_dir
+from services.security.secret import ROOT_KEY_BYTES
 from services.telemetry.logs import fail, set_up_logging
 
 log = logging.getLogger(__name__)
@@ -127,7 +129,13 @@ def _start_roles(
     engine, worker = f"unix:{folder}/engine.sock", f"ipc://{folder}/worker.sock"
     tokenizers = [f"unix:{folder}/tokenizer-{index}.sock" for index in range(replicas)]
     children.start_with_metrics("worker", values, f"--engine={worker}")
-    children.start_with_metrics("engine", values, f"--listen={engine}", f"--worker={worker}")
+    # Drawn once, so that an engine that is restarted starts its hashes from the same roots as the one before.
+    children.start_with_metrics(
+        "engine",
+        {**values, "cache_root_key": secrets.token_hex(ROOT_KEY_BYTES)},
+        f"--listen={engine}",
+        f"--worker={worker}",
+    )
     for address in tokenizers:
         children.start_with_metrics("tokenizer", values, f"--listen={address}", f"--engine={engine}")
     children.start(

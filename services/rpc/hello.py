@@ -6,7 +6,7 @@ import time
 from services.rpc.generated import common_pb2 as pb
 from services.version import VERSION
 
-PROTOCOL = 4
+PROTOCOL = 5  # 5: cache_group, which an older engine would ignore
 
 
 class HelloMismatch(Exception):

@@ -1,5 +1,6 @@
 """The secret of a deployment, and the keys that each process derives from it (HKDF-SHA256, RFC 5869)."""
 
+import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from services.options.common import SecretOptions
 
 MIN_BYTES = 32  # 256 bits; `openssl rand -hex 32` prints 64
 MAX_BYTES = 4096
+ROOT_KEY_BYTES = 32
 _SALT = b"tandem cluster secret v1"
 
 
@@ -35,6 +37,19 @@ def cluster_secret(options: SecretOptions) -> ClusterSecret | None:
     if options.cluster_secret is not None:
         return _checked(options.cluster_secret.encode(errors="surrogateescape"), "TANDEM_CLUSTER_SECRET")
     return None
+
+
+def cache_root_key(secret: ClusterSecret | None, passed: str | None) -> bytes:
+    """Returns the key of the root hashes of prefix caches: derived from `secret`, else `passed`, else a new random one.
+
+    So all engines of a deployment have one key, and so have an engine of `tandem serve` and those that replace it.
+    Raises Fatal if `passed`, the value of TANDEM_CACHE_ROOT_KEY, has a wrong size.
+    """
+    if secret is not None:
+        return secret.derive("cache roots", ROOT_KEY_BYTES)
+    if passed is not None:
+        return _checked(passed.encode(errors="surrogateescape"), "TANDEM_CACHE_ROOT_KEY").value
+    return secrets.token_bytes(ROOT_KEY_BYTES)
 
 
 def read_secret(file: str, option: str = "--cluster-secret-file") -> ClusterSecret:

@@ -28,6 +28,7 @@ def text_entry(
         output=request.output if request.HasField("output") else DEFAULT_OUTPUT,
         resolved=started.resolved if started.HasField("resolved") else None,
         cache_salt=request.cache_salt,
+        cache_group=request.cache_group,
         traceparent=traceparent,
         priority=request.priority,
         return_sampling=request.return_sampling,

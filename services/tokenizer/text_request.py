@@ -216,6 +216,7 @@ class TextRequest:
             sampling=sampling,
             return_sampling=submit.return_sampling,
             cache_salt=submit.cache_salt,
+            cache_group=submit.cache_group,
             priority=submit.priority,
             traceparent=self._span.traceparent,
             grammar=self._resolved.grammar,

@@ -308,3 +308,29 @@ def test_channels_need_no_more_than_an_address(server: Server) -> None:
         status, listed = asyncio.run(ask(socket, f"tandem.v1.{service}"))
         assert status == health_pb2.HealthCheckResponse.SERVING
         assert f"tandem.v1.{service}" in listed
+
+
+@pytest.mark.parametrize("service", ["text", "engine"])
+def test_groups_share_no_cached_prefix(server: Server, service: str) -> None:
+    """A request learns nothing of the prompts of another group, whatever its salt."""
+
+    def cached(group: str, salt: str = "") -> int:
+        ids = [9, 8, 7, 6, len(service)] * 16
+        common: Json = {"cache_group": group, "cache_salt": salt, "sampling": {"max_tokens": 1}}
+        if service == "text":
+            request: Any = text_pb2.GenerateTextRequest(token_ids={"ids": ids}, **common)
+        else:
+            request = engine_pb2.GenerateTokensRequest(prompt_token_ids=ids, **common)
+        return int(answer_of(server, request)["usage"].cached_tokens)
+
+    assert [cached("a", "b"), cached("a", "b")] == [0, 64]  # of 80: the last block is computed, for its logits
+    assert [cached("ab"), cached("", "ab"), cached("a"), cached("")] == [0, 0, 0, 0]
+    assert [cached("ab"), cached("", "ab"), cached("a"), cached("")] == [64, 64, 64, 64]
+
+
+@pytest.mark.parametrize(("field", "limit"), [("cache_group", 256), ("cache_salt", 1024)])
+def test_what_separates_caches_is_bounded(server: Server, field: str, limit: int) -> None:
+    """The engine checks it, whatever the caller has checked."""
+    text = text_pb2.GenerateTextRequest(text={"text": PROMPT}, **{field: "x" * (limit + 1)})
+    tokens = engine_pb2.GenerateTokensRequest(prompt_token_ids=[5], **{field: "x" * (limit + 1)})
+    assert [field_of(error_of(server, request)) for request in (text, tokens)] == [field, field]

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2, text_pb2
 from services.rpc.transport import open_channel
-from tests.e2e.harness import ALL_READY, Server, pid_of, wait_for
+from tests.e2e.harness import ALL_READY, Server, children_of, pid_of, role_of, wait_for
 from tests.e2e.programs import answer_of, details_of, error_of, fold, responses, run
 
 STREAMS = 32
@@ -65,6 +66,49 @@ def test_streams_of_programs_survive_engine_and_worker() -> None:
 
         assert [seen(one) for one in run(server, killed)] == [seen(one) for one in expected]
         wait_for(lambda: server.stats().num_running + server.stats().num_waiting == 0, "nothing is left")
+
+
+def test_a_request_keeps_its_group_when_the_engine_is_restarted() -> None:
+    """The new engine's cache has the prompt for that group alone."""
+    ids = [9, 8, 7, 6, 5] * 16
+
+    def cached(server: Server, group: str) -> int:
+        request = engine_pb2.GenerateTokensRequest(
+            prompt_token_ids=ids, cache_group=group, sampling=pb.SamplingParams(max_tokens=1)
+        )
+        return int(answer_of(server, request)["usage"].cached_tokens)
+
+    request = text_pb2.GenerateTextRequest(
+        token_ids=text_pb2.TokenIds(ids=ids),
+        cache_group="group",
+        sampling=pb.SamplingParams(max_tokens=800, ignore_eos=True),
+        stream=True,
+    )
+    with Server() as server:
+        wait_for(lambda: ALL_READY in server.log, "the launcher knows that all are ready")
+
+        async def killed(text: Any, engine: Any) -> Any:
+            found = []
+            async for response in text.Generate(request):
+                if not found:
+                    os.kill(pid_of(server, "engine"), signal.SIGKILL)
+                found.append(response)
+            return fold(found)
+
+        keys = _root_keys(server)
+        assert keys.keys() == {"engine"}
+        assert len(run(server, killed)["choices"][0]["token_ids"]) == 800
+        assert _root_keys(server) == keys, "the launcher gives it to each engine, and to no other process"
+        assert [cached(server, group) for group in ("other", "", "group")] == [0, 0, 64]
+
+
+def _root_keys(server: Server) -> dict[str, str]:
+    """Returns the key of cache roots in the environment of each process of the server that has one, by role."""
+    found = {}
+    for pid in children_of(server.process.pid):
+        text = Path(f"/proc/{pid}/environ").read_text()
+        found |= {role_of(pid): key for key in re.findall(r"\bTANDEM_CACHE_ROOT_KEY=(\w+)", text)}
+    return found
 
 
 def all_run(server: Server) -> bool:

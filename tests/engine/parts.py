@@ -31,7 +31,7 @@ from services.rpc.start_lock import StartLock
 from services.telemetry.logs import RateLimitedLog
 from services.telemetry.spans import Tracing
 from services.worker.engine_link import EngineLink
-from tests.fakes import make_facts
+from tests.fakes import ROOT_KEY, make_facts
 
 LIMITS = BatchLimits(PROTOCOL, 8, 64)
 
@@ -97,6 +97,7 @@ def make_state(
         by_priority=by_priority,
         max_n=4,
         seeds=random.Random(1),
+        root_key=ROOT_KEY,
         attempts=Attempts(),
         start_lock=StartLock(),
         tracing=tracing,

@@ -116,6 +116,7 @@ def submit(**fields: Any) -> engine_pb2.Submit:
 def test_each_choice_becomes_a_new_choice_with_its_own_resumed_tokens() -> None:
     message = submit(
         cache_salt="salt",
+        cache_group="group",
         priority=-3,
         grammar="start: /a/",
         choices=[
@@ -128,7 +129,7 @@ def test_each_choice_becomes_a_new_choice_with_its_own_resumed_tokens() -> None:
     assert (second.handle, second.choice, second.resumed_token_ids, second.num_cached_tokens) == (2, 4, [8], 0)
     for new in (first, second):
         assert (new.prompt_token_ids, new.seed, new.cache_salt, new.priority) == ([5, 6, 7], 42, "salt", -3)
-        assert new.sampling.max_tokens == 9 and new.grammar == "start: /a/"
+        assert new.sampling.max_tokens == 9 and new.grammar == "start: /a/" and new.cache_group == "group"
 
 
 def test_a_column_with_half_a_token_id_is_refused() -> None:

@@ -6,14 +6,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engine_core.flight_recorder import VERSION, Recording
+from engine_core.flight_recorder import VERSION, Added, Recording
 from engine_core.kv_cache_manager import KVCacheManager
 from services.engine.recording_writer import RecordingWriter
 from services.engine.replay import main
 from services.errors import Fatal
 from tests.engine_core.test_flight_recorder import recorded, some_work
 from tests.engine_core.test_scheduler import add_all
-from tests.fakes import make_core_request
+from tests.fakes import ROOT_KEY, make_core_request
 
 
 @pytest.fixture
@@ -37,6 +37,32 @@ def test_a_replay_makes_the_recorded_plans(
     assert (
         capsys.readouterr().out == f"{pipe.scheduler.counters.steps} plans replayed, all equal to the recorded ones\n"
     )
+
+
+def test_a_recording_has_the_roots_but_no_key_group_or_salt(
+    writer: RecordingWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A replay finds the same cached prefixes: it needs the roots alone."""
+    assert writer.recorder is not None
+    pipe = recorded(writer.recorder)
+    separated = [{"cache_group": "tenant-of-the-key", "cache_salt": "salt-of-the-client"}, {}]
+    for handle in range(4):
+        add_all(pipe.scheduler, make_core_request(handle, [*range(1, 12)], 3, **separated[handle % 2]))  # type: ignore[arg-type]
+        pipe.run()
+    assert pipe.scheduler.counters.prefix_cache_hits == 2 * 8, "the second request of each finds two blocks"
+    path = written(writer, tmp_path)
+    content = Path(path).read_bytes()
+    for secret in (b"tenant-of-the-key", b"salt-of-the-client", ROOT_KEY):
+        assert secret not in content
+    for request in separated:
+        assert make_core_request(0, [1], **request).root_hash in content  # type: ignore[arg-type]
+    assert main([path]) == 0
+    recording = msgspec.msgpack.decode(content, type=Recording)
+    for frame in recording.frames:
+        if isinstance(frame, Added):
+            frame.request.root_hash = bytes(32)
+    Path(path).write_bytes(msgspec.msgpack.encode(recording))
+    assert main([path]) == 1, "with one root for all, the second request would have found the first one's blocks"
 
 
 def test_a_scheduler_that_plans_differently_is_detected(

@@ -23,7 +23,7 @@ from services.rpc.transport import RpcServer, open_channel
 from services.telemetry.spans import NoTracing
 from tests.e2e.harness import wait_for
 from tests.engine.parts import LIMITS, commands, make_loop
-from tests.fakes import make_facts
+from tests.fakes import ROOT_KEY, make_facts
 from tests.rpc.pipeline import Pipeline
 from tests.rpc.streams import next_terminal, open_stream
 
@@ -44,6 +44,7 @@ class Parts:
             QueueLimits(3, 0),
             False,
             None,
+            ROOT_KEY,
             lambda facts: EngineMetrics(CollectorRegistry(), True, facts),
             NoTracing(),
         )

@@ -1,6 +1,7 @@
 """A tokenizer's stream at the engine: which commands of the busy loop its entries become, and which are refused."""
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from services.rpc.generated import engine_pb2
 from services.rpc.hello import make_hello
 from services.telemetry.logs import RateLimitedLog
 from tests.engine.parts import commands, make_loop, make_state
+from tests.fakes import ROOT_KEY
 from tests.held_lock import OpenCall, ends
 from tests.telemetry.fake_tracing import FakeTracing
 
@@ -83,6 +85,24 @@ def test_each_choice_of_a_submit_becomes_a_request(engine: Engine) -> None:
     assert [first.traceparent, second.traceparent] == [span.traceparent for span in engine.tracing.spans]
 
 
+def test_a_root_depends_on_the_engines_key_the_group_and_the_salt(engine: Engine) -> None:
+    """Engines with the same key have the same roots, so a resume on another one finds its blocks."""
+    pairs = [("", ""), ("a", "b"), ("ab", ""), ("", "ab"), ("a", "b")]
+    roots: dict[bytes, list[bytes]] = {}
+    handles = itertools.count()
+    for key in (ROOT_KEY, b"another key, of another engine --", ROOT_KEY):
+        engine.state.root_key = key
+        stream = engine.stream()
+        for group, salt in pairs:
+            stream.submit(pb.Choice(handle=next(handles)), cache_group=group, cache_salt=salt, attempt=2)
+        found = [request.root_hash for request in commands(engine.loop)]
+        assert found[1] == found[4] and len(set(found)) == 4
+        assert roots.setdefault(key, found) == found
+    ours, theirs = roots.values()
+    assert not set(ours) & set(theirs)
+    assert ROOT_KEY.decode() not in repr(engine.state)
+
+
 def test_choices_without_a_seed_share_a_drawn_one(engine: Engine) -> None:
     """The choice's number tells them apart (see sampling)."""
     stream = engine.stream()
@@ -109,6 +129,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "no prompt": ({"prompt": b""}, "prompt", "the prompt is empty"),
     "broken column": ({"prompt": b"\0\0\0"}, "", "a column has 3 bytes"),
     "sampling": ({"sampling": pb.SamplingParams(temperature=3)}, "temperature", "temperature is 3"),
+    "group": ({"cache_group": "g" * 257}, "cache_group", "cache_group has 257 characters, but must have at most 256"),
+    "salt": ({"cache_salt": "s" * 1025}, "cache_salt", "cache_salt has 1025 characters, but must have at most 1024"),
 }
 
 

@@ -6,15 +6,31 @@ import re
 import struct
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from engine_core.block_hash import chain_hash, root_hash
 from engine_core.refusal import RequestRefused
-from engine_core.request_check import ABOVE_LOW, MAX_GRAMMAR_BYTES, MAX_SEED, SAMPLING_RANGES, NewChoice, make_request
+from engine_core.request import Request
+from engine_core.request_check import (
+    ABOVE_LOW,
+    MAX_CACHE_GROUP,
+    MAX_CACHE_SALT,
+    MAX_GRAMMAR_BYTES,
+    MAX_SEED,
+    SAMPLING_RANGES,
+    NewChoice,
+    make_request,
+)
 from engine_core.step_plan import SamplingParams, pack_i32
 from services.grammar import limits
-from tests.fakes import make_core_request, make_facts
+from tests.fakes import ROOT_KEY, make_core_request, make_facts
 
 NAN = float("nan")
+
+
+def checked(sampling: SamplingParams, seed: int = 0) -> Request:
+    return make_request(NewChoice(0, 0, [1], [], sampling, seed, "", None), make_facts(), ROOT_KEY)
 
 
 @pytest.mark.parametrize(
@@ -44,18 +60,17 @@ def test_a_value_outside_its_range_is_refused(param: str, changes: dict[str, obj
 @pytest.mark.parametrize("param", SAMPLING_RANGES)
 def test_a_sampling_parameter_may_have_the_ends_of_its_range(param: str) -> None:
     low, high = SAMPLING_RANGES[param]
-    facts = make_facts()
     allowed = [high] if param in ABOVE_LOW else [low, high]
     for value in (one for one in allowed if not math.isinf(one)):
         params = SamplingParams(**{"max_tokens": 8, param: type(low)(value)})  # type: ignore[arg-type]
-        assert getattr(make_request(NewChoice(0, 0, [1], [], params, 0, "", None), facts).sampling, param) == value
+        assert getattr(checked(params).sampling, param) == value
     refused = [low - 1, NAN, *([] if math.isinf(high) else [high * 1.01 + 1])]
     for value in refused:
         params = SamplingParams(**{"max_tokens": 8, param: value})  # type: ignore[arg-type]
         allowed = f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
         message = f"{param} is {value:g}, but must be {allowed}"
         with pytest.raises(RequestRefused, match=f"^{re.escape(message)}$") as caught:
-            make_request(NewChoice(0, 0, [1], [], params, 0, "", None), facts)
+            checked(params)
         assert caught.value.param == param
 
 
@@ -81,8 +96,8 @@ def test_a_limit_that_depends_on_the_request_or_the_model_is_named(changes: dict
 @pytest.mark.parametrize("seed", [-1, MAX_SEED + 1])
 def test_a_seed_is_an_unsigned_number_of_64_bits(seed: int) -> None:
     with pytest.raises(RequestRefused, match=f"^seed is {seed}, but must be from 0 to {MAX_SEED}$"):
-        make_request(NewChoice(0, 0, [1], [], SamplingParams(8), seed, "", None), make_facts())
-    assert make_request(NewChoice(0, 0, [1], [], SamplingParams(8), MAX_SEED, "", None), make_facts()).seed == MAX_SEED
+        checked(SamplingParams(8), seed)
+    assert checked(SamplingParams(8), MAX_SEED).seed == MAX_SEED
 
 
 @pytest.mark.parametrize(
@@ -124,12 +139,26 @@ def test_a_grammar_is_bounded_in_bytes() -> None:
     assert caught.value.param == "grammar"
 
 
+@pytest.mark.parametrize(("field", "limit"), [("cache_group", MAX_CACHE_GROUP), ("cache_salt", MAX_CACHE_SALT)])
+def test_what_separates_caches_is_bounded_in_characters(field: str, limit: int) -> None:
+    make_core_request(0, [1], **{field: "é" * limit})  # type: ignore[arg-type]
+    with pytest.raises(RequestRefused, match=f"^{field} has {limit + 1} characters, but must have at most {limit}$"):
+        make_core_request(0, [1], **{field: "é" * (limit + 1)})  # type: ignore[arg-type]
+
+
 def test_block_hashes_depend_on_everything_before() -> None:
-    root = root_hash("weights", "")
+    root = root_hash(ROOT_KEY, "weights", "group", "")
     first = chain_hash([], root, [1, 2, 3, 4, 5], 2, 2)
-    for changed_root, tokens in ((root, [9, 2, 3, 4]), (root_hash("weights", "salt"), [1, 2, 3, 4])):
+    for changed_root, tokens in ((root, [9, 2, 3, 4]), (root_hash(ROOT_KEY, "weights", "group", "salt"), [1, 2, 3, 4])):
         assert chain_hash([], changed_root, tokens, 2, 2) != first
-    assert root_hash("ab", "c") != root_hash("a", "bc")
+
+
+@given(one=st.tuples(st.text(), st.text(), st.text()), other=st.tuples(st.text(), st.text(), st.text()))
+@example(one=("weights", "a", "b"), other=("weights", "ab", ""))
+@example(one=("weights", "a", "b"), other=("weights", "", "ab"))
+@example(one=("weights", "a", "b"), other=("weightsa", "", "b"))
+def test_each_field_of_a_root_is_separate(one: tuple[str, str, str], other: tuple[str, str, str]) -> None:
+    assert (root_hash(ROOT_KEY, *one) == root_hash(ROOT_KEY, *other)) == (one == other)
 
 
 def test_a_chain_goes_on_from_the_hashes_that_are_known() -> None:

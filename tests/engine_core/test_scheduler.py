@@ -161,15 +161,21 @@ def test_the_last_token_is_always_computed() -> None:
     assert finished[1].num_cached_tokens == 12
 
 
-def test_a_salt_separates_caches() -> None:
+@pytest.mark.parametrize("field", ["cache_salt", "cache_group"])
+def test_a_salt_or_a_group_separates_caches(field: str) -> None:
     scheduler, worker = make_scheduler()
-    prompt = list(range(1, 18))
-    add_all(scheduler, make_core_request(0, prompt, 2, cache_salt="a"))
+    first, other, again = (
+        make_core_request(handle, list(range(1, 18)), 2, **{field: value})  # type: ignore[arg-type]
+        for handle, value in enumerate("aba")
+    )
+    add_all(scheduler, first)
     run(scheduler, worker)
-    add_all(scheduler, make_core_request(1, prompt, 2, cache_salt="b"), make_core_request(2, prompt, 2, cache_salt="a"))
+    add_all(scheduler, other, again)
     _, finished = run(scheduler, worker)
     assert finished[1].num_cached_tokens == 0
     assert finished[2].num_cached_tokens == 16
+    assert not set(first.block_hashes) & set(other.block_hashes), "no block is shared"
+    assert first.block_hashes[:4] == again.block_hashes[:4]
 
 
 def test_without_prefix_caching_nothing_is_found() -> None:

@@ -48,6 +48,8 @@ def test_shared_settings_are_in_the_group_of_the_class_that_declares_them() -> N
 def test_secrets_themselves_are_in_no_group() -> None:
     assert "cluster_secret" in settings_of_command("engine")
     assert "cluster_secret" not in names_in_groups("engine")
+    assert [command for command in COMMAND_OPTIONS if "cache_root_key" in settings_of_command(command)] == ["engine"]
+    assert "cache_root_key" not in names_in_groups("engine")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from services.machine.listen import listen
-from services.process.launcher import is_ready
+from services.process.child_processes import ChildProcesses
+from services.process.launcher import _start_roles, is_ready
+from services.security.secret import cache_root_key
 from tests.addresses import at, open_server
 from tests.e2e.harness import TANDEM, children_of, run_tandem
 
@@ -68,6 +70,33 @@ def test_a_shim_that_does_not_accept_or_answers_something_else_is_not_ready() ->
         thread = threading.Thread(target=answer, daemon=True)
         thread.start()
         assert not is_ready(front), "no HTTP"
+
+
+class Started(ChildProcesses):
+    """Keeps the command lines and environments of the roles instead of starting them."""
+
+    def __enter__(self) -> "Started":
+        super().__enter__()
+        self.roles: dict[str, tuple[list[str], dict[str, str]]] = {}
+        return self
+
+    def start_module(self, kind: str, argv: list[str], variables: dict[str, str], fds: list[int]) -> str:
+        self.roles[kind] = (argv, variables)
+        return kind
+
+
+def test_the_engine_alone_gets_a_root_key_in_its_environment(tmp_path: Path) -> None:
+    """The command lines of all processes, and the environments of the others, have no trace of it."""
+    keys = []
+    for _ in range(2):
+        with Started() as started, listen(None, 0) as front:
+            _start_roles(started, {"model": "demo"}, tmp_path, 1, front)
+        assert started.roles.keys() == {"worker", "engine", "tokenizer", "shim"}
+        (key,) = {variables.pop("TANDEM_CACHE_ROOT_KEY", None) for _, variables in started.roles.values()} - {None}
+        assert key not in str(started.roles) and len(bytes.fromhex(key)) == 32
+        assert cache_root_key(None, key) == key.encode()
+        keys.append(key)
+    assert keys[0] != keys[1], "each server draws its own"
 
 
 @pytest.mark.parametrize("log_format", ["text", "json"])

@@ -41,7 +41,7 @@ def edited(old: str, new: str, folder: Path) -> FileDescriptorSet:
         ("  uint32 n = 5;", "  uint64 n = 5;", "GenerateTextRequest.n: ('field', 5, 'TYPE_UINT32'"),
         ("  uint32 n = 5;", "  repeated uint32 n = 5;", "GenerateTextRequest.n: ('field', 5, 'TYPE_UINT32'"),
         ("  uint32 n = 5;", "  optional uint32 n = 5;", "GenerateTextRequest.n: ('field', 5, 'TYPE_UINT32'"),
-        ("  uint32 n = 5;", "  uint32 n = 15;", "GenerateTextRequest.n: ('field', 5, 'TYPE_UINT32'"),
+        ("  uint32 n = 5;", "  uint32 n = 500;", "GenerateTextRequest.n: ('field', 5, 'TYPE_UINT32'"),
         ("  uint32 n = 5;", "  uint32 num = 5;", "GenerateTextRequest.n: removed"),
         ("    TextInput text = 3;", "    ChatInput text = 3;", "GenerateTextRequest.text: ('field', 3, 'TYPE_MESSAGE'"),
         ("  reserved 2;\n", "", "Hello.reserved 2 to 3: removed"),

@@ -10,7 +10,7 @@ from services.errors import Fatal
 from services.options.command_line import parse
 from services.options.common import SecretOptions
 from services.options.setting import UsageError
-from services.security.secret import ClusterSecret, cluster_secret, read_secret
+from services.security.secret import ClusterSecret, cache_root_key, cluster_secret, read_secret
 from tests.security.peers import OURS, THEIRS
 
 VALUE = "0123456789abcdef" * 2
@@ -58,6 +58,29 @@ def test_a_secret_of_wrong_size_is_refused(tmp_path: Path, content: bytes, said:
     file.write_bytes(content)
     with pytest.raises(Fatal, match=said):
         read_secret(str(file))
+
+
+def test_engines_of_a_deployment_have_one_root_key() -> None:
+    ours = cache_root_key(OURS, None)
+    assert ours == cache_root_key(ClusterSecret(OURS.value), VALUE), "the deployment's secret comes first"
+    assert len({ours, cache_root_key(THEIRS, None), OURS.value}) == 3
+    # As test_keys_depend_on_the_secret_and_the_purpose: the key of a newer version must not differ.
+    assert ours.hex() == "83952f8c3d7ccc80a98d6d11cf58e0e131a0eb2fa55db8ede2a8d24898ae1d12"
+
+
+def test_without_a_secret_the_root_key_is_the_one_passed_or_a_random_one() -> None:
+    assert cache_root_key(None, VALUE) == VALUE.encode()
+    drawn = [cache_root_key(None, None) for _ in range(2)]
+    assert [len(key) for key in drawn] == [32, 32] and drawn[0] != drawn[1]
+    with pytest.raises(Fatal, match="^TANDEM_CACHE_ROOT_KEY: a secret must have 32 to 4096 bytes, and this one has 5$"):
+        cache_root_key(None, "short")
+
+
+def test_the_root_key_comes_from_the_environment_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TANDEM_CACHE_ROOT_KEY", VALUE)
+    assert parse("engine", []).cache_root_key == VALUE
+    with pytest.raises(UsageError, match="unrecognized arguments: --cache-root-key"):
+        parse("engine", [f"--cache-root-key={VALUE}"])
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:

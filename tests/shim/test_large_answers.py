@@ -219,7 +219,9 @@ def test_too_many_logprobs_are_refused_with_all_factors() -> None:
     unlimited = {"logprobs": True, "top_logprobs": 4, "n": 30}
     error = entries_refused(ChatRequest.model_validate(BODIES[CHAT] | unlimited), 1)
     assert error.param == "max_tokens"
-    assert "30 choices (1 prompts times n = 30) x 40960 tokens of the context, as max_tokens is not set" in error.message
+    assert (
+        "30 choices (1 prompts times n = 30) x 40960 tokens of the context, as max_tokens is not set" in error.message
+    )
     by_ids = completion(n=1, max_tokens=100, logprobs=0, logprob_token_ids=list(range(99)))
     assert "x 100 logprobs per token = 10000" in entries_refused(by_ids, 1, 9999).message
     assert "x 1001 logprobs per token" in entries_refused(completion(logprobs=-1), 1, 9999).message

@@ -26,11 +26,13 @@ def test_a_request_becomes_a_submit() -> None:
         output=text_pb2.OutputSpec(stop=["b"]),
         truncation=text_pb2.Truncation(max_tokens=3),
         cache_salt="s",
+        cache_group="g",
         priority=-1,
         return_sampling=True,
     )
     submit = submit_of(request)
-    assert (submit.request_id, submit.attempt, submit.traceparent, submit.cache_salt) == ("r", 1, PARENT, "s")
+    assert (submit.request_id, submit.attempt, submit.traceparent) == ("r", 1, PARENT)
+    assert (submit.cache_group, submit.cache_salt) == ("g", "s")
     assert (submit.text, submit.sampling, submit.output) == (request.text, request.sampling, request.output)
     assert (submit.truncation.max_tokens, submit.priority, submit.return_sampling) == (3, -1, True)
     assert submit.HasField("seed") and submit.seed == 0

@@ -70,6 +70,7 @@ RESUMED: dict[str, dict[str, Any]] = {
         "sampling": pb.SamplingParams(max_tokens=20),
     },
     "token ids": {"prompt_token_ids": pack_u32([7, 8, 9] * 40), "truncation": text_pb2.Truncation(max_tokens=7)},
+    "group and salt": {"cache_group": "group", "cache_salt": "salt"},
     "spaces and stop": {"output": text_pb2.OutputSpec(stop=["x y"], spaces_between_special_tokens=False)},
 }
 
@@ -94,6 +95,7 @@ async def test_a_resumed_request_reaches_the_engine_and_the_shim_as_before(field
             await stream.encoded()
             (engine,) = tokenizer.submitted()
             prompts.append(unpack_u32(engine.prompt_token_ids))
+            assert (engine.cache_group, engine.cache_salt) == (more.get("cache_group", ""), more.get("cache_salt", ""))
             bad_words.append(list(engine.sampling.bad_words_token_ids))
             assert unpack_u32(engine.choices[0].resumed_token_ids) == ids[:start]
             ended = [engine_pb2.Terminal(handle=1, reason=pb.FINISH_REASON_LENGTH)] if upto == len(ids) else []

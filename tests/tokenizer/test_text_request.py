@@ -97,13 +97,15 @@ async def test_the_engine_gets_the_encoded_prompt_and_handles_of_its_own() -> No
         pb.Choice(handle=502, choice=1),
         request_id="r",
         cache_salt="salt",
+        cache_group="group",
         priority=-2,
         sampling=pb.SamplingParams(max_tokens=9),
     )
     submit = played.start()
     assert unpack_u32(submit.prompt_token_ids) == played.prompt
     assert [(choice.handle, choice.choice) for choice in submit.choices] == [(1, 0), (2, 1)]
-    assert (submit.request_id, submit.cache_salt, submit.priority, submit.attempt) == ("r", "salt", -2, 1)
+    assert (submit.request_id, submit.priority, submit.attempt) == ("r", -2, 1)
+    assert (submit.cache_group, submit.cache_salt) == ("group", "salt")
     assert (submit.sampling.max_tokens, submit.traceparent, submit.HasField("seed")) == (9, "here", False)
 
 

@@ -8,6 +8,7 @@ from engine_core.step_plan import SamplingParams, StepPlan, StepResult, pack_i32
 from engine_core.worker_messages import Prepare
 from services.worker.grammar_source import GrammarSource, prepare
 from services.worker.model_runner import Launched
+from tests.fakes import ROOT_KEY
 from tests.worker.in_process import Answer, InProcess
 
 
@@ -24,7 +25,7 @@ class GrammarEngine(InProcess):
         handle = len(self.answers)
         self.answers[handle] = answer = Answer()
         new = NewChoice(handle, 0, prompt, output or [], sampling, seed, "", None, grammar=grammar)
-        assert self.scheduler.add(make_request(new, self.facts)) is None
+        assert self.scheduler.add(make_request(new, self.facts, ROOT_KEY)) is None
         return answer
 
     def schedule(self) -> StepPlan | None:

@@ -20,6 +20,7 @@ from services.worker.device import Device
 from services.worker.facts import model_facts
 from services.worker.loading import LoadedModel, load_model
 from services.worker.phases import Phases
+from tests.fakes import ROOT_KEY
 
 
 @dataclass
@@ -61,10 +62,8 @@ class InProcess:
         """Queues a request and returns its answer, which grows with each step."""
         handle = len(self.answers)
         self.answers[handle] = answer = Answer()
-        assert (
-            self.scheduler.add(make_request(NewChoice(handle, 0, prompt, [], sampling, seed, "", None), self.facts))
-            is None
-        )
+        new = NewChoice(handle, 0, prompt, [], sampling, seed, "", None)
+        assert self.scheduler.add(make_request(new, self.facts, ROOT_KEY)) is None
         return answer
 
     def step(self) -> bool:

@@ -13,6 +13,7 @@ from engine_core.step_plan import SamplingParams, pack_i32
 from engine_core.worker_messages import BatchLimits
 from services.options.declarations import WorkerOptions
 from tests.checkpoints import DEMO_VOCAB_SIZE, make_qwen3
+from tests.fakes import ROOT_KEY
 from tests.worker.in_process import Answer, InProcess
 from tests.worker.sample_rows import budget as thinking
 
@@ -165,7 +166,7 @@ def test_a_request_resumed_at_every_token_goes_on_with_the_same_bits(
         handle = len(engine.answers)
         engine.answers[handle] = rest = Answer()
         new = NewChoice(handle, 0, PROMPTS[index], whole.token_ids[:done], sampling, index, "", None)
-        assert engine.scheduler.add(make_request(new, engine.facts)) is None
+        assert engine.scheduler.add(make_request(new, engine.facts, ROOT_KEY)) is None
         run(engine)
         assert rest.token_ids == whole.token_ids[done:], f"resumed at {done}"
         assert rest.logprobs == whole.logprobs[done:], f"resumed at {done}"

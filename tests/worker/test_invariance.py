@@ -10,6 +10,7 @@ from engine_core.step_plan import SamplingParams
 from engine_core.worker_messages import BatchLimits
 from services.options.declarations import WorkerOptions
 from tests.checkpoints import DEMO_VOCAB_SIZE, make_qwen3
+from tests.fakes import ROOT_KEY
 from tests.reference import mixed_prompts
 from tests.worker.in_process import Answer, InProcess
 
@@ -47,7 +48,7 @@ def resume(engine: InProcess, done: list[int]) -> Answer:
     handle = len(engine.answers)
     engine.answers[handle] = answer = Answer()
     new = NewChoice(handle, 0, PROMPT, done, SAMPLED, 7, "", None)
-    assert engine.scheduler.add(make_request(new, engine.facts)) is None
+    assert engine.scheduler.add(make_request(new, engine.facts, ROOT_KEY)) is None
     while engine.step():
         pass
     return answer

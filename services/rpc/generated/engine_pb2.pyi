@@ -24,7 +24,7 @@ class EngineEntry(_message.Message):
     def __init__(self, submit: _Optional[_Union[Submit, _Mapping]] = ..., abort: _Optional[_Union[_common_pb2.Abort, _Mapping]] = ...) -> None: ...
 
 class Submit(_message.Message):
-    __slots__ = ("request_id", "attempt", "prompt_token_ids", "seed", "choices", "sampling", "cache_salt", "traceparent", "priority", "alone", "return_sampling", "grammar")
+    __slots__ = ("request_id", "attempt", "prompt_token_ids", "seed", "choices", "sampling", "cache_salt", "traceparent", "priority", "alone", "return_sampling", "grammar", "cache_group")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -37,6 +37,7 @@ class Submit(_message.Message):
     ALONE_FIELD_NUMBER: _ClassVar[int]
     RETURN_SAMPLING_FIELD_NUMBER: _ClassVar[int]
     GRAMMAR_FIELD_NUMBER: _ClassVar[int]
+    CACHE_GROUP_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     attempt: int
     prompt_token_ids: bytes
@@ -49,7 +50,8 @@ class Submit(_message.Message):
     alone: bool
     return_sampling: bool
     grammar: str
-    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., prompt_token_ids: _Optional[bytes] = ..., seed: _Optional[int] = ..., choices: _Optional[_Iterable[_Union[_common_pb2.Choice, _Mapping]]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., cache_salt: _Optional[str] = ..., traceparent: _Optional[str] = ..., priority: _Optional[int] = ..., alone: bool = ..., return_sampling: bool = ..., grammar: _Optional[str] = ...) -> None: ...
+    cache_group: str
+    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., prompt_token_ids: _Optional[bytes] = ..., seed: _Optional[int] = ..., choices: _Optional[_Iterable[_Union[_common_pb2.Choice, _Mapping]]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., cache_salt: _Optional[str] = ..., traceparent: _Optional[str] = ..., priority: _Optional[int] = ..., alone: bool = ..., return_sampling: bool = ..., grammar: _Optional[str] = ..., cache_group: _Optional[str] = ...) -> None: ...
 
 class EngineUp(_message.Message):
     __slots__ = ("hello", "step")
@@ -160,7 +162,7 @@ class EngineStats(_message.Message):
     def __init__(self, num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., waiting_tokens: _Optional[int] = ..., num_free_blocks: _Optional[int] = ..., num_blocks: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_preemptions: _Optional[int] = ..., prefix_cache_queries: _Optional[int] = ..., prefix_cache_hits: _Optional[int] = ..., num_chunked_rows: _Optional[int] = ..., num_scheduled_tokens: _Optional[int] = ..., num_steps_ahead: _Optional[int] = ..., num_deferred: _Optional[int] = ..., num_output_tokens: _Optional[int] = ...) -> None: ...
 
 class GenerateTokensRequest(_message.Message):
-    __slots__ = ("request_id", "prompt_token_ids", "n", "stream", "seed", "sampling", "cache_salt", "priority", "return_sampling", "resume", "grammar")
+    __slots__ = ("request_id", "prompt_token_ids", "n", "stream", "seed", "sampling", "cache_salt", "priority", "return_sampling", "resume", "grammar", "cache_group")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     N_FIELD_NUMBER: _ClassVar[int]
@@ -172,6 +174,7 @@ class GenerateTokensRequest(_message.Message):
     RETURN_SAMPLING_FIELD_NUMBER: _ClassVar[int]
     RESUME_FIELD_NUMBER: _ClassVar[int]
     GRAMMAR_FIELD_NUMBER: _ClassVar[int]
+    CACHE_GROUP_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
     n: int
@@ -183,7 +186,8 @@ class GenerateTokensRequest(_message.Message):
     return_sampling: bool
     resume: TokensResume
     grammar: str
-    def __init__(self, request_id: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., n: _Optional[int] = ..., stream: bool = ..., seed: _Optional[int] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., cache_salt: _Optional[str] = ..., priority: _Optional[int] = ..., return_sampling: bool = ..., resume: _Optional[_Union[TokensResume, _Mapping]] = ..., grammar: _Optional[str] = ...) -> None: ...
+    cache_group: str
+    def __init__(self, request_id: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., n: _Optional[int] = ..., stream: bool = ..., seed: _Optional[int] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., cache_salt: _Optional[str] = ..., priority: _Optional[int] = ..., return_sampling: bool = ..., resume: _Optional[_Union[TokensResume, _Mapping]] = ..., grammar: _Optional[str] = ..., cache_group: _Optional[str] = ...) -> None: ...
 
 class TokensResume(_message.Message):
     __slots__ = ("started", "choices")

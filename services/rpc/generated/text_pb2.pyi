@@ -52,7 +52,7 @@ class TextEntry(_message.Message):
     def __init__(self, submit: _Optional[_Union[TextSubmit, _Mapping]] = ..., abort: _Optional[_Union[_common_pb2.Abort, _Mapping]] = ...) -> None: ...
 
 class TextSubmit(_message.Message):
-    __slots__ = ("request_id", "attempt", "chat", "text", "prompt_token_ids", "seed", "choices", "sampling", "cache_salt", "traceparent", "priority", "alone", "output", "resolved", "return_sampling", "truncation")
+    __slots__ = ("request_id", "attempt", "chat", "text", "prompt_token_ids", "seed", "choices", "sampling", "cache_salt", "traceparent", "priority", "alone", "output", "resolved", "return_sampling", "truncation", "cache_group")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     CHAT_FIELD_NUMBER: _ClassVar[int]
@@ -69,6 +69,7 @@ class TextSubmit(_message.Message):
     RESOLVED_FIELD_NUMBER: _ClassVar[int]
     RETURN_SAMPLING_FIELD_NUMBER: _ClassVar[int]
     TRUNCATION_FIELD_NUMBER: _ClassVar[int]
+    CACHE_GROUP_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     attempt: int
     chat: ChatInput
@@ -85,7 +86,8 @@ class TextSubmit(_message.Message):
     resolved: ResolvedOutput
     return_sampling: bool
     truncation: Truncation
-    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., chat: _Optional[_Union[ChatInput, _Mapping]] = ..., text: _Optional[_Union[TextInput, _Mapping]] = ..., prompt_token_ids: _Optional[bytes] = ..., seed: _Optional[int] = ..., choices: _Optional[_Iterable[_Union[_common_pb2.Choice, _Mapping]]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., cache_salt: _Optional[str] = ..., traceparent: _Optional[str] = ..., priority: _Optional[int] = ..., alone: bool = ..., output: _Optional[_Union[OutputSpec, _Mapping]] = ..., resolved: _Optional[_Union[ResolvedOutput, _Mapping]] = ..., return_sampling: bool = ..., truncation: _Optional[_Union[Truncation, _Mapping]] = ...) -> None: ...
+    cache_group: str
+    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., chat: _Optional[_Union[ChatInput, _Mapping]] = ..., text: _Optional[_Union[TextInput, _Mapping]] = ..., prompt_token_ids: _Optional[bytes] = ..., seed: _Optional[int] = ..., choices: _Optional[_Iterable[_Union[_common_pb2.Choice, _Mapping]]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., cache_salt: _Optional[str] = ..., traceparent: _Optional[str] = ..., priority: _Optional[int] = ..., alone: bool = ..., output: _Optional[_Union[OutputSpec, _Mapping]] = ..., resolved: _Optional[_Union[ResolvedOutput, _Mapping]] = ..., return_sampling: bool = ..., truncation: _Optional[_Union[Truncation, _Mapping]] = ..., cache_group: _Optional[str] = ...) -> None: ...
 
 class ChatInput(_message.Message):
     __slots__ = ("messages_json", "template_kwargs_json", "add_generation_prompt", "continue_final_message", "chat_template", "documents_json", "add_special_tokens")
@@ -296,7 +298,7 @@ class TextTerminal(_message.Message):
     def __init__(self, handle: _Optional[int] = ..., reason: _Optional[_Union[_common_pb2.FinishReason, str]] = ..., stop_string: _Optional[str] = ..., stop_token_id: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., numerics_id: _Optional[str] = ..., weights_version: _Optional[str] = ..., pieces: _Optional[_Iterable[str]] = ..., piece_kinds: _Optional[bytes] = ..., reasoning_tokens: _Optional[int] = ...) -> None: ...
 
 class GenerateTextRequest(_message.Message):
-    __slots__ = ("request_id", "chat", "text", "token_ids", "n", "stream", "seed", "sampling", "output", "truncation", "cache_salt", "priority", "return_sampling", "resume")
+    __slots__ = ("request_id", "chat", "text", "token_ids", "n", "stream", "seed", "sampling", "output", "truncation", "cache_salt", "priority", "return_sampling", "resume", "cache_group")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     CHAT_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
@@ -311,6 +313,7 @@ class GenerateTextRequest(_message.Message):
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     RETURN_SAMPLING_FIELD_NUMBER: _ClassVar[int]
     RESUME_FIELD_NUMBER: _ClassVar[int]
+    CACHE_GROUP_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     chat: ChatInput
     text: TextInput
@@ -325,7 +328,8 @@ class GenerateTextRequest(_message.Message):
     priority: int
     return_sampling: bool
     resume: TextResume
-    def __init__(self, request_id: _Optional[str] = ..., chat: _Optional[_Union[ChatInput, _Mapping]] = ..., text: _Optional[_Union[TextInput, _Mapping]] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., n: _Optional[int] = ..., stream: bool = ..., seed: _Optional[int] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., output: _Optional[_Union[OutputSpec, _Mapping]] = ..., truncation: _Optional[_Union[Truncation, _Mapping]] = ..., cache_salt: _Optional[str] = ..., priority: _Optional[int] = ..., return_sampling: bool = ..., resume: _Optional[_Union[TextResume, _Mapping]] = ...) -> None: ...
+    cache_group: str
+    def __init__(self, request_id: _Optional[str] = ..., chat: _Optional[_Union[ChatInput, _Mapping]] = ..., text: _Optional[_Union[TextInput, _Mapping]] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., n: _Optional[int] = ..., stream: bool = ..., seed: _Optional[int] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., output: _Optional[_Union[OutputSpec, _Mapping]] = ..., truncation: _Optional[_Union[Truncation, _Mapping]] = ..., cache_salt: _Optional[str] = ..., priority: _Optional[int] = ..., return_sampling: bool = ..., resume: _Optional[_Union[TextResume, _Mapping]] = ..., cache_group: _Optional[str] = ...) -> None: ...
 
 class TokenIds(_message.Message):
     __slots__ = ("ids",)

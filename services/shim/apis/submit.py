@@ -12,10 +12,14 @@ from services.shim.apis.request import GenerationRequest
 
 @dataclass(frozen=True)
 class SubmitContext:
-    """What a submit needs beside the request: the facts of the engine, and an option."""
+    """What a submit needs beside the request: the facts of the engine, and an option.
+
+    `cache_group`: group of the caller's key; requests of different groups share no prefix cache blocks.
+    """
 
     facts: pb.EngineFacts
     exclude_tools_when_tool_choice_none: bool = False
+    cache_group: str = ""
 
 
 def base_submit(request: GenerationRequest, context: SubmitContext) -> text_pb2.TextSubmit:
@@ -28,6 +32,7 @@ def base_submit(request: GenerationRequest, context: SubmitContext) -> text_pb2.
         choices=[pb.Choice(choice=choice) for choice in range(request.n)],
         sampling=_sampling(request, context.facts),
         cache_salt=request.cache_salt,
+        cache_group=context.cache_group,
         priority=request.priority,
         output=text_pb2.OutputSpec(
             stop=request.stop_strings,

@@ -42,6 +42,18 @@ def test_every_token_of_every_stream_has_a_send_time(num_streams: int, num_token
     assert times.sent.tolist() == [list(range(1, num_tokens + 1))] * num_streams
 
 
+def test_a_prompt_that_names_no_stream_has_no_times() -> None:
+    model = facts(1, 3)
+    kv = KVCacheManager(model.num_blocks, model.block_size, ("full",), False)
+    scheduler = Scheduler(kv, PlanBuilder(1, 1), SchedulerConfig(1, 64))
+    scheduler.add(Request(0, SamplingParams(max_tokens=3, temperature=0.0), 0, 0, [5] * 20, 20, b""))
+    times = SendTimes(1, 3)
+    plan = scheduler.schedule()
+    assert plan is not None
+    times.record(plan, 7)
+    assert times.num_sent == 0 and not times.sent.any()
+
+
 def test_the_received_count_is_shared(tmp_path: Path) -> None:
     file = tmp_path / "count"
     np.zeros(1, dtype=np.int64).tofile(file)

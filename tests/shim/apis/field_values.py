@@ -233,7 +233,7 @@ def fields_of_kind(kind: str) -> Iterator[tuple[Api, Row]]:
                 yield api, row
 
 
-def submits(api: Api, change: Json, facts: pb.EngineFacts = FACTS, **options: bool) -> list[text_pb2.TextSubmit]:
+def submits(api: Api, change: Json, facts: pb.EngineFacts = FACTS, **options: Any) -> list[text_pb2.TextSubmit]:
     """Returns the submits of the API's smallest request with these fields changed, as the endpoint makes them.
 
     `options` are SubmitContext's.
@@ -241,7 +241,7 @@ def submits(api: Api, change: Json, facts: pb.EngineFacts = FACTS, **options: bo
     return submits_of_text(api, msgspec.json.encode(BASE[api.path.path] | change), facts, **options)
 
 
-def submits_of_text(api: Api, text: bytes, facts: pb.EngineFacts = FACTS, **options: bool) -> list[text_pb2.TextSubmit]:
+def submits_of_text(api: Api, text: bytes, facts: pb.EngineFacts = FACTS, **options: Any) -> list[text_pb2.TextSubmit]:
     body = Body(text)
     checked: GenerationRequest = validate(api.request, body.fields, facts)
     return api.translation.submits(checked, body, SubmitContext(facts, **options))

@@ -34,7 +34,14 @@ def test_a_request_that_asks_for_nothing(api: Api) -> None:
     expected.separate_reasoning = api is CHAT_API
     assert found.output == expected
     assert not found.HasField("seed") and not found.HasField("truncation") and not found.return_sampling
-    assert (found.cache_salt, found.priority, len(found.choices)) == ("", 0, 1)
+    assert (found.cache_group, found.cache_salt, found.priority, len(found.choices)) == ("", "", 0, 1)
+
+
+@each_api
+def test_the_group_of_the_key_goes_beside_the_clients_salt(api: Api) -> None:
+    (found,) = submits(api, {"cache_salt": "salt"}, cache_group="group")
+    assert (found.cache_group, found.cache_salt) == ("group", "salt")
+    assert refused(api, {"cache_group": "another"}).param == "cache_group", "a client cannot name a group"
 
 
 @each_api

@@ -13,12 +13,14 @@ from services.shim.gateway.request import checked_request, field_of, submit_of
 from tests.shim.harness import FACTS
 
 
-def submit(text: str | None = "Hi", *, sampling: dict[str, Any] | None = None, **fields: Any) -> text_pb2.TextSubmit:
+def submit(
+    text: str | None = "Hi", *, sampling: dict[str, Any] | None = None, cache_group: str = "", **fields: Any
+) -> text_pb2.TextSubmit:
     if text is not None:
         fields["text"] = text
     request = vllm.GenerateRequest(sampling_params=vllm.SamplingParams(**(sampling or {})), **fields)
     checked = checked_request(request, FACTS)
-    return submit_of(checked, SubmitContext(FACTS))
+    return submit_of(checked, SubmitContext(FACTS, cache_group=cache_group))
 
 
 def refusal(**arguments: Any) -> TandemError:
@@ -36,6 +38,10 @@ def test_text() -> None:
 def test_token_ids() -> None:
     made = submit(None, tokenized=vllm.TokenizedInput(input_ids=[1, 2, 3], original_text="not read"))
     assert unpack_u32(made.prompt_token_ids) == [1, 2, 3]
+
+
+def test_the_group_of_the_key_reaches_the_submit() -> None:
+    assert [submit("Hi", cache_group=group).cache_group for group in ("", "group")] == ["", "group"]
 
 
 def test_what_is_left_out_has_the_defaults_of_rest() -> None:

@@ -1,4 +1,4 @@
-"""ASGI middleware: the limit on the body of each request, in bytes. routes.body_limit has it for every path.
+"""ASGI middleware: the limit on the body of each request, in bytes. routes.PATHS has it for every path.
 
 A body that is longer is never held: it is refused by its Content-Length, or while it is read.
 """
@@ -7,9 +7,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from services.rpc.errors import TandemError
 from services.shim.responses import error_response
-from services.shim.routes import body_limit
+from services.shim.routes import PATHS, SMALL_BODY_BYTES
 
+_LIMITS = {one.path: one.max_body_bytes for one in PATHS}
 MAX_DIGITS = 18  # a longer Content-Length is above every limit, and slow to read
+
+
+def body_limit(path: str, max_request_body_bytes: int) -> int:
+    """Returns the most bytes that the body of a request to this path may have."""
+    return _LIMITS.get(path, SMALL_BODY_BYTES) or max_request_body_bytes
 
 
 class BodyLimitMiddleware:

@@ -53,8 +53,10 @@ def prepare(
     text: bytes | bytearray | memoryview,
     facts: pb.EngineFacts | None,
     options: PrepareOptions,
+    cache_group: str = "",
 ) -> Prepared:
-    """Returns the request in the body `text`. `facts` None: no tokenizer has connected yet.
+    """Returns the request in the body `text`. `facts` None: no tokenizer has connected yet. `cache_group`: as of
+    SubmitContext.
 
     Raises TandemError: INVALID_ARGUMENT for what is wrong with it, NOT_FOUND for another model, UNAVAILABLE without
     facts, if nothing else is wrong.
@@ -63,7 +65,8 @@ def prepare(
     checked = validate(translation.request, body.fields, facts, options.ignore_unknown_fields)
     facts = known(facts)
     model = served_name(facts, checked.model)
-    submits = translation.submits(checked, body, SubmitContext(facts, options.exclude_tools_when_tool_choice_none))
+    context = SubmitContext(facts, options.exclude_tools_when_tool_choice_none, cache_group)
+    submits = translation.submits(checked, body, context)
     check_logprob_entries(checked, len(submits), facts, options.max_logprob_entries)
     return Prepared(
         model=model,

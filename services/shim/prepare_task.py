@@ -29,6 +29,7 @@ class _Call(msgspec.Struct):
 
     translation: str
     facts: bytes | None
+    cache_group: str
 
 
 class Packed(msgspec.Struct, tag=True):
@@ -62,9 +63,9 @@ _decode_call = msgspec.msgpack.Decoder(_Call).decode
 unpack: Callable[[bytes | bytearray], Result] = msgspec.msgpack.Decoder(Result).decode
 
 
-def add_call(body: bytearray, translation: Translation, facts: pb.EngineFacts | None) -> None:
+def add_call(body: bytearray, translation: Translation, facts: pb.EngineFacts | None, cache_group: str) -> None:
     """Appends to a body what else its call needs, in place: a call in front of it would copy the body."""
-    call = _encode(_Call(translation.name, None if facts is None else facts.SerializeToString()))
+    call = _encode(_Call(translation.name, None if facts is None else facts.SerializeToString(), cache_group))
     body += call
     body += _LENGTH.pack(len(call))
 
@@ -98,7 +99,7 @@ def _prepared(payload: memoryview, options: PrepareOptions) -> Prepared:
     start = end - _LENGTH.unpack(payload[end:])[0]
     call = _decode_call(payload[start:end])
     facts = None if call.facts is None else pb.EngineFacts.FromString(call.facts)
-    return prepare(TRANSLATIONS[call.translation], payload[:start], facts, options)
+    return prepare(TRANSLATIONS[call.translation], payload[:start], facts, options, call.cache_group)
 
 
 def _packed(prepared: Prepared) -> Packed:

@@ -45,13 +45,18 @@ class Preparer:
     async def close(self) -> None:
         await self._pool.close()
 
-    async def prepare(self, translation: Translation, body: bytearray, facts: pb.EngineFacts | None) -> Prepared:
-        """Returns the request in `body`, which must not be used afterwards. Raises TandemError as prepare.prepare does,
-        and OUT_OF_RANGE (413) for a body that takes more memory or time than a child process has."""
+    async def prepare(
+        self, translation: Translation, body: bytearray, facts: pb.EngineFacts | None, cache_group: str = ""
+    ) -> Prepared:
+        """Returns the request in `body`, which must not be used afterwards. `cache_group`: as of SubmitContext.
+
+        Raises TandemError as prepare.prepare does, and OUT_OF_RANGE (413) for a body that takes more memory or time
+        than a child process has.
+        """
         if len(body) <= INLINE_BYTES:
-            return prepare(translation, body, facts, self._options)
+            return prepare(translation, body, facts, self._options, cache_group)
         size = len(body)
-        add_call(body, translation, facts)
+        add_call(body, translation, facts, cache_group)
         try:
             result = await self._pool.run(body)
         except TaskFailed as error:

@@ -1,7 +1,7 @@
 """The HTTP paths: which method each one has, which need the API key, which count against max_concurrent_requests.
 
-Starlette's routes, the metrics' labels and the limits on bodies derive from PATHS, the API key check and the
-concurrency limit from RULES.
+Starlette's routes, the metrics' labels and the limits on bodies derive from PATHS, the key check and the concurrency
+limit from RULES.
 The handlers are in endpoints.py.
 """
 
@@ -19,10 +19,7 @@ SMALL_BODY_BYTES = 64 * 1024
 
 @dataclass(frozen=True)
 class Path:
-    """A path in Starlette's syntax, with its only method.
-
-    `max_body_bytes`: of a request, whatever its method; None: --max-request-body-bytes.
-    """
+    """A path in Starlette's syntax, with its only method. `max_body_bytes` None: --max-request-body-bytes."""
 
     path: str
     method: str
@@ -62,7 +59,6 @@ RULES = (
     Rule("", needs_key=False, limited=False),
 )
 
-_BODY_LIMITS = {one.path: one.max_body_bytes for one in PATHS}
 _LABELED_PATHS = {one.path for one in PATHS if "{" not in one.path}
 _LABELED_METHODS = {one.method for one in PATHS} | {"HEAD"}
 
@@ -70,12 +66,6 @@ _LABELED_METHODS = {one.method for one in PATHS} | {"HEAD"}
 def rule_of(path: str) -> Rule:
     """Returns the first of RULES with a prefix of `path`; the last one fits every path."""
     return next(rule for rule in RULES if path.startswith(rule.prefix))
-
-
-def body_limit(path: str, max_request_body_bytes: int) -> int:
-    """Returns the limit on the body of a request to this path, in bytes. `max_request_body_bytes`: the option's."""
-    limit = _BODY_LIMITS.get(path, SMALL_BODY_BYTES)
-    return max_request_body_bytes if limit is None else limit
 
 
 def path_label(path: str) -> str:

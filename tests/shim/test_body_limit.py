@@ -4,7 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from services.shim.routes import PATHS, SMALL_BODY_BYTES, body_limit
+from services.shim.body_limit import body_limit
+from services.shim.routes import PATHS, SMALL_BODY_BYTES
 from tests.shim.calls import CHAT, TEXT
 from tests.shim.harness import Shim, error_of
 

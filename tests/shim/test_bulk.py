@@ -20,7 +20,7 @@ def submits() -> list[text_pb2.TextSubmit]:
     return [
         text_pb2.TextSubmit(text=text_pb2.TextInput(text=TEXT), output=text_pb2.OutputSpec(stop=["a"])),
         text_pb2.TextSubmit(chat=text_pb2.ChatInput(messages_json=TEXT.encode())),
-        text_pb2.TextSubmit(chat=text_pb2.ChatInput(messages_json=b"[]"), output=text_pb2.OutputSpec(tools_json=TEXT.encode())),
+        text_pb2.TextSubmit(chat=text_pb2.ChatInput(), output=text_pb2.OutputSpec(tools_json=TEXT.encode())),
         text_pb2.TextSubmit(text=text_pb2.TextInput(text=TEXT), output=text_pb2.OutputSpec(tools_json=TEXT.encode())),
         small,
     ]  # fmt: skip

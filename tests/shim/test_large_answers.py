@@ -1,4 +1,4 @@
-"""Large answers: no step of the event loop is long, their memory counts while they run, and their logprobs are bounded."""
+"""Large answers: no step of the event loop is long, their memory counts while they run, their logprobs are bounded."""
 
 import asyncio
 import contextlib

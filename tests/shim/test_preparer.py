@@ -1,4 +1,4 @@
-"""Bodies on the event loop and in child processes: equal results, short steps, and limits that end one request alone."""
+"""Bodies on the event loop and in child processes: equal results, short steps, limits that end one request alone."""
 
 import asyncio
 import json
@@ -30,10 +30,10 @@ MIB = 2**20
 HI = '{"role":"user","content":"Hi"}'
 # Each took a second or more for 28 MB, in one step.
 HEAVY = {
-    "lists": '{"messages":[%s],"metadata":{"a":[%s1]}}' % (HI, "[1]," * MIB),
-    "objects": '{"messages":[{"role":"user","content":"Hi","a":[%s1]}]}' % ("{}," * MIB),
-    "messages": '{"messages":[%s]}' % ",".join([HI] * 100_000),
-    "unknown": "{%s}" % ",".join(f'"{at}":1' for at in range(200_000)),
+    "lists": '{"messages":[' + HI + '],"metadata":{"a":[' + "[1]," * MIB + "1]}}",
+    "objects": '{"messages":[{"role":"user","content":"Hi","a":[' + "{}," * MIB + "1]}]}",
+    "messages": '{"messages":[' + ",".join([HI] * 100_000) + "]}",
+    "unknown": "{" + ",".join(f'"{at}":1' for at in range(200_000)) + "}",
 }
 
 
@@ -47,7 +47,7 @@ async def preparer() -> AsyncIterator[Preparer]:
 async def outcome(preparer: Preparer, translation: Translation, text: bytes, facts: Any = FACTS) -> Any:
     """Returns what a body becomes: a TandemError's fields, or those of Prepared, with each submit as it is sent."""
     try:
-        found = await preparer.prepare(translation, bytearray(text), facts)
+        found = await preparer.prepare(translation, bytearray(text), facts, "a group")
     except TandemError as error:
         return error.code, error.message, error.param, error.reason
     submits = [sent(found, index) for index in range(len(found.submits))]

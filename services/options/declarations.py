@@ -68,6 +68,20 @@ class ShimOptions(HttpOptions, AccessOptions, GrpcOptions, ClusterOptions):
     max_concurrent_requests: int = setting(
         4096, "maximum number of concurrent API requests; more get HTTP status 429", parse=integer, low=1
     )
+    max_request_body_bytes: int = setting(
+        64 * 2**20,
+        "maximum size of the body of a request for text, in bytes, for example 8M; a larger one gets HTTP status 413",
+        parse=integer,
+        low=1024,
+        high=2**30,
+    )
+    max_logprob_entries: int = setting(
+        4_000_000,
+        "maximum number of logprobs in the answer to one request: choices x tokens x (1 + top logprobs); a request for"
+        " more gets HTTP status 400",
+        parse=integer,
+        low=1,
+    )
     response_role: str = setting("assistant", "role of the messages that chat completions return")
     ignore_unknown_fields: bool = setting(
         False, "requests may have unknown fields, which have no effect; false: they get HTTP status 400", parse=boolean

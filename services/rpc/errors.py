@@ -22,6 +22,7 @@ class Status:
 # A program's call ends with UNAVAILABLE only if the process stops or is gone: then a resume at another process helps.
 STATUS: dict[str, Status] = {
     "INVALID_ARGUMENT": Status(400, "invalid_request_error", "INVALID_ARGUMENT"),
+    "OUT_OF_RANGE": Status(413, "invalid_request_error", "INVALID_ARGUMENT"),  # a request body beyond its limits
     "UNAUTHENTICATED": Status(401, "authentication_error", "UNAUTHENTICATED"),
     "PERMISSION_DENIED": Status(403, "permission_error", "PERMISSION_DENIED"),
     "NOT_FOUND": Status(404, "invalid_request_error", "NOT_FOUND"),

@@ -11,13 +11,12 @@ from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, I
 from typing import Any, Generic, Protocol, TypeVar
 
 import grpc
-from google.protobuf.message import Message
 
 from services.rpc.call import StreamBroken
 from services.rpc.errors import MALFORMED, TandemError, unavailable
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.hello import HelloMismatch, check_hello
-from services.rpc.mailbox import EntryMailbox
+from services.rpc.mailbox import Entry, EntryMailbox
 from services.rpc.transport import open_channel
 from services.security.secret import ClusterSecret
 from services.telemetry.logs import RateLimitedLog
@@ -25,7 +24,7 @@ from services.telemetry.logs import RateLimitedLog
 log = logging.getLogger(__name__)
 UpT = TypeVar("UpT")
 MessageT = TypeVar("MessageT", contravariant=True)
-EntryT = TypeVar("EntryT", bound=Message)
+EntryT = TypeVar("EntryT", bound=Entry)
 AnswerT = TypeVar("AnswerT")
 BACKOFF_SECONDS = (0.05, 2.0)  # between two attempts to connect: at first, at most
 NOT_CONNECTED = "no process that could answer is connected; try again"

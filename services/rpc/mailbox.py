@@ -8,12 +8,18 @@ themselves bound the queue. A message stays below the size that the other end ac
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Generic, TypeVar
-
-from google.protobuf.message import Message
+from typing import Generic, Protocol, TypeVar
 
 MessageT = TypeVar("MessageT")
-EntryT = TypeVar("EntryT", bound=Message)
+
+
+class Entry(Protocol):
+    """A message of protobuf, or what stands for one."""
+
+    def ByteSize(self) -> int: ...
+
+
+EntryT = TypeVar("EntryT", bound=Entry)
 MAX_MERGED_BYTES = 8 * 1024 * 1024  # a message of this size gets no further entry
 MERGED_TOKENS = 4096  # at most so many tokens of one choice merge into one entry: some megabytes at 20 logprobs each
 

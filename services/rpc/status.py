@@ -52,7 +52,7 @@ async def answered(
 def details(error: TandemError, field: str) -> list[Any]:
     """Returns the google.rpc messages that tell more of the error than its status. `field`: empty: none."""
     found: list[Any] = []
-    if error.status.http == 400:
+    if error.status.grpc == "INVALID_ARGUMENT":
         violation = error_details_pb2.BadRequest.FieldViolation(field=field, description=_shortened(error.message))
         found.append(error_details_pb2.BadRequest(field_violations=[violation] if field else []))
     if error.status.http in (429, 503):

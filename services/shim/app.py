@@ -7,6 +7,7 @@ from starlette.types import ASGIApp
 from services.shim.access.content_type import json_only
 from services.shim.access.rules import AccessRules
 from services.shim.apis.all import APIS
+from services.shim.body_limit import BodyLimitMiddleware
 from services.shim.concurrency import ConcurrencyMiddleware
 from services.shim.endpoints import Endpoints
 from services.shim.error_handlers import ERROR_HANDLERS
@@ -15,6 +16,7 @@ from services.shim.http.root_path import RootPath
 from services.shim.in_progress import InProgress
 from services.shim.metrics import ShimMetrics
 from services.shim.middleware import CountMiddleware
+from services.shim.preparer import Preparer
 from services.shim.reference.docs_page import docs_endpoint
 from services.shim.reference.openapi import openapi_endpoint
 from services.shim.request_ids import RequestIdMiddleware
@@ -23,11 +25,16 @@ from services.shim.scrape import Scrape
 
 
 def make_app(
-    generations: Generations, in_progress: InProgress, access: AccessRules, metrics: ShimMetrics, scrape: Scrape
+    generations: Generations,
+    preparer: Preparer,
+    in_progress: InProgress,
+    access: AccessRules,
+    metrics: ShimMetrics,
+    scrape: Scrape,
 ) -> ASGIApp:
     """Returns the application. Its handlers start each request's Generation with `generations`, and close it."""
     options = access.options
-    endpoints = Endpoints(generations, scrape, options)
+    endpoints = Endpoints(generations, preparer, scrape)
     facts = generations.client.facts
     app = Starlette(
         routes=[
@@ -45,7 +52,10 @@ def make_app(
             ),
             DOCS.route(docs_endpoint(options.root_path)),
         ],
-        middleware=[Middleware(ConcurrencyMiddleware, in_progress)],
+        middleware=[  # from the outside inwards
+            Middleware(ConcurrencyMiddleware, in_progress),
+            Middleware(BodyLimitMiddleware, options.max_request_body_bytes),
+        ],
         exception_handlers=ERROR_HANDLERS,
     )
     # With a prefix, Starlette would redirect /health/ to a URL without it.

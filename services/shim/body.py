@@ -3,11 +3,9 @@
 from typing import Any
 
 import msgspec
-from starlette.requests import Request
 
 from services.rpc.errors import TandemError, invalid
 
-MAX_BODY_BYTES = 32 * 1024 * 1024
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
@@ -17,7 +15,7 @@ class Body:
     Raises TandemError (INVALID_ARGUMENT) for text that is not JSON, or not an object.
     """
 
-    def __init__(self, text: bytes | bytearray) -> None:
+    def __init__(self, text: bytes | bytearray | memoryview) -> None:
         try:
             self._raw = _decode_object(text)
         except msgspec.ValidationError as error:
@@ -40,16 +38,3 @@ class Body:
 
 def _not_json(error: Exception) -> TandemError:
     return invalid(f"the request body is not JSON: {error}")
-
-
-async def read_body(request: Request) -> Body:
-    """Reads and decodes the body. Refuses one above MAX_BODY_BYTES, and as Body does.
-
-    Raises ClientDisconnect if the client disconnects before the end of the body.
-    """
-    text = bytearray()
-    async for part in request.stream():
-        text += part
-        if len(text) > MAX_BODY_BYTES:
-            raise invalid(f"the request body is larger than {MAX_BODY_BYTES} bytes")
-    return Body(text)

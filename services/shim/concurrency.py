@@ -7,9 +7,17 @@ names count.
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from services.rpc.errors import TandemError
-from services.shim.in_progress import InProgress
+from services.shim.in_progress import Hold, InProgress, no_hold
 from services.shim.responses import error_response
 from services.shim.routes import is_limited, route_path
+
+HOLD = "tandem.hold"  # scope key of the request's Hold
+
+
+def hold_of(scope: Scope) -> Hold:
+    """Returns the function that counts the bytes of a request, for the handlers."""
+    hold: Hold = scope.get(HOLD, no_hold)
+    return hold
 
 
 class ConcurrencyMiddleware:
@@ -29,6 +37,7 @@ class ConcurrencyMiddleware:
             await error_response(error)(scope, receive, send)
             return
         with self._in_progress.request() as hold:
+            scope[HOLD] = hold
 
             async def counted() -> Message:
                 """Returns the next message. Raises TandemError if with it the bodies exceed their limit in total."""

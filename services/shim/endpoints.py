@@ -6,21 +6,18 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
 from starlette.responses import Response
 
-from services.options.declarations import ShimOptions
 from services.rpc.errors import TandemError, invalid
-from services.rpc.generated import text_pb2
 from services.shim.access.keys import caller_of
-from services.shim.apis.answer import AnswerOptions
 from services.shim.apis.api import Api
-from services.shim.apis.request import GenerationRequest
-from services.shim.apis.submit import SubmitContext
-from services.shim.body import read_body
+from services.shim.concurrency import hold_of
 from services.shim.generations import Generations
 from services.shim.ignored_keywords import ignored_header
+from services.shim.in_progress import Hold
 from services.shim.models import ModelCard, model_card
-from services.shim.parsing import check_submit_size, validate
+from services.shim.prepare import Prepared
+from services.shim.preparer import Preparer
 from services.shim.request_ids import request_id_of
-from services.shim.responses import SseResponse, json_response, until_disconnected
+from services.shim.responses import SseResponse, json_response, until_disconnected, whole_response
 from services.shim.routes import Handler
 from services.shim.scrape import Scrape
 from services.version import VERSION
@@ -32,11 +29,11 @@ class Endpoints:
     A handler raises TandemError to refuse a request, ClientGone or ClientDisconnect if the client disconnects.
     """
 
-    def __init__(self, generations: Generations, scrape: Scrape, options: ShimOptions) -> None:
+    def __init__(self, generations: Generations, preparer: Preparer, scrape: Scrape) -> None:
         self._generations = generations
+        self._preparer = preparer
         self._client = generations.client
         self._scrape = scrape
-        self._options = options
         self._began = int(time.time())
 
     def generate(self, api: Api) -> Handler:
@@ -84,70 +81,60 @@ class Endpoints:
         TandemError for a wrong request, too many choices, no tokenizer or a failed choice, and ClientGone if the client
         disconnects.
         """
+        hold = hold_of(request.scope)
         with self._generations.trace_refusals(api.operation, _traceparent(request)):
-            body = await read_body(request)
-            checked = validate(api.request, body.fields, self._client.facts(), self._options.ignore_unknown_fields)
-            model = self._generations.served_name(checked.model)
-            request_id = api.id_prefix + request_id_of(request, checked.request_id)
-            context = SubmitContext(
-                request_id,
-                self._client.dispatcher.new_handle,
-                self._generations.facts(),
-                self._options.exclude_tools_when_tool_choice_none,
-                cache_group=caller_of(request.scope).group,
-            )
-            submits = api.submits(checked, body, context)
-            for submit in submits:
-                check_submit_size(submit)
+            body = await _read_body(request)
+            size, group = len(body), caller_of(request.scope).group
+            prepared = await self._preparer.prepare(api.translation, body, self._client.facts(), group)
+        del body  # it may be large, and the answer take long
+        hold(prepared.num_bytes - size)
         try:
-            return await self._respond(request, api, checked, model, context.request_id, submits)
+            return await self._respond(request, api, prepared, hold)
         except TandemError as error:
             raise api.at_fault(error) from error
 
-    async def _respond(
-        self,
-        request: Request,
-        api: Api,
-        checked: GenerationRequest,
-        model: str,
-        request_id: str,
-        submits: list[text_pb2.TextSubmit],
-    ) -> Response:
+    async def _respond(self, request: Request, api: Api, prepared: Prepared, hold: Hold) -> Response:
         """Starts one call per submit, and returns the response. Raises as `_generate`."""
-        key_name = caller_of(request.scope).name
-        generation = self._generations.start(api.operation, request_id, model, _traceparent(request), submits, key_name)
+        request_id = api.id_prefix + request_id_of(request, prepared.request_id)
+        model, submits = prepared.model, prepared.submits
+        prepared.submits = []  # the generation has its own copies
+        generation = self._generations.start(
+            api.operation,
+            request_id,
+            model,
+            _traceparent(request),
+            submits,
+            key_name=caller_of(request.scope).name,
+            bulks=prepared.bulk,
+            hold=hold,
+        )
+        del submits
         streaming = False
         try:
-            options = self._answer_options(checked)
-            answer = api.answer(request_id, model, self._generations.facts().numerics_id, generation, options)
+            await generation.start_others()
+            answer = api.answer(request_id, model, self._generations.facts().numerics_id, generation, prepared.answer)
             await until_disconnected(request.receive, generation.wait_accepted())
-            if not checked.stream:
+            if not prepared.stream:
                 content = await until_disconnected(request.receive, answer.full_response())
-                return json_response(content, headers=ignored_header(generation.ignored_keywords))
+                return whole_response(content, ignored_header(generation.ignored_keywords))
             streaming = True
-            include_usage = checked.include_usage or self._options.enable_force_include_usage
             headers = ignored_header(generation.ignored_keywords)
-            return SseResponse(answer, generation, include_usage=include_usage, headers=headers)
+            return SseResponse(answer, generation, include_usage=prepared.include_usage, headers=headers)
         finally:
             if not streaming:
                 generation.close()
 
-    def _answer_options(self, checked: GenerationRequest) -> AnswerOptions:
-        return AnswerOptions(
-            token_ids=checked.return_token_ids,
-            tokens_as_token_ids=checked.return_tokens_as_token_ids,
-            effective_parameters=checked.return_effective_parameters,
-            continuous_usage=checked.continuous_usage or self._options.enable_force_include_usage,
-            prompt_tokens_details=self._options.enable_prompt_tokens_details,
-            response_role=checked.role_of_answer(self._options.response_role),
-            show_reasoning=checked.show_reasoning,
-            older_function_call=checked.older_function_call,
-            named_call=checked.named_call,
-        )
-
     def _model_card(self, name: str) -> ModelCard:
         facts = self._generations.facts()
         return model_card(name, facts.model or facts.served_model_names[0], facts.max_model_len, self._began)
+
+
+async def _read_body(request: Request) -> bytearray:
+    """Returns the body. body_limit.py bounds it. Raises ClientDisconnect if the client disconnects before its end."""
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+    return body
 
 
 def _traceparent(request: Request) -> str:

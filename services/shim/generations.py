@@ -3,14 +3,17 @@
 HTTP (endpoints.py) and gateways (gateway/) share one object, so that both refuse, count and trace alike.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from services.rpc.errors import TandemError, unavailable
+from services.rpc.errors import TandemError
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
-from services.shim.generation import Generation
+from services.shim.bulk import Bulk
+from services.shim.generation import NO_BULKS, Generation
+from services.shim.in_progress import Hold, no_hold
 from services.shim.metrics import ShimMetrics
+from services.shim.models import known, served_name
 from services.shim.parsing import check_num_choices
 from services.shim.telemetry import RequestTelemetry
 from services.shim.tokenizer_client import TokenizerClient
@@ -32,27 +35,11 @@ class Generations:
 
         Raises TandemError (UNAVAILABLE) before the first tokenizer connects.
         """
-        facts = self.client.facts()
-        if facts is None:
-            raise unavailable("the model is still being loaded")
-        return facts
+        return known(self.client.facts())
 
     def served_name(self, model: str | None) -> str:
-        """Returns `model` if it is a served name; for None the first served name.
-
-        Raises TandemError: NOT_FOUND for any other name, UNAVAILABLE as `facts`.
-        """
-        names = self.facts().served_model_names
-        if not model:
-            return names[0]
-        if model not in names:
-            raise TandemError(
-                "NOT_FOUND",
-                f"the model {model!r} is not served; served models: {', '.join(names)}",
-                "model",
-                reason="model_not_found",
-            )
-        return model
+        """Returns `model`, or the first served name, as models.served_name does. Raises TandemError also as `facts`."""
+        return served_name(self.facts(), model)
 
     @contextmanager
     def trace_refusals(self, operation: str, traceparent: str) -> Iterator[None]:
@@ -73,11 +60,14 @@ class Generations:
         model: str,
         traceparent: str,
         submits: list[text_pb2.TextSubmit],
+        *,
         key_name: str = "",
+        bulks: Mapping[int, Bulk] = NO_BULKS,
+        hold: Hold = no_hold,
     ) -> Generation:
-        """Sets each submit's traceparent, starts one call for it, and returns them as a Generation, which the caller
-        must close. `traceparent`: the client's, the parent of the request's span; empty: none. `key_name`: of its API
-        key, for the log and the span.
+        """Sets each submit's request id, handles and traceparent, starts the first calls, and returns them as a
+        Generation, which the caller must close. `traceparent`: the client's, the parent of the request's span; empty:
+        none. `key_name`: of its API key, for the log and the span. `bulks`, `hold`: as of Generation.
 
         Raises TandemError: INVALID_ARGUMENT for too many choices, UNAVAILABLE if no tokenizer is connected, and after
         `fail_all` the error of that.
@@ -86,9 +76,13 @@ class Generations:
             raise self._stopping
         check_num_choices(submits, self.facts().limits)
         telemetry = self._start_telemetry(operation, request_id, model, traceparent, key_name)
+        new_handle = self.client.dispatcher.new_handle
         for submit in submits:
+            submit.request_id = request_id
             submit.traceparent = telemetry.span.traceparent
-        return Generation(self.client, submits, telemetry, self.open)
+            for choice in submit.choices:
+                choice.handle = new_handle()
+        return Generation(self.client, submits, telemetry, self.open, bulks=bulks, hold=hold)
 
     def fail_all(self, error: TandemError) -> None:
         """Ends every open generation with this error, and every later one at its start. They stay open until

@@ -1,4 +1,4 @@
-"""The shim's limits on work in progress: the number of requests, and the size of what they sent, over all its APIs."""
+"""The shim's limits on work in progress: the number of requests, and the memory that they hold, over all its APIs."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -6,18 +6,28 @@ from contextlib import contextmanager
 from services.rpc.errors import too_much
 from services.shim.metrics import ShimMetrics
 
-MAX_HELD_BYTES = 512 * 1024 * 1024  # of all bodies; the parsed requests take several times as much
+MAX_HELD_BYTES = 512 * 1024 * 1024
 RETRY_SECONDS = 1
+
+# Counts further bytes that a request holds, or, if the number is negative, bytes that it has released.
+Hold = Callable[[int], None]
+
+
+def no_hold(size: int) -> None:
+    """Counts nothing."""
 
 
 class InProgress:
-    """Counts the requests in progress, at most `limit`, and the bytes that they hold, at most MAX_HELD_BYTES."""
+    """Counts the requests in progress, at most `limit`, and the bytes that they hold, at most MAX_HELD_BYTES.
+
+    A request holds its body until it is translated, then its submits, and what of its answer has not been sent.
+    """
 
     def __init__(self, limit: int, metrics: ShimMetrics) -> None:
         self._limit = limit
         self._rejections = metrics.http_rejections
         self.num_requests = 0
-        self._num_bytes = 0
+        self.num_bytes = 0
 
     def check(self) -> None:
         """Raises TandemError (RESOURCE_EXHAUSTED) if one more request would be above the limit."""
@@ -29,8 +39,8 @@ class InProgress:
             )
 
     @contextmanager
-    def request(self) -> Iterator[Callable[[int], None]]:
-        """Counts a request for the time of the `with`. Yields `hold`, which counts further bytes of it.
+    def request(self) -> Iterator[Hold]:
+        """Counts a request for the time of the `with`. Yields `hold`, which counts its bytes.
 
         `hold` raises TandemError (RESOURCE_EXHAUSTED) if all requests then hold more than MAX_HELD_BYTES.
         """
@@ -39,11 +49,11 @@ class InProgress:
         def hold(size: int) -> None:
             nonlocal held
             held += size
-            self._num_bytes += size
-            if size and self._num_bytes > MAX_HELD_BYTES:
+            self.num_bytes += size
+            if size > 0 and self.num_bytes > MAX_HELD_BYTES:
                 self._rejections.labels("body_bytes").inc()
                 raise too_much(
-                    f"the bodies of the requests in progress have more than {MAX_HELD_BYTES} bytes; try again later",
+                    f"the bodies and answers in progress have more than {MAX_HELD_BYTES} bytes; try again later",
                     RETRY_SECONDS,
                 )
 
@@ -52,4 +62,4 @@ class InProgress:
             yield hold
         finally:
             self.num_requests -= 1
-            self._num_bytes -= held
+            self.num_bytes -= held

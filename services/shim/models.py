@@ -4,6 +4,9 @@ from typing import Literal
 
 from typing_extensions import TypedDict
 
+from services.rpc.errors import TandemError, unavailable
+from services.rpc.generated import common_pb2 as pb
+
 
 class ModelPermission(TypedDict):
     id: str
@@ -36,6 +39,29 @@ class ModelCard(TypedDict):
 class ModelList(TypedDict):
     object: Literal["list"]
     data: list[ModelCard]
+
+
+def known(facts: pb.EngineFacts | None) -> pb.EngineFacts:
+    """Returns the facts. Raises TandemError (UNAVAILABLE) before the first tokenizer connects."""
+    if facts is None:
+        raise unavailable("the model is still being loaded")
+    return facts
+
+
+def served_name(facts: pb.EngineFacts, model: str | None) -> str:
+    """Returns `model` if it is a served name; for None the first served name. Raises TandemError (NOT_FOUND) for any
+    other name."""
+    names = facts.served_model_names
+    if not model:
+        return names[0]
+    if model not in names:
+        raise TandemError(
+            "NOT_FOUND",
+            f"the model {model!r} is not served; served models: {', '.join(names)}",
+            "model",
+            reason="model_not_found",
+        )
+    return model
 
 
 def model_card(name: str, root: str, max_model_len: int, created: int) -> ModelCard:

@@ -45,7 +45,7 @@ def validate(
     try:
         return request_type.model_validate(fields)
     except ValidationError as error:
-        errors = error.errors()
+        errors = error.errors(include_url=False, include_context=False, include_input=False)
         if ignore_unknown_fields and any(one["type"] == UNKNOWN for one in errors):
             for one in errors:
                 if one["type"] == UNKNOWN:
@@ -104,7 +104,8 @@ def _check_items(fields: dict[str, Any], name: str, limit: int) -> None:
 def _num_parts(message: Any) -> int:
     if not isinstance(message, dict):
         return 0
-    return sum(len(part) for name in ("content", "tool_calls") if isinstance(part := message.get(name), list))
+    content, calls = message.get("content"), message.get("tool_calls")
+    return (len(content) if isinstance(content, list) else 0) + (len(calls) if isinstance(calls, list) else 0)
 
 
 def _remove(fields: dict[str, Any], path: tuple[str | int, ...]) -> None:
@@ -164,8 +165,9 @@ def _most_specific(errors: list[Any]) -> Any:
     return max((error for error in errors if error["loc"][:at] == errors[0]["loc"][:at]), key=rank)
 
 
-def check_submit_size(submit: text_pb2.TextSubmit) -> None:
-    """Refuses a submit above MAX_SUBMIT_BYTES: in a larger message, it could break the stream that all requests share.
+def check_submit_size(submit: text_pb2.TextSubmit) -> int:
+    """Returns a submit's size in bytes. Refuses one above MAX_SUBMIT_BYTES: in a larger message, it could break the
+    stream that all requests share.
 
     A submit may be larger than the body: 1e15 becomes 1000000000000000.0 in the template's variables.
     """
@@ -173,6 +175,27 @@ def check_submit_size(submit: text_pb2.TextSubmit) -> None:
     if size > MAX_SUBMIT_BYTES:
         raise invalid(
             f"the request has {size} bytes as an internal message, but at most {MAX_SUBMIT_BYTES} are allowed"
+        )
+    return size
+
+
+def check_logprob_entries(checked: GenerationRequest, num_prompts: int, facts: pb.EngineFacts, limit: int) -> None:
+    """Refuses a request whose answer may have more logprobs, over all prompts, than max_logprob_entries, `limit`.
+
+    Without a token limit, an answer may be as long as the context.
+    """
+    if checked.num_logprobs is None:
+        return
+    top = checked.num_logprobs if checked.num_logprobs != -1 else facts.vocab_size
+    per_token = 1 + max(top, len(checked.logprob_token_ids or ()))
+    choices, tokens = num_prompts * checked.n, min(checked.token_limit or facts.max_model_len, facts.max_model_len)
+    if (entries := choices * tokens * per_token) > limit:
+        given = "max_tokens" if checked.token_limit is not None else "tokens of the context, as max_tokens is not set"
+        raise invalid(
+            f"{choices} choices ({num_prompts} prompts times n = {checked.n}) x {tokens} {given} x {per_token} logprobs"
+            f" per token = {entries}, but max_logprob_entries is {limit}: lower max_tokens, n or"
+            f" {checked.logprobs_field}",
+            checked.logprobs_field if checked.token_limit is not None else "max_tokens",
         )
 
 

@@ -1,7 +1,8 @@
 """HTTP responses: JSON, errors in OpenAI's format, and the SSE stream, which is closed when the client disconnects."""
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+import contextlib
+from collections.abc import Coroutine, Iterator, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -10,11 +11,13 @@ from starlette.types import Receive, Scope, Send
 
 from services.rpc.errors import TandemError
 from services.shim.apis.answer import Answer, Json
+from services.shim.apis.json_pieces import PIECE_BYTES
 from services.shim.generation import Generation
 
 T = TypeVar("T")
 _encode = msgspec.json.Encoder().encode
 SEND_BODY = "tandem.send_body"  # scope key of the server's own `send`: middleware is bypassed, as none reads a body
+JSON = "application/json"
 DONE = b"data: [DONE]\n\n"
 
 
@@ -23,7 +26,7 @@ class ClientGone(Exception):
 
 
 def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(_encode(content), status, headers, media_type="application/json")
+    return Response(_encode(content), status, headers, media_type=JSON)
 
 
 def error_body(error: TandemError) -> Json:
@@ -63,6 +66,58 @@ async def until_disconnected(receive: Receive, work: Coroutine[Any, Any, T]) -> 
 async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+def whole_response(pieces: Iterator[bytes], headers: Mapping[str, str] | None = None) -> Response:
+    """Returns the response with this JSON: up to about PIECE_BYTES with its length, more in parts, with pauses."""
+    first, is_all = _joined(pieces)
+    if is_all:
+        return Response(first, 200, headers, JSON)
+    return PiecesResponse(first, pieces, headers)
+
+
+class PiecesResponse(Response):
+    """Sends JSON without its length: `first`, then the other pieces, several at a time."""
+
+    media_type = JSON
+
+    def __init__(self, first: bytes, others: Iterator[bytes], headers: Mapping[str, str] | None) -> None:
+        super().__init__(headers=headers)
+        del self.headers["content-length"]
+        self._first = first
+        self._others = others
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        with contextlib.suppress(ClientGone):
+            await until_disconnected(receive, self._send_all(self._first, scope[SEND_BODY]))
+
+    async def _send_all(self, part: bytes, send: Send) -> None:
+        is_last = False
+        while not is_last:
+            await write(send, part)
+            await asyncio.sleep(0)
+            part, is_last = _joined(self._others)
+        await write(send, part, more=False)
+
+
+def _joined(pieces: Iterator[bytes]) -> tuple[bytes, bool]:
+    """Returns the next pieces, up to about PIECE_BYTES, as one, and whether they are the last."""
+    taken, size = [], 0
+    for piece in pieces:
+        taken.append(piece)
+        size += len(piece)
+        if size >= PIECE_BYTES:
+            return b"".join(taken), False
+    return b"".join(taken), True
+
+
+async def write(send: Send, body: bytes, *, more: bool = True) -> None:
+    """Sends a part of a body. Raises ClientGone if the connection is closed."""
+    try:
+        await send({"type": "http.response.body", "body": body, "more_body": more})
+    except (OSError, RuntimeError) as error:  # the transport is closed
+        raise ClientGone from error
 
 
 class SseResponse(Response):
@@ -112,11 +167,17 @@ class SseResponse(Response):
 
     async def _send(self, send: Send, chunks: list[Json], after: bytes) -> None:
         if chunks:
-            await self._write(send, b"".join([self._before + _encode(chunk)[1:-1] + after for chunk in chunks]))
+            body = b"".join([self._before + _encode(chunk)[1:-1] + after for chunk in chunks])
+            if len(body) <= PIECE_BYTES:
+                await write(send, body)
+            else:
+                await self._send_large(send, body)
 
-    @staticmethod
-    async def _write(send: Send, body: bytes) -> None:
-        try:
-            await send({"type": "http.response.body", "body": body, "more_body": True})
-        except (OSError, RuntimeError) as error:  # the transport is closed
-            raise ClientGone from error
+    async def _send_large(self, send: Send, body: bytes) -> None:
+        """Sends chunks of a slow reader in parts. What has not been sent counts as held."""
+        self._generation.hold(len(body))
+        for start in range(0, len(body), PIECE_BYTES):
+            part = body[start : start + PIECE_BYTES]
+            await write(send, part)
+            self._generation.hold(-len(part))
+            await asyncio.sleep(0)

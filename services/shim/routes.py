@@ -1,7 +1,7 @@
 """The HTTP paths: which method each one has, which are open, which administer, which count against
 max_concurrent_requests.
 
-Starlette's routes and the metrics' labels derive from PATHS. The handlers are in endpoints.py.
+Starlette's routes, the metrics' labels and the limits on bodies derive from PATHS. The handlers are in endpoints.py.
 """
 
 from collections.abc import Awaitable, Callable
@@ -14,22 +14,24 @@ from starlette.types import Scope
 
 Handler = Callable[[Request], Awaitable[Response]]
 OTHER = "other"  # label of unknown paths and methods: a client must not be able to create series
+SMALL_BODY_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True)
 class Path:
-    """A path in Starlette's syntax, with its only method."""
+    """A path in Starlette's syntax, with its only method. `max_body_bytes` None: --max-request-body-bytes."""
 
     path: str
     method: str
+    max_body_bytes: int | None = SMALL_BODY_BYTES
 
     def route(self, endpoint: Handler) -> Route:
         """Returns the Starlette route from this path to `endpoint`. A GET route answers HEAD as well."""
         return Route(self.path, endpoint, methods=[self.method])
 
 
-CHAT = Path("/v1/chat/completions", "POST")
-COMPLETIONS = Path("/v1/completions", "POST")
+CHAT = Path("/v1/chat/completions", "POST", None)
+COMPLETIONS = Path("/v1/completions", "POST", None)
 MODELS = Path("/v1/models", "GET")
 MODEL = Path("/v1/models/{model:path}", "GET")
 RESET_PREFIX_CACHE = Path("/reset_prefix_cache", "POST")

@@ -27,6 +27,7 @@ from services.shim.http.limits import HttpLimits
 from services.shim.http.server import SHUTDOWN_SECONDS, HttpServer, url_of
 from services.shim.in_progress import InProgress
 from services.shim.metrics import ShimMetrics
+from services.shim.preparer import Preparer
 from services.shim.scrape import Scrape
 from services.shim.tokenizer_client import TokenizerClient
 from services.telemetry.spans import Tracing
@@ -73,28 +74,34 @@ async def _serve_on(listener: socket.socket, options: ShimOptions) -> None:
     in_progress = InProgress(options.max_concurrent_requests, metrics)
     token = metrics_token(options.metrics_token_file, secret) if options.metrics_peers else None
     scrape = Scrape(registry, options.metrics_peers, token)
-    app = make_app(generations, in_progress, access, metrics, scrape)
+    preparer = Preparer(options)
+    app = make_app(generations, preparer, in_progress, access, metrics, scrape)
     limits = HttpLimits.of(options)
     server = HttpServer(app, limits, metrics.http_rejections, https, refresh=options.enable_ssl_refresh)
     gateway = await start_gateway(access, generations, in_progress)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     ready = _report_ready(server, url_of(listener, tls=https is not None), client, metrics, options.ready_fd)
     try:
-        await asyncio.gather(serving, ready, *(link.run() for link in client.links))
+        await asyncio.gather(serving, preparer.start(), ready, *(link.run() for link in client.links))
     finally:
         logging.getLogger("uvicorn.error").disabled = True  # it would log streams that are cut off now as errors
         generations.fail_all(unavailable("the server is stopping"))
         server.should_exit = True
-        await to_the_end(_stop(serving, gateway, generations, tracing))
+        await to_the_end(_stop(serving, gateway, preparer, generations, tracing))
 
 
 async def _stop(
-    serving: asyncio.Task[None], gateway: GatewayServer | None, generations: Generations, tracing: Tracing
+    serving: asyncio.Task[None],
+    gateway: GatewayServer | None,
+    preparer: Preparer,
+    generations: Generations,
+    tracing: Tracing,
 ) -> None:
-    """Waits until the HTTP server and the gateway have stopped, closes the remaining generations and sends the last
-    spans."""
+    """Waits until the HTTP server and the gateway have stopped, ends the child processes, closes the remaining
+    generations and sends the last spans."""
     stopping = [serving, *([asyncio.create_task(gateway.stop(SHUTDOWN_SECONDS))] if gateway is not None else [])]
     await asyncio.gather(*stopping, return_exceptions=True)
+    await preparer.close()
     generations.close_all()
     await asyncio.to_thread(tracing.stop)
 

@@ -1,6 +1,7 @@
 """The call for one prompt: passes each message of the tokenizer to the mailbox and to the telemetry."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from services.rpc.call import Call, StreamBroken
 from services.rpc.columns import ITEM_BYTES
@@ -8,6 +9,7 @@ from services.rpc.errors import TandemError
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
 from services.rpc.pieces import Piece, add_pieces, unpacked
+from services.shim.bulk import NO_BULK, Bulk, BulkSubmit, without_input
 from services.shim.telemetry import RequestTelemetry
 from services.shim.updates import UpdateMailbox
 
@@ -15,15 +17,22 @@ from services.shim.updates import UpdateMailbox
 class TextCall(Call[text_pb2.TextSubmit]):
     """One submit to a tokenizer: merges new text and tokens into `updates` and counts them in `telemetry`.
 
+    `bulk` has the large fields that the submit lacks.
     `first_index` is the index of the submit's first choice among all choices of the HTTP request.
     `prompt_token_ids` is a column of little-endian u32, empty until the first choice is accepted, unless the prompt is
     token ids. `sampling` has the parameters that the engine uses, if the submit asks for them.
     """
 
     def __init__(
-        self, submit: text_pb2.TextSubmit, first_index: int, updates: UpdateMailbox, telemetry: RequestTelemetry
+        self,
+        submit: text_pb2.TextSubmit,
+        first_index: int,
+        updates: UpdateMailbox,
+        telemetry: RequestTelemetry,
+        bulk: Bulk = NO_BULK,
     ) -> None:
         super().__init__(submit)
+        self._bulk = bulk
         self._telemetry = telemetry
         self._max_tokens = submit.sampling.max_tokens if submit.sampling.HasField("max_tokens") else None
         self._indices = {choice.handle: first_index + choice.choice for choice in submit.choices}
@@ -35,8 +44,14 @@ class TextCall(Call[text_pb2.TextSubmit]):
         self.num_cached_tokens = 0  # of the prompt; once accepted
         self._accepted = False
 
+    def next_submit(self, *, alone: bool, on_first_token: Callable[[], None]) -> Any:
+        submit = super().next_submit(alone=alone, on_first_token=on_first_token)
+        return submit if self._bulk is NO_BULK else BulkSubmit(submit, self._bulk)
+
     def on_accepted(self, accepted: text_pb2.TextAccepted) -> None:
         if self.record_accepted(accepted):
+            if accepted.prompt_token_ids and self._bulk is not NO_BULK:
+                self._bulk = without_input(self._bulk)
             if not self._accepted:
                 self._accepted = True
                 self.prompt_token_ids = accepted.prompt_token_ids or self.prompt_token_ids
@@ -77,7 +92,7 @@ class TextCall(Call[text_pb2.TextSubmit]):
         add_pieces(update.pieces, pieces)
         update.token_ids += fresh
         if logprobs:
-            update.logprobs.extend(logprobs)
+            self._updates.add_logprobs(update, logprobs)
         self._telemetry.tokens(index, len(fresh) // ITEM_BYTES)
 
     def fail(self, error: TandemError) -> None:

@@ -3,17 +3,33 @@
 import time
 from collections.abc import AsyncIterator
 
+import grpc
+
 from services.rpc.dispatcher import Dispatcher
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2, text_pb2, text_pb2_grpc
 from services.rpc.link import ADMINISTRATION_SECONDS, Link, call_all, call_one, stream_one
 from services.security.secret import ClusterSecret
+from services.shim.bulk import submit_entry, text_down
 from services.shim.text_call import TextCall
 from services.shim.text_rows import rows_of
 
 RESUME_SECONDS = 60.0  # a restart of all processes behind the shim, with the model, takes less
 
+_SERVICE = text_pb2.DESCRIPTOR.services_by_name["TextService"]
 TextUplink = Link[text_pb2.TextEntry, text_pb2.TextUp]
+
+
+class _Stub(text_pb2_grpc.TextServiceStub):
+    """The tokenizer's stub. Its stream also takes what text_down returns for large submits."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        super().__init__(channel)  # type: ignore[no-untyped-call]
+        self.Connect = channel.stream_stream(
+            f"/{_SERVICE.full_name}/Connect",
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=text_pb2.TextUp.FromString,
+        )
 
 
 class TokenizerClient:
@@ -23,13 +39,10 @@ class TokenizerClient:
     """
 
     def __init__(self, targets: tuple[str, ...], hello: pb.Hello, secret: ClusterSecret | None = None) -> None:
-        self.dispatcher: Dispatcher[TextCall] = Dispatcher(
-            lambda submit: text_pb2.TextEntry(submit=submit), lambda abort: text_pb2.TextEntry(abort=abort)
-        )
+        self.dispatcher: Dispatcher[TextCall] = Dispatcher(submit_entry, lambda abort: text_pb2.TextEntry(abort=abort))
         self._lost_at: float | None = None  # when a link was lost last, of time.monotonic
         self.links: list[TextUplink] = [
-            Link(target, text_pb2_grpc.TextServiceStub, text_pb2.TextDown, hello, "tokenizer", self, secret)
-            for target in targets
+            Link(target, _Stub, text_down, hello, "tokenizer", self, secret) for target in targets
         ]
 
     def facts(self) -> pb.EngineFacts | None:

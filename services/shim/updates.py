@@ -4,11 +4,16 @@ What arrives for one choice merges until the response is ready for more. So a sl
 """
 
 import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from services.rpc.errors import TandemError
 from services.rpc.generated import text_pb2
 from services.rpc.pieces import Piece
+from services.shim.in_progress import Hold, no_hold
+
+LOGPROB_BYTES = 100  # of memory per token and logprob of a pending update
+UNCOUNTED_TOKENS = 8  # of an update: a reader that keeps up takes it with fewer
 
 
 @dataclass(slots=True)
@@ -16,7 +21,8 @@ class Update:
     """One choice's pieces, token ids and logprobs since the last `take`. `terminal` is set in the choice's last update.
 
     `index` is the choice's, among all choices of the HTTP request; `token_ids` is a column of little-endian u32. Pieces
-    are in the order in which the tokens released them; neighbours of one kind are merged.
+    are in the order in which the tokens released them; neighbours of one kind are merged. `held`: bytes that count as
+    held for its logprobs, until the reader has made its answer of them.
     """
 
     index: int
@@ -24,12 +30,19 @@ class Update:
     token_ids: bytearray = field(default_factory=bytearray)
     logprobs: list[text_pb2.TokenLogprobs] = field(default_factory=list)
     terminal: text_pb2.TextTerminal | None = None
+    held: int = 0
 
 
 class UpdateMailbox:
-    """Holds at most one pending update per choice. The writers and the only reader are on one event loop."""
+    """Holds at most one pending update per choice. The writers and the only reader are on one event loop.
 
-    def __init__(self) -> None:
+    `hold` counts the memory of logprobs: a slow reader's updates merge, and each token has up to some kilobytes.
+    `on_full` gets its error, if it raises one.
+    """
+
+    def __init__(self, hold: Hold = no_hold, on_full: Callable[[TandemError], None] | None = None) -> None:
+        self._hold = hold
+        self._on_full = on_full
         self._pending: dict[int, Update] = {}
         self._reader: asyncio.Future[None] | None = None  # set while it waits; cheaper per token than an Event
         self._accepted = False
@@ -44,6 +57,25 @@ class UpdateMailbox:
             update = self._pending[index] = Update(index)
             self._wake()
         return update
+
+    def add_logprobs(self, update: Update, logprobs: Sequence[text_pb2.TokenLogprobs]) -> None:
+        """Adds the logprobs of new tokens, at least one, to a pending update. Calls `on_full` if all requests then hold
+        too much. An update with few tokens does not count."""
+        update.logprobs.extend(logprobs)
+        if len(update.logprobs) <= UNCOUNTED_TOKENS:
+            return
+        held = len(update.logprobs) * (1 + len(logprobs[0].top)) * LOGPROB_BYTES
+        added, update.held = held - update.held, held
+        try:
+            self._hold(added)
+        except TandemError as error:
+            if self._on_full is None:
+                raise
+            self._on_full(error)
+
+    def clear(self) -> None:
+        """Drops the pending updates."""
+        self._pending.clear()
 
     def accept(self) -> None:
         """Records that the engine has accepted a choice, so the prompt is valid. Wakes the reader."""

@@ -4,9 +4,16 @@ Plain data: a process that has no tokenizer can work with them.
 """
 
 from collections.abc import Iterable
+from typing import Protocol
 
 import msgspec
-from tokenizers import AddedToken
+
+
+class AddedToken(Protocol):
+    """What is read of tokenizers.AddedToken; a rendering worker does not load that library."""
+
+    content: str
+    special: bool
 
 
 class ControlToken(msgspec.Struct, frozen=True):

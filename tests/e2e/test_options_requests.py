@@ -17,6 +17,8 @@ def changed() -> Iterator[Server]:
     """A server with every option of this file set to what is not its default."""
     flags = (
         "--response-role=helper",
+        "--max-request-body-bytes=100K",
+        "--max-logprob-entries=100",
         "--ignore-unknown-fields",
         "--enable-request-id-headers",
         "--enable-force-include-usage",
@@ -38,6 +40,26 @@ def test_response_role(changed: Server, plain: Server) -> None:
     for server, role in ((changed, "helper"), (plain, "assistant")):
         assert ask(server, CHAT)["choices"][0]["message"]["role"] == role
         assert stream(server, CHAT)[0]["choices"][0]["delta"]["role"] == role
+
+
+@both
+def test_max_request_body_bytes(changed: Server, plain: Server, path: str) -> None:
+    """The body is also above the size from which child processes read it."""
+    padded = {**QUESTION, "prompt": "Hi", "metadata": {"a": "a" * 100 * 1024}}
+    del padded["prompt" if path == CHAT else "messages"]
+    error = error_of(changed.post(path, padded), 413)
+    assert error["message"] == "the request body is larger than 102400 bytes, the limit set by max_request_body_bytes"
+    assert plain.post(path, {**padded, "max_tokens": 1}).status_code == 200
+
+
+@both
+def test_max_logprob_entries(changed: Server, plain: Server, path: str) -> None:
+    asked = {"logprobs": True, "top_logprobs": 1} if path == CHAT else {"logprobs": 1}
+    for server, tokens in ((changed, 50), (plain, 51)):
+        assert ask(server, path, max_tokens=tokens, **asked)["choices"][0]["logprobs"]
+    body = {**QUESTION, "max_tokens": 51, **asked} if path == CHAT else {"prompt": "Hi", "max_tokens": 51, **asked}
+    error = error_of(changed.post(path, body), 400)
+    assert "x 51 max_tokens x 2 logprobs per token = 102, but max_logprob_entries is 100" in error["message"]
 
 
 @both

@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
 from typing import Any
 
 import httpx
@@ -50,8 +51,15 @@ def test_many_oversized_prompts_delay_no_other_request(server: Server) -> None:
 
 
 def test_a_body_beyond_the_limit_is_refused(server: Server) -> None:
-    response = server.post("/v1/completions", {"prompt": "x" * (33 * 1024 * 1024)})
-    assert response.status_code == 400 and "larger than" in response.json()["error"]["message"]
+    url = httpx.URL(server.url)
+    connection = HTTPConnection(url.host, url.port, timeout=60)
+    connection.putrequest("POST", "/v1/completions")
+    connection.putheader("content-type", "application/json")
+    connection.putheader("content-length", str(64 * 2**20 + 1))
+    connection.endheaders()  # it is refused before it is sent
+    response = connection.getresponse()
+    assert response.status == 413 and b"the limit set by max_request_body_bytes" in response.read()
+    connection.close()
 
 
 def test_a_body_that_grows_when_rewritten_breaks_no_stream(server: Server) -> None:

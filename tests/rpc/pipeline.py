@@ -30,6 +30,7 @@ from services.shim.generation import Generation
 from services.shim.generations import Generations
 from services.shim.in_progress import InProgress
 from services.shim.metrics import ShimMetrics
+from services.shim.preparer import Preparer
 from services.shim.scrape import Scrape
 from services.shim.telemetry import RequestTelemetry
 from services.shim.tokenizer_client import TokenizerClient
@@ -186,14 +187,17 @@ class Pipeline:
         metrics = ShimMetrics(registry)
         generations = Generations(self.client, metrics, set_up_tracing("shim", None))
         in_progress = InProgress(shim.max_concurrent_requests, metrics)
-        app = make_app(generations, in_progress, access_rules(shim, ""), metrics, Scrape(registry, ()))
+        preparer = Preparer(shim)
+        app = make_app(generations, preparer, in_progress, access_rules(shim, ""), metrics, Scrape(registry, ()))
         transport = httpx.ASGITransport(app, raise_app_exceptions=raise_app_exceptions)
         async with httpx.AsyncClient(transport=transport, base_url="http://test", timeout=DEADLINE) as http:
             yield http
+        await preparer.close()
 
     async def fold(self, *submits: text_pb2.TextSubmit) -> list[Fold]:
         """Submits all requests and returns each choice's answer, in the order of submits and choices."""
         generation = Generation(self.client, list(submits), silent_telemetry(), set())
+        await generation.start_others()
         folds = [Fold() for _ in range(generation.num_choices)]
         async with asyncio.timeout(DEADLINE):
             while any(not fold.terminals for fold in folds):

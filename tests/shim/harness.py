@@ -18,10 +18,12 @@ from services.rpc.generated import text_pb2
 from services.rpc.hello import make_hello
 from services.shim.access.rules import access_rules
 from services.shim.app import make_app
+from services.shim.bulk import BulkEntry
 from services.shim.generation import Generation
 from services.shim.generations import Generations
 from services.shim.in_progress import InProgress
 from services.shim.metrics import ShimMetrics
+from services.shim.preparer import Preparer
 from services.shim.scrape import Scrape
 from services.shim.telemetry import RequestTelemetry
 from services.shim.tokenizer_client import TokenizerClient
@@ -42,7 +44,9 @@ class FakeLink:
     peer: pb.Hello | None = field(default_factory=lambda: pb.Hello(epoch=EPOCH, engine=FACTS))
     entries: "asyncio.Queue[text_pb2.TextEntry]" = field(default_factory=asyncio.Queue)
 
-    def put(self, entry: text_pb2.TextEntry) -> None:
+    def put(self, entry: text_pb2.TextEntry | BulkEntry) -> None:
+        if isinstance(entry, BulkEntry):
+            (entry,) = text_pb2.TextDown.FromString(entry.wire).entries
         self.entries.put_nowait(entry)
 
 
@@ -64,8 +68,11 @@ class Shim:
         self.generations = Generations(self.client, self.metrics, tracing or NoTracing())
         self.open_generations = self.generations.open
         self.in_progress = InProgress(self.options.max_concurrent_requests, self.metrics)
+        self.preparer = Preparer(self.options)
         scrape = Scrape(self.registry, ())
-        self.app: ASGIApp = make_app(self.generations, self.in_progress, self.access, self.metrics, scrape)
+        self.app: ASGIApp = make_app(
+            self.generations, self.preparer, self.in_progress, self.access, self.metrics, scrape
+        )
 
     @property
     def routes(self) -> list[Any]:

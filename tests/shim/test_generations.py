@@ -38,9 +38,19 @@ async def test_a_generation_is_open_until_its_close() -> None:
     assert shim.generations.open == {generation}
     (span,) = tracing.spans
     assert (span.name, span.parent) == ("chat fake", PARENT)
-    assert (await shim.sent()).submit.traceparent == span.traceparent
+    sent = (await shim.sent()).submit
+    assert (sent.traceparent, sent.request_id) == (span.traceparent, "id")
     generation.close()
     assert not shim.generations.open and span.ended
+
+
+async def test_choices_get_handles_of_their_own() -> None:
+    shim = Shim(connected=True)
+    for _ in range(2):
+        shim.generations.start("chat", "id", "fake", "", [submit(3), submit(2)])
+    sent = [(await shim.sent()).submit for _ in range(4)]
+    handles = [choice.handle for one in sent for choice in one.choices]
+    assert len(set(handles)) == len(handles) == 10 and 0 not in handles
 
 
 async def test_too_many_choices_are_refused_before_anything_starts() -> None:

@@ -1,14 +1,17 @@
-"""Turns updates into the JSON of an API: the chunks of a stream, or one full response.
+"""Turns updates into the JSON of an API: the chunks of a stream, or one full response. No step takes long.
 
 Each API has a subclass. Streamed or not, text, logprobs, finish reasons and usage are the same.
 """
 
+import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 from typing_extensions import TypedDict
 
 from services.rpc.columns import ITEM_BYTES, unpack_u32
@@ -17,10 +20,14 @@ from services.rpc.finish_reasons import NAME_BY_REASON
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
 from services.rpc.pieces import TOOL_CALL, Piece, add_pieces
+from services.shim.apis.answer_options import AnswerOptions
+from services.shim.apis.json_pieces import InPieces, WrittenColumns, array_pieces, id_pieces, object_pieces
 from services.shim.generation import Generation
+from services.shim.time_slices import TimeSlices
 from services.shim.updates import Update
 
 Json = dict[str, Any]
+LOGPROBS_PER_STEP = 32  # tokens: a millisecond at 20 logprobs each
 
 
 class PromptTokensDetails(TypedDict):
@@ -63,38 +70,19 @@ class ChoiceFields(TypedDict, total=False):
     effective_parameters: EffectiveParameters
 
 
-@dataclass(frozen=True)
-class AnswerOptions:
-    """What a response has beside the text, by the request's fields and the server's options."""
-
-    token_ids: bool = False  # of prompts and choices
-    tokens_as_token_ids: bool = False  # in logprobs
-    effective_parameters: bool = False
-    continuous_usage: bool = False  # every chunk has the counts so far
-    prompt_tokens_details: bool = True
-    response_role: str = "assistant"
-    show_reasoning: bool = True  # if the API separates it from the content
-    older_function_call: bool = False  # a tool call is written as `function_call`
-    named_call: bool = False  # the request names the function of the answer's call
-
-
 @dataclass
 class AccumulatedChoice:
-    """The updates of one choice, merged by `add`. A stream sets only `terminal`, `has_call` and, if needed,
-    `num_tokens`."""
+    """The updates of one choice, merged. A stream sets only `terminal`, `has_call` and, if needed, `num_tokens`.
+
+    `logprobs` has them as JSON: as protobuf's objects they would take several times as much memory.
+    """
 
     pieces: list[Piece] = field(default_factory=list)
     token_ids: bytearray = field(default_factory=bytearray)
-    logprobs: list[text_pb2.TokenLogprobs] = field(default_factory=list)
+    logprobs: WrittenColumns | None = None  # None: none so far
     num_tokens: int = 0
     has_call: bool = False  # a tool call, whole or cut; the subclass sets it in a stream
     terminal: text_pb2.TextTerminal | None = None
-
-    def add(self, update: Update) -> None:
-        add_pieces(self.pieces, update.pieces)
-        self.token_ids += update.token_ids
-        self.logprobs.extend(update.logprobs)
-        self.terminal = update.terminal
 
 
 class Answer(ABC):
@@ -117,48 +105,113 @@ class Answer(ABC):
         self._counts_tokens = options.token_ids or options.continuous_usage  # of each choice, in a stream
         self._choices = [AccumulatedChoice() for _ in range(generation.num_choices)]
         self._num_open = generation.num_choices
+        self._taken: deque[Update] = deque()  # updates of a stream without chunks so far
 
-    async def full_response(self) -> Json:
-        """Waits for the end of all choices and returns the response as JSON.
+    async def full_response(self) -> Iterator[bytes]:
+        """Waits for the end of all choices and returns the response as JSON in pieces.
 
-        As soon as a choice fails, raises its TandemError.
+        As soon as a choice fails, raises its TandemError; RESOURCE_EXHAUSTED if all requests hold too much.
         """
-        while any(choice.terminal is None for choice in self._choices):
+        slices = TimeSlices()
+        while self._num_open:
             for update in await self._generation.take():
-                self._choices[update.index].add(update)
                 _raise_if_failed(update.terminal)
-        choices = []
-        for index, accumulated in enumerate(self._choices):
-            assert accumulated.terminal is not None
-            accumulated.has_call = any(kind == TOOL_CALL for kind, _ in accumulated.pieces)
-            token_ids = unpack_u32(accumulated.token_ids) if self._options.token_ids else None
-            choice = self._full_choice(index, accumulated) | self._finish_fields(accumulated, accumulated.terminal)
-            choices.append({**choice, "token_ids": token_ids, **self._effective_parameters(index)})
-        return {
-            **self._head,
-            "object": self.object_name,
-            "choices": choices,
-            "usage": self.usage(),
-            **self._full_fields(),
-        }
+                self._accumulate(update)
+                if update.logprobs:
+                    await self._accumulate_logprobs(update, slices)
+                elif slices.is_over:
+                    await slices.pause()
+        return object_pieces(
+            {
+                **self._head,
+                "object": self.object_name,
+                "choices": InPieces(array_pieces(map(self._choice_pieces, range(len(self._choices))))),
+                "usage": self.usage(),
+                **self._full_fields(),
+            }
+        )
+
+    def _accumulate(self, update: Update) -> None:
+        """Adds an update, without its logprobs, to its choice, and counts its bytes as held."""
+        choice = self._choices[update.index]
+        add_pieces(choice.pieces, update.pieces)
+        size = sum([len(text) for _, text in update.pieces])
+        if self._options.token_ids:
+            choice.token_ids += update.token_ids
+            size += len(update.token_ids)
+        if update.terminal is not None:
+            choice.terminal = update.terminal
+            self._num_open -= 1
+        self._generation.hold(size)
+
+    async def _accumulate_logprobs(self, update: Update, slices: TimeSlices) -> None:
+        choice = self._choices[update.index]
+        choice.logprobs = choice.logprobs or WrittenColumns()
+        size = await self._write_logprobs(update.logprobs, choice.logprobs, slices)
+        self._generation.hold(size - update.held)
+
+    async def _write_logprobs(
+        self, logprobs: Sequence[text_pb2.TokenLogprobs], written: WrittenColumns, slices: TimeSlices
+    ) -> int:
+        """Adds the logprobs to `written`, with pauses. Returns by how many bytes it grew."""
+        size = 0
+        for start in range(0, len(logprobs), LOGPROBS_PER_STEP):
+            size += written.add(self._logprobs(logprobs[start : start + LOGPROBS_PER_STEP]))
+            await slices.pause()
+        return size
+
+    def _choice_pieces(self, index: int) -> Iterator[bytes]:
+        choice = self._choices[index]
+        assert choice.terminal is not None
+        choice.has_call = any(kind == TOOL_CALL for kind, _ in choice.pieces)
+        logprobs = None if choice.logprobs is None else InPieces(choice.logprobs.pieces())
+        token_ids = InPieces(id_pieces(choice.token_ids)) if self._options.token_ids else None
+        return object_pieces(
+            {
+                **self._full_choice(index, choice, logprobs),
+                **self._finish_fields(choice, choice.terminal),
+                "token_ids": token_ids,
+                **self._effective_parameters(index),
+            }
+        )
 
     async def next_chunks(self) -> list[Json] | None:
-        """Waits for updates and returns their chunks, possibly none, without the fields of head().
+        """Waits for updates and returns the chunks of as many as a slice of time has room for, without the fields of
+        head(); possibly none.
 
         Returns None once the chunks of all choices have been returned. Raises the TandemError of a failed choice.
         """
         if self._num_open == 0:
             return None
+        if self._taken:
+            await asyncio.sleep(0)
+        else:
+            self._taken.extend(await self._generation.take())
         chunks: list[Json] = []
-        for update in await self._generation.take():
+        slices = TimeSlices()
+        while self._taken and not slices.is_over:
+            update = self._taken.popleft()
             _raise_if_failed(update.terminal)
-            chunks += self._chunks_of(update)
+            logprobs: Any = None
+            if len(update.logprobs) > LOGPROBS_PER_STEP:
+                logprobs = await self._many_logprobs(update.logprobs, slices)
+            elif update.logprobs:
+                logprobs = self._logprobs(update.logprobs)
+            chunks += self._chunks_of(update, logprobs)
+            if update.held:
+                self._generation.hold(-update.held)
             if update.terminal is not None:
                 self._choices[update.index].terminal = update.terminal
                 self._num_open -= 1
         return chunks
 
-    def _chunks_of(self, update: Update) -> list[Json]:
+    async def _many_logprobs(self, logprobs: Sequence[text_pb2.TokenLogprobs], slices: TimeSlices) -> msgspec.Raw:
+        """Returns the logprobs of a slow reader's update, written with pauses."""
+        written = WrittenColumns()
+        await self._write_logprobs(logprobs, written, slices)
+        return msgspec.Raw(b"".join(written.pieces()))
+
+    def _chunks_of(self, update: Update, logprobs: Any) -> list[Json]:
         """Returns one chunk per piece, at least one if there is anything to tell. Runs for every token.
 
         The first one has logprobs and token ids, the last one what a finished choice has. A choice with a tool call
@@ -167,10 +220,12 @@ class Answer(ABC):
         accumulated = self._choices[update.index]
         choices = [delta for piece in update.pieces if (delta := self._delta(update.index, piece)) is not None]
         ends = update.terminal is not None
-        if (ends and accumulated.has_call) or (not choices and (ends or update.logprobs or self._options.token_ids)):
+        if (ends and accumulated.has_call) or (
+            not choices and (ends or logprobs is not None or self._options.token_ids)
+        ):
             choices.append(self._empty_delta(update.index))
-        if update.logprobs:
-            choices[0]["logprobs"] = self._logprobs(update.logprobs)
+        if logprobs is not None:
+            choices[0]["logprobs"] = logprobs
         if update.terminal is not None:
             choices[-1] |= self._finish_fields(accumulated, update.terminal)
             choices[-1] |= self._effective_parameters(update.index)
@@ -211,7 +266,7 @@ class Answer(ABC):
         Output tokens are those of all choices. Prompt and cached tokens are those of each prompt's first choice.
         """
         terminals = [choice.terminal for choice in self._choices if choice.terminal is not None]
-        per_call = len(self._choices) // len(self._generation.calls)  # the choices of a call share one prompt
+        per_call = len(self._choices) // self._generation.num_prompts  # the choices of a call share one prompt
         prompt = sum(terminal.prompt_tokens for terminal in terminals[::per_call])
         cached = sum(terminal.cached_tokens for terminal in terminals[::per_call])
         usage = self._usage(prompt, sum(terminal.output_tokens for terminal in terminals))
@@ -248,10 +303,13 @@ class Answer(ABC):
 
     def _call_of(self, index: int) -> Any:
         """Returns the TextCall of a choice: calls have equal numbers of choices, in their order."""
-        return self._generation.calls[index * len(self._generation.calls) // len(self._choices)]
+        return self._generation.calls[index * self._generation.num_prompts // len(self._choices)]
 
     def _prompt_ids_of(self, index: int) -> list[int]:
         return unpack_u32(self._call_of(index).prompt_token_ids)
+
+    def _prompt_id_pieces(self, index: int) -> InPieces:
+        return InPieces(id_pieces(self._call_of(index).prompt_token_ids))
 
     def _effective_parameters(self, index: int) -> Json:
         call = self._call_of(index)
@@ -260,8 +318,8 @@ class Answer(ABC):
         return {"effective_parameters": _effective(call.sampling, call.seed)}
 
     @abstractmethod
-    def _full_choice(self, index: int, accumulated: AccumulatedChoice) -> Json:
-        """Returns a choice of the full response, without the fields of ChoiceFields."""
+    def _full_choice(self, index: int, accumulated: AccumulatedChoice, logprobs: InPieces | None) -> Json:
+        """Returns a choice of the full response, without the fields of ChoiceFields. Values may be InPieces."""
 
     @abstractmethod
     def _full_fields(self) -> Json:
@@ -280,7 +338,8 @@ class Answer(ABC):
 
     @abstractmethod
     def _logprobs(self, logprobs: Sequence[text_pb2.TokenLogprobs]) -> Any:
-        """Returns the logprobs of consecutive tokens of a choice; None if there are none."""
+        """Returns the logprobs of consecutive tokens of a choice, at least one: an object of arrays, which has those of
+        more tokens if the items of each array are appended."""
 
     @abstractmethod
     def _first_ids(self, index: int) -> Json:

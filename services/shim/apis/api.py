@@ -5,14 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from services.rpc.errors import TandemError
-from services.rpc.generated import text_pb2
 from services.shim.apis.answer import Answer
 from services.shim.apis.request import GenerationRequest
-from services.shim.apis.submit import SubmitContext
-from services.shim.body import Body
+from services.shim.apis.translation import Translation
 from services.shim.routes import Path
-
-Submits = Callable[[Any, Body, SubmitContext], list[text_pb2.TextSubmit]]
 
 
 @dataclass(frozen=True)
@@ -27,8 +23,11 @@ class Api:
     summary: str
     operation: str
     id_prefix: str
-    request: type[GenerationRequest]
-    submits: Submits
+    translation: Translation
     answer: type[Answer]
     response: Any
     at_fault: Callable[[TandemError], TandemError]
+
+    @property
+    def request(self) -> type[GenerationRequest]:
+        return self.translation.request

@@ -1,6 +1,6 @@
 """Builds the part of a submit for the tokenizer that does not depend on the API."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from services.rpc.columns import pack_f32, pack_u32
@@ -12,27 +12,24 @@ from services.shim.apis.request import GenerationRequest
 
 @dataclass(frozen=True)
 class SubmitContext:
-    """What a submit needs beside the request: its id, a source of handles, the facts of the engine, and an option.
+    """What a submit needs beside the request: the facts of the engine, and an option.
 
     `cache_group`: group of the caller's key; requests of different groups share no prefix cache blocks.
     """
 
-    request_id: str
-    new_handle: Callable[[], int]
     facts: pb.EngineFacts
     exclude_tools_when_tool_choice_none: bool = False
     cache_group: str = ""
 
 
 def base_submit(request: GenerationRequest, context: SubmitContext) -> text_pb2.TextSubmit:
-    """Returns a submit without input, with a new handle per choice.
+    """Returns a submit without input. `Generations.start` sets its request id, its handles and its traceparent.
 
     Raises TandemError (INVALID_ARGUMENT) for logprobs of all tokens, or a truncation, beyond the engine's limits.
     """
     return text_pb2.TextSubmit(
-        request_id=context.request_id,
         seed=_seed(request.seed),
-        choices=[pb.Choice(handle=context.new_handle(), choice=choice) for choice in range(request.n)],
+        choices=[pb.Choice(choice=choice) for choice in range(request.n)],
         sampling=_sampling(request, context.facts),
         cache_salt=request.cache_salt,
         cache_group=context.cache_group,

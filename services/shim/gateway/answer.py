@@ -33,6 +33,8 @@ async def streamed(
             if terminal is not None:
                 num_open -= 1
                 yield vllm.GenerateResponse(complete=_complete(update.index, terminal))
+            if update.held:
+                generation.hold(-update.held)
         if num_open:
             await pause(num_responses)
 

@@ -29,8 +29,8 @@ from services.shim.gateway.open_calls import OpenCalls
 from services.shim.gateway.request import checked_request, field_of, submit_of
 from services.shim.generation import Generation
 from services.shim.generations import Generations
-from services.shim.in_progress import InProgress
-from services.shim.parsing import check_submit_size
+from services.shim.in_progress import Hold, InProgress
+from services.shim.parsing import check_logprob_entries, check_submit_size
 from services.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -39,9 +39,13 @@ Context = grpc.aio.ServicerContext[Any, Any]
 Handler = Callable[[Any, Any, Context], Awaitable[Any]]
 
 
-def add_servicer(server: grpc.aio.Server, generations: Generations, in_progress: InProgress) -> None:
+def add_servicer(
+    server: grpc.aio.Server, generations: Generations, in_progress: InProgress, max_logprob_entries: int
+) -> None:
     """Adds vLLM's engine service to a server that has not started."""
-    vllm_engine_pb2_grpc.add_VllmEngineServicer_to_server(VllmEngine(generations, in_progress), server)
+    vllm_engine_pb2_grpc.add_VllmEngineServicer_to_server(
+        VllmEngine(generations, in_progress, max_logprob_entries), server
+    )
 
 
 def with_status(handler: Handler) -> Handler:
@@ -75,10 +79,11 @@ def not_there(name: str) -> Handler:
 class VllmEngine(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]
     """One object per process. A call's cancellation, by its gateway or its deadline, cancels its handler."""
 
-    def __init__(self, generations: Generations, in_progress: InProgress) -> None:
+    def __init__(self, generations: Generations, in_progress: InProgress, max_logprob_entries: int) -> None:
         self._generations = generations
         self._client = generations.client
         self._in_progress = in_progress
+        self._max_logprob_entries = max_logprob_entries
         self._open_calls = OpenCalls()
         self._loads = Loads()
         self._pace = Pace()
@@ -91,7 +96,7 @@ class VllmEngine(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]
         self._in_progress.check()
         with self._in_progress.request() as hold:
             hold(request.ByteSize())
-            generation = self._start(request, traceparent_of(context))
+            generation = self._start(request, traceparent_of(context), hold)
             try:
                 with self._open_calls.add(request.request_id, generation):
                     responses = streamed(generation, self._pace.pause) if request.stream else whole(generation)
@@ -100,17 +105,20 @@ class VllmEngine(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]
             finally:
                 generation.close()
 
-    def _start(self, request: vllm.GenerateRequest, traceparent: str) -> Generation:
+    def _start(self, request: vllm.GenerateRequest, traceparent: str, hold: Hold) -> Generation:
         """Checks the request and submits it. Raises TandemError as HTTP's endpoints do."""
         with self._generations.trace_refusals(OPERATION, traceparent):
             checked = checked_request(request, self._client.facts())
             model = self._generations.served_name(None)
             request_id = checked.request_id or uuid.uuid4().hex
             facts = self._generations.facts()
-            new_handle, group = self._client.dispatcher.new_handle, caller.get().group
-            submit = submit_of(checked, SubmitContext(request_id, new_handle, facts, cache_group=group))
+            submit = submit_of(checked, SubmitContext(facts, cache_group=caller.get().group))
+            check_logprob_entries(checked, 1, facts, self._max_logprob_entries)
             check_submit_size(submit)
-        return self._generations.start(OPERATION, request_id, model, traceparent, [submit], caller.get().name)
+        key_name = caller.get().name
+        return self._generations.start(
+            OPERATION, request_id, model, traceparent, [submit], key_name=key_name, hold=hold
+        )
 
     @with_status
     async def Abort(self, request: vllm.AbortRequest, context: Context) -> vllm.AbortResponse:

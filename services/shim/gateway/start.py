@@ -28,7 +28,7 @@ async def start_gateway(access: AccessRules, generations: Generations, in_progre
 
     keys = None if options.grpc_no_key else access.keys
     server = GatewayServer(generations, keys, options.max_concurrent_requests, reflection=options.grpc_reflection)
-    add_servicer(server.grpc, generations, in_progress)
+    add_servicer(server.grpc, generations, in_progress, options.max_logprob_entries)
     port = await server.start(host, port)
     warn_if_open(host, port, keys)
     log.info("gateways reach vLLM's engine protocol on grpc://%s", authority(host, port))

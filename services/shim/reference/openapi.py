@@ -26,6 +26,7 @@ STATUS_TEXT = {
     401: "the API key is missing or wrong",
     403: "another key is needed, or the host or the web page's origin is not allowed",
     404: "no such model",
+    413: "the body is larger than a limit, or takes too much memory or time to read",
     429: "a limit on running and waiting requests is reached",
     500: "the server failed at this request",
     503: "no process can answer now",

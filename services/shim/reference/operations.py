@@ -51,7 +51,7 @@ class Operation:
 
 
 # A request for text may be refused for each of these reasons; those with a key only if the server has one.
-GENERATION_ERRORS = (400, 401, 403, 404, 429, 500, 503)
+GENERATION_ERRORS = (400, 401, 403, 404, 413, 429, 500, 503)
 OPERATIONS: tuple[Operation, ...] = (
     *(
         Operation(api.path, api.summary, {JSON: api.response, EVENT_STREAM: None}, api.request, (), GENERATION_ERRORS)

@@ -43,6 +43,7 @@ Errors have OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`. `
 | 403 | the route needs the key of `--admin-api-key`, or the request's host or web page is not allowed | no |
 | 404 | no such model or path | no |
 | 405 | the path has another method | no |
+| 413 | the body is larger than `--max-request-body-bytes`, or takes too much memory or time to read | no |
 | 429 | a limit on running and waiting requests is reached (docs/operations.md) | yes |
 | 500 | the server failed at this request | no |
 | 503 | no process can answer now; for example, one is starting again | yes |

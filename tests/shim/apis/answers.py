@@ -2,8 +2,11 @@
 
 from typing import Any
 
+import msgspec
+
 from services.rpc.generated import text_pb2
-from services.shim.apis.answer import Answer, AnswerOptions, Json
+from services.shim.apis.answer import Answer, Json
+from services.shim.apis.answer_options import AnswerOptions
 from services.shim.generation import Generation
 
 
@@ -20,6 +23,12 @@ def logprobs(token: str, value: float, *top: tuple[str, float], offset: int = 0)
         return text_pb2.TokenLogprob(token=token, token_bytes=encoded, logprob=value, token_id=encoded[0])
 
     return text_pb2.TokenLogprobs(sampled=one(token, value), top=[one(*other) for other in top], text_offset=offset)
+
+
+async def full_of(answer: Answer) -> Json:
+    """Returns the full response, read from its JSON."""
+    found: Json = msgspec.json.decode(b"".join(await answer.full_response()))
+    return found
 
 
 async def chunks_of(answer: Answer) -> list[Json]:

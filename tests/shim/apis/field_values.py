@@ -242,10 +242,9 @@ def submits(api: Api, change: Json, facts: pb.EngineFacts = FACTS, **options: An
 
 
 def submits_of_text(api: Api, text: bytes, facts: pb.EngineFacts = FACTS, **options: Any) -> list[text_pb2.TextSubmit]:
-    handles = iter(range(1, 10**6))
     body = Body(text)
     checked: GenerationRequest = validate(api.request, body.fields, facts)
-    return api.submits(checked, body, SubmitContext("id", lambda: next(handles), facts, **options))
+    return api.translation.submits(checked, body, SubmitContext(facts, **options))
 
 
 def refused(api: Api, change: Json, facts: pb.EngineFacts = FACTS) -> TandemError:
@@ -259,7 +258,7 @@ def refused_body(api: Api, fields: Json, facts: pb.EngineFacts = FACTS) -> Tande
         request: GenerationRequest = validate(api.request, fields, facts)
         forms = {name: fields[name] for name in StructuredFields.model_fields if name in fields}
         body = Body(msgspec.json.encode(BASE[api.path.path] | forms))
-        api.submits(request, body, SubmitContext("id", lambda: 1, facts))
+        api.translation.submits(request, body, SubmitContext(facts))
     found = caught.value
     assert (found.code, found.status.http) == ("INVALID_ARGUMENT", 400)
     assert not [word for word in INTERNAL if word in found.message], found.message

@@ -18,7 +18,7 @@ from services.shim.generation import Generation
 from services.shim.metrics import ShimMetrics
 from services.shim.telemetry import RequestTelemetry
 from services.telemetry.spans import NO_SPAN
-from tests.shim.apis.answers import chunks_of, logprobs, make
+from tests.shim.apis.answers import chunks_of, full_of, logprobs, make
 from tests.shim.harness import Shim
 
 LENGTH = pb.FINISH_REASON_LENGTH
@@ -52,7 +52,7 @@ async def test_a_stream_and_a_full_response_say_the_same(shim: Shim, kind: type[
                 found += more
             answers.append([merged(found, index) for index in range(4)])
         else:
-            full = await answer.full_response()
+            full = await full_of(answer)
             answers.append([merged([{"choices": [choice]} for choice in full["choices"]], index) for index in range(4)])
         assert answer.usage()["completion_tokens"] == 12
         assert answer.usage()["prompt_tokens"] == 3 * len(generation.calls), "a prompt counts once"
@@ -109,10 +109,10 @@ async def test_pieces_of_a_full_response_keep_their_kinds(shim: Shim, kind: type
     answer = make(kind, generation)
     shim.event(handle, 0, [1], "a", "x", kinds=bytes([CONTENT, REASONING]))
     (update,) = await generation.take()
-    answer._choices[0].add(update)
+    answer._accumulate(update)
     shim.event(handle, 1, [2], "y", "b", kinds=bytes([REASONING, CONTENT]))
     shim.end(handle)
-    full = await answer.full_response()
+    full = await full_of(answer)
     assert answer._choices[0].pieces == [(CONTENT, "a"), (REASONING, "xy"), (CONTENT, "b")]
     (choice,) = full["choices"]
     content = choice["text"] if "text" in choice else choice["message"]["content"]
@@ -156,7 +156,7 @@ async def test_the_prompts_ids_when_the_shim_sent_them(shim: Shim, kind: type[An
     assert (first if kind is ChatAnswer else first["choices"][0])["prompt_token_ids"] == [4, 5, 6]
     assert first["usage"]["prompt_tokens"] == 3
     shim.end(99)
-    full = await make(kind, generation, token_ids=True).full_response()
+    full = await full_of(make(kind, generation, token_ids=True))
     assert (full if kind is ChatAnswer else full["choices"][0])["prompt_token_ids"] == [4, 5, 6]
 
 
@@ -174,14 +174,14 @@ async def test_usage(shim: Shim, kind: type[Answer]) -> None:
         "prompt_tokens_details": {"cached_tokens": 8},
         "completion_tokens_details": {"reasoning_tokens": 4} if kind is ChatAnswer else None,
     }
-    assert (await answer.full_response())["usage"] == answer.usage() == expected
+    assert (await full_of(answer))["usage"] == answer.usage() == expected
 
 
 @both
 async def test_usage_without_details(shim: Shim, kind: type[Answer]) -> None:
     generation, (handle,) = shim.start(1)
     shim.end(handle, prompt_tokens=5, output_tokens=2, cached_tokens=4)
-    full = await make(kind, generation, prompt_tokens_details=False).full_response()
+    full = await full_of(make(kind, generation, prompt_tokens_details=False))
     assert full["usage"]["prompt_tokens_details"] is None and full["usage"]["total_tokens"] == 7
 
 
@@ -224,7 +224,7 @@ async def test_effective_parameters(shim: Shim, kind: type[Answer]) -> None:
             shim.event(handle, 0, [7], "a")
             if not streamed:
                 shim.end(handle)
-                (choice,) = (await answer.full_response())["choices"]
+                (choice,) = (await full_of(answer))["choices"]
             else:
                 before = answer.first_chunks() + (await answer.next_chunks() or [])
                 assert not [one for chunk in before for one in chunk["choices"] if "effective_parameters" in one]
@@ -239,7 +239,7 @@ async def test_effective_parameters_of_several_prompts(shim: Shim, kind: type[An
     for number, handle in enumerate(handles):
         shim.accept(handle, [1], seed=number // 2, sampling=pb.SamplingParams(max_tokens=5 + number // 2))
         shim.end(handle)
-    choices = (await make(kind, generation, effective_parameters=True).full_response())["choices"]
+    choices = (await full_of(make(kind, generation, effective_parameters=True)))["choices"]
     found = [(one["effective_parameters"]["seed"], one["effective_parameters"]["max_tokens"]) for one in choices]
     assert found == [(0, 5), (0, 5), (1, 6), (1, 6)]
 
@@ -252,7 +252,7 @@ async def test_effective_parameters_of_several_prompts(shim: Shim, kind: type[An
 async def test_the_stop_reason(shim: Shim, kind: type[Answer], stop: dict[str, Any], reason: Any) -> None:
     generation, (handle,) = shim.start(1)
     shim.end(handle, **stop)
-    (choice,) = (await make(kind, generation).full_response())["choices"]
+    (choice,) = (await full_of(make(kind, generation)))["choices"]
     assert choice["stop_reason"] == reason and choice["finish_reason"] == "stop"
 
 
@@ -264,4 +264,4 @@ async def test_the_error_of_one_choice_is_that_of_the_request(shim: Shim, kind: 
         shim.event(handles[0], 0, [7], "a")
         shim.fail(handles[1], TandemError("INTERNAL", "the worker is gone"))
         with pytest.raises(TandemError, match="the worker is gone"):
-            await (chunks_of(answer) if streamed else answer.full_response())
+            await (chunks_of(answer) if streamed else full_of(answer))

@@ -23,7 +23,7 @@ async def gateway(shim: Shim, *, reflection: bool = False) -> AsyncIterator[grpc
     server = GatewayServer(
         shim.generations, shim.access.keys, shim.options.max_concurrent_requests, reflection=reflection
     )
-    add_servicer(server.grpc, shim.generations, shim.in_progress)
+    add_servicer(server.grpc, shim.generations, shim.in_progress, shim.options.max_logprob_entries)
     port = await server.start(HOST, 0)
     try:
         async with grpc.aio.insecure_channel(at(port)) as channel:

@@ -19,10 +19,8 @@ def submit(
     if text is not None:
         fields["text"] = text
     request = vllm.GenerateRequest(sampling_params=vllm.SamplingParams(**(sampling or {})), **fields)
-    handles = iter(range(1000))
     checked = checked_request(request, FACTS)
-    context = SubmitContext(checked.request_id or "none", lambda: next(handles), FACTS, cache_group=cache_group)
-    return submit_of(checked, context)
+    return submit_of(checked, SubmitContext(FACTS, cache_group=cache_group))
 
 
 def refusal(**arguments: Any) -> TandemError:
@@ -71,8 +69,7 @@ def test_every_field_reaches_the_submit() -> None:
         "stop": ["a", "b"], "skip_special_tokens": True, "spaces_between_special_tokens": True,
         "include_stop_str_in_output": True,
     }  # fmt: skip
-    made = submit(request_id="an-id", sampling=fields | more | output)
-    assert made.request_id == "an-id"
+    made = submit(sampling=fields | more | output)
     assert {name: getattr(made.sampling, name) for name in fields} == fields
     assert {name: getattr(made.output, name) for name in output} == output
     assert (made.seed, [choice.choice for choice in made.choices]) == (2**64 - 5, [0, 1, 2])

@@ -5,20 +5,19 @@ from typing import Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-from services.rpc.columns import unpack_u32
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
 from services.rpc.pieces import CONTENT, REASONING, Piece, text_of
 from services.shim.apis.answer import (
     AccumulatedChoice,
     Answer,
-    AnswerOptions,
     ChoiceFields,
     CompletionTokensDetails,
     Json,
     Usage,
     finite,
 )
+from services.shim.apis.answer_options import AnswerOptions
 from services.shim.apis.chat.calls import (
     CalledFunction,
     FunctionCall,
@@ -27,6 +26,7 @@ from services.shim.apis.chat.calls import (
     ToolCalls,
     calls_of,
 )
+from services.shim.apis.json_pieces import InPieces
 from services.shim.generation import Generation
 
 
@@ -107,7 +107,7 @@ class ChatAnswer(Answer):
                 chunk["usage"] = self._usage_so_far(index)
         return chunks
 
-    def _full_choice(self, index: int, accumulated: AccumulatedChoice) -> Json:
+    def _full_choice(self, index: int, accumulated: AccumulatedChoice, logprobs: InPieces | None) -> Json:
         pieces = accumulated.pieces
         content, reasoning = text_of(pieces), None
         if self._options.show_reasoning:
@@ -122,11 +122,10 @@ class ChatAnswer(Answer):
             "reasoning": reasoning,
             "reasoning_content": reasoning,
         }
-        logprobs = self._logprobs(accumulated.logprobs)
         return {"index": index, "message": {**message, **self._form.in_message(calls_of(pieces))}, "logprobs": logprobs}
 
     def _full_fields(self) -> Json:
-        ids = unpack_u32(self._generation.calls[0].prompt_token_ids) if self._options.token_ids else None
+        ids = self._prompt_id_pieces(0) if self._options.token_ids else None
         return {"service_tier": None, "prompt_logprobs": None, "prompt_token_ids": ids, "kv_transfer_params": None}
 
     def _delta(self, index: int, piece: Piece) -> Json | None:
@@ -158,9 +157,7 @@ class ChatAnswer(Answer):
     def _first_ids(self, index: int) -> Json:
         return {}
 
-    def _logprobs(self, logprobs: Sequence[text_pb2.TokenLogprobs]) -> ChatLogprobs | None:
-        if not logprobs:
-            return None
+    def _logprobs(self, logprobs: Sequence[text_pb2.TokenLogprobs]) -> ChatLogprobs:
         content: list[TokenLogprob] = []
         for entry in logprobs:
             content.append({**self._token(entry.sampled), "top_logprobs": [self._token(top) for top in entry.top]})

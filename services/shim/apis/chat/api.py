@@ -3,8 +3,7 @@
 from services.rpc.errors import CONTEXT_LENGTH_EXCEEDED, TandemError
 from services.shim.apis.api import Api
 from services.shim.apis.chat.answer import ChatAnswer, ChatCompletion
-from services.shim.apis.chat.schema import ChatRequest
-from services.shim.apis.chat.submit import chat_submits
+from services.shim.apis.chat.submit import CHAT_TRANSLATION
 from services.shim.routes import CHAT
 
 
@@ -20,8 +19,7 @@ CHAT_API = Api(
     summary="Answers a chat.",
     operation="chat",
     id_prefix="chatcmpl-",
-    request=ChatRequest,
-    submits=chat_submits,
+    translation=CHAT_TRANSLATION,
     answer=ChatAnswer,
     response=ChatCompletion,
     at_fault=_at_fault,

@@ -6,6 +6,7 @@ from services.rpc.generated import text_pb2
 from services.shim.apis.chat.schema import ChatRequest
 from services.shim.apis.chat.tools import functions_as_tools
 from services.shim.apis.submit import SubmitContext, add_form, base_submit
+from services.shim.apis.translation import Translation
 from services.shim.body import Body
 
 TOOL_CHOICES = {
@@ -51,3 +52,6 @@ def _add_tools(output: text_pb2.OutputSpec, request: ChatRequest, body: Body, co
         return
     older = request.older_function_call
     output.tools_json = functions_as_tools(body.json("functions")) if older else body.json("tools")
+
+
+CHAT_TRANSLATION = Translation("chat", ChatRequest, chat_submits)

@@ -8,6 +8,7 @@ from typing_extensions import TypedDict
 from services.rpc.generated import text_pb2
 from services.rpc.pieces import CONTENT, Piece, text_of
 from services.shim.apis.answer import AccumulatedChoice, Answer, ChoiceFields, Json, Usage, finite
+from services.shim.apis.json_pieces import InPieces
 
 
 class TextLogprobs(TypedDict):
@@ -44,13 +45,13 @@ class CompletionAnswer(Answer):
     def first_chunks(self) -> list[Json]:
         return []
 
-    def _full_choice(self, index: int, accumulated: AccumulatedChoice) -> Json:
+    def _full_choice(self, index: int, accumulated: AccumulatedChoice, logprobs: InPieces | None) -> Json:
         return {
             "index": index,
             "text": text_of(accumulated.pieces),
-            "logprobs": self._logprobs(accumulated.logprobs),
+            "logprobs": logprobs,
             "prompt_logprobs": None,
-            "prompt_token_ids": self._prompt_ids_of(index) if self._options.token_ids else None,
+            "prompt_token_ids": self._prompt_id_pieces(index) if self._options.token_ids else None,
         }
 
     def _full_fields(self) -> Json:
@@ -66,9 +67,7 @@ class CompletionAnswer(Answer):
     def _first_ids(self, index: int) -> Json:
         return {"prompt_token_ids": self._prompt_ids_of(index)}
 
-    def _logprobs(self, logprobs: Sequence[text_pb2.TokenLogprobs]) -> TextLogprobs | None:
-        if not logprobs:
-            return None
+    def _logprobs(self, logprobs: Sequence[text_pb2.TokenLogprobs]) -> TextLogprobs:
         return {
             "tokens": [self._token_text(entry.sampled) for entry in logprobs],
             "token_logprobs": [finite(entry.sampled.logprob) for entry in logprobs],

@@ -3,8 +3,7 @@
 from services.rpc.errors import TandemError
 from services.shim.apis.api import Api
 from services.shim.apis.completions.answer import Completion, CompletionAnswer
-from services.shim.apis.completions.schema import CompletionRequest
-from services.shim.apis.completions.submit import completion_submits
+from services.shim.apis.completions.submit import COMPLETIONS_TRANSLATION
 from services.shim.routes import COMPLETIONS
 
 
@@ -17,8 +16,7 @@ COMPLETIONS_API = Api(
     summary="Continues texts.",
     operation="text_completion",
     id_prefix="cmpl-",
-    request=CompletionRequest,
-    submits=completion_submits,
+    translation=COMPLETIONS_TRANSLATION,
     answer=CompletionAnswer,
     response=Completion,
     at_fault=_at_fault,

@@ -5,6 +5,7 @@ from services.rpc.errors import invalid
 from services.rpc.generated import text_pb2
 from services.shim.apis.completions.schema import CompletionRequest
 from services.shim.apis.submit import SubmitContext, add_form, base_submit
+from services.shim.apis.translation import Translation
 from services.shim.body import Body
 
 MAX_FORM_BYTES = 2**24  # of the answer's form, for all prompts together: each submit has its own copy
@@ -21,9 +22,11 @@ def completion_submits(request: CompletionRequest, body: Body, context: SubmitCo
         raise invalid(
             f"{form.field}: {size} bytes for {len(request.prompts)} prompts, but at most {MAX_FORM_BYTES}", form.field
         )
+    base = base_submit(request, context)
+    add_form(base.output, form)
     for prompt in request.prompts:
-        submit = base_submit(request, context)
-        add_form(submit.output, form)
+        submit = text_pb2.TextSubmit()
+        submit.CopyFrom(base)
         if isinstance(prompt, str):
             submit.text.text = prompt
             submit.text.add_special_tokens = request.add_special_tokens
@@ -31,3 +34,6 @@ def completion_submits(request: CompletionRequest, body: Body, context: SubmitCo
             submit.prompt_token_ids = pack_u32(prompt)
         submits.append(submit)
     return submits
+
+
+COMPLETIONS_TRANSLATION = Translation("completions", CompletionRequest, completion_submits)

@@ -13,7 +13,7 @@ from services.rpc.generated import common_pb2 as pb
 from services.rpc.pieces import CONTENT, REASONING, TOOL_ARGUMENTS, TOOL_CALL, TOOL_CALL_END, TOOL_NAME, Piece
 from services.shim.apis.answer import Json
 from services.shim.apis.chat.answer import ChatAnswer
-from tests.shim.apis.answers import chunks_of, logprobs, make
+from tests.shim.apis.answers import chunks_of, full_of, logprobs, make
 from tests.shim.harness import Shim
 
 
@@ -28,7 +28,7 @@ async def test_a_full_chat_completion(shim: Shim) -> None:
     answer = make(ChatAnswer, generation)
     shim.event(handle, 0, [7, 8], "Hello")
     shim.end(handle, content="!", prompt_tokens=5, output_tokens=2, cached_tokens=4)
-    found = await answer.full_response()
+    found = await full_of(answer)
     assert found.pop("created") > 0
     nulls = dict.fromkeys(["refusal", "annotations", "audio", "function_call", "reasoning", "reasoning_content"])
     assert found == {
@@ -91,7 +91,7 @@ async def test_prompt_token_ids(shim: Shim) -> None:
     shim.end(handle)
     stream = make(ChatAnswer, generation, token_ids=True).first_chunks()
     assert stream[0]["prompt_token_ids"] == [1, 2]
-    full = await make(ChatAnswer, generation, token_ids=True).full_response()
+    full = await full_of(make(ChatAnswer, generation, token_ids=True))
     assert full["prompt_token_ids"] == [1, 2] and full["choices"][0]["token_ids"] == [7]
 
 
@@ -99,7 +99,7 @@ async def test_logprobs(shim: Shim) -> None:
     generation, (handle,) = shim.start(1)
     shim.event(handle, 0, [7], "é", logprobs=[logprobs("é", -0.5, ("é", -0.5), ("x", -math.inf))])
     shim.end(handle)
-    (choice,) = (await make(ChatAnswer, generation).full_response())["choices"]
+    (choice,) = (await full_of(make(ChatAnswer, generation)))["choices"]
     sampled = {"token": "é", "logprob": -0.5, "bytes": [0xC3, 0xA9]}
     other = {"token": "x", "logprob": -9999.0, "bytes": [0x78]}
     assert choice["logprobs"] == {"content": [{**sampled, "top_logprobs": [sampled, other]}]}
@@ -109,7 +109,7 @@ async def test_tokens_as_ids(shim: Shim) -> None:
     generation, (handle,) = shim.start(1)
     shim.event(handle, 0, [7], "a", logprobs=[logprobs("a", -0.5, ("b", -1.0))])
     shim.end(handle)
-    (choice,) = (await make(ChatAnswer, generation, tokens_as_token_ids=True).full_response())["choices"]
+    (choice,) = (await full_of(make(ChatAnswer, generation, tokens_as_token_ids=True)))["choices"]
     (entry,) = choice["logprobs"]["content"]
     assert (entry["token"], entry["bytes"]) == ("token_id:97", [97])
     assert [top["token"] for top in entry["top_logprobs"]] == ["token_id:98"]
@@ -145,7 +145,7 @@ async def whole(shim: Shim, rows: Sequence[list[Piece]], reason: Any = None, **o
     generation, (handle,) = shim.start(1)
     send(shim, handle, rows)
     shim.end(handle, reason or pb.FINISH_REASON_STOP)
-    (choice,) = (await make(ChatAnswer, generation, **options).full_response())["choices"]
+    (choice,) = (await full_of(make(ChatAnswer, generation, **options)))["choices"]
     return dict(choice)
 
 
@@ -256,7 +256,7 @@ async def test_reasoning_that_is_not_shown(shim: Shim) -> None:
     generation, (handle,) = shim.start(1)
     send(shim, handle, ROWS)
     shim.end(handle, output_tokens=5, reasoning_tokens=2)
-    full = await make(ChatAnswer, generation, show_reasoning=False).full_response()
+    full = await full_of(make(ChatAnswer, generation, show_reasoning=False))
     (choice,) = full["choices"]
     assert choice["message"]["reasoning"] is None and choice["message"]["reasoning_content"] is None
     assert choice["message"]["content"] == "One moment. " and choice["message"]["tool_calls"] == CALLS
@@ -318,7 +318,7 @@ async def test_openais_client_reads_messages_and_streams(shim: Shim, older: bool
         generation, (handle,) = shim.start(1)
         send(shim, handle, rows)
         shim.end(handle)
-        full = await make(ChatAnswer, generation, older_function_call=older).full_response()
+        full = await full_of(make(ChatAnswer, generation, older_function_call=older))
         completion = ChatCompletion.model_validate(full)
         state: Any = ChatCompletionStreamState()
         done = []

@@ -6,7 +6,7 @@ import pytest
 
 from services.rpc.generated import common_pb2 as pb
 from services.shim.apis.completions.answer import CompletionAnswer
-from tests.shim.apis.answers import logprobs, make
+from tests.shim.apis.answers import full_of, logprobs, make
 from tests.shim.harness import Shim
 
 
@@ -21,7 +21,7 @@ async def test_a_full_completion(shim: Shim) -> None:
     answer = make(CompletionAnswer, generation)
     shim.event(handle, 0, [7], "Hello")
     shim.end(handle, pb.FINISH_REASON_LENGTH)
-    found = await answer.full_response()
+    found = await full_of(answer)
     assert found["object"] == "text_completion"
     assert (found["service_tier"], found["kv_transfer_params"]) == (None, None)
     (choice,) = found["choices"]
@@ -64,7 +64,7 @@ async def test_logprobs(shim: Shim) -> None:
     entries = [logprobs("a", -0.5, ("x", -0.25)), logprobs("b", -1.0, ("y", -math.inf), offset=1)]
     shim.event(handle, 0, [7, 8], "ab", logprobs=entries)
     shim.end(handle)
-    (choice,) = (await make(CompletionAnswer, generation).full_response())["choices"]
+    (choice,) = (await full_of(make(CompletionAnswer, generation)))["choices"]
     assert choice["logprobs"] == {
         "tokens": ["a", "b"],
         "token_logprobs": [-0.5, -1.0],
@@ -77,7 +77,7 @@ async def test_tokens_as_ids(shim: Shim) -> None:
     generation, (handle,) = shim.start(1)
     shim.event(handle, 0, [7], "a", logprobs=[logprobs("a", -0.5, ("b", -1.0))])
     shim.end(handle)
-    (choice,) = (await make(CompletionAnswer, generation, tokens_as_token_ids=True).full_response())["choices"]
+    (choice,) = (await full_of(make(CompletionAnswer, generation, tokens_as_token_ids=True)))["choices"]
     assert choice["logprobs"]["tokens"] == ["token_id:97"]
     assert choice["logprobs"]["top_logprobs"] == [{"token_id:98": -1.0, "token_id:97": -0.5}]
     assert choice["text"] == "a"

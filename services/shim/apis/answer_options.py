@@ -1,0 +1,18 @@
+"""What an answer has beside its text, as the request and the server's options say. Read by the answers of all APIs."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class AnswerOptions:
+    """What a response has beside the text, by the request's fields and the server's options."""
+
+    token_ids: bool = False  # of prompts and choices
+    tokens_as_token_ids: bool = False  # in logprobs
+    effective_parameters: bool = False
+    continuous_usage: bool = False  # every chunk has the counts so far
+    prompt_tokens_details: bool = True
+    response_role: str = "assistant"
+    show_reasoning: bool = True  # if the API separates it from the content
+    older_function_call: bool = False  # a tool call is written as `function_call`
+    named_call: bool = False  # the request names the function of the answer's call

@@ -183,18 +183,14 @@ ATTACKS: dict[str, Attack] = {
 
 
 async def repeat(attack: Attack, address: str, seconds: float) -> int:
-    """Repeats an attack for some seconds, several at once. Returns the number of requests sent."""
+    """Repeats an attack for some seconds, one at a time. Returns the number of requests sent."""
     attacker = Attacker(address)
-
-    async def again() -> None:
-        while True:
-            await attacker.pace()
-            with contextlib.suppress(OSError):
-                await attack(attacker)
-
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
-            await asyncio.gather(again(), again())
+            while True:
+                await attacker.pace()
+                with contextlib.suppress(OSError):
+                    await attack(attacker)
     return attacker.num_sent
 
 

@@ -79,10 +79,11 @@ gpu-check: $(if $(filter $(BIN)/python,$(PYTHON_GPU)),install-test)
 gpu-wheels: install-test
 	$(BIN)/python -m loadtest.gpu.wheels gpu-wheels $(ARGS)
 
-# 50,000 malformed frames and calls on each edge between processes, beside 16 clients (about four minutes);
-# ARGS="--frames N --seed N".
+# 50,000 malformed frames and calls on each edge between processes and 100,000 hostile HTTP requests, beside 16 clients;
+# then each attack on the HTTP port for 20 s, with the lag of the shim's event loop. ARGS="--frames N --seed N".
 hostile: install-test
 	$(BIN)/python -m tests.security $(ARGS)
+	$(BIN)/python -m tests.security.front
 
 # Thirty kills at random under live answers (a few minutes); ARGS="--seed N" repeats a run that failed.
 recovery-test: install-test

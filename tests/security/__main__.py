@@ -1,5 +1,5 @@
 """`make hostile`: 50,000 malformed frames and calls on each edge between processes, with the deployment's secret and
-without it. `--frames N --seed N` repeats a run with fewer frames."""
+without it, and 100,000 hostile HTTP requests. `--frames N --seed N` repeats a run with fewer frames."""
 
 import argparse
 import tempfile

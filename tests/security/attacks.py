@@ -19,6 +19,7 @@ from tests.security.grpc_attacks import (
     idle_start_locks,
     suspects_with_long_prompts,
 )
+from tests.security.http_fuzz import hostile_requests
 from tests.security.socket_attacks import (
     HTTP2,
     TLS_HELLO,
@@ -32,6 +33,7 @@ from tests.security.socket_attacks import (
 )
 
 TIMEOUT_SECONDS = 1200.0
+HTTP_REQUESTS_PER_FRAME = 2
 Attack = Callable[[int, int], None]  # takes the number of frames and a seed
 
 
@@ -51,6 +53,9 @@ def attacks(at: Deployment) -> dict[str, Attack]:
         "engine's ZeroMQ, with the secret": lambda n, seed: frames_with_secret(at.worker, n, seed),
         "engine's start lock, held idly": lambda n, seed: asyncio.run(
             idle_start_locks(at.engine, "EngineService", "tokenizer", n)
+        ),
+        "shim's HTTP port": lambda n, seed: asyncio.run(
+            _with_timeout(hostile_requests(at.front, HTTP_REQUESTS_PER_FRAME * n, seed))
         ),
         "shim's gateway port": lambda n, seed: asyncio.run(_with_timeout(gateway_calls(at.gateway, n, seed))),
         "tokenizer's start lock, held idly": lambda n, seed: asyncio.run(
@@ -72,5 +77,5 @@ def _calls(address: str, service: str, hello: bytes, messages: Sequence[Message]
     return run
 
 
-async def _with_timeout(attack: Awaitable[None]) -> None:
+async def _with_timeout(attack: Awaitable[object]) -> None:
     await asyncio.wait_for(attack, TIMEOUT_SECONDS)

@@ -3,8 +3,9 @@
 import contextlib
 import os
 import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import httpx
@@ -16,7 +17,10 @@ KV_CACHE = "--kv-cache-memory-bytes=32M"  # small, because its memory is allocat
 
 
 class Deployment:
-    def __init__(self, folder: Path, model: str = "demo") -> None:
+    def __init__(
+        self, folder: Path, model: str = "demo", *, lags: Path | None = None, tokenizer_options: Sequence[str] = ()
+    ) -> None:
+        """`lags`: the shim measures its event loop into this file (probed_shim.py)."""
         self.secret = folder / "secret"
         self.secret.write_bytes(OURS.value)
         self.tokenizer, self.engine, self.worker = (free_address() for _ in range(3))
@@ -26,12 +30,16 @@ class Deployment:
         host, _, port = self.front.rpartition(":")
         gateway = [f"--grpc-host={host.strip('[]')}", f"--grpc-port={self.gateway.rpartition(':')[2]}"]
         self._commands = {
-            "worker": ["worker", model, f"--engine=tcp://{self.worker}", KV_CACHE, worker],
+            "worker": ["worker", model, f"--engine=tcp://{self.worker}", KV_CACHE, "--cpu-threads=1", worker],
             "engine": ["engine", f"--listen={self.engine}", f"--worker=tcp://{self.worker}", engine],
-            "tokenizer": ["tokenizer", model, f"--listen={self.tokenizer}", f"--engine={self.engine}", tokenizer],
+            "tokenizer": [
+                *("tokenizer", model, f"--listen={self.tokenizer}", f"--engine={self.engine}", tokenizer),
+                *tokenizer_options,
+            ],
             "shim": ["shim", f"--tokenizer={self.tokenizer}", f"--host={host}", f"--port={port}", *gateway],
         }
-        self._env = dict(os.environ)
+        self._env = os.environ | {"GRPC_VERBOSITY": "NONE"}
+        self._shim = [sys.executable, "-m", "tests.security.probed_shim", str(lags)] if lags is not None else TANDEM
         self.processes: dict[str, subprocess.Popen[str]] = {}
         self.lines: dict[str, list[str]] = {role: [] for role in self._commands}
 
@@ -49,7 +57,8 @@ class Deployment:
         try:
             for role, command in self._commands.items():
                 env = self._env | {"TANDEM_CLUSTER_SECRET_FILE": str(other_secrets.get(role, self.secret))}
-                process = subprocess.Popen([*TANDEM, *command], stderr=subprocess.PIPE, text=True, env=env)
+                program = self._shim if role == "shim" else TANDEM
+                process = subprocess.Popen([*program, *command], stderr=subprocess.PIPE, text=True, env=env)
                 self.processes[role] = process
                 threading.Thread(target=self._read, args=(role, process), daemon=True).start()
             yield self

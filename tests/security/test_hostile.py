@@ -14,5 +14,5 @@ def test_a_hostile_run_changes_no_answer(tmp_path: Path) -> None:
     with Deployment(tmp_path).running() as deployment:
         run(deployment, NUM_FRAMES, 1, reports.append, PATIENCE)
         lines = [line for role in deployment.lines.values() for line in role]
-    assert len(reports) == 15
+    assert len(reports) == 16
     assert not [line for line in lines if line.startswith(("I0", "E0", "W0"))], "gRPC's core wrote to stderr"

@@ -23,6 +23,7 @@ from tests.shim.harness import EPOCH, FACTS, Shim, error_of
 from tests.shim.longest_step import longest_step
 
 DEFAULT_ENTRIES = 4_000_000
+JSON_HEADERS = [(b"host", b"test"), (b"content-type", b"application/json")]
 ENTRY = logprobs("a", -1.5, *((f"token {at}", -2.5) for at in range(20)))
 
 
@@ -150,7 +151,7 @@ async def test_what_waits_for_a_stopped_reader_counts(monkeypatch: pytest.Monkey
     monkeypatch.setattr(in_progress, "MAX_HELD_BYTES", 200_000)
     async with large_shim(monkeypatch) as shim:
         reader = StoppedReader(b'{"prompt": "a", "stream": true, "logprobs": 20, "max_tokens": 1000}')
-        scope = {"type": "http", "method": "POST", "path": TEXT, "headers": [], "query_string": b""}
+        scope = {"type": "http", "method": "POST", "path": TEXT, "headers": JSON_HEADERS, "query_string": b""}
         running = asyncio.create_task(shim.app(scope, reader.receive, reader.send))
         handle = (await shim.sent()).submit.choices[0].handle
         shim.accept(handle, [1])
@@ -174,7 +175,7 @@ async def test_a_slow_reader_gets_every_logprob(monkeypatch: pytest.MonkeyPatch)
     """What merged meanwhile is one chunk, which is written in several steps."""
     async with large_shim(monkeypatch) as shim:
         reader = StoppedReader(b'{"prompt": "a", "stream": true, "logprobs": 20, "max_tokens": 1000}')
-        scope = {"type": "http", "method": "POST", "path": TEXT, "headers": [], "query_string": b""}
+        scope = {"type": "http", "method": "POST", "path": TEXT, "headers": JSON_HEADERS, "query_string": b""}
         running = asyncio.create_task(shim.app(scope, reader.receive, reader.send))
         handle = (await shim.sent()).submit.choices[0].handle
         async with longest_step() as step:

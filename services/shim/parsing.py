@@ -96,9 +96,15 @@ def check_counts(fields: dict[str, Any]) -> None:
     _check_items(fields, "stop", MAX_STOP_STRINGS)
 
 
+def check_count(name: str, count: int, limit: int) -> None:
+    """Refuses a field with more than `limit` items."""
+    if count > limit:
+        raise invalid(f"{name}: {count} items, but at most {limit}", name)
+
+
 def _check_items(fields: dict[str, Any], name: str, limit: int) -> None:
-    if isinstance(fields.get(name), list | dict) and len(fields[name]) > limit:
-        raise invalid(f"{name}: {len(fields[name])} items, but at most {limit}", name)
+    if isinstance(fields.get(name), list | dict):
+        check_count(name, len(fields[name]), limit)
 
 
 def _num_parts(message: Any) -> int:

@@ -41,7 +41,7 @@ class Packed(msgspec.Struct, tag=True):
     include_usage: bool
     answer: AnswerOptions
     num_bytes: int
-    submits: list[bytes]
+    submits: list[memoryview]  # parts of the result: a copy of all of them in one step would take long
     bulk: dict[int, Bulk]
 
 
@@ -52,7 +52,7 @@ class Refused(msgspec.Struct, tag=True):
 
 
 class Crashed(msgspec.Struct, tag=True):
-    """`traceback`: of the bug."""
+    """`traceback`: of the bug, without the exception's message, which may quote the request."""
 
     traceback: str
 
@@ -86,8 +86,9 @@ def task(setup: bytes) -> Callable[[bytes], bytes]:
             return _encode(Refused(error.to_proto().SerializeToString()))
         except MemoryError:
             raise  # the pool ends this process
-        except Exception:
-            return _encode(Crashed(traceback.format_exc()))
+        except Exception as error:
+            frames = "".join(traceback.format_tb(error.__traceback__))
+            return _encode(Crashed(f"{frames}{type(error).__name__}"))
         finally:
             gc.collect(0)
 
@@ -111,6 +112,6 @@ def _packed(prepared: Prepared) -> Packed:
         prepared.include_usage,
         prepared.answer,
         prepared.num_bytes,
-        [submit.SerializeToString() for submit in prepared.submits],
+        [memoryview(submit.SerializeToString()) for submit in prepared.submits],
         {index: one for index, one in bulk.items() if one is not NO_BULK},
     )

@@ -73,7 +73,7 @@ async def _unpacked(found: Packed) -> Prepared:
     slices = TimeSlices()
     submits = []
     for submit in found.submits:
-        submits.append(text_pb2.TextSubmit.FromString(submit))
+        submits.append(text_pb2.TextSubmit.FromString(bytes(submit)))
         await slices.pause()
     return Prepared(
         found.model,

@@ -29,7 +29,7 @@ def test_a_small_and_a_large_prompt() -> None:
     found = called(COMPLETIONS_TRANSLATION, b'{"prompt": ["a", "%s"], "request_id": "r"}' % text.encode())
     assert isinstance(found, Packed)
     assert (found.model, found.request_id, found.answer.response_role) == ("fake", "r", "bot")
-    first, second = [text_pb2.TextSubmit.FromString(one) for one in found.submits]
+    first, second = [text_pb2.TextSubmit.FromString(bytes(one)) for one in found.submits]
     assert (first.text.text, first.cache_group, second.WhichOneof("input")) == ("a", "group", None)
     assert found.bulk.keys() == {1}
     assert text_pb2.TextSubmit.FromString(bytes(found.bulk[1].input)).text.text == text

@@ -8,10 +8,11 @@ from services.rpc.columns import pack_u32
 from services.rpc.errors import invalid
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
+from services.rpc.output_limits import MAX_CHOICE_TEXTS, MAX_STOP_STRINGS
 from services.rpc.prompt_limits import check_num_ids
 from services.shim.apis.submit import SubmitContext, add_form, base_submit
 from services.shim.gateway.schema import GatewayRequest
-from services.shim.parsing import validate
+from services.shim.parsing import check_count, validate
 
 # proto3 says of these whether they are set; unset, they have REST's default.
 OPTIONAL = ("temperature", "max_tokens", "logprobs", "seed", "truncate_prompt_tokens")
@@ -54,7 +55,16 @@ def checked_request(request: vllm.GenerateRequest, facts: pb.EngineFacts | None)
     if facts is not None:
         truncated = request.sampling_params.HasField("truncate_prompt_tokens")
         check_num_ids(len(request.tokenized.input_ids), facts.max_model_len, truncated=truncated)
+        _check_counts(request.sampling_params, facts.limits)
     return validate(GatewayRequest, _fields(request), facts)
+
+
+def _check_counts(params: vllm.SamplingParams, limits: pb.RequestLimits) -> None:
+    """Refuses lists above their limits before they are converted: two million biases would take a second."""
+    check_count("stop_token_ids", len(params.stop_token_ids), limits.max_stop_token_ids)
+    check_count("logit_bias", len(params.logit_bias), limits.max_logit_bias)
+    check_count("stop", len(params.stop), MAX_STOP_STRINGS)
+    check_count("structured_outputs.choice", len(params.choice.choices), MAX_CHOICE_TEXTS)
 
 
 def submit_of(request: GatewayRequest, context: SubmitContext) -> text_pb2.TextSubmit:

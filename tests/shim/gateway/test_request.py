@@ -1,5 +1,6 @@
 """Which fields a request of a gateway becomes, what stands for unset, and what is refused by name."""
 
+import time
 from typing import Any
 
 import pytest
@@ -198,3 +199,21 @@ def test_the_field_of_the_prompt_is_the_one_in_use() -> None:
     assert field_of(vllm.GenerateRequest(tokenized=vllm.TokenizedInput()), "prompt") == "tokenized.input_ids"
     assert field_of(vllm.GenerateRequest(), "prompt") == "input"
     assert field_of(vllm.GetLoadsRequest(), "dp_rank") == "dp_rank"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "param"),
+    [
+        ("stop_token_ids", [5] * 10**6, "stop_token_ids"),
+        ("logit_bias", dict.fromkeys(range(10**5), 1.0), "logit_bias"),
+        ("stop", ["a"] * 10**5, "stop"),
+        ("choice", vllm.ChoiceConstraint(choices=["a"] * 10**5), "structured_outputs.choice"),
+    ],
+)
+def test_lists_above_their_limits_are_not_converted(field: str, value: Any, param: str) -> None:
+    request = vllm.GenerateRequest(text="a", sampling_params=vllm.SamplingParams(**{field: value}))
+    began = time.thread_time()
+    with pytest.raises(TandemError, match="items, but at most") as caught:
+        checked_request(request, FACTS)
+    assert time.thread_time() - began < 0.005
+    assert caught.value.param == param

@@ -27,7 +27,7 @@ class Connection(Protocol):
         """Closes the connection if its client is too slow, else sets the next deadline."""
 
     def evict(self) -> None:
-        """Closes the connection, which has no request in progress, in favour of a new one."""
+        """Closes the connection at once, in favour of a new one or because the server ends."""
 
 
 class Connections:
@@ -92,6 +92,11 @@ class Connections:
             log.warning("the HTTP server refused %s; the last one: %s", counts, self._last_message)
             self._not_logged.clear()
             self._logged_at = now
+
+    def end(self) -> None:
+        """Closes all connections at once, those with a request in progress as well."""
+        for connection in [*self._members, *self._turned_away]:
+            connection.evict()
 
     def _make_room(self) -> bool:
         for oldest in self._waiting:

@@ -6,6 +6,7 @@ Knows its connection only as a writer. https://asgi.readthedocs.io/en/latest/spe
 import asyncio
 import logging
 import re
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from starlette.types import ASGIApp, Message
@@ -29,7 +30,8 @@ class Writer(Protocol):
 
     writable: asyncio.Event
 
-    def write(self, data: bytes) -> None: ...
+    @property
+    def write(self) -> Callable[[bytes], None]: ...
 
     def default_headers(self) -> Headers: ...
 
@@ -52,6 +54,7 @@ class Exchange:
     def __init__(self, head: Head, scope: dict[str, Any], writer: Writer, framing: Framing | None) -> None:
         self._scope = scope
         self._writer = writer
+        self._write = writer.write
         self._is_head = head.method == "HEAD"
         self._http_1_0 = head.version == "1.0"
         self._expects_continue = head.expects_continue
@@ -66,6 +69,7 @@ class Exchange:
         if self._body_complete:
             self._received.set()
         self._chunked = False
+        self._held = b""  # the head of a response whose length is known, until its content
         self._length_left: int | None = 0  # of the response's content; None: not announced
 
     def feed(self, content: bytes, complete: bool) -> None:
@@ -99,7 +103,7 @@ class Exchange:
 
     async def _receive(self) -> Message:
         if self._expects_continue and not self.disconnected:
-            self._writer.write(CONTINUE)
+            self._write(CONTINUE)
             self._expects_continue = False
         if not self.disconnected and not self.response_complete:
             self._writer.resume_reading()
@@ -123,7 +127,10 @@ class Exchange:
             head = self._response_head(message["status"], message.get("headers", ()))
             self.response_started = True
             self._expects_continue = False
-            writer.write(head)
+            if self._length_left is None:
+                self._write(head)
+            else:  # the content is there at once: one write sends both
+                self._held = head
         elif self.response_complete:
             raise RuntimeError(f"the application sent {message['type']} behind a complete response")
         else:
@@ -165,13 +172,16 @@ class Exchange:
             if not more_body:
                 framed.append(b"0\r\n\r\n")
             if framed:
-                self._writer.write(b"".join(framed))
-        elif not self._is_head and body:
+                self._write(b"".join(framed))
+        else:
+            if self._is_head:
+                body = b""
             if self._length_left is not None:
                 self._length_left -= len(body)
                 if self._length_left < 0:
                     raise RuntimeError("the response is longer than its Content-Length")
-            self._writer.write(body)
+            self._write(self._held + body)
+            self._held = b""
         if not more_body:
             if self._length_left:
                 raise RuntimeError("the response is shorter than its Content-Length")

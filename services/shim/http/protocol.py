@@ -7,6 +7,7 @@ long, is in limits.py; its deadline is looked at by the sweep over all connectio
 
 import asyncio
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,8 +111,9 @@ class HttpProtocol(asyncio.Protocol):
 
     # What an exchange calls
 
-    def write(self, data: bytes) -> None:
-        self._transport.write(data)
+    @property
+    def write(self) -> Callable[[bytes], None]:
+        return self._transport.write
 
     def default_headers(self) -> Headers:
         return self._shared.state.default_headers

@@ -71,6 +71,11 @@ class HttpServer(uvicorn.Server):
             await asyncio.to_thread(self._https.refresh)
         return await super().on_tick(counter)
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().shutdown(sockets)
+        self._connections.end()
+        await asyncio.sleep(0)  # the loop closes them
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield

@@ -24,12 +24,13 @@ DEADLINE = 20.0
 QUICK = HttpLimits(header_timeout=0.5, body_timeout=0.5, write_timeout=0.5, timeout_keep_alive=0.5)
 PATIENT = HttpLimits(header_timeout=60.0, body_timeout=60.0, write_timeout=60.0, timeout_keep_alive=60.0)
 HOST = "Host: test\r\n"
+LARGE = b"x" * 1_000_000
 
 
 @dataclass
 class App:
     """An ASGI application: /echo answers with the body, /hold waits for the client's hang-up, /stream sends until the
-    client hangs up, /early answers before it reads, any other path answers with itself."""
+    client hangs up, /large answers with LARGE, any other path answers with itself."""
 
     num_running: int = 0
     num_hung_up: int = 0
@@ -55,7 +56,7 @@ class App:
         elif path == "/raise":
             raise ValueError("a bug")
         else:
-            body = path.encode() if path != "/echo" else await read_body(receive)
+            body = {"/large": LARGE}.get(path, path.encode()) if path != "/echo" else await read_body(receive)
             if body is None:
                 self.num_hung_up += 1
                 return

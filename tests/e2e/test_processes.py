@@ -17,7 +17,7 @@ import pytest
 
 from services.options.declarations import ROLES
 from tests.checkpoints import make_qwen3
-from tests.e2e.harness import ALL_READY, TANDEM, Server, alive, children_of, error_lines, role_of, wait_for
+from tests.e2e.harness import ALL_READY, TANDEM, Server, alive, argv_of, children_of, error_lines, role_of, wait_for
 
 READY_SECONDS = 10.0
 END_SECONDS = 5.0
@@ -65,7 +65,12 @@ def test_ready_soon_after_the_start(demo_server: Server) -> None:
 
 def test_one_process_per_role(demo_server: Server) -> None:
     assert sorted(map(role_of, demo_server.pids)) == sorted(ROLES)
-    assert all(children_of(pid) == [] for pid in demo_server.pids)
+    for pid in demo_server.pids:
+        children = [" ".join(argv_of(child)) for child in children_of(pid)]
+        if role_of(pid) == "shim":  # its workers for bodies are children of this one
+            assert len(children) == 1 and "services.process.task_server" in children[0]
+        else:
+            assert children == []
 
 
 def test_only_the_worker_loads_torch(demo_server: Server) -> None:

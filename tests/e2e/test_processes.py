@@ -67,7 +67,7 @@ def test_one_process_per_role(demo_server: Server) -> None:
     assert sorted(map(role_of, demo_server.pids)) == sorted(ROLES)
     for pid in demo_server.pids:
         children = [" ".join(argv_of(child)) for child in children_of(pid)]
-        if role_of(pid) == "tokenizer":  # its workers for chats are children of this one
+        if role_of(pid) in ("shim", "tokenizer"):  # workers for bodies and for chats are children of this one
             assert len(children) == 1 and "services.process.task_server" in children[0]
         else:
             assert children == []

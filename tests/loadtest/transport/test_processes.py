@@ -8,8 +8,8 @@ from tokenizers import Tokenizer
 import demo
 from loadtest.transport.processes import addresses, letter_ids, wait_until_ready
 from loadtest.transport.stream_client import ALPHABET
-from services.machine.listen import listen
 from services.process.child_processes import ChildFailed, ChildProcesses
+from services.process.readiness import Readiness
 
 
 def test_unix_sockets_lie_in_the_folder_and_need_no_secret(tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ def test_each_letter_is_one_token() -> None:
 
 
 def test_a_process_that_ends_stops_the_wait() -> None:
-    with listen(None, 0) as front, ChildProcesses() as children:
+    with Readiness() as readiness, ChildProcesses() as children:
         children.start_module("worker", ["loadtest.transport.no_such_module"], {}, [])
         with pytest.raises(ChildFailed):
-            wait_until_ready(children, front)
+            wait_until_ready(children, readiness)

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-from typing_extensions import TypedDict
 
 from services.rpc.columns import ITEM_BYTES, unpack_u32
 from services.rpc.errors import TandemError
@@ -21,6 +20,7 @@ from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
 from services.rpc.pieces import TOOL_CALL, Piece, add_pieces
 from services.shim.apis.answer_options import AnswerOptions
+from services.shim.apis.answer_types import CompletionTokensDetails, EffectiveParameters, Usage
 from services.shim.apis.json_pieces import InPieces, WrittenColumns, array_pieces, id_pieces, object_pieces
 from services.shim.generation import Generation
 from services.shim.time_slices import TimeSlices
@@ -28,46 +28,6 @@ from services.shim.updates import Update
 
 Json = dict[str, Any]
 LOGPROBS_PER_STEP = 32  # tokens: a millisecond at 20 logprobs each
-
-
-class PromptTokensDetails(TypedDict):
-    cached_tokens: int
-
-
-class CompletionTokensDetails(TypedDict):
-    reasoning_tokens: int
-
-
-class Usage(TypedDict):
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    prompt_tokens_details: PromptTokensDetails | None
-    completion_tokens_details: CompletionTokensDetails | None
-
-
-class EffectiveParameters(TypedDict):
-    """The sampling parameters of a choice, with the model's defaults filled in."""
-
-    seed: int
-    max_tokens: int
-    min_tokens: int
-    temperature: float
-    top_p: float
-    top_k: int
-    min_p: float
-    presence_penalty: float
-    frequency_penalty: float
-    repetition_penalty: float
-
-
-class ChoiceFields(TypedDict, total=False):
-    """The fields of a choice that all APIs share."""
-
-    finish_reason: str | None
-    stop_reason: int | str | None
-    token_ids: list[int] | None
-    effective_parameters: EffectiveParameters
 
 
 @dataclass

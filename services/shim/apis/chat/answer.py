@@ -11,13 +11,11 @@ from services.rpc.pieces import CONTENT, REASONING, Piece, text_of
 from services.shim.apis.answer import (
     AccumulatedChoice,
     Answer,
-    ChoiceFields,
-    CompletionTokensDetails,
     Json,
-    Usage,
     finite,
 )
 from services.shim.apis.answer_options import AnswerOptions
+from services.shim.apis.answer_types import ChoiceFields, CompletionTokensDetails, Usage
 from services.shim.apis.chat.calls import (
     CalledFunction,
     FunctionCall,

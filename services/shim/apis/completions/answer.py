@@ -7,7 +7,8 @@ from typing_extensions import TypedDict
 
 from services.rpc.generated import text_pb2
 from services.rpc.pieces import CONTENT, Piece, text_of
-from services.shim.apis.answer import AccumulatedChoice, Answer, ChoiceFields, Json, Usage, finite
+from services.shim.apis.answer import AccumulatedChoice, Answer, Json, finite
+from services.shim.apis.answer_types import ChoiceFields, Usage
 from services.shim.apis.json_pieces import InPieces
 
 

@@ -115,7 +115,8 @@ def test_header_timeout(local: Server, path: Path) -> None:
 
 def test_body_timeout(local: Server, path: Path) -> None:
     with connect(path) as client:
-        client.send(f"POST /v1/completions HTTP/1.1\r\n{HOST}Content-Length: 1000\r\n\r\n", b"{")
+        head = f"POST /v1/completions HTTP/1.1\r\n{HOST}Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n"
+        client.send(head, b"{")
         assert client.answer().error["code"] == "body_timeout"
 
 

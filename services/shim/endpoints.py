@@ -85,7 +85,10 @@ class Endpoints:
         with self._generations.trace_refusals(api.operation, _traceparent(request)):
             body = await _read_body(request)
             size, group = len(body), caller_of(request.scope).group
-            prepared = await self._preparer.prepare(api.translation, body, self._client.facts(), group)
+            preparing = self._preparer.prepare(api.translation, body, self._client.facts(), group)
+            if not self._preparer.is_inline(size):  # a client that hangs up frees the child process
+                preparing = until_disconnected(request.receive, preparing)
+            prepared = await preparing
         del body  # it may be large, and the answer take long
         hold(prepared.num_bytes - size)
         try:

@@ -45,6 +45,11 @@ class Preparer:
     async def close(self) -> None:
         await self._pool.close()
 
+    @staticmethod
+    def is_inline(size: int) -> bool:
+        """Returns whether a body of `size` bytes is prepared on the event loop, without waiting for anything."""
+        return size <= INLINE_BYTES
+
     async def prepare(
         self, translation: Translation, body: bytearray, facts: pb.EngineFacts | None, cache_group: str = ""
     ) -> Prepared:
@@ -53,7 +58,7 @@ class Preparer:
         Raises TandemError as prepare.prepare does, and OUT_OF_RANGE (413) for a body that takes more memory or time
         than a child process has.
         """
-        if len(body) <= INLINE_BYTES:
+        if self.is_inline(len(body)):
             return prepare(translation, body, facts, self._options, cache_group)
         size = len(body)
         add_call(body, translation, facts, cache_group)

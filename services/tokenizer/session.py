@@ -51,7 +51,7 @@ class Session:
 
     def __init__(self, state: TokenizerState, mailbox: ChoiceMailbox) -> None:
         self.mailbox = mailbox
-        self.starting: set[asyncio.Task[None]] = set()  # one per submit that is being encoded
+        self.starting: dict[asyncio.Task[None], set[int]] = {}  # submits that are being encoded, with their handles
         self._state = state
         self._caller = pb.Hello()
         self._open: dict[int, int] = {}  # handle -> attempt
@@ -81,11 +81,11 @@ class Session:
                 submit.choices.remove(choice)
                 continue
             self._open[choice.handle] = submit.attempt
-        handles = (choice.handle for choice in submit.choices)
+        handles = {choice.handle for choice in submit.choices}
         submit.alone = submit.alone and self._state.start_lock.start_alone(self._caller, handles)
         task = asyncio.create_task(self._start(submit))
-        self.starting.add(task)
-        task.add_done_callback(self.starting.discard)
+        self.starting[task] = handles
+        task.add_done_callback(self.starting.pop)
 
     async def _start(self, submit: text_pb2.TextSubmit) -> None:
         telemetry = self._state.telemetry
@@ -103,6 +103,9 @@ class Session:
                 request = TextRequest(submit, prompt, resolved, plan, vocabulary, self.mailbox, engines, self, span)
                 self._requests |= dict.fromkeys((choice.handle for choice in submit.choices), request)
                 request.start()
+        except asyncio.CancelledError:
+            span.end(error="CANCELLED")
+            raise
         except TandemError as error:
             self._refuse(submit, error, span)
         except Exception:  # a bug: this request gets its terminal message, the others go on
@@ -122,6 +125,13 @@ class Session:
             request.abort(handle)
         else:
             self.ended(handle)
+            self._stop_encoding(handle)
+
+    def _stop_encoding(self, handle: int) -> None:
+        """Cancels the encoding of an aborted choice's submit, if it has no other choice: it may hold a worker."""
+        for task, handles in self.starting.items():
+            if handle in handles and not handles & self._open.keys():
+                task.cancel()
 
     def started(self, handle: int) -> None:
         """Tells the start lock that a request that starts alone (a suspect) has its first token: the grant may end."""

@@ -7,8 +7,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from starlette.types import Message
 
 from services.options.declarations import ShimOptions
+from services.process.task_pool import TaskPool
 from services.rpc.errors import TandemError
 from services.rpc.generated import text_pb2
 from services.shim import preparer as preparing
@@ -161,6 +163,36 @@ async def test_a_body_beyond_the_limits_of_a_child_ends_alone(
         )
     finally:
         await shim.preparer.close()
+
+
+async def test_a_client_that_hangs_up_frees_the_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The child would go on for up to ten seconds otherwise, and there are two of them."""
+    shim = Shim(connected=True)
+    freed = asyncio.Event()
+
+    async def endless(self: TaskPool, payload: bytearray) -> bytearray:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            freed.set()
+        raise AssertionError
+
+    monkeypatch.setattr(TaskPool, "run", endless)
+    messages: list[Message] = [{"type": "http.request", "body": HEAVY["lists"].encode()}, {"type": "http.disconnect"}]
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        return messages.pop(0)
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    headers = [(b"host", b"test"), (b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": CHAT, "headers": headers, "query_string": b""}
+    async with asyncio.timeout(10):
+        await shim.app(scope, receive, send)
+    assert freed.is_set() and shim.in_progress.num_bytes == 0
+    assert [message["status"] for message in sent if message["type"] == "http.response.start"] == [499]
 
 
 async def test_a_bug_in_a_child_is_a_bug(preparer: Preparer) -> None:

@@ -81,9 +81,12 @@ class Stream:
         self._receive(text_pb2.TextEntry(abort=pb.Abort(handle=handle)))
 
     async def encoded(self) -> None:
-        """Waits until every submit has been sent on or refused."""
+        """Waits until every submit has been sent on, refused, or dropped because it was aborted."""
         async with asyncio.timeout(10):
-            await asyncio.gather(*self.session.starting)
+            ended = await asyncio.gather(*self.session.starting, return_exceptions=True)
+        for error in ended:
+            if error is not None and not isinstance(error, asyncio.CancelledError):
+                raise error
 
     def errors(self) -> list[tuple[int, str, str]]:
         terminals = self.session.mailbox.take().batch.terminals

@@ -40,7 +40,7 @@ async def test_a_long_prompt_does_not_delay_the_requests_behind_it() -> None:
     tokenizer.encoder.gate = asyncio.Event()
     tokenizer.encoder.gate.set()
     stream.submit(502, text="two")
-    (fast,) = stream.session.starting - {slow}
+    (fast,) = stream.session.starting.keys() - {slow}
     await fast
     assert not slow.done()
     assert [unpack_u32(submit.prompt_token_ids) for submit in tokenizer.submitted()] == [ids_of("two")]
@@ -60,6 +60,25 @@ async def test_choices_aborted_while_the_prompt_is_encoded_are_not_submitted() -
     await stream.encoded()
     assert [len(submit.choices) for submit in tokenizer.submitted()] == [1]
     assert not stream.errors()
+
+
+async def test_the_encoding_of_a_request_that_has_no_choice_left_stops() -> None:
+    """It may wait for a worker, or hold one for seconds."""
+    tokenizer = Tokenizer()
+    stream = tokenizer.stream()
+    tokenizer.encoder.gate.clear()
+    stream.submit(501, 502)
+    (encoding,) = stream.session.starting
+    await asyncio.sleep(0)
+    stream.abort(501)
+    await asyncio.sleep(0)
+    assert not encoding.done()
+    stream.abort(502)
+    with pytest.raises(asyncio.CancelledError):
+        async with asyncio.timeout(10):
+            await encoding
+    assert not stream.session.starting and not tokenizer.submitted() and not stream.errors()
+    assert [span.ended[-1][1] for span in tokenizer.tracing.spans if span.name == "tokenizer.request"] == ["CANCELLED"]
 
 
 BAD: dict[str, tuple[dict[str, Any], str, str]] = {

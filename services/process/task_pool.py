@@ -27,12 +27,17 @@ from services.process.task_server import (
 )
 
 START_SECONDS = 30.0  # for the server to start, beside the time of the call
+DEATH_SECONDS = 0.01  # after its sockets are closed, a killed process counts as ended
 MAX_PART_BYTES = 256 * 1024
 OWN_VARIABLES = "TANDEM_"  # some of these variables hold secrets; a child needs none of them
 
 
 class TaskFailed(Exception):
     """The child could not complete the call: it reached a limit or crashed, or its function raised an exception."""
+
+
+class _ServerDied(Exception):
+    """The server process has ended, by none of the limits of a call."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +74,12 @@ class TaskPool:
         self._server: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._last_number = 0
+        self._closed = False
 
     async def start(self) -> None:
         """Starts the server process, if it does not run. Otherwise the first call starts it, and waits for imports."""
         async with self._starting:
-            if self._server is not None and self._server.poll() is None:
+            if self._is_running():
                 return
             await self._stop_server()
             own_end, child_end = socket.socketpair()
@@ -98,31 +104,49 @@ class TaskPool:
     async def run(self, payload: bytes | bytearray) -> bytearray:
         """Returns the function's result for `payload`. Waits while all workers are busy.
 
-        Raises TaskFailed. If this call is cancelled, its worker is killed.
+        Raises TaskFailed. If this call is cancelled, its worker is killed. If the server process has died, the call is
+        made once more by another one.
         """
         async with self._places:
-            worker = await self._worker()
-            is_reusable = False
             try:
-                async with asyncio.timeout(START_SECONDS + WALL_FACTOR * self._limits.cpu_seconds):
-                    status, result = await _called(worker.calls, payload)
-                is_reusable = status == DONE
-            except TimeoutError as error:  # the server process hangs, or was stopped
-                await self._stop_server()
+                return await self._run(payload)
+            except _ServerDied as error:
+                if self._closed:
+                    raise self._failure() from error
+            try:
+                return await self._run(payload)
+            except _ServerDied as error:
                 raise self._failure() from error
-            except OSError as error:
-                raise self._failure() from error
-            finally:
-                if is_reusable:
-                    self._idle.append(worker)
-                else:
-                    self._drop(worker)
+
+    async def _run(self, payload: bytes | bytearray) -> bytearray:
+        """Makes the call in a worker. Raises TaskFailed, and _ServerDied if it ended because the server process did."""
+        worker = await self._worker()
+        is_reusable = False
+        try:
+            async with asyncio.timeout(START_SECONDS + WALL_FACTOR * self._limits.cpu_seconds):
+                status, result = await _called(worker.calls, payload)
+            is_reusable = status == DONE
+        except TimeoutError as error:  # the server process hangs, or was stopped
+            await self._stop_server()
+            raise self._failure() from error
+        except OSError as error:
+            await asyncio.sleep(DEATH_SECONDS)
+            raise (self._failure() if self._is_running() else _ServerDied()) from error
+        finally:
+            if is_reusable:
+                self._idle.append(worker)
+            else:
+                self._drop(worker)
         if status in (DONE, DONE_AND_ENDING):
             return result
         raise self._failure() if status == OUT_OF_MEMORY else TaskFailed(f"it raised {result.decode()}")
 
+    def _is_running(self) -> bool:
+        return self._server is not None and self._server.poll() is None
+
     async def close(self) -> None:
-        """Kills the server process and its workers. Calls that run raise TaskFailed."""
+        """Kills the server process and its workers. Calls that run raise TaskFailed; later ones are no use."""
+        self._closed = True
         async with self._starting:
             await self._stop_server()
 
@@ -140,7 +164,7 @@ class TaskPool:
             self._server = None
 
     async def _worker(self) -> _Worker:
-        """Returns an idle worker, or a new one. Raises TaskFailed if the server process does not take orders."""
+        """Returns an idle worker, or a new one. Raises _ServerDied if the server process takes no orders."""
         while self._idle:
             worker = self._idle.pop()
             if _is_open(worker.calls):
@@ -156,7 +180,8 @@ class TaskPool:
                 self._order(FORK, worker, child_end)
         except OSError as error:
             own_end.close()
-            raise self._failure() from error
+            await asyncio.sleep(DEATH_SECONDS)
+            raise _ServerDied from error
         return worker
 
     def _drop(self, worker: _Worker) -> None:
@@ -171,7 +196,7 @@ class TaskPool:
 
     def _failure(self) -> TaskFailed:
         memory, seconds = self._limits.memory_bytes // 2**20, self._limits.cpu_seconds
-        return TaskFailed(f"it needs more than {memory} MiB of memory or {seconds:g} s of CPU time")
+        return TaskFailed(f"its child process ended; it may use {memory} MiB of memory and {seconds:g} s of CPU time")
 
 
 async def _called(calls: socket.socket, payload: bytes | bytearray) -> tuple[int, bytearray]:

@@ -7,6 +7,7 @@ from services.rpc.errors import too_much
 from services.shim.metrics import ShimMetrics
 
 MAX_HELD_BYTES = 512 * 1024 * 1024
+SMALL_BYTES = 64 * 1024  # a request that holds so little is not refused for what others hold
 RETRY_SECONDS = 1
 
 # Counts further bytes that a request holds, or, if the number is negative, bytes that it has released.
@@ -42,7 +43,8 @@ class InProgress:
     def request(self) -> Iterator[Hold]:
         """Counts a request for the time of the `with`. Yields `hold`, which counts its bytes.
 
-        `hold` raises TandemError (RESOURCE_EXHAUSTED) if all requests then hold more than MAX_HELD_BYTES.
+        `hold` raises TandemError (RESOURCE_EXHAUSTED) if all requests then hold more than MAX_HELD_BYTES, and this one
+        more than SMALL_BYTES.
         """
         held = 0
 
@@ -50,7 +52,7 @@ class InProgress:
             nonlocal held
             held += size
             self.num_bytes += size
-            if size > 0 and self.num_bytes > MAX_HELD_BYTES:
+            if size > 0 and self.num_bytes > MAX_HELD_BYTES and held > SMALL_BYTES:
                 self._rejections.labels("body_bytes").inc()
                 raise too_much(
                     f"the bodies and answers in progress have more than {MAX_HELD_BYTES} bytes; try again later",

@@ -3,6 +3,7 @@
 import ctypes
 import os
 import signal
+import time
 from collections.abc import Callable
 
 
@@ -33,6 +34,9 @@ def calls(setup: bytes) -> Callable[[bytes], bytes]:
                 pass
         if word == b"busy-in-c":  # never returns to the interpreter
             return str(pow(7, 7 << 22, (1 << 4_000_000) - 1) & 1).encode()
+        if word == b"slow":
+            time.sleep(0.3)
+            return argument
         if word == b"wait":
             signal.pause()
         if word == b"crash":

@@ -146,6 +146,7 @@ async def test_only_requests_in_progress_count(monkeypatch: pytest.MonkeyPatch) 
 async def test_bodies_together_are_bounded(http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """What one holds is free again once it has been answered."""
     monkeypatch.setattr(in_progress, "MAX_HELD_BYTES", 1000)
+    monkeypatch.setattr(in_progress, "SMALL_BYTES", 0)
     for _ in range(2):
         response = await http.post("/v1/completions", json={"prompt": "x" * 1000})
         assert "more than 1000 bytes" in error_of(response, 429)["message"]

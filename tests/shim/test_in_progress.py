@@ -24,6 +24,7 @@ def test_requests_count_until_they_end() -> None:
 
 def test_bytes_count_until_their_request_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(in_progress, "MAX_HELD_BYTES", 100)
+    monkeypatch.setattr(in_progress, "SMALL_BYTES", 0)
     limit = InProgress(9, ShimMetrics(CollectorRegistry()))
     with limit.request() as first:
         first(60)
@@ -34,3 +35,15 @@ def test_bytes_count_until_their_request_ends(monkeypatch: pytest.MonkeyPatch) -
         first(40)
     with limit.request() as third:
         third(100)
+
+
+def test_a_small_request_does_not_fail_for_what_others_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(in_progress, "MAX_HELD_BYTES", 100_000)
+    limit = InProgress(9, ShimMetrics(CollectorRegistry()))
+    with limit.request() as large, limit.request() as small:
+        large(100_000)
+        small(1000)
+        with pytest.raises(TandemError, match="more than 100000 bytes"):
+            large(1)
+        with pytest.raises(TandemError, match="more than 100000 bytes"):
+            small(in_progress.SMALL_BYTES)

@@ -106,6 +106,7 @@ async def test_many_logprobs(path: str, monkeypatch: pytest.MonkeyPatch) -> None
 async def test_the_memory_of_an_answer_counts(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The request that goes beyond the total fails; another one goes on."""
     monkeypatch.setattr(in_progress, "MAX_HELD_BYTES", 20_000)
+    monkeypatch.setattr(in_progress, "SMALL_BYTES", 0)
     asked = {"logprobs": True, "top_logprobs": 20} if path == CHAT else {"logprobs": 20}
     async with large_shim(monkeypatch) as shim, shim.http() as http:
         other = post(http, TEXT, max_tokens=5)
@@ -149,6 +150,7 @@ class StoppedReader:
 async def test_what_waits_for_a_stopped_reader_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its stream ends with an error, and its choices are aborted at once."""
     monkeypatch.setattr(in_progress, "MAX_HELD_BYTES", 200_000)
+    monkeypatch.setattr(in_progress, "SMALL_BYTES", 0)
     async with large_shim(monkeypatch) as shim:
         reader = StoppedReader(b'{"prompt": "a", "stream": true, "logprobs": 20, "max_tokens": 1000}')
         scope = {"type": "http", "method": "POST", "path": TEXT, "headers": JSON_HEADERS, "query_string": b""}

@@ -158,8 +158,8 @@ async def test_a_body_beyond_the_limits_of_a_child_ends_alone(
             assert (await other).status_code == 200
             error = error_of(await heavy, 413)
         assert error["message"] == (
-            f"the request body of {len(HEAVY['lists'])} bytes could not be read: it needs more than {memory} MiB of"
-            f" memory or {seconds:g} s of CPU time"
+            f"the request body of {len(HEAVY['lists'])} bytes could not be read: its child process ended; it"
+            f" may use {memory} MiB of memory and {seconds:g} s of CPU time"
         )
     finally:
         await shim.preparer.close()

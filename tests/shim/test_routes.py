@@ -58,6 +58,14 @@ async def test_a_route_that_comes_later_is_guarded() -> None:
         assert (await http.get("/later", headers=bearer(KEY))).text == "a secret"
 
 
+async def test_two_keys_in_one_request_are_none() -> None:
+    """A proxy in front may look at another one of them."""
+    async with Shim(connected=True, api_key=(KEY,)).http() as http:
+        for values in ([KEY, KEY], [KEY, "other"], ["other", KEY]):
+            given = [("authorization", f"Bearer {value}") for value in values]
+            error_of(await http.get("/v1/models", headers=given), 401)
+
+
 @pytest.mark.parametrize("given", [None, "", KEY, "Bearer", "Bearer other", f"Basic {KEY}"])
 async def test_what_is_no_key(given: str | None) -> None:
     headers = {} if given is None else {"authorization": given}

@@ -89,7 +89,7 @@ async def test_a_requests_template_beyond_the_limits_fails_alone(
             assert await render(rendering, chat()) == "user:Hi;"
             assert await render(rendering, chat("long " * INLINE_BYTES)) == f"user:{'long ' * INLINE_BYTES};"
             others += 1
-    with pytest.raises(TandemError, match=r"cannot render these messages: it needs more than 512 MiB .* or 0.4 s"):
+    with pytest.raises(TandemError, match=r"cannot render these messages: .* 512 MiB .* and 0.4 s"):
         await theirs
     assert others and lag.longest < 1.0, lag
     assert time.monotonic() - began < 10
@@ -114,7 +114,7 @@ async def test_a_variable_that_makes_the_models_template_endless_fails_that_requ
     """Before, it ran on the event loop: five billion rounds of an empty loop."""
     await render(rendering, chat())
     async with measured_lag() as lag:
-        with pytest.raises(TandemError, match=r"or 0.4 s of CPU time") as caught:
+        with pytest.raises(TandemError, match=r"and 0.4 s of CPU time") as caught:
             await render(rendering, chat(template_kwargs_json=b'{"n": 70000}'))
     assert caught.value.param == "messages"
     assert lag.longest < 1.0, lag

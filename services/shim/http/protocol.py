@@ -135,6 +135,8 @@ class HttpProtocol(asyncio.Protocol):
             self.resume_reading()
             if self._framing is None:
                 self._await_request()
+            else:  # nothing depends on the rest of the body: the connection may be closed for a new one
+                self._connections.waits(self)
             self._advance()
         elif self._framing is not None or self._discarding:
             self._linger()

@@ -141,6 +141,7 @@ async def test_the_size_of_requests_is_bounded(
     gateway: grpc.aio.Channel, shim: Shim, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(in_progress, "MAX_HELD_BYTES", 1000)
+    monkeypatch.setattr(in_progress, "SMALL_BYTES", 0)
     error = await refusal(generate(gateway, text="x" * 1000))
     assert error.code() == CODE.RESOURCE_EXHAUSTED and "more than 1000 bytes" in (error.details() or "")
     assert shim.in_progress.num_requests == 0

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter
 
 from services.shim.http.connections import MAX_TURNED_AWAY, Connections
 from services.shim.http.limits import HttpLimits
-from tests.shim.http.raw import PATIENT, Client, Running, running, wait_for
+from tests.shim.http.raw import HOST, PATIENT, Client, Running, running, wait_for
 
 LIMIT = 8
 
@@ -41,6 +41,19 @@ def test_the_longest_idle_connection_makes_room(server: Running) -> None:
         assert idle[0].get("/b").answer().status == 200
     assert server.rejections("max_connections") == 0
     close(idle)
+
+
+def test_a_connection_whose_body_no_longer_matters_makes_room(server: Running) -> None:
+    """Its answer was sent before its body came: nobody waits for the rest of it."""
+    held = [server.connect() for _ in range(LIMIT)]
+    for client in held:
+        client.send(f"POST /early HTTP/1.1\r\n{HOST}Content-Length: 60000\r\n\r\n")
+        assert client.answer().body == b"/early"
+    with server.connect() as health:
+        assert health.get("/health").answer().status == 200
+        assert held[0].closed()
+        assert held[1].send("x" * 60_000).get("/next").answer().body == b"/next"
+    close(held)
 
 
 @pytest.mark.parametrize("text", ["", "GET / HT"])

@@ -107,8 +107,7 @@ def in_a_terminal(folder: Path, *, nohup: bool) -> Iterator[tuple["subprocess.Po
 
     def take_terminal() -> None:
         fcntl.ioctl(end, termios.TIOCSCTTY, 0)
-        if nohup:
-            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN if nohup else signal.SIG_DFL)  # whatever this process has
 
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(

@@ -22,12 +22,12 @@ from services.options.declarations import (
     NewSecretOptions,
     ServeOptions,
     ShimOptions,
-    TokenizerOptions,
     WorkerOptions,
     settings_of,
 )
 from services.options.http import HttpOptions
 from services.options.setting import Setting
+from services.options.tokenizer import TokenizerOptions
 
 COMMAND_OPTIONS: dict[str, type] = {"serve": ServeOptions, **ROLE_OPTIONS, **TOOL_OPTIONS}
 # The group of a setting is the title of the class that declares it. The order here is the order of the groups.

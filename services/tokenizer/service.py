@@ -4,7 +4,7 @@ import asyncio
 import logging
 
 from services.model_files.resolve import resolve
-from services.options.declarations import TokenizerOptions
+from services.options.tokenizer import TokenizerOptions
 from services.process.metrics_server import new_registry, open_metrics_server
 from services.process.shell import begin, run_until_stopped, to_the_end
 from services.rpc.generated import text_pb2, text_pb2_grpc

@@ -18,7 +18,8 @@ from prometheus_client import CollectorRegistry
 
 from engine_core.worker_messages import ModelFacts
 from services.engine import service as engine_service
-from services.options.declarations import EngineOptions, ShimOptions, TokenizerOptions
+from services.options.declarations import EngineOptions, ShimOptions
+from services.options.tokenizer import TokenizerOptions
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
 from services.rpc.hello import make_hello

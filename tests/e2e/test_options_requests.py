@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.e2e.api import CHAT, GREEDY, SEEDED, TEXT, TOOL, Json, ask, both, choice, error_of, stream
-from tests.e2e.harness import Server
+from tests.e2e.harness import Server, wait_for
 from tests.e2e.structured_effects import SCHEMA, is_of_schema, whitespace
 
 QUESTION: Json = {"messages": [{"role": "user", "content": "Hi"}]}
@@ -119,7 +119,11 @@ def test_chat_template_timeout(changed: Server, plain: Server) -> None:
     error = error_of(hostile.result(), 400)
     assert error["param"] == "chat_template" and "and 0.3 s of CPU time" in error["message"]
     assert answered > 1
-    assert any("a chat was not rendered" in line and "--chat-template-timeout" in line for line in changed.lines)
+
+    def is_logged() -> bool:
+        return any("a chat was not rendered" in line and "--chat-template-timeout" in line for line in changed.lines)
+
+    wait_for(is_logged, "the log names the chat's failure")
 
 
 def test_default_chat_template_kwargs(changed: Server, plain: Server) -> None:

@@ -90,7 +90,7 @@ class Endpoints:
                 preparing = until_disconnected(request.receive, preparing)
             prepared = await preparing
         del body  # it may be large, and the answer take long
-        hold(prepared.num_bytes - size)
+        hold(prepared.facts.num_bytes - size)
         try:
             return await self._respond(request, api, prepared, hold)
         except TandemError as error:
@@ -98,13 +98,13 @@ class Endpoints:
 
     async def _respond(self, request: Request, api: Api, prepared: Prepared, hold: Hold) -> Response:
         """Starts one call per submit, and returns the response. Raises as `_generate`."""
-        request_id = api.id_prefix + request_id_of(request, prepared.request_id)
-        model, submits = prepared.model, prepared.submits
+        facts, submits = prepared.facts, prepared.submits
+        request_id = api.id_prefix + request_id_of(request, facts.request_id)
         prepared.submits = []  # the generation has its own copies
         generation = self._generations.start(
             api.operation,
             request_id,
-            model,
+            facts.model,
             _traceparent(request),
             submits,
             key_name=caller_of(request.scope).name,
@@ -115,14 +115,15 @@ class Endpoints:
         streaming = False
         try:
             await generation.start_others()
-            answer = api.answer(request_id, model, self._generations.facts().numerics_id, generation, prepared.answer)
+            numerics_id = self._generations.facts().numerics_id
+            answer = api.answer(request_id, facts.model, numerics_id, generation, facts.answer)
             await until_disconnected(request.receive, generation.wait_accepted())
-            if not prepared.stream:
+            if not facts.stream:
                 content = await until_disconnected(request.receive, answer.full_response())
                 return whole_response(content, ignored_header(generation.ignored_keywords))
             streaming = True
             headers = ignored_header(generation.ignored_keywords)
-            return SseResponse(answer, generation, include_usage=prepared.include_usage, headers=headers)
+            return SseResponse(answer, generation, include_usage=facts.include_usage, headers=headers)
         finally:
             if not streaming:
                 generation.close()

@@ -6,6 +6,8 @@ small body, in a child process for a large one (preparer.py), with equal results
 
 from dataclasses import dataclass, field
 
+import msgspec
+
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
 from services.shim.apis.answer_options import AnswerOptions
@@ -30,13 +32,9 @@ class PrepareOptions:
     max_logprob_entries: int = 0
 
 
-@dataclass
-class Prepared:
-    """A checked request. `model` is a served name; `request_id` is the body's, if it has one.
-
-    `submits` lack request id, handles and traceparent: Generations.start sets them. `bulk` has the large fields of some
-    submits, by their index, if they are kept in their serialized form. `num_bytes`: of all submits, on the wire.
-    """
+class RequestFacts(msgspec.Struct, frozen=True):
+    """What the endpoint needs of a checked request beside its submits. `model` is a served name; `request_id` is the
+    body's, if it has one. `num_bytes`: of all submits, on the wire."""
 
     model: str
     request_id: str | None
@@ -44,6 +42,17 @@ class Prepared:
     include_usage: bool
     answer: AnswerOptions
     num_bytes: int
+
+
+@dataclass
+class Prepared:
+    """A checked request.
+
+    `submits` lack request id, handles and traceparent: Generations.start sets them. `bulk` has the large fields of some
+    submits, by their index, if they are kept in their serialized form.
+    """
+
+    facts: RequestFacts
     submits: list[text_pb2.TextSubmit]
     bulk: dict[int, Bulk] = field(default_factory=dict)
 
@@ -68,15 +77,15 @@ def prepare(
     context = SubmitContext(facts, options.exclude_tools_when_tool_choice_none, cache_group)
     submits = translation.submits(checked, body, context)
     check_logprob_entries(checked, len(submits), facts, options.max_logprob_entries)
-    return Prepared(
+    found = RequestFacts(
         model=model,
         request_id=checked.request_id,
         stream=checked.stream,
         include_usage=checked.include_usage or options.enable_force_include_usage,
         answer=_answer_options(checked, options),
         num_bytes=sum([check_submit_size(submit) for submit in submits]),
-        submits=submits,
     )
+    return Prepared(found, submits)
 
 
 def _answer_options(checked: GenerationRequest, options: PrepareOptions) -> AnswerOptions:

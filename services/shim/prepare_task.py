@@ -12,12 +12,11 @@ import msgspec
 
 from services.rpc.errors import TandemError
 from services.rpc.generated import common_pb2 as pb
-from services.shim.apis.answer_options import AnswerOptions
 from services.shim.apis.chat.submit import CHAT_TRANSLATION
 from services.shim.apis.completions.submit import COMPLETIONS_TRANSLATION
 from services.shim.apis.translation import Translation
 from services.shim.bulk import NO_BULK, Bulk, split
-from services.shim.prepare import Prepared, PrepareOptions, prepare
+from services.shim.prepare import Prepared, PrepareOptions, RequestFacts, prepare
 
 TARGET = f"{__name__}:task"
 TRANSLATIONS: Mapping[str, Translation] = {one.name: one for one in (CHAT_TRANSLATION, COMPLETIONS_TRANSLATION)}
@@ -35,12 +34,7 @@ class _Call(msgspec.Struct):
 class Packed(msgspec.Struct, tag=True):
     """Prepared, with the submits serialized; a large one has a bulk."""
 
-    model: str
-    request_id: str | None
-    stream: bool
-    include_usage: bool
-    answer: AnswerOptions
-    num_bytes: int
+    facts: RequestFacts
     submits: list[memoryview]  # parts of the result: a copy of all of them in one step would take long
     bulk: dict[int, Bulk]
 
@@ -106,12 +100,7 @@ def _prepared(payload: memoryview, options: PrepareOptions) -> Prepared:
 def _packed(prepared: Prepared) -> Packed:
     bulk = {index: split(submit) for index, submit in enumerate(prepared.submits)}
     return Packed(
-        prepared.model,
-        prepared.request_id,
-        prepared.stream,
-        prepared.include_usage,
-        prepared.answer,
-        prepared.num_bytes,
+        prepared.facts,
         [memoryview(submit.SerializeToString()) for submit in prepared.submits],
         {index: one for index, one in bulk.items() if one is not NO_BULK},
     )

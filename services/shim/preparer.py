@@ -80,13 +80,4 @@ async def _unpacked(found: Packed) -> Prepared:
     for submit in found.submits:
         submits.append(text_pb2.TextSubmit.FromString(bytes(submit)))
         await slices.pause()
-    return Prepared(
-        found.model,
-        found.request_id,
-        found.stream,
-        found.include_usage,
-        found.answer,
-        found.num_bytes,
-        submits,
-        found.bulk,
-    )
+    return Prepared(found.facts, submits, found.bulk)

@@ -16,6 +16,7 @@ from services.errors import Fatal
 from services.tokenizer.control_tokens import control_tokens, is_control
 from services.tokenizer.plain_model import unguessable
 from services.tokenizer.prompt_text import PromptText
+from services.tokenizer.truncation import PromptLimits
 from services.tokenizer.vocabulary import SHORT_TEXT, Vocabulary, encoding_of, kept
 
 FILLS = "\ue000¤¶§†~*"  # candidates for what the finder reads in plain spans
@@ -44,14 +45,12 @@ class GuardedEncoding:
             vocabulary.has_other_model or any(token.normalized for token in added.values() if is_control(token))
         )
 
-    def encode(self, prompt: PromptText, longest: int | None, *, drop_end: bool, add_special_tokens: bool) -> list[int]:
-        """Returns the prompt's token ids; at most `longest` of them, as Vocabulary.encode_truncated; None: all."""
+    def encode(self, prompt: PromptText, limits: PromptLimits, *, add_special_tokens: bool) -> list[int]:
+        """Returns the prompt's token ids within `limits`, as Vocabulary.encode_prompt."""
         if not prompt.plain_spans and not self._always:
-            return self._vocabulary.encode_prompt(
-                prompt.text, longest, drop_end=drop_end, add_special_tokens=add_special_tokens
-            )
+            return self._vocabulary.encode_prompt(prompt.text, limits, add_special_tokens=add_special_tokens)
         encoding = encoding_of(self._tokenizer, self._named(prompt), add_special_tokens)
-        ids = kept(encoding, longest, drop_end=drop_end)
+        ids = kept(encoding, limits)
         return [self._ids.get(token_id, token_id) for token_id in ids] if self._ids else ids
 
     def _named(self, prompt: PromptText) -> str:

@@ -16,7 +16,7 @@ from services.tokenizer.guarded_encoding import GuardedEncoding
 from services.tokenizer.prompt_text import PromptText
 from services.tokenizer.rendering_worker import TextLimits, cut_prompt
 from services.tokenizer.text_length import CUT_WINDOW, UNBOUNDED_CHARACTERS
-from services.tokenizer.truncation import longest_prompt, truncated
+from services.tokenizer.truncation import PromptLimits, TooManyTokensError, longest_prompt, truncated
 from services.tokenizer.vocabulary import Vocabulary
 
 MAX_MODEL_LEN = 2**32 - 1  # assumed until an engine has sent its own
@@ -30,9 +30,9 @@ class Rendering(Protocol):
 
 
 class Encode(Protocol):
-    """Returns a prompt's token ids, at most `longest` of them; None: all."""
+    """Returns a prompt's token ids within limits. Raises TooManyTokensError."""
 
-    def __call__(self, prompt: PromptText, longest: int | None, *, drop_end: bool) -> list[int]: ...
+    def __call__(self, prompt: PromptText, limits: PromptLimits) -> list[int]: ...
 
 
 class PromptEncoder:
@@ -56,63 +56,61 @@ class PromptEncoder:
         tokens or more. Malformed JSON or token ids raise a built-in error such as ValueError.
         """
         kind, limit = submit.WhichOneof("input"), self._max_model_len
-        longest, drop_end = longest_prompt(submit, limit), submit.truncation.drop_end
+        limits = PromptLimits(longest_prompt(submit, limit), submit.truncation.drop_end, refused_from=limit)
         if kind == "prompt_token_ids":
-            token_ids = truncated(unpack_u32(submit.prompt_token_ids), longest, drop_end=drop_end)
+            token_ids = truncated(unpack_u32(submit.prompt_token_ids), limits.longest, drop_end=limits.drop_end)
         elif kind == "chat":
-            prompt = await self._rendered(submit, longest, drop_end)
+            prompt = await self._rendered(submit, limits)
             encode = functools.partial(self._chat_ids, add_special_tokens=submit.chat.add_special_tokens)
-            token_ids = await self._encoded(prompt, encode, longest, drop_end, "messages")
+            token_ids = await self._encoded(prompt, encode, limits, "messages")
         elif kind == "text":
             encode = functools.partial(self._text_ids, add_special_tokens=submit.text.add_special_tokens)
-            token_ids = await self._encoded(PromptText(submit.text.text), encode, longest, drop_end, "prompt")
+            token_ids = await self._encoded(PromptText(submit.text.text), encode, limits, "prompt")
         else:
             raise invalid("the request has no input", "prompt")
         if len(token_ids) >= limit:
             raise too_long(len(token_ids), limit, param="messages" if kind == "chat" else "prompt")
         return token_ids
 
-    async def _encoded(
-        self, prompt: PromptText, encode: Encode, longest: int | None, drop_end: bool, param: str
-    ) -> list[int]:
-        """Returns the prompt's token ids, at most `longest`. Raises TandemError if the text is too long to be encoded;
-        `param` is the request's field with it."""
+    async def _encoded(self, prompt: PromptText, encode: Encode, limits: PromptLimits, param: str) -> list[int]:
+        """Returns the prompt's token ids. Raises TandemError if it is too long; `param` is the request's field with
+        it."""
+        longest = limits.longest
         if longest is None:
             self._check_length(len(prompt.text), param)
         else:
             # max_model_len tokens are refused anyway: more text is not needed for that.
             needed, whole = self._vocabulary.needed_characters(min(longest, self._max_model_len)), len(prompt.text)
             if needed is not None:
-                prompt = cut_prompt(prompt, needed, drop_end=drop_end)
+                prompt = cut_prompt(prompt, needed, drop_end=limits.drop_end)
             if len(prompt.text) == whole:
                 self._check_characters(whole, param)
-        ids = functools.partial(encode, prompt, longest, drop_end=drop_end)
-        return ids() if len(prompt.text) <= INLINE_CHARACTERS else await asyncio.to_thread(ids)
+        try:
+            if len(prompt.text) <= INLINE_CHARACTERS:
+                return encode(prompt, limits)
+            return await asyncio.to_thread(encode, prompt, limits)
+        except TooManyTokensError as error:
+            raise too_long(error.num_tokens, limits.refused_from, param=param) from error
 
-    def _text_ids(
-        self, prompt: PromptText, longest: int | None, *, drop_end: bool, add_special_tokens: bool
-    ) -> list[int]:
-        return self._vocabulary.encode_prompt(
-            prompt.text, longest, drop_end=drop_end, add_special_tokens=add_special_tokens
-        )
+    def _text_ids(self, prompt: PromptText, limits: PromptLimits, *, add_special_tokens: bool) -> list[int]:
+        return self._vocabulary.encode_prompt(prompt.text, limits, add_special_tokens=add_special_tokens)
 
-    def _chat_ids(
-        self, prompt: PromptText, longest: int | None, *, drop_end: bool, add_special_tokens: bool
-    ) -> list[int]:
+    def _chat_ids(self, prompt: PromptText, limits: PromptLimits, *, add_special_tokens: bool) -> list[int]:
         encode = self._guard.encode if self._guard is not None else self._text_ids
-        return encode(prompt, longest, drop_end=drop_end, add_special_tokens=add_special_tokens)
+        return encode(prompt, limits, add_special_tokens=add_special_tokens)
 
-    async def _rendered(self, submit: text_pb2.TextSubmit, longest: int | None, drop_end: bool) -> PromptText:
+    async def _rendered(self, submit: text_pb2.TextSubmit, limits: PromptLimits) -> PromptText:
         """Returns the chat's prompt; where it is to be shortened, possibly a part of it that gives the same tokens.
 
         Raises TandemError as `_encoded`, without the text."""
+        longest = limits.longest
         if longest is None:
-            limits = TextLimits(self._max_characters)
+            bounds = TextLimits(self._max_characters)
         else:
             kept = self._vocabulary.needed_characters(min(longest, self._max_model_len))
-            limits = TextLimits(max(self._most_characters, (kept or 0) + CUT_WINDOW), kept, drop_end)
+            bounds = TextLimits(max(self._most_characters, (kept or 0) + CUT_WINDOW), kept, limits.drop_end)
         try:
-            return await self._rendering.render(submit.chat, submit.output.tools_json, limits)
+            return await self._rendering.render(submit.chat, submit.output.tools_json, bounds)
         except TooManyCharactersError as error:
             check = self._check_length if longest is None else self._check_characters
             check(error.num_characters, "messages")

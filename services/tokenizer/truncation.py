@@ -3,7 +3,29 @@
 A shortened prompt is short enough: shortening it again, as a resume does, changes nothing.
 """
 
+from dataclasses import dataclass
+
 from services.rpc.generated import text_pb2
+
+NEVER_REFUSED = 2**63
+
+
+@dataclass(frozen=True)
+class PromptLimits:
+    """`longest`: the most tokens that are kept of a prompt, its last ones, or with `drop_end` its first ones. None: all
+    are kept, and a prompt of `refused_from` tokens or more is refused."""
+
+    longest: int | None = None
+    drop_end: bool = False
+    refused_from: int = NEVER_REFUSED
+
+
+class TooManyTokensError(Exception):
+    """The prompt has `refused_from` tokens or more: `num_tokens`."""
+
+    def __init__(self, num_tokens: int) -> None:
+        super().__init__(f"{num_tokens} tokens")
+        self.num_tokens = num_tokens
 
 
 def longest_prompt(submit: text_pb2.TextSubmit, max_model_len: int) -> int | None:

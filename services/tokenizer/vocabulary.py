@@ -11,8 +11,8 @@ from services.errors import Fatal
 from services.rpc.errors import invalid
 from services.tokenizer.control_tokens import control_tokens
 from services.tokenizer.plain_model import plain_model
-from services.tokenizer.text_length import cut, max_token_characters, may_cut
-from services.tokenizer.truncation import truncated
+from services.tokenizer.text_length import max_token_characters, may_cut
+from services.tokenizer.truncation import PromptLimits, TooManyTokensError, truncated
 
 SHORT_TEXT = 2000  # characters; longer texts are encoded with the GIL released
 
@@ -60,29 +60,17 @@ class Vocabulary:
         about 1 ms per 1,000 tokens, for texts of more than SHORT_TEXT characters with the GIL released."""
         return list(encoding_of(self.tokenizer, text, add_special_tokens).ids)
 
-    def encode_prompt(self, text: str, longest: int | None, *, drop_end: bool, add_special_tokens: bool) -> list[int]:
-        """Returns the token ids of a text; as `encode_truncated` at most `longest` of them; None: all."""
-        if longest is None:
-            return self.encode(text, add_special_tokens=add_special_tokens)
-        return self.encode_truncated(text, longest, drop_end=drop_end, add_special_tokens=add_special_tokens)
-
-    def shortened(self, text: str, longest: int, *, drop_end: bool) -> str:
-        """Returns a part of the text that `encode_truncated` turns into the same ids as the whole one, in less time;
-        the whole text where no part is known to do so."""
-        num_characters = self.needed_characters(longest)
-        return text if num_characters is None else cut(text, num_characters, drop_end=drop_end)
+    def encode_prompt(self, text: str, limits: PromptLimits, *, add_special_tokens: bool) -> list[int]:
+        """Returns the token ids of a text within `limits`; special tokens that this adds stay, as in transformers.
+        Raises TooManyTokensError."""
+        return kept(encoding_of(self.tokenizer, text, add_special_tokens), limits)
 
     def needed_characters(self, longest: int) -> int | None:
-        """Returns how many characters of a text hold `longest` tokens for sure; None: no part of a text is enough."""
+        """Returns how many characters of a text hold `longest` tokens for sure: a part with so many has the same ids
+        as the whole text, shortened. None: no part of a text is enough."""
         if not self._may_cut or self.max_token_characters is None:
             return None
         return longest * self.max_token_characters
-
-    def encode_truncated(self, text: str, longest: int, *, drop_end: bool, add_special_tokens: bool) -> list[int]:
-        """Returns at most `longest` ids of a text: its last ones, or with `drop_end` its first ones.
-
-        Special tokens that this adds stay, as in transformers."""
-        return kept(encoding_of(self.tokenizer, text, add_special_tokens), longest, drop_end=drop_end)
 
     def decode(self, token_ids: list[int], skip_special_tokens: bool) -> str:
         """Returns the text of token ids; with more than a few, the GIL is released. Raises TandemError
@@ -117,9 +105,13 @@ def encoding_of(tokenizer: Tokenizer, text: str, add_special_tokens: bool) -> En
     return tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0]
 
 
-def kept(encoding: Encoding, longest: int | None, *, drop_end: bool) -> list[int]:
-    """Returns at most `longest` ids of an encoding, as Vocabulary.encode_truncated; None: all."""
-    ids = list(encoding.ids)
+def kept(encoding: Encoding, limits: PromptLimits) -> list[int]:
+    """Returns the ids of an encoding, as Vocabulary.encode_prompt. Those of a refused one are not read: that
+    would hold the GIL."""
+    longest, drop_end = limits.longest, limits.drop_end
+    if longest is None and len(encoding) >= limits.refused_from:
+        raise TooManyTokensError(len(encoding))
+    ids: list[int] = encoding.ids
     excess = 0 if longest is None else len(ids) - longest
     if excess > 0 and any(encoding.special_tokens_mask):
         of_text = [index for index, is_added in enumerate(encoding.special_tokens_mask) if not is_added]

@@ -23,11 +23,16 @@ def chat(options: PrepareOptions = OPTIONS, **fields: Any) -> Prepared:
 
 def test_what_the_endpoint_needs() -> None:
     found = chat(request_id="mine", stream=True, stream_options={"include_usage": True, "continuous_usage_stats": True})
-    assert (found.model, found.request_id, found.stream, found.include_usage) == ("fake", "mine", True, True)
-    assert found.answer.continuous_usage and not found.answer.token_ids and found.bulk == {}
+    assert (found.facts.model, found.facts.request_id, found.facts.stream, found.facts.include_usage) == (
+        "fake",
+        "mine",
+        True,
+        True,
+    )
+    assert found.facts.answer.continuous_usage and not found.facts.answer.token_ids and found.bulk == {}
     (submit,) = found.submits
     assert json.loads(submit.chat.messages_json) == MESSAGES
-    assert found.num_bytes == submit.ByteSize() > 0
+    assert found.facts.num_bytes == submit.ByteSize() > 0
 
 
 def test_options_of_the_server() -> None:
@@ -35,13 +40,17 @@ def test_options_of_the_server() -> None:
         response_role="bot", enable_force_include_usage=True, enable_prompt_tokens_details=False, max_logprob_entries=9
     )
     found = chat(forced)
-    assert found.include_usage and found.answer.continuous_usage and not found.answer.prompt_tokens_details
-    assert found.answer.response_role == "bot"
+    assert (
+        found.facts.include_usage
+        and found.facts.answer.continuous_usage
+        and not found.facts.answer.prompt_tokens_details
+    )
+    assert found.facts.answer.response_role == "bot"
     with pytest.raises(TandemError, match="max_logprob_entries is 9"):
         chat(forced, logprobs=True, max_tokens=10)
     with pytest.raises(TandemError, match="unsupported parameter: other"):
         chat(forced, other=1)
-    assert chat(PrepareOptions(ignore_unknown_fields=True), other=1).model == "fake"
+    assert chat(PrepareOptions(ignore_unknown_fields=True), other=1).facts.model == "fake"
 
 
 def test_a_submit_per_prompt_in_the_group_of_the_caller() -> None:
@@ -50,7 +59,7 @@ def test_a_submit_per_prompt_in_the_group_of_the_caller() -> None:
     assert [(one.text.text, one.cache_group, len(one.choices)) for one in found.submits] == [
         ("a", "group", 2), ("b", "group", 2)
     ]  # fmt: skip
-    assert found.answer.token_ids
+    assert found.facts.answer.token_ids
 
 
 def test_the_first_error_counts() -> None:

@@ -28,12 +28,12 @@ def test_a_small_and_a_large_prompt() -> None:
     text = "x" * MIN_BULK_BYTES
     found = called(COMPLETIONS_TRANSLATION, b'{"prompt": ["a", "%s"], "request_id": "r"}' % text.encode())
     assert isinstance(found, Packed)
-    assert (found.model, found.request_id, found.answer.response_role) == ("fake", "r", "bot")
+    assert (found.facts.model, found.facts.request_id, found.facts.answer.response_role) == ("fake", "r", "bot")
     first, second = [text_pb2.TextSubmit.FromString(bytes(one)) for one in found.submits]
     assert (first.text.text, first.cache_group, second.WhichOneof("input")) == ("a", "group", None)
     assert found.bulk.keys() == {1}
     assert text_pb2.TextSubmit.FromString(bytes(found.bulk[1].input)).text.text == text
-    assert found.num_bytes > MIN_BULK_BYTES
+    assert found.facts.num_bytes > MIN_BULK_BYTES
 
 
 def test_refusals_keep_every_field() -> None:

@@ -151,27 +151,27 @@ async def test_small_usual_chats_are_rendered_here_and_all_others_by_a_worker(
         assert len(calls) == number + 1
 
 
+async def usual_chats_pass(rendering: ChatRendering, slow: "list[asyncio.Task[str]]") -> None:
+    """Chats that a child process renders have their answers while the slow ones wait for each other to time out."""
+    for _ in range(5):
+        assert "long" in await render(rendering, chat("long " * INLINE_BYTES))
+    assert not slow[-1].done(), "they wait for each other"
+    for task in slow:
+        with pytest.raises(TandemError, match="CPU time"):
+            await task
+
+
 async def test_templates_of_requests_never_keep_the_models_template_waiting(rendering: ChatRendering) -> None:
     endless = chat(chat_template=HOSTILE["an endless loop"])
     hostile = [asyncio.create_task(render(rendering, endless)) for _ in range(2 * NUM_WORKERS[TRUSTED])]
-    for _ in range(5):
-        assert "long" in await render(rendering, chat("long " * INLINE_BYTES))
-    assert not hostile[-1].done(), "they wait for each other"
-    for task in hostile:
-        with pytest.raises(TandemError, match="CPU time"):
-            await task
+    await usual_chats_pass(rendering, hostile)
 
 
 async def test_large_chats_never_keep_usual_ones_waiting(rendering: ChatRendering) -> None:
     """These are too large for their time: many messages, of which the template reads nothing."""
     text = "[" + '{"role": "user", "content": "", "x": [{},{},{},{}]},' * (LARGE_BYTES // 4) + "5]"
     large = [asyncio.create_task(render(rendering, text_pb2.ChatInput(messages_json=text.encode()))) for _ in range(2)]
-    for _ in range(5):
-        assert "long" in await render(rendering, chat("long " * INLINE_BYTES))
-    assert not large[-1].done(), "they wait for each other"
-    for task in large:
-        with pytest.raises(TandemError, match="CPU time"):
-            await task
+    await usual_chats_pass(rendering, large)
 
 
 async def test_variables_that_take_long_never_keep_usual_chats_waiting(rendering: ChatRendering) -> None:
@@ -180,12 +180,7 @@ async def test_variables_that_take_long_never_keep_usual_chats_waiting(rendering
         for number in range(2)
     ]
     known = chat("long " * INLINE_BYTES, template_kwargs_json=b'{"n": 2}')
-    for _ in range(5):
-        assert "long" in await render(rendering, chat("long " * INLINE_BYTES))
-    assert not hostile[-1].done(), "they wait for each other"
-    for task in hostile:
-        with pytest.raises(TandemError, match="CPU time"):
-            await task
+    await usual_chats_pass(rendering, hostile)
     await render(rendering, known)
     slow = asyncio.create_task(render(rendering, chat(template_kwargs_json=b'{"n": 90000}')))
     assert "long" in await render(rendering, known)

@@ -17,6 +17,7 @@ from services.tokenizer.guarded_encoding import GuardedEncoding
 from services.tokenizer.parsing.answer_format import AnswerFormats
 from services.tokenizer.parsing.catalog import built_in
 from services.tokenizer.prompt_text import PromptText
+from services.tokenizer.truncation import PromptLimits
 from tests.tokenizer.checkpoint_templates import CALLS_AS_TEXT, NAMES, SOURCES, markers, source, vocabulary
 
 PRIVATE = re.compile("[\ue000-\uf8ff]")
@@ -87,7 +88,7 @@ class Guarded(NamedTuple):
             return error.message
 
     def ids(self, prompt: PromptText) -> list[int]:
-        return self.encoding.encode(prompt, None, drop_end=False, add_special_tokens=False)
+        return self.encoding.encode(prompt, PromptLimits(), add_special_tokens=False)
 
 
 @cache

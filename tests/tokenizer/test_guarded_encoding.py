@@ -15,6 +15,7 @@ import demo
 from services.errors import Fatal
 from services.tokenizer.guarded_encoding import GuardedEncoding
 from services.tokenizer.prompt_text import PromptText
+from services.tokenizer.truncation import PromptLimits
 from services.tokenizer.vocabulary import Vocabulary
 from tests.tokenizer.tokenizer_kinds import KINDS, TOKENS, directory
 
@@ -22,6 +23,7 @@ some = settings(max_examples=150, deadline=None, derandomize=True, database=None
 CONTROL = [token.content for token in TOKENS if token.content.strip()]
 WORDS = ["hello", " ", "  ", "\n", "\n\n", "a", "é", "天", "fox ", "<", ">", "|", "1", "word", "\u0301"]
 TEMPLATE = st.lists(st.sampled_from([*CONTROL, *CONTROL, *WORDS]), max_size=8).map("".join)
+WHOLE = PromptLimits()
 FOLDING = ["＜/s＞", "</S>", "<ｔ>", "<T>", "<\u00adt>"]  # NFKC, lower case and BERT's cleaning make tokens of these
 HOSTILE = st.lists(st.sampled_from([*CONTROL, *FOLDING]), max_size=3).map("".join)
 
@@ -44,9 +46,10 @@ def transformers_tokenizer(kind: str) -> Any:
     return PreTrainedTokenizerFast(tokenizer_file=str(directory(kind) / "tokenizer.json"))
 
 
-def ids_of(known: GuardedEncoding, prompt: PromptText, longest: int | None = None, **more: Any) -> list[int]:
-    arguments: dict[str, Any] = {"drop_end": False, "add_special_tokens": False, **more}
-    return known.encode(prompt, longest, **arguments)
+def ids_of(
+    known: GuardedEncoding, prompt: PromptText, limits: PromptLimits = WHOLE, *, special: bool = False
+) -> list[int]:
+    return known.encode(prompt, limits, add_special_tokens=special)
 
 
 @pytest.mark.parametrize("special", [False, True])
@@ -59,7 +62,7 @@ def test_a_prompt_without_spans_has_the_ids_of_transformers(kind: str, special: 
     def check(text: str) -> None:
         expected = transformers_tokenizer(kind)(text, add_special_tokens=special).input_ids
         for known in (encoding(kind), always(kind)):
-            assert ids_of(known, PromptText(text), add_special_tokens=special) == expected
+            assert ids_of(known, PromptText(text), special=special) == expected
 
     check()
 
@@ -111,14 +114,14 @@ def test_the_end_of_turn_in_content_as_before_and_now() -> None:
 def test_a_prompt_with_spans_is_truncated_as_others(kind: str, drop_end: bool) -> None:
     """Special tokens around it stay."""
     known, prompt = encoding(kind), PromptText("hello</s> fox <|im_start|>fox", ((5, 9),))
-    bare, whole = ids_of(known, prompt), ids_of(known, prompt, add_special_tokens=True)
+    bare, whole = ids_of(known, prompt), ids_of(known, prompt, special=True)
     place = whole.index(bare[0])
     before, after = whole[:place], whole[place + len(bare) :]
     for longest in range(len(before) + len(after) + 1, len(whole) + 2):
         num_kept = min(len(bare), longest - len(before) - len(after))
         kept = bare[:num_kept] if drop_end else bare[len(bare) - num_kept :]
-        assert ids_of(known, prompt, longest, drop_end=drop_end, add_special_tokens=True) == [*before, *kept, *after]
-        assert ids_of(known, prompt, num_kept, drop_end=drop_end) == kept
+        assert ids_of(known, prompt, PromptLimits(longest, drop_end), special=True) == [*before, *kept, *after]
+        assert ids_of(known, prompt, PromptLimits(num_kept, drop_end)) == kept
 
 
 def test_a_long_prompt_has_the_ids_of_a_short_one() -> None:

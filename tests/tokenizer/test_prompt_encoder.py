@@ -72,7 +72,7 @@ async def test_a_text_that_is_too_long_for_any_tokens_is_refused_without_encodin
 ) -> None:
     vocabulary = Vocabulary(demo.CHECKPOINT)
     assert vocabulary.max_token_characters is not None
-    monkeypatch.setattr(vocabulary, "encode", lambda *args, **kwargs: pytest.fail("it was encoded"))
+    monkeypatch.setattr(vocabulary, "encode_prompt", lambda *args, **kwargs: pytest.fail("it was encoded"))
     with pytest.raises(TandemError, match="the prompt is too long: it has at least 64 tokens") as caught:
         await encoder(64, vocabulary).encode(text("x" * 64 * vocabulary.max_token_characters))
     assert (caught.value.code, caught.value.param) == ("INVALID_ARGUMENT", "prompt")
@@ -159,13 +159,13 @@ async def test_only_a_part_of_a_long_text_is_encoded_to_truncate_it(
     drop_end: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vocabulary, lengths = Vocabulary(demo.CHECKPOINT), []
-    encode = vocabulary.encode_truncated
+    encode = vocabulary.encode_prompt
 
     def counted(text: str, *args: Any, **kwargs: Any) -> list[int]:
         lengths.append(len(text))
         return encode(text, *args, **kwargs)
 
-    monkeypatch.setattr(vocabulary, "encode_truncated", counted)
+    monkeypatch.setattr(vocabulary, "encode_prompt", counted)
     submit = text("hello world, " * 100_000)
     submit.truncation.CopyFrom(text_pb2.Truncation(max_tokens=10, drop_end=drop_end))
     whole = ids_of("hello world, " * 20)

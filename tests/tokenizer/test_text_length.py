@@ -12,6 +12,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 import demo
 from services.tokenizer.text_length import CUT_WINDOW, cut, max_token_characters, may_cut
+from services.tokenizer.truncation import PromptLimits
 from services.tokenizer.vocabulary import Vocabulary
 
 CONFIG = json.loads((demo.CHECKPOINT / "tokenizer.json").read_text())
@@ -76,10 +77,11 @@ def test_a_cut_changes_no_kept_id(name: str, drop_end: bool, tmp_path: Path) -> 
         text = random_text(seed, 1500)
         ids = known.tokenizer.encode(text, add_special_tokens=False).ids
         for longest in (0, 1, 2, 3, 7, 20, 50):
-            part = known.shortened(text, longest, drop_end=drop_end)
+            needed = known.needed_characters(longest)
+            part = text if needed is None else cut(text, needed, drop_end=drop_end)
             num_cut += len(part) < len(text)
             kept = ids[:longest] if drop_end else ids[max(0, len(ids) - longest) :]
-            found = known.encode_truncated(part, longest, drop_end=drop_end, add_special_tokens=False)
+            found = known.encode_prompt(part, PromptLimits(longest, drop_end), add_special_tokens=False)
             assert found == kept, (seed, longest)
     assert num_cut > 300
 
@@ -110,8 +112,7 @@ def test_a_token_over_a_space_forbids_cuts() -> None:
 def test_a_vocabulary_with_a_token_over_a_space_is_not_cut(tmp_path: Path) -> None:
     tokenizer = Tokenizer.from_file(str(demo.CHECKPOINT / "tokenizer.json"))
     tokenizer.add_tokens(["new york"])
-    text = "in new york " * 10_000
-    assert saved(tokenizer, tmp_path).shortened(text, 5, drop_end=False) == text
+    assert saved(tokenizer, tmp_path).needed_characters(5) is None
 
 
 def changed(**fields: Any) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 
 import demo
 from services.errors import Fatal
+from services.tokenizer.truncation import PromptLimits, TooManyTokensError
 from services.tokenizer.vocabulary import SHORT_TEXT, Vocabulary, encoding_of
 
 many = settings(max_examples=300, deadline=None, derandomize=True)
@@ -150,7 +151,7 @@ def test_a_truncated_text_keeps_its_end_or_beginning(longest: int, drop_end: boo
     text = "one two three four"
     ids = vocabulary().encode(text, add_special_tokens=False)
     kept = ids[:longest] if drop_end else ids[max(0, len(ids) - longest) :]
-    found = vocabulary().encode_truncated(text, longest, drop_end=drop_end, add_special_tokens=False)
+    found = vocabulary().encode_prompt(text, PromptLimits(longest, drop_end), add_special_tokens=False)
     assert found == kept
 
 
@@ -161,14 +162,23 @@ def test_the_special_tokens_around_a_truncated_text_stay_as_in_transformers(long
     known = vocabulary_with_specials()
     reference = Tokenizer.from_str(known.tokenizer.to_str())
     reference.enable_truncation(longest, direction=side)
-    found = known.encode_truncated(text, longest, drop_end=side == "right", add_special_tokens=True)
+    found = known.encode_prompt(text, PromptLimits(longest, side == "right"), add_special_tokens=True)
     assert found == reference.encode(text).ids
     assert found[0] == 0 and found[-1] == 1
 
 
 def test_special_tokens_alone_are_truncated_as_well() -> None:
     known = vocabulary_with_specials()
-    assert known.encode_truncated("one two", 1, drop_end=False, add_special_tokens=True) == [1]
+    assert known.encode_prompt("one two", PromptLimits(1), add_special_tokens=True) == [1]
+
+
+def test_a_text_with_too_many_tokens_is_refused_unless_it_is_shortened() -> None:
+    number = len(vocabulary().encode("one two three", add_special_tokens=False))
+    with pytest.raises(TooManyTokensError) as caught:
+        vocabulary().encode_prompt("one two three", PromptLimits(refused_from=number), add_special_tokens=False)
+    assert caught.value.num_tokens == number
+    for limits in (PromptLimits(refused_from=number + 1), PromptLimits(number, refused_from=1)):
+        assert len(vocabulary().encode_prompt("one two three", limits, add_special_tokens=False)) == number
 
 
 @pytest.mark.parametrize("special", [False, True])
@@ -181,7 +191,7 @@ def test_long_texts_have_the_ids_of_the_plain_method(special: bool) -> None:
             known.encode(text, add_special_tokens=special)
             == known.tokenizer.encode(text, add_special_tokens=special).ids
         )
-        found = known.encode_truncated(text, 10, drop_end=False, add_special_tokens=special)
+        found = known.encode_prompt(text, PromptLimits(10), add_special_tokens=special)
         assert len(found) == 10 and (found[0], found[-1]) == (0, 1) if special else found[-1] != 1
 
 

@@ -21,6 +21,8 @@ from services.tokenizer.vocabulary import Vocabulary
 
 MAX_MODEL_LEN = 2**32 - 1  # assumed until an engine has sent its own
 INLINE_CHARACTERS = 2000  # longer texts are encoded in a thread
+MAX_ENCODED = 2**20  # tokens of a text that need not fit into the context
+MAX_ENCODED_CHARACTERS = 4 * MAX_ENCODED  # of such a text: a second of work
 
 
 class Rendering(Protocol):
@@ -48,6 +50,11 @@ class PromptEncoder:
         self._guard = guard
         self._rendering = rendering
         self._engines = engines
+
+    def for_any_length(self) -> "PromptEncoder":
+        """Returns an encoder of prompts that need not fit into the context: up to MAX_ENCODED - 1 tokens and
+        MAX_ENCODED_CHARACTERS."""
+        return _AnyLengthEncoder(self._vocabulary, self._rendering, self._engines, self._guard)
 
     async def encode(self, submit: text_pb2.TextSubmit) -> list[int]:
         """Returns the prompt's token ids, shortened if the submit asks for it.
@@ -156,3 +163,13 @@ class PromptEncoder:
         except TooManyCharactersError as error:
             self._check_characters(error.num_characters, "messages")
             raise
+
+
+class _AnyLengthEncoder(PromptEncoder):
+    @property
+    def _max_model_len(self) -> int:
+        return max(MAX_ENCODED, super()._max_model_len)
+
+    @property
+    def _most_characters(self) -> int:
+        return MAX_ENCODED_CHARACTERS

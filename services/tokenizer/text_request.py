@@ -19,6 +19,7 @@ from services.tokenizer.choice_output import ChoiceOutput, OutputRules
 from services.tokenizer.engine_client import EngineCall, EngineClient, TokenLogprobColumns
 from services.tokenizer.mailbox import ChoiceMailbox
 from services.tokenizer.parsing.answer_format import AnswerPlan
+from services.tokenizer.token_output import TokenOutput
 from services.tokenizer.vocabulary import Vocabulary
 
 ENGINE_GRAMMAR = "grammar"  # the engine's name for what the client has in another field
@@ -29,7 +30,7 @@ class _Choice:
     """One open choice. `handle` is the caller's; the choice is kept under the handle that the engine knows."""
 
     handle: int
-    output: ChoiceOutput
+    output: ChoiceOutput | TokenOutput
     cached_tokens: int
 
 
@@ -75,6 +76,7 @@ class TextRequest:
         self._choices: dict[int, _Choice] = {}
         self._call: EngineCall | None = None
         self._resolved_sent = False
+        self._has_text = not submit.output.token_ids_only
 
     def start(self) -> None:
         """Submits the choices to an engine. Those that end with their resumed tokens, by a stop string or a call, end.
@@ -101,8 +103,10 @@ class TextRequest:
         self._call = EngineCall(self._engine_submit(choices), self)
         self._engines.dispatcher.start(self._call, resumed=self._submit.attempt > 1, alone=self._submit.alone)
 
-    def _new_output(self, choice: pb.Choice, rules: OutputRules) -> ChoiceOutput:
+    def _new_output(self, choice: pb.Choice, rules: OutputRules) -> ChoiceOutput | TokenOutput:
         answer_format = self._plan.format
+        if not self._has_text and not rules.stop and answer_format is None:
+            return TokenOutput()
         divider = AnswerDivider(answer_format, choice.choice) if answer_format is not None else None
         return ChoiceOutput(self._vocabulary.tokenizer, self._prompt, rules, divider)
 
@@ -152,7 +156,7 @@ class TextRequest:
             choice.handle,
             start_index,
             token_ids[: released.num_tokens],
-            released.pieces,
+            released.pieces if self._has_text else [],
             self._token_logprobs(logprobs, released.offsets) if logprobs.width else [],
         )
         if choice.output.is_over:
@@ -167,7 +171,7 @@ class TextRequest:
         """Sends the choice's terminal message and closes it. `terminal`: the engine's; None: the choice ended here."""
         facts = self._engines.dispatcher.peer
         reason = terminal.reason if terminal is not None else pb.FINISH_REASON_STOP
-        pieces = choice.output.flush(stopped=reason == pb.FINISH_REASON_STOP)
+        pieces = choice.output.flush(stopped=reason == pb.FINISH_REASON_STOP) if self._has_text else []
         text = text_pb2.TextTerminal(
             handle=choice.handle,
             reason=reason,
@@ -231,7 +235,7 @@ class TextRequest:
         return found
 
     def _token_logprob(self, token_id: int, value: float) -> text_pb2.TokenLogprob:
-        raw = self._vocabulary.token_bytes(token_id)
+        raw = self._vocabulary.token_bytes(token_id) if self._has_text else b""
         return text_pb2.TokenLogprob(
             token=raw.decode(errors="replace"), token_bytes=raw, logprob=value, token_id=token_id
         )

@@ -116,7 +116,7 @@ class Truncation(_message.Message):
     def __init__(self, max_tokens: _Optional[int] = ..., drop_end: bool = ...) -> None: ...
 
 class OutputSpec(_message.Message):
-    __slots__ = ("stop", "include_stop_str_in_output", "skip_special_tokens", "spaces_between_special_tokens", "tools_json", "bad_words", "tool_choice", "single_tool_call", "separate_reasoning", "thinking_token_budget", "structured", "allowed_tools")
+    __slots__ = ("stop", "include_stop_str_in_output", "skip_special_tokens", "spaces_between_special_tokens", "tools_json", "bad_words", "tool_choice", "single_tool_call", "separate_reasoning", "thinking_token_budget", "structured", "allowed_tools", "token_ids_only")
     STOP_FIELD_NUMBER: _ClassVar[int]
     INCLUDE_STOP_STR_IN_OUTPUT_FIELD_NUMBER: _ClassVar[int]
     SKIP_SPECIAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -129,6 +129,7 @@ class OutputSpec(_message.Message):
     THINKING_TOKEN_BUDGET_FIELD_NUMBER: _ClassVar[int]
     STRUCTURED_FIELD_NUMBER: _ClassVar[int]
     ALLOWED_TOOLS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_ONLY_FIELD_NUMBER: _ClassVar[int]
     stop: _containers.RepeatedScalarFieldContainer[str]
     include_stop_str_in_output: bool
     skip_special_tokens: bool
@@ -141,7 +142,8 @@ class OutputSpec(_message.Message):
     thinking_token_budget: int
     structured: StructuredOutput
     allowed_tools: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, stop: _Optional[_Iterable[str]] = ..., include_stop_str_in_output: bool = ..., skip_special_tokens: bool = ..., spaces_between_special_tokens: bool = ..., tools_json: _Optional[bytes] = ..., bad_words: _Optional[_Iterable[str]] = ..., tool_choice: _Optional[_Union[ToolChoice, str]] = ..., single_tool_call: bool = ..., separate_reasoning: bool = ..., thinking_token_budget: _Optional[int] = ..., structured: _Optional[_Union[StructuredOutput, _Mapping]] = ..., allowed_tools: _Optional[_Iterable[str]] = ...) -> None: ...
+    token_ids_only: bool
+    def __init__(self, stop: _Optional[_Iterable[str]] = ..., include_stop_str_in_output: bool = ..., skip_special_tokens: bool = ..., spaces_between_special_tokens: bool = ..., tools_json: _Optional[bytes] = ..., bad_words: _Optional[_Iterable[str]] = ..., tool_choice: _Optional[_Union[ToolChoice, str]] = ..., single_tool_call: bool = ..., separate_reasoning: bool = ..., thinking_token_budget: _Optional[int] = ..., structured: _Optional[_Union[StructuredOutput, _Mapping]] = ..., allowed_tools: _Optional[_Iterable[str]] = ..., token_ids_only: bool = ...) -> None: ...
 
 class StructuredOutput(_message.Message):
     __slots__ = ("json_schema", "json_object", "regex", "choices", "grammar", "structural_tag", "strict", "whitespace_pattern", "field", "disable_any_whitespace", "disable_additional_properties")
@@ -462,3 +464,47 @@ class TokenizerPiece(_message.Message):
     data: bytes
     sha256: str
     def __init__(self, data: _Optional[bytes] = ..., sha256: _Optional[str] = ...) -> None: ...
+
+class EncodeRequest(_message.Message):
+    __slots__ = ("submit", "any_length", "return_token_strs")
+    SUBMIT_FIELD_NUMBER: _ClassVar[int]
+    ANY_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    RETURN_TOKEN_STRS_FIELD_NUMBER: _ClassVar[int]
+    submit: TextSubmit
+    any_length: bool
+    return_token_strs: bool
+    def __init__(self, submit: _Optional[_Union[TextSubmit, _Mapping]] = ..., any_length: bool = ..., return_token_strs: bool = ...) -> None: ...
+
+class EncodedPiece(_message.Message):
+    __slots__ = ("token_ids", "token_strs", "error")
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_STRS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    token_ids: bytes
+    token_strs: _containers.RepeatedScalarFieldContainer[str]
+    error: _common_pb2.Error
+    def __init__(self, token_ids: _Optional[bytes] = ..., token_strs: _Optional[_Iterable[str]] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ...) -> None: ...
+
+class DecodeRequest(_message.Message):
+    __slots__ = ("token_ids",)
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    token_ids: bytes
+    def __init__(self, token_ids: _Optional[bytes] = ...) -> None: ...
+
+class DecodedPiece(_message.Message):
+    __slots__ = ("text", "error")
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    error: _common_pb2.Error
+    def __init__(self, text: _Optional[str] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ...) -> None: ...
+
+class GetTokenizerConfigRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class TokenizerConfig(_message.Message):
+    __slots__ = ("config_json",)
+    CONFIG_JSON_FIELD_NUMBER: _ClassVar[int]
+    config_json: bytes
+    def __init__(self, config_json: _Optional[bytes] = ...) -> None: ...

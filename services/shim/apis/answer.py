@@ -83,8 +83,7 @@ class Answer(ABC):
                     await slices.pause()
         return object_pieces(
             {
-                **self._head,
-                "object": self.object_name,
+                **self._heading(self.object_name),
                 "choices": InPieces(array_pieces(map(self._choice_pieces, range(len(self._choices))))),
                 "usage": self.usage(),
                 **self._full_fields(),
@@ -218,7 +217,11 @@ class Answer(ABC):
 
     def head(self) -> Json:
         """Returns the fields that all chunks of a stream share."""
-        return {**self._head, "object": self.chunk_name}
+        return self._heading(self.chunk_name)
+
+    def _heading(self, object_name: str) -> Json:
+        """Returns the fields that begin a response or a chunk."""
+        return {**self._head, "object": object_name}
 
     def usage(self) -> Usage:
         """Returns OpenAI's `usage`. All choices must have ended.

@@ -16,3 +16,4 @@ class AnswerOptions:
     show_reasoning: bool = True  # if the API separates it from the content
     older_function_call: bool = False  # a tool call is written as `function_call`
     named_call: bool = False  # the request names the function of the answer's call
+    token_strs: bool = False  # /tokenize has each token as the vocabulary writes it

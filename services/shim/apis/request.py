@@ -174,6 +174,11 @@ class GenerationRequest(StructuredFields):
         return False
 
     @property
+    def shows_token_strs(self) -> bool:
+        """Whether the response has each token as the vocabulary writes it, if it is about a prompt."""
+        return False
+
+    @property
     def include_usage(self) -> bool:
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 

@@ -30,13 +30,22 @@ SAMPLING = f"{TOKENS}, in `sampling_params`"
 TOKENIZE_TEXT, TOKENIZE_CHAT = "Fields of `/tokenize` for text", "Fields of `/tokenize` for chats"
 DETOKENIZE = "Fields of `/detokenize`"
 MODELS: dict[str, type[GenerationRequest]] = {
-    **{SHARED: GenerationRequest, CHAT: APIS[0].request, TEXT: APIS[1].request, BATCH: ChatBatchRequest},
-    **{TOKENS: TokensRequest, SAMPLING: TokensRequest},
-    **{TOKENIZE_TEXT: TokenizeRequest, TOKENIZE_CHAT: TokenizeChatRequest, DETOKENIZE: DetokenizeRequest},
+    SHARED: GenerationRequest,
+    CHAT: APIS[0].request,
+    TEXT: APIS[1].request,
+    BATCH: ChatBatchRequest,
+    TOKENS: TokensRequest,
+    SAMPLING: TokensRequest,
+    TOKENIZE_TEXT: TokenizeRequest,
+    TOKENIZE_CHAT: TokenizeChatRequest,
+    DETOKENIZE: DetokenizeRequest,
 }
 FORMS = {
-    **{TOKENS: TOKENS_FORM.names | {"sampling_params"}, SAMPLING: TOKENS_FORM.inner_names},
-    **{TOKENIZE_TEXT: TOKENIZE_FORM.names, TOKENIZE_CHAT: TOKENIZE_CHAT_FORM.names, DETOKENIZE: DETOKENIZE_FORM.names},
+    TOKENS: TOKENS_FORM.names | {"sampling_params"},
+    SAMPLING: TOKENS_FORM.inner_names,
+    TOKENIZE_TEXT: TOKENIZE_FORM.names,
+    TOKENIZE_CHAT: TOKENIZE_CHAT_FORM.names,
+    DETOKENIZE: DETOKENIZE_FORM.names,
 }
 
 

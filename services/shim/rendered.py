@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
+from typing_extensions import TypedDict
 
 from services.rpc.columns import ITEM_BYTES, unpack_f32, unpack_u32
 from services.rpc.errors import TandemError, invalid
@@ -32,6 +33,28 @@ FORMS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "choices": ("choice", lambda value: list(value.texts)),
 }
 FORM_SETTINGS = ("whitespace_pattern", "disable_any_whitespace", "disable_additional_properties")
+
+
+class RenderedStreamOptions(TypedDict):
+    include_usage: bool
+    continuous_usage_stats: bool
+
+
+class Rendered(TypedDict):
+    """A request of /inference/v1/generate. `sampling_params` has the model's defaults written out."""
+
+    request_id: str
+    token_ids: list[int]
+    assistant_tokens_mask: None
+    token_offsets: None
+    features: None
+    sampling_params: dict[str, Any]
+    model: str
+    stream: bool
+    stream_options: RenderedStreamOptions | None
+    cache_salt: str | None
+    priority: int
+    kv_transfer_params: None
 
 
 def sampling_params(submit: text_pb2.TextSubmit, bulk: Bulk, defaults: pb.SamplingParams) -> Json:

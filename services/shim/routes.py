@@ -25,9 +25,12 @@ class Path:
     method: str
     max_body_bytes: int | None = SMALL_BODY_BYTES
 
-    def route(self, endpoint: Handler) -> Route:
-        """Returns the Starlette route from this path to `endpoint`. A GET route answers HEAD as well."""
-        return Route(self.path, endpoint, methods=[self.method])
+    def route(self, endpoint: Handler, *others: "Path") -> Route:
+        """Returns the Starlette route from this path to `endpoint`. A GET route answers HEAD as well.
+
+        `others`: the same path with other methods. In a route of their own, they would not be in the header Allow.
+        """
+        return Route(self.path, endpoint, methods=[one.method for one in (self, *others)])
 
 
 CHAT = Path("/v1/chat/completions", "POST", None)

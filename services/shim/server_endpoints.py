@@ -8,9 +8,7 @@ from services.rpc.errors import invalid
 from services.shim.generations import Generations
 from services.shim.in_progress import InProgress
 from services.shim.responses import json_response
-from services.shim.server_info import as_text, server_info
-
-FORMATS = ("json", "text")
+from services.shim.server_info import FORMATS, as_text, server_info
 
 
 class ServerEndpoints:

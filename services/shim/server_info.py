@@ -5,12 +5,15 @@ The options are named one by one: keys, secrets, and paths of files that hold so
 
 from typing import Any
 
+from typing_extensions import TypedDict
+
 from services.options.declarations import ShimOptions
 from services.rpc.generated import common_pb2 as pb
 from services.shim.apis.answer import as_written
 from services.version import VERSION
 
 Json = dict[str, Any]
+FORMATS = ("json", "text")  # of vllm_config; vLLM's default is text
 SHOWN_OPTIONS = (
     "max_request_body_bytes",
     "max_concurrent_requests",
@@ -26,6 +29,10 @@ SAMPLING = (
     *("temperature", "top_p", "top_k", "min_p", "max_tokens"),
     *("presence_penalty", "frequency_penalty", "repetition_penalty"),
 )
+
+
+class Load(TypedDict):
+    server_load: int
 
 
 def server_info(options: ShimOptions, facts: pb.EngineFacts) -> Json:

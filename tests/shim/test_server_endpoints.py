@@ -27,7 +27,9 @@ async def test_ping_is_health(connected: bool) -> None:
         for method in ("GET", "HEAD", "POST"):
             response = await http.request(method, "/ping")
             assert (response.status_code, response.content) == (200 if connected else 503, b"")
-        assert (await http.put("/ping")).status_code == 405
+        response = await http.put("/ping")
+        assert response.status_code == 405
+        assert set(response.headers["allow"].split(", ")) == {"GET", "HEAD", "POST"}
 
 
 async def test_server_info() -> None:

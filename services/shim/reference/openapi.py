@@ -3,7 +3,7 @@
 import copy
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -96,17 +96,25 @@ def openapi(ignore_unknown_fields: bool = False) -> Json:
 
 def _operation(operation: Operation, schemas: Json, ignore_unknown_fields: bool) -> Json:
     described: Json = {"summary": operation.summary, "responses": _responses(operation, schemas)}
-    parameters = re.findall(r"{(\w+)", operation.path.path)
+    parameters = [
+        *_parameters("path", {key: {"type": "string"} for key in re.findall(r"{(\w+)", operation.path.path)}),
+        *_parameters("query", {name: {"enum": list(values)} for name, values in operation.query.items()}),
+    ]
     if parameters:
-        described["parameters"] = [
-            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in parameters
-        ]
+        described["parameters"] = parameters
     if not is_open(operation.path.path):
         described["security"] = [{"key": []}, {}]  # the key is needed if the server has one
     if operation.request is not None:
         content = {JSON: {"schema": _request(operation.request, schemas, ignore_unknown_fields)}}
         described["requestBody"] = {"required": True, "content": content}
     return described
+
+
+def _parameters(place: str, schemas: Mapping[str, Json]) -> list[Json]:
+    """Returns the description of each parameter; only one in the path is required."""
+    return [
+        {"name": name, "in": place, "required": place == "path", "schema": schema} for name, schema in schemas.items()
+    ]
 
 
 def _responses(operation: Operation, schemas: Json) -> Json:

@@ -1,6 +1,7 @@
 """Every route, described once: /openapi.json, /docs and docs/api.md derive from it."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from typing_extensions import TypedDict
@@ -9,10 +10,12 @@ from services.shim.apis.all import ALL_APIS
 from services.shim.apis.api import Api
 from services.shim.apis.chat.api import CHAT_API
 from services.shim.apis.completions.api import COMPLETIONS_API
+from services.shim.apis.tokenize.response import Detokenized, Tokenized
 from services.shim.apis.tokenize.submit import DETOKENIZE_TRANSLATION, TOKENIZE_TRANSLATION
 from services.shim.apis.translation import AnyTranslation
 from services.shim.apis.translations import INVOCATION
 from services.shim.models import ModelCard, ModelList
+from services.shim.rendered import Rendered
 from services.shim.routes import (
     CHAT_RENDER,
     COMPLETIONS_RENDER,
@@ -34,6 +37,7 @@ from services.shim.routes import (
     VERSION,
     Path,
 )
+from services.shim.server_info import FORMATS, Load
 
 JSON = "application/json"
 EVENT_STREAM = "text/event-stream"
@@ -45,43 +49,6 @@ class Version(TypedDict):
 
 class Success(TypedDict):
     success: Literal[True]
-
-
-class Load(TypedDict):
-    server_load: int
-
-
-class Tokenized(TypedDict):
-    count: int
-    max_model_len: int
-    tokens: list[int]
-    token_strs: list[str] | None
-
-
-class Detokenized(TypedDict):
-    prompt: str
-
-
-class RenderedStreamOptions(TypedDict):
-    include_usage: bool
-    continuous_usage_stats: bool
-
-
-class Rendered(TypedDict):
-    """A request of /inference/v1/generate. `sampling_params` has the model's defaults written out."""
-
-    request_id: str
-    token_ids: list[int]
-    assistant_tokens_mask: None
-    token_offsets: None
-    features: None
-    sampling_params: dict[str, Any]
-    model: str
-    stream: bool
-    stream_options: RenderedStreamOptions | None
-    cache_salt: str | None
-    priority: int
-    kv_transfer_params: None
 
 
 class ErrorFields(TypedDict):
@@ -101,7 +68,7 @@ class Error(TypedDict):
 class Operation:
     """A route. `bodies` maps media types of the 200 response to types; None: text without a schema.
 
-    `empty` statuses have no body, `errors` have an Error.
+    `empty` statuses have no body, `errors` have an Error. `query`: the values of each parameter of the query.
     """
 
     path: Path
@@ -110,6 +77,7 @@ class Operation:
     request: AnyTranslation | None = None
     empty: tuple[int, ...] = ()
     errors: tuple[int, ...] = (403, 500)
+    query: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def _bodies(api: Api) -> dict[str, Any]:
@@ -184,6 +152,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "The model, its limits and sampling defaults, and options; config_format=text gives vllm_config as text.",
         {JSON: dict[str, Any]},
         errors=(400, 401, 403, 500, 503),
+        query={"config_format": FORMATS},
     ),
     Operation(METRICS, "Prometheus metrics of all processes.", {"text/plain": None}),
     Operation(VERSION, "tandem's version.", {JSON: Version}),

@@ -1,5 +1,6 @@
 """The tables about the API: every route, and every field of every request with its range and kind."""
 
+import functools
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
@@ -117,8 +118,13 @@ def _is_own(model: type[BaseModel], parent: type[BaseModel], name: str) -> bool:
     )
 
 
+@functools.cache
+def _schema_of(model: type[BaseModel]) -> Json:
+    return model.model_json_schema()
+
+
 def _rows(model: type[BaseModel], names: Any) -> list[FieldRow]:
-    schema = model.model_json_schema()
+    schema = _schema_of(model)
     order: list[Kind] = ["supported", "no-op", "refused"]
     rows = []
     for name in names:

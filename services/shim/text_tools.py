@@ -55,38 +55,32 @@ class TextTools:
         whole = submit if bulk is NO_BULK else BulkSubmit(submit, bulk)
         request = encode_request(whole, any_length=any_length, return_token_strs=token_strs)
 
-        async def collected(link: TextUplink) -> Encoded:
-            found, size = Encoded(), 0
-            try:
-                async for piece in link.call_stream(lambda stub: stub.Encode(request, timeout=SECONDS)):
-                    _raise_error(piece)
-                    found.token_ids += piece.token_ids
-                    added = len(piece.token_ids)
-                    if piece.token_strs:
-                        found.token_strs.append(encode(list(piece.token_strs))[1:-1])
-                        added += len(found.token_strs[-1])
-                    size += added
-                    hold(added)
-            except TandemError:
-                hold(-size)
-                raise
+        async def collected(link: TextUplink, hold: Hold) -> Encoded:
+            found = Encoded()
+            async for piece in link.call_stream(lambda stub: stub.Encode(request, timeout=SECONDS)):
+                _raise_error(piece)
+                found.token_ids += piece.token_ids
+                hold(len(piece.token_ids))
+                if piece.token_strs:
+                    found.token_strs.append(encode(list(piece.token_strs))[1:-1])
+                    hold(len(found.token_strs[-1]))
             return found
 
-        return await self._answered(collected)
+        return await self._answered(collected, hold)
 
     async def decode(self, token_ids: bytes, hold: Hold) -> list[bytes]:
         """Returns the text of a column of token ids: parts of a JSON string, without the quotes. Raises as `encode`."""
         request = text_pb2.DecodeRequest(token_ids=token_ids)
 
-        async def collected(link: TextUplink) -> list[bytes]:
+        async def collected(link: TextUplink, hold: Hold) -> list[bytes]:
             found: list[bytes] = []
             async for piece in link.call_stream(lambda stub: stub.Decode(request, timeout=SECONDS)):
                 _raise_error(piece)
                 found.append(encode(piece.text)[1:-1])
-            hold(sum(map(len, found)))
+                hold(len(found[-1]))
             return found
 
-        return await self._answered(collected)
+        return await self._answered(collected, hold)
 
     async def tokenizer_config(self) -> bytes:
         """Returns tokenizer_config.json as a tokenizer shows it. Raises TandemError (UNAVAILABLE) if none answers."""
@@ -96,12 +90,23 @@ class TextTools:
         )
         return config.config_json
 
-    async def _answered(self, call: Callable[[TextUplink], Awaitable[ResultT]]) -> ResultT:
-        """Returns the result of a call on a link that is up, a different one each time; a second one if it is lost."""
+    async def _answered(self, call: Callable[[TextUplink, Hold], Awaitable[ResultT]], hold: Hold) -> ResultT:
+        """Returns the result of a call on a link that is up, a different one each time; a second one if it is lost.
+
+        `call` counts what it keeps; what a lost one has kept does not count any more.
+        """
         for link in itertools.islice(self._up(), ATTEMPTS):
+            held = 0
+
+            def counted(size: int) -> None:
+                nonlocal held
+                held += size
+                hold(size)
+
             try:
-                return await call(link)
+                return await call(link, counted)
             except TandemError as error:
+                hold(-held)
                 if error.code != "UNAVAILABLE":
                     raise
         raise unavailable(NOT_CONNECTED)

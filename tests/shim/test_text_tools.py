@@ -109,4 +109,8 @@ async def test_results_count_as_held(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(TandemError) as caught:
             await tools.encode(text("Hello " * 20_000), NO_BULK, hold, any_length=True, token_strs=True)
         assert caught.value.code == "RESOURCE_EXHAUSTED"
+        column = pack_u32(VOCABULARY.encode("Hello " * 20_000, add_special_tokens=False))
+        with pytest.raises(TandemError) as caught:
+            await tools.decode(column, hold)
+        assert caught.value.code == "RESOURCE_EXHAUSTED"
     assert shim.in_progress.num_bytes == 0

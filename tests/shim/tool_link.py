@@ -18,6 +18,8 @@ from tests.tokenizer.parts import connected, inline_rendering
 
 VOCABULARY = Vocabulary(demo.CHECKPOINT)
 TEMPLATE = find_template(demo.CHECKPOINT, None)
+GUARD = GuardedEncoding(VOCABULARY)
+RENDERING = inline_rendering(TEMPLATE, special_tokens(demo.CHECKPOINT), control_tokens=GUARD.control_tokens)
 
 
 class ToolLink:
@@ -27,11 +29,9 @@ class ToolLink:
         self.peer: pb.Hello | None = pb.Hello()
         self.calls = 0
         self._dies_after = dies_after
-        guard = GuardedEncoding(VOCABULARY)
-        rendering = inline_rendering(TEMPLATE, special_tokens(demo.CHECKPOINT), control_tokens=guard.control_tokens)
         engines, link = connected()
         link.peer.engine.max_model_len = max_model_len
-        self._tools = ShimTools(VOCABULARY, PromptEncoder(VOCABULARY, rendering, engines, guard))
+        self._tools = ShimTools(VOCABULARY, PromptEncoder(VOCABULARY, RENDERING, engines, GUARD))
 
     def Encode(self, request: Any, timeout: float) -> AsyncIterator[text_pb2.EncodedPiece]:
         return self._tools.encode(text_pb2.EncodeRequest.FromString(request.SerializeToString()))

@@ -4,6 +4,7 @@ What comes in pieces is kept in pieces, as JSON where it is text, so that no ste
 a tokenizer's death cuts off is made once more, by another one: not by all of them in turn, as the call may be why.
 """
 
+import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from services.shim.in_progress import Hold
 from services.shim.tokenizer_client import TextUplink, TokenizerClient
 
 ATTEMPTS = 2
+MAX_CALLS = 64  # at once; others wait in order. A connection has a limit on calls, which others need as well
 SECONDS = 60.0  # timeout of a call: a chat may wait for others, and its template take `--chat-template-timeout`
 ResultT = TypeVar("ResultT")
 
@@ -42,6 +44,7 @@ class TextTools:
     def __init__(self, client: TokenizerClient) -> None:
         self._links = client.links
         self._turns = itertools.count()
+        self._places = asyncio.Semaphore(MAX_CALLS)
 
     async def encode(
         self, submit: text_pb2.TextSubmit, bulk: Bulk, hold: Hold, *, any_length: bool = False, token_strs: bool = False
@@ -95,20 +98,21 @@ class TextTools:
 
         `call` counts what it keeps; what a lost one has kept does not count any more.
         """
-        for link in itertools.islice(self._up(), ATTEMPTS):
-            held = 0
+        async with self._places:
+            for link in itertools.islice(self._up(), ATTEMPTS):
+                held = 0
 
-            def counted(size: int) -> None:
-                nonlocal held
-                held += size
-                hold(size)
+                def counted(size: int) -> None:
+                    nonlocal held
+                    held += size
+                    hold(size)
 
-            try:
-                return await call(link, counted)
-            except TandemError as error:
-                hold(-held)
-                if error.code != "UNAVAILABLE":
-                    raise
+                try:
+                    return await call(link, counted)
+                except TandemError as error:
+                    hold(-held)
+                    if error.code != "UNAVAILABLE":
+                        raise
         raise unavailable(NOT_CONNECTED)
 
     def _up(self) -> Iterator[TextUplink]:

@@ -4,6 +4,7 @@ A refusal is a piece with an error. Long texts are encoded and decoded in thread
 """
 
 import asyncio
+import functools
 import logging
 from collections.abc import AsyncIterator
 
@@ -78,7 +79,7 @@ class ShimTools:
             raise invalid(f"token_ids: {count} ids, but at most {MAX_IDS}", "token_ids")
         if count <= INLINE_IDS:
             return self._decoded(column)
-        return await asyncio.to_thread(self._decoded, column)
+        return await self._any_length.in_thread(functools.partial(self._decoded, column))
 
     def _decoded(self, column: bytes) -> str:
         return self._vocabulary.decode(unpack_u32(column), skip_special_tokens=False)

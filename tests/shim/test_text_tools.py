@@ -1,5 +1,6 @@
 """What the shim asks the tokenizers for beside generating: results, their memory, links that fail."""
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -11,7 +12,7 @@ from services.rpc.generated import text_pb2
 from services.shim import in_progress
 from services.shim.bulk import MIN_BULK_BYTES, NO_BULK, split
 from services.shim.in_progress import no_hold
-from services.shim.text_tools import ATTEMPTS, TextTools
+from services.shim.text_tools import ATTEMPTS, MAX_CALLS, Encoded, TextTools
 from tests.shim.harness import Shim
 from tests.shim.tool_link import VOCABULARY, ToolLink
 
@@ -98,6 +99,28 @@ async def test_the_links_take_turns() -> None:
     for call in (tools.encode(text("a"), NO_BULK, no_hold), tools.decode(b"", no_hold)):
         with pytest.raises(TandemError, match="no process that could answer is connected"):
             await call
+
+
+async def test_calls_wait_for_a_place() -> None:
+    """One that is cancelled while it waits makes no call."""
+    link, opened = ToolLink(), asyncio.Event()
+
+    async def held_back(rpc: Any) -> Any:
+        link.calls += 1
+        await opened.wait()
+        async for piece in rpc(link):
+            yield piece
+
+    link.call_stream = held_back  # type: ignore[method-assign]
+    tools = tools_of(link)
+    tasks = [asyncio.create_task(tools.encode(text("a"), NO_BULK, no_hold)) for _ in range(MAX_CALLS + 5)]
+    await asyncio.sleep(0)
+    assert link.calls == MAX_CALLS
+    tasks[-1].cancel()
+    opened.set()
+    found = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [one.num_tokens for one in found if isinstance(one, Encoded)] == [1] * (MAX_CALLS + 4)
+    assert link.calls == MAX_CALLS + 4
 
 
 async def test_results_count_as_held(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from services.rpc.output_limits import MAX_TOOLS_BYTES
 from services.tokenizer import prompt_encoder, shim_tools
 from services.tokenizer.find_template import find_template, special_tokens
 from services.tokenizer.guarded_encoding import GuardedEncoding
-from services.tokenizer.prompt_encoder import PromptEncoder
+from services.tokenizer.prompt_encoder import INLINE_CHARACTERS, PromptEncoder
 from services.tokenizer.shim_tools import PIECE_CHARACTERS, PIECE_IDS, ShimTools
 from services.tokenizer.text_tools import MAX_IDS
 from services.tokenizer.vocabulary import Vocabulary
@@ -160,6 +161,34 @@ async def test_what_cannot_be_decoded_is_a_piece(column: bytes, said: str) -> No
     with pytest.raises(TandemError) as caught:
         await decoded(column)
     assert caught.value.code == "INVALID_ARGUMENT" and said in caught.value.message
+
+
+async def test_prompts_of_answers_do_not_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten long texts fill their own threads, not those that encode the prompts of answers."""
+    opened, encode = threading.Event(), Vocabulary.encode_prompt
+
+    def held_back(self: Vocabulary, content: str, *args: Any, **kwargs: Any) -> list[int]:
+        if content.startswith("slow"):
+            assert opened.wait(10)
+        return encode(self, content, *args, **kwargs)
+
+    monkeypatch.setattr(Vocabulary, "encode_prompt", held_back)
+    prompts = encoder()
+    tools = ShimTools(VOCABULARY, prompts)
+
+    async def tokenized() -> int:
+        request = text_pb2.EncodeRequest(submit=text("slow " * 1000), any_length=True)
+        return sum([len(piece.token_ids) async for piece in tools.encode(request)])
+
+    tasks = [asyncio.create_task(tokenized()) for _ in range(40)]
+    await asyncio.sleep(0)
+    answer = text("a " * (INLINE_CHARACTERS // 2 + 1))
+    answer.truncation.max_tokens = 5
+    try:
+        assert len(await asyncio.wait_for(prompts.encode(answer), 5)) == 5
+    finally:
+        opened.set()
+    assert min(await asyncio.gather(*tasks)) > 0
 
 
 async def test_a_long_text_leaves_the_event_loop_free() -> None:

@@ -51,6 +51,8 @@ async def test_each_conversation_has_its_choice(shim: Shim, http: httpx.AsyncCli
         ({"messages": [[HI]], "use_beam_search": True}, "use_beam_search"),
         ({"messages": [[HI]], "add_generation_prompt": False}, "add_generation_prompt"),
         ({"messages": [[HI]], "other": 1}, "other"),
+        ({"messages": [[HI]], "echo": True}, "echo"),
+        ({"messages": [[HI]], "prompt_logprobs": 1}, "prompt_logprobs"),
     ],
 )
 async def test_what_it_lacks_is_refused_by_name(http: httpx.AsyncClient, body: dict[str, Any], param: str) -> None:

@@ -40,6 +40,7 @@ class Request:
     waits_for: str = ""  # what is prepared for it before it may run, for example "grammar"; empty: it is ready
     preparation_deaths: int = 0  # worker deaths while it was prepared, since that last succeeded
     completed_at: int | None = None  # output tokens that complete the grammar: nothing may follow
+    next_prompt_logprob: int = 1  # index of the first prompt token whose logprobs, if requested, are still to come
 
     @property
     def num_tokens(self) -> int:
@@ -48,6 +49,16 @@ class Request:
     @property
     def num_output_tokens(self) -> int:
         return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def needs_prompt_logprobs(self) -> bool:
+        return self.sampling.prompt_logprobs is not None and self.next_prompt_logprob < self.num_prompt_tokens
+
+    @property
+    def num_reusable_tokens(self) -> int:
+        """How many of its first tokens need not be computed again if the prefix cache has them: the last known token
+        gives the next one's logits, and the one before `next_prompt_logprob` gives its logprobs."""
+        return (self.next_prompt_logprob if self.needs_prompt_logprobs else self.num_tokens) - 1
 
     @property
     def is_suspect(self) -> bool:

@@ -1,10 +1,20 @@
 """Checks a worker's result before the scheduler uses it: one token for each row that the plan samples, or an error."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from engine_core.step_plan import ITEM_BYTES, BadMessage, StepResult, checked_column, pack_i32, unpack_i32
+from engine_core.batch import ScoredRow
+from engine_core.step_plan import (
+    ITEM_BYTES,
+    BadMessage,
+    PromptLogprobs,
+    StepResult,
+    checked_column,
+    pack_i32,
+    unpack_i32,
+)
 
 MAX_TOKENS_PER_ROW = 1  # no speculative decoding yet
 MAX_ERROR_CHARACTERS = 1000
@@ -30,8 +40,11 @@ class ResultCheck:
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
 
-    def __call__(self, result: StepResult, rows: SampledRows) -> None:
-        """Raises BadMessage unless the result has a valid token with its logprobs, or an error, for each of `rows`."""
+    def __call__(self, result: StepResult, rows: SampledRows, scored: Sequence[ScoredRow] = ()) -> None:
+        """Raises BadMessage unless the result has a valid token with its logprobs, or an error, for each of `rows`, and
+        the logprobs of prompts for each of `scored`."""
+        if scored or result.prompt_logprobs:
+            self._check_prompt_logprobs(result.prompt_logprobs, scored)
         if result.errors:
             rows = _without_errors(rows, result.errors)
         _check_causes(result)
@@ -49,6 +62,16 @@ class ResultCheck:
         ids = checked_column("logprob_token_ids", result.logprob_token_ids, self._vocab_size - 1)
         if not num_logprobs == len(ids) == len(result.logprobs) / ITEM_BYTES:
             raise BadMessage(f"logprobs, logprob_token_ids: not {num_logprobs}, the sum of logprob_widths")
+
+    def _check_prompt_logprobs(self, found: list[PromptLogprobs], scored: Sequence[ScoredRow]) -> None:
+        rows = [ScoredRow(one.handle, one.start_index, one.num_tokens, one.width) for one in found]
+        if rows != list(scored):
+            raise BadMessage("prompt_logprobs: differ from the prompt tokens that the plan computes")
+        for one in found:
+            ids = checked_column("prompt_logprobs.token_ids", one.token_ids, self._vocab_size - 1)
+            ranks = checked_column("prompt_logprobs.ranks", one.ranks, self._vocab_size)
+            if not len(ranks) * one.width == len(ids) == len(one.logprobs) / ITEM_BYTES or not ranks.all():
+                raise BadMessage("prompt_logprobs: not `width` logprobs for each token, or a rank of 0")
 
 
 def _check_causes(result: StepResult) -> None:

@@ -10,7 +10,7 @@ from collections import deque
 
 import numpy as np
 
-from engine_core.batch import Batch, Ints
+from engine_core.batch import Batch, Ints, ScoredRow
 from engine_core.events import Admitted, Finished, NewTokens, SchedulerStats, StepEvents, finished
 from engine_core.kv_cache_manager import KVCacheManager
 from engine_core.plan_builder import PlanBuilder
@@ -18,10 +18,10 @@ from engine_core.preparations import Preparations, restart_error
 from engine_core.request import Request, Stop, completion, stop_at
 from engine_core.result_check import SampledRows
 from engine_core.results import ResultReader
-from engine_core.row_errors import param_at_fault
+from engine_core.row_errors import NOT_FINITE, param_at_fault
 from engine_core.scheduler_config import SchedulerConfig
 from engine_core.scheduler_counters import Counters, scheduler_stats
-from engine_core.step_plan import StepPlan, StepResult, pack_i32, unpack_i32
+from engine_core.step_plan import PromptLogprobs, StepPlan, StepResult, pack_i32, unpack_i32
 from engine_core.suspects import StepRule, Suspects
 from engine_core.waiting import WaitingQueue
 
@@ -198,6 +198,8 @@ class Scheduler:
             events.admitted.append(self._admitted.popleft()[1])
         ids, rows = self._reader.rows(result)
         requests = self._requests
+        for scored in result.prompt_logprobs:
+            self._take_prompt_logprobs(scored, events)
         for handle, start, count, end, num_ends, logprobs in rows:
             request = requests.get(handle)
             if request is None or start != len(request.token_ids) - request.num_prompt_tokens:
@@ -230,6 +232,12 @@ class Scheduler:
             start_indices=pack_i32(unpack_i32(plan.output_indices)[sampled]),
             logprob_widths=pack_i32(self.batch.logprob_widths[slots]),
         )
+
+    def scored_rows(self, plan: StepPlan) -> list[ScoredRow]:
+        """Returns the logprobs of prompts that the result of the newest `plan` must have, one row per request. Call it
+        before the batch changes again."""
+        columns = (plan.slots, plan.num_computed_tokens, plan.num_new_tokens)
+        return self.batch.scored_rows(*map(unpack_i32, columns))
 
     def stats(self) -> SchedulerStats:
         return scheduler_stats(self.running, self.waiting, self.kv.pool, self.counters)
@@ -283,6 +291,7 @@ class Scheduler:
         cached = self.kv.find_cached(request)
         num_computed = len(cached[0]) * self.kv.block_size
         num_tokens = min(request.num_tokens - num_computed, self._cap or budget, budget)
+        num_tokens = self.batch.first_tokens(request, num_tokens)
         reserved = self.batch.num_blocks_to_allocate(self.kv.block_size)
         if not self.kv.allocate(request, cached, num_computed + num_tokens, reserved):
             return 0
@@ -302,6 +311,17 @@ class Scheduler:
         request.num_preemptions += 1
         request.last_step_id = self._builder.step_id
         self.waiting.push(request)
+
+    def _take_prompt_logprobs(self, scored: PromptLogprobs, events: StepEvents) -> None:
+        """Adds logprobs to `events` if they are the next ones of their request. One that is NaN ends it."""
+        request = self._requests.get(scored.handle)
+        if request is None or scored.start_index != request.next_prompt_logprob:
+            return
+        if np.isnan(np.frombuffer(scored.logprobs, dtype="<f4")).any():
+            events.finished.append(self._finish(request, Stop("error", message=NOT_FINITE)))
+            return
+        request.next_prompt_logprob += scored.num_tokens
+        events.prompt_logprobs.append(scored)
 
     def _append(self, request: Request, tokens: NewTokens, events: StepEvents) -> None:
         """Appends tokens up to one that ends the request, if any, and then ends it. Adds the events to `events`."""

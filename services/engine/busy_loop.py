@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from engine_core.batch import ScoredRow
 from engine_core.events import SchedulerStats, StepEvents
 from engine_core.flight_recorder import FlightRecorder, RecordedScheduler
 from engine_core.kv_cache_manager import KVCacheManager
@@ -68,6 +69,7 @@ class _Step:
     planned: int  # nanoseconds since the epoch
     work: Work
     rows: SampledRows
+    scored: list[ScoredRow]
 
 
 @dataclass(frozen=True)
@@ -145,21 +147,21 @@ class BusyLoop:
         plan = scheduler.schedule()
         if plan is not None:
             plan.was_runnable = not self._idle
-            self._send(plan, planned, scheduler.sampled_rows(plan))
+            self._send(plan, planned, scheduler.sampled_rows(plan), scheduler.scored_rows(plan))
         self._idle = plan is None and not self._in_flight
         if len(self._in_flight) >= self._config.steps_in_flight or (self._in_flight and plan is None):
             self._take_result(scheduler)
         elif plan is None and self._link.poll_result() is not None:
             raise WorkerGone("the worker sent a result while no step was in flight")
 
-    def _send(self, plan: StepPlan, planned: int, rows: SampledRows) -> None:
+    def _send(self, plan: StepPlan, planned: int, rows: SampledRows, scored: list[ScoredRow]) -> None:
         """Sets the plan's deadline and sends the plan. `planned`: ns since the epoch. Raises WorkerGone."""
         work = work_of(plan)
         plan.deadline_ms = int(1000 * self._deadlines.deadline(work))
         self._link.send(plan)
         if not self._in_flight:
             self._began = time.monotonic()
-        self._in_flight.append(_Step(plan, planned, work, rows))
+        self._in_flight.append(_Step(plan, planned, work, rows, scored))
 
     def _take_result(self, scheduler: Scheduler) -> None:
         """Waits for the result of the oldest step, updates the scheduler with it, and publishes the events.
@@ -187,7 +189,7 @@ class BusyLoop:
         """Drops the worker and raises WorkerGone when the result does not fit the step's plan."""
         assert self._check is not None
         try:
-            self._check(result, step.rows)
+            self._check(result, step.rows, step.scored)
         except BadMessage as bad:
             self._link.refuse(str(bad))
 

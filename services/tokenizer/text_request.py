@@ -11,7 +11,7 @@ from services.rpc.columns import pack_u32, unpack_u32
 from services.rpc.errors import TandemError
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2, text_pb2
-from services.rpc.pieces import kinds_of
+from services.rpc.pieces import Piece, kinds_of, of_content
 from services.telemetry.spans import Span
 from services.tokenizer.answer_divider import AnswerDivider
 from services.tokenizer.answer_grammar import grammar_field
@@ -19,6 +19,7 @@ from services.tokenizer.choice_output import ChoiceOutput, OutputRules
 from services.tokenizer.engine_client import EngineCall, EngineClient, TokenLogprobColumns
 from services.tokenizer.mailbox import ChoiceMailbox
 from services.tokenizer.parsing.answer_format import AnswerPlan
+from services.tokenizer.prompt_logprobs import PromptLogprobTexts
 from services.tokenizer.vocabulary import Vocabulary
 
 ENGINE_GRAMMAR = "grammar"  # the engine's name for what the client has in another field
@@ -31,6 +32,11 @@ class _Choice:
     handle: int
     output: ChoiceOutput
     cached_tokens: int
+    lead: str  # text that comes before the choice's own and has not been sent
+
+    def take_lead(self) -> list[Piece]:
+        lead, self.lead = self.lead, ""
+        return of_content(lead)
 
 
 class ChoiceListener(Protocol):
@@ -75,6 +81,10 @@ class TextRequest:
         self._choices: dict[int, _Choice] = {}
         self._call: EngineCall | None = None
         self._resolved_sent = False
+        self._scored_texts = PromptLogprobTexts(
+            vocabulary, prompt_token_ids, resolved.lead if submit.output.echo else ""
+        )
+        self._lead_characters = len(resolved.lead)
 
     def start(self) -> None:
         """Submits the choices to an engine. Those that end with their resumed tokens, by a stop string or a call, end.
@@ -89,11 +99,13 @@ class TextRequest:
         for choice in self._submit.choices:
             output = self._new_output(choice, rules)
             output.push(unpack_u32(choice.resumed_token_ids))
+            lead = "" if choice.resumed_token_ids else self._resolved.lead
+            opened = _Choice(choice.handle, output, choice.cached_tokens, lead)
             if output.is_over:
-                self._end(_Choice(choice.handle, output, choice.cached_tokens), None)
+                self._end(opened, None)
                 continue
             handle = self._engines.dispatcher.new_handle()
-            self._choices[handle] = _Choice(choice.handle, output, choice.cached_tokens)
+            self._choices[handle] = opened
             choices.append(_with_handle(handle, choice))
         if not choices:
             self._span.end()
@@ -129,6 +141,8 @@ class TextRequest:
             cached_tokens=accepted.cached_tokens,
             sampling=accepted.sampling if accepted.HasField("sampling") else None,
         )
+        if self._submit.sampling.HasField("prompt_logprobs"):
+            text.first_prompt_token = self._vocabulary.token_bytes(self._prompt[0])
         if not self._resolved_sent:
             self._add_resolved(text)
             self._resolved_sent = True
@@ -142,17 +156,22 @@ class TextRequest:
         if not submit.HasField("resolved") and self._resolved.ListFields():
             accepted.resolved.CopyFrom(self._resolved)
 
+    def prompt_logprobs(self, scored: pb.PromptLogprobs) -> None:
+        self._mailbox.put_prompt_logprobs(self._scored_texts.of(scored, self._choices[scored.handle].handle))
+
     def tokens(self, handle: int, start_index: int, token_ids: list[int], logprobs: TokenLogprobColumns) -> None:
         choice = self._choices[handle]
         if self._alone:
             self._alone = False
             self._listener.started(choice.handle)
+        if self._submit.output.prompt_only:
+            return
         released = choice.output.push(token_ids)
         self._mailbox.put_tokens(
             choice.handle,
             start_index,
             token_ids[: released.num_tokens],
-            released.pieces,
+            [*choice.take_lead(), *released.pieces] if choice.lead else released.pieces,
             self._token_logprobs(logprobs, released.offsets) if logprobs.width else [],
         )
         if choice.output.is_over:
@@ -167,7 +186,9 @@ class TextRequest:
         """Sends the choice's terminal message and closes it. `terminal`: the engine's; None: the choice ended here."""
         facts = self._engines.dispatcher.peer
         reason = terminal.reason if terminal is not None else pb.FINISH_REASON_STOP
-        pieces = choice.output.flush(stopped=reason == pb.FINISH_REASON_STOP)
+        if self._submit.output.prompt_only and reason == pb.FINISH_REASON_STOP:
+            reason = pb.FINISH_REASON_LENGTH
+        pieces = [*choice.take_lead(), *choice.output.flush(stopped=reason == pb.FINISH_REASON_STOP)]
         text = text_pb2.TextTerminal(
             handle=choice.handle,
             reason=reason,
@@ -183,7 +204,7 @@ class TextRequest:
         if choice.output.stop_string is not None:
             text.stop_string = choice.output.stop_string
         if terminal is not None:
-            if terminal.HasField("stop_token_id"):
+            if terminal.HasField("stop_token_id") and reason == pb.FINISH_REASON_STOP:
                 text.stop_token_id = terminal.stop_token_id
             if terminal.HasField("error"):
                 text.error.CopyFrom(terminal.error)
@@ -227,6 +248,7 @@ class TextRequest:
         found = []
         for index, offset in enumerate(offsets):
             sampled, *top = [self._token_logprob(token_id, value) for token_id, value in logprobs.of_token(index)]
+            offset += self._lead_characters
             found.append(text_pb2.TokenLogprobs(sampled=sampled, top=top, text_offset=offset))
         return found
 

@@ -67,9 +67,9 @@ def gather_logprobs(logits: Tensor, sampled: Tensor, rows: LogprobRows) -> tuple
     for indices in groups(requested, logits.shape[1]):
         selected = to_device(indices, torch.int64, logits.device)
         span = slice(begin, begin + len(indices))
-        logprobs = _log_softmax(logits[selected])
+        logprobs = log_softmax(logits[selected])
         ids[span, 0] = sampled[selected]
-        ids[span, 1 : 1 + num_top] = _ranked(logprobs, num_top)
+        ids[span, 1 : 1 + num_top] = ranked(logprobs, num_top)
         for place, row in enumerate(indices.tolist(), begin):
             if row in rows.token_ids:
                 ids[place, 1 : 1 + len(rows.token_ids[row])] = rows.token_ids[row]
@@ -78,7 +78,7 @@ def gather_logprobs(logits: Tensor, sampled: Tensor, rows: LogprobRows) -> tuple
     return ids, values
 
 
-def _log_softmax(logits: Tensor) -> Tensor:
+def log_softmax(logits: Tensor) -> Tensor:
     """Returns the log-softmax of each row of [rows, vocab], batch-invariant."""
     if logits.device.type == "cpu":
         # torch's CPU kernel computes the last rows of a tensor in another way: one row at a time, bits are stable.
@@ -89,7 +89,7 @@ def _log_softmax(logits: Tensor) -> Tensor:
     return torch.log_softmax(padded, dim=-1)[:, :vocab]
 
 
-def _ranked(values: Tensor, count: int) -> Tensor:
+def ranked(values: Tensor, count: int) -> Tensor:
     """Returns the ids [rows, count] of the largest values of each row of [rows, vocab] float32; ties: lowest ids first.
 
     topk does not define which of equal values it takes. So each value becomes a unique int64: the float's bits, as an

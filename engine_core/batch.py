@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine_core.request import Request
-from engine_core.step_plan import MAX_SCORED_TOKENS
+from engine_core.step_plan import MAX_SCORED_TOKENS, StepPlan, unpack_i32
 
 Ints = npt.NDArray[np.int32]
 Rank = tuple[int, int]  # priority, arrival; the smallest ranks first
@@ -125,11 +125,12 @@ class Batch:
         self._score_room -= num_tokens
         return num_tokens
 
-    def scored_rows(self, slots: Ints, num_computed: Ints, num_new: Ints) -> list[ScoredRow]:
-        """Returns the prompt tokens whose logprobs a step computes that computes `num_new` tokens of each of `slots`,
-        after `num_computed`; all are [rows] int32."""
+    def scored_rows(self, plan: StepPlan) -> list[ScoredRow]:
+        """Returns the prompt tokens whose logprobs the newest `plan` computes, a row per request."""
         if not self.num_scoring:
             return []
+        columns = (plan.slots, plan.num_computed_tokens, plan.num_new_tokens)
+        slots, num_computed, num_new = map(unpack_i32, columns)
         begin = np.maximum(num_computed, self.score_begin[slots])
         counts = np.minimum(num_computed + num_new, self.score_end[slots]) - begin
         rows = np.flatnonzero(counts > 0)

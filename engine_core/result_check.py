@@ -21,12 +21,17 @@ MAX_ERROR_CHARACTERS = 1000
 MAX_CAUSE_CHARACTERS = 100
 
 
-class SampledRows(NamedTuple):
-    """The rows that a plan samples, as int32 columns. Its result must have these, without failed rows."""
+COLUMNS = ("handles", "start_indices", "logprob_widths")
+
+
+class ResultRows(NamedTuple):
+    """What a plan's result must have: the rows that it samples, as int32 columns, without failed ones; and logprobs of
+    prompts, a row per request."""
 
     handles: bytes
     start_indices: bytes
     logprob_widths: bytes
+    scored: Sequence[ScoredRow] = ()
 
     @property
     def num_first_tokens(self) -> int:
@@ -40,16 +45,16 @@ class ResultCheck:
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
 
-    def __call__(self, result: StepResult, rows: SampledRows, scored: Sequence[ScoredRow] = ()) -> None:
+    def __call__(self, result: StepResult, rows: ResultRows) -> None:
         """Raises BadMessage unless the result has a valid token with its logprobs, or an error, for each of `rows`, and
-        the logprobs of prompts for each of `scored`."""
-        if scored or result.prompt_logprobs:
-            self._check_prompt_logprobs(result.prompt_logprobs, scored)
+        the logprobs of prompts that `rows` have."""
+        if rows.scored or result.prompt_logprobs:
+            self._check_prompt_logprobs(result.prompt_logprobs, rows.scored)
         if result.errors:
             rows = _without_errors(rows, result.errors)
         _check_causes(result)
-        for name, expected in zip(SampledRows._fields, rows, strict=True):
-            if getattr(result, name) != expected:
+        for name in COLUMNS:
+            if getattr(result, name) != getattr(rows, name):
                 raise BadMessage(f"{name}: differ from the rows that the plan samples")
         num_rows = len(rows.handles) // ITEM_BYTES
         if result.completed:
@@ -88,7 +93,7 @@ def _check_completed(completed: list[int], handles: list[int]) -> None:
         raise BadMessage("completed: not handles of rows with a token, each once")
 
 
-def _without_errors(rows: SampledRows, errors: list[tuple[int, str]]) -> SampledRows:
+def _without_errors(rows: ResultRows, errors: list[tuple[int, str]]) -> ResultRows:
     """Returns the rows of the requests without an error.
 
     Raises BadMessage unless each error belongs to one row and has a message of at most MAX_ERROR_CHARACTERS.
@@ -99,4 +104,4 @@ def _without_errors(rows: SampledRows, errors: list[tuple[int, str]]) -> Sampled
         raise BadMessage("errors: their handles are not those of rows that the plan samples, each once")
     if max(len(message) for _, message in errors) > MAX_ERROR_CHARACTERS:
         raise BadMessage(f"errors: a message has more than {MAX_ERROR_CHARACTERS} characters")
-    return SampledRows(*(pack_i32(unpack_i32(column)[good]) for column in rows))
+    return ResultRows(*(pack_i32(unpack_i32(getattr(rows, name))[good]) for name in COLUMNS))

@@ -8,7 +8,6 @@ from engine_core.step_plan import SamplingParams
 # Causes in StepResult.error_causes. "", or one that this engine does not know: not the request's parameters.
 NO_TOKEN_LEFT = "no_token_left"  # the masks of the parameters exclude every token
 PENALTY_OVERFLOW = "penalty_overflow"  # a penalized logit is beyond float32
-NOT_FINITE = "the model's logits are NaN or infinite"  # the message of that error, whose cause is ""
 GRAMMAR = "grammar"  # the grammar is at a limit, or allows no token
 
 

@@ -10,18 +10,18 @@ from collections import deque
 
 import numpy as np
 
-from engine_core.batch import Batch, Ints, ScoredRow
+from engine_core.batch import Batch, Ints
 from engine_core.events import Admitted, Finished, NewTokens, SchedulerStats, StepEvents, finished
 from engine_core.kv_cache_manager import KVCacheManager
 from engine_core.plan_builder import PlanBuilder
 from engine_core.preparations import Preparations, restart_error
 from engine_core.request import Request, Stop, completion, stop_at
-from engine_core.result_check import SampledRows
+from engine_core.result_check import ResultRows
 from engine_core.results import ResultReader
-from engine_core.row_errors import NOT_FINITE, param_at_fault
+from engine_core.row_errors import param_at_fault
 from engine_core.scheduler_config import SchedulerConfig
 from engine_core.scheduler_counters import Counters, scheduler_stats
-from engine_core.step_plan import PromptLogprobs, StepPlan, StepResult, pack_i32, unpack_i32
+from engine_core.step_plan import StepPlan, StepResult, pack_i32, unpack_i32
 from engine_core.suspects import StepRule, Suspects
 from engine_core.waiting import WaitingQueue
 
@@ -199,7 +199,10 @@ class Scheduler:
         ids, rows = self._reader.rows(result)
         requests = self._requests
         for scored in result.prompt_logprobs:
-            self._take_prompt_logprobs(scored, events)
+            request = requests.get(scored.handle)
+            if request is not None and scored.start_index == request.next_prompt_logprob:
+                request.next_prompt_logprob += scored.num_tokens
+                events.prompt_logprobs.append(scored)
         for handle, start, count, end, num_ends, logprobs in rows:
             request = requests.get(handle)
             if request is None or start != len(request.token_ids) - request.num_prompt_tokens:
@@ -223,21 +226,16 @@ class Scheduler:
                 events.finished.append(self._finish(request, Stop("error", message=message, param=param)))
         return events
 
-    def sampled_rows(self, plan: StepPlan) -> SampledRows:
-        """Returns the rows that the result of the newest `plan` must have. Call it before the batch changes again."""
+    def result_rows(self, plan: StepPlan) -> ResultRows:
+        """Returns what the result of the newest `plan` must have. Call it before the batch changes again."""
         sampled = unpack_i32(plan.sampled) != 0
         slots = unpack_i32(plan.slots)[sampled]
-        return SampledRows(
+        return ResultRows(
             handles=pack_i32(self.batch.handles[slots]),
             start_indices=pack_i32(unpack_i32(plan.output_indices)[sampled]),
             logprob_widths=pack_i32(self.batch.logprob_widths[slots]),
+            scored=self.batch.scored_rows(plan),
         )
-
-    def scored_rows(self, plan: StepPlan) -> list[ScoredRow]:
-        """Returns the logprobs of prompts that the result of the newest `plan` must have, one row per request. Call it
-        before the batch changes again."""
-        columns = (plan.slots, plan.num_computed_tokens, plan.num_new_tokens)
-        return self.batch.scored_rows(*map(unpack_i32, columns))
 
     def stats(self) -> SchedulerStats:
         return scheduler_stats(self.running, self.waiting, self.kv.pool, self.counters)
@@ -311,17 +309,6 @@ class Scheduler:
         request.num_preemptions += 1
         request.last_step_id = self._builder.step_id
         self.waiting.push(request)
-
-    def _take_prompt_logprobs(self, scored: PromptLogprobs, events: StepEvents) -> None:
-        """Adds logprobs to `events` if they are the next ones of their request. One that is NaN ends it."""
-        request = self._requests.get(scored.handle)
-        if request is None or scored.start_index != request.next_prompt_logprob:
-            return
-        if np.isnan(np.frombuffer(scored.logprobs, dtype="<f4")).any():
-            events.finished.append(self._finish(request, Stop("error", message=NOT_FINITE)))
-            return
-        request.next_prompt_logprob += scored.num_tokens
-        events.prompt_logprobs.append(scored)
 
     def _append(self, request: Request, tokens: NewTokens, events: StepEvents) -> None:
         """Appends tokens up to one that ends the request, if any, and then ends it. Adds the events to `events`."""

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from engine_core.row_errors import NO_TOKEN_LEFT, NOT_FINITE, PENALTY_OVERFLOW
+from engine_core.row_errors import NO_TOKEN_LEFT, PENALTY_OVERFLOW
 from engine_core.step_plan import SamplingParams
 from kernels.interface import Draws, Ops
 from kernels.transfer import to_host
@@ -33,7 +33,7 @@ class Fault(NamedTuple):
 # Why a row has no token, by its value in Sampled.faults; 0: it has one.
 FAULTS = (
     Fault(""),
-    Fault(NOT_FINITE),
+    Fault("the model's logits are NaN or infinite"),
     Fault(
         "no token is left to sample: allowed_token_ids, bad_words, min_tokens and the grammar exclude all of them",
         NO_TOKEN_LEFT,

@@ -129,8 +129,8 @@ class Batch:
         """Returns the prompt tokens whose logprobs the newest `plan` computes, a row per request."""
         if not self.num_scoring:
             return []
-        columns = (plan.slots, plan.num_computed_tokens, plan.num_new_tokens)
-        slots, num_computed, num_new = map(unpack_i32, columns)
+        slots, num_computed = unpack_i32(plan.slots), unpack_i32(plan.num_computed_tokens)
+        num_new = unpack_i32(plan.num_new_tokens)
         begin = np.maximum(num_computed, self.score_begin[slots])
         counts = np.minimum(num_computed + num_new, self.score_end[slots]) - begin
         rows = np.flatnonzero(counts > 0)

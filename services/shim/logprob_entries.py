@@ -20,7 +20,7 @@ def check_logprob_entries(
     num_prompts = len(submits)
     if checked.num_logprobs is not None:
         per_token = 1 + max(_count(checked.num_logprobs, facts), len(checked.logprob_token_ids or ()))
-        choices, tokens = num_prompts * checked.n, min(checked.token_limit or facts.max_model_len, facts.max_model_len)
+        choices, tokens = num_prompts * checked.n, _answer_tokens(checked, facts.max_model_len)
         given = "max_tokens" if checked.token_limit is not None else "tokens of the context, as max_tokens is not set"
         factors.append(
             f"{choices} choices ({num_prompts} prompts times n = {checked.n}) x {tokens} {given} x {per_token} logprobs"
@@ -41,6 +41,10 @@ def check_logprob_entries(
         + (", or the prompt logprobs or prompts" if checked.num_prompt_logprobs is not None else ""),
         name if checked.num_logprobs is not None else "prompt_logprobs",
     )
+
+
+def _answer_tokens(checked: GenerationRequest, max_model_len: int) -> int:
+    return max_model_len if checked.token_limit is None else min(checked.token_limit, max_model_len)
 
 
 def _count(num_logprobs: int, facts: pb.EngineFacts) -> int:

@@ -18,6 +18,7 @@ from services.worker.logprobs import log_softmax, ranked
 from services.worker.models.decoder import Decoder
 from services.worker.row_groups import groups
 
+Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
 
 
@@ -35,8 +36,8 @@ class Scores:
     """Logprobs of the prompt tokens behind Q scored tokens."""
 
     tokens: ScoredTokens
-    widths: npt.NDArray[np.int32]  # [Q]: a row's first entries are valid, so many
-    handles: npt.NDArray[np.int32]  # [Q]
+    widths: Ints  # [Q]: a row's first entries are valid, so many
+    handles: Ints  # [Q]
     token_ids: Tensor  # [Q, largest width] int64
     logprobs: Tensor  # [Q, largest width] float32
     ranks: Tensor  # [Q] int64
@@ -89,7 +90,7 @@ class PromptLogprobSlots:
 
 
 def score(
-    hidden: Tensor, scored: ScoredTokens, widths: Longs, handles: Longs, token_ids: Tensor, decoder: Decoder, most: int
+    hidden: Tensor, scored: ScoredTokens, widths: Ints, handles: Ints, token_ids: Tensor, decoder: Decoder, most: int
 ) -> Scores:
     """Returns the scores of `hidden` [Q, hidden]. `widths` and `handles` [Q] are those of the tokens' requests,
     `token_ids` [slots, length] the known tokens; the head runs over at most `most` rows at once."""
@@ -109,7 +110,7 @@ def score(
             ids[span, 1:] = ranked(logits[part], num_top)
             values[span] = log_softmax(logits[part]).gather(1, ids[span])
             ranks[span] = _ranks(logits[part], own[span])
-    return Scores(scored, widths.astype(np.int32), handles.astype(np.int32), ids, values, ranks)
+    return Scores(scored, widths, handles, ids, values, ranks)
 
 
 def _ranks(logits: Tensor, token_ids: Tensor) -> Tensor:

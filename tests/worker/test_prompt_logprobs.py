@@ -109,9 +109,7 @@ def test_chunks_change_no_bit(path: Path, alone: Answer, budget: int) -> None:
 def test_others_in_the_batch_change_no_bit(path: Path, alone: Answer) -> None:
     engine = start(path, 64)
     first = engine.add(PROMPT, SCORED)
-    others = [
-        engine.add(PROMPT[row:], SCORED if row % 2 else PLAIN) for row in range(1, 7)
-    ]
+    others = [engine.add(PROMPT[row:], SCORED if row % 2 else PLAIN) for row in range(1, 7)]
     run(engine)
     assert_equal(scores(first), scores(alone))
     assert first.token_ids == alone.token_ids and first.logprobs == alone.logprobs

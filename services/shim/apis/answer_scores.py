@@ -48,7 +48,8 @@ class AnswerScores:
         now, none that begins with logprobs which are still to come."""
         await self.add(update)
         self._waiting.append(update)
-        ready, waiting = [], []
+        ready: list[Update] = []
+        waiting: list[Update] = []
         for one in self._waiting:
             (ready if self._of(one.index).is_complete else waiting).append(one)
         self._waiting = waiting

@@ -5,11 +5,12 @@ all output so far, including output that a resumed request brings along. While t
 counts how many are computed.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from engine_core.block import Block, UnpublishedBlocks
-from engine_core.step_plan import SamplingParams
+from engine_core.step_plan import PromptLogprobs, SamplingParams
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 SUSPECT_AT = 2  # strikes from which on a request is a suspect and runs alone
@@ -96,6 +97,15 @@ def stop_at(request: Request, num_output_tokens: int) -> Stop | None:
     if num_output_tokens == request.completed_at:
         return completion(request)
     return Stop("length") if num_output_tokens >= sampling.max_tokens else None
+
+
+def take_prompt_logprobs(requests: Mapping[int, Request], scored: PromptLogprobs) -> bool:
+    """Counts logprobs of a prompt as known. Returns False if they are not the next ones of their request: stale."""
+    request = requests.get(scored.handle)
+    if request is None or scored.start_index != request.next_prompt_logprob:
+        return False
+    request.next_prompt_logprob += scored.num_tokens
+    return True
 
 
 def completion(request: Request) -> Stop:

@@ -104,4 +104,5 @@ def _without_errors(rows: ResultRows, errors: list[tuple[int, str]]) -> ResultRo
         raise BadMessage("errors: their handles are not those of rows that the plan samples, each once")
     if max(len(message) for _, message in errors) > MAX_ERROR_CHARACTERS:
         raise BadMessage(f"errors: a message has more than {MAX_ERROR_CHARACTERS} characters")
-    return rows._replace(**{name: pack_i32(unpack_i32(getattr(rows, name))[good]) for name in COLUMNS})
+    handles, start_indices, widths = (pack_i32(unpack_i32(getattr(rows, name))[good]) for name in COLUMNS)
+    return ResultRows(handles, start_indices, widths, rows.scored)

@@ -15,7 +15,7 @@ from engine_core.events import Admitted, Finished, NewTokens, SchedulerStats, St
 from engine_core.kv_cache_manager import KVCacheManager
 from engine_core.plan_builder import PlanBuilder
 from engine_core.preparations import Preparations, restart_error
-from engine_core.request import Request, Stop, completion, stop_at
+from engine_core.request import Request, Stop, completion, stop_at, take_prompt_logprobs
 from engine_core.result_check import ResultRows
 from engine_core.results import ResultReader
 from engine_core.row_errors import param_at_fault
@@ -198,11 +198,7 @@ class Scheduler:
             events.admitted.append(self._admitted.popleft()[1])
         ids, rows = self._reader.rows(result)
         requests = self._requests
-        for scored in result.prompt_logprobs:
-            request = requests.get(scored.handle)
-            if request is not None and scored.start_index == request.next_prompt_logprob:
-                request.next_prompt_logprob += scored.num_tokens
-                events.prompt_logprobs.append(scored)
+        events.prompt_logprobs = [one for one in result.prompt_logprobs if take_prompt_logprobs(requests, one)]
         for handle, start, count, end, num_ends, logprobs in rows:
             request = requests.get(handle)
             if request is None or start != len(request.token_ids) - request.num_prompt_tokens:

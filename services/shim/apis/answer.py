@@ -68,6 +68,7 @@ class Answer(ABC):
         self._num_open = generation.num_choices
         self._taken: list[Update] = []  # updates of a stream without chunks so far
         self._scores = AnswerScores(generation, options)
+        self._take = self._scores.take if options.has_prompt_scores else generation.take
 
     async def full_response(self) -> Iterator[bytes]:
         """Waits for the end of all choices and returns the response as JSON in pieces.
@@ -76,9 +77,8 @@ class Answer(ABC):
         """
         slices = TimeSlices()
         while self._num_open:
-            for update in await self._generation.take():
+            for update in await self._take():
                 _raise_if_failed(update.terminal)
-                await self._scores.add(update)
                 self._accumulate(update)
                 if update.logprobs:
                     await self._accumulate_logprobs(update, slices)
@@ -152,33 +152,24 @@ class Answer(ABC):
         if self._taken:
             await asyncio.sleep(0)
         else:
-            self._taken = await self._generation.take()
+            self._taken = await self._take()
         chunks: list[Json] = []
         slices: TimeSlices | None = None
         while slices is None or not slices.is_over:
             update = self._taken.pop(0)
             _raise_if_failed(update.terminal)
-            if self._options.echoes_logprobs:
-                for ready in await self._scores.ready(update):
-                    chunks += await self._rendered(ready)
-            else:
-                chunks += await self._rendered(update)
+            logprobs = None
+            if update.logprobs or self._options.echoes_logprobs:
+                logprobs = await self._streamed_logprobs(update)
+            chunks += self._chunks_of(update, logprobs)
+            if update.held:
+                self._generation.hold(-update.held)
+            if update.terminal is not None:
+                self._choices[update.index].terminal = update.terminal
+                self._num_open -= 1
             if not self._taken:
                 break
             slices = slices or TimeSlices()  # most streams have one update: the clock is not read for it
-        return chunks
-
-    async def _rendered(self, update: Update) -> list[Json]:
-        """Returns the chunks of an update. Runs for every token."""
-        logprobs = None
-        if update.logprobs or self._options.echoes_logprobs:
-            logprobs = await self._streamed_logprobs(update)
-        chunks = self._chunks_of(update, logprobs)
-        if update.held:
-            self._generation.hold(-update.held)
-        if update.terminal is not None:
-            self._choices[update.index].terminal = update.terminal
-            self._num_open -= 1
         return chunks
 
     async def _streamed_logprobs(self, update: Update) -> Any:

@@ -19,6 +19,10 @@ class AnswerOptions:
     prompt_logprobs: bool = False
     echoes_logprobs: bool = False  # logprobs begin with those of the prompt
 
+    @property
+    def has_prompt_scores(self) -> bool:
+        return self.prompt_logprobs or self.echoes_logprobs
+
     def token_text(self, token_id: int, text: str) -> str:
         """Returns a token as logprobs have it."""
         return f"token_id:{token_id}" if self.tokens_as_token_ids else text

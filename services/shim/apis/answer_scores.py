@@ -16,7 +16,6 @@ from services.shim.generation import Generation
 from services.shim.time_slices import TimeSlices
 from services.shim.updates import Update
 
-
 CUT = (pb.FINISH_REASON_ABORT, pb.FINISH_REASON_ERROR)
 
 

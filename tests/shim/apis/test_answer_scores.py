@@ -1,4 +1,4 @@
-"""In a stream, what a choice says waits for the logprobs of its prompt, which choice 0 brings, unless one is cut off."""
+"""In a stream, what a choice says waits for the logprobs of its prompt, which choice 0 brings, unless one is cut."""
 
 from typing import Any
 

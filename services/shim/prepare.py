@@ -17,8 +17,9 @@ from services.shim.apis.submit import SubmitContext
 from services.shim.apis.translation import AnyTranslation, Translation
 from services.shim.body import Body
 from services.shim.bulk import Bulk
+from services.shim.logprob_entries import check_logprob_entries
 from services.shim.models import known, served_name
-from services.shim.parsing import check_logprob_entries, check_submit_size, validate
+from services.shim.parsing import check_submit_size, validate
 
 
 @dataclass(frozen=True)
@@ -89,9 +90,10 @@ def _prepared(
     checked = validate(translation.request, body.fields, facts, options.ignore_unknown_fields)
     facts = known(facts)
     model = served_name(facts, checked.model)
-    context = SubmitContext(facts, options.exclude_tools_when_tool_choice_none, cache_group)
+    hides_tools = options.exclude_tools_when_tool_choice_none
+    context = SubmitContext(facts, hides_tools, cache_group, options.response_role)
     submits = translation.submits(checked, body, context)
-    check_logprob_entries(checked, len(submits), facts, options.max_logprob_entries)
+    check_logprob_entries(checked, submits, facts, options.max_logprob_entries)
     found = RequestFacts(
         translation=translation.name,
         model=model,
@@ -116,4 +118,6 @@ def _answer_options(checked: GenerationRequest, options: PrepareOptions) -> Answ
         older_function_call=checked.older_function_call,
         named_call=checked.named_call,
         token_strs=checked.shows_token_strs,
+        prompt_logprobs=checked.prompt_logprobs is not None,
+        echoes_logprobs=checked.echoes_logprobs,
     )

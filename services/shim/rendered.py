@@ -13,8 +13,9 @@ from services.rpc.columns import ITEM_BYTES, unpack_f32, unpack_u32
 from services.rpc.errors import TandemError, invalid
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
-from services.shim.apis.answer import Json, as_written
+from services.shim.apis.answer import Json
 from services.shim.apis.json_pieces import InPieces, id_pieces, object_pieces
+from services.shim.apis.numbers import as_written
 from services.shim.apis.request import MAX_REQUEST_ID
 from services.shim.bulk import Bulk
 from services.shim.prepare import RequestFacts

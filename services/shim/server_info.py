@@ -9,7 +9,7 @@ from typing_extensions import TypedDict
 
 from services.options.declarations import ShimOptions
 from services.rpc.generated import common_pb2 as pb
-from services.shim.apis.answer import as_written
+from services.shim.apis.numbers import as_written
 from services.version import VERSION
 
 Json = dict[str, Any]

@@ -108,6 +108,9 @@ class TokenizerClient:
         for accepted in batch.accepted:
             if (call := self.dispatcher.find(link, accepted.handle)) is not None:
                 call.on_accepted(accepted)
+        for scored in batch.prompt_logprobs:
+            if (call := self.dispatcher.find(link, scored.logprobs.handle)) is not None:
+                call.on_prompt_logprobs(scored)
         for row in rows_of(batch):
             if (call := self.dispatcher.find(link, row[0])) is not None:
                 call.on_row(*row)

@@ -111,7 +111,7 @@ BEYOND = {
     "n", "allowed_token_ids", "bad_words", "stop_token_ids", "logit_bias", "logprob_token_ids", "logprobs",
     "top_logprobs", "truncate_prompt_tokens", "chat_template_kwargs", "continue_final_message", "tool_choice",
     "function_call", "response_format", "structured_outputs", "guided_json", "guided_choice",
-    "guided_whitespace_pattern",
+    "guided_whitespace_pattern", "prompt_logprobs", "max_tokens",
 }  # fmt: skip
 
 

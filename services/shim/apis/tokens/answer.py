@@ -7,10 +7,11 @@ from typing_extensions import TypedDict
 
 from services.rpc.generated import text_pb2
 from services.rpc.pieces import Piece
-from services.shim.apis.answer import AccumulatedChoice, Answer, Json, finite
+from services.shim.apis.answer import AccumulatedChoice, Answer, Json
 from services.shim.apis.answer_options import AnswerOptions
 from services.shim.apis.answer_types import ChoiceFields, Usage
 from services.shim.apis.json_pieces import InPieces
+from services.shim.apis.numbers import finite
 from services.shim.generation import Generation
 
 

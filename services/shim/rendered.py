@@ -21,7 +21,7 @@ from services.shim.bulk import Bulk
 from services.shim.prepare import RequestFacts
 
 # Set in a submit, these are what the fields of these names are there.
-PLAIN = ("top_k", "max_tokens", "min_tokens", "ignore_eos", "logprobs")
+PLAIN = ("top_k", "max_tokens", "min_tokens", "ignore_eos", "logprobs", "prompt_logprobs")
 FLOATS = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
 # Of an output specification, the prompt has these already, or they change no token.
 IN_PROMPT = frozenset({"tools_json", "separate_reasoning"})

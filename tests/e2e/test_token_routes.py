@@ -131,6 +131,19 @@ def test_logprobs_and_streams_of_ids(server: Server) -> None:
     assert [found[0], found[1]] == [one["token_ids"] for one in whole["choices"]]
 
 
+def test_logprobs_of_the_prompt(server: Server) -> None:
+    """Those of completions, directly and for a request that was rendered."""
+    ids = hf_tokenizer()("Which way to Köln?")["input_ids"]
+    params = {"temperature": 0, "max_tokens": 2, "prompt_logprobs": 2}
+    direct = answer(server, TEXT, {"prompt": ids, **params})["choices"][0]["prompt_logprobs"]
+    assert len(direct) == len(ids) and direct[0] is None
+    found = answer(server, GENERATE, {"token_ids": ids, "sampling_params": params})
+    assert found["prompt_logprobs"] == direct
+    rendered = render_of(server, TEXT, {"prompt": ids, **params})
+    assert rendered["sampling_params"]["prompt_logprobs"] == 2
+    assert answer(server, GENERATE, rendered)["prompt_logprobs"] == direct
+
+
 def streamed(server: Server, body: Json) -> list[Json]:
     with httpx.stream("POST", server.url + GENERATE, json={**body, "stream": True}, timeout=60, **PLAIN_HTTP) as found:
         assert found.status_code == 200

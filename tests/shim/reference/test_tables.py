@@ -59,7 +59,7 @@ def test_every_field_is_in_its_section() -> None:
     for title, names in FORMS.items():
         assert {name for found, name in rows() if found == title} == names
     assert {name for found, name in rows() if found == BATCH} == {
-        "messages", "stream", "n", "tools", "functions", "add_generation_prompt"
+        "messages", "stream", "n", "tools", "functions", "add_generation_prompt", "echo", "prompt_logprobs"
     }  # fmt: skip
     assert (TEXT, "max_tokens") in rows(), "its default differs"
     assert (CHAT, "temperature") not in rows()

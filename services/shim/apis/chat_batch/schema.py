@@ -26,8 +26,8 @@ class ChatBatchRequest(ChatRequest):
     n: OnlyOne = refused(1, "Several answers to each conversation.")
     tools: NoItems | None = refused(None, "Tools.")
     functions: NoItems = refused([], "Tools.")
-    echo: OnlyFalse = refused(False, "The prompt in the answer.")
-    prompt_logprobs: None = refused(None, "Logprobs of the prompt.")
+    echo: OnlyFalse = refused(False, "Prompts in the answers.")
+    prompt_logprobs: None = refused(None, "Logprobs of prompts.")
     add_generation_prompt: OnlyTrue = refused(True, "Prompts without the header of the answer.")
 
     def _check_content(self) -> None:

@@ -9,7 +9,7 @@ from services.rpc.generated import text_pb2
 from services.rpc.pieces import Piece
 from services.shim.apis.answer import AccumulatedChoice, Answer, Json
 from services.shim.apis.answer_options import AnswerOptions
-from services.shim.apis.answer_types import ChoiceFields, Usage
+from services.shim.apis.answer_types import ChoiceFields, PromptLogprob, Usage
 from services.shim.apis.json_pieces import InPieces
 from services.shim.apis.numbers import finite
 from services.shim.generation import Generation
@@ -44,7 +44,7 @@ class TokensResponse(TypedDict):
     system_fingerprint: str
     choices: list[TokensChoice]
     usage: Usage
-    prompt_logprobs: None
+    prompt_logprobs: list[dict[str, PromptLogprob] | None] | None
     kv_transfer_params: None
 
 
@@ -66,7 +66,7 @@ class TokensAnswer(Answer):
         return {"index": index, "logprobs": logprobs, "routed_experts": None}
 
     def _full_fields(self) -> Json:
-        return {"prompt_logprobs": None, "kv_transfer_params": None}
+        return {"prompt_logprobs": self._scores.field(0), "kv_transfer_params": None}
 
     def _delta(self, index: int, piece: Piece) -> Json | None:
         return None

@@ -31,7 +31,6 @@ class TokensRequest(GenerationRequest):
     logprobs: int | None = supported(
         None, "Logprobs of the answer's tokens, and of this many most likely tokens; -1: of all.", ge=-1
     )
-    prompt_logprobs: None = refused(None, "Logprobs of the prompt.")
     prompt_logprob_token_ids: None = refused(None, "Logprobs of the prompt.")
     prompt_logprob_start: None = refused(None, "Logprobs of the prompt.")
     thinking_token_budget: None = refused(None, "A limit on tokens of reasoning: chats have it.")

@@ -28,7 +28,6 @@ OUTER: list[Row] = [
     *(row for row in COMMON if row[0] in TOKENS_FORM.names),
 ]
 OWN_INNER: list[Row] = [
-    ("prompt_logprobs", [None], [0, 1]),
     ("prompt_logprob_token_ids", [None], [[1]]),
     ("prompt_logprob_start", [None], [0]),
     ("trace_decode_token_ids", [None], [[1]]),
@@ -49,17 +48,18 @@ def post(http: httpx.AsyncClient, **body: Any) -> "asyncio.Task[httpx.Response]"
 
 
 async def submit_of(shim: Shim, http: httpx.AsyncClient, **body: Any) -> text_pb2.TextSubmit:
-    """Returns the submit of a request that is accepted, and ends the request."""
+    """Returns the submit of a request that is accepted. Its client hangs up then."""
     answer = post(http, **body)
     sent = asyncio.create_task(shim.sent())
     await asyncio.wait({answer, sent}, return_when=asyncio.FIRST_COMPLETED)
     if not sent.done():
         sent.cancel()
         raise AssertionError((await answer).text)
+    answer.cancel()
+    await asyncio.gather(answer, return_exceptions=True)
     submit = sent.result().submit
     for choice in submit.choices:
-        shim.end(choice.handle)
-    assert (await answer).status_code == 200
+        assert (await shim.sent()).abort.handle == choice.handle
     return submit
 
 
@@ -158,8 +158,10 @@ async def test_what_is_wrong_is_named(http: httpx.AsyncClient, body: dict[str, A
 async def test_what_is_missing_is_named(http: httpx.AsyncClient) -> None:
     error = error_of(await http.post(PATH, json={}), 400)
     assert (error["message"], error["param"]) == ("missing parameter: token_ids", "token_ids")
-    error = error_of(await http.post(PATH, json=BODY | {"sampling_params": {"prompt_logprobs": 1}}), 400)
-    assert "prompt_logprobs is not supported by this server" in error["message"]
+    error = error_of(await http.post(PATH, json=BODY | {"sampling_params": {"prompt_logprob_start": 1}}), 400)
+    assert "prompt_logprob_start is not supported by this server" in error["message"]
+    body = BODY | {"stream": True, "sampling_params": {"prompt_logprobs": 1}}
+    assert error_of(await http.post(PATH, json=body), 400)["param"] == "sampling_params.prompt_logprobs"
 
 
 async def test_unknown_fields_may_be_ignored() -> None:

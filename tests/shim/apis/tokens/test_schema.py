@@ -49,17 +49,18 @@ def post(http: httpx.AsyncClient, **body: Any) -> "asyncio.Task[httpx.Response]"
 
 
 async def submit_of(shim: Shim, http: httpx.AsyncClient, **body: Any) -> text_pb2.TextSubmit:
-    """Returns the submit of a request that is accepted, and ends the request."""
+    """Returns the submit of a request that is accepted. Its client hangs up then."""
     answer = post(http, **body)
     sent = asyncio.create_task(shim.sent())
     await asyncio.wait({answer, sent}, return_when=asyncio.FIRST_COMPLETED)
     if not sent.done():
         sent.cancel()
         raise AssertionError((await answer).text)
+    answer.cancel()
+    await asyncio.gather(answer, return_exceptions=True)
     submit = sent.result().submit
     for choice in submit.choices:
-        shim.end(choice.handle)
-    assert (await answer).status_code == 200
+        assert (await shim.sent()).abort.handle == choice.handle
     return submit
 
 

@@ -30,7 +30,7 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(message)
 
 
-def _build_parser(command: str) -> Parser:
+def _build_parser(command: str, words: list[str]) -> Parser:
     parser = Parser(
         prog=f"tandem {command}",
         description="Serves one model with four kinds of processes."
@@ -47,7 +47,7 @@ def _build_parser(command: str) -> Parser:
             default = default_text(command, name)
             _add(group, name, one, f"{one.help} (default: {default})" if default else one.help)
     if command == "serve":
-        add_flags(parser)
+        add_flags(parser, words)
     return parser
 
 
@@ -113,8 +113,8 @@ def parse(command: str, argv: list[str]) -> Any:
     objects = [flag_of(name) for name, one in settings.items() if one.parse in (json_object, structured_outputs)]
     beside = flags_beside() if command == "serve" else {}
     objects += [title for title, flag in beside.items() if flag.has_dotted_forms]
-    words = spelled(argv) if command == "serve" else argv
-    given = renamed(vars(_build_parser(command).parse_args(joined(words, objects))))
+    words = joined(spelled(argv) if command == "serve" else argv, objects)
+    given = renamed(vars(_build_parser(command, words).parse_args(words)))
     values = renamed(_read_file(given.pop("config"), settings, beside)) if "config" in given else {}
     titles = {name: name.upper() if one.positional else flag_of(name) for name, one in settings.items()}
     for name, one in settings.items():

@@ -6,7 +6,7 @@ never drops a marker and no token joins two parts. Control tokens in the parts a
 
 from dataclasses import dataclass
 
-from tokenizers import Encoding
+from tokenizers import Encoding, Tokenizer
 
 from services.rpc.errors import invalid
 from services.tokenizer.truncation import PromptLimits, TooManyTokensError
@@ -49,14 +49,13 @@ FORMATS = (
 
 class FillInMiddle:
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self._vocabulary = vocabulary
         self._tokenizer = vocabulary.tokenizer
-        ids_of = self._tokenizer.token_to_id
-        self._format = next((one for one in FORMATS if None not in map(ids_of, one.tokens)), None)
-        self._markers = {text: int(ids_of(text)) for text in self._format.tokens} if self._format is not None else {}
-        ids = self._tokenizer.encode("a", add_special_tokens=False).ids
-        self._puts_space = bool(ids) and vocabulary.token_bytes(ids[0]).startswith(b" ")
-        self._alone = self._tokenizer.encode(ALONE, add_special_tokens=False).ids
+        self._format, self._markers = _known(self._tokenizer)
+        first = self._tokenizer.encode("a", add_special_tokens=False).ids[:1]
+        puts_space = any(vocabulary.token_bytes(token_id).startswith(b" ") for token_id in first)
+        # Before a suffix there must be no space that is not in it. Meta's and Mistral's code does the same.
+        self._lead = ALONE if puts_space else ""
+        self._num_lead = len(self._tokenizer.encode(self._lead, add_special_tokens=False))
         self._before, self._after = _added(self._tokenizer.encode("a", add_special_tokens=True))
 
     def check(self) -> None:
@@ -73,9 +72,10 @@ class FillInMiddle:
         """
         assert self._format is not None
         before, after = (self._before, self._after) if add_special_tokens else ([], [])
-        encoding, cut, ends = encoding_of(self._tokenizer, prefix, False), *self._unspaced(suffix)
+        start = encoding_of(self._tokenizer, prefix, False)
+        end = encoding_of(self._tokenizer, self._lead + suffix, False)
         num_markers = len(before) + len(self._format.tokens) + len(after)
-        num_prefix, num_suffix = len(encoding), len(ends) - cut
+        num_prefix, num_suffix = len(start), len(end) - self._num_lead
         total = num_markers + num_prefix + num_suffix
         if limits.longest is None:
             if total >= limits.refused_from:
@@ -89,8 +89,9 @@ class FillInMiddle:
                     "truncate_prompt_tokens",
                 )
             num_prefix, num_suffix = _shared(room, num_prefix, num_suffix, prefix_first=not limits.drop_end)
-        prefix_ids = encoding.ids[len(encoding) - num_prefix :]
-        return [*before, *self._joined(prefix_ids, ends.ids[cut : cut + num_suffix]), *after]
+        prefix_ids = start.ids[len(start) - num_prefix :]
+        suffix_ids = end.ids[self._num_lead : self._num_lead + num_suffix]
+        return [*before, *self._joined(prefix_ids, suffix_ids), *after]
 
     def _joined(self, prefix_ids: list[int], suffix_ids: list[int]) -> list[int]:
         assert self._format is not None
@@ -100,14 +101,14 @@ class FillInMiddle:
         middle = [markers[names.middle]] if names.middle else []
         return [*second, *first, *middle] if names.suffix_first else [*first, *second, *middle]
 
-    def _unspaced(self, suffix: str) -> tuple[int, Encoding]:
-        """Returns an encoding of the suffix without a space before it, and how many of its first ids do not belong to
-        the suffix."""
-        if self._puts_space:
-            encoding = encoding_of(self._tokenizer, ALONE + suffix, False)
-            if encoding.ids[: len(self._alone)] == self._alone:
-                return len(self._alone), encoding
-        return 0, encoding_of(self._tokenizer, suffix, False)
+
+def _known(tokenizer: Tokenizer) -> tuple[Format | None, dict[str, int]]:
+    """Returns the first format whose tokens the tokenizer has, and their ids."""
+    for one in FORMATS:
+        ids = {text: index for text in one.tokens if (index := tokenizer.token_to_id(text)) is not None}
+        if len(ids) == len(one.tokens):
+            return one, ids
+    return None, {}
 
 
 def _added(encoding: Encoding) -> tuple[list[int], list[int]]:

@@ -58,9 +58,12 @@ def flags_beside() -> dict[str, Flag]:
     return {f"--{name}": flag for name, flag in FLAGS.items() if flag.kind != "same"}
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Makes the parser take vLLM's flags, without a line in its help."""
+def add_flags(parser: argparse.ArgumentParser, words: Iterable[str]) -> None:
+    """Makes the parser take those of vLLM's flags that are in the command line, without a line in its help."""
+    given = {word.partition("=")[0] for word in words}
     for title, flag in flags_beside().items():
+        if not given & {title, f"--no-{flag.name}"}:
+            continue
         if flag.form.parse is boolean:
             parser.add_argument(title, dest=title, action=argparse.BooleanOptionalAction, help=argparse.SUPPRESS)
         elif flag.form.many:

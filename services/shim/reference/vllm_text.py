@@ -14,9 +14,9 @@ that a client sees are taken; one log line names them. vLLM's spellings work: `-
 names of metrics are those of vLLM {VERSION}.
 
 Three things differ by design. The server listens on the loopback address by default. `--host 0.0.0.0` opens it, and
-then `--api-key` should protect it: every route but a few needs the key. Nothing is accepted and ignored: an unknown request
-field gets HTTP status 400, unless `--ignore-unknown-fields`, and a value that is not supported is refused by its name.
-An answer depends on its request alone: the same seed gives the same tokens, whatever else is in the batch.
+then `--api-key` should protect it: every route but a few needs the key. Nothing is accepted and ignored: an unknown
+request field gets HTTP status 400, unless `--ignore-unknown-fields`, and a value that is not supported is refused by
+its name. An answer depends on its request alone: the same seed gives the same tokens, whatever else is in the batch.
 
 [serving.md](serving.md) has tandem's own options, [api.md](api.md) every route and field with its range and the
 differences in behaviour, [models.md](models.md) the models."""

@@ -38,8 +38,8 @@ def _formats(**formats: str) -> dict[str, str]:
 
 MODEL: tuple[Flag, ...] = (
     same("served-model-name"),
-    same("dtype"),
-    same("seed"),
+    same("dtype", "auto is the checkpoint's"),
+    same("seed", "a random one by default"),
     same("revision"),
     same("max-model-len", "auto and -1 are the default", harmless=("auto", "-1")),
     same(
@@ -70,7 +70,7 @@ MODEL: tuple[Flag, ...] = (
         short=("-q",),
     ),
     same("max-logprobs"),
-    same("hf-overrides", "a JSON object"),
+    same("hf-overrides"),
     same("generation-config"),
     same("override-generation-config"),
     same("device", "gone in newer vLLM"),

@@ -27,11 +27,11 @@ _ALWAYS = "the route is always there"
 
 SERVER: tuple[Flag, ...] = (
     renamed("model", TEXT, "model"),
-    same("config", "YAML with the keys of this page"),
+    same("config", "its keys are the flags of this page"),
     same("host", "the default is the loopback address"),
     same("port"),
     same("uds"),
-    same("root-path"),
+    same("root-path", "the proxy may strip it or not"),
     same("api-key", "give it once per key"),
     same("allowed-origins", "the default is none"),
     same("allowed-methods"),

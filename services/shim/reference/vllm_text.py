@@ -10,8 +10,8 @@ INTRODUCTION = f"""\
 Replace `vllm serve` (or `python -m vllm.entrypoints.openai.api_server`) by `tandem serve`, and keep the rest of the
 command line. It starts, or it is refused in one line that names everything that is missing. Flags that change nothing
 that a client sees are taken; one log line names them. vLLM's spellings work: `--max_model_len 4096`, `-tp 1`, `-O3`,
-`-cc.mode=3`, and its YAML files with `--config`. Clients need no change: routes, request fields, error bodies and the
-names of metrics are those of vLLM {VERSION}.
+`-cc.mode=3`, and its YAML files with `--config`. Routes, request fields, error bodies and the names of metrics are those
+of vLLM {VERSION}, so clients and dashboards stay as they are.
 
 Three things differ by design. The server listens on the loopback address by default. `--host 0.0.0.0` opens it, and
 then `--api-key` should protect it: every route but a few needs the key. Nothing is accepted and ignored: an unknown
@@ -26,8 +26,8 @@ FLAGS = """\
 
 *same*: an option of this name and meaning. *no effect*: taken and logged; the column on the right says why it changes
 nothing. *other name*: refused with what to use, or taken under tandem's name. *missing*: refused with what is missing.
-The keys of a `--config` file follow the same table. vLLM's environment variables (`VLLM_...`) are not read: the key is
-in `TANDEM_API_KEY`. `HF_TOKEN`, `HF_HOME` and `HF_HUB_OFFLINE` work as in vLLM."""
+The keys of a `--config` file follow the same table. Of vLLM's environment variables (`VLLM_...`) only `VLLM_API_KEY` is
+read; `HF_TOKEN`, `HF_HOME` and `HF_HUB_OFFLINE` work as in vLLM."""
 
 FIELDS = """\
 ## Request fields

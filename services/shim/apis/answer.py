@@ -6,7 +6,6 @@ Each API has a subclass. Streamed or not, text, logprobs, finish reasons and usa
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -65,7 +64,7 @@ class Answer(ABC):
         self._counts_tokens = options.token_ids or options.continuous_usage  # of each choice, in a stream
         self._choices = [AccumulatedChoice() for _ in range(generation.num_choices)]
         self._num_open = generation.num_choices
-        self._taken: deque[Update] = deque()  # updates of a stream without chunks so far
+        self._taken: list[Update] = []  # updates of a stream without chunks so far
 
     async def full_response(self) -> Iterator[bytes]:
         """Waits for the end of all choices and returns the response as JSON in pieces.
@@ -146,15 +145,15 @@ class Answer(ABC):
         if self._taken:
             await asyncio.sleep(0)
         else:
-            self._taken.extend(await self._generation.take())
+            self._taken = await self._generation.take()
         chunks: list[Json] = []
-        slices = TimeSlices()
-        while self._taken and not slices.is_over:
-            update = self._taken.popleft()
+        slices: TimeSlices | None = None
+        while slices is None or not slices.is_over:
+            update = self._taken.pop(0)
             _raise_if_failed(update.terminal)
             logprobs: Any = None
             if len(update.logprobs) > LOGPROBS_PER_STEP:
-                logprobs = await self._many_logprobs(update.logprobs, slices)
+                logprobs = await self._many_logprobs(update.logprobs)
             elif update.logprobs:
                 logprobs = self._logprobs(update.logprobs)
             chunks += self._chunks_of(update, logprobs)
@@ -163,12 +162,15 @@ class Answer(ABC):
             if update.terminal is not None:
                 self._choices[update.index].terminal = update.terminal
                 self._num_open -= 1
+            if not self._taken:
+                break
+            slices = slices or TimeSlices()  # most streams have one update: the clock is not read for it
         return chunks
 
-    async def _many_logprobs(self, logprobs: Sequence[text_pb2.TokenLogprobs], slices: TimeSlices) -> msgspec.Raw:
+    async def _many_logprobs(self, logprobs: Sequence[text_pb2.TokenLogprobs]) -> msgspec.Raw:
         """Returns the logprobs of a slow reader's update, written with pauses."""
         written = WrittenColumns()
-        await self._write_logprobs(logprobs, written, slices)
+        await self._write_logprobs(logprobs, written, TimeSlices())
         return msgspec.Raw(b"".join(written.pieces()))
 
     def _chunks_of(self, update: Update, logprobs: Any) -> list[Json]:

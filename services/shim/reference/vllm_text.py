@@ -10,7 +10,7 @@ INTRODUCTION = f"""\
 Replace `vllm serve` (or `python -m vllm.entrypoints.openai.api_server`) by `tandem serve`, and keep the rest of the
 command line. It starts, or it is refused in one line that names everything that is missing. Flags that change nothing
 that a client sees are taken; one log line names them. vLLM's spellings work: `--max_model_len 4096`, `-tp 1`, `-O3`,
-`-cc.mode=3`, and its YAML files with `--config`. Routes, request fields, error bodies and the names of metrics are those
+`-cc.mode=3`, and its YAML files with `--config`. Routes, request fields, error bodies and names of metrics are those
 of vLLM {VERSION}, so clients and dashboards stay as they are.
 
 Three things differ by design. The server listens on the loopback address by default. `--host 0.0.0.0` opens it, and
@@ -33,7 +33,8 @@ FIELDS = """\
 ## Request fields
 
 *same*: supported with vLLM's meaning; [api.md](api.md) has the ranges. *no effect*: accepted, because no allowed value
-changes the answer. *refused*: HTTP status 400 that names the field. A field that an API of vLLM does not have: –."""
+changes the answer. *refused*: HTTP status 400 that names the field. A field that an API of vLLM does not have: –. vLLM
+lists `suffix` as well, and refuses it."""
 
 ROUTES = """\
 ## Routes"""

@@ -77,8 +77,8 @@ class ShimOptions(HttpOptions, AccessOptions, GrpcOptions, ClusterOptions):
     )
     max_logprob_entries: int = setting(
         4_000_000,
-        "maximum number of logprobs in the answer to one request: choices x tokens x (1 + top logprobs); a request for"
-        " more gets HTTP status 400",
+        "maximum number of logprobs in the answer to one request: choices x tokens x (1 + top logprobs), and tokens of"
+        " the prompts x (1 + prompt logprobs); a request for more gets HTTP status 400",
         parse=integer,
         low=1,
     )

@@ -5,7 +5,9 @@ Long texts are encoded in a thread, so that the event loop goes on. Knows no str
 
 import asyncio
 import functools
-from typing import Protocol
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Protocol, TypeVar
 
 from services.rpc.columns import unpack_u32
 from services.rpc.errors import CONTEXT_LENGTH_EXCEEDED, invalid, too_long
@@ -22,6 +24,10 @@ from services.tokenizer.vocabulary import Vocabulary
 
 MAX_MODEL_LEN = 2**32 - 1  # assumed until an engine has sent its own
 INLINE_CHARACTERS = 2000  # longer texts are encoded in a thread
+MAX_ENCODED = 2**20  # tokens of a text that need not fit into the context
+MAX_ENCODED_CHARACTERS = 4 * MAX_ENCODED  # of such a text: a second of work
+MAX_ANY_LENGTH_THREADS = 2
+ResultT = TypeVar("ResultT")
 
 
 class Rendering(Protocol):
@@ -50,6 +56,18 @@ class PromptEncoder:
         self._rendering = rendering
         self._engines = engines
         self._middle = FillInMiddle(vocabulary)
+        self._threads: Executor | None = None  # asyncio's own
+
+    def for_any_length(self) -> "PromptEncoder":
+        """Returns an encoder of prompts that need not fit into the context: up to MAX_ENCODED - 1 tokens and
+        MAX_ENCODED_CHARACTERS. It has its own threads, so that prompts of answers do not wait for it."""
+        encoder = _AnyLengthEncoder(self._vocabulary, self._rendering, self._engines, self._guard)
+        encoder._threads = ThreadPoolExecutor(MAX_ANY_LENGTH_THREADS, "any-length")
+        return encoder
+
+    async def in_thread(self, work: Callable[[], ResultT]) -> ResultT:
+        """Returns the result of `work` in one of the encoder's threads."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     async def encode(self, submit: text_pb2.TextSubmit) -> list[int]:
         """Returns the prompt's token ids, shortened if the submit asks for it.
@@ -92,7 +110,7 @@ class PromptEncoder:
         try:
             if len(prompt.text) <= INLINE_CHARACTERS:
                 return encode(prompt, limits)
-            return await asyncio.to_thread(encode, prompt, limits)
+            return await self.in_thread(functools.partial(encode, prompt, limits))
         except TooManyTokensError as error:
             raise too_long(error.num_tokens, limits.refused_from, param=param) from error
 
@@ -110,7 +128,7 @@ class PromptEncoder:
         try:
             if len(prefix) + len(suffix) <= INLINE_CHARACTERS:
                 return self._middle.encode(*arguments)
-            return await asyncio.to_thread(self._middle.encode, *arguments)
+            return await self.in_thread(functools.partial(self._middle.encode, *arguments))
         except TooManyTokensError as error:
             raise too_long(error.num_tokens, limits.refused_from) from error
 
@@ -186,3 +204,13 @@ class PromptEncoder:
         except TooManyCharactersError as error:
             self._check_characters(error.num_characters, "messages")
             raise
+
+
+class _AnyLengthEncoder(PromptEncoder):
+    @property
+    def _max_model_len(self) -> int:
+        return max(MAX_ENCODED, super()._max_model_len)
+
+    @property
+    def _most_characters(self) -> int:
+        return MAX_ENCODED_CHARACTERS

@@ -31,7 +31,10 @@ class CompletionRequest(GenerationRequest):
         | TokenIds
         | Annotated[FailFastList[TokenIds], Field(min_length=1, max_length=MAX_PROMPTS)]
     ) = supported(..., f"Text or token ids, or a list of up to {MAX_PROMPTS} of either.")
-    max_tokens: int | None = supported(16, "The longest answer, in tokens.", ge=1, le=2**31 - 1)
+    max_tokens: int | None = supported(
+        16, "The longest answer, in tokens; 0, with echo: no answer behind the prompt.", ge=0, le=2**31 - 1
+    )
+    echo: bool = supported(False, "The answer begins with the prompt, and its logprobs with those of the prompt.")
     logprobs: int | None = supported(
         None, "Logprobs of the answer's tokens, and of this many most likely tokens; -1: of all.", ge=-1
     )
@@ -43,6 +46,12 @@ class CompletionRequest(GenerationRequest):
     thinking_token_budget: Annotated[None, BeforeValidator(_only_in_chats)] = refused(
         None, "A limit on tokens of reasoning: chats have it."
     )
+
+    @model_validator(mode="after")
+    def _check_echo(self) -> "CompletionRequest":
+        if self.max_tokens == 0 and not self.echo:
+            raise invalid("max_tokens is 0, but must be at least 1 without echo", "max_tokens")
+        return self
 
     @model_validator(mode="after")
     def _check_choices(self) -> "CompletionRequest":
@@ -69,6 +78,8 @@ class CompletionRequest(GenerationRequest):
     def _check_suffix(self) -> None:
         if self.suffix and not isinstance(self.prompts[0], str):
             raise invalid("suffix is only allowed with a prompt of text, not of token ids", "suffix")
+        if self.suffix and self.echo:
+            raise invalid("suffix and echo are not allowed together: the answer is not behind the prompt", "suffix")
         characters = len(self.prompts) * len(self.suffix or "")
         if characters > MAX_SUFFIX_CHARACTERS:
             raise invalid(
@@ -88,3 +99,11 @@ class CompletionRequest(GenerationRequest):
     @property
     def num_logprobs(self) -> int | None:
         return self.logprobs
+
+    @property
+    def num_prompt_logprobs(self) -> int | None:
+        return self.logprobs if self.prompt_logprobs is None and self.echo else self.prompt_logprobs
+
+    @property
+    def echoes_logprobs(self) -> bool:
+        return self.echo and self.logprobs is not None

@@ -24,6 +24,8 @@ def completion_submits(request: CompletionRequest, body: Body, context: SubmitCo
         )
     base = base_submit(request, context)
     add_form(base.output, form)
+    base.output.echo = request.echo
+    base.output.prompt_only = request.max_tokens == 0
     for prompt in request.prompts:
         submit = text_pb2.TextSubmit()
         submit.CopyFrom(base)

@@ -131,6 +131,13 @@ def test_a_suffix_needs_texts() -> None:
         submits(COMPLETIONS_API, {"prompt": prompt, "suffix": ""})
 
 
+def test_a_suffix_has_no_echo() -> None:
+    """As in OpenAI's API. The prompt would be the prefix; its logprobs would be those of prefix, suffix and markers."""
+    error = refused({"prompt": "a", "suffix": "after", "echo": True})
+    assert (error.param, error.message[:48]) == ("suffix", "suffix and echo are not allowed together: the an")
+    submits(COMPLETIONS_API, {"prompt": "a", "suffix": "", "echo": True})
+
+
 def test_a_suffix_counts_for_every_prompt() -> None:
     """Each prompt's submit has a copy: a body of 60 MB must not become messages of 60 GB."""
     suffix = "x" * (MAX_SUFFIX_CHARACTERS // 4)

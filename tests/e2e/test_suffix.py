@@ -59,3 +59,11 @@ def test_a_shortened_prompt_keeps_the_markers(server: Server) -> None:
 def test_token_ids_have_no_suffix(server: Server) -> None:
     error = error_of(server.post(TEXT, {"prompt": [1, 2], "suffix": "after"}), 400)
     assert error["param"] == "suffix" and "a prompt of text" in error["message"]
+
+
+def test_a_rendered_prompt_has_the_same_tokens(server: Server) -> None:
+    rendered = server.post(f"{TEXT}/render", {**GAP, "max_tokens": 4})
+    assert rendered.status_code == 200, rendered.text
+    found = rendered.json()
+    (one,) = found if isinstance(found, list) else [found]
+    assert one["token_ids"] == ask(server, TEXT, **GAP)["choices"][0]["prompt_token_ids"]

@@ -282,13 +282,15 @@ class WorkerOptions(MetricsOptions, ModelOptions):
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """Options of `tandem serve`: the launcher's own. `role_values`: the given settings of the roles, by name."""
+    """Options of `tandem serve`: the launcher's own. `role_values`: the given settings of the roles, by name.
+    `without_effect`: flags of vLLM that were given and change nothing here."""
 
     tokenizer_replicas: int = setting(1, "number of tokenizer processes", parse=int, low=1, high=64)
     runtime_dir: str | None = setting(
         None, "directory of the Unix sockets between the processes", unset="a new one, removed at the end"
     )
     role_values: dict[str, Any] = field(default_factory=dict)
+    without_effect: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,11 @@ from services.rpc.errors import CONTEXT_LENGTH_EXCEEDED, invalid, too_long
 from services.rpc.generated import text_pb2
 from services.tokenizer.chat_rendering import TooManyCharactersError
 from services.tokenizer.engine_client import EngineClient
+from services.tokenizer.fill_in_middle import FillInMiddle
 from services.tokenizer.guarded_encoding import GuardedEncoding
 from services.tokenizer.prompt_text import PromptText
 from services.tokenizer.rendering_worker import TextLimits, cut_prompt
-from services.tokenizer.text_length import CUT_WINDOW, UNBOUNDED_CHARACTERS
+from services.tokenizer.text_length import CUT_WINDOW, UNBOUNDED_CHARACTERS, cut
 from services.tokenizer.truncation import PromptLimits, TooManyTokensError, longest_prompt, truncated
 from services.tokenizer.vocabulary import Vocabulary
 
@@ -54,6 +55,7 @@ class PromptEncoder:
         self._guard = guard
         self._rendering = rendering
         self._engines = engines
+        self._middle = FillInMiddle(vocabulary)
         self._threads: Executor | None = None  # asyncio's own
 
     def for_any_length(self) -> "PromptEncoder":
@@ -81,6 +83,8 @@ class PromptEncoder:
             prompt = await self._rendered(submit, limits)
             encode = functools.partial(self._chat_ids, add_special_tokens=submit.chat.add_special_tokens)
             token_ids = await self._encoded(prompt, encode, limits, "messages")
+        elif kind == "text" and submit.text.suffix:
+            token_ids = await self._around(submit.text, limits)
         elif kind == "text":
             encode = functools.partial(self._text_ids, add_special_tokens=submit.text.add_special_tokens)
             token_ids = await self._encoded(PromptText(submit.text.text), encode, limits, "prompt")
@@ -109,6 +113,32 @@ class PromptEncoder:
             return await self.in_thread(functools.partial(encode, prompt, limits))
         except TooManyTokensError as error:
             raise too_long(error.num_tokens, limits.refused_from, param=param) from error
+
+    async def _around(self, text: text_pb2.TextInput, limits: PromptLimits) -> list[int]:
+        """Returns the token ids of a prompt for what is between a text and its suffix. Raises TandemError as `encode`,
+        and for a model without tokens for that."""
+        self._middle.check()
+        prefix, suffix = text.text, text.suffix
+        if limits.longest is None:
+            self._check_length(len(prefix) + len(suffix), "prompt")
+        else:
+            prefix = self._part(prefix, limits.longest, "prompt", drop_end=False)
+            suffix = self._part(suffix, limits.longest, "suffix", drop_end=True)
+        arguments = (prefix, suffix, limits, text.add_special_tokens)
+        try:
+            if len(prefix) + len(suffix) <= INLINE_CHARACTERS:
+                return self._middle.encode(*arguments)
+            return await self.in_thread(functools.partial(self._middle.encode, *arguments))
+        except TooManyTokensError as error:
+            raise too_long(error.num_tokens, limits.refused_from) from error
+
+    def _part(self, text: str, longest: int, param: str, *, drop_end: bool) -> str:
+        """Returns what is needed of a text of which `longest` tokens are kept. Raises TandemError for too much text."""
+        needed = self._vocabulary.needed_characters(min(longest, self._max_model_len))
+        part = cut(text, needed, drop_end=drop_end) if needed is not None else text
+        if len(part) == len(text):
+            self._check_characters(len(text), param)
+        return part
 
     def _text_ids(self, prompt: PromptText, limits: PromptLimits, *, add_special_tokens: bool) -> list[int]:
         return self._vocabulary.encode_prompt(prompt.text, limits, add_special_tokens=add_special_tokens)

@@ -284,6 +284,15 @@ def prompt_logprobs(server: Server, path: str) -> None:
 
 
 BARE: dict[str, Json] = {CHAT: {"messages": [{"role": "user", "content": "Hi"}]}, TEXT: {"prompt": "Hi"}}
+
+
+def suffix(server: Server, path: str) -> None:
+    """This model has no tokens for it; test_suffix.py has one that has."""
+    assert plain(server, path, suffix="") == plain(server, path)
+    error = error_of(server.post(path, {**BARE[path], "suffix": "after"}), 400)
+    assert error["param"] == "suffix" and "suffix is not supported: this model has no tokens" in error["message"]
+
+
 EFFECTS: dict[str, Callable[[Server, str], None]] = {
     "model": model,
     "stream": streams,
@@ -330,6 +339,7 @@ EFFECTS: dict[str, Callable[[Server, str], None]] = {
     "continue_final_message": continue_final_message,
     "add_special_tokens": add_special_tokens,
     "prompt": prompt,
+    "suffix": suffix,
     "echo": echo,
     "prompt_logprobs": prompt_logprobs,
 }

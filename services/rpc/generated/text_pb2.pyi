@@ -196,12 +196,14 @@ class ResolvedOutput(_message.Message):
     def __init__(self, bad_words_token_ids: _Optional[_Iterable[bytes]] = ..., grammar: _Optional[str] = ..., ignored_keywords: _Optional[_Iterable[str]] = ..., lead: _Optional[str] = ...) -> None: ...
 
 class TextInput(_message.Message):
-    __slots__ = ("text", "add_special_tokens")
+    __slots__ = ("text", "add_special_tokens", "suffix")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     ADD_SPECIAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SUFFIX_FIELD_NUMBER: _ClassVar[int]
     text: str
     add_special_tokens: bool
-    def __init__(self, text: _Optional[str] = ..., add_special_tokens: bool = ...) -> None: ...
+    suffix: str
+    def __init__(self, text: _Optional[str] = ..., add_special_tokens: bool = ..., suffix: _Optional[str] = ...) -> None: ...
 
 class TextUp(_message.Message):
     __slots__ = ("hello", "batch")

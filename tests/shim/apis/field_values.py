@@ -214,7 +214,7 @@ TEXT_ONLY: list[Row] = [
     ("logprobs", [0, LIMITS.max_logprobs], [-2, -1, LIMITS.max_logprobs + 1, True, "1"]),
     ("logprob_token_ids", [], [[1], [], 5]),  # needs logprobs
     ("add_special_tokens", *YES),
-    ("suffix", [""], ["a", 5]),
+    ("suffix", ["", "after"], [5, ["a"]]),
     ("prompt_embeds", *ONLY_NULL),
     ("thinking_token_budget", *ONLY_NULL),
 ]

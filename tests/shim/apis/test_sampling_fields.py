@@ -73,7 +73,7 @@ ELSEWHERE_CHAT = {
     "max_completion_tokens": "OpenAI's newer name of max_tokens",
     "top_logprobs": "SamplingParams.logprobs; in chat, logprobs is a boolean",
 }
-ELSEWHERE_COMPLETION = {"prompt": "the prompt"}
+ELSEWHERE_COMPLETION = {"prompt": "the prompt", "suffix": "the prompt"}
 # One value of each field of the schema, none the default.
 SET: dict[str, Any] = {
     "temperature": 0.5, "top_p": 0.5, "top_k": 5, "min_p": 0.5, "presence_penalty": 0.5, "frequency_penalty": 0.5,

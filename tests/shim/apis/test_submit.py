@@ -189,7 +189,7 @@ CHAT_EFFECTS: dict[str, tuple[object, Json]] = {
 }  # fmt: skip
 TEXT_EFFECTS: dict[str, tuple[object, Json]] = {
     "prompt": ("other", {}), "logprobs": (0, {}), "logprob_token_ids": ([1], {"logprobs": 0}),
-    "add_special_tokens": (False, {}), "echo": (True, {}),
+    "add_special_tokens": (False, {}), "suffix": ("after", {}), "echo": (True, {}),
 }  # fmt: skip
 # Supported fields that the tokenizer does not need: tests/shim/test_endpoints.py, test_endpoint_options.py.
 IN_THE_RESPONSE = {

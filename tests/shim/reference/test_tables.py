@@ -106,7 +106,7 @@ def test_kinds_and_descriptions_are_those_of_the_declarations() -> None:
         (SHARED, "guided_json", "string, 1 to 1,048,576 characters or object"),
         (CHAT, "modalities", 'list of "text", at most 1 items; default ["text"]'),
         (TEXT, "max_tokens", "integer, 0 to 2^31 - 1; default 16"),
-        (TEXT, "suffix", '""'),
+        (TEXT, "suffix", "string"),
         (BATCH, "n", "1; default 1"),
         (TOKENS, "sampling_params", "object"),
         (SAMPLING, "top_p", "number, above 0, at most 1"),

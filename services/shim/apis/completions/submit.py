@@ -32,6 +32,7 @@ def completion_submits(request: CompletionRequest, body: Body, context: SubmitCo
         if isinstance(prompt, str):
             submit.text.text = prompt
             submit.text.add_special_tokens = request.add_special_tokens
+            submit.text.suffix = request.suffix or ""
         else:
             submit.prompt_token_ids = pack_u32(prompt)
         submits.append(submit)

@@ -35,9 +35,7 @@ class Server:
 
 
 @contextlib.contextmanager
-def running(
-    tandem: list[str], cwd: Path, *, gateway: bool, options: tuple[str, ...] = ()
-) -> Iterator[Server]:
+def running(tandem: list[str], cwd: Path, *, gateway: bool, options: tuple[str, ...] = ()) -> Iterator[Server]:
     """Starts `TANDEM serve` in `cwd` with these options, with its gateway API if `gateway`, and yields it once /health
     answers 200; then ends it. Raises NotReady."""
     port, grpc_port = _free_port(), _free_port()

@@ -93,6 +93,12 @@ def loglikelihoods_of_chats():
 
 
 @task
+def loglikelihoods_remote_tokenizer():
+    """By default lm-eval encodes by the server's /tokenize. Here it has no other tokenizer: no hub has this model."""
+    compare(SCORED)
+
+
+@task
 def generation_from_tokens():
     compare(GENERATED, **TOKENIZER)
 
@@ -115,6 +121,11 @@ def generation_at_once():
 @task
 def generation_from_rendered_chats():
     compare(GENERATED, template=True, **TOKENIZER)
+
+
+@task
+def generation_remote_tokenizer():
+    compare(GENERATED)
 
 
 @task

@@ -1,6 +1,6 @@
 """The handlers of routes about prompts, at which nothing is generated: /tokenize, /detokenize, the render routes.
 
-What they answer is vLLM's. https://docs.vllm.ai/en/latest/serving
+What they answer is vLLM's. https://docs.vllm.ai/en/latest/serving/openai_compatible_server/
 """
 
 from collections.abc import Iterator

@@ -75,6 +75,13 @@ def test_chats_are_tokenized_as_by_transformers(server: Server, chat: Json) -> N
     assert answer(server, "/tokenize", chat)["tokens"] == expected
 
 
+def test_template_arguments_are_variables(server: Server) -> None:
+    """CVE-2025-62426: at /tokenize, too, they became arguments of a function that encoded in the API server."""
+    kwargs = {"tokenize": True, "return_tensors": "pt", "padding": True, "truncation": True, "max_length": 1}
+    named = answer(server, "/tokenize", {**CHATS[0], "chat_template_kwargs": kwargs})
+    assert named == answer(server, "/tokenize", CHATS[0])
+
+
 def test_the_configuration_is_what_lm_eval_looks_for(server: Server) -> None:
     response = server.get("/tokenizer_info")
     assert response.status_code == 200

@@ -1,6 +1,7 @@
-"""The requests of /tokenize, for text and for chats, and of /detokenize. https://docs.vllm.ai/en/latest/serving
+"""The requests of /tokenize, for text and for chats, and of /detokenize.
 
 A text or chat has its own API's fields about the prompt, so that its tokens are those of a prompt.
+https://docs.vllm.ai/en/latest/serving/openai_compatible_server/
 """
 
 from typing import Annotated

@@ -56,7 +56,7 @@ class StepInputs:
     @property
     def is_decode(self) -> bool:
         """Whether every request computes one token and samples one, and nothing else."""
-        return self.scored is None and len(self.positions) == len(self.request_slots) == len(self.sampled_slots)
+        return self.scored is None and len(self.positions) == len(self.request_slots) == len(self.logits_indices)
 
     def split(self, rows: Tensor) -> tuple[Tensor, Tensor | None]:
         """Returns of `rows` [S + Q, ...], as of logits_indices, those of sampled and of scored tokens; None: none."""

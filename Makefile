@@ -102,11 +102,12 @@ format: install-test
 protos: install-test
 	$(BIN)/python -m protos.generate
 
-# Writes docs/serving.md anew, from the declarations of the options.
+# Writes the pages that are made from the code anew: options, API, models, vLLM.
 docs: install-test
 	$(BIN)/python -m services.options.serving_page > docs/serving.md
 	$(BIN)/python -m services.shim.reference.page > docs/api.md
 	$(BIN)/python -m services.worker.models.page > docs/models.md
+	$(BIN)/python -m services.shim.reference.vllm_page > docs/coming-from-vllm.md
 
 demo: install-test
 	$(BIN)/python -m demo.train --out demo/checkpoint

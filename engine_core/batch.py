@@ -6,14 +6,25 @@ The scheduler decides, the batch counts. A waiting request has no row: none of i
 
 from bisect import bisect_left, insort
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from engine_core.request import Request
+from engine_core.step_plan import MAX_SCORED_TOKENS, StepPlan, unpack_i32
 
 Ints = npt.NDArray[np.int32]
 Rank = tuple[int, int]  # priority, arrival; the smallest ranks first
+
+
+class ScoredRow(NamedTuple):
+    """Consecutive prompt tokens of one request, with `width` logprobs each."""
+
+    handle: int
+    start_index: int
+    num_tokens: int
+    width: int
 
 
 class Batch:
@@ -29,6 +40,11 @@ class Batch:
         self.sample_end = np.zeros(max_num_seqs, dtype=np.int32)  # output tokens, including those still in flight
         self.max_tokens = np.zeros(max_num_seqs, dtype=np.int32)  # limit of the output, in tokens
         self.logprob_widths = np.zeros(max_num_seqs, dtype=np.int32)  # logprobs per output token; 0: none requested
+        # The logprobs of a prompt's tokens come from these computed tokens, from begin to end; 0, 0: none.
+        self.score_begin = np.zeros(max_num_seqs, dtype=np.int32)
+        self.score_end = np.zeros(max_num_seqs, dtype=np.int32)
+        self.num_scoring = 0  # running requests with such tokens
+        self._score_room = MAX_SCORED_TOKENS  # how many more of them the step that is being planned may have
         self.num_blocks = np.zeros(max_num_seqs, dtype=np.int32)  # blocks of the request, per KV group
         self.num_sent_blocks = np.zeros(max_num_seqs, dtype=np.int32)  # of these, blocks already in a plan
         self.slots = np.zeros(0, dtype=np.int32)  # [running], slots of `running` in the same order
@@ -60,6 +76,10 @@ class Batch:
         self.sample_end[slot] = request.num_output_tokens
         self.max_tokens[slot] = request.sampling.max_tokens
         self.logprob_widths[slot] = request.sampling.logprob_width
+        needs = request.needs_prompt_logprobs
+        self.score_begin[slot] = request.next_prompt_logprob - 1 if needs else 0
+        self.score_end[slot] = request.num_prompt_tokens - 1 if needs else 0
+        self.num_scoring += needs
         self.num_blocks[slot] = self.num_sent_blocks[slot] = len(request.blocks[0])
         insort(self.running, request, key=self._rank)
         self.slots = np.insert(self.slots, self._index(request), slot)
@@ -71,6 +91,7 @@ class Batch:
         assert self.running.pop(index) is request
         self.slots = np.delete(self.slots, index)
         self._by_slot[request.slot] = None
+        self.num_scoring -= int(self.score_end[request.slot] > 0)
         self.free_slots.append(request.slot)
         request.slot = None
 
@@ -82,7 +103,40 @@ class Batch:
         """
         slots = self.slots
         num_new: Ints = self._num_needed(slots) - self.num_computed[slots]
+        self._score_room = MAX_SCORED_TOKENS
+        if self.num_scoring:
+            num_new = self._limit_scored(num_new)
         return np.minimum(num_new, cap) if cap else num_new
+
+    def _limit_scored(self, num_new: Ints) -> Ints:
+        """Returns `num_new`, [running] int32, with at most MAX_SCORED_TOKENS tokens of the requests in whose prompts
+        tokens with logprobs are left: their head and their results would keep the others waiting."""
+        wanted = np.where(self.num_computed[self.slots] < self.score_end[self.slots], num_new, 0)
+        shares = np.clip(MAX_SCORED_TOKENS - (np.cumsum(wanted) - wanted), 0, wanted)
+        self._score_room -= int(shares.sum())
+        limited: Ints = np.where(wanted > 0, shares, num_new).astype(np.int32)
+        return limited
+
+    def first_tokens(self, request: Request, num_tokens: int) -> int:
+        """Returns how many of `num_tokens` a request may compute in the step that admits it, at least 1."""
+        if not request.needs_prompt_logprobs:
+            return num_tokens
+        num_tokens = max(1, min(num_tokens, self._score_room))
+        self._score_room -= num_tokens
+        return num_tokens
+
+    def scored_rows(self, plan: StepPlan) -> list[ScoredRow]:
+        """Returns the prompt tokens whose logprobs the newest `plan` computes, a row per request."""
+        if not self.num_scoring:
+            return []
+        slots, num_computed = unpack_i32(plan.slots), unpack_i32(plan.num_computed_tokens)
+        num_new = unpack_i32(plan.num_new_tokens)
+        begin = np.maximum(num_computed, self.score_begin[slots])
+        counts = np.minimum(num_computed + num_new, self.score_end[slots]) - begin
+        rows = np.flatnonzero(counts > 0)
+        widths = [self.at(slot).sampling.prompt_logprob_width for slot in slots[rows].tolist()]
+        columns = (self.handles[slots[rows]], begin[rows] + 1, counts[rows])
+        return [ScoredRow(*row) for row in zip(*(column.tolist() for column in columns), widths, strict=True)]
 
     def num_blocks_to_allocate(self, block_size: int) -> int:
         """Returns how many more blocks, per KV group, the running requests need in total for all of their tokens,

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from engine_core.request import Request, Stop
+from engine_core.step_plan import PromptLogprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,7 @@ def finished(request: Request, stop: Stop) -> Finished:
 @dataclass(slots=True)
 class StepEvents:
     admitted: list[Admitted] = field(default_factory=list)
+    prompt_logprobs: list[PromptLogprobs] = field(default_factory=list)  # come before the request's new tokens
     new_tokens: list[NewTokens] = field(default_factory=list)
     finished: list[Finished] = field(default_factory=list)
 

@@ -17,7 +17,7 @@ from engine_core.scheduler import Scheduler
 from engine_core.scheduler_config import SchedulerConfig
 from engine_core.step_plan import SamplingParams, StepPlan, StepResult, pack_i32
 
-VERSION = 2  # 2: grammars
+VERSION = 3  # 3: logprobs of prompts
 MAX_BYTES = 16 * 2**20  # estimated memory of the ring: plans, results and tokens
 
 
@@ -38,6 +38,7 @@ class RecordedRequest(msgspec.Struct, array_like=True):
     traceparent: str
     grammar: str
     preparation_deaths: int
+    next_prompt_logprob: int = 1
 
 
 class WorkerJoined(msgspec.Struct, tag="worker"):
@@ -109,6 +110,7 @@ class _Snapshot:
     num_preemptions: int
     strikes: int
     preparation_deaths: int
+    next_prompt_logprob: int
 
     @staticmethod
     def now(request: Request) -> "_Snapshot":
@@ -119,6 +121,7 @@ class _Snapshot:
             request.num_preemptions,
             request.strikes,
             request.preparation_deaths,
+            request.next_prompt_logprob,
         )
 
     def recorded(self) -> RecordedRequest:
@@ -138,6 +141,7 @@ class _Snapshot:
             traceparent=request.traceparent,
             grammar=request.grammar,
             preparation_deaths=self.preparation_deaths,
+            next_prompt_logprob=self.next_prompt_logprob,
         )
 
 
@@ -223,6 +227,7 @@ class RecordedScheduler(Scheduler):
 
     def update(self, result: StepResult) -> StepEvents:
         num_bytes = 500 + 12 * len(result.handles) + len(result.logprob_token_ids) + len(result.logprobs)
+        num_bytes += sum([2 * len(one.logprobs) + len(one.ranks) for one in result.prompt_logprobs])
         self._recorder.put(Resulted(result), num_bytes)  # of the result and of its plan
         return super().update(result)
 

@@ -45,7 +45,7 @@ class KVCacheManager:
     def find_cached(self, request: Request) -> list[list[Block]]:
         """Returns the blocks of the request's longest cached prefix, per KV group, without adding an owner.
 
-        The prefix never has the last known token. The lists are empty if nothing is cached.
+        The prefix is within the request's num_reusable_tokens. The lists are empty if nothing is cached.
         """
         return self._cache.find(request) if self._cache is not None else [[] for _ in range(self._num_groups)]
 

@@ -83,4 +83,5 @@ class PlanBuilder:
             choice=request.choice,
             traceparent=request.traceparent,
             has_grammar=bool(request.grammar),
+            prompt_logprobs_from=request.next_prompt_logprob,
         )

@@ -20,11 +20,11 @@ class PrefixCache:
         self._num_groups = num_groups
 
     def find(self, request: Request) -> list[list[Block]]:
-        """Returns the blocks of the request's longest cached prefix, per KV group. The last known token is never part
-        of it: it must be computed for its logits. Publishes blocks as `_find_row` does."""
+        """Returns the blocks of the request's longest cached prefix within its num_reusable_tokens, per KV group.
+        Publishes blocks as `_find_row` does."""
         size, token_ids = self._block_size, request.token_ids
         found: list[list[Block]] = [[] for _ in range(self._num_groups)]
-        for index in range((len(token_ids) - 1) // size):
+        for index in range(request.num_reusable_tokens // size):
             parent_hash = chain_hash(request.block_hashes, request.root_hash, token_ids, size, index)
             row = self._find_row(parent_hash, tuple(token_ids[index * size : (index + 1) * size]))
             if row is None:

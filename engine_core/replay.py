@@ -96,6 +96,7 @@ def _request(recorded: RecordedRequest) -> Request:
         traceparent=recorded.traceparent,
         grammar=recorded.grammar,
         preparation_deaths=recorded.preparation_deaths,
+        next_prompt_logprob=recorded.next_prompt_logprob,
     )
 
 

@@ -5,11 +5,12 @@ all output so far, including output that a resumed request brings along. While t
 counts how many are computed.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from engine_core.block import Block, UnpublishedBlocks
-from engine_core.step_plan import SamplingParams
+from engine_core.step_plan import PromptLogprobs, SamplingParams
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 SUSPECT_AT = 2  # strikes from which on a request is a suspect and runs alone
@@ -40,6 +41,7 @@ class Request:
     waits_for: str = ""  # what is prepared for it before it may run, for example "grammar"; empty: it is ready
     preparation_deaths: int = 0  # worker deaths while it was prepared, since that last succeeded
     completed_at: int | None = None  # output tokens that complete the grammar: nothing may follow
+    next_prompt_logprob: int = 1  # index of the first prompt token whose logprobs, if requested, are still to come
 
     @property
     def num_tokens(self) -> int:
@@ -48,6 +50,16 @@ class Request:
     @property
     def num_output_tokens(self) -> int:
         return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def needs_prompt_logprobs(self) -> bool:
+        return self.sampling.prompt_logprobs is not None and self.next_prompt_logprob < self.num_prompt_tokens
+
+    @property
+    def num_reusable_tokens(self) -> int:
+        """How many of its first tokens need not be computed again if the prefix cache has them: the last known token
+        gives the next one's logits, and the one before `next_prompt_logprob` gives its logprobs."""
+        return (self.next_prompt_logprob if self.needs_prompt_logprobs else self.num_tokens) - 1
 
     @property
     def is_suspect(self) -> bool:
@@ -85,6 +97,15 @@ def stop_at(request: Request, num_output_tokens: int) -> Stop | None:
     if num_output_tokens == request.completed_at:
         return completion(request)
     return Stop("length") if num_output_tokens >= sampling.max_tokens else None
+
+
+def take_prompt_logprobs(requests: Mapping[int, Request], scored: PromptLogprobs) -> bool:
+    """Counts logprobs of a prompt as known. Returns False if they are not the next ones of their request: stale."""
+    request = requests.get(scored.handle)
+    if request is None or scored.start_index != request.next_prompt_logprob:
+        return False
+    request.next_prompt_logprob += scored.num_tokens
+    return True
 
 
 def completion(request: Request) -> Stop:

@@ -37,7 +37,8 @@ class NewChoice:
     """One choice of a request, unchecked.
 
     `resumed_token_ids` are output that an earlier engine generated, `num_cached_tokens` the prompt tokens that it found
-    in its prefix cache (None: no engine has admitted the choice yet).
+    in its prefix cache (None: no engine has admitted the choice yet), `prompt_logprobs_from` the first prompt token
+    whose logprobs it has not sent.
     """
 
     handle: int
@@ -51,6 +52,7 @@ class NewChoice:
     priority: int = 0
     grammar: str = ""
     cache_group: str = ""
+    prompt_logprobs_from: int = 0
 
 
 def check_lengths(num_prompt_tokens: int, max_tokens: int, max_model_len: int) -> None:
@@ -94,6 +96,7 @@ def check_sampling(sampling: SamplingParams, facts: ModelFacts) -> None:
         _check_range(param, getattr(sampling, param), low, high)
     _check_range("min_tokens", sampling.min_tokens, 0, sampling.max_tokens)
     _check_range("logprobs", sampling.logprobs or 0, 0, facts.max_logprobs)
+    _check_range("prompt_logprobs", sampling.prompt_logprobs or 0, 0, facts.max_logprobs)
     check_token_lists(sampling, facts.vocab_size)
 
 
@@ -143,4 +146,5 @@ def make_request(new: NewChoice, facts: ModelFacts, root_key: bytes) -> Request:
         priority=new.priority,
         num_cached_tokens=new.num_cached_tokens,
         grammar=new.grammar,
+        next_prompt_logprob=max(1, new.prompt_logprobs_from),
     )

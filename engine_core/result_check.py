@@ -1,22 +1,37 @@
 """Checks a worker's result before the scheduler uses it: one token for each row that the plan samples, or an error."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from engine_core.step_plan import ITEM_BYTES, BadMessage, StepResult, checked_column, pack_i32, unpack_i32
+from engine_core.batch import ScoredRow
+from engine_core.step_plan import (
+    ITEM_BYTES,
+    BadMessage,
+    PromptLogprobs,
+    StepResult,
+    checked_column,
+    pack_i32,
+    unpack_i32,
+)
 
 MAX_TOKENS_PER_ROW = 1  # no speculative decoding yet
 MAX_ERROR_CHARACTERS = 1000
 MAX_CAUSE_CHARACTERS = 100
 
 
-class SampledRows(NamedTuple):
-    """The rows that a plan samples, as int32 columns. Its result must have these, without failed rows."""
+COLUMNS = ("handles", "start_indices", "logprob_widths")
+
+
+class ResultRows(NamedTuple):
+    """What a plan's result must have: the rows that it samples, as int32 columns, without failed ones; and logprobs of
+    prompts, a row per request."""
 
     handles: bytes
     start_indices: bytes
     logprob_widths: bytes
+    scored: Sequence[ScoredRow] = ()
 
     @property
     def num_first_tokens(self) -> int:
@@ -30,13 +45,16 @@ class ResultCheck:
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
 
-    def __call__(self, result: StepResult, rows: SampledRows) -> None:
-        """Raises BadMessage unless the result has a valid token with its logprobs, or an error, for each of `rows`."""
+    def __call__(self, result: StepResult, rows: ResultRows) -> None:
+        """Raises BadMessage unless the result has a valid token with its logprobs, or an error, for each of `rows`, and
+        the logprobs of prompts that `rows` have."""
+        if rows.scored or result.prompt_logprobs:
+            self._check_prompt_logprobs(result.prompt_logprobs, rows.scored)
         if result.errors:
             rows = _without_errors(rows, result.errors)
         _check_causes(result)
-        for name, expected in zip(SampledRows._fields, rows, strict=True):
-            if getattr(result, name) != expected:
+        for name in COLUMNS:
+            if getattr(result, name) != getattr(rows, name):
                 raise BadMessage(f"{name}: differ from the rows that the plan samples")
         num_rows = len(rows.handles) // ITEM_BYTES
         if result.completed:
@@ -49,6 +67,16 @@ class ResultCheck:
         ids = checked_column("logprob_token_ids", result.logprob_token_ids, self._vocab_size - 1)
         if not num_logprobs == len(ids) == len(result.logprobs) / ITEM_BYTES:
             raise BadMessage(f"logprobs, logprob_token_ids: not {num_logprobs}, the sum of logprob_widths")
+
+    def _check_prompt_logprobs(self, found: list[PromptLogprobs], scored: Sequence[ScoredRow]) -> None:
+        rows = [ScoredRow(one.handle, one.start_index, one.num_tokens, one.width) for one in found]
+        if rows != list(scored):
+            raise BadMessage("prompt_logprobs: differ from the prompt tokens that the plan computes")
+        for one in found:
+            ids = checked_column("prompt_logprobs.token_ids", one.token_ids, self._vocab_size - 1)
+            ranks = checked_column("prompt_logprobs.ranks", one.ranks, self._vocab_size)
+            if not len(ranks) * one.width == len(ids) == len(one.logprobs) / ITEM_BYTES or not ranks.all():
+                raise BadMessage("prompt_logprobs: not `width` logprobs for each token, or a rank of 0")
 
 
 def _check_causes(result: StepResult) -> None:
@@ -65,7 +93,7 @@ def _check_completed(completed: list[int], handles: list[int]) -> None:
         raise BadMessage("completed: not handles of rows with a token, each once")
 
 
-def _without_errors(rows: SampledRows, errors: list[tuple[int, str]]) -> SampledRows:
+def _without_errors(rows: ResultRows, errors: list[tuple[int, str]]) -> ResultRows:
     """Returns the rows of the requests without an error.
 
     Raises BadMessage unless each error belongs to one row and has a message of at most MAX_ERROR_CHARACTERS.
@@ -76,4 +104,5 @@ def _without_errors(rows: SampledRows, errors: list[tuple[int, str]]) -> Sampled
         raise BadMessage("errors: their handles are not those of rows that the plan samples, each once")
     if max(len(message) for _, message in errors) > MAX_ERROR_CHARACTERS:
         raise BadMessage(f"errors: a message has more than {MAX_ERROR_CHARACTERS} characters")
-    return SampledRows(*(pack_i32(unpack_i32(column)[good]) for column in rows))
+    handles, start_indices, widths = (pack_i32(unpack_i32(getattr(rows, name))[good]) for name in COLUMNS)
+    return ResultRows(handles, start_indices, widths, rows.scored)

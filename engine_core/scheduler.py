@@ -15,8 +15,8 @@ from engine_core.events import Admitted, Finished, NewTokens, SchedulerStats, St
 from engine_core.kv_cache_manager import KVCacheManager
 from engine_core.plan_builder import PlanBuilder
 from engine_core.preparations import Preparations, restart_error
-from engine_core.request import Request, Stop, completion, stop_at
-from engine_core.result_check import SampledRows
+from engine_core.request import Request, Stop, completion, stop_at, take_prompt_logprobs
+from engine_core.result_check import ResultRows
 from engine_core.results import ResultReader
 from engine_core.row_errors import param_at_fault
 from engine_core.scheduler_config import SchedulerConfig
@@ -198,6 +198,7 @@ class Scheduler:
             events.admitted.append(self._admitted.popleft()[1])
         ids, rows = self._reader.rows(result)
         requests = self._requests
+        events.prompt_logprobs = [one for one in result.prompt_logprobs if take_prompt_logprobs(requests, one)]
         for handle, start, count, end, num_ends, logprobs in rows:
             request = requests.get(handle)
             if request is None or start != len(request.token_ids) - request.num_prompt_tokens:
@@ -221,14 +222,15 @@ class Scheduler:
                 events.finished.append(self._finish(request, Stop("error", message=message, param=param)))
         return events
 
-    def sampled_rows(self, plan: StepPlan) -> SampledRows:
-        """Returns the rows that the result of the newest `plan` must have. Call it before the batch changes again."""
+    def result_rows(self, plan: StepPlan) -> ResultRows:
+        """Returns what the result of the newest `plan` must have. Call it before the batch changes again."""
         sampled = unpack_i32(plan.sampled) != 0
         slots = unpack_i32(plan.slots)[sampled]
-        return SampledRows(
+        return ResultRows(
             handles=pack_i32(self.batch.handles[slots]),
             start_indices=pack_i32(unpack_i32(plan.output_indices)[sampled]),
             logprob_widths=pack_i32(self.batch.logprob_widths[slots]),
+            scored=self.batch.scored_rows(plan),
         )
 
     def stats(self) -> SchedulerStats:
@@ -283,6 +285,7 @@ class Scheduler:
         cached = self.kv.find_cached(request)
         num_computed = len(cached[0]) * self.kv.block_size
         num_tokens = min(request.num_tokens - num_computed, self._cap or budget, budget)
+        num_tokens = self.batch.first_tokens(request, num_tokens)
         reserved = self.batch.num_blocks_to_allocate(self.kv.block_size)
         if not self.kv.allocate(request, cached, num_computed + num_tokens, reserved):
             return 0

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 ITEM_BYTES = 4
+MAX_SCORED_TOKENS = 256  # of one step: prompt tokens with logprobs that running requests compute
 
 
 class BadMessage(ValueError):
@@ -80,6 +81,7 @@ class SamplingParams(msgspec.Struct, array_like=True, frozen=True):
     bad_words_token_ids: tuple[bytes, ...] = ()  # a sequence's last id is never sampled after the others, in the output
     logprob_token_ids: bytes = b""  # their logprobs take the place of the top ones, in this order
     thinking_budget: ThinkingBudget | None = None  # None: no limit
+    prompt_logprobs: int | None = None  # top logprobs per prompt token, besides its own; None: none requested
 
     @property
     def ending_token_ids(self) -> tuple[int, ...]:
@@ -101,6 +103,11 @@ class SamplingParams(msgspec.Struct, array_like=True, frozen=True):
             return 0
         return 1 + (len(self.logprob_token_ids) // ITEM_BYTES or self.logprobs)
 
+    @property
+    def prompt_logprob_width(self) -> int:
+        """Logprobs per prompt token, its own included; 0: none requested."""
+        return 0 if self.prompt_logprobs is None else 1 + self.prompt_logprobs
+
 
 class NewRequest(msgspec.Struct, array_like=True):
     """A request that the worker does not have: a new one, or one that runs again after a preemption or restart."""
@@ -115,6 +122,23 @@ class NewRequest(msgspec.Struct, array_like=True):
     choice: int
     traceparent: str = ""  # W3C trace context; empty: not traced
     has_grammar: bool = False  # its grammar was prepared: worker_messages.Prepare
+    prompt_logprobs_from: int = 1  # prompt tokens before this index need no logprobs
+
+
+class PromptLogprobs(msgspec.Struct, array_like=True, frozen=True):
+    """Logprobs of consecutive prompt tokens of one request: `width` entries per token, its own first, then the most
+    likely ones. The first token of a prompt has none."""
+
+    handle: int
+    start_index: int  # of the first of these tokens in the prompt
+    width: int
+    token_ids: bytes  # [tokens * width] int32
+    logprobs: bytes  # [tokens * width] little-endian float32, natural logarithms
+    ranks: bytes  # [tokens] int32: each token's own rank in the vocabulary; 1: the most likely
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.ranks) // ITEM_BYTES
 
 
 class StepPlan(msgspec.Struct, array_like=True):
@@ -155,3 +179,4 @@ class StepResult(msgspec.Struct, array_like=True):
     errors: list[tuple[int, str]] = []  # handle of a request that failed alone, and why
     error_causes: list[str] = []  # one per error, of engine_core/row_errors.py; empty: as if each were ""
     completed: list[int] = []  # handles of rows whose token completes the request's grammar: nothing may follow it
+    prompt_logprobs: list[PromptLogprobs] = []  # one per request whose prompt tokens with logprobs the step computed

@@ -11,7 +11,7 @@ import msgspec
 
 from engine_core.step_plan import BadMessage, StepPlan, StepResult
 
-PROTOCOL = 4  # 4: rows with one token come first
+PROTOCOL = 5  # 5: logprobs of prompts
 MAX_BLOCKS = 2**21  # blocks of a KV cache; at 16 tokens each, 34 million tokens
 MAX_CHARACTERS = 4096  # characters of a name, which may be a path
 MAX_DEFAULT = 1e6  # largest sampling default

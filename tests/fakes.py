@@ -5,6 +5,7 @@ hash. If scheduler or block pool ever hand out a wrong block, the chain breaks a
 """
 
 import hashlib
+from itertools import pairwise
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from engine_core.events import Finished
 from engine_core.request import Request
 from engine_core.request_check import NewChoice, make_request
 from engine_core.scheduler import Scheduler
-from engine_core.step_plan import ITEM_BYTES, SamplingParams, StepPlan, StepResult, pack_i32, unpack_i32
+from engine_core.step_plan import ITEM_BYTES, PromptLogprobs, SamplingParams, StepPlan, StepResult, pack_i32, unpack_i32
 from engine_core.worker_messages import ModelFacts, Prepare, Prepared, SamplingDefaults
 
 VOCAB_SIZE = 50
@@ -46,10 +47,11 @@ def make_core_request(
     cache_salt: str = "",
     grammar: str = "",
     cache_group: str = "",
+    scored_from: int = 0,
     **sampling: object,
 ) -> Request:
     params = SamplingParams(max_tokens=max_tokens, temperature=0.0, **sampling)  # type: ignore[arg-type]
-    new = NewChoice(handle, 0, prompt, resumed or [], params, 0, cache_salt, None, 0, grammar, cache_group)
+    new = NewChoice(handle, 0, prompt, resumed or [], params, 0, cache_salt, None, 0, grammar, cache_group, scored_from)
     return make_request(new, facts or make_facts(), ROOT_KEY)
 
 
@@ -65,6 +67,20 @@ def fake_logprobs(token_id: int, count: int) -> tuple[list[int], list[float]]:
     """Returns ids and logprobs of the sampled token and `count` others; the values are exact in float32."""
     ids = [token_id, *range(count)]
     return ids, [-(token_id + rank) / 8 for rank in range(len(ids))]
+
+
+def fake_prompt_logprobs(chain: bytes, token_id: int, width: int) -> tuple[list[int], list[float]]:
+    """Returns ids and logprobs, exact in float32, of a prompt token after the tokens with this chain."""
+    return [token_id, *range(width - 1)], [-(chain[rank] + rank) / 8 for rank in range(width)]
+
+
+def prompt_oracle(prompt: list[int], width: int) -> list[tuple[list[int], list[float]]]:
+    """Returns what FakeWorker must find for each prompt token but the first."""
+    last, found = b"", []
+    for token_id, following in pairwise(prompt):
+        last = _chain(last, token_id)
+        found.append(fake_prompt_logprobs(last, following, width))
+    return found
 
 
 def oracle(prompt: list[int], count: int, vocab_size: int = VOCAB_SIZE) -> list[int]:
@@ -94,6 +110,7 @@ class FakeWorker:
         self._handles: dict[int, int] = {}
         self._num_prompt: dict[int, int] = {}
         self._num_logprobs: dict[int, int | None] = {}
+        self._scored: dict[int, tuple[int, int]] = {}  # slot -> first prompt token with logprobs, their number each
         self.grammars: dict[int, int] = {}  # handle -> output tokens that complete it, of what is prepared
         self._last_step_id: int | None = None
         self.step_tokens: list[int] = []  # tokens computed in each step
@@ -118,7 +135,14 @@ class FakeWorker:
         assert plan.base_step_id == self._last_step_id, "a gap between plans"
         self._last_step_id = plan.step_id
         for slot in plan.released_slots:
-            for table in (self._tokens, self._tables, self._handles, self._num_prompt, self._num_logprobs):
+            for table in (
+                self._tokens,
+                self._tables,
+                self._handles,
+                self._num_prompt,
+                self._num_logprobs,
+                self._scored,
+            ):
                 del table[slot]
         for handle in plan.dropped_grammars:
             del self.grammars[handle]
@@ -132,6 +156,7 @@ class FakeWorker:
             self._num_prompt[new.slot] = len(prompt)
             width = new.sampling.logprob_width
             self._num_logprobs[new.slot] = width - 1 if width else None
+            self._scored[new.slot] = (new.prompt_logprobs_from, new.sampling.prompt_logprob_width)
         return self._run_rows(plan)
 
     def _run_rows(self, plan: StepPlan) -> StepResult:
@@ -158,8 +183,31 @@ class FakeWorker:
                 self._tokens[slot].append(token_id)
                 count = self._num_logprobs[slot]
                 logprobs.append(([], []) if count is None else fake_logprobs(token_id, count))
+        scored = [self._score(slots[row], computed[row], computed[row] + num_new[row]) for row in range(len(slots))]
         completed = [handle for handle, start, _ in rows if self.grammars.get(handle) == start + 1]
-        return make_result(plan, rows, logprobs, completed)
+        result = make_result(plan, rows, logprobs, completed)
+        result.prompt_logprobs = [one for one in scored if one is not None]
+        return result
+
+    def _score(self, slot: int, begin: int, end: int) -> PromptLogprobs | None:
+        """Returns the logprobs of the prompt tokens behind those from `begin` to `end`: of token p, those of the chain
+        up to p - 1, as the KV has it."""
+        first, width = self._scored[slot]
+        places = range(max(begin + 1, first), min(end, self._num_prompt[slot] - 1) + 1)
+        if not width or not places:
+            return None
+        chains = [self._kv[self._place(slot, place - 1)] for place in places]
+        found = [
+            fake_prompt_logprobs(chain, self._tokens[slot][p], width) for chain, p in zip(chains, places, strict=True)
+        ]
+        return PromptLogprobs(
+            self._handles[slot],
+            places[0],
+            width,
+            pack_i32([token_id for ids, _ in found for token_id in ids]),
+            np.array([value for _, values in found for value in values], dtype="<f4").tobytes(),
+            pack_i32([1 + ids[0] for ids, _ in found]),
+        )
 
     def _compute(self, slot: int, computed: int, count: int) -> bytes:
         tokens = self._tokens[slot]

@@ -22,7 +22,7 @@ from engine_core.flight_recorder import FlightRecorder, RecordedScheduler
 from engine_core.kv_cache_manager import KVCacheManager
 from engine_core.plan_builder import PlanBuilder
 from engine_core.request import Request
-from engine_core.result_check import ResultCheck, SampledRows
+from engine_core.result_check import ResultCheck, ResultRows
 from engine_core.scheduler import Scheduler
 from engine_core.scheduler_config import SchedulerConfig
 from engine_core.step_deadline import StepDeadlines, Work, work_of
@@ -67,7 +67,7 @@ class _Step:
     plan: StepPlan
     planned: int  # nanoseconds since the epoch
     work: Work
-    rows: SampledRows
+    rows: ResultRows
 
 
 @dataclass(frozen=True)
@@ -145,14 +145,14 @@ class BusyLoop:
         plan = scheduler.schedule()
         if plan is not None:
             plan.was_runnable = not self._idle
-            self._send(plan, planned, scheduler.sampled_rows(plan))
+            self._send(plan, planned, scheduler.result_rows(plan))
         self._idle = plan is None and not self._in_flight
         if len(self._in_flight) >= self._config.steps_in_flight or (self._in_flight and plan is None):
             self._take_result(scheduler)
         elif plan is None and self._link.poll_result() is not None:
             raise WorkerGone("the worker sent a result while no step was in flight")
 
-    def _send(self, plan: StepPlan, planned: int, rows: SampledRows) -> None:
+    def _send(self, plan: StepPlan, planned: int, rows: ResultRows) -> None:
         """Sets the plan's deadline and sends the plan. `planned`: ns since the epoch. Raises WorkerGone."""
         work = work_of(plan)
         plan.deadline_ms = int(1000 * self._deadlines.deadline(work))

@@ -1,9 +1,11 @@
 """Converts between the gRPC messages of the engine's edge and the types of the engine core."""
 
+import msgspec
+
 from engine_core.events import Finished, SchedulerStats
 from engine_core.request import Stop
 from engine_core.request_check import NewChoice
-from engine_core.step_plan import SamplingParams, ThinkingBudget
+from engine_core.step_plan import PromptLogprobs, SamplingParams, ThinkingBudget
 from engine_core.token_lists import MAX_BAD_WORDS, MAX_LOGIT_BIAS, MAX_LOGPROB_TOKEN_IDS, MAX_STOP_TOKEN_IDS
 from engine_core.worker_messages import ModelFacts, SamplingDefaults
 from services.rpc.columns import unpack_u32
@@ -43,6 +45,7 @@ def sampling_params(sampling: pb.SamplingParams, facts: ModelFacts, num_prompt_t
         bad_words_token_ids=tuple(sampling.bad_words_token_ids),
         logprob_token_ids=sampling.logprob_token_ids,
         thinking_budget=_thinking_budget(sampling),
+        prompt_logprobs=sampling.prompt_logprobs if sampling.HasField("prompt_logprobs") else None,
     )
 
 
@@ -78,6 +81,7 @@ def new_choices(submit: engine_pb2.Submit, facts: ModelFacts, handles: list[int]
     """
     prompt = unpack_u32(submit.prompt_token_ids)
     sampling = sampling_params(submit.sampling, facts, len(prompt))
+    unscored = msgspec.structs.replace(sampling, prompt_logprobs=None)
     grammar = submit.grammar  # one string for all choices
     return [
         NewChoice(
@@ -85,13 +89,14 @@ def new_choices(submit: engine_pb2.Submit, facts: ModelFacts, handles: list[int]
             choice=choice.choice,
             prompt_token_ids=prompt,
             resumed_token_ids=unpack_u32(choice.resumed_token_ids),
-            sampling=sampling,
+            sampling=sampling if choice.choice == 0 else unscored,
             seed=seed,
             cache_salt=submit.cache_salt,
             cache_group=submit.cache_group,
             priority=submit.priority,
             grammar=grammar,
             num_cached_tokens=choice.cached_tokens if choice.HasField("cached_tokens") else None,
+            prompt_logprobs_from=choice.prompt_logprobs_from,
         )
         for handle, choice in zip(handles, submit.choices, strict=True)
     ]
@@ -154,6 +159,18 @@ def terminal(handle: int, finished: Finished, facts: ModelFacts) -> engine_pb2.T
         error=_error(stop),
         numerics_id=facts.numerics_id,
         weights_version=facts.weights_version,
+    )
+
+
+def prompt_logprobs(handle: int, scored: PromptLogprobs) -> pb.PromptLogprobs:
+    """Returns the message; `handle` is the tokenizer's."""
+    return pb.PromptLogprobs(
+        handle=handle,
+        start_index=scored.start_index,
+        width=scored.width,
+        token_ids=scored.token_ids,
+        logprobs=scored.logprobs,
+        ranks=scored.ranks,
     )
 
 

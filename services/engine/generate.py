@@ -2,7 +2,8 @@
 
 from engine_core.events import NewTokens
 from engine_core.worker_messages import ModelFacts
-from services.rpc.columns import pack_u32
+from services.rpc.columns import ITEM_BYTES, pack_u32
+from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2
 from services.rpc.program_request import attempt_of, choices_of
 from services.rpc.prompt_limits import check_num_ids
@@ -48,6 +49,9 @@ class TokensMailbox(ResponseMailbox[engine_pb2.GenerateTokensResponse]):
         started.numerics_id = self._numerics_id
         if accepted.HasField("sampling"):
             started.sampling.CopyFrom(accepted.sampling)
+
+    def put_prompt_logprobs(self, scored: pb.PromptLogprobs) -> None:
+        self.add_prompt_logprobs(scored, len(scored.token_ids) // ITEM_BYTES)
 
     def put_tokens(self, handle: int, tokens: NewTokens) -> None:
         delta, num_entries = self.delta(handle), len(tokens.token_ids)

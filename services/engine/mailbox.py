@@ -9,6 +9,7 @@ from typing import Protocol
 
 from engine_core.events import Logprobs, NewTokens
 from services.rpc.columns import ITEM_BYTES, pack_f32, pack_u32
+from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2
 from services.rpc.mailbox import MERGED_TOKENS, Mailbox, num_fitting
 
@@ -20,6 +21,7 @@ class ChoiceMailbox(Protocol):
     """What happens to the choices of one stream, or of one program's call. Handles are the caller's."""
 
     def put_accepted(self, accepted: engine_pb2.Accepted) -> None: ...
+    def put_prompt_logprobs(self, scored: pb.PromptLogprobs) -> None: ...
     def put_tokens(self, handle: int, tokens: NewTokens) -> None: ...
     def put_terminal(self, terminal: engine_pb2.Terminal) -> None: ...
 
@@ -44,12 +46,17 @@ class StepMailbox(Mailbox[engine_pb2.EngineUp]):
         super().__init__()
         self._epoch = epoch
         self._accepted: list[engine_pb2.Accepted] = []
+        self._prompt_logprobs: list[pb.PromptLogprobs] = []
         self._rows: dict[tuple[int, int], _PendingRow] = {}  # by handle and number of the range
         self._terminals: list[engine_pb2.Terminal] = []
         self._stats = engine_pb2.EngineStats()
 
     def put_accepted(self, accepted: engine_pb2.Accepted) -> None:
         self._accepted.append(accepted)
+        self._wake.set()
+
+    def put_prompt_logprobs(self, scored: pb.PromptLogprobs) -> None:
+        self._prompt_logprobs.append(scored)
         self._wake.set()
 
     def put_tokens(self, handle: int, tokens: NewTokens) -> None:
@@ -80,12 +87,15 @@ class StepMailbox(Mailbox[engine_pb2.EngineUp]):
         self._stats = stats
 
     def take(self) -> engine_pb2.EngineUp:
-        count = num_fitting(row.num_bytes() for row in self._rows.values())
+        num_scored = num_fitting(one.ByteSize() for one in self._prompt_logprobs)
+        scored, self._prompt_logprobs = self._prompt_logprobs[:num_scored], self._prompt_logprobs[num_scored:]
+        # They come before the tokens of their choices.
+        count = 0 if self._prompt_logprobs else num_fitting(row.num_bytes() for row in self._rows.values())
         rows = list(self._rows.values())[:count]
         self._rows = dict(list(self._rows.items())[count:])
         accepted, self._accepted = self._accepted, []
         terminals: list[engine_pb2.Terminal] = []
-        if self._rows:
+        if self._rows or self._prompt_logprobs:
             self._wake.set()
         else:  # a terminal message comes after all tokens of its choice
             terminals, self._terminals = self._terminals, []
@@ -100,6 +110,7 @@ class StepMailbox(Mailbox[engine_pb2.EngineUp]):
             token_ids=pack_u32(token_id for row in rows for token_id in row.token_ids),
             logprob_token_ids=pack_u32(token_id for row in rows for token_id in row.logprob_ids),
             logprobs=pack_f32(value for row in rows for value in row.logprobs),
+            prompt_logprobs=scored,
             terminals=terminals,
             stats=self._stats,
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from engine_core.events import Admitted, Finished, NewTokens, StepEvents
 from services.engine.busy_loop import StepTimes
-from services.engine.codec import terminal
+from services.engine.codec import prompt_logprobs, terminal
 from services.engine.mailbox import ChoiceMailbox
 from services.engine.state import EngineState
 from services.engine.telemetry import Timeline, end_timeline
@@ -70,6 +70,9 @@ class OpenChoices:
             if (choice := self._choices.get(admitted.handle)) is not None:
                 choice.timeline.scheduled = planned
                 choice.mailbox.put_accepted(_accepted(choice, admitted))
+        for scored in events.prompt_logprobs:
+            if (choice := self._choices.get(scored.handle)) is not None:
+                choice.mailbox.put_prompt_logprobs(prompt_logprobs(choice.handle, scored))
         for tokens in events.new_tokens:
             if (choice := self._choices.get(tokens.handle)) is not None:
                 self._put_tokens(choice, tokens)

@@ -14,7 +14,8 @@ class AccessOptions:
         "bearer token that requests need; given several times, each of the tokens will do",
         unset="no token",
         repeated=True,
-        env=("TANDEM_API_KEY",),
+        # Also vLLM's: what protected a server there must not be lost here.
+        env=("TANDEM_API_KEY", "VLLM_API_KEY"),
         secret=True,
     )
     api_key_file: str | None = setting(

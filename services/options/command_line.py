@@ -8,6 +8,7 @@ import argparse
 import json
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,8 +18,11 @@ from services.options.dotted import joined
 from services.options.http import HttpOptions
 from services.options.setting import Setting, UsageError, boolean, json_object, origins, text_list
 from services.options.structured import structured_outputs
+from services.options.vllm.flag import Flag
+from services.options.vllm.reader import add_flags, file_values, flags_beside, renamed, settled, spelled
 
 _SURROGATE = re.compile("[\ud800-\udfff]")  # stands for a byte that the locale's encoding cannot decode
+VLLM_FLAGS = "Other flags of vLLM have no effect, or are refused with what is missing: docs/coming-from-vllm.md"
 
 
 class Parser(argparse.ArgumentParser):
@@ -26,7 +30,7 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(message)
 
 
-def _build_parser(command: str) -> Parser:
+def _build_parser(command: str, words: list[str]) -> Parser:
     parser = Parser(
         prog=f"tandem {command}",
         description="Serves one model with four kinds of processes."
@@ -34,6 +38,7 @@ def _build_parser(command: str) -> Parser:
         else COMMAND_OPTIONS[command].__doc__,
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
+        epilog=VLLM_FLAGS if command == "serve" else None,
     )
     parser.add_argument("--config", metavar="FILE", help="YAML file with options by these names; flags override it")
     for title, settings in groups(command).items():
@@ -41,6 +46,8 @@ def _build_parser(command: str) -> Parser:
         for name, one in settings.items():
             default = default_text(command, name)
             _add(group, name, one, f"{one.help} (default: {default})" if default else one.help)
+    if command == "serve":
+        add_flags(parser, words)
     return parser
 
 
@@ -77,7 +84,8 @@ def _convert_one(one: Setting, name: str, raw: Any) -> Any:
     return one.convert(name, raw if isinstance(raw, str) else json.dumps(raw, default=str))
 
 
-def _read_file(path: str, settings: dict[str, Setting]) -> dict[str, Any]:
+def _read_file(path: str, settings: dict[str, Setting], beside: Mapping[str, Flag]) -> dict[str, Any]:
+    """Returns the values of a configuration file by destination. `beside`: flags of vLLM by destination."""
     import yaml  # only with --config: `tandem --help` must answer at once
 
     try:
@@ -86,9 +94,10 @@ def _read_file(path: str, settings: dict[str, Setting]) -> dict[str, Any]:
         raise UsageError(f"--config {path}: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
         raise UsageError(f"--config {path}: not a mapping of options")
-    values = {str(key).replace("-", "_"): value for key, value in content.items()}
+    named = {str(key).replace("-", "_"): value for key, value in content.items()}
+    values = file_values(named, settings, beside)
     known = {name for name, one in settings.items() if not one.in_environment_only}
-    unknown = sorted(values.keys() - known)
+    unknown = sorted(name for name in values if name not in known and name not in beside)
     if unknown:
         raise UsageError(f"--config {path}: unknown option {unknown[0]!r}")
     return values
@@ -102,16 +111,20 @@ def parse(command: str, argv: list[str]) -> Any:
     """
     options, settings = COMMAND_OPTIONS[command], settings_of_command(command)
     objects = [flag_of(name) for name, one in settings.items() if one.parse in (json_object, structured_outputs)]
-    given = vars(_build_parser(command).parse_args(joined(argv, objects)))
-    values = _read_file(given.pop("config"), settings) if "config" in given else {}
+    beside = flags_beside() if command == "serve" else {}
+    objects += [title for title, flag in beside.items() if flag.has_dotted_forms]
+    words = joined(spelled(argv) if command == "serve" else argv, objects)
+    given = renamed(vars(_build_parser(command, words).parse_args(words)))
+    values = renamed(_read_file(given.pop("config"), settings, beside)) if "config" in given else {}
     titles = {name: name.upper() if one.positional else flag_of(name) for name, one in settings.items()}
     for name, one in settings.items():
         variables = [env for env in one.env if os.environ.get(env)]
         if variables and name not in given:
             text, titles[name] = os.environ[variables[0]], variables[0]
             values[name] = [line for line in text.split("\n") if line] if one.repeated else text
-    values |= given
-    converted = {name: _convert(settings[name], titles[name], raw) for name, raw in values.items() if raw is not None}
+    found = settled(values | given, _convert)
+    raw_values = {name: raw for name, raw in found.values.items() if raw is not None}
+    converted = {name: _convert(settings[name], titles[name], raw) for name, raw in raw_values.items()}
     missing = [titles[name] for name, one in settings.items() if one.required and name not in converted]
     if missing:
         raise UsageError(f"{missing[0]} is missing")
@@ -122,6 +135,7 @@ def parse(command: str, argv: list[str]) -> Any:
     return ServeOptions(
         **{name: value for name, value in converted.items() if name in own},
         role_values={name: value for name, value in converted.items() if name not in own},
+        without_effect=found.without_effect,
     )
 
 

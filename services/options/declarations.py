@@ -77,8 +77,8 @@ class ShimOptions(HttpOptions, AccessOptions, GrpcOptions, ClusterOptions):
     )
     max_logprob_entries: int = setting(
         4_000_000,
-        "maximum number of logprobs in the answer to one request: choices x tokens x (1 + top logprobs); a request for"
-        " more gets HTTP status 400",
+        "maximum number of logprobs in the answer to one request: choices x tokens x (1 + top logprobs), and tokens of"
+        " the prompts x (1 + prompt logprobs); a request for more gets HTTP status 400",
         parse=integer,
         low=1,
     )
@@ -282,13 +282,15 @@ class WorkerOptions(MetricsOptions, ModelOptions):
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """Options of `tandem serve`: the launcher's own. `role_values`: the given settings of the roles, by name."""
+    """Options of `tandem serve`: the launcher's own. `role_values`: the given settings of the roles, by name.
+    `without_effect`: flags of vLLM that were given and change nothing here."""
 
     tokenizer_replicas: int = setting(1, "number of tokenizer processes", parse=int, low=1, high=64)
     runtime_dir: str | None = setting(
         None, "directory of the Unix sockets between the processes", unset="a new one, removed at the end"
     )
     role_values: dict[str, Any] = field(default_factory=dict)
+    without_effect: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

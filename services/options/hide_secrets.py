@@ -9,6 +9,7 @@ import sys
 
 from services.options.command_line import Parser
 from services.options.commands import flag_of, settings_of_command
+from services.options.vllm.reader import spelled
 
 
 def hide_secrets(command: str, argv: list[str]) -> None:
@@ -30,7 +31,8 @@ def without_secrets(command: str, argv: list[str]) -> tuple[list[str], dict[str,
     parser = Parser(add_help=False, allow_abbrev=False)
     for name in secrets:
         parser.add_argument(flag_of(name), dest=name, action="append")
-    found, rest = parser.parse_known_args(argv)
+    # `--api_key` is as good as `--api-key`.
+    found, rest = parser.parse_known_args(spelled(argv) if command == "serve" else argv)
     given = {name: values for name, values in vars(found).items() if values}
     # The last one counts, as in the command line, unless several are meant.
     return rest, {

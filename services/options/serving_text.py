@@ -15,7 +15,7 @@ tandem serve /models/my-qwen3                  # a local directory in the same f
 tandem serve --help                            # all options, with defaults
 ```
 
-Names are those of `vllm serve` where the meaning is the same. For servers open to a network, see docs/security.md."""
+Names are those of `vllm serve` where they mean the same (docs/coming-from-vllm.md). Open servers: docs/security.md."""
 
 CONFIGURATION = """\
 ## Flags, environment and configuration file

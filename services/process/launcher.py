@@ -46,6 +46,8 @@ def main(options: ServeOptions) -> int:
     values = options.role_values
     level, style = values.get("log_level", ShimOptions.log_level), values.get("log_format", ShimOptions.log_format)
     set_up_logging("serve", level, style)
+    if options.without_effect:
+        log.info("flags of vLLM that have no effect here: %s", ", ".join(options.without_effect))
     try:
         _serve(options)
     except Stopped:

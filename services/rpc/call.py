@@ -38,11 +38,13 @@ class OpenChoice:
     """A choice without a terminal message. `token_ids`: its output so far, a column of little-endian u32.
 
     `cached_tokens`: prompt tokens that the engine found in its prefix cache; None until the choice is accepted.
+    `prompt_logprobs_from`: index of the first prompt token whose logprobs, if requested, have not been received.
     """
 
     choice: int
     token_ids: bytearray = field(default_factory=bytearray)
     cached_tokens: int | None = None
+    prompt_logprobs_from: int = 1
 
 
 class Call(ABC, Generic[SubmitT]):
@@ -55,7 +57,8 @@ class Call(ABC, Generic[SubmitT]):
         self.open_choices: dict[int, OpenChoice] = {}
         for choice in submit.choices:
             cached = choice.cached_tokens if choice.HasField("cached_tokens") else None
-            self.open_choices[choice.handle] = OpenChoice(choice.choice, bytearray(choice.resumed_token_ids), cached)
+            resumed, scored_from = bytearray(choice.resumed_token_ids), max(1, choice.prompt_logprobs_from)
+            self.open_choices[choice.handle] = OpenChoice(choice.choice, resumed, cached, scored_from)
 
     @property
     def request_id(self) -> str:
@@ -82,6 +85,7 @@ class Call(ABC, Generic[SubmitT]):
                     choice=choice.choice,
                     resumed_token_ids=bytes(choice.token_ids),
                     cached_tokens=choice.cached_tokens,
+                    prompt_logprobs_from=choice.prompt_logprobs_from,
                 )
             )
         return _copy(self._submit)
@@ -119,6 +123,24 @@ class Call(ABC, Generic[SubmitT]):
             self.starting, self.strikes = False, 0
             self._on_first_token()
         return fresh
+
+    def record_prompt_logprobs(self, scored: pb.PromptLogprobs) -> bool:
+        """Counts logprobs of the prompt as received. Returns False if they were before.
+
+        Raises StreamBroken for columns that contradict each other, for a gap, and if only a part of them is new;
+        KeyError if the choice is not open.
+        """
+        size = len(scored.ranks) * scored.width
+        if not size or len(scored.ranks) % ITEM_BYTES or not size == len(scored.token_ids) == len(scored.logprobs):
+            raise StreamBroken("prompt_logprobs: not `width` entries for each token")
+        choice, end = self.open_choices[scored.handle], scored.start_index + len(scored.ranks) // ITEM_BYTES
+        if end <= choice.prompt_logprobs_from:
+            return False
+        if scored.start_index != choice.prompt_logprobs_from:
+            expected = choice.prompt_logprobs_from
+            raise StreamBroken(f"prompt_logprobs: expected token {expected}, received {scored.start_index} to {end}")
+        choice.prompt_logprobs_from = end
+        return True
 
     def end(self, handle: int) -> None:
         """Closes a choice, of which no more messages are expected. Raises KeyError if it is not open."""

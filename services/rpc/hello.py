@@ -6,7 +6,7 @@ import time
 from services.rpc.generated import common_pb2 as pb
 from services.version import VERSION
 
-PROTOCOL = 5  # 5: cache_group, which an older engine would ignore
+PROTOCOL = 6  # 6: logprobs of prompts, and text before an answer, which an older engine or tokenizer would ignore
 
 
 class HelloMismatch(Exception):

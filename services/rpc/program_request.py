@@ -61,6 +61,7 @@ def choices_of(request: Any, max_n: int, max_model_len: int) -> list[pb.Choice]:
             choice=choice.index,
             resumed_token_ids=pack_u32(choice.token_ids),
             cached_tokens=cached,
+            prompt_logprobs_from=choice.prompt_logprobs_from,
         )
         for choice in resume.choices
     ]

@@ -74,6 +74,11 @@ class ResponseMailbox(Mailbox[ResponseT], Generic[ResponseT]):
                 self._pending, self._deltas, self._num_entries = self._new(), {}, 0
             self._wake.set()
 
+    def add_prompt_logprobs(self, scored: Any, num_entries: int) -> None:
+        """Adds logprobs of the prompt, `num_entries` of them, to the next response."""
+        self._pending.prompt_logprobs.append(scored)
+        self.changed(num_entries)
+
     def end(self, terminal: engine_pb2.Terminal | text_pb2.TextTerminal) -> None:
         """Ends a choice; its delta is complete. The last end makes the last response ready.
 
@@ -100,7 +105,7 @@ class ResponseMailbox(Mailbox[ResponseT], Generic[ResponseT]):
         if self._error is not None:
             raise self._error
         if self._full:
-            if len(self._full) > 1 or self._deltas or not self._open:
+            if len(self._full) > 1 or self._num_entries or self._deltas or not self._open:
                 self._wake.set()
             return self._full.pop(0)  # type: ignore[no-any-return]
         taken, self._deltas, self._num_entries = self._pending, {}, 0

@@ -6,7 +6,10 @@ from starlette.types import ASGIApp
 
 from services.shim.access.content_type import json_only
 from services.shim.access.rules import AccessRules
-from services.shim.apis.all import APIS
+from services.shim.apis.all import ALL_APIS
+from services.shim.apis.chat.api import CHAT_API
+from services.shim.apis.completions.api import COMPLETIONS_API
+from services.shim.apis.translations import INVOCATION
 from services.shim.body_limit import BodyLimitMiddleware
 from services.shim.concurrency import ConcurrencyMiddleware
 from services.shim.endpoints import Endpoints
@@ -20,8 +23,31 @@ from services.shim.preparer import Preparer
 from services.shim.reference.docs_page import docs_endpoint
 from services.shim.reference.openapi import openapi_endpoint
 from services.shim.request_ids import RequestIdMiddleware
-from services.shim.routes import DOCS, HEALTH, METRICS, MODEL, MODELS, OPENAPI, RESET_PREFIX_CACHE, VERSION
+from services.shim.request_reader import RequestReader
+from services.shim.routes import (
+    CHAT_RENDER,
+    COMPLETIONS_RENDER,
+    DETOKENIZE,
+    DOCS,
+    HEALTH,
+    INVOCATIONS,
+    LOAD,
+    METRICS,
+    MODEL,
+    MODELS,
+    OPENAPI,
+    PING,
+    PING_BY_POST,
+    RESET_PREFIX_CACHE,
+    SERVER_INFO,
+    TOKENIZE,
+    TOKENIZER_INFO,
+    VERSION,
+)
 from services.shim.scrape import Scrape
+from services.shim.server_endpoints import ServerEndpoints
+from services.shim.text_endpoints import TextEndpoints
+from services.shim.text_tools import TextTools
 
 
 def make_app(
@@ -34,16 +60,28 @@ def make_app(
 ) -> ASGIApp:
     """Returns the application. Its handlers start each request's Generation with `generations`, and close it."""
     options = access.options
-    endpoints = Endpoints(generations, preparer, scrape)
+    reader = RequestReader(generations, preparer)
+    endpoints = Endpoints(generations, reader, scrape)
+    text = TextEndpoints(generations, reader, TextTools(generations.client))
+    server = ServerEndpoints(generations, in_progress, options)
     facts = generations.client.facts
     app = Starlette(
         routes=[
-            *(api.path.route(json_only(endpoints.generate(api))) for api in APIS),
+            *(api.path.route(json_only(endpoints.generate(api.translation, api.operation))) for api in ALL_APIS),
+            INVOCATIONS.route(json_only(endpoints.generate(INVOCATION, CHAT_API.operation))),
+            CHAT_RENDER.route(json_only(text.render(CHAT_API, several=False))),
+            COMPLETIONS_RENDER.route(json_only(text.render(COMPLETIONS_API, several=True))),
+            TOKENIZE.route(json_only(text.tokenize)),
+            DETOKENIZE.route(json_only(text.detokenize)),
+            TOKENIZER_INFO.route(text.tokenizer_info),
             MODELS.route(endpoints.models),
             MODEL.route(endpoints.model),
             RESET_PREFIX_CACHE.route(endpoints.reset_prefix_cache),
             HEALTH.route(endpoints.health),
+            PING.route(endpoints.health, PING_BY_POST),
+            LOAD.route(server.load),
             VERSION.route(endpoints.version),
+            SERVER_INFO.route(server.server_info),
             METRICS.route(endpoints.metrics),
             OPENAPI.route(
                 openapi_endpoint(

@@ -28,6 +28,11 @@ class Body:
             raise _not_json(error) from error
         self.fields: dict[str, Any] = {name: value for name, value in decoded.items() if value is not None}
 
+    def lift(self, name: str) -> None:
+        """Makes the fields of the object `name` fields of the body for `json`; `fields` loses the object."""
+        self._raw |= _decode_object(self._raw.pop(name))
+        del self.fields[name]
+
     def json(self, name: str, *inner: str) -> bytes:
         """Returns a field, or what is further inside, as the client wrote it, in UTF-8. Raises KeyError if absent."""
         raw = self._raw[name]

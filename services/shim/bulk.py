@@ -18,7 +18,7 @@ MIN_BULK_BYTES = 64 * 1024  # smaller fields stay in the message
 INPUT_FIELDS = ("chat", "text")  # of TextSubmit: the callee resolves them to token ids, which a resume sends instead
 OUTPUT_FIELD = "output"
 _ENTRY_TAG = b"\x12"  # TextDown.entries: field 2, with a length
-_SUBMIT_TAG = b"\x0a"  # TextEntry.submit: field 1, with a length
+_SUBMIT_TAG = b"\x0a"  # TextEntry.submit and EncodeRequest.submit: field 1, with a length
 
 
 class Bulk(msgspec.Struct, frozen=True):
@@ -82,8 +82,31 @@ class BulkDown:
         return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
 
 
+class BulkEncodeRequest:
+    """An EncodeRequest with such a submit: what its serializer needs of a message. `others`: its other fields."""
+
+    def __init__(self, submit: BulkSubmit, others: text_pb2.EncodeRequest) -> None:
+        parts = (submit.message.SerializeToString(), submit.bulk.output, submit.bulk.input)
+        size = _varint(sum(map(len, parts)))
+        self._parts = (_SUBMIT_TAG, size, *parts, others.SerializeToString())
+
+    def SerializeToString(self) -> bytes:
+        return b"".join(self._parts)
+
+
 def submit_entry(submit: text_pb2.TextSubmit | BulkSubmit) -> text_pb2.TextEntry | BulkEntry:
     return BulkEntry(submit) if isinstance(submit, BulkSubmit) else text_pb2.TextEntry(submit=submit)
+
+
+def encode_request(
+    submit: text_pb2.TextSubmit | BulkSubmit, *, any_length: bool, return_token_strs: bool
+) -> text_pb2.EncodeRequest | BulkEncodeRequest:
+    """Returns the request to encode the prompt of a submit."""
+    request = text_pb2.EncodeRequest(any_length=any_length, return_token_strs=return_token_strs)
+    if isinstance(submit, BulkSubmit):
+        return BulkEncodeRequest(submit, request)
+    request.submit.CopyFrom(submit)
+    return request
 
 
 def text_down(*, hello: pb.Hello | None = None, entries: Sequence[Any] = ()) -> text_pb2.TextDown | BulkDown:

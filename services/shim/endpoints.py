@@ -8,15 +8,17 @@ from starlette.responses import Response
 
 from services.rpc.errors import TandemError, invalid
 from services.shim.access.keys import caller_of
+from services.shim.apis.all import API_OF
 from services.shim.apis.api import Api
+from services.shim.apis.translation import AnyTranslation
 from services.shim.concurrency import hold_of
 from services.shim.generations import Generations
 from services.shim.ignored_keywords import ignored_header
 from services.shim.in_progress import Hold
 from services.shim.models import ModelCard, model_card
 from services.shim.prepare import Prepared
-from services.shim.preparer import Preparer
 from services.shim.request_ids import request_id_of
+from services.shim.request_reader import RequestReader, traceparent_of
 from services.shim.responses import SseResponse, json_response, until_disconnected, whole_response
 from services.shim.routes import Handler
 from services.shim.scrape import Scrape
@@ -29,18 +31,18 @@ class Endpoints:
     A handler raises TandemError to refuse a request, ClientGone or ClientDisconnect if the client disconnects.
     """
 
-    def __init__(self, generations: Generations, preparer: Preparer, scrape: Scrape) -> None:
+    def __init__(self, generations: Generations, reader: RequestReader, scrape: Scrape) -> None:
         self._generations = generations
-        self._preparer = preparer
+        self._reader = reader
         self._client = generations.client
         self._scrape = scrape
         self._began = int(time.time())
 
-    def generate(self, api: Api) -> Handler:
-        """Returns the handler of a route that generates text."""
+    def generate(self, translation: AnyTranslation, operation: str) -> Handler:
+        """Returns the handler of a route that generates. `operation`: the name of a refusal's span."""
 
         async def handler(request: Request) -> Response:
-            return await self._generate(api, request)
+            return await self._generate(translation, operation, request)
 
         return handler
 
@@ -55,6 +57,7 @@ class Endpoints:
         return json_response(self._model_card(self._generations.served_name(name)))
 
     async def health(self, request: Request) -> Response:
+        """Answers 200 while a tokenizer is connected, else 503. SageMaker asks /ping for it."""
         return Response(status_code=200 if self._client.dispatcher.connected else 503)
 
     async def metrics(self, request: Request) -> Response:
@@ -74,25 +77,17 @@ class Endpoints:
         await self._client.reset_prefix_cache()
         return json_response({"success": True})
 
-    async def _generate(self, api: Api, request: Request) -> Response:
+    async def _generate(self, translation: AnyTranslation, operation: str, request: Request) -> Response:
         """Reads and checks the request, submits it and answers with the full JSON response or an SSE stream.
 
         With `stream`, it returns as soon as an engine accepts a choice or a choice ends. Raises, before it returns,
         TandemError for a wrong request, too many choices, no tokenizer or a failed choice, and ClientGone if the client
         disconnects.
         """
-        hold = hold_of(request.scope)
-        with self._generations.trace_refusals(api.operation, _traceparent(request)):
-            body = await _read_body(request)
-            size, group = len(body), caller_of(request.scope).group
-            preparing = self._preparer.prepare(api.translation, body, self._client.facts(), group)
-            if not self._preparer.is_inline(size):  # a client that hangs up frees the child process
-                preparing = until_disconnected(request.receive, preparing)
-            prepared = await preparing
-        del body  # it may be large, and the answer take long
-        hold(prepared.facts.num_bytes - size)
+        prepared = await self._reader.read(request, translation, operation)
+        api = API_OF[prepared.facts.translation]
         try:
-            return await self._respond(request, api, prepared, hold)
+            return await self._respond(request, api, prepared, hold_of(request.scope))
         except TandemError as error:
             raise api.at_fault(error) from error
 
@@ -105,7 +100,7 @@ class Endpoints:
             api.operation,
             request_id,
             facts.model,
-            _traceparent(request),
+            traceparent_of(request),
             submits,
             key_name=caller_of(request.scope).name,
             bulks=prepared.bulk,
@@ -131,16 +126,3 @@ class Endpoints:
     def _model_card(self, name: str) -> ModelCard:
         facts = self._generations.facts()
         return model_card(name, facts.model or facts.served_model_names[0], facts.max_model_len, self._began)
-
-
-async def _read_body(request: Request) -> bytearray:
-    """Returns the body. body_limit.py bounds it. Raises ClientDisconnect if the client disconnects before its end."""
-    body = bytearray()
-    async for part in request.stream():
-        body += part
-    return body
-
-
-def _traceparent(request: Request) -> str:
-    """Returns the W3C trace context of the client's span; empty: none."""
-    return str(request.headers.get("traceparent", ""))

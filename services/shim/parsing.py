@@ -63,7 +63,8 @@ def check_limits(request_type: type[RequestT], fields: dict[str, Any], facts: pb
     n = fields.get("n")
     if type(n) is int and n > limits.max_n == limits.max_num_queued_reqs:
         raise invalid(f"n is {n}, but max_num_queued_reqs is {limits.max_num_queued_reqs}", "n")
-    for name, limit in (("n", limits.max_n), (request_type.logprobs_field, limits.max_logprobs)):
+    most = limits.max_logprobs
+    for name, limit in (("n", limits.max_n), (request_type.logprobs_field, most), ("prompt_logprobs", most)):
         if type(fields.get(name)) is int and fields[name] > limit:
             raise invalid(f"{name}: Input should be less than or equal to {limit}", name)
     for name, limit in (
@@ -183,26 +184,6 @@ def check_submit_size(submit: text_pb2.TextSubmit) -> int:
             f"the request has {size} bytes as an internal message, but at most {MAX_SUBMIT_BYTES} are allowed"
         )
     return size
-
-
-def check_logprob_entries(checked: GenerationRequest, num_prompts: int, facts: pb.EngineFacts, limit: int) -> None:
-    """Refuses a request whose answer may have more logprobs, over all prompts, than max_logprob_entries, `limit`.
-
-    Without a token limit, an answer may be as long as the context.
-    """
-    if checked.num_logprobs is None:
-        return
-    top = checked.num_logprobs if checked.num_logprobs != -1 else facts.vocab_size
-    per_token = 1 + max(top, len(checked.logprob_token_ids or ()))
-    choices, tokens = num_prompts * checked.n, min(checked.token_limit or facts.max_model_len, facts.max_model_len)
-    if (entries := choices * tokens * per_token) > limit:
-        given = "max_tokens" if checked.token_limit is not None else "tokens of the context, as max_tokens is not set"
-        raise invalid(
-            f"{choices} choices ({num_prompts} prompts times n = {checked.n}) x {tokens} {given} x {per_token} logprobs"
-            f" per token = {entries}, but max_logprob_entries is {limit}: lower max_tokens, n or"
-            f" {checked.logprobs_field}",
-            checked.logprobs_field if checked.token_limit is not None else "max_tokens",
-        )
 
 
 def check_num_choices(submits: list[text_pb2.TextSubmit], limits: pb.RequestLimits) -> None:

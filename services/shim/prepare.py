@@ -8,16 +8,18 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from services.rpc.errors import TandemError
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
 from services.shim.apis.answer_options import AnswerOptions
 from services.shim.apis.request import GenerationRequest
 from services.shim.apis.submit import SubmitContext
-from services.shim.apis.translation import Translation
+from services.shim.apis.translation import AnyTranslation, Translation
 from services.shim.body import Body
 from services.shim.bulk import Bulk
+from services.shim.logprob_entries import check_logprob_entries
 from services.shim.models import known, served_name
-from services.shim.parsing import check_logprob_entries, check_submit_size, validate
+from services.shim.parsing import check_submit_size, validate
 
 
 @dataclass(frozen=True)
@@ -33,9 +35,10 @@ class PrepareOptions:
 
 
 class RequestFacts(msgspec.Struct, frozen=True):
-    """What the endpoint needs of a checked request beside its submits. `model` is a served name; `request_id` is the
-    body's, if it has one. `num_bytes`: of all submits, on the wire."""
+    """What the endpoint needs of a checked request beside its submits. `translation` is the name of the one that made
+    them, `model` a served name; `request_id` is the body's, if it has one. `num_bytes`: of all submits, on the wire."""
 
+    translation: str
     model: str
     request_id: str | None
     stream: bool
@@ -58,7 +61,7 @@ class Prepared:
 
 
 def prepare(
-    translation: Translation,
+    translation: AnyTranslation,
     text: bytes | bytearray | memoryview,
     facts: pb.EngineFacts | None,
     options: PrepareOptions,
@@ -71,13 +74,28 @@ def prepare(
     facts, if nothing else is wrong.
     """
     body = Body(text)
+    chosen = translation.of(body.fields)
+    if chosen.form is None:
+        return _prepared(chosen, body, facts, options, cache_group)
+    chosen.form.shape(body, ignore_unknown_fields=options.ignore_unknown_fields)
+    try:
+        return _prepared(chosen, body, facts, options, cache_group)
+    except TandemError as error:
+        raise chosen.form.located(error) from error.__cause__
+
+
+def _prepared(
+    translation: Translation, body: Body, facts: pb.EngineFacts | None, options: PrepareOptions, cache_group: str
+) -> Prepared:
     checked = validate(translation.request, body.fields, facts, options.ignore_unknown_fields)
     facts = known(facts)
     model = served_name(facts, checked.model)
-    context = SubmitContext(facts, options.exclude_tools_when_tool_choice_none, cache_group)
+    hides_tools = options.exclude_tools_when_tool_choice_none
+    context = SubmitContext(facts, hides_tools, cache_group, options.response_role)
     submits = translation.submits(checked, body, context)
-    check_logprob_entries(checked, len(submits), facts, options.max_logprob_entries)
+    check_logprob_entries(checked, submits, facts, options.max_logprob_entries)
     found = RequestFacts(
+        translation=translation.name,
         model=model,
         request_id=checked.request_id,
         stream=checked.stream,
@@ -99,4 +117,7 @@ def _answer_options(checked: GenerationRequest, options: PrepareOptions) -> Answ
         show_reasoning=checked.show_reasoning,
         older_function_call=checked.older_function_call,
         named_call=checked.named_call,
+        token_strs=checked.shows_token_strs,
+        prompt_logprobs=checked.prompt_logprobs is not None,
+        echoes_logprobs=checked.echoes_logprobs,
     )

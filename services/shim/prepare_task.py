@@ -6,20 +6,18 @@ Children import this module: it loads schemas and protobuf, but neither gRPC nor
 import gc
 import struct
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import msgspec
 
 from services.rpc.errors import TandemError
 from services.rpc.generated import common_pb2 as pb
-from services.shim.apis.chat.submit import CHAT_TRANSLATION
-from services.shim.apis.completions.submit import COMPLETIONS_TRANSLATION
-from services.shim.apis.translation import Translation
+from services.shim.apis.translation import AnyTranslation
+from services.shim.apis.translations import TRANSLATIONS
 from services.shim.bulk import NO_BULK, Bulk, split
 from services.shim.prepare import Prepared, PrepareOptions, RequestFacts, prepare
 
 TARGET = f"{__name__}:task"
-TRANSLATIONS: Mapping[str, Translation] = {one.name: one for one in (CHAT_TRANSLATION, COMPLETIONS_TRANSLATION)}
 _LENGTH = struct.Struct("<I")
 
 
@@ -57,7 +55,7 @@ _decode_call = msgspec.msgpack.Decoder(_Call).decode
 unpack: Callable[[bytes | bytearray], Result] = msgspec.msgpack.Decoder(Result).decode
 
 
-def add_call(body: bytearray, translation: Translation, facts: pb.EngineFacts | None, cache_group: str) -> None:
+def add_call(body: bytearray, translation: AnyTranslation, facts: pb.EngineFacts | None, cache_group: str) -> None:
     """Appends to a body what else its call needs, in place: a call in front of it would copy the body."""
     call = _encode(_Call(translation.name, None if facts is None else facts.SerializeToString(), cache_group))
     body += call

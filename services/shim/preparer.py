@@ -8,7 +8,7 @@ from services.process.task_pool import TaskFailed, TaskPool
 from services.rpc.errors import TandemError
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
-from services.shim.apis.translation import Translation
+from services.shim.apis.translation import AnyTranslation
 from services.shim.prepare import Prepared, PrepareOptions, prepare
 from services.shim.prepare_task import TARGET, Crashed, Packed, Refused, add_call, setup_of, unpack
 from services.shim.time_slices import TimeSlices
@@ -51,7 +51,7 @@ class Preparer:
         return size <= INLINE_BYTES
 
     async def prepare(
-        self, translation: Translation, body: bytearray, facts: pb.EngineFacts | None, cache_group: str = ""
+        self, translation: AnyTranslation, body: bytearray, facts: pb.EngineFacts | None, cache_group: str = ""
     ) -> Prepared:
         """Returns the request in `body`, which must not be used afterwards. `cache_group`: as of SubmitContext.
 

@@ -19,37 +19,56 @@ SMALL_BODY_BYTES = 64 * 1024
 
 @dataclass(frozen=True)
 class Path:
-    """A path in Starlette's syntax, with its only method. `max_body_bytes` None: --max-request-body-bytes."""
+    """A path in Starlette's syntax, with a method. `max_body_bytes` None: --max-request-body-bytes."""
 
     path: str
     method: str
     max_body_bytes: int | None = SMALL_BODY_BYTES
 
-    def route(self, endpoint: Handler) -> Route:
-        """Returns the Starlette route from this path to `endpoint`. A GET route answers HEAD as well."""
-        return Route(self.path, endpoint, methods=[self.method])
+    def route(self, endpoint: Handler, *others: "Path") -> Route:
+        """Returns the Starlette route from this path to `endpoint`. A GET route answers HEAD as well.
+
+        `others`: the same path with other methods. In a route of their own, they would not be in the header Allow.
+        """
+        return Route(self.path, endpoint, methods=[one.method for one in (self, *others)])
 
 
 CHAT = Path("/v1/chat/completions", "POST", None)
 COMPLETIONS = Path("/v1/completions", "POST", None)
+CHAT_BATCH = Path("/v1/chat/completions/batch", "POST", None)
+GENERATE = Path("/inference/v1/generate", "POST", None)
+INVOCATIONS = Path("/invocations", "POST", None)
+CHAT_RENDER = Path("/v1/chat/completions/render", "POST", None)
+COMPLETIONS_RENDER = Path("/v1/completions/render", "POST", None)
+TOKENIZE = Path("/tokenize", "POST", None)
+DETOKENIZE = Path("/detokenize", "POST", None)
+TOKENIZER_INFO = Path("/tokenizer_info", "GET")
 MODELS = Path("/v1/models", "GET")
 MODEL = Path("/v1/models/{model:path}", "GET")
 RESET_PREFIX_CACHE = Path("/reset_prefix_cache", "POST")
 HEALTH = Path("/health", "GET")
+PING = Path("/ping", "GET")
+PING_BY_POST = Path("/ping", "POST")
+LOAD = Path("/load", "GET")
 VERSION = Path("/version", "GET")
+SERVER_INFO = Path("/server_info", "GET")
 METRICS = Path("/metrics", "GET")
 OPENAPI = Path("/openapi.json", "GET")
 DOCS = Path("/docs", "GET")
-PATHS = (CHAT, COMPLETIONS, MODELS, MODEL, RESET_PREFIX_CACHE, HEALTH, VERSION, METRICS, OPENAPI, DOCS)
+PATHS = (
+    *(CHAT, COMPLETIONS, CHAT_BATCH, GENERATE, INVOCATIONS, CHAT_RENDER, COMPLETIONS_RENDER),
+    *(TOKENIZE, DETOKENIZE, TOKENIZER_INFO, MODELS, MODEL, RESET_PREFIX_CACHE),
+    *(HEALTH, PING, PING_BY_POST, LOAD, VERSION, SERVER_INFO, METRICS, OPENAPI, DOCS),
+)
 
 
 # With an API key set, these answer without it. Every other path needs it: a new route, and one that does not exist.
 OPEN = frozenset({"/health", "/ping", "/version", "/metrics", "/load"})
 # With an admin key set, these need it.
 ADMINISTERING = frozenset({RESET_PREFIX_CACHE.path})
-# POST requests below it count against max_concurrent_requests. Health checks and metrics are never limited: they matter
-# most when the server is overloaded.
-LIMITED_PREFIX = "/v1"
+# POST requests to them, and below them, count against max_concurrent_requests. Health checks and metrics are never
+# limited: they matter most when the server is overloaded.
+LIMITED = ("/v1", "/inference", INVOCATIONS.path, TOKENIZE.path, DETOKENIZE.path)
 
 _LABELED_PATHS = {one.path for one in PATHS if "{" not in one.path}
 _LABELED_METHODS = {one.method for one in PATHS} | {"HEAD"}
@@ -71,7 +90,7 @@ def administers(path: str) -> bool:
 
 
 def is_limited(path: str) -> bool:
-    return path.startswith(LIMITED_PREFIX)
+    return any(path == one or path.startswith(f"{one}/") for one in LIMITED)
 
 
 def path_label(path: str) -> str:

@@ -1,4 +1,4 @@
-"""Records one request to chat or completions as its client sees it: metrics, the shim's span, a log line."""
+"""Records one request that generates, as its client sees it: metrics, the shim's span, a log line."""
 
 import logging
 import time

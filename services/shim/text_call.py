@@ -42,6 +42,7 @@ class TextCall(Call[text_pb2.TextSubmit]):
         self.ignored_keywords: list[str] = []  # of the schema, with their paths; once accepted
         self.seed = 0  # once accepted
         self.num_cached_tokens = 0  # of the prompt; once accepted
+        self.first_prompt_token = b""  # its text; once accepted, if the submit asks for logprobs of the prompt
         self._accepted = False
 
     def next_submit(self, *, alone: bool, on_first_token: Callable[[], None]) -> Any:
@@ -57,6 +58,7 @@ class TextCall(Call[text_pb2.TextSubmit]):
                 self.prompt_token_ids = accepted.prompt_token_ids or self.prompt_token_ids
                 self.seed = accepted.seed
                 self.num_cached_tokens = accepted.cached_tokens
+                self.first_prompt_token = accepted.first_prompt_token
                 self.sampling = accepted.sampling if accepted.HasField("sampling") else None
                 self.ignored_keywords = list(accepted.resolved.ignored_keywords)
                 self._telemetry.accepted(
@@ -68,6 +70,12 @@ class TextCall(Call[text_pb2.TextSubmit]):
     @property
     def num_prompt_tokens(self) -> int:
         return len(self.prompt_token_ids) // ITEM_BYTES
+
+    def on_prompt_logprobs(self, scored: text_pb2.TextPromptLogprobs) -> None:
+        """Adds logprobs of the prompt to the choice's pending update; ignores repeated ones. Raises StreamBroken as
+        `record_prompt_logprobs`."""
+        if self.record_prompt_logprobs(scored.logprobs):
+            self._updates.add_prompt_logprobs(self._indices[scored.logprobs.handle], scored)
 
     def on_row(
         self,

@@ -21,7 +21,7 @@ TextUplink = Link[text_pb2.TextEntry, text_pb2.TextUp]
 
 
 class _Stub(text_pb2_grpc.TextServiceStub):
-    """The tokenizer's stub. Its stream also takes what text_down returns for large submits."""
+    """The tokenizer's stub. Its stream and Encode also take what bulk.py makes of large submits."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         super().__init__(channel)  # type: ignore[no-untyped-call]
@@ -29,6 +29,11 @@ class _Stub(text_pb2_grpc.TextServiceStub):
             f"/{_SERVICE.full_name}/Connect",
             request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=text_pb2.TextUp.FromString,
+        )
+        self.Encode = channel.unary_stream(
+            f"/{_SERVICE.full_name}/Encode",
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=text_pb2.EncodedPiece.FromString,
         )
 
 
@@ -103,6 +108,9 @@ class TokenizerClient:
         for accepted in batch.accepted:
             if (call := self.dispatcher.find(link, accepted.handle)) is not None:
                 call.on_accepted(accepted)
+        for scored in batch.prompt_logprobs:
+            if (call := self.dispatcher.find(link, scored.logprobs.handle)) is not None:
+                call.on_prompt_logprobs(scored)
         for row in rows_of(batch):
             if (call := self.dispatcher.find(link, row[0])) is not None:
                 call.on_row(*row)

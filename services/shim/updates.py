@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from services.rpc.columns import ITEM_BYTES
 from services.rpc.errors import TandemError
 from services.rpc.generated import text_pb2
 from services.rpc.pieces import Piece
@@ -22,7 +23,7 @@ class Update:
 
     `index` is the choice's, among all choices of the HTTP request; `token_ids` is a column of little-endian u32. Pieces
     are in the order in which the tokens released them; neighbours of one kind are merged. `held`: bytes that count as
-    held for its logprobs, until the reader has made its answer of them.
+    held for its logprobs, until the reader has made its answer of them. `prompt_logprobs` come before the tokens.
     """
 
     index: int
@@ -31,6 +32,7 @@ class Update:
     logprobs: list[text_pb2.TokenLogprobs] = field(default_factory=list)
     terminal: text_pb2.TextTerminal | None = None
     held: int = 0
+    prompt_logprobs: list[text_pb2.TextPromptLogprobs] = field(default_factory=list)
 
 
 class UpdateMailbox:
@@ -62,12 +64,20 @@ class UpdateMailbox:
         """Adds the logprobs of new tokens, at least one, to a pending update. Calls `on_full` if all requests then hold
         too much. An update with few tokens does not count."""
         update.logprobs.extend(logprobs)
-        if len(update.logprobs) <= UNCOUNTED_TOKENS:
-            return
-        held = len(update.logprobs) * (1 + len(logprobs[0].top)) * LOGPROB_BYTES
-        added, update.held = held - update.held, held
+        if len(update.logprobs) > UNCOUNTED_TOKENS:
+            counted = len(logprobs) if update.held else len(update.logprobs)
+            self._count(update, counted * (1 + len(logprobs[0].top)) * LOGPROB_BYTES)
+
+    def add_prompt_logprobs(self, index: int, scored: text_pb2.TextPromptLogprobs) -> None:
+        """Adds logprobs of the prompt to a choice's pending update. Calls `on_full` as `add_logprobs`."""
+        update = self.pending(index)
+        update.prompt_logprobs.append(scored)
+        self._count(update, len(scored.logprobs.token_ids) // ITEM_BYTES * LOGPROB_BYTES)
+
+    def _count(self, update: Update, size: int) -> None:
+        update.held += size
         try:
-            self._hold(added)
+            self._hold(size)
         except TandemError as error:
             if self._on_full is None:
                 raise

@@ -37,9 +37,10 @@ NO_LOGPROBS = TokenLogprobColumns(0, [], [])
 
 class Listener(Protocol):
     """Receives the events of an EngineCall, by the handles of its submit. Per handle: `accepted` at most once, then
-    `tokens` any number of times, then `ended` once. An aborted handle gets no more calls."""
+    `prompt_logprobs` and then `tokens` any number of times, then `ended` once. An aborted handle gets no more calls."""
 
     def accepted(self, handle: int, accepted: engine_pb2.Accepted) -> None: ...
+    def prompt_logprobs(self, scored: pb.PromptLogprobs) -> None: ...
     def tokens(self, handle: int, start_index: int, token_ids: list[int], logprobs: TokenLogprobColumns) -> None: ...
     def ended(self, handle: int, terminal: engine_pb2.Terminal) -> None: ...
 
@@ -103,6 +104,10 @@ class EngineClient:
             call = self.dispatcher.find(link, accepted.handle)
             if call is not None and call.record_accepted(accepted):
                 call.listener.accepted(accepted.handle, accepted)
+        for scored in step.prompt_logprobs:
+            call = self.dispatcher.find(link, scored.handle)
+            if call is not None and call.record_prompt_logprobs(scored):
+                call.listener.prompt_logprobs(scored)
         self._take_rows(link, step)
         for terminal in step.terminals:
             call = self.dispatcher.find(link, terminal.handle)

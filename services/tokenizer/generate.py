@@ -1,6 +1,6 @@
 """TextService.Generate: a program's request becomes a submit, and what happens to its choices becomes responses."""
 
-from services.rpc.columns import pack_u32, unpack_u32
+from services.rpc.columns import ITEM_BYTES, pack_u32, unpack_u32
 from services.rpc.generated import text_pb2
 from services.rpc.pieces import Piece, unpacked
 from services.rpc.program_request import attempt_of, choices_of
@@ -64,6 +64,9 @@ class TextResponses(ResponseMailbox[text_pb2.GenerateTextResponse]):
             started.resolved.CopyFrom(accepted.resolved)
         if accepted.HasField("sampling"):
             started.sampling.CopyFrom(accepted.sampling)
+
+    def put_prompt_logprobs(self, scored: text_pb2.TextPromptLogprobs) -> None:
+        self.add_prompt_logprobs(scored, len(scored.logprobs.token_ids) // ITEM_BYTES)
 
     def put_tokens(
         self,

@@ -19,6 +19,7 @@ class ChoiceMailbox(Protocol):
     """What happens to the choices of one stream, or of one program's call. Handles are the caller's."""
 
     def put_accepted(self, accepted: text_pb2.TextAccepted) -> None: ...
+    def put_prompt_logprobs(self, scored: text_pb2.TextPromptLogprobs) -> None: ...
 
     def put_tokens(
         self,
@@ -59,11 +60,16 @@ class TextMailbox(Mailbox[text_pb2.TextUp]):
         super().__init__()
         self._epoch = epoch
         self._accepted: list[text_pb2.TextAccepted] = []
+        self._prompt_logprobs: list[text_pb2.TextPromptLogprobs] = []
         self._rows: dict[tuple[int, int], _PendingRow] = {}  # by handle and start_index // MERGED_TOKENS
         self._terminals: list[text_pb2.TextTerminal] = []
 
     def put_accepted(self, accepted: text_pb2.TextAccepted) -> None:
         self._accepted.append(accepted)
+        self._wake.set()
+
+    def put_prompt_logprobs(self, scored: text_pb2.TextPromptLogprobs) -> None:
+        self._prompt_logprobs.append(scored)
         self._wake.set()
 
     def put_tokens(
@@ -90,17 +96,22 @@ class TextMailbox(Mailbox[text_pb2.TextUp]):
 
     def take(self) -> text_pb2.TextUp:
         accepted, self._accepted = self._accepted, []
+        num_scored = num_fitting(one.ByteSize() for one in self._prompt_logprobs)
+        scored, self._prompt_logprobs = self._prompt_logprobs[:num_scored], self._prompt_logprobs[num_scored:]
         rows = list(self._rows.values())
-        count = num_fitting(row.num_bytes() for row in rows)
+        # Logprobs of prompts come before the tokens of their choices.
+        count = 0 if self._prompt_logprobs else num_fitting(row.num_bytes() for row in rows)
         terminals: list[text_pb2.TextTerminal] = []
-        if count < len(rows):
+        if count < len(rows) or self._prompt_logprobs:
             self._rows = dict(list(self._rows.items())[count:])
             del rows[count:]
             self._wake.set()
         else:  # a terminal message comes after all tokens of its choice
             self._rows = {}
             terminals, self._terminals = self._terminals, []
-        return text_pb2.TextUp(batch=_batch(self._epoch, accepted, rows, terminals))
+        batch = _batch(self._epoch, accepted, rows, terminals)
+        batch.prompt_logprobs.extend(scored)
+        return text_pb2.TextUp(batch=batch)
 
 
 def _batch(

@@ -1,10 +1,11 @@
 """Resolves a submit's output specification: what only the tokenizer can find out, and what a resume sends along.
 
-Token ids of bad words, and the grammar of the answer, which is built and checked here. Long lists and grammars are
-resolved in threads, so that the event loop goes on.
+Token ids of bad words, the text that the answer begins with, and the grammar of the answer, which is built and checked
+here. Long lists, texts and grammars are resolved in threads, so that the event loop goes on.
 """
 
 import asyncio
+import functools
 import logging
 
 from services.grammar.errors import GrammarError
@@ -61,11 +62,19 @@ class OutputResolver:
                 unpack_u32(column)
             return submit.resolved
         resolved = text_pb2.ResolvedOutput(bad_words_token_ids=await self._bad_words(list(submit.output.bad_words)))
+        resolved.lead = await self._prompt_text(submit, prompt_token_ids) if submit.output.echo else submit.output.lead
         if may_need_grammar(submit.output):
             grammar = await self._grammar(submit, prompt_token_ids)
             resolved.grammar = grammar.text
             resolved.ignored_keywords.extend(grammar.ignored_keywords)
         return resolved
+
+    async def _prompt_text(self, submit: text_pb2.TextSubmit, prompt_token_ids: list[int]) -> str:
+        """Returns the prompt's text: as the caller has written it, unless only ids or a part of it are left."""
+        if submit.WhichOneof("input") == "text" and not submit.HasField("truncation"):
+            return submit.text.text
+        decode = functools.partial(self._vocabulary.decode, prompt_token_ids, submit.output.skip_special_tokens)
+        return decode() if len(prompt_token_ids) <= INLINE_CHARACTERS else await asyncio.to_thread(decode)
 
     async def _bad_words(self, words: list[str]) -> list[bytes]:
         if not words:

@@ -5,22 +5,29 @@ Long texts are encoded in a thread, so that the event loop goes on. Knows no str
 
 import asyncio
 import functools
-from typing import Protocol
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Protocol, TypeVar
 
 from services.rpc.columns import unpack_u32
 from services.rpc.errors import CONTEXT_LENGTH_EXCEEDED, invalid, too_long
 from services.rpc.generated import text_pb2
 from services.tokenizer.chat_rendering import TooManyCharactersError
 from services.tokenizer.engine_client import EngineClient
+from services.tokenizer.fill_in_middle import FillInMiddle
 from services.tokenizer.guarded_encoding import GuardedEncoding
 from services.tokenizer.prompt_text import PromptText
 from services.tokenizer.rendering_worker import TextLimits, cut_prompt
-from services.tokenizer.text_length import CUT_WINDOW, UNBOUNDED_CHARACTERS
+from services.tokenizer.text_length import CUT_WINDOW, UNBOUNDED_CHARACTERS, cut
 from services.tokenizer.truncation import PromptLimits, TooManyTokensError, longest_prompt, truncated
 from services.tokenizer.vocabulary import Vocabulary
 
 MAX_MODEL_LEN = 2**32 - 1  # assumed until an engine has sent its own
 INLINE_CHARACTERS = 2000  # longer texts are encoded in a thread
+MAX_ENCODED = 2**20  # tokens of a text that need not fit into the context
+MAX_ENCODED_CHARACTERS = 4 * MAX_ENCODED  # of such a text: a second of work
+MAX_ANY_LENGTH_THREADS = 2
+ResultT = TypeVar("ResultT")
 
 
 class Rendering(Protocol):
@@ -48,6 +55,19 @@ class PromptEncoder:
         self._guard = guard
         self._rendering = rendering
         self._engines = engines
+        self._middle = FillInMiddle(vocabulary)
+        self._threads: Executor | None = None  # asyncio's own
+
+    def for_any_length(self) -> "PromptEncoder":
+        """Returns an encoder of prompts that need not fit into the context: up to MAX_ENCODED - 1 tokens and
+        MAX_ENCODED_CHARACTERS. It has its own threads, so that prompts of answers do not wait for it."""
+        encoder = _AnyLengthEncoder(self._vocabulary, self._rendering, self._engines, self._guard)
+        encoder._threads = ThreadPoolExecutor(MAX_ANY_LENGTH_THREADS, "any-length")
+        return encoder
+
+    async def in_thread(self, work: Callable[[], ResultT]) -> ResultT:
+        """Returns the result of `work` in one of the encoder's threads."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     async def encode(self, submit: text_pb2.TextSubmit) -> list[int]:
         """Returns the prompt's token ids, shortened if the submit asks for it.
@@ -63,6 +83,8 @@ class PromptEncoder:
             prompt = await self._rendered(submit, limits)
             encode = functools.partial(self._chat_ids, add_special_tokens=submit.chat.add_special_tokens)
             token_ids = await self._encoded(prompt, encode, limits, "messages")
+        elif kind == "text" and submit.text.suffix:
+            token_ids = await self._around(submit.text, limits)
         elif kind == "text":
             encode = functools.partial(self._text_ids, add_special_tokens=submit.text.add_special_tokens)
             token_ids = await self._encoded(PromptText(submit.text.text), encode, limits, "prompt")
@@ -88,9 +110,35 @@ class PromptEncoder:
         try:
             if len(prompt.text) <= INLINE_CHARACTERS:
                 return encode(prompt, limits)
-            return await asyncio.to_thread(encode, prompt, limits)
+            return await self.in_thread(functools.partial(encode, prompt, limits))
         except TooManyTokensError as error:
             raise too_long(error.num_tokens, limits.refused_from, param=param) from error
+
+    async def _around(self, text: text_pb2.TextInput, limits: PromptLimits) -> list[int]:
+        """Returns the token ids of a prompt for what is between a text and its suffix. Raises TandemError as `encode`,
+        and for a model without tokens for that."""
+        self._middle.check()
+        prefix, suffix = text.text, text.suffix
+        if limits.longest is None:
+            self._check_length(len(prefix) + len(suffix), "prompt")
+        else:
+            prefix = self._part(prefix, limits.longest, "prompt", drop_end=False)
+            suffix = self._part(suffix, limits.longest, "suffix", drop_end=True)
+        arguments = (prefix, suffix, limits, text.add_special_tokens)
+        try:
+            if len(prefix) + len(suffix) <= INLINE_CHARACTERS:
+                return self._middle.encode(*arguments)
+            return await self.in_thread(functools.partial(self._middle.encode, *arguments))
+        except TooManyTokensError as error:
+            raise too_long(error.num_tokens, limits.refused_from) from error
+
+    def _part(self, text: str, longest: int, param: str, *, drop_end: bool) -> str:
+        """Returns what is needed of a text of which `longest` tokens are kept. Raises TandemError for too much text."""
+        needed = self._vocabulary.needed_characters(min(longest, self._max_model_len))
+        part = cut(text, needed, drop_end=drop_end) if needed is not None else text
+        if len(part) == len(text):
+            self._check_characters(len(text), param)
+        return part
 
     def _text_ids(self, prompt: PromptText, limits: PromptLimits, *, add_special_tokens: bool) -> list[int]:
         return self._vocabulary.encode_prompt(prompt.text, limits, add_special_tokens=add_special_tokens)
@@ -156,3 +204,13 @@ class PromptEncoder:
         except TooManyCharactersError as error:
             self._check_characters(error.num_characters, "messages")
             raise
+
+
+class _AnyLengthEncoder(PromptEncoder):
+    @property
+    def _max_model_len(self) -> int:
+        return max(MAX_ENCODED, super()._max_model_len)
+
+    @property
+    def _most_characters(self) -> int:
+        return MAX_ENCODED_CHARACTERS

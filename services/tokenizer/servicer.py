@@ -1,5 +1,5 @@
-"""The tokenizer's gRPC service: one Session per shim's stream or program's call, tools for programs, facts, stats, the
-start lock, the prefix cache's reset.
+"""The tokenizer's gRPC service: one Session per shim's stream or program's call, tools for programs and shims, facts,
+stats, the start lock, the prefix cache's reset.
 """
 
 import asyncio
@@ -27,8 +27,10 @@ from services.tokenizer.output_resolver import OutputResolver
 from services.tokenizer.parsing.answer_format import AnswerFormats
 from services.tokenizer.prompt_encoder import PromptEncoder
 from services.tokenizer.session import Session, TokenizerState
+from services.tokenizer.shim_tools import ShimTools
 from services.tokenizer.telemetry import TokenizerTelemetry
 from services.tokenizer.text_tools import TextTools
+from services.tokenizer.tokenizer_config import tokenizer_config
 from services.tokenizer.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
@@ -66,6 +68,7 @@ class TextServicer(text_pb2_grpc.TextServiceServicer):
         self._info = info
         self._archive = archive
         self._tools = TextTools(vocabulary, encoder)
+        self._shim_tools = ShimTools(vocabulary, encoder)
         self._sessions: set[Session] = set()
 
     async def Connect(self, request_iterator: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
@@ -109,6 +112,18 @@ class TextServicer(text_pb2_grpc.TextServiceServicer):
 
     async def Render(self, request: text_pb2.RenderRequest, context: Any) -> text_pb2.RenderResponse:
         return await answered(context, self._tools.render(request), functools.partial(field_of, request))
+
+    async def Encode(self, request: text_pb2.EncodeRequest, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        async for piece in self._shim_tools.encode(request):
+            await context.write(piece)
+
+    async def Decode(self, request: text_pb2.DecodeRequest, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        async for piece in self._shim_tools.decode(request):
+            await context.write(piece)
+
+    async def GetTokenizerConfig(self, request: Any, context: Any) -> text_pb2.TokenizerConfig:
+        config = await asyncio.to_thread(tokenizer_config, self._archive.path, self._archive.template)
+        return text_pb2.TokenizerConfig(config_json=config)
 
     async def GetModelInfo(self, request: Any, context: Any) -> pb.ModelInfo:
         info = model_info(self._hello_now())

@@ -11,7 +11,7 @@ from services.rpc.columns import pack_u32, unpack_u32
 from services.rpc.errors import TandemError
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2, text_pb2
-from services.rpc.pieces import kinds_of
+from services.rpc.pieces import Piece, kinds_of, of_content
 from services.telemetry.spans import Span
 from services.tokenizer.answer_divider import AnswerDivider
 from services.tokenizer.answer_grammar import grammar_field
@@ -19,6 +19,8 @@ from services.tokenizer.choice_output import ChoiceOutput, OutputRules
 from services.tokenizer.engine_client import EngineCall, EngineClient, TokenLogprobColumns
 from services.tokenizer.mailbox import ChoiceMailbox
 from services.tokenizer.parsing.answer_format import AnswerPlan
+from services.tokenizer.prompt_logprobs import PromptLogprobTexts
+from services.tokenizer.token_output import TokenOutput
 from services.tokenizer.vocabulary import Vocabulary
 
 ENGINE_GRAMMAR = "grammar"  # the engine's name for what the client has in another field
@@ -29,8 +31,13 @@ class _Choice:
     """One open choice. `handle` is the caller's; the choice is kept under the handle that the engine knows."""
 
     handle: int
-    output: ChoiceOutput
+    output: ChoiceOutput | TokenOutput
     cached_tokens: int
+    lead: str  # text that comes before the choice's own and has not been sent
+
+    def take_lead(self) -> list[Piece]:
+        lead, self.lead = self.lead, ""
+        return of_content(lead)
 
 
 class ChoiceListener(Protocol):
@@ -75,6 +82,11 @@ class TextRequest:
         self._choices: dict[int, _Choice] = {}
         self._call: EngineCall | None = None
         self._resolved_sent = False
+        self._has_text = not submit.output.token_ids_only
+        self._scored_texts = PromptLogprobTexts(
+            vocabulary, prompt_token_ids, resolved.lead if submit.output.echo else ""
+        )
+        self._lead_characters = len(resolved.lead)
 
     def start(self) -> None:
         """Submits the choices to an engine. Those that end with their resumed tokens, by a stop string or a call, end.
@@ -89,11 +101,13 @@ class TextRequest:
         for choice in self._submit.choices:
             output = self._new_output(choice, rules)
             output.push(unpack_u32(choice.resumed_token_ids))
+            lead = "" if choice.resumed_token_ids else self._resolved.lead
+            opened = _Choice(choice.handle, output, choice.cached_tokens, lead)
             if output.is_over:
-                self._end(_Choice(choice.handle, output, choice.cached_tokens), None)
+                self._end(opened, None)
                 continue
             handle = self._engines.dispatcher.new_handle()
-            self._choices[handle] = _Choice(choice.handle, output, choice.cached_tokens)
+            self._choices[handle] = opened
             choices.append(_with_handle(handle, choice))
         if not choices:
             self._span.end()
@@ -101,8 +115,10 @@ class TextRequest:
         self._call = EngineCall(self._engine_submit(choices), self)
         self._engines.dispatcher.start(self._call, resumed=self._submit.attempt > 1, alone=self._submit.alone)
 
-    def _new_output(self, choice: pb.Choice, rules: OutputRules) -> ChoiceOutput:
+    def _new_output(self, choice: pb.Choice, rules: OutputRules) -> ChoiceOutput | TokenOutput:
         answer_format = self._plan.format
+        if not self._has_text and not rules.stop and answer_format is None:
+            return TokenOutput()
         divider = AnswerDivider(answer_format, choice.choice) if answer_format is not None else None
         return ChoiceOutput(self._vocabulary.tokenizer, self._prompt, rules, divider)
 
@@ -129,6 +145,8 @@ class TextRequest:
             cached_tokens=accepted.cached_tokens,
             sampling=accepted.sampling if accepted.HasField("sampling") else None,
         )
+        if self._submit.sampling.HasField("prompt_logprobs"):
+            text.first_prompt_token = self._vocabulary.token_bytes(self._prompt[0])
         if not self._resolved_sent:
             self._add_resolved(text)
             self._resolved_sent = True
@@ -142,23 +160,34 @@ class TextRequest:
         if not submit.HasField("resolved") and self._resolved.ListFields():
             accepted.resolved.CopyFrom(self._resolved)
 
+    def prompt_logprobs(self, scored: pb.PromptLogprobs) -> None:
+        self._mailbox.put_prompt_logprobs(self._scored_texts.of(scored, self._choices[scored.handle].handle))
+
     def tokens(self, handle: int, start_index: int, token_ids: list[int], logprobs: TokenLogprobColumns) -> None:
         choice = self._choices[handle]
         if self._alone:
             self._alone = False
             self._listener.started(choice.handle)
+        if self._submit.output.prompt_only:
+            return
         released = choice.output.push(token_ids)
         self._mailbox.put_tokens(
             choice.handle,
             start_index,
             token_ids[: released.num_tokens],
-            released.pieces,
+            self._sent(choice, released.pieces),
             self._token_logprobs(logprobs, released.offsets) if logprobs.width else [],
         )
         if choice.output.is_over:
             assert self._call is not None
             self._engines.dispatcher.abort_choice(self._call, handle)
             self._end(self._choices.pop(handle), None)
+
+    def _sent(self, choice: _Choice, pieces: list[Piece]) -> list[Piece]:
+        """Returns the pieces that are sent for these: with the text before them, or none in an answer without text."""
+        if not self._has_text:
+            return []
+        return [*choice.take_lead(), *pieces] if choice.lead else pieces
 
     def ended(self, handle: int, terminal: engine_pb2.Terminal) -> None:
         self._end(self._choices.pop(handle), terminal)
@@ -167,7 +196,9 @@ class TextRequest:
         """Sends the choice's terminal message and closes it. `terminal`: the engine's; None: the choice ended here."""
         facts = self._engines.dispatcher.peer
         reason = terminal.reason if terminal is not None else pb.FINISH_REASON_STOP
-        pieces = choice.output.flush(stopped=reason == pb.FINISH_REASON_STOP)
+        if self._submit.output.prompt_only and reason == pb.FINISH_REASON_STOP:
+            reason = pb.FINISH_REASON_LENGTH
+        pieces = self._sent(choice, choice.output.flush(stopped=reason == pb.FINISH_REASON_STOP))
         text = text_pb2.TextTerminal(
             handle=choice.handle,
             reason=reason,
@@ -183,7 +214,7 @@ class TextRequest:
         if choice.output.stop_string is not None:
             text.stop_string = choice.output.stop_string
         if terminal is not None:
-            if terminal.HasField("stop_token_id"):
+            if terminal.HasField("stop_token_id") and reason == pb.FINISH_REASON_STOP:
                 text.stop_token_id = terminal.stop_token_id
             if terminal.HasField("error"):
                 text.error.CopyFrom(terminal.error)
@@ -227,11 +258,12 @@ class TextRequest:
         found = []
         for index, offset in enumerate(offsets):
             sampled, *top = [self._token_logprob(token_id, value) for token_id, value in logprobs.of_token(index)]
+            offset += self._lead_characters
             found.append(text_pb2.TokenLogprobs(sampled=sampled, top=top, text_offset=offset))
         return found
 
     def _token_logprob(self, token_id: int, value: float) -> text_pb2.TokenLogprob:
-        raw = self._vocabulary.token_bytes(token_id)
+        raw = self._vocabulary.token_bytes(token_id) if self._has_text else b""
         return text_pb2.TokenLogprob(
             token=raw.decode(errors="replace"), token_bytes=raw, logprob=value, token_id=token_id
         )

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from engine_core.step_plan import MAX_SCORED_TOKENS
 from kernels.interface import AttentionInputs
 from services.worker.device import Device, out_of_memory
 from services.worker.input_batch import InputBatch, StepInputs, dummy_inputs, empty_inputs
@@ -64,6 +65,7 @@ class Forward:
         self._block_size = block_size
         self.max_rows = rows = min(len(batch.slots), max_num_batched_tokens)  # sampled by one step
         num_bytes = BYTES_PER_TOKEN * max_num_batched_tokens + BYTES_PER_ROW * rows + ALIGNMENT_BYTES
+        num_bytes += 8 * (MAX_SCORED_TOKENS + len(batch.slots))  # of logits_indices
         self._buffers = StepBuffers(device, num_bytes)
         self._sizes = sorted({min(size, rows) for size in device.graph_sizes})
         self._graphs: dict[int, Callable[[], None] | None] = {}  # None: not captured for lack of memory
@@ -73,7 +75,7 @@ class Forward:
         )
 
     def run(self, inputs: StepInputs) -> tuple[Tensor, DeviceInputs]:
-        """Returns hidden states [S, hidden] of the tokens `logits_indices`, and the inputs on the device.
+        """Returns hidden states [S + Q, hidden] of the tokens `logits_indices`, and the inputs on the device.
 
         The next run may overwrite both. Writes the KV of all tokens. Captures the graph of the batch's size if missing.
         """

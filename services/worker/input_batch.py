@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from engine_core.step_plan import BadMessage, NewRequest, SamplingParams, StepPlan, unpack_i32
+from engine_core.step_plan import MAX_SCORED_TOKENS, BadMessage, NewRequest, SamplingParams, StepPlan, unpack_i32
 from kernels.interface import DRAW, Ops
 from kernels.transfer import to_device
 from services.worker.block_tables import BlockTables
@@ -21,6 +21,7 @@ from services.worker.device import Device
 from services.worker.logits.interface import LogitsRows, RowMasks
 from services.worker.logits.pipeline import LogitsPipeline
 from services.worker.logprobs import LogprobSlots
+from services.worker.prompt_logprobs import PromptLogprobSlots, ScoredTokens
 from services.worker.sampler import SampleRows, draw_of
 from services.worker.slots import SlotTable
 
@@ -32,7 +33,8 @@ PADDING_SLOT = -1  # in slot_mapping: KV is not written
 
 @dataclass(frozen=True)
 class StepInputs:
-    """A step's inputs on the host: R requests, T tokens, S sampled rows. Requests with one token come first."""
+    """A step's inputs on the host: R requests, T tokens, S sampled and Q scored rows. Requests with one token come
+    first."""
 
     token_slots: Longs  # [T]: slot of the token's request
     positions: Longs  # [T]
@@ -40,10 +42,11 @@ class StepInputs:
     request_slots: Ints  # [R]
     query_start_loc: Ints  # [R + 1]
     seq_lens: Ints  # [R]: tokens with KV after the step
-    logits_indices: Longs  # [S]: indices into the T tokens; logits are computed for these
+    logits_indices: Longs  # [S + Q], ascending: indices into the T tokens; logits are computed for these
     sampled_slots: Longs  # [S]
     sampled_positions: Longs  # [S]: position of the sampled token
     output_indices: Longs  # [S]: index of the sampled token in the output
+    scored: ScoredTokens | None = None  # the Q tokens that give logprobs of the next prompt token; None: none
 
     @property
     def num_decodes(self) -> int:
@@ -52,8 +55,17 @@ class StepInputs:
 
     @property
     def is_decode(self) -> bool:
-        """Whether every request computes one token and samples one."""
-        return len(self.positions) == len(self.request_slots) == len(self.logits_indices)
+        """Whether every request computes one token and samples one, and nothing else."""
+        return self.scored is None and len(self.positions) == len(self.request_slots) == len(self.logits_indices)
+
+    def split(self, rows: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Returns of `rows` [S + Q, ...], as of logits_indices, those of sampled and of scored tokens; None: none."""
+        if self.scored is None:
+            return rows, None
+        is_scored = np.isin(self.logits_indices, self.scored.indices)
+        places = (to_device(np.flatnonzero(mask), torch.int64, rows.device) for mask in (~is_scored, is_scored))
+        sampled, scored = (rows.index_select(0, one) for one in places)
+        return sampled, scored
 
     def padded(self, count: int) -> "StepInputs":
         """Returns this decode batch, padded to `count` requests, at least its own number.
@@ -120,6 +132,7 @@ class InputBatch:
         self.tables = BlockTables(max_num_seqs, -(-max_model_len // block_size), device)
         self.logits = LogitsPipeline(max_num_seqs, vocab_size, device.torch_device, ops)
         self._logprobs = LogprobSlots(max_num_seqs, device.torch_device)
+        self.prompt_logprobs = PromptLogprobSlots(max_num_seqs)
         self._block_size = block_size
         self._place = device.torch_device
         self._last_step_id: int | None = None
@@ -177,6 +190,7 @@ class InputBatch:
     def _add_sampling(self, request: NewRequest) -> None:
         self.logits.add(request)
         self._logprobs.add(request)
+        self.prompt_logprobs.add(request)
 
     def _add(self, request: NewRequest) -> None:
         prompt, output = unpack_i32(request.prompt_token_ids), unpack_i32(request.output_token_ids)
@@ -203,6 +217,12 @@ class InputBatch:
         blocks = self.tables.blocks(token_slots, positions // self._block_size).astype(np.int64)
         sampled = np.flatnonzero(unpack_i32(plan.sampled))
         sampled_slots = slots[sampled].astype(np.int64)
+        logits_indices = starts[1:][sampled].astype(np.int64) - 1
+        scored = self.prompt_logprobs.scored(slots, token_slots, positions)
+        if scored is not None:
+            if len(scored.indices) > MAX_SCORED_TOKENS + len(self.slots):
+                raise BadMessage(f"plan {plan.step_id} computes {len(scored.indices)} prompt tokens with logprobs")
+            logits_indices = np.union1d(logits_indices, scored.indices)
         return StepInputs(
             token_slots=token_slots,
             positions=positions,
@@ -210,8 +230,9 @@ class InputBatch:
             request_slots=slots,
             query_start_loc=starts,
             seq_lens=ends,
-            logits_indices=starts[1:][sampled].astype(np.int64) - 1,
+            logits_indices=logits_indices,
             sampled_slots=sampled_slots,
             sampled_positions=self.num_tokens[sampled_slots],
             output_indices=unpack_i32(plan.output_indices)[sampled].astype(np.int64),
+            scored=scored,
         )

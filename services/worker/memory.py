@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
+from engine_core.step_plan import MAX_SCORED_TOKENS
 from engine_core.worker_messages import BatchLimits
 from kernels.interface import Ops
 from services.machine import available_bytes
@@ -128,7 +129,8 @@ def step_bytes(
         forward += _forward_bytes(model, dtype, ops, min(rows, GRAPH_SIZES[-1]), length)
     # The hidden states of all tokens are still allocated.
     sampling = 2 * tokens * hidden * dtype.itemsize + rows * vocab * LOGIT_BYTES
-    sampling += rows * logprob_width(options, vocab) * ENTRY_BYTES
+    scored = min(MAX_SCORED_TOKENS + limits.max_num_seqs, tokens)  # the head runs over as many rows as are sampled
+    sampling += (rows + scored) * logprob_width(options, vocab) * ENTRY_BYTES + 2 * scored * hidden * dtype.itemsize
     logprobs = min(rows, group_size(vocab)) * vocab * GROUP_BYTES
     sampling += max(ops.draw_scratch_bytes(rows, vocab), pipeline.scratch_bytes(rows, vocab, length), logprobs)
     # The sum, not the maximum: the compiled layers keep their buffers during sampling.

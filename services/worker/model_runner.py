@@ -24,6 +24,7 @@ from services.worker.models.decoder import Decoder
 from services.worker.plan_check import PlanCheck
 from services.worker.prepared_grammars import PreparedGrammars
 from services.worker.profile_sampling import profile_sampling
+from services.worker.prompt_logprobs import Scores, score
 from services.worker.sampler import FAULTS, Fault, Sampled, SampleRows, sample
 
 Ints = npt.NDArray[np.integer]
@@ -37,6 +38,7 @@ class Forwarded:
     inputs: StepInputs
     device_inputs: DeviceInputs
     logits: Tensor  # [S, vocab] float32
+    scores: Scores | None  # None: no prompt token gets logprobs
     grammars: GrammarRows | None  # None: no sampled row has a grammar
     began: DeviceEvent
 
@@ -49,6 +51,7 @@ class Launched:
     handles: Ints  # [S]: of the sampled rows
     output_indices: Ints  # [S]
     sampled: Sampled
+    scores: Scores | None
     grammars: GrammarRows | None
     began: DeviceEvent
     done: DeviceEvent
@@ -94,8 +97,10 @@ class ModelRunner:
         self.grammars.apply(plan)
         hidden, device_inputs = self._forward.run(inputs)
         began = self._device.step_began  # not the host's work before: it would count as kernel time
+        hidden, scored = inputs.split(hidden)
+        scores = self._score(scored, inputs) if scored is not None else None
         logits = self._decoder.logits(hidden)
-        return Forwarded(plan, inputs, device_inputs, logits, self.grammars.rows(inputs.sampled_slots), began)
+        return Forwarded(plan, inputs, device_inputs, logits, scores, self.grammars.rows(inputs.sampled_slots), began)
 
     @torch.inference_mode()
     def sample(self, forwarded: Forwarded) -> Launched:
@@ -109,8 +114,17 @@ class ModelRunner:
         sampled = self._sample(forwarded.logits, self._batch.sample_rows(inputs, masks))
         handles = self._batch.slots.handles[inputs.sampled_slots]
         self._batch.append(inputs, on_device.sampled_slots, on_device.sampled_positions, sampled.token_ids)
-        on_host, done = sampled.to_host(), self._device.record_event()
-        launched = Launched(forwarded.plan, handles, inputs.output_indices, on_host, grammars, forwarded.began, done)
+        on_host, scores = sampled.to_host(), forwarded.scores
+        launched = Launched(
+            plan=forwarded.plan,
+            handles=handles,
+            output_indices=inputs.output_indices,
+            sampled=on_host,
+            scores=scores.to_host() if scores is not None else None,
+            grammars=grammars,
+            began=forwarded.began,
+            done=self._device.record_event(),
+        )
         if grammars is not None:
             self._behind.append(launched)
         return launched
@@ -181,7 +195,14 @@ class ModelRunner:
             errors=[(int(handles[row]), fault.message) for row, fault in faults.items()],
             error_causes=[fault.cause for fault in faults.values()],
             completed=launched.grammars.completed if launched.grammars is not None else [],
+            prompt_logprobs=launched.scores.by_request() if launched.scores is not None else [],
         )
+
+    def _score(self, hidden: Tensor, inputs: StepInputs) -> Scores:
+        assert inputs.scored is not None
+        slots, batch = inputs.scored.slots, self._batch
+        widths, handles = batch.prompt_logprobs.widths[slots], batch.slots.handles[slots]
+        return score(hidden, inputs.scored, widths, handles, batch.token_ids, self._decoder, self._forward.max_rows)
 
     def _advance_grammars(self) -> None:
         """Waits for the first plan that is behind, and goes on with its grammars."""

@@ -91,6 +91,7 @@ class PlanCheck:
         _require(len(ids) <= -(-self.max_model_len // self.block_size), f"a new request of {len(ids)} blocks")
         _require(0 <= request.handle < 2**31, f"handle {request.handle} is out of range")
         _require(0 <= request.seed <= MAX_SEED and 0 <= request.choice <= MAX_CHOICE, "a seed or choice out of range")
+        _require(1 <= request.prompt_logprobs_from <= self.max_model_len, "prompt_logprobs_from out of range")
         self._check_sampling(request.sampling)
 
     def _check_sampling(self, sampling: SamplingParams) -> None:
@@ -99,6 +100,10 @@ class PlanCheck:
         _require(
             0 <= (sampling.logprobs or 0) <= self.max_logprobs,
             f"{sampling.logprobs} logprobs, but the limit is {self.max_logprobs}",
+        )
+        _require(
+            0 <= (sampling.prompt_logprobs or 0) <= self.max_logprobs,
+            f"{sampling.prompt_logprobs} prompt_logprobs, but the limit is {self.max_logprobs}",
         )
         _require(0 <= sampling.min_tokens <= self.max_model_len, f"min_tokens {sampling.min_tokens} is out of range")
         ids = (*sampling.eos_token_ids, *sampling.stop_token_ids)

@@ -75,12 +75,9 @@ def main() -> int:
     of_api = [client for client in chosen if not client.sections and not client.played]
     played = [client for client in chosen if client.played]
     of_page = [client for client in chosen if client.sections]
-    if of_api:
-        gateway = any(client.gateway for client in of_api)
-        started = running(tandem, args.cwd, gateway=gateway)
-        with contextlib.nullcontext(Server(args.url)) if args.url else started as server:
-            for client in of_api:
-                test_api(client, server, summary)
+    for options in dict.fromkeys(client.options for client in of_api):
+        group = [client for client in of_api if client.options == options]
+        test_apis(group, options, args, summary)
     if args.url:
         for client in played:
             summary.skip(client, "it needs a server started here, with a worker that plays tokens")
@@ -94,6 +91,19 @@ def main() -> int:
                 test(client, (str(ROOT), "/".join(client.sections), str(folder)), summary)
     print(f"\n{summary.text()}")
     return 1 if summary.failed else 0
+
+
+def test_apis(group: list[Client], options: tuple[str, ...], args: argparse.Namespace, summary: Summary) -> None:
+    """Runs clients of the HTTP and gateway APIs against one server: `args.url`, or one started with these options."""
+    if args.url and options:
+        for client in group:
+            summary.skip(client, f"it needs a server started here, with {' '.join(options)}")
+        return
+    gateway = any(client.gateway for client in group)
+    started = running(shlex.split(args.tandem), args.cwd, gateway=gateway, options=options)
+    with contextlib.nullcontext(Server(args.url)) if args.url else started as server:
+        for client in group:
+            test_api(client, server, summary)
 
 
 def test_api(client: Client, server: Server, summary: Summary) -> None:

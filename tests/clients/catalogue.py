@@ -19,7 +19,8 @@ class PipClient:
     """`requirements` are exact, and the first is the client itself.
 
     The program of a `gateway` also gets the address of tandem's gateway API and the pid of `tandem serve`. A client
-    that is `played` asks a server with a worker that plays given tokens (player.py) instead of the demo model.
+    that is `played` asks a server with a worker that plays given tokens (player.py) instead of the demo model. A client
+    with `options` asks a `tandem serve` that has them on its command line.
     """
 
     name: str
@@ -30,6 +31,7 @@ class PipClient:
     sections: tuple[str, ...] = ()  # of docs/grpc.md, which the program types
     gateway: bool = False
     played: bool = False
+    options: tuple[str, ...] = ()
 
     @property
     def pins(self) -> Path:
@@ -55,6 +57,7 @@ class NpmClient:
     sections: tuple[str, ...] = ()  # as in PipClient
     gateway: bool = False
     played: bool = False
+    options: tuple[str, ...] = ()
 
     @property
     def pins(self) -> Path:
@@ -81,6 +84,7 @@ class WheelClient:
     package: str = "tandem-llm"
     gateway: bool = False
     played: bool = False
+    options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,7 @@ class CommandClient:
     sections: tuple[str, ...] = ()
     gateway: bool = False
     played: bool = False
+    options: tuple[str, ...] = ()
 
 
 Client = PipClient | NpmClient | WheelClient | CommandClient
@@ -123,6 +128,13 @@ CLIENTS: tuple[Client, ...] = (
     # The package opencode-ai only selects one of these by the platform.
     NpmClient("opencode", "opencode-linux-x64", "ask_opencode.py", played=True),
     PipClient("guidellm", ("guidellm==0.8.1",), "bench_guidellm.py", torch=True, seconds=600.0),
+    PipClient(
+        "lm-eval",
+        ("lm-eval[hf,api]==0.4.13",),
+        "eval_lm_eval.py",
+        torch=True,
+        options=("--dtype", "float32"),  # as its own model `hf`, with which the server's scores are compared
+    ),
     PipClient("aiperf", ("aiperf==0.13.0",), "bench_aiperf.py", seconds=600.0),
     PipClient(
         "grpcio",

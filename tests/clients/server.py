@@ -35,12 +35,13 @@ class Server:
 
 
 @contextlib.contextmanager
-def running(tandem: list[str], cwd: Path, *, gateway: bool) -> Iterator[Server]:
-    """Starts `TANDEM serve` in `cwd`, with its gateway API if `gateway`, and yields it once /health answers 200; then
-    ends it. Raises NotReady."""
+def running(tandem: list[str], cwd: Path, *, gateway: bool, options: tuple[str, ...] = ()) -> Iterator[Server]:
+    """Starts `TANDEM serve` in `cwd` with these options, with its gateway API if `gateway`, and yields it once /health
+    answers 200; then ends it. Raises NotReady."""
     port, grpc_port = _free_port(), _free_port()
     url = f"http://127.0.0.1:{port}"
     arguments = ["serve", str(FOLDER), "--served-model-name", MODEL, "--host", "127.0.0.1", "--port", str(port)]
+    arguments += options
     if gateway:
         arguments += ["--grpc-host", "127.0.0.1", "--grpc-port", str(grpc_port)]
     with tempfile.TemporaryFile("w+") as log:

@@ -48,6 +48,34 @@ def test_each_task_has_a_result(tmp_path: Path) -> None:
     assert raises.reason.startswith("JSONDecodeError: Expecting value")
 
 
+def test_an_error_of_a_client_is_told_with_the_servers_refusal(tmp_path: Path) -> None:
+    refused = """
+import http.client, http.server, threading
+import report
+
+class Refusing(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+@task
+def refused():
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,)).start()
+        report.URL = f"http://127.0.0.1:{server.server_port}"
+        try:
+            with report.refusals_in_reason() as url:
+                client = http.client.HTTPConnection(url.removeprefix("http://"))
+                client.request("GET", "/")
+                json.loads(client.getresponse().read())
+        finally:
+            server.shutdown()
+main()
+"""
+    result = run(program(tmp_path, TASKS + refused), 60)[-1]
+    assert (result.task, result.passed) == ("refused", False)
+    assert result.reason.startswith("the server's answer is 501 ")
+    assert "Unsupported method ('GET')" in result.reason and "Expecting value" in result.reason
+
+
 def test_a_program_that_ends_in_a_task_fails_that_task(tmp_path: Path) -> None:
     died = "@task\ndef dies():\n    sys.exit('no more')\nmain()"
     results = run(program(tmp_path, f"{TASKS}\n{died}"), 60)

@@ -267,7 +267,32 @@ def prompt(server: Server, path: str) -> None:
     assert prompt_ids(server, path, prompt=[5, 6]) == [5, 6]
 
 
+def echo(server: Server, path: str) -> None:
+    """tests/e2e/test_prompt_logprobs.py has more."""
+    if path == TEXT:
+        assert plain(server, path, echo=True, prompt="Hi")["text"] == "Hi" + plain(server, path, prompt="Hi")["text"]
+        return
+    messages = [{"role": "assistant", "content": "I am"}]
+    text = plain(server, path, messages=messages)["text"]
+    assert plain(server, path, messages=messages, echo=True)["text"] == "I am" + text
+
+
+def prompt_logprobs(server: Server, path: str) -> None:
+    answer = ask(server, path, prompt_logprobs=1)
+    found = answer["choices"][0]["prompt_logprobs"] if path == TEXT else answer["prompt_logprobs"]
+    assert len(found) == answer["usage"]["prompt_tokens"] and found[0] is None and len(found[1]) in (1, 2)
+
+
 BARE: dict[str, Json] = {CHAT: {"messages": [{"role": "user", "content": "Hi"}]}, TEXT: {"prompt": "Hi"}}
+
+
+def suffix(server: Server, path: str) -> None:
+    """This model has no tokens for it; test_suffix.py has one that has."""
+    assert plain(server, path, suffix="") == plain(server, path)
+    error = error_of(server.post(path, {**BARE[path], "suffix": "after"}), 400)
+    assert error["param"] == "suffix" and "suffix is not supported: this model has no tokens" in error["message"]
+
+
 EFFECTS: dict[str, Callable[[Server, str], None]] = {
     "model": model,
     "stream": streams,
@@ -314,4 +339,7 @@ EFFECTS: dict[str, Callable[[Server, str], None]] = {
     "continue_final_message": continue_final_message,
     "add_special_tokens": add_special_tokens,
     "prompt": prompt,
+    "suffix": suffix,
+    "echo": echo,
+    "prompt_logprobs": prompt_logprobs,
 }

@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
-from services.rpc.columns import pack_f32, pack_u32
+from services.rpc.columns import pack_f32, pack_u32, unpack_f32
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2, text_pb2
 from services.rpc.transport import open_channel
@@ -102,6 +102,18 @@ def test_both_services_answer_as_over_http(server: Server, name: str, stream: bo
             found_logprobs = answer["choices"][0]["logprobs"]
             assert [one[0][1] for one in found_logprobs] == pytest.approx(expected["token_logprobs"], abs=0)
             assert [len(one) for one in found_logprobs] == [4] * NO_EOS["max_tokens"]
+
+
+def test_logprobs_of_the_prompt(server: Server) -> None:
+    over_http = server.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 1, "prompt_logprobs": 2}).json()
+    expected = [next(iter(one.values()))["logprob"] for one in over_http["choices"][0]["prompt_logprobs"][1:]]
+    for make in (text_request, tokens_request):
+        for stream in (False, True):
+            found = generate(server, make(sampling={"prompt_logprobs": 2}, stream=stream, n=2))
+            parts = [one for response in found for one in response.prompt_logprobs]
+            columns = [one.logprobs if make is text_request else one for one in parts]
+            values = [value for one in columns for value in unpack_f32(one.logprobs)]
+            assert values[::3] == pytest.approx(expected, abs=0) and {one.handle for one in columns} == {0}
 
 
 def test_stop_strings_end_the_text_alone(server: Server) -> None:

@@ -6,7 +6,9 @@ import pytest
 
 from engine_core.events import Logprobs, NewTokens
 from services.engine.mailbox import MERGED_LOGPROBS, StepMailbox
+from services.rpc import mailbox
 from services.rpc.columns import unpack_f32, unpack_u32
+from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2
 from services.rpc.mailbox import MERGED_TOKENS
 
@@ -82,3 +84,17 @@ async def test_stats_wait_for_the_next_message() -> None:
     assert (step.step_id, step.stats.num_steps) == (9, 9)
     writer.cancel()
     await asyncio.gather(writer, return_exceptions=True)
+
+
+def test_tokens_wait_for_the_logprobs_of_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They come first, over as many messages as they need."""
+    monkeypatch.setattr(mailbox, "MAX_MERGED_BYTES", 100)
+    sent = StepMailbox(1)
+    for start in (1, 2, 3):
+        sent.put_prompt_logprobs(pb.PromptLogprobs(handle=7, start_index=start, logprobs=bytes(80)))
+    sent.put_tokens(7, tokens(0, 5))
+    sent.put_terminal(engine_pb2.Terminal(handle=7))
+    steps = [sent.take().step for _ in range(2)]
+    assert [[one.start_index for one in step.prompt_logprobs] for step in steps] == [[1, 2], [3]]
+    assert [unpack_u32(step.token_ids) for step in steps] == [[], [5]]
+    assert [len(step.terminals) for step in steps] == [0, 1]

@@ -5,7 +5,7 @@ from collections import deque
 import pytest
 
 from engine_core.events import Finished
-from engine_core.result_check import ResultCheck, SampledRows
+from engine_core.result_check import ResultCheck, ResultRows
 from engine_core.scheduler import Scheduler
 from engine_core.step_plan import StepResult, unpack_i32
 from tests.engine_core.test_scheduler import add_all, make_scheduler
@@ -22,13 +22,13 @@ class Pipe:
         self.finished: dict[int, Finished] = {}
         self.admitted: list[int] = []
         self._steps_in_flight = steps_in_flight
-        self._results: deque[tuple[StepResult, SampledRows]] = deque()
+        self._results: deque[tuple[StepResult, ResultRows]] = deque()
 
     def plan(self) -> bool:
         """Makes the next plan and runs it. Returns False when there is none."""
         plan = self.scheduler.schedule()
         if plan is not None:
-            self._results.append((self.worker.execute(plan), self.scheduler.sampled_rows(plan)))
+            self._results.append((self.worker.execute(plan), self.scheduler.result_rows(plan)))
         return plan is not None
 
     def take(self) -> None:

@@ -109,6 +109,15 @@ def test_the_environment_overrides_the_file_and_a_flag_both(tmp_path: Path, monk
     assert from_file(tmp_path, "api-key: from-file", "shim").api_key == ("from-file",)
 
 
+def test_the_key_of_vllms_environment_protects_this_server_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TANDEM_API_KEY", raising=False)
+    monkeypatch.setenv("VLLM_API_KEY", "of vllm")
+    assert parse("serve", []).role_values["api_key"] == ("of vllm",)
+    assert "VLLM_API_KEY" not in inherited_environment()
+    monkeypatch.setenv("TANDEM_API_KEY", "own")
+    assert parse("serve", []).role_values["api_key"] == ("own",)
+
+
 @pytest.mark.parametrize("text", ["", "# nothing\n", "---\n"])
 def test_an_empty_file_sets_nothing(tmp_path: Path, text: str) -> None:
     assert from_file(tmp_path, text) == ServeOptions()

@@ -36,6 +36,14 @@ def test_other_arguments_stay(command: str, argv: list[str]) -> None:
     assert without_secrets(command, argv) == (argv, {})
 
 
+def test_vllms_spelling_of_a_key_is_hidden_as_well() -> None:
+    """Otherwise `--api_key` would leave it on the command line, which `ps` shows to every user."""
+    argv = ["demo", "--api_key", "a", "-tp", "1", "--api_key=b"]
+    rest = ["demo", "--tensor-parallel-size", "1"]
+    assert without_secrets("serve", argv) == (rest, {"TANDEM_API_KEY": "a\nb"})
+    assert parse("serve", rest).without_effect == ("--tensor-parallel-size",)
+
+
 TEXT = st.text(st.characters(min_codepoint=33, max_codepoint=0x24F, categories=["L", "N", "P", "S"]), min_size=1)
 KEY = TEXT.filter(lambda text: not text.startswith("-"))
 OTHERS = st.sampled_from(

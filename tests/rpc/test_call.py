@@ -146,3 +146,35 @@ def test_a_call_does_not_change_the_submit_of_its_caller() -> None:
     submit = engine_pb2.Submit(choices=[pb.Choice(handle=1)])
     submitted(PlainCall(submit))
     assert submit == engine_pb2.Submit(choices=[pb.Choice(handle=1)])
+
+
+def scored(handle: int, start: int, count: int) -> pb.PromptLogprobs:
+    columns = {"token_ids": bytes(8 * count), "logprobs": bytes(8 * count), "ranks": bytes(4 * count)}
+    return pb.PromptLogprobs(handle=handle, start_index=start, width=2, **columns)
+
+
+def test_logprobs_of_the_prompt_are_passed_on_once_and_a_resume_asks_for_the_rest() -> None:
+    call = make_call()
+    submitted(call)
+    assert call.record_prompt_logprobs(scored(1, 1, 4)) and call.record_prompt_logprobs(scored(1, 5, 2))
+    assert not call.record_prompt_logprobs(scored(1, 1, 4)) and not call.record_prompt_logprobs(scored(1, 5, 2))
+    assert [choice.prompt_logprobs_from for choice in submitted(call).choices] == [7, 1]
+    assert call.record_prompt_logprobs(scored(1, 7, 1))
+
+
+@pytest.mark.parametrize(("start", "count"), [(6, 1), (4, 2), (1, 9)])
+def test_a_gap_in_the_prompts_logprobs_breaks_the_stream_and_so_does_a_partial_repeat(start: int, count: int) -> None:
+    call = make_call(prompt_logprobs_from=5)
+    with pytest.raises(StreamBroken, match="expected token 5"):
+        call.record_prompt_logprobs(scored(1, start, count))
+    assert call.record_prompt_logprobs(scored(1, 5, 1))
+
+
+@pytest.mark.parametrize("change", [{"width": 3}, {"width": 0}, {"ranks": b""}, {"ranks": b"123"}, {"logprobs": b""}])
+def test_columns_that_contradict_each_other_break_the_stream(change: dict[str, object]) -> None:
+    wrong = scored(1, 1, 2)
+    wrong.MergeFrom(pb.PromptLogprobs(**change))  # type: ignore[arg-type]
+    for name, value in change.items():
+        setattr(wrong, name, value)
+    with pytest.raises(StreamBroken, match="prompt_logprobs"):
+        make_call().record_prompt_logprobs(wrong)

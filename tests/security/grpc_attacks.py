@@ -64,6 +64,9 @@ PROGRAM_CALLS: dict[str, list[tuple[str, str, Message]]] = {  # kind, method and
         ("unary_unary", "GetModelInfo", pb.GetModelInfoRequest()),
         ("unary_unary", "GetStats", engine_pb2.GetStatsRequest()),
         ("unary_stream", "GetTokenizer", text_pb2.GetTokenizerRequest()),
+        ("unary_unary", "GetTokenizerConfig", text_pb2.GetTokenizerConfigRequest()),
+        ("unary_stream", "Encode", text_pb2.EncodeRequest(submit=text_pb2.TextSubmit(chat=CHAT), any_length=True)),
+        ("unary_stream", "Decode", text_pb2.DecodeRequest(token_ids=pack_u32([1, 2, 3]))),
     ],
     "EngineService": [
         (

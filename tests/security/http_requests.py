@@ -9,19 +9,30 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from services.shim.apis.all import APIS
+from services.shim.apis.all import ALL_APIS
 from services.shim.apis.chat.schema import ChatRequest
 from services.shim.apis.completions.schema import CompletionRequest
+from services.shim.apis.tokens.schema import TOKENS_FORM
 from tests.security.malformed import mutated
 
-CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
-PATHS = [api.path.path for api in APIS] + [
+CHAT, COMPLETIONS, GENERATE = "/v1/chat/completions", "/v1/completions", "/inference/v1/generate"
+BATCH, INVOCATIONS, TOKENIZE, DETOKENIZE = f"{CHAT}/batch", "/invocations", "/tokenize", "/detokenize"
+CHATS = (CHAT, f"{CHAT}/render", INVOCATIONS, TOKENIZE)  # as far as a body has messages
+TEXTS = (COMPLETIONS, f"{COMPLETIONS}/render", INVOCATIONS, TOKENIZE)
+WITH_BODY = sorted({*CHATS, *TEXTS, BATCH, GENERATE, DETOKENIZE})
+PATHS = [api.path.path for api in ALL_APIS] + WITH_BODY + [
+    *("/ping", "/load", "/server_info", "/server_info?config_format=text", "/tokenizer_info"),
     *("/v1/models", "/v1/models/demo", "/health", "/version", "/docs", "/openapi.json", "/reset_prefix_cache"),
     *("/", "//", "/v1/../health", "/v1/%2e%2e/health", "/v1/chat/completions/", "/V1/MODELS", "/%00"),
     "/v1/models/" + "a" * 500,
 ]  # fmt: skip
 METHODS = ["GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "CONNECT", "get", "PRI", "X" * 40]
-FIELDS: dict[str, list[str]] = {CHAT: list(ChatRequest.model_fields), COMPLETIONS: list(CompletionRequest.model_fields)}
+FIELDS: dict[str, list[str]] = {
+    **{key: list(ChatRequest.model_fields) for key in [*CHATS, BATCH]},
+    **{key: list(CompletionRequest.model_fields) for key in [COMPLETIONS, f"{COMPLETIONS}/render"]},
+    GENERATE: sorted(TOKENS_FORM.names | {"sampling_params"}),
+    DETOKENIZE: ["tokens", "model"],
+}
 PIECES = ["<|im_start|>", "<|im_end|>", "<think>", "</think>", "<tool_call>", "</tool_call>", "<|im_", "end|>",
           "<", ">", "\n", " ", "a", "{{", "{%", "}}", "\x00", "\ue000", "\U000f0000", "é", "😀", "\u2028",
           "[INST]"]  # fmt: skip
@@ -51,9 +62,18 @@ CONTENT_TYPES = ["application/json", "application/json; charset=utf-8", "text/pl
 
 def base_body(path: str, rng: random.Random) -> dict[str, Any]:
     """Returns a valid request for a few tokens."""
-    common = {"max_tokens": rng.randint(1, 3), "stream": rng.random() < 0.5}
+    stream, few = {"stream": rng.random() < 0.5}, {"max_tokens": rng.randint(1, 3)}
     text = "".join(rng.choices(PIECES, k=rng.randint(0, 12))) or "Hi"
-    return common | ({"messages": [{"role": "user", "content": text}]} if path == CHAT else {"prompt": text})
+    messages = [{"role": "user", "content": text}]
+    if path == GENERATE:
+        return {"token_ids": [rng.randint(0, 999)], "sampling_params": few, **stream}
+    if path == DETOKENIZE:
+        return {"tokens": [rng.randint(0, 999)]}
+    if path == BATCH:
+        return {"messages": [messages, messages], **few}
+    common = few | stream if path != TOKENIZE else {}
+    is_chat = path in CHATS and (path not in TEXTS or rng.random() < 0.5)
+    return common | ({"messages": messages} if is_chat else {"prompt": text})
 
 
 def odd_field(path: str, rng: random.Random) -> bytes:
@@ -61,16 +81,22 @@ def odd_field(path: str, rng: random.Random) -> bytes:
     body = base_body(path, rng)
     for name in rng.choices(FIELDS[path], k=rng.randint(1, 2)):
         body[name] = rng.choice(ODD_VALUES)
+    if path == GENERATE and rng.random() < 0.7:
+        names = rng.choices(sorted(TOKENS_FORM.inner_names), k=rng.randint(1, 3))
+        body["sampling_params"] = {name: rng.choice(ODD_VALUES) for name in names}
     return _json(body, rng)
 
 
 def odd_chat(path: str, rng: random.Random) -> bytes:
-    """Returns a chat with odd messages, tools and variables; a completion with odd prompts."""
-    if path == COMPLETIONS:
+    """Returns a chat with odd messages, tools and variables; any other request with odd prompts."""
+    body = base_body(path, rng)
+    if "messages" not in body:
         prompts: list[Any] = ["", [], [0], [2**32], [-1], ["a", [1]], [[1], [2]], "a" * 5000, [[]] * 50, {"a": 1}]
-        return _json({"prompt": rng.choice(prompts), "max_tokens": 1}, rng)
-    messages = [_message(rng) for _ in range(rng.randint(1, 6))]
-    body: dict[str, Any] = {"messages": messages, "max_tokens": 1}
+        (name,) = body.keys() & {"prompt", "token_ids", "tokens"}
+        return _json(body | {name: rng.choice(prompts)}, rng)
+    body["messages"] = [_message(rng) for _ in range(rng.randint(1, 6))]
+    if path == BATCH and rng.random() < 0.7:
+        body["messages"] = [body["messages"], [_message(rng)]]
     if rng.random() < 0.4:
         name = "".join(rng.choices(["a", "b", ".", " ", "é", "<", "\n"], k=rng.randint(0, 5)))
         schema = rng.choice(
@@ -101,7 +127,7 @@ BODIES: list[Callable[[str, random.Random], bytes]] = [odd_field, odd_field, odd
 def hostile_request(rng: random.Random) -> bytes:
     """Returns the bytes of one request, or of what begins like one. Depends on the generator alone."""
     kind = rng.random()
-    path = rng.choice([CHAT, COMPLETIONS])
+    path = rng.choice([CHAT, COMPLETIONS, *WITH_BODY])
     if kind < 0.55:
         return request(path, rng.choice(BODIES)(path, rng))
     valid = request(path, _json(base_body(path, rng), rng))

@@ -6,11 +6,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from engine_core.result_check import ResultCheck, SampledRows
+from engine_core.result_check import ResultCheck, ResultRows
 from engine_core.results import ResultReader
 from engine_core.step_plan import BadMessage, StepResult, pack_i32
 
-ROWS = SampledRows(pack_i32([5, 6]), pack_i32([0, 3]), pack_i32([0, 2]))  # request 6 has one top logprob
+ROWS = ResultRows(pack_i32([5, 6]), pack_i32([0, 3]), pack_i32([0, 2]))  # request 6 has one top logprob
 GOOD = StepResult(1, 1, *(pack_i32(column) for column in ([5, 6], [0, 3], [1, 1], [7, 49], [0, 2], [49, 1])), b"\0" * 8)
 ONE: dict[str, Any] = {  # request 6 alone
     "handles": pack_i32([6]),
@@ -85,7 +85,7 @@ BAD_RESULTS: dict[str, dict[str, Any]] = {
 def test_a_valid_result_passes() -> None:
     check = ResultCheck(50)
     check(GOOD, ROWS)
-    check(StepResult(1, 1, *[b""] * 7), SampledRows(b"", b"", b""))
+    check(StepResult(1, 1, *[b""] * 7), ResultRows(b"", b"", b""))
     check(StepResult(1, 1, *[b""] * 7, [(6, "broken"), (5, "broken")]), ROWS)
     check(msgspec.structs.replace(GOOD, errors=[(5, "broken")], **ONE), ROWS)
     check(msgspec.structs.replace(GOOD, errors=[(5, "broken")], error_causes=["x" * 100], **ONE), ROWS)
@@ -104,7 +104,7 @@ def test_random_columns_are_refused_or_read() -> None:
     """Results that pass the check are readable by the scheduler's reader."""
     source, check, passed = np.random.default_rng(7), ResultCheck(50), 0
     for _ in range(5000):
-        rows = SampledRows(*(pack_i32(source.integers(0, 3, size=1)) for _ in range(3)))
+        rows = ResultRows(*(pack_i32(source.integers(0, 3, size=1)) for _ in range(3)))
         columns = [pack_i32(source.integers(-1, 3, size=source.choice([1, 1, 1, 2]))) for _ in range(7)]
         for index, right in ((0, rows.handles), (1, rows.start_indices), (4, rows.logprob_widths)):
             columns[index] = right if source.random() < 0.9 else columns[index]

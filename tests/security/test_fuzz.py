@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from google.protobuf.message import Message
 
-from engine_core.result_check import ResultCheck, SampledRows
+from engine_core.result_check import ResultCheck, ResultRows
 from engine_core.step_plan import BadMessage, StepResult, pack_i32
 from engine_core.worker_messages import (
     PROTOCOL,
@@ -103,7 +103,7 @@ def test_random_frames_of_a_worker() -> None:
     good = StepResult(
         7, 1, *(pack_i32(column) for column in ([1, 2], [0, 0], [1, 1], [7, 8], [1, 1], [7, 8])), b"\0" * 8
     )
-    check, rows = ResultCheck(50), SampledRows(good.handles, good.start_indices, good.logprob_widths)
+    check, rows = ResultCheck(50), ResultRows(good.handles, good.start_indices, good.logprob_widths)
     scheduler, _ = make_scheduler()
 
     def use(message: Any) -> bool:

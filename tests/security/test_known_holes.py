@@ -74,11 +74,12 @@ async def test_a_host_header_opens_no_route(socket_dir: Path, host: str) -> None
 
 
 @pytest.mark.parametrize("name", ["chat_template", "messages", "tools", "add_generation_prompt"])
-async def test_template_arguments_bring_no_template(socket_dir: Path, name: str) -> None:
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/chat/completions/render", "/tokenize"])
+async def test_template_arguments_bring_no_template(socket_dir: Path, path: str, name: str) -> None:
     """CVE-2026-115918: a template argument replaced the template."""
     body = {"model": "fake", "messages": [{"role": "user", "content": "Hello!"}], "chat_template_kwargs": {name: "x"}}
     async with api(socket_dir) as http:
-        answer = await http.post("/v1/chat/completions", json=body)
+        answer = await http.post(path, json=body)
     assert answer.status_code == 400 and name in answer.json()["error"]["message"]
 
 

@@ -68,11 +68,22 @@ async def test_without_a_model(http: httpx.AsyncClient) -> None:
 ROUTES = [
     ("/v1/chat/completions", {"POST"}, False, False, True),
     ("/v1/completions", {"POST"}, False, False, True),
+    ("/v1/chat/completions/batch", {"POST"}, False, False, True),
+    ("/inference/v1/generate", {"POST"}, False, False, True),
+    ("/invocations", {"POST"}, False, False, True),
+    ("/v1/chat/completions/render", {"POST"}, False, False, True),
+    ("/v1/completions/render", {"POST"}, False, False, True),
+    ("/tokenize", {"POST"}, False, False, True),
+    ("/detokenize", {"POST"}, False, False, True),
+    ("/tokenizer_info", {"GET", "HEAD"}, False, False, False),
     ("/v1/models", {"GET", "HEAD"}, False, False, True),
     ("/v1/models/{model:path}", {"GET", "HEAD"}, False, False, True),
     ("/reset_prefix_cache", {"POST"}, False, True, False),
     ("/health", {"GET", "HEAD"}, True, False, False),
+    ("/ping", {"GET", "HEAD", "POST"}, True, False, False),
+    ("/load", {"GET", "HEAD"}, True, False, False),
     ("/version", {"GET", "HEAD"}, True, False, False),
+    ("/server_info", {"GET", "HEAD"}, False, False, False),
     ("/metrics", {"GET", "HEAD"}, True, False, False),
     ("/openapi.json", {"GET", "HEAD"}, False, False, False),
     ("/docs", {"GET", "HEAD"}, False, False, False),
@@ -81,7 +92,7 @@ ROUTES = [
 
 async def test_the_routes_are_those_of_the_table() -> None:
     assert [(route.path, route.methods) for route in Shim().routes] == [row[:2] for row in ROUTES]
-    assert [path.path for path in PATHS] == [row[0] for row in ROUTES]
+    assert list(dict.fromkeys(path.path for path in PATHS)) == [row[0] for row in ROUTES]
 
 
 @pytest.mark.parametrize(

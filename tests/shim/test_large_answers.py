@@ -15,7 +15,7 @@ from services.rpc.generated import text_pb2
 from services.shim import in_progress
 from services.shim.apis.chat.schema import ChatRequest
 from services.shim.apis.completions.schema import CompletionRequest
-from services.shim.parsing import check_logprob_entries
+from services.shim.logprob_entries import check_logprob_entries
 from services.shim.updates import UNCOUNTED_TOKENS
 from tests.shim.apis.answers import logprobs
 from tests.shim.calls import BODIES, CHAT, TEXT, both, post
@@ -192,10 +192,15 @@ async def test_a_slow_reader_gets_every_logprob(monkeypatch: pytest.MonkeyPatch)
         assert shim.in_progress.num_bytes == 0
 
 
-def entries_refused(request: Any, num_prompts: int, limit: int = DEFAULT_ENTRIES) -> TandemError:
+TEXT_SUBMIT = text_pb2.TextSubmit(text=text_pb2.TextInput(text="a" * 84))
+
+
+def entries_refused(
+    request: Any, num_prompts: int, limit: int = DEFAULT_ENTRIES, submit: text_pb2.TextSubmit = TEXT_SUBMIT
+) -> TandemError:
     facts = pb.EngineFacts(max_model_len=40_960, vocab_size=1000)
     with pytest.raises(TandemError) as caught:
-        check_logprob_entries(request, num_prompts, facts, limit)
+        check_logprob_entries(request, [submit] * num_prompts, facts, limit)
     assert caught.value.code == "INVALID_ARGUMENT"
     return caught.value
 
@@ -207,9 +212,11 @@ def completion(**fields: Any) -> CompletionRequest:
 def test_the_default_lets_large_answers_pass() -> None:
     facts = pb.EngineFacts(max_model_len=131_072, vocab_size=150_000)
     chat = ChatRequest.model_validate(BODIES[CHAT] | {"logprobs": True, "top_logprobs": 20})
-    check_logprob_entries(chat, 1, facts, DEFAULT_ENTRIES)  # as long as the context
-    check_logprob_entries(completion(n=16, max_tokens=4096, logprobs=20), 1, facts, DEFAULT_ENTRIES)
-    check_logprob_entries(completion(n=1024, max_tokens=2**31 - 1), 1, facts, DEFAULT_ENTRIES)  # no logprobs at all
+    check_logprob_entries(chat, [text_pb2.TextSubmit()], facts, DEFAULT_ENTRIES)  # as long as the context
+    check_logprob_entries(completion(n=16, max_tokens=4096, logprobs=20), [TEXT_SUBMIT], facts, DEFAULT_ENTRIES)
+    check_logprob_entries(
+        completion(n=1024, max_tokens=2**31 - 1), [TEXT_SUBMIT], facts, DEFAULT_ENTRIES
+    )  # no logprobs at all
 
 
 def test_too_many_logprobs_are_refused_with_all_factors() -> None:
@@ -228,6 +235,18 @@ def test_too_many_logprobs_are_refused_with_all_factors() -> None:
     by_ids = completion(n=1, max_tokens=100, logprobs=0, logprob_token_ids=list(range(99)))
     assert "x 100 logprobs per token = 10000" in entries_refused(by_ids, 1, 9999).message
     assert "x 1001 logprobs per token" in entries_refused(completion(logprobs=-1), 1, 9999).message
+
+
+def test_the_logprobs_of_prompts_count() -> None:
+    """A text has at most one token per byte, and a few more; a chat may be as long as the context."""
+    error = entries_refused(completion(prompt_logprobs=4, max_tokens=10), 2, 999)
+    assert error.param == "prompt_logprobs"
+    assert error.message.startswith("up to 200 prompt tokens x 5 logprobs per token = 1000, but")
+    error = entries_refused(completion(echo=True, logprobs=1, max_tokens=0), 1, 199)
+    assert "1 choices (1 prompts times n = 1) x 0 max_tokens" in error.message and "up to 100 prompt" in error.message
+    chat = ChatRequest.model_validate(BODIES[CHAT] | {"prompt_logprobs": 20})
+    assert "up to 40960 prompt tokens x 21 logprobs" in entries_refused(chat, 1, 800_000, text_pb2.TextSubmit()).message
+    check_logprob_entries(completion(prompt_logprobs=4), [TEXT_SUBMIT], pb.EngineFacts(max_model_len=99), 99 * 5)
 
 
 async def test_max_logprob_entries_is_checked_over_http() -> None:

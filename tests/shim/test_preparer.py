@@ -14,13 +14,13 @@ from services.process.task_pool import TaskPool
 from services.rpc.errors import TandemError
 from services.rpc.generated import text_pb2
 from services.shim import preparer as preparing
-from services.shim.apis.all import APIS
+from services.shim.apis.all import ALL_APIS, APIS
 from services.shim.apis.chat.api import CHAT_API
 from services.shim.apis.completions.api import COMPLETIONS_API
-from services.shim.apis.translation import Translation
+from services.shim.apis.translation import AnyTranslation, Translation
+from services.shim.apis.translations import TRANSLATIONS
 from services.shim.bulk import BulkEntry, BulkSubmit
 from services.shim.prepare import Prepared
-from services.shim.prepare_task import TRANSLATIONS
 from services.shim.preparer import Preparer
 from tests.shim.apis.field_values import BASE, COMMON, rows_of
 from tests.shim.calls import CHAT, TEXT
@@ -46,7 +46,7 @@ async def preparer() -> AsyncIterator[Preparer]:
     await made.close()
 
 
-async def outcome(preparer: Preparer, translation: Translation, text: bytes, facts: Any = FACTS) -> Any:
+async def outcome(preparer: Preparer, translation: AnyTranslation, text: bytes, facts: Any = FACTS) -> Any:
     """Returns what a body becomes: a TandemError's fields, or those of Prepared, with each submit as it is sent."""
     try:
         found = await preparer.prepare(translation, bytearray(text), facts, "a group")
@@ -63,18 +63,36 @@ def sent(prepared: Prepared, index: int) -> text_pb2.TextSubmit:
     return entry.submit
 
 
-def bodies() -> list[tuple[Translation, bytes]]:
+# What each translation takes, and what each one refuses.
+OTHER_BODIES: list[dict[str, Any]] = [
+    *(
+        {"prompt": "a"},
+        {"prompt": ["a", "b"]},
+        {"messages": BASE[CHAT]["messages"]},
+        {"tokens": [1, 2]},
+        {"tokens": []},
+    ),
+    *({"messages": [BASE[CHAT]["messages"]] * 2}, {"messages": [BASE[CHAT]["messages"]], "n": 2}),
+    *({"token_ids": [5, 6]}, {"token_ids": [5], "sampling_params": {"n": 2, "stop": ["a"]}}, {"token_ids": [5] * 99}),
+    *({"token_ids": [5], "sampling_params": {"n": 0}}, {"token_ids": [5], "sampling_params": 5}),
+    *({"prompt": "a", "return_token_strs": True}, {"prompt": "a", "temperature": 1}, {"sampling_params": {"x": 1}}),
+]
+
+
+def bodies() -> list[tuple[AnyTranslation, bytes]]:
     """Every value of every field, good and bad, and what is no JSON."""
-    found = [(api.translation, text) for api in APIS for text in [*NO_JSON, b"[]", b"{}", b'{"model": "other"}']]
+    found: list[tuple[AnyTranslation, bytes]] = []
+    found += [(api.translation, text) for api in APIS for text in [*NO_JSON, b"[]", b"{}", b'{"model": "other"}']]
     for api in APIS:
         for name, good, bad in rows_of(api):
             for value in [*good, *bad]:
                 found.append((api.translation, msgspec.json.encode(BASE[api.path.path] | {name: value})))
-    return found
+    others = map(msgspec.json.encode, OTHER_BODIES)
+    return [*found, *((one, text) for text in others for one in TRANSLATIONS.values())]
 
 
 async def test_both_ways_give_the_same(preparer: Preparer, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert COMMON and all(TRANSLATIONS[api.translation.name] is api.translation for api in APIS)
+    assert COMMON and all(TRANSLATIONS[api.translation.name] is api.translation for api in ALL_APIS)
     texts = bodies()
     monkeypatch.setattr(preparing, "INLINE_BYTES", 10**9)
     inline = [await outcome(preparer, *one) for one in texts]

@@ -6,8 +6,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+import tokenizers
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from packaging.version import Version
 from tokenizers import AddedToken
 from transformers import PreTrainedTokenizerFast
 
@@ -19,6 +21,8 @@ from services.tokenizer.truncation import PromptLimits
 from services.tokenizer.vocabulary import Vocabulary
 from tests.tokenizer.tokenizer_kinds import KINDS, TOKENS, directory
 
+# Earlier ones may drop control tokens beside an accent where BERT's normalizer removes it.
+MERGES_ACCENTS = Version(tokenizers.__version__) < Version("0.23")
 some = settings(max_examples=150, deadline=None, derandomize=True, database=None)
 CONTROL = [token.content for token in TOKENS if token.content.strip()]
 WORDS = ["hello", " ", "  ", "\n", "\n\n", "a", "é", "天", "fox ", "<", ">", "|", "1", "word", "\u0301"]
@@ -60,6 +64,7 @@ def test_a_prompt_without_spans_has_the_ids_of_transformers(kind: str, special: 
     @some
     @given(text=TEMPLATE)
     def check(text: str) -> None:
+        assume(not (MERGES_ACCENTS and kind == "word_piece" and "\u0301" in text))
         expected = transformers_tokenizer(kind)(text, add_special_tokens=special).input_ids
         for known in (encoding(kind), always(kind)):
             assert ids_of(known, PromptText(text), special=special) == expected

@@ -3,10 +3,13 @@
 from collections import defaultdict
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import services.rpc.mailbox
 from services.rpc.columns import unpack_u32
+from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
 from services.rpc.mailbox import MAX_MERGED_BYTES, MERGED_TOKENS
 from services.rpc.pieces import Piece, add_pieces
@@ -109,3 +112,16 @@ def test_merged_and_single_messages_fold_to_the_same_answers(steps: list[Any]) -
         return dict(answers)
 
     assert folded(single=False) == folded(single=True)
+
+
+def test_tokens_wait_for_the_logprobs_of_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(services.rpc.mailbox, "MAX_MERGED_BYTES", 100)
+    sent = TextMailbox(epoch=3)
+    for start in (1, 2, 3):
+        columns = pb.PromptLogprobs(handle=7, start_index=start, logprobs=bytes(80))
+        sent.put_prompt_logprobs(text_pb2.TextPromptLogprobs(logprobs=columns))
+    sent.put_tokens(7, 0, [5], [(0, "a")], [])
+    sent.put_terminal(text_pb2.TextTerminal(handle=7))
+    batches = drained(sent)
+    assert [[one.logprobs.start_index for one in batch.prompt_logprobs] for batch in batches] == [[1, 2], [3]]
+    assert [len(rows_of(batch)) for batch in batches] == [0, 1]

@@ -18,6 +18,8 @@ from services.tokenizer.guarded_encoding import GuardedEncoding
 from services.tokenizer.prompt_encoder import INLINE_CHARACTERS, PromptEncoder
 from services.tokenizer.text_length import UNBOUNDED_CHARACTERS
 from services.tokenizer.vocabulary import Vocabulary
+from tests.tokenizer.fill_tokenizers import markers_of
+from tests.tokenizer.fill_tokenizers import vocabulary as vocabulary_of
 from tests.tokenizer.parts import connected, ids_of, inline_rendering
 from tests.tokenizer.templates import CHATML
 
@@ -224,3 +226,61 @@ async def test_a_chat_with_control_tokens_in_content_is_truncated_as_others(drop
     whole = await guarded().encode(text_pb2.TextSubmit(chat=chat))
     submit = text_pb2.TextSubmit(chat=chat, truncation=text_pb2.Truncation(max_tokens=30, drop_end=drop_end))
     assert await guarded().encode(submit) == (whole[:30] if drop_end else whole[-30:])
+
+
+QWEN, MARKS = vocabulary_of("qwen"), markers_of("qwen")
+FILL = "<|fim_prefix|>{}<|fim_suffix|>{}<|fim_middle|>"
+
+
+def around(prefix: str, suffix: str, **more: Any) -> text_pb2.TextSubmit:
+    return text_pb2.TextSubmit(text=text_pb2.TextInput(text=prefix, suffix=suffix), **more)
+
+
+@pytest.mark.parametrize("times", [1, INLINE_CHARACTERS], ids=["inline", "in a thread"])
+async def test_a_text_with_a_suffix_is_a_prompt_for_what_is_between(times: int) -> None:
+    prefix, suffix = "one " * times, " two" * times
+    found = await encoder(10**6, QWEN).encode(around(prefix, suffix))
+    assert found == QWEN.encode(FILL.format(prefix, suffix), add_special_tokens=False)
+
+
+async def test_an_empty_suffix_is_none() -> None:
+    assert await encoder().encode(around("one two", "")) == ids_of("one two")
+
+
+async def test_a_suffix_is_refused_without_tokens_for_it() -> None:
+    for prefix in ("one", "x" * 100_000):  # whatever else is wrong
+        with pytest.raises(TandemError, match="suffix is not supported: this model has no tokens") as caught:
+            await encoder().encode(around(prefix, "two"))
+        assert (caught.value.code, caught.value.param) == ("INVALID_ARGUMENT", "suffix")
+
+
+async def test_prefix_and_suffix_together_must_leave_room_for_one_token() -> None:
+    submit = around(" a" * 30, " a" * 30)
+    assert len(await encoder(64, QWEN).encode(submit)) == 63
+    with pytest.raises(TandemError, match="too long: it has 63 tokens, but this model's maximum context length is 63"):
+        await encoder(63, QWEN).encode(submit)
+    with pytest.raises(TandemError, match="it has at least 1041 tokens"):
+        await encoder(64, QWEN).encode(around("a" * 50_000, "a" * 50_000))
+
+
+@pytest.mark.parametrize("num_words", [40, 10_000])
+async def test_a_long_prompt_with_a_suffix_is_shortened_on_its_outer_sides(num_words: int) -> None:
+    words = " ".join(f"w{index}" for index in range(num_words))
+    ids, marks = QWEN.encode(words, add_special_tokens=False), [QWEN.tokenizer.token_to_id(mark) for mark in MARKS]
+    truncation = text_pb2.Truncation(max_tokens=23)
+    found = await encoder(64, QWEN).encode(around(words, " end", truncation=truncation))
+    end = QWEN.encode(" end", add_special_tokens=False)
+    assert found == [marks[0], *ids[len(ids) - 20 + len(end) :], marks[1], *end, marks[2]]
+    truncation.drop_end = True
+    found = await encoder(64, QWEN).encode(around("a", words, truncation=truncation))
+    assert found == [marks[0], *QWEN.encode("a", add_special_tokens=False), marks[1], *ids[:19], marks[2]]
+    resumed = text_pb2.TextSubmit(prompt_token_ids=pack_u32(found), truncation=truncation)
+    assert await encoder(64, QWEN).encode(resumed) == found
+
+
+async def test_texts_that_cannot_be_cut_are_limited_in_characters() -> None:
+    long = "x" * (64 * UNBOUNDED_CHARACTERS + 1)
+    for prefix, suffix, param in ((long, "a", "prompt"), ("a", long, "suffix")):
+        with pytest.raises(TandemError, match="it has 8193 characters, and the limit is 8192") as caught:
+            await encoder(64, QWEN).encode(around(prefix, suffix, truncation=text_pb2.Truncation(max_tokens=10)))
+        assert (caught.value.param, caught.value.reason) == (param, "context_length_exceeded")

@@ -11,7 +11,7 @@ from engine_core.plan_builder import PlanBuilder
 from engine_core.request_check import NewChoice, make_request
 from engine_core.scheduler import Scheduler
 from engine_core.scheduler_config import SchedulerConfig
-from engine_core.step_plan import SamplingParams, StepResult
+from engine_core.step_plan import PromptLogprobs, SamplingParams, StepResult
 from engine_core.worker_messages import BatchLimits
 from kernels.interface import Ops
 from services.options.declarations import WorkerOptions
@@ -27,6 +27,7 @@ from tests.fakes import ROOT_KEY
 class Answer:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)  # of each token; empty unless asked for
+    prompt_logprobs: list[PromptLogprobs] = field(default_factory=list)
     error: str = ""
     param: str = ""  # at fault for the error
 
@@ -77,6 +78,8 @@ class InProcess:
     def take(self, result: StepResult) -> None:
         """Adds a step's result to the requests' answers."""
         events = self.scheduler.update(result)
+        for scored in events.prompt_logprobs:
+            self.answers[scored.handle].prompt_logprobs.append(scored)
         for new in events.new_tokens:
             answer = self.answers[new.handle]
             answer.token_ids += new.token_ids

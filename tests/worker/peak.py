@@ -10,7 +10,10 @@ import ctypes
 import gc
 import random
 import sys
+from itertools import product
 from pathlib import Path
+
+import msgspec
 
 from engine_core.worker_messages import BatchLimits
 from services.options.declarations import WorkerOptions
@@ -71,10 +74,11 @@ def main(argv: list[str]) -> None:
     release()
     source, vocab = random.Random(0), worker.facts.vocab_size
     sampling = everything(vocab, logprobs=worker.facts.max_logprobs, max_tokens=MAX_TOKENS)
-    # The largest number of rows; then one request of the largest length.
-    for count in (limits.max_num_seqs, 1):
+    scored = msgspec.structs.replace(sampling, prompt_logprobs=worker.facts.max_logprobs)
+    # The largest number of rows; then one request of the largest length; without and with logprobs of the prompts.
+    for count, params in product((limits.max_num_seqs, 1), (sampling, scored)):
         size = min(limits.max_num_batched_tokens // count, length - MAX_TOKENS)
-        worker.complete([[source.randrange(vocab) for _ in range(size)] for _ in range(count)], sampling)
+        worker.complete([[source.randrange(vocab) for _ in range(size)] for _ in range(count)], params)
     computed = step_bytes(model.decoder.description, model.decoder.dtype, model.decoder.ops, options, limits)
     sys.stdout.write(f"{status_bytes('VmHWM') - before - kv_bytes} {computed}\n")
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -43,7 +44,7 @@ def plan(step_id: int, rows: list[tuple[int, int, int, int]], **changes: Any) ->
 
 
 def arrays(inputs: StepInputs) -> dict[str, list[int]]:
-    return {name: value.tolist() for name, value in vars(inputs).items()}
+    return {name: value.tolist() for name, value in vars(inputs).items() if value is not None}
 
 
 def test_new_requests_in_chunks_become_inputs(batch: InputBatch) -> None:
@@ -160,3 +161,14 @@ def test_dummy_rows_use_every_processor_and_the_next_request_forgets_them(batch:
     inputs = batch.apply(plan(1, [(1, 2, 0, 1)], new_requests=[new(1, [1, 2], [], [6])]))
     logits = torch.zeros(1, 50)
     assert batch.logits.adjust(logits, batch.sample_rows(inputs, None).logits) is logits
+
+
+def test_a_scored_token_is_no_decode(batch: InputBatch) -> None:
+    """As many rows need logits as requests run, but one of them samples nothing."""
+    request = new(2, [1, 2, 3], [], [5])
+    scored = msgspec.structs.replace(request, sampling=SamplingParams(4, prompt_logprobs=1))
+    inputs = batch.apply(plan(1, [(2, 1, 0, 0)], new_requests=[scored]))
+    assert not inputs.is_decode and inputs.scored is not None
+    assert inputs.logits_indices.tolist() == inputs.scored.indices.tolist() == [0]
+    sampled, rows = inputs.split(torch.ones(1, 4))
+    assert rows is not None and (len(sampled), len(rows)) == (0, 1)

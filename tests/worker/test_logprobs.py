@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from services.worker import row_groups
+from services.worker.logprobs import ranked
 from tests.worker.sample_rows import Row, row, sample
 
 VOCAB = 97
@@ -57,3 +58,14 @@ def test_as_many_top_logprobs_as_the_vocabulary_has_ids() -> None:
     scores = logits_of(8)
     _, found = sample(scores, [row(temperature=0.0, logprobs=VOCAB)])
     assert found[0] is not None and sorted(found[0].token_ids[1:]) == list(range(VOCAB))
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 40])
+@pytest.mark.parametrize("levels", [2, 7, 1000])
+def test_of_equal_values_the_lowest_ids_come_first(count: int, levels: int) -> None:
+    source = torch.Generator().manual_seed(levels)
+    values = torch.randint(-levels, levels, (9, 40), generator=source) / 4
+    values[0], values[1, ::2], values[2, 5] = 0.0, -0.0, float("inf")
+    values[3, 1::3], values[4] = float("-inf"), torch.arange(40.0)
+    expected = [sorted(range(40), key=lambda at: (-row[at], at))[:count] for row in values.tolist()]
+    assert ranked(values, count).tolist() == expected

@@ -45,6 +45,7 @@ STEPS: dict[str, tuple[dict[str, Any], int, int, int, list[str]]] = {
     ),
     "wide-heads": ({"num_attention_heads": 64, "head_dim": 128, "dtype": "float32"}, 4, 1024, 1100, []),
     "batch-state": ({}, 512, 512, 100_000, []),
+    "scored prompts": ({"vocab_size": 100_000}, 16, 512, 600, []),
     "noise, torch": ({"vocab_size": 100_000}, 24, 128, 256, ["--no-batch-invariant"]),
     "scores, torch": ({"num_attention_heads": 64}, 4, 512, 4096, ["--no-batch-invariant"]),
     "gate-and-up, torch": ({"intermediate_size": 12_288}, 4, 1024, 1100, ["--no-batch-invariant"]),

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from engine_core.result_check import ResultCheck, SampledRows
+from engine_core.result_check import ResultCheck, ResultRows
 from engine_core.step_plan import BadMessage, NewRequest, SamplingParams, StepPlan, StepResult, pack_i32, unpack_i32
 from engine_core.worker_messages import BatchLimits
 from services.options.declarations import WorkerOptions
@@ -147,7 +147,7 @@ def test_a_result_has_the_columns_that_the_engine_demands(path: Path) -> None:
     rows = [(slot, 2 if slot != 7 else 1, 0, slot != 7) for slot in counts]
     result = make_runner(path).execute(plans.plan(rows, new, [[] for _ in new], [0] * 6))
     widths = [0, 1, 4, 1 + MAX_LOGPROBS, 3]
-    demanded = SampledRows(pack_i32([105, 100, 103, 102, 106]), pack_i32([0] * 5), pack_i32(widths))
+    demanded = ResultRows(pack_i32([105, 100, 103, 102, 106]), pack_i32([0] * 5), pack_i32(widths))
     ResultCheck(DEMO_VOCAB_SIZE)(result, demanded)
     assert unpack_i32(result.logprob_token_ids)[-2:].tolist() == [4, 3]
 
@@ -165,7 +165,7 @@ def test_a_row_with_nan_ends_alone(path: Path) -> None:
     result = runner.execute(plans.plan([(0, 1, 1, True), (1, 3, 0, True)], [second], [[], []], [0, 0]))
     assert [handle for handle, _ in result.errors] == [100]
     assert unpack_i32(result.handles).tolist() == [101]
-    ResultCheck(DEMO_VOCAB_SIZE)(result, SampledRows(pack_i32([100, 101]), pack_i32([0, 0]), pack_i32([4, 4])))
+    ResultCheck(DEMO_VOCAB_SIZE)(result, ResultRows(pack_i32([100, 101]), pack_i32([0, 0]), pack_i32([4, 4])))
     assert result.token_ids == healthy.token_ids
 
 

@@ -91,19 +91,21 @@ class RequestLimits(_message.Message):
     def __init__(self, max_logprobs: _Optional[int] = ..., max_n: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_queued_reqs: _Optional[int] = ..., max_stop_token_ids: _Optional[int] = ..., max_logit_bias: _Optional[int] = ..., max_logprob_token_ids: _Optional[int] = ..., max_bad_words: _Optional[int] = ...) -> None: ...
 
 class Choice(_message.Message):
-    __slots__ = ("handle", "choice", "resumed_token_ids", "cached_tokens")
+    __slots__ = ("handle", "choice", "resumed_token_ids", "cached_tokens", "prompt_logprobs_from")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     CHOICE_FIELD_NUMBER: _ClassVar[int]
     RESUMED_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOGPROBS_FROM_FIELD_NUMBER: _ClassVar[int]
     handle: int
     choice: int
     resumed_token_ids: bytes
     cached_tokens: int
-    def __init__(self, handle: _Optional[int] = ..., choice: _Optional[int] = ..., resumed_token_ids: _Optional[bytes] = ..., cached_tokens: _Optional[int] = ...) -> None: ...
+    prompt_logprobs_from: int
+    def __init__(self, handle: _Optional[int] = ..., choice: _Optional[int] = ..., resumed_token_ids: _Optional[bytes] = ..., cached_tokens: _Optional[int] = ..., prompt_logprobs_from: _Optional[int] = ...) -> None: ...
 
 class SamplingParams(_message.Message):
-    __slots__ = ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "max_tokens", "min_tokens", "ignore_eos", "stop_token_ids", "logprobs", "logit_bias_token_ids", "logit_biases", "allowed_token_ids", "bad_words_token_ids", "logprob_token_ids", "thinking_budget")
+    __slots__ = ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "max_tokens", "min_tokens", "ignore_eos", "stop_token_ids", "logprobs", "logit_bias_token_ids", "logit_biases", "allowed_token_ids", "bad_words_token_ids", "logprob_token_ids", "thinking_budget", "prompt_logprobs")
     TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
     TOP_P_FIELD_NUMBER: _ClassVar[int]
     TOP_K_FIELD_NUMBER: _ClassVar[int]
@@ -122,6 +124,7 @@ class SamplingParams(_message.Message):
     BAD_WORDS_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     LOGPROB_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     THINKING_BUDGET_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     temperature: float
     top_p: float
     top_k: int
@@ -140,7 +143,8 @@ class SamplingParams(_message.Message):
     bad_words_token_ids: _containers.RepeatedScalarFieldContainer[bytes]
     logprob_token_ids: bytes
     thinking_budget: ThinkingBudget
-    def __init__(self, temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., ignore_eos: bool = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[int] = ..., logit_bias_token_ids: _Optional[bytes] = ..., logit_biases: _Optional[bytes] = ..., allowed_token_ids: _Optional[bytes] = ..., bad_words_token_ids: _Optional[_Iterable[bytes]] = ..., logprob_token_ids: _Optional[bytes] = ..., thinking_budget: _Optional[_Union[ThinkingBudget, _Mapping]] = ...) -> None: ...
+    prompt_logprobs: int
+    def __init__(self, temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., ignore_eos: bool = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[int] = ..., logit_bias_token_ids: _Optional[bytes] = ..., logit_biases: _Optional[bytes] = ..., allowed_token_ids: _Optional[bytes] = ..., bad_words_token_ids: _Optional[_Iterable[bytes]] = ..., logprob_token_ids: _Optional[bytes] = ..., thinking_budget: _Optional[_Union[ThinkingBudget, _Mapping]] = ..., prompt_logprobs: _Optional[int] = ...) -> None: ...
 
 class ThinkingBudget(_message.Message):
     __slots__ = ("max_tokens", "start_token_ids", "end_token_ids", "starts_open")
@@ -153,6 +157,22 @@ class ThinkingBudget(_message.Message):
     end_token_ids: bytes
     starts_open: bool
     def __init__(self, max_tokens: _Optional[int] = ..., start_token_ids: _Optional[bytes] = ..., end_token_ids: _Optional[bytes] = ..., starts_open: bool = ...) -> None: ...
+
+class PromptLogprobs(_message.Message):
+    __slots__ = ("handle", "start_index", "width", "token_ids", "logprobs", "ranks")
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
+    START_INDEX_FIELD_NUMBER: _ClassVar[int]
+    WIDTH_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    handle: int
+    start_index: int
+    width: int
+    token_ids: bytes
+    logprobs: bytes
+    ranks: bytes
+    def __init__(self, handle: _Optional[int] = ..., start_index: _Optional[int] = ..., width: _Optional[int] = ..., token_ids: _Optional[bytes] = ..., logprobs: _Optional[bytes] = ..., ranks: _Optional[bytes] = ...) -> None: ...
 
 class Error(_message.Message):
     __slots__ = ("code", "message", "param", "retryable", "retry_after", "reason")
@@ -211,12 +231,14 @@ class ModelInfo(_message.Message):
     def __init__(self, facts: _Optional[_Union[EngineFacts, _Mapping]] = ..., version: _Optional[str] = ..., tokenizer_digest: _Optional[str] = ..., model_type: _Optional[str] = ..., architectures: _Optional[_Iterable[str]] = ..., bos_token_id: _Optional[int] = ..., pad_token_id: _Optional[int] = ...) -> None: ...
 
 class ResumedChoice(_message.Message):
-    __slots__ = ("index", "token_ids")
+    __slots__ = ("index", "token_ids", "prompt_logprobs_from")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOGPROBS_FROM_FIELD_NUMBER: _ClassVar[int]
     index: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, index: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    prompt_logprobs_from: int
+    def __init__(self, index: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., prompt_logprobs_from: _Optional[int] = ...) -> None: ...
 
 class Usage(_message.Message):
     __slots__ = ("prompt_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")

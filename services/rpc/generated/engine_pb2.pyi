@@ -62,7 +62,7 @@ class EngineUp(_message.Message):
     def __init__(self, hello: _Optional[_Union[_common_pb2.Hello, _Mapping]] = ..., step: _Optional[_Union[StepBatch, _Mapping]] = ...) -> None: ...
 
 class StepBatch(_message.Message):
-    __slots__ = ("epoch", "step_id", "accepted", "handles", "start_indices", "counts", "logprob_widths", "token_ids", "logprob_token_ids", "logprobs", "terminals", "stats")
+    __slots__ = ("epoch", "step_id", "accepted", "handles", "start_indices", "counts", "logprob_widths", "token_ids", "logprob_token_ids", "logprobs", "terminals", "stats", "prompt_logprobs")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     STEP_ID_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
@@ -75,6 +75,7 @@ class StepBatch(_message.Message):
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     TERMINALS_FIELD_NUMBER: _ClassVar[int]
     STATS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     step_id: int
     accepted: _containers.RepeatedCompositeFieldContainer[Accepted]
@@ -87,7 +88,8 @@ class StepBatch(_message.Message):
     logprobs: bytes
     terminals: _containers.RepeatedCompositeFieldContainer[Terminal]
     stats: EngineStats
-    def __init__(self, epoch: _Optional[int] = ..., step_id: _Optional[int] = ..., accepted: _Optional[_Iterable[_Union[Accepted, _Mapping]]] = ..., handles: _Optional[bytes] = ..., start_indices: _Optional[bytes] = ..., counts: _Optional[bytes] = ..., logprob_widths: _Optional[bytes] = ..., token_ids: _Optional[bytes] = ..., logprob_token_ids: _Optional[bytes] = ..., logprobs: _Optional[bytes] = ..., terminals: _Optional[_Iterable[_Union[Terminal, _Mapping]]] = ..., stats: _Optional[_Union[EngineStats, _Mapping]] = ...) -> None: ...
+    prompt_logprobs: _containers.RepeatedCompositeFieldContainer[_common_pb2.PromptLogprobs]
+    def __init__(self, epoch: _Optional[int] = ..., step_id: _Optional[int] = ..., accepted: _Optional[_Iterable[_Union[Accepted, _Mapping]]] = ..., handles: _Optional[bytes] = ..., start_indices: _Optional[bytes] = ..., counts: _Optional[bytes] = ..., logprob_widths: _Optional[bytes] = ..., token_ids: _Optional[bytes] = ..., logprob_token_ids: _Optional[bytes] = ..., logprobs: _Optional[bytes] = ..., terminals: _Optional[_Iterable[_Union[Terminal, _Mapping]]] = ..., stats: _Optional[_Union[EngineStats, _Mapping]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[_common_pb2.PromptLogprobs, _Mapping]]] = ...) -> None: ...
 
 class Accepted(_message.Message):
     __slots__ = ("handle", "seed", "prompt_tokens", "cached_tokens", "sampling")
@@ -198,14 +200,16 @@ class TokensResume(_message.Message):
     def __init__(self, started: _Optional[_Union[TokensStarted, _Mapping]] = ..., choices: _Optional[_Iterable[_Union[_common_pb2.ResumedChoice, _Mapping]]] = ...) -> None: ...
 
 class GenerateTokensResponse(_message.Message):
-    __slots__ = ("started", "choices", "usage")
+    __slots__ = ("started", "choices", "usage", "prompt_logprobs")
     STARTED_FIELD_NUMBER: _ClassVar[int]
     CHOICES_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     started: TokensStarted
     choices: _containers.RepeatedCompositeFieldContainer[TokensDelta]
     usage: _common_pb2.Usage
-    def __init__(self, started: _Optional[_Union[TokensStarted, _Mapping]] = ..., choices: _Optional[_Iterable[_Union[TokensDelta, _Mapping]]] = ..., usage: _Optional[_Union[_common_pb2.Usage, _Mapping]] = ...) -> None: ...
+    prompt_logprobs: _containers.RepeatedCompositeFieldContainer[_common_pb2.PromptLogprobs]
+    def __init__(self, started: _Optional[_Union[TokensStarted, _Mapping]] = ..., choices: _Optional[_Iterable[_Union[TokensDelta, _Mapping]]] = ..., usage: _Optional[_Union[_common_pb2.Usage, _Mapping]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[_common_pb2.PromptLogprobs, _Mapping]]] = ...) -> None: ...
 
 class TokensStarted(_message.Message):
     __slots__ = ("seed", "cached_tokens", "numerics_id", "sampling")

@@ -116,7 +116,7 @@ class Truncation(_message.Message):
     def __init__(self, max_tokens: _Optional[int] = ..., drop_end: bool = ...) -> None: ...
 
 class OutputSpec(_message.Message):
-    __slots__ = ("stop", "include_stop_str_in_output", "skip_special_tokens", "spaces_between_special_tokens", "tools_json", "bad_words", "tool_choice", "single_tool_call", "separate_reasoning", "thinking_token_budget", "structured", "allowed_tools")
+    __slots__ = ("stop", "include_stop_str_in_output", "skip_special_tokens", "spaces_between_special_tokens", "tools_json", "bad_words", "tool_choice", "single_tool_call", "separate_reasoning", "thinking_token_budget", "structured", "allowed_tools", "echo", "lead", "prompt_only", "token_ids_only")
     STOP_FIELD_NUMBER: _ClassVar[int]
     INCLUDE_STOP_STR_IN_OUTPUT_FIELD_NUMBER: _ClassVar[int]
     SKIP_SPECIAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -129,6 +129,10 @@ class OutputSpec(_message.Message):
     THINKING_TOKEN_BUDGET_FIELD_NUMBER: _ClassVar[int]
     STRUCTURED_FIELD_NUMBER: _ClassVar[int]
     ALLOWED_TOOLS_FIELD_NUMBER: _ClassVar[int]
+    ECHO_FIELD_NUMBER: _ClassVar[int]
+    LEAD_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_ONLY_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_ONLY_FIELD_NUMBER: _ClassVar[int]
     stop: _containers.RepeatedScalarFieldContainer[str]
     include_stop_str_in_output: bool
     skip_special_tokens: bool
@@ -141,7 +145,11 @@ class OutputSpec(_message.Message):
     thinking_token_budget: int
     structured: StructuredOutput
     allowed_tools: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, stop: _Optional[_Iterable[str]] = ..., include_stop_str_in_output: bool = ..., skip_special_tokens: bool = ..., spaces_between_special_tokens: bool = ..., tools_json: _Optional[bytes] = ..., bad_words: _Optional[_Iterable[str]] = ..., tool_choice: _Optional[_Union[ToolChoice, str]] = ..., single_tool_call: bool = ..., separate_reasoning: bool = ..., thinking_token_budget: _Optional[int] = ..., structured: _Optional[_Union[StructuredOutput, _Mapping]] = ..., allowed_tools: _Optional[_Iterable[str]] = ...) -> None: ...
+    echo: bool
+    lead: str
+    prompt_only: bool
+    token_ids_only: bool
+    def __init__(self, stop: _Optional[_Iterable[str]] = ..., include_stop_str_in_output: bool = ..., skip_special_tokens: bool = ..., spaces_between_special_tokens: bool = ..., tools_json: _Optional[bytes] = ..., bad_words: _Optional[_Iterable[str]] = ..., tool_choice: _Optional[_Union[ToolChoice, str]] = ..., single_tool_call: bool = ..., separate_reasoning: bool = ..., thinking_token_budget: _Optional[int] = ..., structured: _Optional[_Union[StructuredOutput, _Mapping]] = ..., allowed_tools: _Optional[_Iterable[str]] = ..., echo: bool = ..., lead: _Optional[str] = ..., prompt_only: bool = ..., token_ids_only: bool = ...) -> None: ...
 
 class StructuredOutput(_message.Message):
     __slots__ = ("json_schema", "json_object", "regex", "choices", "grammar", "structural_tag", "strict", "whitespace_pattern", "field", "disable_any_whitespace", "disable_additional_properties")
@@ -176,22 +184,26 @@ class TextChoices(_message.Message):
     def __init__(self, texts: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ResolvedOutput(_message.Message):
-    __slots__ = ("bad_words_token_ids", "grammar", "ignored_keywords")
+    __slots__ = ("bad_words_token_ids", "grammar", "ignored_keywords", "lead")
     BAD_WORDS_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     GRAMMAR_FIELD_NUMBER: _ClassVar[int]
     IGNORED_KEYWORDS_FIELD_NUMBER: _ClassVar[int]
+    LEAD_FIELD_NUMBER: _ClassVar[int]
     bad_words_token_ids: _containers.RepeatedScalarFieldContainer[bytes]
     grammar: str
     ignored_keywords: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, bad_words_token_ids: _Optional[_Iterable[bytes]] = ..., grammar: _Optional[str] = ..., ignored_keywords: _Optional[_Iterable[str]] = ...) -> None: ...
+    lead: str
+    def __init__(self, bad_words_token_ids: _Optional[_Iterable[bytes]] = ..., grammar: _Optional[str] = ..., ignored_keywords: _Optional[_Iterable[str]] = ..., lead: _Optional[str] = ...) -> None: ...
 
 class TextInput(_message.Message):
-    __slots__ = ("text", "add_special_tokens")
+    __slots__ = ("text", "add_special_tokens", "suffix")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     ADD_SPECIAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SUFFIX_FIELD_NUMBER: _ClassVar[int]
     text: str
     add_special_tokens: bool
-    def __init__(self, text: _Optional[str] = ..., add_special_tokens: bool = ...) -> None: ...
+    suffix: str
+    def __init__(self, text: _Optional[str] = ..., add_special_tokens: bool = ..., suffix: _Optional[str] = ...) -> None: ...
 
 class TextUp(_message.Message):
     __slots__ = ("hello", "batch")
@@ -202,7 +214,7 @@ class TextUp(_message.Message):
     def __init__(self, hello: _Optional[_Union[_common_pb2.Hello, _Mapping]] = ..., batch: _Optional[_Union[TextBatch, _Mapping]] = ...) -> None: ...
 
 class TextBatch(_message.Message):
-    __slots__ = ("epoch", "accepted", "terminals", "handles", "start_indices", "counts", "token_ids", "piece_counts", "piece_kinds", "pieces", "logprob_counts", "logprobs")
+    __slots__ = ("epoch", "accepted", "terminals", "handles", "start_indices", "counts", "token_ids", "piece_counts", "piece_kinds", "pieces", "logprob_counts", "logprobs", "prompt_logprobs")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     TERMINALS_FIELD_NUMBER: _ClassVar[int]
@@ -215,6 +227,7 @@ class TextBatch(_message.Message):
     PIECES_FIELD_NUMBER: _ClassVar[int]
     LOGPROB_COUNTS_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     accepted: _containers.RepeatedCompositeFieldContainer[TextAccepted]
     terminals: _containers.RepeatedCompositeFieldContainer[TextTerminal]
@@ -227,23 +240,38 @@ class TextBatch(_message.Message):
     pieces: _containers.RepeatedScalarFieldContainer[str]
     logprob_counts: bytes
     logprobs: _containers.RepeatedCompositeFieldContainer[TokenLogprobs]
-    def __init__(self, epoch: _Optional[int] = ..., accepted: _Optional[_Iterable[_Union[TextAccepted, _Mapping]]] = ..., terminals: _Optional[_Iterable[_Union[TextTerminal, _Mapping]]] = ..., handles: _Optional[bytes] = ..., start_indices: _Optional[bytes] = ..., counts: _Optional[bytes] = ..., token_ids: _Optional[bytes] = ..., piece_counts: _Optional[bytes] = ..., piece_kinds: _Optional[bytes] = ..., pieces: _Optional[_Iterable[str]] = ..., logprob_counts: _Optional[bytes] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ...) -> None: ...
+    prompt_logprobs: _containers.RepeatedCompositeFieldContainer[TextPromptLogprobs]
+    def __init__(self, epoch: _Optional[int] = ..., accepted: _Optional[_Iterable[_Union[TextAccepted, _Mapping]]] = ..., terminals: _Optional[_Iterable[_Union[TextTerminal, _Mapping]]] = ..., handles: _Optional[bytes] = ..., start_indices: _Optional[bytes] = ..., counts: _Optional[bytes] = ..., token_ids: _Optional[bytes] = ..., piece_counts: _Optional[bytes] = ..., piece_kinds: _Optional[bytes] = ..., pieces: _Optional[_Iterable[str]] = ..., logprob_counts: _Optional[bytes] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[TextPromptLogprobs, _Mapping]]] = ...) -> None: ...
+
+class TextPromptLogprobs(_message.Message):
+    __slots__ = ("logprobs", "token_ids", "tokens", "text_offsets")
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TEXT_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    logprobs: _common_pb2.PromptLogprobs
+    token_ids: bytes
+    tokens: _containers.RepeatedScalarFieldContainer[bytes]
+    text_offsets: bytes
+    def __init__(self, logprobs: _Optional[_Union[_common_pb2.PromptLogprobs, _Mapping]] = ..., token_ids: _Optional[bytes] = ..., tokens: _Optional[_Iterable[bytes]] = ..., text_offsets: _Optional[bytes] = ...) -> None: ...
 
 class TextAccepted(_message.Message):
-    __slots__ = ("handle", "seed", "prompt_token_ids", "cached_tokens", "resolved", "sampling")
+    __slots__ = ("handle", "seed", "prompt_token_ids", "cached_tokens", "resolved", "sampling", "first_prompt_token")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     RESOLVED_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    FIRST_PROMPT_TOKEN_FIELD_NUMBER: _ClassVar[int]
     handle: int
     seed: int
     prompt_token_ids: bytes
     cached_tokens: int
     resolved: ResolvedOutput
     sampling: _common_pb2.SamplingParams
-    def __init__(self, handle: _Optional[int] = ..., seed: _Optional[int] = ..., prompt_token_ids: _Optional[bytes] = ..., cached_tokens: _Optional[int] = ..., resolved: _Optional[_Union[ResolvedOutput, _Mapping]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ...) -> None: ...
+    first_prompt_token: bytes
+    def __init__(self, handle: _Optional[int] = ..., seed: _Optional[int] = ..., prompt_token_ids: _Optional[bytes] = ..., cached_tokens: _Optional[int] = ..., resolved: _Optional[_Union[ResolvedOutput, _Mapping]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., first_prompt_token: _Optional[bytes] = ...) -> None: ...
 
 class TokenLogprobs(_message.Message):
     __slots__ = ("sampled", "top", "text_offset")
@@ -346,14 +374,16 @@ class TextResume(_message.Message):
     def __init__(self, started: _Optional[_Union[TextStarted, _Mapping]] = ..., choices: _Optional[_Iterable[_Union[_common_pb2.ResumedChoice, _Mapping]]] = ...) -> None: ...
 
 class GenerateTextResponse(_message.Message):
-    __slots__ = ("started", "choices", "usage")
+    __slots__ = ("started", "choices", "usage", "prompt_logprobs")
     STARTED_FIELD_NUMBER: _ClassVar[int]
     CHOICES_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     started: TextStarted
     choices: _containers.RepeatedCompositeFieldContainer[TextDelta]
     usage: _common_pb2.Usage
-    def __init__(self, started: _Optional[_Union[TextStarted, _Mapping]] = ..., choices: _Optional[_Iterable[_Union[TextDelta, _Mapping]]] = ..., usage: _Optional[_Union[_common_pb2.Usage, _Mapping]] = ...) -> None: ...
+    prompt_logprobs: _containers.RepeatedCompositeFieldContainer[TextPromptLogprobs]
+    def __init__(self, started: _Optional[_Union[TextStarted, _Mapping]] = ..., choices: _Optional[_Iterable[_Union[TextDelta, _Mapping]]] = ..., usage: _Optional[_Union[_common_pb2.Usage, _Mapping]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[TextPromptLogprobs, _Mapping]]] = ...) -> None: ...
 
 class TextStarted(_message.Message):
     __slots__ = ("seed", "prompt_token_ids", "cached_tokens", "resolved", "numerics_id", "sampling")
@@ -462,3 +492,47 @@ class TokenizerPiece(_message.Message):
     data: bytes
     sha256: str
     def __init__(self, data: _Optional[bytes] = ..., sha256: _Optional[str] = ...) -> None: ...
+
+class EncodeRequest(_message.Message):
+    __slots__ = ("submit", "any_length", "return_token_strs")
+    SUBMIT_FIELD_NUMBER: _ClassVar[int]
+    ANY_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    RETURN_TOKEN_STRS_FIELD_NUMBER: _ClassVar[int]
+    submit: TextSubmit
+    any_length: bool
+    return_token_strs: bool
+    def __init__(self, submit: _Optional[_Union[TextSubmit, _Mapping]] = ..., any_length: bool = ..., return_token_strs: bool = ...) -> None: ...
+
+class EncodedPiece(_message.Message):
+    __slots__ = ("token_ids", "token_strs", "error")
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_STRS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    token_ids: bytes
+    token_strs: _containers.RepeatedScalarFieldContainer[str]
+    error: _common_pb2.Error
+    def __init__(self, token_ids: _Optional[bytes] = ..., token_strs: _Optional[_Iterable[str]] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ...) -> None: ...
+
+class DecodeRequest(_message.Message):
+    __slots__ = ("token_ids",)
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    token_ids: bytes
+    def __init__(self, token_ids: _Optional[bytes] = ...) -> None: ...
+
+class DecodedPiece(_message.Message):
+    __slots__ = ("text", "error")
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    error: _common_pb2.Error
+    def __init__(self, text: _Optional[str] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ...) -> None: ...
+
+class GetTokenizerConfigRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class TokenizerConfig(_message.Message):
+    __slots__ = ("config_json",)
+    CONFIG_JSON_FIELD_NUMBER: _ClassVar[int]
+    config_json: bytes
+    def __init__(self, config_json: _Optional[bytes] = ...) -> None: ...

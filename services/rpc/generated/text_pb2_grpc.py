@@ -87,6 +87,21 @@ class TextServiceStub(object):
                 request_serializer=tandem_dot_v1_dot_text__pb2.GetTokenizerRequest.SerializeToString,
                 response_deserializer=tandem_dot_v1_dot_text__pb2.TokenizerPiece.FromString,
                 _registered_method=True)
+        self.Encode = channel.unary_stream(
+                '/tandem.v1.TextService/Encode',
+                request_serializer=tandem_dot_v1_dot_text__pb2.EncodeRequest.SerializeToString,
+                response_deserializer=tandem_dot_v1_dot_text__pb2.EncodedPiece.FromString,
+                _registered_method=True)
+        self.Decode = channel.unary_stream(
+                '/tandem.v1.TextService/Decode',
+                request_serializer=tandem_dot_v1_dot_text__pb2.DecodeRequest.SerializeToString,
+                response_deserializer=tandem_dot_v1_dot_text__pb2.DecodedPiece.FromString,
+                _registered_method=True)
+        self.GetTokenizerConfig = channel.unary_unary(
+                '/tandem.v1.TextService/GetTokenizerConfig',
+                request_serializer=tandem_dot_v1_dot_text__pb2.GetTokenizerConfigRequest.SerializeToString,
+                response_deserializer=tandem_dot_v1_dot_text__pb2.TokenizerConfig.FromString,
+                _registered_method=True)
 
 
 class TextServiceServicer(object):
@@ -163,6 +178,27 @@ class TextServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Encode(self, request, context):
+        """/ For shims: turns the prompt of a submit into token ids. Nothing is generated. A refusal is the last piece.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Decode(self, request, context):
+        """/ For shims: turns token ids into text. A refusal is the last piece.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetTokenizerConfig(self, request, context):
+        """/ For shims: returns the configuration of the model's tokenizer.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_TextServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -215,6 +251,21 @@ def add_TextServiceServicer_to_server(servicer, server):
                     servicer.GetTokenizer,
                     request_deserializer=tandem_dot_v1_dot_text__pb2.GetTokenizerRequest.FromString,
                     response_serializer=tandem_dot_v1_dot_text__pb2.TokenizerPiece.SerializeToString,
+            ),
+            'Encode': grpc.unary_stream_rpc_method_handler(
+                    servicer.Encode,
+                    request_deserializer=tandem_dot_v1_dot_text__pb2.EncodeRequest.FromString,
+                    response_serializer=tandem_dot_v1_dot_text__pb2.EncodedPiece.SerializeToString,
+            ),
+            'Decode': grpc.unary_stream_rpc_method_handler(
+                    servicer.Decode,
+                    request_deserializer=tandem_dot_v1_dot_text__pb2.DecodeRequest.FromString,
+                    response_serializer=tandem_dot_v1_dot_text__pb2.DecodedPiece.SerializeToString,
+            ),
+            'GetTokenizerConfig': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetTokenizerConfig,
+                    request_deserializer=tandem_dot_v1_dot_text__pb2.GetTokenizerConfigRequest.FromString,
+                    response_serializer=tandem_dot_v1_dot_text__pb2.TokenizerConfig.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -488,6 +539,87 @@ class TextService(object):
             '/tandem.v1.TextService/GetTokenizer',
             tandem_dot_v1_dot_text__pb2.GetTokenizerRequest.SerializeToString,
             tandem_dot_v1_dot_text__pb2.TokenizerPiece.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Encode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/tandem.v1.TextService/Encode',
+            tandem_dot_v1_dot_text__pb2.EncodeRequest.SerializeToString,
+            tandem_dot_v1_dot_text__pb2.EncodedPiece.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Decode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/tandem.v1.TextService/Decode',
+            tandem_dot_v1_dot_text__pb2.DecodeRequest.SerializeToString,
+            tandem_dot_v1_dot_text__pb2.DecodedPiece.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetTokenizerConfig(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandem.v1.TextService/GetTokenizerConfig',
+            tandem_dot_v1_dot_text__pb2.GetTokenizerConfigRequest.SerializeToString,
+            tandem_dot_v1_dot_text__pb2.TokenizerConfig.FromString,
             options,
             channel_credentials,
             insecure,

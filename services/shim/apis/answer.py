@@ -19,8 +19,10 @@ from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
 from services.rpc.pieces import TOOL_CALL, Piece, add_pieces
 from services.shim.apis.answer_options import AnswerOptions
+from services.shim.apis.answer_scores import AnswerScores
 from services.shim.apis.answer_types import CompletionTokensDetails, EffectiveParameters, Usage
 from services.shim.apis.json_pieces import InPieces, WrittenColumns, array_pieces, id_pieces, object_pieces
+from services.shim.apis.numbers import as_written
 from services.shim.generation import Generation
 from services.shim.time_slices import TimeSlices
 from services.shim.updates import Update
@@ -65,6 +67,8 @@ class Answer(ABC):
         self._choices = [AccumulatedChoice() for _ in range(generation.num_choices)]
         self._num_open = generation.num_choices
         self._taken: list[Update] = []  # updates of a stream without chunks so far
+        self._scores = AnswerScores(generation, options)
+        self._take = self._scores.take if options.has_prompt_scores else generation.take
 
     async def full_response(self) -> Iterator[bytes]:
         """Waits for the end of all choices and returns the response as JSON in pieces.
@@ -73,7 +77,7 @@ class Answer(ABC):
         """
         slices = TimeSlices()
         while self._num_open:
-            for update in await self._generation.take():
+            for update in await self._take():
                 _raise_if_failed(update.terminal)
                 self._accumulate(update)
                 if update.logprobs:
@@ -82,8 +86,7 @@ class Answer(ABC):
                     await slices.pause()
         return object_pieces(
             {
-                **self._head,
-                "object": self.object_name,
+                **self._heading(self.object_name),
                 "choices": InPieces(array_pieces(map(self._choice_pieces, range(len(self._choices))))),
                 "usage": self.usage(),
                 **self._full_fields(),
@@ -108,6 +111,7 @@ class Answer(ABC):
         choice.logprobs = choice.logprobs or WrittenColumns()
         size = await self._write_logprobs(update.logprobs, choice.logprobs, slices)
         self._generation.hold(size - update.held)
+        update.held = 0
 
     async def _write_logprobs(
         self, logprobs: Sequence[text_pb2.TokenLogprobs], written: WrittenColumns, slices: TimeSlices
@@ -124,6 +128,8 @@ class Answer(ABC):
         assert choice.terminal is not None
         choice.has_call = any(kind == TOOL_CALL for kind, _ in choice.pieces)
         logprobs = None if choice.logprobs is None else InPieces(choice.logprobs.pieces())
+        if self._options.echoes_logprobs:
+            logprobs = InPieces(self._scores.before(index, choice.logprobs))
         token_ids = InPieces(id_pieces(choice.token_ids)) if self._options.token_ids else None
         return object_pieces(
             {
@@ -145,17 +151,15 @@ class Answer(ABC):
         if self._taken:
             await asyncio.sleep(0)
         else:
-            self._taken = await self._generation.take()
+            self._taken = await self._take()
         chunks: list[Json] = []
         slices: TimeSlices | None = None
         while slices is None or not slices.is_over:
             update = self._taken.pop(0)
             _raise_if_failed(update.terminal)
-            logprobs: Any = None
-            if len(update.logprobs) > LOGPROBS_PER_STEP:
-                logprobs = await self._many_logprobs(update.logprobs)
-            elif update.logprobs:
-                logprobs = self._logprobs(update.logprobs)
+            logprobs = None
+            if update.logprobs or self._options.echoes_logprobs:
+                logprobs = await self._streamed_logprobs(update)
             chunks += self._chunks_of(update, logprobs)
             if update.held:
                 self._generation.hold(-update.held)
@@ -167,11 +171,14 @@ class Answer(ABC):
             slices = slices or TimeSlices()  # most streams have one update: the clock is not read for it
         return chunks
 
-    async def _many_logprobs(self, logprobs: Sequence[text_pb2.TokenLogprobs]) -> msgspec.Raw:
-        """Returns the logprobs of a slow reader's update, written with pauses."""
+    async def _streamed_logprobs(self, update: Update) -> Any:
+        """Returns the logprobs of an update, those of a slow reader's written with pauses; None: it has none."""
+        begins = self._options.echoes_logprobs and self._scores.begins(update.index)
+        if not begins and len(update.logprobs) <= LOGPROBS_PER_STEP:
+            return self._logprobs(update.logprobs) if update.logprobs else None
         written = WrittenColumns()
-        await self._write_logprobs(logprobs, written, TimeSlices())
-        return msgspec.Raw(b"".join(written.pieces()))
+        await self._write_logprobs(update.logprobs, written, TimeSlices())
+        return self._scores.first_logprobs(update.index, written) if begins else msgspec.Raw(b"".join(written.pieces()))
 
     def _chunks_of(self, update: Update, logprobs: Any) -> list[Json]:
         """Returns one chunk per piece, at least one if there is anything to tell. Runs for every token.
@@ -220,7 +227,11 @@ class Answer(ABC):
 
     def head(self) -> Json:
         """Returns the fields that all chunks of a stream share."""
-        return {**self._head, "object": self.chunk_name}
+        return self._heading(self.chunk_name)
+
+    def _heading(self, object_name: str) -> Json:
+        """Returns the fields that begin a response or a chunk."""
+        return {**self._head, "object": object_name}
 
     def usage(self) -> Usage:
         """Returns OpenAI's `usage`. All choices must have ended.
@@ -308,14 +319,7 @@ class Answer(ABC):
         """Returns the field with the prompt's ids for the first chunk with tokens of a choice; may be empty."""
 
     def _token_text(self, entry: text_pb2.TokenLogprob) -> str:
-        return f"token_id:{entry.token_id}" if self._options.tokens_as_token_ids else entry.token
-
-
-LOWEST_LOGPROB = -9999.0  # stands for minus infinity, which JSON lacks; OpenAI's value
-
-
-def finite(logprob: float) -> float:
-    return max(logprob, LOWEST_LOGPROB)
+        return self._options.token_text(entry.token_id, entry.token)
 
 
 def _raise_if_failed(terminal: text_pb2.TextTerminal | None) -> None:
@@ -336,8 +340,3 @@ def _effective(sampling: pb.SamplingParams, seed: int) -> EffectiveParameters:
         "frequency_penalty": as_written(sampling.frequency_penalty),
         "repetition_penalty": as_written(sampling.repetition_penalty),
     }
-
-
-def as_written(value: float) -> float:
-    """Returns a float32 as a short decimal: 0.7 instead of 0.699999988079071."""
-    return float(f"{value:.7g}")

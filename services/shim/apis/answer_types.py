@@ -34,6 +34,14 @@ class EffectiveParameters(TypedDict):
     repetition_penalty: float
 
 
+class PromptLogprob(TypedDict):
+    """One of the logprobs of a prompt token, by its id. `rank`: in the vocabulary; 1: the most likely token."""
+
+    logprob: float
+    rank: int
+    decoded_token: str
+
+
 class ChoiceFields(TypedDict, total=False):
     """The fields of a choice that all APIs share."""
 

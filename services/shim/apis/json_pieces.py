@@ -77,11 +77,28 @@ class WrittenColumns:
         return size
 
     def pieces(self) -> Iterator[bytes]:
-        return object_pieces({name: InPieces(_array(text)) for name, text in self._texts.items()})
+        return object_pieces({name: InPieces(_array([text])) for name, text in self._texts.items()})
+
+    def array(self, name: str) -> Iterator[bytes]:
+        """Returns the pieces of one of the arrays; of an empty one, if it has no items so far."""
+        return _array([self._texts.get(name, bytearray())])
+
+    def followed_by(self, other: "WrittenColumns", names: Iterable[str]) -> Iterator[bytes]:
+        """Returns the pieces of an object with these of the arrays, each with the items of `other` behind."""
+        return object_pieces(
+            {
+                name: InPieces(_array([one._texts[name] for one in (self, other) if name in one._texts]))
+                for name in names
+            }
+        )
 
 
-def _array(text: bytearray) -> Iterator[bytes]:
+def _array(texts: Iterable[bytearray]) -> Iterator[bytes]:
+    """Yields an array of the items in `texts`, in pieces."""
     yield b"["
-    for start in range(0, len(text), PIECE_BYTES):
-        yield bytes(text[start : start + PIECE_BYTES])
+    for number, text in enumerate(filter(None, texts)):
+        if number:
+            yield b","
+        for start in range(0, len(text), PIECE_BYTES):
+            yield bytes(text[start : start + PIECE_BYTES])
     yield b"]"

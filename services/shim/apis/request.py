@@ -95,6 +95,9 @@ class GenerationRequest(StructuredFields):
     truncation_side: Literal["left", "right"] | None = supported(
         None, "Which tokens of a long prompt are dropped: the first (left, the default) or the last ones."
     )
+    prompt_logprobs: int | None = supported(
+        None, "Logprobs of the prompt's tokens, and of this many most likely ones; -1: of all. Not with stream.", ge=-1
+    )
     return_token_ids: bool = supported(False, "The response has the token ids of prompt and answer.")
     return_tokens_as_token_ids: bool = supported(False, "Tokens in logprobs are written as `token_id:123`.")
     return_effective_parameters: bool = supported(
@@ -120,10 +123,8 @@ class GenerationRequest(StructuredFields):
     prompt_cache_retention: Label | None = no_op(None, "The prefix cache keeps what fits.")
     safety_identifier: Label | None = no_op(None, "Nothing is kept per user.")
     best_of: OnlyOne = no_op(1, "One candidate per answer.")
-    echo: OnlyFalse = refused(False, "The prompt in the answer.")
     use_beam_search: OnlyFalse = refused(False, "Beam search.")
     length_penalty: float = no_op(1.0, "Only for beam search.", ge=1, le=1)
-    prompt_logprobs: None = refused(None, "Logprobs of the prompt.")
     kv_transfer_params: None = refused(None, "KV cache transfer between servers.")
     vllm_xargs: Annotated[dict[str, Any], Field(max_length=0)] = refused({}, "Arguments of vLLM's plugins.")
     repetition_detection: None = refused(None, "Ends an answer that repeats itself.")
@@ -133,6 +134,8 @@ class GenerationRequest(StructuredFields):
     def _check(self) -> "GenerationRequest":
         if self.stream_options is not None and not self.stream:
             raise invalid("stream_options is only allowed together with stream: true", "stream_options")
+        if self.stream and self.prompt_logprobs is not None:
+            raise invalid("prompt_logprobs are not available together with stream: true", "prompt_logprobs")
         limit = self.token_limit
         if limit is not None and self.min_tokens > limit:
             raise invalid(f"min_tokens is {self.min_tokens}, but must be at most max_tokens, {limit}", "min_tokens")
@@ -154,6 +157,16 @@ class GenerationRequest(StructuredFields):
         """Number of top logprobs per token, besides the sampled token's; -1: of all tokens; None: no logprobs."""
         raise AssertionError("each subclass has its own field for it")
 
+    @property
+    def num_prompt_logprobs(self) -> int | None:
+        """Number of top logprobs per prompt token, besides its own; -1: of all tokens; None: no logprobs."""
+        return self.prompt_logprobs
+
+    @property
+    def echoes_logprobs(self) -> bool:
+        """Whether the logprobs of the answer begin with those of the prompt, if the API has that."""
+        return False
+
     def role_of_answer(self, default: str) -> str:
         """Returns the role of the answer's message, if the API has messages; `default`: --response-role."""
         return default
@@ -171,6 +184,11 @@ class GenerationRequest(StructuredFields):
     @property
     def named_call(self) -> bool:
         """Whether the answer is a call of a function that the request names, if the API has tools."""
+        return False
+
+    @property
+    def shows_token_strs(self) -> bool:
+        """Whether the response has each token as the vocabulary writes it, if it is about a prompt."""
         return False
 
     @property

@@ -12,7 +12,7 @@ from services.shim.apis.request import GenerationRequest
 
 @dataclass(frozen=True)
 class SubmitContext:
-    """What a submit needs beside the request: the facts of the engine, and an option.
+    """What a submit needs beside the request: the facts of the engine, and options.
 
     `cache_group`: group of the caller's key; requests of different groups share no prefix cache blocks.
     """
@@ -20,6 +20,7 @@ class SubmitContext:
     facts: pb.EngineFacts
     exclude_tools_when_tool_choice_none: bool = False
     cache_group: str = ""
+    response_role: str = "assistant"
 
 
 def base_submit(request: GenerationRequest, context: SubmitContext) -> text_pb2.TextSubmit:
@@ -60,11 +61,12 @@ def _sampling(request: GenerationRequest, facts: pb.EngineFacts) -> pb.SamplingP
         presence_penalty=request.presence_penalty,
         frequency_penalty=request.frequency_penalty,
         repetition_penalty=request.repetition_penalty,
-        max_tokens=request.token_limit,
+        max_tokens=None if request.token_limit is None else max(1, request.token_limit),
         min_tokens=request.min_tokens,
         ignore_eos=request.ignore_eos,
         stop_token_ids=request.stop_token_ids,
-        logprobs=_num_logprobs(request, facts),
+        logprobs=_num_logprobs(request.num_logprobs, request.logprobs_field, facts),
+        prompt_logprobs=_num_logprobs(request.num_prompt_logprobs, "prompt_logprobs", facts),
         allowed_token_ids=_column(request.allowed_token_ids),
         logprob_token_ids=_column(request.logprob_token_ids),
     )
@@ -79,11 +81,10 @@ def _seed(seed: int | None) -> int | None:
     return None if seed is None or seed == -1 else seed % 2**64
 
 
-def _num_logprobs(request: GenerationRequest, facts: pb.EngineFacts) -> int | None:
-    if request.num_logprobs != -1:
-        return request.num_logprobs
+def _num_logprobs(count: int | None, name: str, facts: pb.EngineFacts) -> int | None:
+    if count != -1:
+        return count
     if facts.limits.max_logprobs < facts.vocab_size:
-        name = request.logprobs_field
         raise invalid(f"{name} is -1, but at most {facts.limits.max_logprobs} are allowed; see --max-logprobs", name)
     return facts.vocab_size
 

@@ -9,7 +9,7 @@ from services.rpc.errors import TandemError
 from services.rpc.finish_reasons import NAME_BY_REASON
 from services.rpc.generated import text_pb2
 from services.rpc.response_mailbox import MAX_ENTRIES, check_answer_size
-from services.shim.apis.answer import finite
+from services.shim.apis.numbers import finite
 from services.shim.generation import Generation
 from services.shim.updates import Update
 

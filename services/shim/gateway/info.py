@@ -5,7 +5,7 @@ import json
 from smg_grpc_proto import vllm_engine_pb2 as vllm
 
 from services.rpc.generated import common_pb2 as pb
-from services.shim.apis.answer import as_written
+from services.shim.apis.numbers import as_written
 
 SERVER_TYPE = "vllm-grpc"  # what gateways know the protocol's servers by
 # What vLLM lists as the model's sampling defaults: gateways fill these into requests that leave them out.

@@ -30,7 +30,8 @@ from services.shim.gateway.request import checked_request, field_of, submit_of
 from services.shim.generation import Generation
 from services.shim.generations import Generations
 from services.shim.in_progress import Hold, InProgress
-from services.shim.parsing import check_logprob_entries, check_submit_size
+from services.shim.logprob_entries import check_logprob_entries
+from services.shim.parsing import check_submit_size
 from services.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -113,7 +114,7 @@ class VllmEngine(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]
             request_id = checked.request_id or uuid.uuid4().hex
             facts = self._generations.facts()
             submit = submit_of(checked, SubmitContext(facts, cache_group=caller.get().group))
-            check_logprob_entries(checked, 1, facts, self._max_logprob_entries)
+            check_logprob_entries(checked, [submit], facts, self._max_logprob_entries)
             check_submit_size(submit)
         key_name = caller.get().name
         return self._generations.start(

@@ -3,15 +3,16 @@
 import copy
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import TypeAdapter
 from starlette.requests import Request
 from starlette.responses import Response
 
 from services.rpc.generated import common_pb2 as pb
-from services.shim.apis.all import APIS
+from services.shim.apis.all import ALL_APIS
+from services.shim.apis.translation import AnyTranslation, Translation
 from services.shim.reference.operations import EVENT_STREAM, JSON, OPERATIONS, Error, Operation
 from services.shim.responses import json_response
 from services.shim.routes import Handler, is_open
@@ -54,8 +55,11 @@ def with_limits(document: Json, facts: pb.EngineFacts) -> Json:
     """Returns a copy of the document in which the fields of requests have the limits of the engine."""
     document = copy.deepcopy(document)
     limits = facts.limits
-    for api in APIS:
+    for api in ALL_APIS:
         fields = document["components"]["schemas"][api.request.__name__]["properties"]
+        form = api.translation.form
+        if form is not None and form.inner:
+            fields = fields[form.inner]["anyOf"][0]["properties"]
         for name, bound, value in (
             ("n", "maximum", limits.max_n),
             (api.request.logprobs_field, "maximum", limits.max_logprobs),
@@ -65,7 +69,8 @@ def with_limits(document: Json, facts: pb.EngineFacts) -> Json:
             ("allowed_token_ids", "maxItems", facts.vocab_size),
             ("logit_bias", "maxProperties", limits.max_logit_bias),
         ):
-            fields[name]["anyOf"][0][bound] = value
+            if "const" not in (schema := fields[name]["anyOf"][0]):
+                schema[bound] = value
     return document
 
 
@@ -91,18 +96,25 @@ def openapi(ignore_unknown_fields: bool = False) -> Json:
 
 def _operation(operation: Operation, schemas: Json, ignore_unknown_fields: bool) -> Json:
     described: Json = {"summary": operation.summary, "responses": _responses(operation, schemas)}
-    parameters = re.findall(r"{(\w+)", operation.path.path)
+    parameters = [
+        *_parameters("path", {key: {"type": "string"} for key in re.findall(r"{(\w+)", operation.path.path)}),
+        *_parameters("query", {name: {"enum": list(values)} for name, values in operation.query.items()}),
+    ]
     if parameters:
-        described["parameters"] = [
-            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in parameters
-        ]
+        described["parameters"] = parameters
     if not is_open(operation.path.path):
         described["security"] = [{"key": []}, {}]  # the key is needed if the server has one
     if operation.request is not None:
-        name = _add_request(operation.request, schemas, ignore_unknown_fields)
-        content = {JSON: {"schema": {"$ref": REFS.format(model=name)}}}
+        content = {JSON: {"schema": _request(operation.request, schemas, ignore_unknown_fields)}}
         described["requestBody"] = {"required": True, "content": content}
     return described
+
+
+def _parameters(place: str, schemas: Mapping[str, Json]) -> list[Json]:
+    """Returns the description of each parameter; only one in the path is required."""
+    return [
+        {"name": name, "in": place, "required": place == "path", "schema": schema} for name, schema in schemas.items()
+    ]
 
 
 def _responses(operation: Operation, schemas: Json) -> Json:
@@ -131,18 +143,49 @@ def _body(body: Any, schemas: Json) -> Json:
     return schema
 
 
-def _add_request(model: type[BaseModel], schemas: Json, ignore_unknown_fields: bool) -> str:
+def _request(translation: AnyTranslation, schemas: Json, ignore_unknown_fields: bool) -> Json:
+    """Returns the schema of a body: one of those that the route takes."""
+    kinds = [{"$ref": REFS.format(model=_add_request(one, schemas, ignore_unknown_fields))} for one in translation.all]
+    return kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
+
+
+def _add_request(translation: Translation, schemas: Json, ignore_unknown_fields: bool) -> str:
     """Adds the schema of a request to `schemas`; returns its name. Optional fields may be null: null means absent."""
+    model = translation.request
     schema = model.model_json_schema(ref_template=REFS)
-    schemas |= schema.pop("$defs", {})
+    definitions = schema.pop("$defs", {})
+    _make_optional(schema)
+    if translation.form is not None:
+        schema = translation.form.schema(schema)
+    if ignore_unknown_fields:
+        for one in [schema, *(field for field in schema["properties"].values() if "properties" in field)]:
+            del one["additionalProperties"]
+    _make_optional(schema)  # what the form added
+    schemas |= {name: definitions[name] for name in _referenced(schema, definitions)}
+    schemas[model.__name__] = schema
+    return model.__name__
+
+
+def _make_optional(schema: Json) -> None:
     required = schema.get("required", [])
     for name, field in schema["properties"].items():
         if name not in required:
             schema["properties"][name] = _nullable(field)
-    if ignore_unknown_fields:
-        del schema["additionalProperties"]
-    schemas[model.__name__] = schema
-    return model.__name__
+
+
+def _referenced(value: Any, definitions: Json) -> set[str]:
+    """Returns the names of the definitions that a schema refers to, and those that these refer to."""
+    found: set[str] = set()
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict):
+            name = str(one.get("$ref", "")).rpartition("/")[2]
+            if name in definitions and name not in found:
+                found.add(name)
+                waiting.append(definitions[name])
+        waiting += one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
+    return found
 
 
 def _nullable(field: Json) -> Json:

@@ -30,6 +30,14 @@ docs/structured-outputs.md. The header `tandem-ignored-keywords` names the keywo
 not strict, as `/properties/a: not`, joined by commas; what is not ASCII is percent-encoded, and after 2,000 characters
 the rest is counted.
 
+## Text in the middle
+
+With `suffix`, the prompt is prefix and suffix between the model's own tokens, in the order of its card. Those of
+Qwen-Coder, Granite, CodeGemma, StarCoder, DeepSeek-Coder, Code Llama, Seed-Coder and Codestral are known. A truncated
+prompt keeps what is next to the gap: the first tokens of the prefix go, then the last ones of the suffix; with
+`truncation_side: right`, those of the suffix first. Code Llama ends the gap with its token `▁<EOT>`, which is none of
+its end tokens: send its id in `stop_token_ids`.
+
 ## Errors
 
 Errors have OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`. `code` is OpenAI's where it has one:
@@ -58,9 +66,17 @@ A stream sends its status once its request runs, so a refusal is a status for st
 
 | tandem | vLLM |
 |---|---|
-| with an API key set, every route needs it but `/health`, `/version` and `/metrics` | needs it below `/v1` only |
+| `suffix` fills a gap, where the model has tokens for that | refuses it |
+| with an API key set, every route needs it but `/health`, `/ping`, `/load`, `/version` and `/metrics` \
+| needs it below `/v1` only |
 | web pages of other sites are refused, unless `--allowed-origins` | allows every page |
 | unknown fields are refused by name, unless `--ignore-unknown-fields` | ignores them |
+| `/tokenizer_info` and `/server_info` are always there, behind the key; no environment variables \
+| need an option, or development mode |
+| `/tokenize` refuses 2^20 tokens or more, and more than 2^22 characters | takes any length |
+| in `sampling_params` of `/inference/v1/generate`, what is left out is the model's default | is vLLM's |
+| the render routes refuse what `/inference/v1/generate` cannot say, such as a call by name | lose it |
+| `/v1/chat/completions/batch` needs `add_generation_prompt: true` | fails with false |
 | after an error in a stream, no `[DONE]`: a cut answer does not look whole | sends `[DONE]` |
 | `logit_bias` beyond -100 to 100 is refused | clamps it |
 | `tools: []` counts as no tools | refuses it |

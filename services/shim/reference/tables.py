@@ -1,16 +1,23 @@
 """The tables about the API: every route, and every field of every request with its range and kind."""
 
+import functools
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel
 
 from services.shim.apis.all import APIS
+from services.shim.apis.body_form import BodyForm
+from services.shim.apis.chat.schema import ChatRequest
+from services.shim.apis.chat_batch.api import CHAT_BATCH_API
 from services.shim.apis.fields import Kind, kind_of
 from services.shim.apis.request import GenerationRequest
-from services.shim.reference.openapi import openapi
+from services.shim.apis.tokenize.submit import DETOKENIZE_TRANSLATION, TOKENIZE_TRANSLATION
+from services.shim.apis.tokens.api import TOKENS_API
+from services.shim.apis.translation import Translation
 from services.shim.reference.operations import OPERATIONS
-from services.shim.routes import administers, is_open
+from services.shim.routes import DETOKENIZE, TOKENIZE, administers, is_open
 
 Json = dict[str, Any]
 ITEM_RANGES = ("minimum", "maximum", "minLength", "maxLength")  # too much detail in a table
@@ -50,21 +57,60 @@ def _key(path: str) -> str:
 
 
 def sections() -> list[Section]:
-    """Returns the fields that all APIs share, then those of each API; the supported ones first."""
+    """Returns the fields that OpenAI's APIs share, then those of each API and of other routes; supported ones first."""
     shared = Section("Fields of every request", _rows(GenerationRequest, _own_first(GenerationRequest)))
     own = []
     for api in APIS:
-        names = [name for name in api.request.model_fields if _is_own(api.request, name)]
+        names = [name for name in api.request.model_fields if _is_own(api.request, GenerationRequest, name)]
         own.append(Section(f"Fields of `{api.path.path}`", _rows(api.request, names)))
-    return [shared, *own]
+    return [shared, *own, _batch(), *_tokens(), *_tokenizing()]
+
+
+def _batch() -> Section:
+    model = CHAT_BATCH_API.request
+    names = [name for name in model.model_fields if _is_own(model, ChatRequest, name)]
+    return Section(f"Fields of `{CHAT_BATCH_API.path.path}`, beside those of chats", _rows(model, names))
+
+
+def _tokens() -> list[Section]:
+    model, form = TOKENS_API.request, TOKENS_API.translation.form
+    assert form is not None
+    title = f"Fields of `{TOKENS_API.path.path}`"
+    return [
+        Section(title, [_inner_row(form), *_rows(model, _named(model, form.names))]),
+        Section(f"{title}, in `{form.inner}`", _rows(model, _named(model, form.inner_names))),
+    ]
+
+
+def _tokenizing() -> list[Section]:
+    chat, text = TOKENIZE_TRANSLATION.all
+    return [
+        _of_form(f"Fields of `{TOKENIZE.path}` for text", text),
+        _of_form(f"Fields of `{TOKENIZE.path}` for chats", chat),
+        _of_form(f"Fields of `{DETOKENIZE.path}`", DETOKENIZE_TRANSLATION),
+    ]
+
+
+def _of_form(title: str, translation: Translation) -> Section:
+    assert translation.form is not None
+    return Section(title, _rows(translation.request, _named(translation.request, translation.form.names)))
+
+
+def _named(model: type[BaseModel], names: Collection[str]) -> list[str]:
+    """Returns these names in the order of the model's fields, its own first."""
+    return [name for name in _own_first(model) if name in names]
+
+
+def _inner_row(form: BodyForm) -> FieldRow:
+    return FieldRow(form.inner, "supported", "object", form.about_inner)
 
 
 def _own_first(model: type[BaseModel]) -> list[str]:
     return sorted(model.model_fields, key=lambda name: name not in model.__annotations__)
 
 
-def _is_own(model: type[BaseModel], name: str) -> bool:
-    shared = GenerationRequest.model_fields.get(name)
+def _is_own(model: type[BaseModel], parent: type[BaseModel], name: str) -> bool:
+    shared = parent.model_fields.get(name)
     return (
         shared is None
         or shared.description != model.model_fields[name].description
@@ -72,9 +118,13 @@ def _is_own(model: type[BaseModel], name: str) -> bool:
     )
 
 
+@functools.cache
+def _schema_of(model: type[BaseModel]) -> Json:
+    return model.model_json_schema()
+
+
 def _rows(model: type[BaseModel], names: Any) -> list[FieldRow]:
-    document = openapi()
-    schema = document["components"]["schemas"].get(model.__name__) or model.model_json_schema()
+    schema = _schema_of(model)
     order: list[Kind] = ["supported", "no-op", "refused"]
     rows = []
     for name in names:

@@ -49,18 +49,18 @@ def _connect(client: socket.socket, target: tuple[str, int], refusals: list[str]
 
 
 def _copy(source: socket.socket, sink: socket.socket, refusals: list[str] | None) -> None:
-    """Sends what `source` receives to `sink`, until one of them is closed. Keeps refusals in `refusals`."""
+    """Sends what `source` receives to `sink`, until one of them is closed. Keeps refusals in `refusals`, each before
+    the client has all of it."""
     answer = b""
     with contextlib.suppress(OSError):
         while data := source.recv(65536):
+            if refusals is not None and len(refusals) < KEPT:
+                if data.startswith(b"HTTP/1.1 "):  # the server begins each answer in a packet of its own
+                    answer = data if data[9:10] in b"45" else b""
+                elif answer:
+                    answer += data
+                _keep(answer, refusals)
             sink.sendall(data)
-            if refusals is None or len(refusals) == KEPT:
-                continue
-            if data.startswith(b"HTTP/1.1 "):  # the server begins each answer in a packet of its own
-                answer = data if data[9:10] in b"45" else b""
-            elif answer:
-                answer += data
-            _keep(answer, refusals)
     with contextlib.suppress(OSError):
         sink.shutdown(socket.SHUT_WR)
 

@@ -67,11 +67,11 @@ def check_usage(prompt: int | None, completion: int | None, total: int | None) -
 
 @contextlib.contextmanager
 def refusals_in_reason() -> Iterator[str]:
-    """Yields a URL of the server, through a relay. A check that fails inside tells the server's refusals, too."""
+    """Yields a URL of the server, through a relay. An error inside tells the server's refusals, too."""
     with relay(URL) as (url, refusals):
         try:
             yield url
-        except Failed as error:
+        except Exception as error:
             if refusals:
                 raise Failed(f"the server's answer is {' and '.join(refusals)}; {error}") from None
             raise

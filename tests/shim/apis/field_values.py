@@ -124,6 +124,7 @@ COMMON: list[Row] = [
     ("stream", [True, False], ["true", 1, {}]),
     ("n", [1, LIMITS.max_n], [0, -1, LIMITS.max_n + 1, 1.5, "1", True]),
     ("stop", ["a", ["a", "b"], [], ["a"] * MAX_STOP_STRINGS, "a" * 1024], [3, "", ["a"] * (MAX_STOP_STRINGS + 1), {}]),
+    ("echo", *YES),
     ("max_tokens", [1, 2**31 - 1], [0, -1, 2**31, 1.0, "5", True]),
     ("min_tokens", [0, 1], [-1, 2**31, "1", 0.5]),
     ("temperature", [0, 0.0, 1, 2.0], [-0.1, 2.1, math.inf, math.nan, "1", True]),
@@ -166,10 +167,9 @@ COMMON: list[Row] = [
     ("safety_identifier", *LABEL),
     ("session_id", *LABEL),
     ("best_of", [1], [0, 2, True, "1", 1.5]),
-    ("echo", [False], [True, 0, "no"]),
     ("use_beam_search", [False], [True, 0, "no"]),
     ("length_penalty", [1, 1.0], [0.9, 1.1, "1", math.nan]),
-    ("prompt_logprobs", *ONLY_NULL),
+    ("prompt_logprobs", [0, LIMITS.max_logprobs], [-2, -1, LIMITS.max_logprobs + 1, True, "1", 1.5]),
     ("kv_transfer_params", *ONLY_NULL),
     ("vllm_xargs", *NO_ENTRIES),
     ("repetition_detection", *ONLY_NULL),
@@ -214,7 +214,7 @@ TEXT_ONLY: list[Row] = [
     ("logprobs", [0, LIMITS.max_logprobs], [-2, -1, LIMITS.max_logprobs + 1, True, "1"]),
     ("logprob_token_ids", [], [[1], [], 5]),  # needs logprobs
     ("add_special_tokens", *YES),
-    ("suffix", [""], ["a", 5]),
+    ("suffix", ["", "after"], [5, ["a"]]),
     ("prompt_embeds", *ONLY_NULL),
     ("thinking_token_budget", *ONLY_NULL),
 ]

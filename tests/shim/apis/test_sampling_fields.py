@@ -52,6 +52,7 @@ ELSEWHERE = {
     "cache_salt": "TextSubmit.cache_salt",
     "priority": "TextSubmit.priority",
     "add_special_tokens": "the prompt",
+    "echo": "TextSubmit.output: the tokenizer has the prompt's text",
 }
 ELSEWHERE_CHAT = {
     "messages": "the prompt",
@@ -72,12 +73,13 @@ ELSEWHERE_CHAT = {
     "max_completion_tokens": "OpenAI's newer name of max_tokens",
     "top_logprobs": "SamplingParams.logprobs; in chat, logprobs is a boolean",
 }
-ELSEWHERE_COMPLETION = {"prompt": "the prompt"}
+ELSEWHERE_COMPLETION = {"prompt": "the prompt", "suffix": "the prompt"}
 # One value of each field of the schema, none the default.
 SET: dict[str, Any] = {
     "temperature": 0.5, "top_p": 0.5, "top_k": 5, "min_p": 0.5, "presence_penalty": 0.5, "frequency_penalty": 0.5,
     "repetition_penalty": 1.5, "max_tokens": 9, "min_tokens": 2, "ignore_eos": True, "stop_token_ids": [3],
     "logprobs": 4, "logit_bias": {"7": -1.5, "3": 2.0}, "allowed_token_ids": [4, 2], "logprob_token_ids": [6, 5],
+    "prompt_logprobs": 3,
 }  # fmt: skip
 IN_THE_CORE: dict[str, Any] = {
     **{name: value for name, value in SET.items() if name != "logit_bias"},
@@ -135,9 +137,10 @@ RANGES: list[tuple[str, Any, Any]] = [
     ("max_tokens", 1, 2**31 - 1),
     ("min_tokens", 0, 9),  # max_tokens below
     ("logprobs", 0, LIMITS.max_logprobs),
+    ("prompt_logprobs", 0, LIMITS.max_logprobs),
 ]
 # -1 is vLLM's word for all: 0 in the core for top_k; for logprobs, the submit has the size of the vocabulary.
-LOWER_IN_THE_SCHEMA = {"top_k", "logprobs"}
+LOWER_IN_THE_SCHEMA = {"top_k", "logprobs", "prompt_logprobs"}
 HIGHER_IN_THE_CORE = {"max_tokens"}  # limited by the model's length there, and here by what the wire carries
 
 

@@ -113,6 +113,26 @@ def test_numbers_of_logprobs(api: Api) -> None:
         assert found.HasField("logprobs") and found.logprobs == count
 
 
+def test_echo_asks_for_the_logprobs_of_the_prompt() -> None:
+    found = submit(COMPLETIONS_API, {"echo": True, "logprobs": 2, "max_tokens": 0})
+    assert (found.sampling.prompt_logprobs, found.sampling.max_tokens) == (2, 1)
+    assert found.output.echo and found.output.prompt_only
+    assert submit(COMPLETIONS_API, {"echo": True, "logprobs": 2, "prompt_logprobs": 3}).sampling.prompt_logprobs == 3
+    assert not submit(COMPLETIONS_API, {"echo": True}).sampling.HasField("prompt_logprobs")
+    assert refused(COMPLETIONS_API, {"max_tokens": 0}).param == "max_tokens"
+
+
+def test_a_chat_echoes_a_last_message_of_the_answers_role() -> None:
+    def lead(role: str, content: object, **fields: object) -> str:
+        messages = [{"role": "user", "content": "Hi"}, {"role": role, "content": content}]
+        return str(submit(CHAT_API, {"messages": messages, "echo": True, **fields}).output.lead)
+
+    assert lead("assistant", "I am") == "I am" and lead("user", "You") == ""
+    parts = ["One", {"type": "text", "text": "two"}, {"type": "refusal", "refusal": "three"}]
+    assert lead("assistant", parts) == "One\ntwo\nthree" and lead("assistant", None) == ""
+    assert lead("user", "You", add_generation_prompt=False) == "You", "the answer has the last message's role"
+
+
 @each_api
 def test_truncation(api: Api) -> None:
     found = submit(api, {"truncate_prompt_tokens": 5}).truncation
@@ -154,7 +174,7 @@ EFFECTS: dict[str, tuple[object, Json]] = {
     "cache_salt": ("a", {}), "priority": (1, {}), "response_format": ({"type": "json_object"}, {}),
     "structured_outputs": ({"regex": "a"}, {}), "guided_json": ({}, {}), "guided_regex": ("a", {}),
     "guided_choice": (["a"], {}), "guided_grammar": ('start: "a"', {}), "structural_tag": ("{}", {}),
-    "guided_whitespace_pattern": (" ", {"guided_json": {}}),
+    "guided_whitespace_pattern": (" ", {"guided_json": {}}), "prompt_logprobs": (0, {}),
 }  # fmt: skip
 CHAT_EFFECTS: dict[str, tuple[object, Json]] = {
     "messages": ([{"role": "user", "content": "other"}], {}), "max_completion_tokens": (5, {}), "logprobs": (True, {}),
@@ -165,10 +185,11 @@ CHAT_EFFECTS: dict[str, tuple[object, Json]] = {
     "reasoning_effort": ("low", {}), "verbosity": ("low", {}), "documents": ([{}], {}), "chat_template": ("x", {}),
     "chat_template_kwargs": ({"a": 1}, {}), "add_generation_prompt": (False, {}),
     "continue_final_message": (True, {"add_generation_prompt": False}), "add_special_tokens": (True, {}),
+    "echo": (True, {"messages": [{"role": "assistant", "content": "I"}]}),
 }  # fmt: skip
 TEXT_EFFECTS: dict[str, tuple[object, Json]] = {
     "prompt": ("other", {}), "logprobs": (0, {}), "logprob_token_ids": ([1], {"logprobs": 0}),
-    "add_special_tokens": (False, {}),
+    "add_special_tokens": (False, {}), "suffix": ("after", {}), "echo": (True, {}),
 }  # fmt: skip
 # Supported fields that the tokenizer does not need: tests/shim/test_endpoints.py, test_endpoint_options.py.
 IN_THE_RESPONSE = {

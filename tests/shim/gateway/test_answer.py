@@ -10,7 +10,7 @@ from services.rpc import response_mailbox
 from services.rpc.errors import TandemError, invalid
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
-from services.shim.apis.answer import LOWEST_LOGPROB
+from services.shim.apis.numbers import LOWEST_LOGPROB
 from services.shim.gateway import answer
 from services.shim.gateway.answer import streamed, whole
 from tests.shim.harness import Shim

@@ -67,6 +67,12 @@ def test_every_route_is_in_it() -> None:
     assert found == {(one.path.replace(":path", ""), one.method) for one in PATHS}
 
 
+PARAMETERS = {
+    "/v1/models/{model}": {("model", "path", True)},
+    "/server_info": {("config_format", "query", False)},
+}
+
+
 def test_operations() -> None:
     """Each has a summary and responses with a description; parameters in the path are declared; keys where needed."""
     for path, methods in DOCUMENT["paths"].items():
@@ -75,9 +81,8 @@ def test_operations() -> None:
             assert operation["responses"]
             for status, response in operation["responses"].items():
                 assert 200 <= int(status) < 600 and response["description"]
-            assert {one["name"] for one in operation.get("parameters", [])} == (
-                {"model"} if "{model}" in path else set()
-            )
+            found = {(one["name"], one["in"], one["required"]) for one in operation.get("parameters", [])}
+            assert found == PARAMETERS.get(path, set())
             assert ("security" in operation) != is_open(path)
 
 
@@ -106,7 +111,7 @@ BEYOND = {
     "n", "allowed_token_ids", "bad_words", "stop_token_ids", "logit_bias", "logprob_token_ids", "logprobs",
     "top_logprobs", "truncate_prompt_tokens", "chat_template_kwargs", "continue_final_message", "tool_choice",
     "function_call", "response_format", "structured_outputs", "guided_json", "guided_choice",
-    "guided_whitespace_pattern",
+    "guided_whitespace_pattern", "prompt_logprobs", "max_tokens",
 }  # fmt: skip
 
 

@@ -8,14 +8,9 @@ from typing_extensions import TypedDict
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
 from services.rpc.pieces import CONTENT, REASONING, Piece, text_of
-from services.shim.apis.answer import (
-    AccumulatedChoice,
-    Answer,
-    Json,
-    finite,
-)
+from services.shim.apis.answer import AccumulatedChoice, Answer, Json
 from services.shim.apis.answer_options import AnswerOptions
-from services.shim.apis.answer_types import ChoiceFields, CompletionTokensDetails, Usage
+from services.shim.apis.answer_types import ChoiceFields, CompletionTokensDetails, PromptLogprob, Usage
 from services.shim.apis.chat.calls import (
     CalledFunction,
     FunctionCall,
@@ -25,6 +20,7 @@ from services.shim.apis.chat.calls import (
     calls_of,
 )
 from services.shim.apis.json_pieces import InPieces
+from services.shim.apis.numbers import finite
 from services.shim.generation import Generation
 
 
@@ -75,7 +71,7 @@ class ChatCompletion(TypedDict):
     choices: list[ChatChoice]
     usage: Usage
     service_tier: None
-    prompt_logprobs: None
+    prompt_logprobs: list[dict[str, PromptLogprob] | None] | None
     prompt_token_ids: list[int] | None
     kv_transfer_params: None
 
@@ -124,7 +120,8 @@ class ChatAnswer(Answer):
 
     def _full_fields(self) -> Json:
         ids = self._prompt_id_pieces(0) if self._options.token_ids else None
-        return {"service_tier": None, "prompt_logprobs": None, "prompt_token_ids": ids, "kv_transfer_params": None}
+        scores = self._scores.field(0)
+        return {"service_tier": None, "prompt_logprobs": scores, "prompt_token_ids": ids, "kv_transfer_params": None}
 
     def _delta(self, index: int, piece: Piece) -> Json | None:
         kind, text = piece

@@ -81,3 +81,11 @@ class ChatMessage(BaseModel):
     content: str | FailFastList[Part] | None = None
     tool_calls: FailFastList[ToolCall] | None = None
     function_call: dict[str, Any] | None = None
+
+    @property
+    def text(self) -> str:
+        """The text of the content; parts are lines, as in vLLM."""
+        if isinstance(self.content, str):
+            return self.content
+        texts = [part if isinstance(part, str) else getattr(part, KINDS[part.type]) for part in self.content or ()]
+        return "\n".join(filter(None, texts))

@@ -75,6 +75,7 @@ class ChatRequest(GenerationRequest):
     chat_template_kwargs: dict[str, Any] = supported({}, "Further variables of the chat template.")
     add_generation_prompt: bool = supported(True, "The prompt ends with the header of the assistant's message.")
     continue_final_message: bool = supported(False, "The answer continues the last message.")
+    echo: bool = supported(False, "The answer begins with the last message's text, if that has the answer's role.")
     add_special_tokens: bool = supported(False, "The tokenizer adds its special tokens to the rendered prompt.")
     modalities: list[Literal["text"]] = no_op(["text"], "Only text is generated.", max_length=1)
     prediction: dict[str, Any] | None = no_op(None, "A hint for speed; the answer is the same.")
@@ -163,6 +164,11 @@ class ChatRequest(GenerationRequest):
     def role_of_answer(self, default: str) -> str:
         """Without a generation prompt, the answer has the role of the last message, as in vLLM."""
         return default if self.add_generation_prompt else self.messages[-1].role
+
+    def echoed_text(self, response_role: str) -> str:
+        """Returns the text that the answer begins with. `response_role`: --response-role."""
+        last = self.messages[-1]
+        return last.text if self.echo and last.role == self.role_of_answer(response_role) else ""
 
     @property
     def template_kwargs(self) -> dict[str, Any]:

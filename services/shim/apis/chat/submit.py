@@ -32,6 +32,7 @@ def chat_submits(request: ChatRequest, body: Body, context: SubmitContext) -> li
     chat.continue_final_message = request.continue_final_message
     chat.add_special_tokens = request.add_special_tokens
     submit.output.separate_reasoning = True
+    submit.output.lead = request.echoed_text(context.response_role)
     if request.thinking_token_budget is not None and request.thinking_token_budget >= 0:
         submit.output.thinking_token_budget = request.thinking_token_budget
     add_form(submit.output, request.structured_output(body))

@@ -7,15 +7,18 @@ from typing_extensions import TypedDict
 
 from services.rpc.generated import text_pb2
 from services.rpc.pieces import CONTENT, Piece, text_of
-from services.shim.apis.answer import AccumulatedChoice, Answer, Json, finite
-from services.shim.apis.answer_types import ChoiceFields, Usage
+from services.shim.apis.answer import AccumulatedChoice, Answer, Json
+from services.shim.apis.answer_types import ChoiceFields, PromptLogprob, Usage
 from services.shim.apis.json_pieces import InPieces
+from services.shim.apis.numbers import finite
 
 
 class TextLogprobs(TypedDict):
+    """The first token of an echoed prompt has none: null."""
+
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
 
 
@@ -23,7 +26,7 @@ class CompletionChoice(ChoiceFields):
     index: int
     text: str
     logprobs: TextLogprobs | None
-    prompt_logprobs: None
+    prompt_logprobs: list[dict[str, PromptLogprob] | None] | None
     prompt_token_ids: list[int] | None
 
 
@@ -51,7 +54,7 @@ class CompletionAnswer(Answer):
             "index": index,
             "text": text_of(accumulated.pieces),
             "logprobs": logprobs,
-            "prompt_logprobs": None,
+            "prompt_logprobs": self._scores.field(index),
             "prompt_token_ids": self._prompt_id_pieces(index) if self._options.token_ids else None,
         }
 

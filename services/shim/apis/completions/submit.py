@@ -24,12 +24,15 @@ def completion_submits(request: CompletionRequest, body: Body, context: SubmitCo
         )
     base = base_submit(request, context)
     add_form(base.output, form)
+    base.output.echo = request.echo
+    base.output.prompt_only = request.max_tokens == 0
     for prompt in request.prompts:
         submit = text_pb2.TextSubmit()
         submit.CopyFrom(base)
         if isinstance(prompt, str):
             submit.text.text = prompt
             submit.text.add_special_tokens = request.add_special_tokens
+            submit.text.suffix = request.suffix or ""
         else:
             submit.prompt_token_ids = pack_u32(prompt)
         submits.append(submit)

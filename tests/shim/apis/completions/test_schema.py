@@ -10,7 +10,13 @@ from services.rpc.errors import TandemError
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.prompt_limits import MAX_TRUNCATED_IDS
 from services.shim.apis.completions.api import COMPLETIONS_API
-from services.shim.apis.completions.schema import MAX_ALLOWED_IDS, MAX_CHOICES, MAX_PROMPTS, CompletionRequest
+from services.shim.apis.completions.schema import (
+    MAX_ALLOWED_IDS,
+    MAX_CHOICES,
+    MAX_PROMPTS,
+    MAX_SUFFIX_CHARACTERS,
+    CompletionRequest,
+)
 from tests.shim.apis import field_values
 from tests.shim.apis.field_values import Json, submits
 from tests.shim.harness import FACTS
@@ -109,3 +115,34 @@ def test_a_million_wrong_items_make_one_error() -> None:
         with pytest.raises(ValidationError) as caught:
             CompletionRequest.model_validate({"prompt": "a", name: [{}] * 10**5})
         assert len(caught.value.errors(include_input=False)) <= 2, name
+
+
+@pytest.mark.parametrize(("suffix", "sent"), [("after", "after"), ("", ""), (None, "")])
+def test_a_suffix_goes_with_every_text(suffix: str | None, sent: str) -> None:
+    texts = submits(COMPLETIONS_API, {"prompt": ["a", "b"], "suffix": suffix})
+    assert [one.text.suffix for one in texts] == [sent, sent]
+
+
+def test_a_suffix_needs_texts() -> None:
+    for prompt in ([1, 2], [[1], [2]]):
+        error = refused({"prompt": prompt, "suffix": "after"})
+        message = "suffix is only allowed with a prompt of text, not of token ids"
+        assert (error.param, error.message) == ("suffix", message)
+        submits(COMPLETIONS_API, {"prompt": prompt, "suffix": ""})
+
+
+def test_a_suffix_has_no_echo() -> None:
+    """As in OpenAI's API. The prompt would be the prefix; its logprobs would be those of prefix, suffix and markers."""
+    error = refused({"prompt": "a", "suffix": "after", "echo": True})
+    assert (error.param, error.message[:48]) == ("suffix", "suffix and echo are not allowed together: the an")
+    submits(COMPLETIONS_API, {"prompt": "a", "suffix": "", "echo": True})
+
+
+def test_a_suffix_counts_for_every_prompt() -> None:
+    """Each prompt's submit has a copy: a body of 60 MB must not become messages of 60 GB."""
+    suffix = "x" * (MAX_SUFFIX_CHARACTERS // 4)
+    submits(COMPLETIONS_API, {"prompt": ["a"] * 4, "suffix": suffix})
+    error = refused({"prompt": ["a"] * 5, "suffix": suffix})
+    assert error.param == "suffix" and error.message == (
+        f"suffix has {5 * len(suffix)} characters for 5 prompts, but at most {MAX_SUFFIX_CHARACTERS}"
+    )

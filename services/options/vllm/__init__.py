@@ -1,0 +1,1 @@
+"""What becomes of each flag of `vllm serve` that is given to `tandem serve`."""

@@ -1,0 +1,1 @@
+"""vLLM's batch of chats: /v1/chat/completions/batch."""

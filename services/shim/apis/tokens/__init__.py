@@ -1,0 +1,1 @@
+"""vLLM's token in, token out: /inference/v1/generate."""

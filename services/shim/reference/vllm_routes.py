@@ -1,0 +1,52 @@
+"""The routes that vLLM has, and for each what is missing where tandem has no such route. Source: version 0.33."""
+
+_POOLING = "embeddings, scores and other pooling"
+_TRAINING = "new weights for a running server"
+_SLEEP = "sleep mode"
+_PROFILING = "profiling on request"
+
+VLLM_ROUTES: dict[str, str] = {
+    "/v1/models": "",
+    "/v1/chat/completions": "",
+    "/v1/completions": "",
+    "/v1/chat/completions/batch": "several chats in one request",
+    "/v1/chat/completions/render": "the prompt of a request",
+    "/v1/completions/render": "the prompt of a request",
+    "/inference/v1/generate": "token ids in, token ids out",
+    "/inference/v1/abort_requests": "ending requests by their ids; closing the connection ends a request",
+    "/v1/responses": "the Responses API",
+    "/v1/messages": "Anthropic's API",
+    "/v1/messages/count_tokens": "Anthropic's API",
+    "/v1/embeddings": _POOLING,
+    "/pooling": _POOLING,
+    "/classify": _POOLING,
+    "/score": _POOLING,
+    "/v1/score": _POOLING,
+    "/rerank": _POOLING,
+    "/v1/rerank": _POOLING,
+    "/v2/rerank": _POOLING,
+    "/v2/embed": _POOLING,
+    "/v1/audio/transcriptions": "audio",
+    "/v1/audio/translations": "audio",
+    "/v1/realtime": "audio",
+    "/tokenize": "tokens of texts and chats",
+    "/detokenize": "the text of tokens",
+    "/tokenizer_info": "the tokenizer's settings",
+    "/ping": "SageMaker's health check",
+    "/invocations": "SageMaker's requests",
+    "/health": "",
+    "/load": "the number of running requests; `/metrics` has it",
+    "/version": "",
+    "/metrics": "",
+    "/server_info": "the server's settings",
+    "/reset_prefix_cache": "",
+    "/v1/load_lora_adapter": "LoRA adapters",
+    "/v1/unload_lora_adapter": "LoRA adapters",
+    "/start_profile": _PROFILING,
+    "/stop_profile": _PROFILING,
+    "/sleep": _SLEEP,
+    "/wake_up": _SLEEP,
+    "/is_sleeping": _SLEEP,
+    "/pause": _TRAINING,
+    "/resume": _TRAINING,
+}

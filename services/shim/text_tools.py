@@ -1,0 +1,125 @@
+"""Asks the tokenizers for what is not generated: the token ids of a prompt, the text of ids, the configuration.
+
+What comes in pieces is kept in pieces, as JSON where it is text, so that no step of the event loop is long. A call that
+a tokenizer's death cuts off is made once more, by another one: not by all of them in turn, as the call may be why.
+"""
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from services.rpc.columns import ITEM_BYTES
+from services.rpc.errors import TandemError, unavailable
+from services.rpc.generated import text_pb2
+from services.rpc.link import ADMINISTRATION_SECONDS, NOT_CONNECTED, call_one
+from services.shim.apis.json_pieces import encode
+from services.shim.bulk import NO_BULK, Bulk, BulkSubmit, encode_request
+from services.shim.in_progress import Hold
+from services.shim.tokenizer_client import TextUplink, TokenizerClient
+
+ATTEMPTS = 2
+MAX_CALLS = 64  # at once; others wait in order. A connection has a limit on calls, which others need as well
+SECONDS = 60.0  # timeout of a call: a chat may wait for others, and its template take `--chat-template-timeout`
+ResultT = TypeVar("ResultT")
+
+
+@dataclass
+class Encoded:
+    """`token_ids`: a column of little-endian u32. `token_strs`: if asked for, parts of the JSON array of the tokens as
+    the vocabulary writes them, without brackets and the commas between the parts."""
+
+    token_ids: bytearray = field(default_factory=bytearray)
+    token_strs: list[bytes] = field(default_factory=list)
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids) // ITEM_BYTES
+
+
+class TextTools:
+    """One object per process. `hold`, as of InProgress, counts the memory of a result."""
+
+    def __init__(self, client: TokenizerClient) -> None:
+        self._links = client.links
+        self._turns = itertools.count()
+        self._places = asyncio.Semaphore(MAX_CALLS)
+
+    async def encode(
+        self, submit: text_pb2.TextSubmit, bulk: Bulk, hold: Hold, *, any_length: bool = False, token_strs: bool = False
+    ) -> Encoded:
+        """Returns the token ids of a submit's prompt; `bulk` has the large fields that the submit lacks. `any_length`:
+        the prompt need not fit into the context.
+
+        Raises TandemError: INVALID_ARGUMENT for what the tokenizer refuses, RESOURCE_EXHAUSTED if all requests hold too
+        much, UNAVAILABLE if no tokenizer answers.
+        """
+        whole = submit if bulk is NO_BULK else BulkSubmit(submit, bulk)
+        request = encode_request(whole, any_length=any_length, return_token_strs=token_strs)
+
+        async def collected(link: TextUplink, hold: Hold) -> Encoded:
+            found = Encoded()
+            async for piece in link.call_stream(lambda stub: stub.Encode(request, timeout=SECONDS)):
+                _raise_error(piece)
+                found.token_ids += piece.token_ids
+                hold(len(piece.token_ids))
+                if piece.token_strs:
+                    found.token_strs.append(encode(list(piece.token_strs))[1:-1])
+                    hold(len(found.token_strs[-1]))
+            return found
+
+        return await self._answered(collected, hold)
+
+    async def decode(self, token_ids: bytes, hold: Hold) -> list[bytes]:
+        """Returns the text of a column of token ids: parts of a JSON string, without the quotes. Raises as `encode`."""
+        request = text_pb2.DecodeRequest(token_ids=token_ids)
+
+        async def collected(link: TextUplink, hold: Hold) -> list[bytes]:
+            found: list[bytes] = []
+            async for piece in link.call_stream(lambda stub: stub.Decode(request, timeout=SECONDS)):
+                _raise_error(piece)
+                found.append(encode(piece.text)[1:-1])
+                hold(len(found[-1]))
+            return found
+
+        return await self._answered(collected, hold)
+
+    async def tokenizer_config(self) -> bytes:
+        """Returns tokenizer_config.json as a tokenizer shows it. Raises TandemError (UNAVAILABLE) if none answers."""
+        request = text_pb2.GetTokenizerConfigRequest()
+        config: text_pb2.TokenizerConfig = await call_one(
+            self._links, lambda stub: stub.GetTokenizerConfig(request, timeout=ADMINISTRATION_SECONDS)
+        )
+        return config.config_json
+
+    async def _answered(self, call: Callable[[TextUplink, Hold], Awaitable[ResultT]], hold: Hold) -> ResultT:
+        """Returns the result of a call on a link that is up, a different one each time; a second one if it is lost.
+
+        `call` counts what it keeps; what a lost one has kept does not count any more.
+        """
+        async with self._places:
+            for link in itertools.islice(self._up(), ATTEMPTS):
+                held = 0
+
+                def counted(size: int) -> None:
+                    nonlocal held
+                    held += size
+                    hold(size)
+
+                try:
+                    return await call(link, counted)
+                except TandemError as error:
+                    hold(-held)
+                    if error.code != "UNAVAILABLE":
+                        raise
+        raise unavailable(NOT_CONNECTED)
+
+    def _up(self) -> Iterator[TextUplink]:
+        first = next(self._turns) % max(1, len(self._links))
+        return (link for link in [*self._links[first:], *self._links[:first]] if link.peer is not None)
+
+
+def _raise_error(piece: Any) -> None:
+    if piece.HasField("error"):
+        raise TandemError.from_proto(piece.error)

@@ -1,0 +1,139 @@
+"""What the shim asks the tokenizers for beside generating: results, their memory, links that fail."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from services.rpc.columns import pack_u32, unpack_u32
+from services.rpc.errors import TandemError
+from services.rpc.generated import text_pb2
+from services.shim import in_progress
+from services.shim.bulk import MIN_BULK_BYTES, NO_BULK, split
+from services.shim.in_progress import no_hold
+from services.shim.text_tools import ATTEMPTS, MAX_CALLS, Encoded, TextTools
+from tests.shim.harness import Shim
+from tests.shim.tool_link import VOCABULARY, ToolLink
+
+
+def tools_of(*links: ToolLink) -> TextTools:
+    shim = Shim()
+    client: Any = shim.client
+    client.links += links
+    return TextTools(client)
+
+
+def text(content: str) -> text_pb2.TextSubmit:
+    return text_pb2.TextSubmit(text=text_pb2.TextInput(text=content))
+
+
+def strs_of(parts: list[bytes]) -> list[str]:
+    found: list[str] = msgspec.json.decode(b"[" + b",".join(parts) + b"]")
+    return found
+
+
+async def test_a_prompt_in_several_pieces() -> None:
+    content = 'Hello "é" ' * 9000
+    expected = VOCABULARY.encode(content, add_special_tokens=False)
+    found = await tools_of(ToolLink()).encode(text(content), NO_BULK, no_hold, any_length=True, token_strs=True)
+    assert (unpack_u32(found.token_ids), found.num_tokens) == (expected, len(expected))
+    assert len(found.token_strs) > 1
+    assert strs_of(found.token_strs) == [VOCABULARY.tokenizer.id_to_token(one) for one in expected]
+
+
+async def test_large_fields_are_sent_as_they_are() -> None:
+    submit = text("Hello " * MIN_BULK_BYTES)
+    bulk = split(submit)
+    assert bulk is not NO_BULK and not submit.text.text
+    found = await tools_of(ToolLink()).encode(submit, bulk, no_hold, any_length=True)
+    assert found.num_tokens > MIN_BULK_BYTES and found.token_strs == []
+
+
+async def test_text_in_several_parts() -> None:
+    content = 'Hello "é"\n' * 9000
+    column = pack_u32(VOCABULARY.encode(content, add_special_tokens=False))
+    parts = await tools_of(ToolLink()).decode(column, no_hold)
+    assert len(parts) > 1 and msgspec.json.decode(b'"' + b"".join(parts) + b'"') == content
+
+
+async def test_a_refusal_keeps_its_fields_and_is_not_tried_again() -> None:
+    links = [ToolLink(max_model_len=8), ToolLink(max_model_len=8)]
+    with pytest.raises(TandemError) as caught:
+        await tools_of(*links).encode(text("Hello " * 50), NO_BULK, no_hold)
+    assert (caught.value.code, caught.value.param) == ("INVALID_ARGUMENT", "prompt")
+    assert caught.value.reason == "context_length_exceeded"
+    assert sum(link.calls for link in links) == 1
+
+
+@pytest.mark.parametrize("pieces", [0, 1])
+async def test_a_call_that_is_cut_off_is_made_again_once(pieces: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the dead one has sent is dropped, and does not count as held."""
+    content = "Hello " * 9000
+    held = 0
+
+    def hold(size: int) -> None:
+        nonlocal held
+        held += size
+
+    links = [ToolLink(dies_after=pieces), ToolLink()]
+    found = await tools_of(*links).encode(text(content), NO_BULK, hold, any_length=True)
+    assert unpack_u32(found.token_ids) == VOCABULARY.encode(content, add_special_tokens=False)
+    assert held == len(found.token_ids) and [link.calls for link in links] == [1, 1]
+    deadly = [ToolLink(dies_after=pieces) for _ in range(4)]
+    with pytest.raises(TandemError) as caught:
+        await tools_of(*deadly).encode(text(content), NO_BULK, hold, any_length=True)
+    assert (caught.value.code, caught.value.retry_after > 0) == ("UNAVAILABLE", True)
+    assert sum(link.calls for link in deadly) == ATTEMPTS
+
+
+async def test_the_links_take_turns() -> None:
+    links = [ToolLink() for _ in range(3)]
+    links[1].peer = None
+    tools = tools_of(*links)
+    for _ in range(6):
+        await tools.encode(text("a"), NO_BULK, no_hold)
+    assert links[1].calls == 0 and min(links[0].calls, links[2].calls) >= 2
+    for link in links:
+        link.peer = None
+    for call in (tools.encode(text("a"), NO_BULK, no_hold), tools.decode(b"", no_hold)):
+        with pytest.raises(TandemError, match="no process that could answer is connected"):
+            await call
+
+
+async def test_calls_wait_for_a_place() -> None:
+    """One that is cancelled while it waits makes no call."""
+    link, opened = ToolLink(), asyncio.Event()
+
+    async def held_back(rpc: Any) -> Any:
+        link.calls += 1
+        await opened.wait()
+        async for piece in rpc(link):
+            yield piece
+
+    link.call_stream = held_back  # type: ignore[method-assign]
+    tools = tools_of(link)
+    tasks = [asyncio.create_task(tools.encode(text("a"), NO_BULK, no_hold)) for _ in range(MAX_CALLS + 5)]
+    await asyncio.sleep(0)
+    assert link.calls == MAX_CALLS
+    tasks[-1].cancel()
+    opened.set()
+    found = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [one.num_tokens for one in found if isinstance(one, Encoded)] == [1] * (MAX_CALLS + 4)
+    assert link.calls == MAX_CALLS + 4
+
+
+async def test_results_count_as_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(in_progress, "MAX_HELD_BYTES", 40_000)
+    monkeypatch.setattr(in_progress, "SMALL_BYTES", 0)
+    shim, tools = Shim(), tools_of(ToolLink())
+    with shim.in_progress.request() as hold:
+        await tools.encode(text("a"), NO_BULK, hold)
+        with pytest.raises(TandemError) as caught:
+            await tools.encode(text("Hello " * 20_000), NO_BULK, hold, any_length=True, token_strs=True)
+        assert caught.value.code == "RESOURCE_EXHAUSTED"
+        column = pack_u32(VOCABULARY.encode("Hello " * 20_000, add_special_tokens=False))
+        with pytest.raises(TandemError) as caught:
+            await tools.decode(column, hold)
+        assert caught.value.code == "RESOURCE_EXHAUSTED"
+    assert shim.in_progress.num_bytes == 0

@@ -34,10 +34,7 @@ class _Choice:
     output: ChoiceOutput | TokenOutput
     cached_tokens: int
     lead: str  # text that comes before the choice's own and has not been sent
-
-    def take_lead(self) -> list[Piece]:
-        lead, self.lead = self.lead, ""
-        return of_content(lead)
+    is_plain: bool  # its pieces are sent as they are
 
 
 class ChoiceListener(Protocol):
@@ -83,6 +80,7 @@ class TextRequest:
         self._call: EngineCall | None = None
         self._resolved_sent = False
         self._has_text = not submit.output.token_ids_only
+        self._prompt_only = submit.output.prompt_only
         self._scored_texts = PromptLogprobTexts(
             vocabulary, prompt_token_ids, resolved.lead if submit.output.echo else ""
         )
@@ -102,7 +100,7 @@ class TextRequest:
             output = self._new_output(choice, rules)
             output.push(unpack_u32(choice.resumed_token_ids))
             lead = "" if choice.resumed_token_ids else self._resolved.lead
-            opened = _Choice(choice.handle, output, choice.cached_tokens, lead)
+            opened = _Choice(choice.handle, output, choice.cached_tokens, lead, self._has_text and not lead)
             if output.is_over:
                 self._end(opened, None)
                 continue
@@ -168,14 +166,14 @@ class TextRequest:
         if self._alone:
             self._alone = False
             self._listener.started(choice.handle)
-        if self._submit.output.prompt_only:
+        if self._prompt_only:
             return
         released = choice.output.push(token_ids)
         self._mailbox.put_tokens(
             choice.handle,
             start_index,
             token_ids[: released.num_tokens],
-            self._sent(choice, released.pieces),
+            released.pieces if choice.is_plain else self._sent(choice, released.pieces),
             self._token_logprobs(logprobs, released.offsets) if logprobs.width else [],
         )
         if choice.output.is_over:
@@ -187,7 +185,8 @@ class TextRequest:
         """Returns the pieces that are sent for these: with the text before them, or none in an answer without text."""
         if not self._has_text:
             return []
-        return [*choice.take_lead(), *pieces] if choice.lead else pieces
+        lead, choice.lead, choice.is_plain = choice.lead, "", True
+        return [*of_content(lead), *pieces]
 
     def ended(self, handle: int, terminal: engine_pb2.Terminal) -> None:
         self._end(self._choices.pop(handle), terminal)
@@ -196,7 +195,7 @@ class TextRequest:
         """Sends the choice's terminal message and closes it. `terminal`: the engine's; None: the choice ended here."""
         facts = self._engines.dispatcher.peer
         reason = terminal.reason if terminal is not None else pb.FINISH_REASON_STOP
-        if self._submit.output.prompt_only and reason == pb.FINISH_REASON_STOP:
+        if self._prompt_only and reason == pb.FINISH_REASON_STOP:
             reason = pb.FINISH_REASON_LENGTH
         pieces = self._sent(choice, choice.output.flush(stopped=reason == pb.FINISH_REASON_STOP))
         text = text_pb2.TextTerminal(

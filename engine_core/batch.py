@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine_core.request import Request
-from engine_core.step_plan import MAX_SCORED_TOKENS, StepPlan, unpack_i32
+from engine_core.step_plan import MAX_SCORED_TOKENS, SCORED_WIDTH, SamplingParams, StepPlan, unpack_i32
 
 Ints = npt.NDArray[np.int32]
 Rank = tuple[int, int]  # priority, arrival; the smallest ranks first
@@ -43,8 +43,9 @@ class Batch:
         # The logprobs of a prompt's tokens come from these computed tokens, from begin to end; 0, 0: none.
         self.score_begin = np.zeros(max_num_seqs, dtype=np.int32)
         self.score_end = np.zeros(max_num_seqs, dtype=np.int32)
+        self.score_cost = np.ones(max_num_seqs, dtype=np.int32)  # of one of these tokens, of MAX_SCORED_TOKENS in all
         self.num_scoring = 0  # running requests with such tokens
-        self._score_room = MAX_SCORED_TOKENS  # how many more of them the step that is being planned may have
+        self._score_room = MAX_SCORED_TOKENS  # what the step that is being planned has left of them
         self.num_blocks = np.zeros(max_num_seqs, dtype=np.int32)  # blocks of the request, per KV group
         self.num_sent_blocks = np.zeros(max_num_seqs, dtype=np.int32)  # of these, blocks already in a plan
         self.slots = np.zeros(0, dtype=np.int32)  # [running], slots of `running` in the same order
@@ -79,6 +80,7 @@ class Batch:
         needs = request.needs_prompt_logprobs
         self.score_begin[slot] = request.next_prompt_logprob - 1 if needs else 0
         self.score_end[slot] = request.num_prompt_tokens - 1 if needs else 0
+        self.score_cost[slot] = _score_cost(request.sampling)
         self.num_scoring += needs
         self.num_blocks[slot] = self.num_sent_blocks[slot] = len(request.blocks[0])
         insort(self.running, request, key=self._rank)
@@ -109,20 +111,26 @@ class Batch:
         return np.minimum(num_new, cap) if cap else num_new
 
     def _limit_scored(self, num_new: Ints) -> Ints:
-        """Returns `num_new`, [running] int32, with at most MAX_SCORED_TOKENS tokens of the requests in whose prompts
-        tokens with logprobs are left: their head and their results would keep the others waiting."""
-        wanted = np.where(self.num_computed[self.slots] < self.score_end[self.slots], num_new, 0)
-        shares = np.clip(MAX_SCORED_TOKENS - (np.cumsum(wanted) - wanted), 0, wanted)
-        self._score_room -= int(shares.sum())
-        limited: Ints = np.where(wanted > 0, shares, num_new).astype(np.int32)
+        """Returns `num_new`, [running] int32, with fewer tokens of the requests that still score their prompts: their
+        head and their results would keep the others waiting. Each gets an equal share of MAX_SCORED_TOKENS, at least
+        one token."""
+        slots = self.slots
+        scores = (self.num_computed[slots] < self.score_end[slots]) & (num_new > 0)
+        count, cost = int(scores.sum()), self.score_cost[slots]
+        if count == 0:
+            return num_new
+        shares = np.maximum(1, MAX_SCORED_TOKENS // (count * cost))
+        limited: Ints = np.where(scores, np.minimum(num_new, shares), num_new).astype(np.int32)
+        self._score_room -= int((limited * cost)[scores].sum())
         return limited
 
     def first_tokens(self, request: Request, num_tokens: int) -> int:
         """Returns how many of `num_tokens` a request may compute in the step that admits it, at least 1."""
         if not request.needs_prompt_logprobs:
             return num_tokens
-        num_tokens = max(1, min(num_tokens, self._score_room))
-        self._score_room -= num_tokens
+        cost = _score_cost(request.sampling)
+        num_tokens = max(1, min(num_tokens, self._score_room // cost))
+        self._score_room -= num_tokens * cost
         return num_tokens
 
     def scored_rows(self, plan: StepPlan) -> list[ScoredRow]:
@@ -163,3 +171,8 @@ class Batch:
     def _index(self, request: Request) -> int:
         """Returns the request's index in `running`."""
         return bisect_left(self.running, self._rank(request), key=self._rank)
+
+
+def _score_cost(sampling: SamplingParams) -> int:
+    """Returns for how many prompt tokens with SCORED_WIDTH logprobs one of a request counts."""
+    return max(1, -(-sampling.prompt_logprob_width // SCORED_WIDTH))

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 ITEM_BYTES = 4
 MAX_SCORED_TOKENS = 256  # of one step: prompt tokens with logprobs that running requests compute
+SCORED_WIDTH = 21  # logprobs of one of them; one with more counts as several
 
 
 class BadMessage(ValueError):

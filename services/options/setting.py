@@ -30,10 +30,17 @@ def boolean(text: str) -> bool:
 
 
 def json_object(text: str) -> dict[str, Any]:
-    value = json.loads(text)
+    value = any_json(text)
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")
     return value
+
+
+def any_json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
 
 
 def text_list(text: str) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from services.rpc.generated import text_pb2
 from services.shim.apis.request import GenerationRequest
 
 MORE_TOKENS = 16  # that a tokenizer may add to a text: special tokens, a space at the beginning
+TEMPLATE_TOKENS = 2**16  # that a chat template may add to its messages and tools
 
 
 def check_logprob_entries(
@@ -14,7 +15,8 @@ def check_logprob_entries(
 ) -> None:
     """Refuses a request whose answer may have more logprobs, over all prompts, than max_logprob_entries, `limit`.
 
-    Without a token limit, an answer may be as long as the context. A text has at most one token per byte.
+    Without a token limit, an answer may be as long as the context. A text has at most one token per byte, a chat
+    so many and those of its template.
     """
     factors, entries = [], 0
     num_prompts = len(submits)
@@ -35,10 +37,10 @@ def check_logprob_entries(
     if entries <= limit:
         return
     name = checked.logprobs_field if checked.token_limit is not None else "max_tokens"
+    scores = "prompt_logprobs, the prompts, " if checked.num_prompt_logprobs is not None else ""
     raise invalid(
-        f"{' + '.join(factors)} = {entries}, but max_logprob_entries is {limit}: lower max_tokens, n or"
-        f" {checked.logprobs_field}"
-        + (", or the prompt logprobs or prompts" if checked.num_prompt_logprobs is not None else ""),
+        f"{' + '.join(factors)} = {entries}, but max_logprob_entries is {limit}: lower {scores}max_tokens, n or"
+        f" {checked.logprobs_field}",
         name if checked.num_logprobs is not None else "prompt_logprobs",
     )
 
@@ -55,5 +57,11 @@ def _most_tokens(submit: text_pb2.TextSubmit, max_model_len: int) -> int:
     """Returns how many tokens a submit's prompt has at most."""
     kind = submit.WhichOneof("input")
     if kind == "prompt_token_ids":
-        return min(len(submit.prompt_token_ids) // ITEM_BYTES, max_model_len)
-    return min(len(submit.text.text.encode()) + MORE_TOKENS, max_model_len) if kind == "text" else max_model_len
+        most = len(submit.prompt_token_ids) // ITEM_BYTES
+    elif kind == "text":
+        most = len(submit.text.text.encode()) + MORE_TOKENS
+    else:
+        most = submit.chat.ByteSize() + len(submit.output.tools_json) + TEMPLATE_TOKENS
+    if submit.truncation.HasField("max_tokens"):
+        most = min(most, submit.truncation.max_tokens)
+    return min(most, max_model_len)

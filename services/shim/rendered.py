@@ -26,8 +26,8 @@ FLOATS = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalt
 # Of an output specification, the prompt has these already, or they change no token.
 IN_PROMPT = frozenset({"tools_json", "separate_reasoning"})
 FORMS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
-    "json_schema": ("json", lambda value: msgspec.Raw(value)),
-    "structural_tag": ("structural_tag", lambda value: msgspec.Raw(value)),
+    "json_schema": ("json", lambda value: _json_or_text(value)),
+    "structural_tag": ("structural_tag", lambda value: value.decode()),
     "json_object": ("json_object", lambda value: value),
     "regex": ("regex", lambda value: value),
     "grammar": ("grammar", lambda value: value),
@@ -149,6 +149,15 @@ def _form(structured: text_pb2.StructuredOutput) -> Json:
     name, written = FORMS[form]
     settings = {setting: getattr(structured, setting) for setting in FORM_SETTINGS if getattr(structured, setting)}
     return {name: written(getattr(structured, form)), **settings}
+
+
+def _json_or_text(value: bytes) -> Any:
+    """Returns JSON as it is, and a text that is none as a text: its form is checked where it is used."""
+    try:
+        msgspec.json.decode(value)
+    except ValueError:
+        return value.decode(errors="replace")
+    return msgspec.Raw(value)
 
 
 def _cannot_say(name: str) -> TandemError:

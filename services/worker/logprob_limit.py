@@ -1,5 +1,6 @@
 """--max-logprobs: the most top logprobs per token, for this model and this size of steps."""
 
+from engine_core.step_plan import MAX_SCORED_TOKENS, SCORED_WIDTH
 from engine_core.token_lists import MAX_LOGPROB_TOKEN_IDS
 from engine_core.worker_messages import BatchLimits
 from services.options.declarations import WorkerOptions
@@ -24,7 +25,9 @@ def check_result_size(options: WorkerOptions, vocab_size: int, limits: BatchLimi
     """Raises ModelError if a step's result with all logprobs could exceed the largest message to the engine."""
     rows = min(limits.max_num_seqs, limits.max_num_batched_tokens)
     wanted = logprob_limit(options, vocab_size)
-    most = (MAX_RESULT_BYTES // rows - ROW_BYTES) // ENTRY_BYTES - 1
+    # Each request may have a sampled token and a scored one; the scored ones of a step have so many logprobs more.
+    left = MAX_RESULT_BYTES - MAX_SCORED_TOKENS * SCORED_WIDTH * ENTRY_BYTES
+    most = (left // (2 * rows) - ROW_BYTES) // ENTRY_BYTES - 1
     if wanted > most:
         raise ModelError(
             f"--max-logprobs: {wanted} logprobs of {rows} requests (--max-num-seqs) do not fit into a step's result of"

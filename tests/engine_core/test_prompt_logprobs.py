@@ -149,6 +149,31 @@ def test_a_death_of_the_worker_loses_and_repeats_none(steps: int) -> None:
     assert pipe.of(0) == prompt_oracle(PROMPT, WIDTH) and pipe.tokens[0] == oracle(PROMPT, 4)
 
 
+def test_a_short_prompt_does_not_wait_for_long_ones() -> None:
+    facts = make_facts(num_blocks=2048, max_model_len=2048)
+    scheduler = Scheduler(KVCacheManager(2048, 4, ("full",), True), PlanBuilder(1, 1), SchedulerConfig(8, 2048))
+    pipe = Scorer(scheduler, FakeWorker(facts))
+    for handle in range(4):
+        prompt = [1 + (position * 7 + handle) % 49 for position in range(900)]
+        add_all(scheduler, make_core_request(handle, prompt, 2, facts, prompt_logprobs=0))
+    add_all(scheduler, make_core_request(9, PROMPT, 2, facts, prompt_logprobs=0))
+    for _ in range(6):
+        if pipe.plan():
+            pipe.take()
+    assert list(pipe.tokens) == [9], "each has a share of a step"
+
+
+def test_wide_logprobs_count_as_several_tokens() -> None:
+    facts = make_facts(num_blocks=2048, max_model_len=2048, max_logprobs=49)
+    scheduler = Scheduler(KVCacheManager(2048, 4, ("full",), True), PlanBuilder(1, 1), SchedulerConfig(8, 2048))
+    pipe = Scorer(scheduler, FakeWorker(facts))
+    prompt = [1 + position * 7 % 49 for position in range(400)]
+    add_all(scheduler, make_core_request(0, prompt, 2, facts, prompt_logprobs=29))
+    pipe.run()
+    assert max(pipe.num_scored_of_steps) == MAX_SCORED_TOKENS // 2, "30 entries are 2 times 21 at most"
+    assert pipe.of(0) == prompt_oracle(prompt, 30)
+
+
 def test_a_step_has_few_of_them_and_others_go_on() -> None:
     facts = make_facts(num_blocks=2048, max_model_len=2048)
     kv = KVCacheManager(2048, facts.block_size, ("full",), True)

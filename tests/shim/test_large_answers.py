@@ -245,7 +245,12 @@ def test_the_logprobs_of_prompts_count() -> None:
     error = entries_refused(completion(echo=True, logprobs=1, max_tokens=0), 1, 199)
     assert "1 choices (1 prompts times n = 1) x 0 max_tokens" in error.message and "up to 100 prompt" in error.message
     chat = ChatRequest.model_validate(BODIES[CHAT] | {"prompt_logprobs": 20})
-    assert "up to 40960 prompt tokens x 21 logprobs" in entries_refused(chat, 1, 800_000, text_pb2.TextSubmit()).message
+    long, short = (text_pb2.TextSubmit(chat=text_pb2.ChatInput(messages_json=b"a" * size)) for size in (10**6, 10))
+    message = entries_refused(chat, 1, 800_000, long).message
+    assert "up to 40960 prompt tokens x 21 logprobs" in message and "lower prompt_logprobs, the prompts, " in message
+    check_logprob_entries(chat, [short], pb.EngineFacts(max_model_len=262_144), DEFAULT_ENTRIES)
+    long.truncation.max_tokens = 100
+    check_logprob_entries(chat, [long], pb.EngineFacts(max_model_len=262_144), 2100)
     check_logprob_entries(completion(prompt_logprobs=4), [TEXT_SUBMIT], pb.EngineFacts(max_model_len=99), 99 * 5)
 
 

@@ -37,6 +37,8 @@ FIELDS: list[dict[str, Any]] = [
     {"structured_outputs": {"grammar": 'start: "a"'}},
     {"structured_outputs": {"json_object": True}},
     {"structured_outputs": {"structural_tag": TAG}},
+    {"structural_tag": "00"},  # a text that is no JSON: an answer would refuse it later
+    {"guided_json": '{"type": '},
 ]
 
 

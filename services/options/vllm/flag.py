@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from services.options.setting import Setting, boolean, integer, json_object
+from services.options.setting import Setting, any_json, boolean, integer, json_object
 
 Kind = Literal["same", "no effect", "other name", "missing"]
 MAX_SHOWN = 40  # characters of a value in an error
@@ -26,7 +26,7 @@ def media_limits(text: str) -> int:
 
 def _count(limit: Any) -> int:
     count = limit.get("count") if isinstance(limit, dict) else limit
-    if type(count) is not int:
+    if type(count) is not int or count < 0:
         raise ValueError(f"{json.dumps(limit)} is not a number of items")
     return count
 
@@ -40,9 +40,9 @@ WHOLE = Setting("", parse=int)
 WHOLES = Setting("", parse=int, many=True)
 COUNT = Setting("", parse=integer)
 OBJECT = Setting("", parse=json_object)
-JSON = Setting("", parse=json.loads)
+JSON = Setting("", parse=any_json)
 LIMITS = Setting("", parse=media_limits)
-OF_OBJECTS = (json_object, json.loads, media_limits)  # the parsers of flags that have dotted forms
+OF_OBJECTS = (json_object, any_json, media_limits)  # the parsers of flags that have dotted forms
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ JSON: as objects they would take several times as much memory.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 from services.rpc.columns import unpack_f32, unpack_u32
@@ -15,7 +16,7 @@ from services.shim.apis.numbers import finite
 from services.shim.text_call import TextCall
 from services.shim.time_slices import TimeSlices
 
-TOKENS_PER_STEP = 32  # a millisecond at 20 logprobs each
+ENTRIES_PER_STEP = 32 * 21  # a millisecond
 FIELD = "prompt_logprobs"
 ECHOED = ("tokens", "token_logprobs", "top_logprobs", "text_offset")  # a completion's logprobs
 
@@ -50,11 +51,12 @@ class PromptScores:
         """Writes the logprobs of further tokens, with pauses. Returns by how many bytes the JSON grew."""
         size = self.begin()
         for message in messages:
-            tokens = list(_tokens(message))
-            for start in range(0, len(tokens), TOKENS_PER_STEP):
-                size += self.written.add(self._columns(tokens[start : start + TOKENS_PER_STEP]))
+            tokens = _tokens(message)
+            count = max(1, ENTRIES_PER_STEP // message.logprobs.width)
+            while step := list(islice(tokens, count)):
+                size += self.written.add(self._columns(step))
+                self._num_tokens += len(step)
                 await slices.pause()
-            self._num_tokens += len(tokens)
         return size
 
     def begin(self) -> int:
@@ -110,10 +112,11 @@ def _tokens(message: text_pb2.TextPromptLogprobs) -> Iterator[ScoredToken]:
     ids, logprobs, ranks = unpack_u32(columns.token_ids), unpack_f32(columns.logprobs), unpack_u32(columns.ranks)
     texts = dict(zip(unpack_u32(message.token_ids), message.tokens, strict=True))
     offsets = unpack_u32(message.text_offsets) or [0] * len(ranks)
-    entries = [
-        Entry(token_id, texts[token_id].decode(errors="replace"), logprob)
-        for token_id, logprob in zip(ids, logprobs, strict=True)
-    ]
     width = columns.width
     for index, (rank, offset) in enumerate(zip(ranks, offsets, strict=True)):
-        yield ScoredToken(entries[index * width : (index + 1) * width], rank, offset)
+        span = slice(index * width, (index + 1) * width)
+        entries = [
+            Entry(token_id, texts[token_id].decode(errors="replace"), logprob)
+            for token_id, logprob in zip(ids[span], logprobs[span], strict=True)
+        ]
+        yield ScoredToken(entries, rank, offset)

@@ -21,7 +21,8 @@ def test_requested_ids_may_be_more_than_the_top_ones() -> None:
 
 
 def test_a_result_that_does_not_fit_is_refused_with_what_would() -> None:
+    """Each request may have a sampled token and a scored one of its prompt."""
     check_result_size(WorkerOptions(), 150_000, BatchLimits(2, 65_536, 65_536))
-    check_result_size(WorkerOptions(max_logprobs=-1), 150_000, BatchLimits(2, 55, 2048))
-    with pytest.raises(ModelError, match=r"^--max-logprobs: 150000 logprobs of 56 requests \(--max-num-seqs\) do not"):
-        check_result_size(WorkerOptions(max_logprobs=-1), 150_000, BatchLimits(2, 56, 2048))
+    check_result_size(WorkerOptions(max_logprobs=-1), 150_000, BatchLimits(2, 27, 2048))
+    with pytest.raises(ModelError, match=r"^--max-logprobs: 150000 logprobs of 28 requests \(--max-num-seqs\) do not"):
+        check_result_size(WorkerOptions(max_logprobs=-1), 150_000, BatchLimits(2, 28, 2048))

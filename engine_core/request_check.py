@@ -129,6 +129,11 @@ def make_request(new: NewChoice, facts: ModelFacts, root_key: bytes) -> Request:
             "resumed_token_ids",
             f"{len(new.resumed_token_ids)} resumed_token_ids are more than max_tokens, {sampling.max_tokens}",
         )
+    first, count = new.prompt_logprobs_from, len(new.prompt_token_ids)
+    if first > count:
+        raise RequestRefused(
+            "prompt_logprobs_from", f"prompt_logprobs_from is {first}, but the prompt has {count} tokens"
+        )
     if not 0 <= new.seed <= MAX_SEED:
         raise RequestRefused("seed", f"seed is {new.seed}, but must be from 0 to {MAX_SEED}")
     if len(new.grammar.encode()) > MAX_GRAMMAR_BYTES:

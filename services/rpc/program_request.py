@@ -23,6 +23,7 @@ FIELDS = {
     "chat_template_kwargs": "chat.template_kwargs_json",
     "truncate_prompt_tokens": "truncation.max_tokens",
     "resumed_token_ids": "resume.choices",
+    "prompt_logprobs_from": "resume.choices",
     "logit_bias": "sampling.logit_bias_token_ids",
     "bad_words": "sampling.bad_words_token_ids",
     "thinking_token_budget": "sampling.thinking_budget.max_tokens",

@@ -130,6 +130,15 @@ def test_more_resumed_tokens_than_max_tokens_are_refused() -> None:
         make_core_request(0, [1], 2, resumed=[1, 2, 3])
 
 
+def test_the_first_missing_logprob_is_one_of_the_prompt() -> None:
+    """The worker would refuse the plan, and die with it."""
+    params = {"max_tokens": 2, "prompt_logprobs": 1}
+    assert make_core_request(0, [1, 2], scored_from=2, **params).next_prompt_logprob == 2  # type: ignore[arg-type]
+    for first in (3, 2**32 - 1):
+        with pytest.raises(RequestRefused, match=f"prompt_logprobs_from is {first}, but the prompt has 2 tokens"):
+            make_core_request(0, [1, 2], scored_from=first, **params)  # type: ignore[arg-type]
+
+
 def test_a_grammar_is_bounded_in_bytes() -> None:
     """Tokenizer and worker have the same limit."""
     assert MAX_GRAMMAR_BYTES == limits.MAX_GRAMMAR_BYTES

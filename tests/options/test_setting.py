@@ -9,6 +9,7 @@ from services.options.setting import (
     Setting,
     UsageError,
     addresses,
+    any_json,
     boolean,
     host_and_port,
     integer,
@@ -150,3 +151,9 @@ def test_a_secret_is_one_line_and_not_shown(text: str) -> None:
     """In the environment, the lines of a variable are keys."""
     with pytest.raises(UsageError, match=r"^--api-key: must be one line of printable characters$"):
         Setting("a key", secret=True).convert("--api-key", text)
+
+
+def test_json_that_is_nested_too_deeply_is_no_traceback() -> None:
+    for parse in (any_json, json_object):
+        with pytest.raises(ValueError, match="nested too deeply"):
+            parse("[" * 100_000)

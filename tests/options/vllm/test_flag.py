@@ -55,7 +55,7 @@ def test_a_refusal_shows_short_values_of_what_is_missing_only() -> None:
 def test_media_are_counted_over_all_kinds() -> None:
     assert media_limits('{"image": 2, "video": {"count": 1, "num_frames": 32}}') == 3
     assert media_limits('{"image": 0, "video": {"count": 0}}') == 0
-    for wrong in ('{"image": "2"}', '{"image": true}', '{"video": {}}', "[1]"):
+    for wrong in ('{"image": -1, "video": 1}', '{"image": "2"}', '{"image": true}', '{"video": {}}', "[1]"):
         with pytest.raises(ValueError, match="number of items|not a JSON object"):
             media_limits(wrong)
 

@@ -41,7 +41,7 @@ class Request:
     waits_for: str = ""  # what is prepared for it before it may run, for example "grammar"; empty: it is ready
     preparation_deaths: int = 0  # worker deaths while it was prepared, since that last succeeded
     completed_at: int | None = None  # output tokens that complete the grammar: nothing may follow
-    next_prompt_logprob: int = 1  # index of the first prompt token whose logprobs, if requested, are still to come
+    next_prompt_logprob: int = 1  # index of the first prompt token without logprobs so far, if they are requested
 
     @property
     def num_tokens(self) -> int:

@@ -20,7 +20,11 @@ from services.shim.in_progress import Hold
 from services.shim.tokenizer_client import TextUplink, TokenizerClient
 
 ATTEMPTS = 2
-MAX_CALLS = 64  # at once; others wait in order. A connection has a limit on calls, which others need as well
+# At once; others wait in order. A connection has a limit on calls, which others need as well, and a tokenizer takes a
+# multiple of a large call's size, while it works on two at a time.
+MAX_CALLS = 64
+MAX_LARGE_CALLS = 4
+LARGE_BYTES = 256 * 1024
 SECONDS = 60.0  # timeout of a call: a chat may wait for others, and its template take `--chat-template-timeout`
 ResultT = TypeVar("ResultT")
 
@@ -45,6 +49,7 @@ class TextTools:
         self._links = client.links
         self._turns = itertools.count()
         self._places = asyncio.Semaphore(MAX_CALLS)
+        self._large_places = asyncio.Semaphore(MAX_LARGE_CALLS)
 
     async def encode(
         self, submit: text_pb2.TextSubmit, bulk: Bulk, hold: Hold, *, any_length: bool = False, token_strs: bool = False
@@ -69,7 +74,7 @@ class TextTools:
                     hold(len(found.token_strs[-1]))
             return found
 
-        return await self._answered(collected, hold)
+        return await self._answered(collected, hold, len(bulk.input) + len(bulk.output))
 
     async def decode(self, token_ids: bytes, hold: Hold) -> list[bytes]:
         """Returns the text of a column of token ids: parts of a JSON string, without the quotes. Raises as `encode`."""
@@ -83,7 +88,7 @@ class TextTools:
                 hold(len(found[-1]))
             return found
 
-        return await self._answered(collected, hold)
+        return await self._answered(collected, hold, len(token_ids))
 
     async def tokenizer_config(self) -> bytes:
         """Returns tokenizer_config.json as a tokenizer shows it. Raises TandemError (UNAVAILABLE) if none answers."""
@@ -93,12 +98,15 @@ class TextTools:
         )
         return config.config_json
 
-    async def _answered(self, call: Callable[[TextUplink, Hold], Awaitable[ResultT]], hold: Hold) -> ResultT:
-        """Returns the result of a call on a link that is up, a different one each time; a second one if it is lost.
+    async def _answered(
+        self, call: Callable[[TextUplink, Hold], Awaitable[ResultT]], hold: Hold, num_bytes: int
+    ) -> ResultT:
+        """Returns the result of a call of `num_bytes` on a link that is up, a different one each time; a second one if
+        it is lost.
 
         `call` counts what it keeps; what a lost one has kept does not count any more.
         """
-        async with self._places:
+        async with self._places if num_bytes < LARGE_BYTES else self._large_places:
             for link in itertools.islice(self._up(), ATTEMPTS):
                 held = 0
 

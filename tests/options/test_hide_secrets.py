@@ -44,6 +44,10 @@ def test_vllms_spelling_of_a_key_is_hidden_as_well() -> None:
     assert parse("serve", rest).without_effect == ("--tensor-parallel-size",)
 
 
+def test_several_keys_behind_one_flag_are_hidden() -> None:
+    assert without_secrets("serve", ["demo", "--api-key", "a", "b"]) == (["demo"], {"TANDEM_API_KEY": "a\nb"})
+
+
 TEXT = st.text(st.characters(min_codepoint=33, max_codepoint=0x24F, categories=["L", "N", "P", "S"]), min_size=1)
 KEY = TEXT.filter(lambda text: not text.startswith("-"))
 OTHERS = st.sampled_from(

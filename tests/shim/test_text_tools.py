@@ -12,7 +12,7 @@ from services.rpc.generated import text_pb2
 from services.shim import in_progress
 from services.shim.bulk import MIN_BULK_BYTES, NO_BULK, split
 from services.shim.in_progress import no_hold
-from services.shim.text_tools import ATTEMPTS, MAX_CALLS, Encoded, TextTools
+from services.shim.text_tools import ATTEMPTS, LARGE_BYTES, MAX_CALLS, MAX_LARGE_CALLS, Encoded, TextTools
 from tests.shim.harness import Shim
 from tests.shim.tool_link import VOCABULARY, ToolLink
 
@@ -101,18 +101,24 @@ async def test_the_links_take_turns() -> None:
             await call
 
 
-async def test_calls_wait_for_a_place() -> None:
-    """One that is cancelled while it waits makes no call."""
-    link, opened = ToolLink(), asyncio.Event()
+def held_back(link: ToolLink) -> asyncio.Event:
+    """Keeps the calls of a link from being answered until the event is set; counts them."""
+    opened = asyncio.Event()
 
-    async def held_back(rpc: Any) -> Any:
+    async def call_stream(rpc: Any) -> Any:
         link.calls += 1
         await opened.wait()
         async for piece in rpc(link):
             yield piece
 
-    link.call_stream = held_back  # type: ignore[method-assign]
-    tools = tools_of(link)
+    link.call_stream = call_stream  # type: ignore[method-assign]
+    return opened
+
+
+async def test_calls_wait_for_a_place() -> None:
+    """One that is cancelled while it waits makes no call."""
+    link = ToolLink()
+    opened, tools = held_back(link), tools_of(link)
     tasks = [asyncio.create_task(tools.encode(text("a"), NO_BULK, no_hold)) for _ in range(MAX_CALLS + 5)]
     await asyncio.sleep(0)
     assert link.calls == MAX_CALLS
@@ -121,6 +127,22 @@ async def test_calls_wait_for_a_place() -> None:
     found = await asyncio.gather(*tasks, return_exceptions=True)
     assert [one.num_tokens for one in found if isinstance(one, Encoded)] == [1] * (MAX_CALLS + 4)
     assert link.calls == MAX_CALLS + 4
+
+
+async def test_large_calls_have_places_of_their_own() -> None:
+    """A tokenizer takes a multiple of a large call's size; small calls do not wait for them."""
+    link = ToolLink()
+    opened, tools = held_back(link), tools_of(link)
+    columns = [pack_u32([1] * (LARGE_BYTES // 4))] * (MAX_LARGE_CALLS + 3)
+    large = [asyncio.create_task(tools.decode(column, no_hold)) for column in columns]
+    await asyncio.sleep(0)
+    assert link.calls == MAX_LARGE_CALLS
+    small = asyncio.create_task(tools.decode(pack_u32([1]), no_hold))
+    await asyncio.sleep(0)
+    assert link.calls == MAX_LARGE_CALLS + 1
+    opened.set()
+    await asyncio.gather(small, *large)
+    assert link.calls == len(columns) + 1
 
 
 async def test_results_count_as_held(monkeypatch: pytest.MonkeyPatch) -> None:

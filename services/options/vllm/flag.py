@@ -52,6 +52,7 @@ class Flag:
     `harmless`: values that ask for nothing that is not so anyway; None: every value. `equal_to`: option whose value is
     harmless, too. `clause`: why another value is refused, or what to use instead; of a flag without effect, the reason.
     `taken_as`: option here that gets the value. `refused`: values of an option of the same name, with their clauses.
+    `several`: vLLM takes several words behind it, the option of the same name one.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Flag:
     taken_as: str = ""
     refused: Mapping[str, str] | None = None
     short: tuple[str, ...] = ()
+    several: bool = False
 
     @property
     def has_dotted_forms(self) -> bool:
@@ -70,7 +72,7 @@ class Flag:
 
     def is_harmless(self, value: Any, options: Mapping[str, Any]) -> bool:
         """Returns whether a checked value asks for nothing. `options`: the given options, by name."""
-        if self.harmless is None or (self.equal_to and value == options.get(self.equal_to)):
+        if self.harmless is None or (self.equal_to and _same_place(value, options.get(self.equal_to))):
             return True
         # 1 == True: a value of another type is another value.
         return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in self.harmless)
@@ -81,6 +83,10 @@ class Flag:
         return f"--{self.name}{shown}: {self.clause}"
 
 
+def _same_place(one: str, other: str | None) -> bool:
+    return other is not None and one.rstrip("/") == other.rstrip("/")
+
+
 def same(
     name: str,
     clause: str = "",
@@ -88,9 +94,10 @@ def same(
     harmless: tuple[str, ...] = (),
     refused: Mapping[str, str] | None = None,
     short: tuple[str, ...] = (),
+    several: bool = False,
 ) -> Flag:
     """Returns the row of an option that is declared here under the same name. `clause`: what differs."""
-    return Flag(name, "same", TEXT, clause, harmless, refused=refused, short=short)
+    return Flag(name, "same", TEXT, clause, harmless, refused=refused, short=short, several=several)
 
 
 def unused(name: str, form: Setting = SWITCH, clause: str = "", *, short: tuple[str, ...] = ()) -> Flag:

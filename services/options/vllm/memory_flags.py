@@ -20,7 +20,7 @@ from services.options.vllm.flag import (
     unused,
 )
 
-_KV = "a quantised KV cache is not supported yet: it has the model's data type"
+_KV = "the KV cache has the model's data type (auto); a quantised KV cache is not supported yet"
 _OFFLOAD = "weights in the host's memory (offloading) are not supported yet"
 _KV_OFFLOAD = "a KV cache in the host's memory (offloading) is not supported yet"
 _STATE = "it is about models with state layers (Mamba), which are not served yet"

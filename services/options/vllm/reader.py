@@ -7,13 +7,13 @@ this order: `spelled`, `add_flags`, `file_values`, `renamed`, `settled`.
 import argparse
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from services.options.setting import Setting, UsageError, boolean
 from services.options.vllm.flag import Flag
-from services.options.vllm.table import FLAGS, SHORT
+from services.options.vllm.table import FLAGS, SEVERAL, SHORT
 
 _SHORT = re.compile(r"(-[a-zA-Z]+)([.=].*)?", re.DOTALL)
 _LEVEL = re.compile(r"-O=?([0-9])")  # -O3, as for compilers
@@ -31,13 +31,30 @@ class Settled:
 
 
 def spelled(argv: Iterable[str]) -> list[str]:
-    """Returns the command line with vLLM's spellings, --max_model_len, -tp 2, -O3, -cc.mode=3, as long flags.
+    """Returns the command line with vLLM's spellings, --max_model_len, -tp 2, -O3, -cc.mode=3, as long flags, and each
+    word behind a flag that takes several there, as --api-key a b, behind that flag of its own.
 
-    Words after `--` are left as they are.
+    Words after `--` are left as they are, and the second word behind a flag where it may be the model's name: unless
+    that is the first word.
     """
     words = list(argv)
     end = words.index("--") if "--" in words else len(words)
-    return [*map(_spelled, words[:end]), *words[end:]]
+    spelt = list(map(_spelled, words[:end]))
+    if spelt and not spelt[0].startswith("-"):
+        spelt = list(_one_by_one(spelt))
+    return [*spelt, *words[end:]]
+
+
+def _one_by_one(words: Iterable[str]) -> Iterator[str]:
+    flag, has_value = "", False
+    for word in words:
+        if word.startswith("-"):
+            flag, has_value = word if word in SEVERAL else "", False
+        elif flag and has_value:
+            yield flag
+        else:
+            has_value = True
+        yield word
 
 
 def _spelled(word: str) -> str:

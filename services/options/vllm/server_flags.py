@@ -32,7 +32,7 @@ SERVER: tuple[Flag, ...] = (
     same("port"),
     same("uds"),
     same("root-path", "the proxy may strip it or not"),
-    same("api-key", "give it once per key"),
+    same("api-key", "give it once per key; behind the model's name it takes several", several=True),
     same("allowed-origins", "the default is none"),
     same("allowed-methods"),
     same("allowed-headers"),

@@ -31,3 +31,4 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
 }
 FLAGS: dict[str, Flag] = {flag.name: flag for flags in GROUPS.values() for flag in flags}
 SHORT: dict[str, str] = {short: f"--{flag.name}" for flag in FLAGS.values() for short in flag.short}
+SEVERAL: frozenset[str] = frozenset(f"--{flag.name}" for flag in FLAGS.values() if flag.several)

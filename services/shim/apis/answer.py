@@ -28,7 +28,7 @@ from services.shim.time_slices import TimeSlices
 from services.shim.updates import Update
 
 Json = dict[str, Any]
-LOGPROBS_PER_STEP = 32  # tokens: a millisecond at 20 logprobs each
+LOGPROBS_PER_STEP = 672  # of 32 tokens with 20 others each: a millisecond
 
 
 @dataclass
@@ -118,8 +118,9 @@ class Answer(ABC):
     ) -> int:
         """Adds the logprobs to `written`, with pauses. Returns by how many bytes it grew."""
         size = 0
-        for start in range(0, len(logprobs), LOGPROBS_PER_STEP):
-            size += written.add(self._logprobs(logprobs[start : start + LOGPROBS_PER_STEP]))
+        per_step = _tokens_per_step(logprobs)
+        for start in range(0, len(logprobs), per_step):
+            size += written.add(self._logprobs(logprobs[start : start + per_step]))
             await slices.pause()
         return size
 
@@ -174,7 +175,7 @@ class Answer(ABC):
     async def _streamed_logprobs(self, update: Update) -> Any:
         """Returns the logprobs of an update, those of a slow reader's written with pauses; None: it has none."""
         begins = self._options.echoes_logprobs and self._scores.begins(update.index)
-        if not begins and len(update.logprobs) <= LOGPROBS_PER_STEP:
+        if not begins and len(update.logprobs) <= _tokens_per_step(update.logprobs):
             return self._logprobs(update.logprobs) if update.logprobs else None
         written = WrittenColumns()
         await self._write_logprobs(update.logprobs, written, TimeSlices())
@@ -325,6 +326,13 @@ class Answer(ABC):
 def _raise_if_failed(terminal: text_pb2.TextTerminal | None) -> None:
     if terminal is not None and terminal.HasField("error"):
         raise TandemError.from_proto(terminal.error)
+
+
+def _tokens_per_step(logprobs: Sequence[text_pb2.TokenLogprobs]) -> int:
+    """Returns of how many tokens the logprobs are written in one step. `logprobs`: of one choice: all
+    have as many."""
+    others = len(logprobs[0].top) if logprobs else 0
+    return max(1, LOGPROBS_PER_STEP // (1 + others))
 
 
 def _effective(sampling: pb.SamplingParams, seed: int) -> EffectiveParameters:

@@ -42,7 +42,7 @@ def test_one_is_not_true_and_zero_not_false() -> None:
 
 def test_a_value_that_another_option_has_is_harmless() -> None:
     flag = lacks("tokenizer", TEXT, "not apart", equal_to="model")
-    assert flag.is_harmless("m", {"model": "m"})
+    assert flag.is_harmless("m", {"model": "m"}) and flag.is_harmless("/m/", {"model": "/m"})
     assert not flag.is_harmless("m", {"model": "n"}) and not flag.is_harmless("m", {})
 
 

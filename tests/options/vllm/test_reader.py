@@ -35,6 +35,25 @@ def test_a_spelling_of_vllm_is_a_long_flag_with_dashes(word: str, meant: str) ->
     assert spelled([word]) == [meant]
 
 
+@pytest.mark.parametrize(
+    ("argv", "keys"),
+    [
+        ([MODEL, "--api-key", "a", "b", "--port", "1"], ("a", "b")),
+        ([MODEL, "--api_key", "a", "b", "--api-key", "c"], ("a", "b", "c")),
+        (["--api-key", "a", MODEL], ("a",)),
+    ],
+)
+def test_several_keys_behind_one_flag(argv: list[str], keys: tuple[str, ...]) -> None:
+    """Unless one of the words could be the model."""
+    found = parse("serve", argv).role_values
+    assert (found["api_key"], found["model"]) == (keys, MODEL)
+
+
+@pytest.mark.parametrize("argv", [["--api-key=a", "b"], ["--port", "1", "b"]])
+def test_a_word_too_many(argv: list[str]) -> None:
+    assert "unrecognized arguments" in refusal(*argv)
+
+
 def test_words_after_two_dashes_stay() -> None:
     assert spelled(["--a_b", "--", "--a_b", "-tp"]) == ["--a-b", "--", "--a_b", "-tp"]
 

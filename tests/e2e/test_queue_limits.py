@@ -17,7 +17,7 @@ from tests.e2e.harness import Server, wait_for
 from tests.e2e.test_hang_ups import read_chunked, send_without_reading
 from tests.e2e.test_metrics import scrape
 
-LONG: Json = {"max_tokens": 800, "ignore_eos": True, "temperature": 0}
+LONG: Json = {"max_tokens": 1800, "ignore_eos": True, "temperature": 0}
 FLOOD = 5000
 
 

@@ -206,7 +206,7 @@ def workers_and_loads_are_true():
 @task
 def killed_processes_lose_nothing():
     """Under load; SMG goes on to see a healthy worker."""
-    asked = requests(**LONG | {"max_tokens": 400}, temperature=0)
+    asked = requests(**LONG | {"max_tokens": 800}, temperature=0)
     expected = all_at_once(URL, asked)
     for role in ("engine", "worker", "tokenizer"):
         with ThreadPoolExecutor(AT_ONCE) as pool:

@@ -31,11 +31,10 @@ class Settled:
 
 
 def spelled(argv: Iterable[str]) -> list[str]:
-    """Returns the command line with vLLM's spellings, --max_model_len, -tp 2, -O3, -cc.mode=3, as long flags, and each
-    word behind a flag that takes several there, as --api-key a b, behind that flag of its own.
+    """Returns the command line with vLLM's spellings, --max_model_len, -tp 2, -O3, -cc.mode=3, as long flags, and
+    --api-key a b as --api-key a --api-key b.
 
-    Words after `--` are left as they are, and the second word behind a flag where it may be the model's name: unless
-    that is the first word.
+    The latter only if the first word is the model's name: else a further word may be it. Words after `--` stay.
     """
     words = list(argv)
     end = words.index("--") if "--" in words else len(words)
@@ -46,6 +45,7 @@ def spelled(argv: Iterable[str]) -> list[str]:
 
 
 def _one_by_one(words: Iterable[str]) -> Iterator[str]:
+    """Repeats a flag of SEVERAL before each further word behind it."""
     flag, has_value = "", False
     for word in words:
         if word.startswith("-"):

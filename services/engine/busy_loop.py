@@ -272,12 +272,12 @@ class BusyLoop:
         builder = PlanBuilder(registration.epoch, len(facts.kv_groups))
         self._deadlines.new_worker()
         self._idle = True
-        self._callbacks.registered(facts)
         events = StepEvents()
         if scheduler is None:
             scheduler = self._new_scheduler(kv, builder)
         else:
             events.finished += scheduler.restart(kv, builder)
+        self._callbacks.registered(facts)
         self._callbacks.published(events, scheduler.stats(), None)
         return scheduler
 

@@ -18,6 +18,7 @@ from tests.e2e.harness import ALL_READY, Server, children_of, pid_of, role_of, w
 from tests.e2e.programs import answer_of, details_of, error_of, fold, responses, run
 
 STREAMS = 32
+ANSWER = 1200  # tokens: long enough to find every answer running, twice
 POISON = 900
 
 
@@ -30,7 +31,7 @@ def request_of(number: int) -> text_pb2.GenerateTextRequest:
         seed=number,
         sampling=pb.SamplingParams(
             temperature=number % 3 * 0.5,
-            max_tokens=300,
+            max_tokens=ANSWER,
             ignore_eos=True,
             logprobs=1 if number % 5 == 0 else None,
             frequency_penalty=0.5 * (number % 2),

@@ -4,6 +4,7 @@ Tokens of one choice merge until they are sent, as far as they fall in one range
 logprobs.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -42,9 +43,11 @@ class _PendingRow:
 
 
 class StepMailbox(Mailbox[engine_pb2.EngineUp]):
-    def __init__(self, epoch: int) -> None:
+    def __init__(self, epoch: int, is_ready: Callable[[], bool] = lambda: True) -> None:
+        """`is_ready`: whether a token could be made now."""
         super().__init__()
         self._epoch = epoch
+        self._is_ready = is_ready
         self._accepted: list[engine_pb2.Accepted] = []
         self._prompt_logprobs: list[pb.PromptLogprobs] = []
         self._rows: dict[tuple[int, int], _PendingRow] = {}  # by handle and number of the range
@@ -114,7 +117,7 @@ class StepMailbox(Mailbox[engine_pb2.EngineUp]):
             terminals=terminals,
             stats=self._stats,
         )
-        return engine_pb2.EngineUp(step=batch)
+        return engine_pb2.EngineUp(step=batch, ready=self._is_ready())
 
 
 def _merged_tokens(width: int) -> int:

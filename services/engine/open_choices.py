@@ -12,6 +12,7 @@ from services.engine.codec import prompt_logprobs, terminal
 from services.engine.mailbox import ChoiceMailbox
 from services.engine.state import EngineState
 from services.engine.telemetry import Timeline, end_timeline
+from services.rpc.errors import TandemError
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2
 from services.rpc.handles import Handles
@@ -31,6 +32,7 @@ class OpenChoice:
     num_prompt_tokens: int
     num_queued_tokens: int  # counted by the limit on queued tokens; 0 once it has its first token
     timeline: Timeline
+    is_accepted: bool = False  # by this engine or an earlier one
     sampling: pb.SamplingParams | None = None  # for the Accepted message; None: the submit does not ask for it
 
 
@@ -69,6 +71,7 @@ class OpenChoices:
         for admitted in events.admitted:
             if (choice := self._choices.get(admitted.handle)) is not None:
                 choice.timeline.scheduled = planned
+                choice.is_accepted = True
                 choice.mailbox.put_accepted(_accepted(choice, admitted))
         for scored in events.prompt_logprobs:
             if (choice := self._choices.get(scored.handle)) is not None:
@@ -81,6 +84,15 @@ class OpenChoices:
             if (choice := self._choices.pop(finished.handle, None)) is not None:
                 self._end(choice, finished)
                 self._record(choice, finished, done)
+
+    def refuse_waiting(self, error: TandemError) -> None:
+        """Ends the choices that no engine has accepted with this error."""
+        for core_handle, choice in self._choices.items():
+            place = (choice.mailbox, choice.handle)
+            if not choice.is_accepted and self._core_handles.get(place) == core_handle:
+                del self._core_handles[place]
+                choice.mailbox.put_terminal(failed(choice.handle, error))
+                self._state.loop.abort(core_handle)
 
     def end_spans(self) -> None:
         """Ends the spans of all open choices with an error. Called when the process stops."""
@@ -115,6 +127,11 @@ class OpenChoices:
     def _release_queued_tokens(self, choice: OpenChoice) -> None:
         self._state.queue.tokens.release(choice.num_queued_tokens)
         choice.num_queued_tokens = 0
+
+
+def failed(handle: int, error: TandemError) -> engine_pb2.Terminal:
+    """Returns the terminal message of a choice that ends with an error. `handle`: the tokenizer's."""
+    return engine_pb2.Terminal(handle=handle, reason=pb.FINISH_REASON_ERROR, error=error.to_proto())
 
 
 def _accepted(choice: OpenChoice, admitted: Admitted) -> engine_pb2.Accepted:

@@ -62,7 +62,15 @@ async def serve(options: EngineOptions) -> None:
         options.max_num_queued_reqs or options.max_num_seqs + QUEUED_REQS, options.max_num_queued_tokens
     )
     servicer = EngineServicer(
-        loop, limits, queue, config.scheduler.by_priority, options.seed, root_key, make_metrics, tracing
+        loop,
+        limits,
+        queue,
+        config.scheduler.by_priority,
+        options.seed,
+        root_key,
+        options.resume_wait,
+        make_metrics,
+        tracing,
     )
     server = RpcServer(options.listen, secret, service=SERVICE, reflection=options.grpc_reflection)
     engine_pb2_grpc.add_EngineServiceServicer_to_server(servicer, server.grpc)
@@ -108,6 +116,7 @@ class _BusyLoopEvents:
     def _on_lost(self, reason: str) -> None:
         log.warning("worker lost: %s; requests wait until a worker registers", reason)
         self.has_worker.clear()
+        self._servicer.lost()
         self._server.set_ready(False)
 
     def _on_failed(self, error: Exception) -> None:

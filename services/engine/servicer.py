@@ -30,11 +30,12 @@ from services.engine.session import Session
 from services.engine.state import EngineState
 from services.errors import Fatal
 from services.rpc.callee import Attempts, Callee
-from services.rpc.errors import unavailable
+from services.rpc.errors import TandemError, unavailable
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2, engine_pb2_grpc
 from services.rpc.hello import make_hello, model_info
 from services.rpc.link import ADMINISTRATION_SECONDS
+from services.rpc.outage import Outage
 from services.rpc.program_request import check_numerics, field_of, traceparent_of
 from services.rpc.status import abort
 from services.telemetry.logs import RateLimitedLog
@@ -52,12 +53,14 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
         by_priority: bool,
         seed: int | None,
         root_key: bytes,
+        resume_wait: float,
         make_metrics: Callable[[ModelFacts], EngineMetrics],
         tracing: Tracing,
     ) -> None:
         """Requests without a seed get one from a generator that starts from `seed`; None: random ones.
 
-        `root_key`: the secret of root hashes, 32 bytes or more.
+        `root_key`: the secret of root hashes, 32 bytes or more. `resume_wait`: seconds that new requests wait for a
+        worker.
         """
         self.callee = Callee()
         self._limits = limits
@@ -71,6 +74,7 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
             root_key=root_key,
             attempts=Attempts(),
             start_lock=self.callee.start_lock,
+            outage=Outage(resume_wait, "no worker", self._on_given_up),
             tracing=tracing,
             dropped_attempts=RateLimitedLog(log, logging.WARNING),
         )
@@ -85,7 +89,7 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
             hello = await asyncio.shield(self._hello)
         except asyncio.CancelledError:
             return  # the process stops or the caller hung up; grpc would print a traceback
-        mailbox = StepMailbox(hello.epoch)
+        mailbox = StepMailbox(hello.epoch, lambda: self._state.outage.has_peer)
         mailbox.put_stats(self._stats)
         self._mailboxes.add(mailbox)
         session = Session(self._state, self._choices, mailbox)
@@ -148,10 +152,12 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
         Raises Fatal when the facts of a later worker differ from the first one's in more than the number of blocks.
         """
         state = self._state
+        state.outage.end()
         if state.facts is not None:
             if msgspec.structs.replace(facts, num_blocks=state.facts.num_blocks) != state.facts:
                 raise Fatal("the new worker has another model or other options than the one before; restart the engine")
             state.facts = facts
+            self._tell_readiness()
             return
         state.facts = facts
         state.metrics = self._make_metrics(facts)
@@ -162,6 +168,18 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
                 engine=engine_facts(facts, self._limits.max_num_seqs, state.max_n, state.queue.reqs.limit),
             )
         )
+
+    def lost(self) -> None:
+        """The worker is gone: requests wait for the next one, new ones as long as the outage says."""
+        self._state.outage.begin()
+        self._tell_readiness()
+
+    def _tell_readiness(self) -> None:
+        for mailbox in self._mailboxes:
+            mailbox.beat()
+
+    def _on_given_up(self, error: TandemError) -> None:
+        self._choices.refuse_waiting(error)
 
     def published(self, events: StepEvents, stats: SchedulerStats, times: StepTimes | None) -> None:
         """Puts events and stats of the busy loop into mailboxes and metrics. `times` as in OpenChoices.publish."""
@@ -176,4 +194,5 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
 
     def stop(self) -> None:
         """Ends the spans of open choices. Call it before tracing stops."""
+        self._state.outage.close()
         self._choices.end_spans()

@@ -12,7 +12,7 @@ from engine_core.request import SUSPECT_AT, Request
 from engine_core.request_check import make_request
 from services.engine.codec import effective_sampling, new_choices
 from services.engine.mailbox import ChoiceMailbox
-from services.engine.open_choices import OpenChoice, OpenChoices
+from services.engine.open_choices import OpenChoice, OpenChoices, failed
 from services.engine.queue_limits import QueueFull
 from services.engine.state import EngineState
 from services.engine.telemetry import start_timeline
@@ -56,17 +56,18 @@ class Session:
         except RequestRefused as refused:
             reason = CONTEXT_LENGTH_EXCEEDED if refused.exceeds_context else ""
             self._refuse(submit, invalid(str(refused), refused.param, reason))
-        except QueueFull as full:
-            self._refuse(submit, full)
-            if self._state.metrics is not None:
-                self._state.metrics.record_rejection(full.option)
+        except TandemError as error:
+            self._refuse(submit, error)
+            if isinstance(error, QueueFull) and self._state.metrics is not None:
+                self._state.metrics.record_rejection(error.option)
         except ValueError as error:
             self._refuse(submit, invalid(str(error)))
 
     def _submit(self, submit: engine_pb2.Submit) -> None:
         """Checks all choices, then passes each to the busy loop, unless an equal or newer attempt of it runs.
 
-        Raises RequestRefused, QueueFull, or ValueError for a malformed column of token ids.
+        Raises RequestRefused, TandemError when too many wait or no worker is expected, or ValueError for a malformed
+        column of token ids.
         """
         state = self._state
         requests = self._checked_requests(submit)
@@ -93,13 +94,14 @@ class Session:
                     num_prompt_tokens=request.num_prompt_tokens,
                     num_queued_tokens=request.num_tokens,
                     timeline=timeline,
+                    is_accepted=choice.HasField("cached_tokens") or bool(choice.resumed_token_ids),
                     sampling=effective_sampling(request.sampling) if submit.return_sampling else None,
                 ),
             )
             state.loop.add(request)
 
     def _checked_requests(self, submit: engine_pb2.Submit) -> list[Request]:
-        """Returns one request per choice. Raises as `_submit`; no QueueFull for an attempt above 1 or resumed ids."""
+        """Returns one request per choice. Raises as `_submit`; no TandemError for an attempt above 1 or resumed ids."""
         state = self._state
         assert state.facts is not None
         if not 1 <= len(submit.choices) <= state.max_n:
@@ -114,15 +116,14 @@ class Session:
         choices = new_choices(submit, state.facts, handles, seed)
         requests = [make_request(new, state.facts, state.root_key) for new in choices]
         if submit.attempt <= 1 and not any(choice.resumed_token_ids for choice in submit.choices):
+            state.outage.check()
             state.queue.check([request.num_tokens for request in requests])
         return requests
 
     def _refuse(self, submit: engine_pb2.Submit, error: TandemError) -> None:
         """Puts a terminal message with this error into the mailbox for each choice of the submit."""
         for choice in submit.choices:
-            self.mailbox.put_terminal(
-                engine_pb2.Terminal(handle=choice.handle, reason=pb.FINISH_REASON_ERROR, error=error.to_proto())
-            )
+            self.mailbox.put_terminal(failed(choice.handle, error))
 
     def _key(self, handle: int) -> CallerKey:
         return (self._caller.instance, self._caller.epoch, handle)

@@ -8,6 +8,7 @@ from services.engine.busy_loop import BusyLoop
 from services.engine.metrics import EngineMetrics
 from services.engine.queue_limits import QueueLimits
 from services.rpc.callee import Attempts
+from services.rpc.outage import Outage
 from services.rpc.start_lock import StartLock
 from services.telemetry.logs import RateLimitedLog
 from services.telemetry.spans import Tracing
@@ -23,6 +24,7 @@ class EngineState:
     root_key: bytes = field(repr=False)  # secret: of the root hashes of block hashes
     attempts: Attempts
     start_lock: StartLock
+    outage: Outage  # the time without a worker
     tracing: Tracing
     dropped_attempts: RateLimitedLog
     facts: ModelFacts | None = None  # None until the first worker registers

@@ -11,6 +11,7 @@ from services.options.common import (
     MetricsOptions,
     ModelOptions,
     ProcessOptions,
+    RecoveryOptions,
     SecretOptions,
 )
 from services.options.declarations import (
@@ -39,6 +40,7 @@ _TITLES: dict[type, str] = {
     TokenizerOptions: "chat template (tokenizer)",
     EngineOptions: "scheduling (engine)",
     WorkerOptions: "model execution (worker)",
+    RecoveryOptions: "recovery",
     GrpcOptions: "programs (gRPC)",
     ServeOptions: "process tree (launcher)",
     ProcessOptions: "logs and traces",

@@ -10,6 +10,7 @@ from services.options.setting import boolean, host_and_port, setting
 DEMO_MODEL = "demo"
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")
+RESUME_WAIT = 30.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,29 @@ class ClusterOptions(ProcessOptions, SecretOptions):
         " from the secret, and not required on a loopback address",
         unset="derived",
         internal=True,
+    )
+
+
+@dataclass(frozen=True)
+class RecoveryOptions:
+    """Options of the roles that have requests: how long these wait for a restart, and how long a stop waits for
+    them."""
+
+    resume_wait: float = setting(
+        RESUME_WAIT,
+        "seconds that new requests wait while a process that they need restarts, before they get HTTP status 503;"
+        " requests that run wait for it without a limit. Loading the model should take less",
+        parse=float,
+        low=0.0,
+        high=86400.0,
+    )
+    shutdown_timeout: float = setting(
+        25.0,
+        "seconds that requests have to end after SIGTERM or Ctrl-C, while new ones get HTTP status 503; 0: they are cut"
+        " at once. A second signal cuts them, too",
+        parse=float,
+        low=0.0,
+        high=86400.0,
     )
 
 

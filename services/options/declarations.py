@@ -11,7 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from services.options.access import AccessOptions
-from services.options.common import ClusterOptions, GrpcOptions, MetricsOptions, ModelOptions, SecretOptions
+from services.options.common import (
+    ClusterOptions,
+    GrpcOptions,
+    MetricsOptions,
+    ModelOptions,
+    RecoveryOptions,
+    SecretOptions,
+)
 from services.options.http import HttpOptions
 from services.options.setting import (
     Setting,
@@ -39,7 +46,7 @@ _SEED: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class ShimOptions(HttpOptions, AccessOptions, GrpcOptions, ClusterOptions):
+class ShimOptions(HttpOptions, AccessOptions, GrpcOptions, RecoveryOptions, ClusterOptions):
     """The HTTP server of the OpenAI API."""
 
     host: str | None = setting(
@@ -131,7 +138,7 @@ class ShimOptions(HttpOptions, AccessOptions, GrpcOptions, ClusterOptions):
 
 
 @dataclass(frozen=True)
-class EngineOptions(GrpcOptions, MetricsOptions):
+class EngineOptions(GrpcOptions, RecoveryOptions, MetricsOptions):
     """The scheduler and its KV cache."""
 
     max_num_seqs: int = setting(

@@ -64,6 +64,11 @@ class Call(ABC, Generic[SubmitT]):
     def request_id(self) -> str:
         return str(self._submit.request_id)
 
+    @property
+    def is_accepted(self) -> bool:
+        """Whether an engine has accepted one of the open choices, in any attempt."""
+        return any(choice.cached_tokens is not None for choice in self.open_choices.values())
+
     @abstractmethod
     def fail(self, error: TandemError) -> None:
         """Ends every open choice with this error."""

@@ -16,6 +16,7 @@ import grpc
 
 from services.rpc.errors import MALFORMED, TandemError, invalid
 from services.rpc.generated import common_pb2 as pb
+from services.rpc.heartbeat import Heartbeat, Silent
 from services.rpc.hello import HelloMismatch, check_hello
 from services.rpc.mailbox import Mailbox
 from services.rpc.pace import Pace
@@ -76,7 +77,7 @@ class Callee:
         """Serves one stream until either end closes it. `make_receiver(caller's hello)` returns the function that
         handles each entry. `message` builds the callee's first message from `hello`; the mailbox has the others. Aborts
         the stream if the hellos do not match (FAILED_PRECONDITION), a message is malformed (INVALID_ARGUMENT), or no
-        hello comes within HELLO_SECONDS (DEADLINE_EXCEEDED)."""
+        hello comes within HELLO_SECONDS, or the caller falls silent (DEADLINE_EXCEEDED)."""
         async with self._malformed_aborts(context):
             first = await _first_message(context)
             if first is grpc.aio.EOF or self._closing:
@@ -91,9 +92,12 @@ class Callee:
 
     @contextlib.asynccontextmanager
     async def _malformed_aborts(self, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[None]:
-        """Aborts the stream with INVALID_ARGUMENT if its body raises one of MALFORMED."""
+        """Aborts the stream with INVALID_ARGUMENT if its body raises one of MALFORMED, DEADLINE_EXCEEDED for Silent."""
         try:
             yield
+        except Silent as silent:
+            self._broken.log("closed a stream whose caller hangs: %s", silent)
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, str(silent))
         except MALFORMED as error:
             self._broken.log("closed a stream after a malformed message: %s", error)
             log.debug("malformed message", exc_info=error)
@@ -107,19 +111,23 @@ class Callee:
         mailbox: Mailbox[Any],
     ) -> None:
         """Passes the entries of `first` and of all later messages to `receive`, and writes the mailbox's messages. A
-        submit waits while another caller holds the start lock, and all later entries of the stream wait behind it."""
+        submit waits while another caller holds the start lock, and all later entries of the stream wait behind it.
+
+        Raises Silent if the caller sends nothing for too long.
+        """
         task = asyncio.current_task()
         assert task is not None
         self._streams.add(task)
         writer = asyncio.create_task(mailbox.pump(context.write))
         try:
-            down = first
-            while down is not grpc.aio.EOF:
-                for entry in down.entries:
-                    if entry.HasField("submit"):
-                        await self.start_lock.may_start(first.hello)
-                    receive(entry)
-                down = await context.read()
+            async with Heartbeat(mailbox.beat) as heartbeat:
+                down = first
+                while down is not grpc.aio.EOF:
+                    for entry in down.entries:
+                        if entry.HasField("submit"):
+                            await self.start_lock.may_start(first.hello)
+                        receive(entry)
+                    down = await heartbeat.listen(context.read())
         except asyncio.CancelledError:
             if not self._closing:
                 raise

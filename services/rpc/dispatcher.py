@@ -1,6 +1,8 @@
 """Distributes a caller's calls over its links: a shim's over tokenizers, a tokenizer's over engines.
 
-A call goes to the least loaded link. When a link goes down, its calls resume on other links or wait for a reconnect.
+A call goes to the least loaded link. When a link goes down, its calls resume on other links. While no link is up, new
+calls wait behind them, within the peer's limit on queued requests, as long as services/rpc/outage.py says; a call that
+an engine has accepted waits without a limit.
 If the peer died, each of its calls without a token from it gets a *strike*. A call with SUSPECT_AT strikes is a
 *suspect*: services/rpc/suspect_retries.py starts suspects one at a time, so that the next death has one possible
 cause.
@@ -10,11 +12,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
+from services.options.common import RESUME_WAIT
 from services.rpc.call import Call
-from services.rpc.errors import unavailable
+from services.rpc.errors import RETRY_AFTER_SECONDS, TandemError, too_much
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.handles import Handles
 from services.rpc.link import Link
+from services.rpc.outage import Outage
 from services.rpc.suspect_retries import SUSPECT_AT, SuspectRetries
 
 CallT = TypeVar("CallT", bound=Call[Any])
@@ -24,9 +28,15 @@ class Dispatcher(Generic[CallT]):
     """The links of this process and the calls on them.
 
     `submit_entry` and `abort_entry` return a submit or an abort wrapped in the entry message of these links.
+    `resume_wait`: seconds that new calls wait for a link.
     """
 
-    def __init__(self, submit_entry: Callable[[Any], Any], abort_entry: Callable[[pb.Abort], Any]) -> None:
+    def __init__(
+        self,
+        submit_entry: Callable[[Any], Any],
+        abort_entry: Callable[[pb.Abort], Any],
+        resume_wait: float = RESUME_WAIT,
+    ) -> None:
         self._submit_entry = submit_entry
         self._abort_entry = abort_entry
         self._handles = Handles(self)
@@ -35,6 +45,7 @@ class Dispatcher(Generic[CallT]):
         self._epochs: dict[Link[Any, Any], int] = {}  # of each link's last peer
         self._struck: dict[Link[Any, Any], list[CallT]] = {}  # calls with a strike from the link's last loss
         self._retries = SuspectRetries(self._calls, self._submit_alone, self._place, self._place_pending)
+        self.outage = Outage(resume_wait, "no process that could answer", self._fail_waiting)
         self.peer: pb.Hello | None = None  # the hello of the last peer that connected, with the model's facts
         self.first_link = asyncio.get_running_loop().create_future()  # done once a link has been up
         self.links_changed = asyncio.Event()  # set when a link comes up or goes down; its only reader clears it
@@ -51,11 +62,19 @@ class Dispatcher(Generic[CallT]):
     def connected(self) -> bool:
         return bool(self._calls)
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether a token could be made now, by what the peers said last."""
+        return any(link.is_ready for link in self._calls)
+
     def start(self, call: CallT, *, resumed: bool = False, alone: bool = False) -> None:
-        """Submits a call; `alone` makes it a suspect. Raises TandemError (UNAVAILABLE) for a new call when no link is
-        up; a `resumed` call waits for a link."""
+        """Submits a call, or lets it wait for a link; `alone` makes it a suspect.
+
+        Raises TandemError for a call that is not `resumed`: UNAVAILABLE when no link is up and none is expected soon,
+        RESOURCE_EXHAUSTED when too many wait.
+        """
         if not self._calls and not resumed:
-            raise unavailable("no process that could answer is connected; try again")
+            self._check_waiting(call)
         if alone:
             call.strikes = SUSPECT_AT
         self._place(call)
@@ -95,6 +114,7 @@ class Dispatcher(Generic[CallT]):
         self._epochs[link] = link.peer.epoch
         self._calls[link] = {}
         self.links_changed.set()
+        self.outage.end()
         self.peer = link.peer
         if not self.first_link.done():
             self.first_link.set_result(None)
@@ -114,7 +134,30 @@ class Dispatcher(Generic[CallT]):
                 call.strikes += 1
                 struck.append(call)
             self._place(call)
+        if not self._calls:
+            self.outage.begin()
         self._retries.notify()
+
+    def _check_waiting(self, call: CallT) -> None:
+        """Raises TandemError if a new call cannot wait for a link."""
+        self.outage.check()
+        assert self.peer is not None
+        waiting = sum(len(other.open_choices) for other in self._pending)
+        limit = self.peer.engine.limits.max_num_queued_reqs
+        if limit and waiting + len(call.open_choices) > limit:
+            raise too_much(
+                f"{waiting} requests wait for a process that restarts: {len(call.open_choices)} more would exceed"
+                f" max_num_queued_reqs ({limit})",
+                RETRY_AFTER_SECONDS,
+            )
+
+    def _fail_waiting(self, error: TandemError) -> None:
+        """Ends the calls that wait for a link and that no engine has accepted."""
+        for call in [*self._pending, *self._retries.queued]:
+            if call.open_choices and not call.is_accepted:
+                self._retries.remove(call)
+                call.fail(error)
+        self._pending = [call for call in self._pending if call.open_choices]
 
     def _place(self, call: CallT) -> None:
         if call.strikes >= SUSPECT_AT:

@@ -104,9 +104,9 @@ def too_long(num_tokens: int, max_model_len: int, *, at_least: bool = False, par
     )
 
 
-def unavailable(message: str) -> TandemError:
+def unavailable(message: str, retry_after: int = RETRY_AFTER_SECONDS) -> TandemError:
     """Returns the error for a request that needs a process which is not connected (HTTP 503)."""
-    return TandemError("UNAVAILABLE", message, retryable=True, retry_after=RETRY_AFTER_SECONDS)
+    return TandemError("UNAVAILABLE", message, retryable=True, retry_after=retry_after)
 
 
 def too_much(message: str, retry_after: int) -> TandemError:

@@ -6,7 +6,7 @@ import time
 from services.rpc.generated import common_pb2 as pb
 from services.version import VERSION
 
-PROTOCOL = 6  # 6: logprobs of prompts, and text before an answer, which an older engine or tokenizer would ignore
+PROTOCOL = 7  # 7: heartbeats; an older process sends none, and would be taken for hung
 
 
 class HelloMismatch(Exception):

@@ -15,6 +15,7 @@ import grpc
 from services.rpc.call import StreamBroken
 from services.rpc.errors import MALFORMED, TandemError, unavailable
 from services.rpc.generated import common_pb2 as pb
+from services.rpc.heartbeat import Heartbeat, Silent
 from services.rpc.hello import HelloMismatch, check_hello
 from services.rpc.mailbox import Entry, EntryMailbox
 from services.rpc.transport import open_channel
@@ -62,6 +63,7 @@ class Link(Generic[EntryT, UpT]):
     ) -> None:
         self.target = target
         self.peer: pb.Hello | None = None
+        self.is_ready = False  # the peer's last message said that a token could be made
         self.num_received = 0  # messages since this process started, without hellos
         self._new_stub = stub
         self._stub: Any = None  # None until `run` starts
@@ -91,12 +93,12 @@ class Link(Generic[EntryT, UpT]):
                 died = False
                 try:
                     await self._run_stream()
-                except (grpc.aio.AioRpcError, StreamBroken, asyncio.InvalidStateError) as error:
+                except (grpc.aio.AioRpcError, StreamBroken, Silent, asyncio.InvalidStateError) as error:
                     self._raise_if_refused(error)
                     died = not isinstance(error, StreamBroken)
                     self._log_loss(_reason(error))
                 if self.peer is not None:
-                    self.peer = None
+                    self.peer, self.is_ready = None, False
                     delay = BACKOFF_SECONDS[0]
                     self._owner.link_down(self, died=died)
                 await asyncio.sleep(delay)
@@ -147,7 +149,7 @@ class Link(Generic[EntryT, UpT]):
     async def _run_stream(self) -> None:
         """Runs one stream: hellos, then entries out and messages in. Returns when the peer ends it in order.
 
-        Raises HelloMismatch, StreamBroken, or AioRpcError when the stream fails.
+        Raises HelloMismatch, StreamBroken, Silent if the peer hangs, or AioRpcError when the stream fails.
         """
         call = self._stub.Connect()
         writer: asyncio.Task[None] | None = None
@@ -160,13 +162,15 @@ class Link(Generic[EntryT, UpT]):
             self.peer, self._mailbox = first.hello, self._new_mailbox()
             writer = asyncio.create_task(self._mailbox.pump(call.write))
             self._owner.link_up(self)
-            while (message := await call.read()) is not grpc.aio.EOF:
-                self.num_received += 1
-                try:
-                    self._owner.receive(self, message)
-                except MALFORMED as error:
-                    log.debug("malformed message from %s", self.target, exc_info=error)
-                    raise StreamBroken(f"malformed message from the {self.peer_role}: {error}") from error
+            async with Heartbeat(self._mailbox.beat) as heartbeat:
+                while (message := await heartbeat.listen(call.read())) is not grpc.aio.EOF:
+                    self.num_received += 1
+                    self.is_ready = message.ready
+                    try:
+                        self._owner.receive(self, message)
+                    except MALFORMED as error:
+                        log.debug("malformed message from %s", self.target, exc_info=error)
+                        raise StreamBroken(f"malformed message from the {self.peer_role}: {error}") from error
         finally:
             if writer is not None:
                 writer.cancel()

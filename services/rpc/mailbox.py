@@ -44,6 +44,10 @@ class Mailbox(ABC, Generic[MessageT]):
     def take(self) -> MessageT:
         """Removes as many pending entries as fit and returns them as one message. Sets `_wake` if entries are left."""
 
+    def beat(self) -> None:
+        """Sends a message even if no entry is pending: it tells the other end that this process makes progress."""
+        self._wake.set()
+
     async def next(self) -> MessageT:
         """Waits for pending entries, removes as many as fit and returns them as one message."""
         await self._wake.wait()

@@ -55,6 +55,11 @@ class SuspectRetries(Generic[CallT]):
         if call in self._suspects:
             self._suspects.remove(call)
 
+    @property
+    def queued(self) -> list[CallT]:
+        """The suspects that wait for their retry, without the one that is being retried."""
+        return list(self._suspects)
+
     def __contains__(self, handle: object) -> bool:
         """Returns whether an open choice has this handle, of a suspect in the queue or of the one being retried."""
         calls = [*self._suspects, self._current] if self._current is not None else self._suspects

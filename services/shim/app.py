@@ -15,6 +15,7 @@ from services.shim.concurrency import ConcurrencyMiddleware
 from services.shim.endpoints import Endpoints
 from services.shim.error_handlers import ERROR_HANDLERS
 from services.shim.generations import Generations
+from services.shim.health import HealthEndpoints, ShimHealth
 from services.shim.http.root_path import RootPath
 from services.shim.in_progress import InProgress
 from services.shim.metrics import ShimMetrics
@@ -31,6 +32,7 @@ from services.shim.routes import (
     DOCS,
     HEALTH,
     INVOCATIONS,
+    LIVE,
     LOAD,
     METRICS,
     MODEL,
@@ -38,6 +40,7 @@ from services.shim.routes import (
     OPENAPI,
     PING,
     PING_BY_POST,
+    READY,
     RESET_PREFIX_CACHE,
     SERVER_INFO,
     TOKENIZE,
@@ -63,6 +66,7 @@ def make_app(
     reader = RequestReader(generations, preparer)
     endpoints = Endpoints(generations, reader, scrape)
     text = TextEndpoints(generations, reader, TextTools(generations.client))
+    health = HealthEndpoints(ShimHealth(generations.client, in_progress))
     server = ServerEndpoints(generations, in_progress, options)
     facts = generations.client.facts
     app = Starlette(
@@ -77,8 +81,10 @@ def make_app(
             MODELS.route(endpoints.models),
             MODEL.route(endpoints.model),
             RESET_PREFIX_CACHE.route(endpoints.reset_prefix_cache),
-            HEALTH.route(endpoints.health),
-            PING.route(endpoints.health, PING_BY_POST),
+            LIVE.route(health.live),
+            READY.route(health.ready),
+            HEALTH.route(health.health),
+            PING.route(health.health, PING_BY_POST),
             LOAD.route(server.load),
             VERSION.route(endpoints.version),
             SERVER_INFO.route(server.server_info),

@@ -56,10 +56,6 @@ class Endpoints:
             return await self.models(request)
         return json_response(self._model_card(self._generations.served_name(name)))
 
-    async def health(self, request: Request) -> Response:
-        """Answers 200 while a tokenizer is connected, else 503. SageMaker asks /ping for it."""
-        return Response(status_code=200 if self._client.dispatcher.connected else 503)
-
     async def metrics(self, request: Request) -> Response:
         return Response(await self._scrape.text(), media_type=CONTENT_TYPE_LATEST)
 

@@ -1,9 +1,10 @@
 """The shim's limits on work in progress: the number of requests, and the memory that they hold, over all its APIs."""
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from services.rpc.errors import too_much
+from services.rpc.errors import TandemError, too_much
 from services.shim.metrics import ShimMetrics
 
 MAX_HELD_BYTES = 512 * 1024 * 1024
@@ -27,11 +28,27 @@ class InProgress:
     def __init__(self, limit: int, metrics: ShimMetrics) -> None:
         self._limit = limit
         self._rejections = metrics.http_rejections
+        self._refusal: TandemError | None = None
+        self._ended = asyncio.Event()  # set when a request ends; its only reader clears it
         self.num_requests = 0
         self.num_bytes = 0
 
+    @property
+    def is_draining(self) -> bool:
+        return self._refusal is not None
+
+    async def drain(self, refusal: TandemError) -> None:
+        """Refuses new requests with this error, and returns once none is in progress."""
+        self._refusal = refusal
+        while self.num_requests:
+            self._ended.clear()
+            await self._ended.wait()
+
     def check(self) -> None:
-        """Raises TandemError (RESOURCE_EXHAUSTED) if one more request would be above the limit."""
+        """Raises TandemError if no further request is accepted: RESOURCE_EXHAUSTED if it would be above the limit, else
+        the error of `drain`."""
+        if self._refusal is not None:
+            raise self._refusal
         if self.num_requests >= self._limit:
             self._rejections.labels("max_concurrent_requests").inc()
             raise too_much(
@@ -64,4 +81,5 @@ class InProgress:
             yield hold
         finally:
             self.num_requests -= 1
+            self._ended.set()
             self.num_bytes -= held

@@ -46,6 +46,8 @@ TOKENIZER_INFO = Path("/tokenizer_info", "GET")
 MODELS = Path("/v1/models", "GET")
 MODEL = Path("/v1/models/{model:path}", "GET")
 RESET_PREFIX_CACHE = Path("/reset_prefix_cache", "POST")
+LIVE = Path("/live", "GET")
+READY = Path("/ready", "GET")
 HEALTH = Path("/health", "GET")
 PING = Path("/ping", "GET")
 PING_BY_POST = Path("/ping", "POST")
@@ -58,12 +60,12 @@ DOCS = Path("/docs", "GET")
 PATHS = (
     *(CHAT, COMPLETIONS, CHAT_BATCH, GENERATE, INVOCATIONS, CHAT_RENDER, COMPLETIONS_RENDER),
     *(TOKENIZE, DETOKENIZE, TOKENIZER_INFO, MODELS, MODEL, RESET_PREFIX_CACHE),
-    *(HEALTH, PING, PING_BY_POST, LOAD, VERSION, SERVER_INFO, METRICS, OPENAPI, DOCS),
+    *(LIVE, READY, HEALTH, PING, PING_BY_POST, LOAD, VERSION, SERVER_INFO, METRICS, OPENAPI, DOCS),
 )
 
 
 # With an API key set, these answer without it. Every other path needs it: a new route, and one that does not exist.
-OPEN = frozenset({"/health", "/ping", "/version", "/metrics", "/load"})
+OPEN = frozenset({"/live", "/ready", "/health", "/ping", "/version", "/metrics", "/load"})
 # With an admin key set, these need it.
 ADMINISTERING = frozenset({RESET_PREFIX_CACHE.path})
 # POST requests to them, and below them, count against max_concurrent_requests. Health checks and metrics are never

@@ -8,6 +8,7 @@ import socket
 
 from services.machine.listen import listen, listen_unix
 from services.options.declarations import ShimOptions
+from services.process.drain import run_and_drain
 from services.process.metrics_server import new_registry
 from services.process.readiness import tell
 from services.process.shell import begin, on_hang_up, run_until_stopped, to_the_end
@@ -43,7 +44,7 @@ def main(options: ShimOptions) -> int:
 
 
 async def serve(options: ShimOptions) -> None:
-    """Serves HTTP until cancelled, then ends all requests.
+    """Serves HTTP until cancelled; then lets the requests in progress end, as long as --shutdown-timeout says.
 
     Raises Fatal if it cannot listen or an option cannot be used, HelloMismatch if a tokenizer is incompatible.
     """
@@ -65,7 +66,7 @@ async def _serve_on(listener: socket.socket, options: ShimOptions) -> None:
     if host:
         warn_if_open(host, port, access.keys)
     on_hang_up(KeyReload(access.keys, options))
-    client = TokenizerClient(options.tokenizer, make_hello("shim"), secret)
+    client = TokenizerClient(options.tokenizer, make_hello("shim"), secret, options.resume_wait)
     registry = new_registry()
     registry.register(LinkMessages(client.links))
     metrics = ShimMetrics(registry)
@@ -81,11 +82,16 @@ async def _serve_on(listener: socket.socket, options: ShimOptions) -> None:
     gateway = await start_gateway(access, generations, in_progress)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     ready = _report_ready(server, url_of(listener, tls=https is not None), client, metrics, options.ready_fd)
+    stopping = unavailable("the server is stopping")
     try:
-        await asyncio.gather(serving, preparer.start(), ready, *(link.run() for link in client.links))
+        await run_and_drain(
+            [asyncio.shield(serving), preparer.start(), ready, *(link.run() for link in client.links)],
+            lambda: in_progress.drain(stopping),
+            options.shutdown_timeout,
+        )
     finally:
         logging.getLogger("uvicorn.error").disabled = True  # it would log streams that are cut off now as errors
-        generations.fail_all(unavailable("the server is stopping"))
+        generations.fail_all(stopping)
         server.should_exit = True
         await to_the_end(_stop(serving, gateway, preparer, generations, tracing))
 

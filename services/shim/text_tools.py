@@ -1,25 +1,26 @@
 """Asks the tokenizers for what is not generated: the token ids of a prompt, the text of ids, the configuration.
 
 What comes in pieces is kept in pieces, as JSON where it is text, so that no step of the event loop is long. A call that
-a tokenizer's death cuts off is made once more, by another one: not by all of them in turn, as the call may be why.
+a tokenizer's death cuts off is made again, by another one if there is one, ATTEMPTS times in all: not without end, as
+the call may be why. A call waits through an outage as new requests do.
 """
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from services.rpc.columns import ITEM_BYTES
 from services.rpc.errors import TandemError, unavailable
 from services.rpc.generated import text_pb2
-from services.rpc.link import ADMINISTRATION_SECONDS, NOT_CONNECTED, call_one
+from services.rpc.link import ADMINISTRATION_SECONDS, NOT_CONNECTED
 from services.shim.apis.json_pieces import encode
 from services.shim.bulk import NO_BULK, Bulk, BulkSubmit, encode_request
 from services.shim.in_progress import Hold
 from services.shim.tokenizer_client import TextUplink, TokenizerClient
 
-ATTEMPTS = 2
+ATTEMPTS = 3  # two tokenizers may die at once
 # At once; others wait in order. A connection has a limit on calls, which others need as well, and a tokenizer takes a
 # multiple of a large call's size, while it works on two at a time.
 MAX_CALLS = 64
@@ -46,7 +47,7 @@ class TextTools:
     """One object per process. `hold`, as of InProgress, counts the memory of a result."""
 
     def __init__(self, client: TokenizerClient) -> None:
-        self._links = client.links
+        self._client = client
         self._turns = itertools.count()
         self._places = asyncio.Semaphore(MAX_CALLS)
         self._large_places = asyncio.Semaphore(MAX_LARGE_CALLS)
@@ -93,22 +94,22 @@ class TextTools:
     async def tokenizer_config(self) -> bytes:
         """Returns tokenizer_config.json as a tokenizer shows it. Raises TandemError (UNAVAILABLE) if none answers."""
         request = text_pb2.GetTokenizerConfigRequest()
-        config: text_pb2.TokenizerConfig = await call_one(
-            self._links, lambda stub: stub.GetTokenizerConfig(request, timeout=ADMINISTRATION_SECONDS)
+        config: text_pb2.TokenizerConfig = await self._client.ask_one(
+            lambda stub: stub.GetTokenizerConfig(request, timeout=ADMINISTRATION_SECONDS)
         )
         return config.config_json
 
     async def _answered(
         self, call: Callable[[TextUplink, Hold], Awaitable[ResultT]], hold: Hold, num_bytes: int
     ) -> ResultT:
-        """Returns the result of a call of `num_bytes` on a link that is up, a different one each time; a second one if
-        it is lost.
+        """Returns the result of a call of `num_bytes` on a link that is up, a different one each time; again on the
+        next one if it is lost.
 
         `call` counts what it keeps; what a lost one has kept does not count any more.
         """
         async with self._places if num_bytes < LARGE_BYTES else self._large_places:
-            for link in itertools.islice(self._up(), ATTEMPTS):
-                held = 0
+            for _ in range(ATTEMPTS):
+                link, held = await self._next_link(), 0
 
                 def counted(size: int) -> None:
                     nonlocal held
@@ -119,13 +120,18 @@ class TextTools:
                     return await call(link, counted)
                 except TandemError as error:
                     hold(-held)
+                    lost = error
                     if error.code != "UNAVAILABLE":
                         raise
-        raise unavailable(NOT_CONNECTED)
+        raise lost
 
-    def _up(self) -> Iterator[TextUplink]:
-        first = next(self._turns) % max(1, len(self._links))
-        return (link for link in [*self._links[first:], *self._links[:first]] if link.peer is not None)
+    async def _next_link(self) -> TextUplink:
+        """Returns the links that are up in turn. Raises TandemError (UNAVAILABLE) if none is, and none is expected."""
+        await self._client.dispatcher.outage.wait()
+        links = [link for link in self._client.links if link.peer is not None]
+        if not links:
+            raise unavailable(NOT_CONNECTED)
+        return links[next(self._turns) % len(links)]
 
 
 def _raise_error(piece: Any) -> None:

@@ -1,10 +1,11 @@
 """The links to all tokenizers. Passes each message to the call that it belongs to."""
 
-import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeVar
 
 import grpc
 
+from services.options.common import RESUME_WAIT
 from services.rpc.dispatcher import Dispatcher
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2, text_pb2, text_pb2_grpc
@@ -14,9 +15,8 @@ from services.shim.bulk import submit_entry, text_down
 from services.shim.text_call import TextCall
 from services.shim.text_rows import rows_of
 
-RESUME_SECONDS = 60.0  # a restart of all processes behind the shim, with the model, takes less
-
 _SERVICE = text_pb2.DESCRIPTOR.services_by_name["TextService"]
+AnswerT = TypeVar("AnswerT")
 TextUplink = Link[text_pb2.TextEntry, text_pb2.TextUp]
 
 
@@ -40,12 +40,20 @@ class _Stub(text_pb2_grpc.TextServiceStub):
 class TokenizerClient:
     """The links to the tokenizers at the addresses `targets`. services/shim/service.py runs each of `links` as a task.
 
-    `secret`: for TCP addresses. A link's `run` raises Fatal for an unprotected address.
+    `secret`: for TCP addresses. A link's `run` raises Fatal for an unprotected address. `resume_wait`: seconds that new
+    requests wait for a tokenizer.
     """
 
-    def __init__(self, targets: tuple[str, ...], hello: pb.Hello, secret: ClusterSecret | None = None) -> None:
-        self.dispatcher: Dispatcher[TextCall] = Dispatcher(submit_entry, lambda abort: text_pb2.TextEntry(abort=abort))
-        self._lost_at: float | None = None  # when a link was lost last, of time.monotonic
+    def __init__(
+        self,
+        targets: tuple[str, ...],
+        hello: pb.Hello,
+        secret: ClusterSecret | None = None,
+        resume_wait: float = RESUME_WAIT,
+    ) -> None:
+        self.dispatcher: Dispatcher[TextCall] = Dispatcher(
+            submit_entry, lambda abort: text_pb2.TextEntry(abort=abort), resume_wait
+        )
         self.links: list[TextUplink] = [
             Link(target, _Stub, text_down, hello, "tokenizer", self, secret) for target in targets
         ]
@@ -66,7 +74,15 @@ class TokenizerClient:
     async def model_info(self) -> pb.ModelInfo:
         """Returns what a tokenizer knows of the model. Raises TandemError (UNAVAILABLE) if none answers."""
         request = pb.GetModelInfoRequest()
-        return await call_one(self.links, lambda stub: stub.GetModelInfo(request, timeout=ADMINISTRATION_SECONDS))
+        return await self.ask_one(lambda stub: stub.GetModelInfo(request, timeout=ADMINISTRATION_SECONDS))
+
+    async def ask_one(self, rpc: Callable[[Any], Awaitable[AnswerT]]) -> AnswerT:
+        """Returns the response of `rpc`, which makes a unary call on a stub, from the first tokenizer that gives one.
+
+        Waits through an outage as new requests do. Raises TandemError (UNAVAILABLE) if none answers.
+        """
+        await self.dispatcher.outage.wait()
+        return await call_one(self.links, rpc)
 
     async def engine_stats(self) -> list[engine_pb2.EngineStats]:
         """Returns the state of each engine that one tokenizer is connected to, as all are connected to the same ones.
@@ -74,8 +90,8 @@ class TokenizerClient:
         Raises TandemError (UNAVAILABLE) if no tokenizer answers.
         """
         request = engine_pb2.GetStatsRequest()
-        stats: text_pb2.AllEngineStats = await call_one(
-            self.links, lambda stub: stub.GetStats(request, timeout=ADMINISTRATION_SECONDS)
+        stats: text_pb2.AllEngineStats = await self.ask_one(
+            lambda stub: stub.GetStats(request, timeout=ADMINISTRATION_SECONDS)
         )
         return list(stats.engines)
 
@@ -83,22 +99,16 @@ class TokenizerClient:
         """Yields the archive of the tokenizer's files in pieces. Raises TandemError (UNAVAILABLE) if no tokenizer is
         connected, or it fails."""
         request = text_pb2.GetTokenizerRequest()
+        await self.dispatcher.outage.wait()
         async for piece in stream_one(
             self.links, lambda stub: stub.GetTokenizer(request, timeout=ADMINISTRATION_SECONDS)
         ):
             yield piece
 
-    @property
-    def resuming(self) -> bool:
-        """Whether no tokenizer is connected, but one was less than RESUME_SECONDS ago: its calls wait for the next."""
-        lost = self._lost_at
-        return not self.dispatcher.connected and lost is not None and time.monotonic() - lost < RESUME_SECONDS
-
     def link_up(self, link: TextUplink) -> None:
         self.dispatcher.link_up(link)
 
     def link_down(self, link: TextUplink, *, died: bool) -> None:
-        self._lost_at = time.monotonic()
         self.dispatcher.link_down(link, died=died)
 
     def receive(self, link: TextUplink, message: text_pb2.TextUp) -> None:

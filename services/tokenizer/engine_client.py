@@ -4,6 +4,7 @@ import asyncio
 import operator
 from typing import Protocol
 
+from services.options.common import RESUME_WAIT
 from services.rpc.call import Call, StreamBroken
 from services.rpc.columns import ITEM_BYTES, unpack_f32, unpack_u32
 from services.rpc.dispatcher import Dispatcher
@@ -63,12 +64,21 @@ class EngineCall(Call[engine_pb2.Submit]):
 class EngineClient:
     """The links to the engines at the addresses `targets`; the process runs each of `links` as a task.
 
-    `secret`: for TCP addresses. A link's `run` raises Fatal for an unprotected address.
+    `secret`: for TCP addresses. A link's `run` raises Fatal for an unprotected address. `resume_wait`: seconds that new
+    requests wait for an engine.
     """
 
-    def __init__(self, targets: tuple[str, ...], hello: pb.Hello, secret: ClusterSecret | None = None) -> None:
+    def __init__(
+        self,
+        targets: tuple[str, ...],
+        hello: pb.Hello,
+        secret: ClusterSecret | None = None,
+        resume_wait: float = RESUME_WAIT,
+    ) -> None:
         self.dispatcher: Dispatcher[EngineCall] = Dispatcher(
-            lambda submit: engine_pb2.EngineEntry(submit=submit), lambda abort: engine_pb2.EngineEntry(abort=abort)
+            lambda submit: engine_pb2.EngineEntry(submit=submit),
+            lambda abort: engine_pb2.EngineEntry(abort=abort),
+            resume_wait,
         )
         self.links: list[EngineUplink] = [
             Link(target, engine_pb2_grpc.EngineServiceStub, engine_pb2.EngineDown, hello, "engine", self, secret)

@@ -4,6 +4,7 @@ Tokens of one choice merge until they are sent, as far as they fall in one range
 plain lists; `take` makes the columns. This code runs for every token.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -56,9 +57,11 @@ class _PendingRow:
 
 
 class TextMailbox(Mailbox[text_pb2.TextUp]):
-    def __init__(self, epoch: int) -> None:
+    def __init__(self, epoch: int, is_ready: Callable[[], bool] = lambda: True) -> None:
+        """`is_ready`: whether a token could be made now."""
         super().__init__()
         self._epoch = epoch
+        self._is_ready = is_ready
         self._accepted: list[text_pb2.TextAccepted] = []
         self._prompt_logprobs: list[text_pb2.TextPromptLogprobs] = []
         self._rows: dict[tuple[int, int], _PendingRow] = {}  # by handle and start_index // MERGED_TOKENS
@@ -111,7 +114,7 @@ class TextMailbox(Mailbox[text_pb2.TextUp]):
             terminals, self._terminals = self._terminals, []
         batch = _batch(self._epoch, accepted, rows, terminals)
         batch.prompt_logprobs.extend(scored)
-        return text_pb2.TextUp(batch=batch)
+        return text_pb2.TextUp(batch=batch, ready=self._is_ready())
 
 
 def _batch(

@@ -73,7 +73,7 @@ async def serve(options: TokenizerOptions) -> None:
     )
     hello = make_hello("tokenizer", digest=vocabulary.digest)
     secret = cluster_secret(options)
-    engines = EngineClient(options.engine, hello, secret)
+    engines = EngineClient(options.engine, hello, secret, options.resume_wait)
     server = RpcServer(options.listen, secret, service=SERVICE, reflection=options.grpc_reflection)
     registry = new_registry()
     registry.register(LinkMessages(engines.links))

@@ -78,7 +78,7 @@ class TextServicer(text_pb2_grpc.TextServiceServicer):
         except asyncio.CancelledError:
             return  # the process stops or the caller hung up; grpc would print a traceback
         hello = self._hello_now()
-        mailbox = TextMailbox(hello.epoch)
+        mailbox = TextMailbox(hello.epoch, lambda: self._engines.dispatcher.is_ready)
         with self._session(mailbox) as session:
             await self.callee.serve_stream(context, hello, ("shim",), mailbox, session.opened, text_pb2.TextUp)
 

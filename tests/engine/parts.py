@@ -27,6 +27,7 @@ from services.engine.queue_limits import QueueLimits
 from services.engine.state import EngineState
 from services.engine.worker_link import WorkerLink
 from services.rpc.callee import Attempts
+from services.rpc.outage import Outage
 from services.rpc.start_lock import StartLock
 from services.telemetry.logs import RateLimitedLog
 from services.telemetry.spans import Tracing
@@ -80,6 +81,13 @@ def commands(loop: BusyLoop) -> list[Any]:
     return taken
 
 
+def connected_outage() -> Outage:
+    """Returns the outage of an engine that has a worker."""
+    outage = Outage(60.0, "no worker", lambda error: None)
+    outage.end()
+    return outage
+
+
 def make_state(
     loop: BusyLoop,
     log: RateLimitedLog,
@@ -100,6 +108,7 @@ def make_state(
         root_key=ROOT_KEY,
         attempts=Attempts(),
         start_lock=StartLock(),
+        outage=connected_outage(),
         tracing=tracing,
         dropped_attempts=log,
         facts=facts,

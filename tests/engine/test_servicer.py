@@ -34,7 +34,7 @@ HELLO = engine_pb2.EngineDown(hello=make_hello("tokenizer"))
 class Parts:
     """A servicer on a socket; its busy loop does not run."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, resume_wait: float = 60.0) -> None:
         self.loop: BusyLoop = make_loop(folder)
         self.address = f"unix:{folder}/engine.sock"
         self.server = RpcServer(self.address, None)
@@ -45,6 +45,7 @@ class Parts:
             False,
             None,
             ROOT_KEY,
+            resume_wait,
             lambda facts: EngineMetrics(CollectorRegistry(), True, facts),
             NoTracing(),
         )
@@ -82,6 +83,39 @@ async def test_a_later_worker_may_differ_in_its_number_of_blocks_alone(parts: Pa
     assert parts.servicer._state.facts == make_facts(num_blocks=32), "requests are checked against the new capacity"
     with pytest.raises(Fatal, match="the new worker has another model or other options than the one before"):
         parts.servicer.registered(make_facts(num_blocks=32, max_model_len=65))
+
+
+async def test_new_requests_wait_for_the_next_worker_for_a_while(socket_dir: Path) -> None:
+    """Those that an engine has accepted wait without a limit."""
+    parts = Parts(socket_dir, resume_wait=0.3)
+    parts.servicer.registered(make_facts())
+    await parts.server.start()
+
+    def entry(handle: int, attempt: int = 1, resumed: bytes = b"") -> engine_pb2.EngineDown:
+        choice = pb.Choice(handle=handle, resumed_token_ids=resumed)
+        submit = engine_pb2.Submit(attempt=attempt, prompt_token_ids=pack_u32([5]), choices=[choice])
+        return engine_pb2.EngineDown(entries=[engine_pb2.EngineEntry(submit=submit)])
+
+    async with open_channel(parts.address) as channel, asyncio.timeout(PATIENCE):
+        call: Any = await open_stream(channel, make_hello("tokenizer"))
+        parts.servicer.lost()
+        await call.write(entry(1, attempt=2, resumed=pack_u32([6])))
+        await call.write(entry(2))
+        resumed, new = await asyncio.to_thread(two_commands, parts.loop)
+        assert len(resumed.token_ids) == 2
+        terminal = await next_terminal(call)
+        assert (terminal.handle, terminal.error.code, terminal.error.retry_after) == (2, "UNAVAILABLE", 1)
+        assert "no worker has been connected for 0 s" in terminal.error.message
+        assert commands(parts.loop) == [new.handle]
+        await call.write(entry(3))
+        assert (await next_terminal(call)).handle == 3, "refused at once"
+        assert not commands(parts.loop)
+        parts.servicer.registered(make_facts())
+        await call.write(entry(4))
+        await asyncio.to_thread(wait_for, lambda: len(parts.loop._commands) == 1, "the request is accepted")
+    await parts.servicer.callee.close_streams()
+    await parts.server.stop()
+    parts.loop._link.close()
 
 
 def two_commands(loop: BusyLoop) -> list[Any]:

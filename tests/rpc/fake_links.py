@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+from services.options.common import RESUME_WAIT
 from services.rpc.call import Call, StreamBroken
 from services.rpc.columns import ITEM_BYTES, pack_u32
 from services.rpc.dispatcher import Dispatcher
@@ -20,10 +21,16 @@ class FakeCall(Call[engine_pb2.Submit]):
         self.handle = dispatcher.new_handle()
         super().__init__(engine_pb2.Submit(request_id=name, choices=[pb.Choice(handle=self.handle)]))
         self.error: TandemError | None = None
+        self.failed = asyncio.Event()
 
     def fail(self, error: TandemError) -> None:
         self.end(self.handle)
         self.error = error
+        self.failed.set()
+
+    def accept(self) -> None:
+        """An engine accepts the call's choice."""
+        self.record_accepted(engine_pb2.Accepted(handle=self.handle))
 
     def token(self) -> None:
         """Receives the next token of the call's choice."""
@@ -45,10 +52,10 @@ class FakeLink:
         self.aborts: list[int] = []  # handles
         self.epoch = 0
 
-    async def up(self, *, same: bool = False) -> None:
+    async def up(self, *, same: bool = False, **limits: int) -> None:
         """A peer connects: the `same` as before, or a new one."""
         self.epoch += not same
-        self.peer = pb.Hello(epoch=self.epoch)
+        self.peer = pb.Hello(epoch=self.epoch, engine=pb.EngineFacts(limits=pb.RequestLimits(**limits)))
         self.dispatcher.link_up(self)  # type: ignore[arg-type]
         await settle()
 
@@ -57,10 +64,10 @@ class FakeLink:
         self.dispatcher.link_down(self, died=died)  # type: ignore[arg-type]
         await settle()
 
-    async def restart(self) -> None:
+    async def restart(self, **limits: int) -> None:
         """The peer dies, and a new one connects."""
         await self.down()
-        await self.up()
+        await self.up(**limits)
 
     def put(self, entry: Any) -> None:
         if isinstance(entry, engine_pb2.Submit):
@@ -90,8 +97,8 @@ async def settle() -> None:
 class FakeEdge:
     """A dispatcher over fake links, which are all down."""
 
-    def __init__(self, num_links: int = 1) -> None:
-        self.dispatcher: Dispatcher[FakeCall] = Dispatcher(lambda submit: submit, lambda abort: abort)
+    def __init__(self, num_links: int = 1, resume_wait: float = RESUME_WAIT) -> None:
+        self.dispatcher: Dispatcher[FakeCall] = Dispatcher(lambda submit: submit, lambda abort: abort, resume_wait)
         self.links = [FakeLink(self.dispatcher) for _ in range(num_links)]
 
     def start(self, name: str) -> FakeCall:

@@ -1,5 +1,7 @@
 """The dispatcher places calls on links, resumes them when a link goes down, and counts strikes. Over fake links."""
 
+import asyncio
+
 import pytest
 
 from services.rpc.columns import pack_u32
@@ -8,10 +10,58 @@ from services.rpc.handles import LAST, Handles
 from tests.rpc.fake_links import FakeCall, FakeEdge
 
 
-async def test_a_new_call_needs_a_link() -> None:
-    with pytest.raises(TandemError) as refused:
+async def test_a_new_call_needs_a_first_link() -> None:
+    with pytest.raises(TandemError, match="no process that could answer is connected; try again") as refused:
         FakeEdge().start("new")
     assert (refused.value.code, refused.value.retryable) == ("UNAVAILABLE", True)
+
+
+async def test_new_calls_wait_through_an_outage_behind_those_that_resume(edge: FakeEdge) -> None:
+    (link,) = edge.links
+    edge.start("resumed")
+    await link.down()
+    edge.start("first")
+    edge.start("second")
+    await link.up()
+    assert list(link.submits) == ["resumed", "first", "second"]
+
+
+async def test_as_many_new_calls_wait_as_the_peer_may_queue(edge: FakeEdge) -> None:
+    (link,) = edge.links
+    await link.restart(max_num_queued_reqs=2)
+    await link.down()
+    edge.start("first")
+    edge.start("second")
+    with pytest.raises(TandemError, match=r"2 requests wait .*: 1 more would exceed max_num_queued_reqs \(2\)") as full:
+        edge.start("third")
+    assert (full.value.code, full.value.retry_after > 0) == ("RESOURCE_EXHAUSTED", True)
+    edge.dispatcher.start(FakeCall("resumed", edge.dispatcher), resumed=True)
+    await link.up()
+    assert list(link.submits) == ["first", "second", "resumed"]
+
+
+async def test_an_outage_that_is_given_up_ends_what_no_engine_has_accepted() -> None:
+    edge = FakeEdge(resume_wait=0.05)
+    (link,) = edge.links
+    await link.up()
+    accepted, waiting = edge.start("accepted"), edge.start("waiting")
+    accepted.accept()
+    suspect = FakeCall("suspect", edge.dispatcher)
+    edge.dispatcher.start(suspect, alone=True)
+    await link.down()
+    new = edge.start("new")
+    async with asyncio.timeout(10):
+        await new.failed.wait()
+    for call in (waiting, suspect, new):
+        assert call.error is not None and call.error.code == "UNAVAILABLE" and not call.open_choices
+    assert accepted.error is None and accepted.open_choices
+    with pytest.raises(TandemError, match="has been connected for 0 s") as refused:
+        edge.start("late")
+    assert refused.value.retry_after == 1
+    await link.up()
+    assert list(link.submits) == ["accepted"]
+    edge.start("next")
+    assert list(link.submits) == ["accepted", "next"]
 
 
 async def test_a_resumed_call_waits_for_a_link() -> None:

@@ -42,6 +42,7 @@ class FakeLink:
     """A link to the tokenizer that keeps what is put, in order."""
 
     peer: pb.Hello | None = field(default_factory=lambda: pb.Hello(epoch=EPOCH, engine=FACTS))
+    is_ready: bool = True
     entries: "asyncio.Queue[text_pb2.TextEntry]" = field(default_factory=asyncio.Queue)
 
     def put(self, entry: text_pb2.TextEntry | BulkEntry) -> None:
@@ -58,11 +59,11 @@ class Shim:
         self, *, connected: bool = False, tracing: Tracing | None = None, bound: str = "", **options: Any
     ) -> None:
         self.registry = CollectorRegistry()
-        self.client = TokenizerClient((), make_hello("shim"))
+        self.options = ShimOptions(**options)
+        self.client = TokenizerClient((), make_hello("shim"), resume_wait=self.options.resume_wait)
         self.link: Any = FakeLink()
         if connected:
             self.client.link_up(self.link)
-        self.options = ShimOptions(**options)
         self.access = access_rules(self.options, bound)
         self.metrics = ShimMetrics(self.registry)
         self.generations = Generations(self.client, self.metrics, tracing or NoTracing())

@@ -10,7 +10,7 @@ import pytest
 from starlette.types import Message
 
 from services.rpc.columns import unpack_u32
-from services.rpc.errors import CONTEXT_LENGTH_EXCEEDED, TandemError, invalid
+from services.rpc.errors import CONTEXT_LENGTH_EXCEEDED, TandemError, invalid, unavailable
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
 from services.telemetry.spans import NoTracing
@@ -201,10 +201,48 @@ async def test_an_unknown_model(http: httpx.AsyncClient, name: str) -> None:
         assert error["message"] == f"the model {name!r} is not served; served models: fake"
 
 
-async def test_health_follows_the_link(shim: Shim, http: httpx.AsyncClient) -> None:
-    assert (await http.get("/health")).status_code == 200
-    shim.client.link_down(shim.link, died=True)
-    assert (await http.get("/health")).status_code == 503
+async def statuses(http: httpx.AsyncClient) -> list[int]:
+    return [(await http.get(path)).status_code for path in ("/live", "/ready", "/health", "/ping")]
+
+
+async def test_health_before_the_first_tokenizer() -> None:
+    async with Shim().http() as http:
+        assert await statuses(http) == [200, 503, 503, 503]
+
+
+async def test_readiness_is_strict_and_health_waits_through_a_restart() -> None:
+    shim = Shim(connected=True, resume_wait=0.3)
+    async with shim.http() as http:
+        shim.link.is_ready = False
+        assert await statuses(http) == [200, 503, 200, 200], "the engine has no worker"
+        shim.link.is_ready = True
+        assert await statuses(http) == [200, 200, 200, 200]
+        shim.client.link_down(shim.link, died=True)
+        assert await statuses(http) == [200, 503, 200, 200]
+        with pytest.raises(TandemError):
+            await shim.client.dispatcher.outage.wait()
+        assert await statuses(http) == [200, 503, 503, 503]
+        shim.client.link_up(shim.link)
+        assert await statuses(http) == [200, 200, 200, 200]
+
+
+async def test_a_server_that_drains_is_neither_ready_nor_healthy_and_takes_no_request(
+    shim: Shim, http: httpx.AsyncClient
+) -> None:
+    answer = asyncio.create_task(http.post(TEXT, json={"prompt": "a"}))
+    handle = (await shim.sent()).submit.choices[0].handle
+    drained = asyncio.create_task(shim.in_progress.drain(unavailable("the server is stopping")))
+    await asyncio.sleep(0)
+    assert await statuses(http) == [200, 503, 503, 503]
+    refused = await http.post(TEXT, json={"prompt": "a"})
+    assert error_of(refused, 503)["message"] == "the server is stopping" and refused.headers["retry-after"] == "2"
+    assert not drained.done()
+    shim.accept(handle, [1], seed=5)
+    shim.event(handle, 0, [7], "a")
+    shim.end(handle)
+    assert (await answer).status_code == 200
+    async with asyncio.timeout(10):
+        await drained
 
 
 async def test_the_version(http: httpx.AsyncClient) -> None:

@@ -47,13 +47,18 @@ async def shim(tokenizer: str, **options: Any) -> AsyncIterator[tuple[httpx.Asyn
             finally:
                 serving.cancel()
                 await asyncio.gather(serving, return_exceptions=True)
-                asyncio.get_running_loop().remove_reader(listener)
-                listener.close()  # `serve` leaves it to the end of the process
+                listener.close()
 
 
 async def until_ready(http: httpx.AsyncClient) -> None:
     async with asyncio.timeout(DEADLINE):
         while (await http.get("/health")).status_code != 200:
+            pass
+
+
+async def until_unhealthy(http: httpx.AsyncClient) -> None:
+    async with asyncio.timeout(DEADLINE):
+        while (await http.get("/health")).status_code != 503:
             pass
 
 
@@ -81,14 +86,53 @@ async def test_it_is_ready_once_a_tokenizer_is_connected(socket_dir: Path, caplo
         assert answer.json()["usage"]["completion_tokens"] == 3
 
 
-async def test_a_stream_ends_with_an_error_when_the_shim_stops(socket_dir: Path) -> None:
-    body = {"prompt": "a", "max_tokens": 250, "ignore_eos": True, "stream": True}
+BODY = {"prompt": "a", "max_tokens": 250, "ignore_eos": True, "stream": True}
+
+
+async def test_a_stream_ends_by_itself_after_the_shim_was_stopped(socket_dir: Path) -> None:
+    """New requests are refused meanwhile, and the shim ends with its last stream."""
     async with Pipeline(socket_dir).running() as pipeline, shim(pipeline.tokenizer_address) as (http, serving):
         await until_ready(http)
-        async with http.stream("POST", "/v1/completions", json=body) as response:
+        async with http.stream("POST", "/v1/completions", json=BODY) as response:
             lines = response.aiter_lines()
             assert (await anext(lines)).startswith("data: {")
             serving.cancel()
+            await until_unhealthy(http)
+            assert (await http.post("/v1/completions", json={"prompt": "a"})).status_code == 503
+            rest = [line async for line in lines if line]
+        assert '"finish_reason":"length"' in rest[-2] and rest[-1] == "data: [DONE]"
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(serving, DEADLINE)
+
+
+async def test_a_shim_without_requests_ends_at_once(socket_dir: Path) -> None:
+    async with (
+        Pipeline(socket_dir).running() as pipeline,
+        shim(pipeline.tokenizer_address, shutdown_timeout=3600.0) as (http, serving),
+    ):
+        await until_ready(http)
+        serving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(serving, DEADLINE)
+
+
+@pytest.mark.parametrize(("seconds", "signals"), [(0.0, 1), (0.3, 1), (3600.0, 2)])
+async def test_a_stream_ends_with_an_error_when_the_shims_time_is_over(
+    socket_dir: Path, seconds: float, signals: int
+) -> None:
+    """At once, after the timeout, or at the second signal."""
+    async with (
+        Pipeline(socket_dir).running() as pipeline,
+        shim(pipeline.tokenizer_address, shutdown_timeout=seconds) as (http, serving),
+    ):
+        await until_ready(http)
+        async with http.stream("POST", "/v1/completions", json=BODY) as response:
+            lines = response.aiter_lines()
+            assert (await anext(lines)).startswith("data: {")
+            serving.cancel()
+            if signals == 2:
+                await until_unhealthy(http)
+                serving.cancel()
             rest = [line async for line in lines if line]
         assert '"message":"the server is stopping"' in rest[-1] and "data: [DONE]" not in rest
         with pytest.raises(asyncio.CancelledError):
@@ -101,7 +145,7 @@ async def test_a_call_of_a_gateway_ends_with_an_error_when_the_shim_stops(
     caplog.set_level(logging.INFO)
     async with (
         Pipeline(socket_dir).running() as pipeline,
-        shim(pipeline.tokenizer_address, grpc_port=0) as (http, task),
+        shim(pipeline.tokenizer_address, grpc_port=0, shutdown_timeout=0.0) as (http, task),
     ):
         await until_ready(http)
         address = re.search(r"engine protocol on grpc://(\S+)", caplog.text)

@@ -8,20 +8,18 @@ import pytest
 
 from services.rpc.columns import pack_u32, unpack_u32
 from services.rpc.errors import TandemError
+from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
 from services.shim import in_progress
 from services.shim.bulk import MIN_BULK_BYTES, NO_BULK, split
 from services.shim.in_progress import no_hold
 from services.shim.text_tools import ATTEMPTS, LARGE_BYTES, MAX_CALLS, MAX_LARGE_CALLS, Encoded, TextTools
 from tests.shim.harness import Shim
-from tests.shim.tool_link import VOCABULARY, ToolLink
+from tests.shim.tool_link import VOCABULARY, ToolLink, with_tools
 
 
 def tools_of(*links: ToolLink) -> TextTools:
-    shim = Shim()
-    client: Any = shim.client
-    client.links += links
-    return TextTools(client)
+    return TextTools(with_tools(*links).client)
 
 
 def text(content: str) -> text_pb2.TextSubmit:
@@ -94,10 +92,21 @@ async def test_the_links_take_turns() -> None:
     for _ in range(6):
         await tools.encode(text("a"), NO_BULK, no_hold)
     assert links[1].calls == 0 and min(links[0].calls, links[2].calls) >= 2
-    for link in links:
-        link.peer = None
-    for call in (tools.encode(text("a"), NO_BULK, no_hold), tools.decode(b"", no_hold)):
-        with pytest.raises(TandemError, match="no process that could answer is connected"):
+
+
+async def test_a_call_waits_through_a_restart() -> None:
+    shim = with_tools(link := ToolLink(), resume_wait=0.5)
+    tools, link.peer = TextTools(shim.client), None
+    shim.client.link_down(shim.link, died=True)
+    waiting = asyncio.create_task(tools.encode(text("a"), NO_BULK, no_hold))
+    await asyncio.sleep(0)
+    assert not waiting.done() and not link.calls
+    link.peer = pb.Hello()
+    shim.client.link_up(shim.link)
+    assert (await waiting).num_tokens == 1
+    shim.client.link_down(shim.link, died=True)
+    for call in (tools.encode(text("a"), NO_BULK, no_hold), tools.decode(b"", no_hold), tools.tokenizer_config()):
+        with pytest.raises(TandemError, match="no process that could answer has been connected for"):
             await call
 
 

@@ -11,7 +11,6 @@ import pytest
 
 from services.rpc.errors import TandemError
 from services.rpc.hello import make_hello
-from services.shim import tokenizer_client
 from services.shim.tokenizer_client import TokenizerClient
 from tests.rpc.pipeline import Pipeline
 from tests.shim.harness import Shim
@@ -59,12 +58,11 @@ async def test_without_a_tokenizer_all_calls_fail() -> None:
         assert caught.value.code == "UNAVAILABLE"
 
 
-async def test_calls_are_resumed_for_a_while_after_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    shim = Shim()
-    assert not shim.client.resuming, "there was no tokenizer yet"
-    shim.client.link_up(shim.link)
-    assert not shim.client.resuming, "one is connected"
+async def test_a_call_waits_through_an_outage() -> None:
+    shim = Shim(connected=True, resume_wait=0.5)
     shim.client.link_down(shim.link, died=True)
-    assert shim.client.resuming
-    monkeypatch.setattr(tokenizer_client, "RESUME_SECONDS", 0.0)
-    assert not shim.client.resuming
+    waiting = asyncio.create_task(shim.client.model_info())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    with pytest.raises(TandemError, match="no process that could answer has been connected for"):
+        await waiting

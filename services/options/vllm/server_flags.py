@@ -106,7 +106,7 @@ SERVER: tuple[Flag, ...] = (
     lacks("disable-fastapi-docs", SWITCH, "/docs and /openapi.json cannot be turned off; with --api-key they need it"),
     lacks("tokens-only", SWITCH, "a server without text is not supported"),
     lacks("headless", SWITCH, f"a server without HTTP is for replicas: {_REPLICAS}"),
-    lacks("shutdown-timeout", at_least(0), "a drain is not supported yet: SIGTERM ends running requests", (0,)),
+    same("shutdown-timeout"),
     unused("enable-tokenizer-info-endpoint", SWITCH, _ALWAYS),
     unused("enable-scale-out", SWITCH, "the routes are always there"),
 )

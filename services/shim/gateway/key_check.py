@@ -10,7 +10,7 @@ from services.rpc.errors import TandemError
 from services.rpc.status import abort
 from services.shim.access.key_check import no_admin, unauthenticated
 from services.shim.access.keys import ANYONE, Caller, Keys
-from services.shim.gateway.health import ENGINE_SERVICE
+from services.shim.gateway.service_name import ENGINE_SERVICE
 
 HandlerCallDetails = Any  # grpc.HandlerCallDetails: the method's path and the call's metadata
 ADMINISTERING = frozenset({f"/{ENGINE_SERVICE}/FlushCache"})

@@ -9,9 +9,9 @@ from services.rpc.grpc_log import configure_grpc_log
 from services.rpc.health import Health
 from services.rpc.transport import MAX_STREAMS, SERVER_OPTIONS, add_reflection
 from services.shim.access.keys import Keys
-from services.shim.gateway.health import ENGINE_SERVICE, is_healthy
 from services.shim.gateway.key_check import KeyCheck
-from services.shim.generations import Generations
+from services.shim.gateway.service_name import ENGINE_SERVICE
+from services.shim.health import ShimHealth
 
 STREAMS, RECEIVED = "grpc.max_concurrent_streams", "grpc.max_receive_message_length"
 RECHECK_S = 0.5  # between two looks at the status, for a watcher
@@ -25,7 +25,7 @@ class GatewayServer:
     requests, so that many streams are open on it.
     """
 
-    def __init__(self, generations: Generations, keys: Keys | None, max_requests: int, *, reflection: bool) -> None:
+    def __init__(self, health: ShimHealth, keys: Keys | None, max_requests: int, *, reflection: bool) -> None:
         configure_grpc_log()
         own = {STREAMS: max_requests + MAX_STREAMS, RECEIVED: MAX_RECEIVED_BYTES}
         options = [*(option for option in SERVER_OPTIONS if option[0] not in own), *own.items()]
@@ -33,7 +33,7 @@ class GatewayServer:
             interceptors=[KeyCheck(keys)] if keys is not None else [],
             options=options,
         )
-        self._health = Health(("", ENGINE_SERVICE), lambda: is_healthy(generations), recheck_s=RECHECK_S)
+        self._health = Health(("", ENGINE_SERVICE), health.is_healthy, recheck_s=RECHECK_S)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc)
         if reflection:
             add_reflection(self.grpc, ENGINE_SERVICE)

@@ -21,14 +21,15 @@ from services.rpc.program_request import traceparent_of
 from services.rpc.status import abort
 from services.shim.apis.submit import SubmitContext
 from services.shim.gateway.answer import streamed, whole
-from services.shim.gateway.health import ENGINE_SERVICE, is_healthy
 from services.shim.gateway.info import model_info, server_info
 from services.shim.gateway.key_check import caller
 from services.shim.gateway.loads import Loads
 from services.shim.gateway.open_calls import OpenCalls
 from services.shim.gateway.request import checked_request, field_of, submit_of
+from services.shim.gateway.service_name import ENGINE_SERVICE
 from services.shim.generation import Generation
 from services.shim.generations import Generations
+from services.shim.health import ShimHealth
 from services.shim.in_progress import Hold, InProgress
 from services.shim.logprob_entries import check_logprob_entries
 from services.shim.parsing import check_submit_size
@@ -41,11 +42,15 @@ Handler = Callable[[Any, Any, Context], Awaitable[Any]]
 
 
 def add_servicer(
-    server: grpc.aio.Server, generations: Generations, in_progress: InProgress, max_logprob_entries: int
+    server: grpc.aio.Server,
+    generations: Generations,
+    in_progress: InProgress,
+    health: ShimHealth,
+    max_logprob_entries: int,
 ) -> None:
     """Adds vLLM's engine service to a server that has not started."""
     vllm_engine_pb2_grpc.add_VllmEngineServicer_to_server(
-        VllmEngine(generations, in_progress, max_logprob_entries), server
+        VllmEngine(generations, in_progress, health, max_logprob_entries), server
     )
 
 
@@ -80,10 +85,13 @@ def not_there(name: str) -> Handler:
 class VllmEngine(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]
     """One object per process. A call's cancellation, by its gateway or its deadline, cancels its handler."""
 
-    def __init__(self, generations: Generations, in_progress: InProgress, max_logprob_entries: int) -> None:
+    def __init__(
+        self, generations: Generations, in_progress: InProgress, health: ShimHealth, max_logprob_entries: int
+    ) -> None:
         self._generations = generations
         self._client = generations.client
         self._in_progress = in_progress
+        self._health = health
         self._max_logprob_entries = max_logprob_entries
         self._open_calls = OpenCalls()
         self._loads = Loads()
@@ -128,9 +136,9 @@ class VllmEngine(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]
 
     @with_status
     async def HealthCheck(self, request: vllm.HealthCheckRequest, context: Context) -> vllm.HealthCheckResponse:
-        if is_healthy(self._generations):
+        if self._health.is_healthy():
             return vllm.HealthCheckResponse(healthy=True, message="healthy")
-        return vllm.HealthCheckResponse(healthy=False, message="no tokenizer is connected")
+        return vllm.HealthCheckResponse(healthy=False, message="no tokenizer is connected, or the server is stopping")
 
     @with_status
     async def GetModelInfo(self, request: vllm.GetModelInfoRequest, context: Context) -> vllm.GetModelInfoResponse:

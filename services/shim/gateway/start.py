@@ -8,6 +8,7 @@ from services.process.gateway_address import gateway_address
 from services.shim.access.rules import AccessRules, warn_if_open
 from services.shim.gateway.server import GatewayServer
 from services.shim.generations import Generations
+from services.shim.health import ShimHealth
 from services.shim.in_progress import InProgress
 
 log = logging.getLogger(__name__)
@@ -27,8 +28,9 @@ async def start_gateway(access: AccessRules, generations: Generations, in_progre
     from services.shim.gateway.servicer import add_servicer  # needs the extra
 
     keys = None if options.grpc_no_key else access.keys
-    server = GatewayServer(generations, keys, options.max_concurrent_requests, reflection=options.grpc_reflection)
-    add_servicer(server.grpc, generations, in_progress, options.max_logprob_entries)
+    health = ShimHealth(generations.client, in_progress)
+    server = GatewayServer(health, keys, options.max_concurrent_requests, reflection=options.grpc_reflection)
+    add_servicer(server.grpc, generations, in_progress, health, options.max_logprob_entries)
     port = await server.start(host, port)
     warn_if_open(host, port, keys)
     log.info("gateways reach vLLM's engine protocol on grpc://%s", authority(host, port))

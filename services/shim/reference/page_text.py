@@ -67,8 +67,8 @@ A stream sends its status once its request runs, so a refusal is a status for st
 | tandem | vLLM |
 |---|---|
 | `suffix` fills a gap, where the model has tokens for that | refuses it |
-| with an API key set, every route needs it but `/health`, `/ping`, `/load`, `/version` and `/metrics` \
-| needs it below `/v1` only |
+| with an API key set, every route needs it but `/live`, `/ready`, `/health`, `/ping`, `/load`, `/version` and \
+`/metrics` | needs it below `/v1` only |
 | web pages of other sites are refused, unless `--allowed-origins` | allows every page |
 | unknown fields are refused by name, unless `--ignore-unknown-fields` | ignores them |
 | `/tokenizer_info` and `/server_info` are always there, behind the key; no environment variables \

@@ -11,6 +11,7 @@ from smg_grpc_proto.generated.vllm_engine_pb2_grpc import VllmEngineStub
 
 from services.shim.gateway.server import GatewayServer
 from services.shim.gateway.servicer import add_servicer
+from services.shim.health import ShimHealth
 from tests.addresses import HOST, at
 from tests.shim.harness import Shim
 
@@ -20,10 +21,9 @@ SECONDS = 10.0  # for one call
 @contextlib.asynccontextmanager
 async def gateway(shim: Shim, *, reflection: bool = False) -> AsyncIterator[grpc.aio.Channel]:
     """Yields a channel to the gateway of `shim`, which asks for the keys of the shim."""
-    server = GatewayServer(
-        shim.generations, shim.access.keys, shim.options.max_concurrent_requests, reflection=reflection
-    )
-    add_servicer(server.grpc, shim.generations, shim.in_progress, shim.options.max_logprob_entries)
+    health = ShimHealth(shim.client, shim.in_progress)
+    server = GatewayServer(health, shim.access.keys, shim.options.max_concurrent_requests, reflection=reflection)
+    add_servicer(server.grpc, shim.generations, shim.in_progress, health, shim.options.max_logprob_entries)
     port = await server.start(HOST, 0)
     try:
         async with grpc.aio.insecure_channel(at(port)) as channel:

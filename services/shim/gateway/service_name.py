@@ -1,0 +1,3 @@
+"""The full name of vLLM's engine service."""
+
+ENGINE_SERVICE = "vllm.grpc.engine.VllmEngine"

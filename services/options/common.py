@@ -31,6 +31,13 @@ class ProcessOptions:
         parse=int,
         internal=True,
     )
+    progress_fd: int | None = setting(
+        None,
+        "file descriptor of shared memory in which this process counts its progress",
+        unset="none",
+        parse=int,
+        internal=True,
+    )
 
 
 @dataclass(frozen=True)

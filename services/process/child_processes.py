@@ -1,8 +1,9 @@
 """The child processes of `tandem serve`: spawns them, reports exits, restarts with a backoff, ends them all.
 
 Until all are ready, the exit of one child ends all. From then on a child that exits is restarted, and its peers resume
-their requests. Every child holds one end of the parent-death pipe: when this process dies, even by SIGKILL, the
-children exit as well. Knows nothing of what the roles do.
+their requests; one that makes no progress, or that a signal has stopped, is killed first (progress_watch.py). Every
+child holds one end of the parent-death pipe: when this process dies, even by SIGKILL, the children exit as well. Knows
+nothing of what the roles do.
 """
 
 import contextlib
@@ -22,14 +23,13 @@ from services.machine import authority, stopped_children, watch_ends
 from services.machine.child_ends import ChildEnds
 from services.machine.listen import listen
 from services.options.command_line import inherited_environment, role_argv, role_environment
+from services.process.child import Child, how_it_ended
+from services.process.progress_watch import LOOK_SECONDS
 
 log = logging.getLogger(__name__)
-STOP_SECONDS = 3.0  # from SIGTERM to SIGKILL
+STOP_SECONDS = 3.0  # from SIGTERM to SIGKILL, unless the caller wants another time
 READY_POLL_SECONDS = 0.05
 FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.5, 10.0
-STABLE_SECONDS = 60.0  # a child that ran for so long is restarted without a backoff
-STOPPED_POLL_SECONDS = 1.0
-STOPPED_SECONDS = 10.0  # a child that a signal has stopped for so long is killed
 
 
 class ChildFailed(Exception):
@@ -37,28 +37,20 @@ class ChildFailed(Exception):
 
 
 @dataclass
-class Child:
-    """How to start one child, and its present process. `fds` are passed to each process and stay open here."""
-
-    argv: list[str]
-    env: dict[str, str]
-    fds: list[int]
-    process: "subprocess.Popen[bytes]"
-    started: float  # time.monotonic() of the last start
-    backoff: float = 0.0  # seconds from its next exit to the restart
-    stopped_since: float | None = None  # time.monotonic() when it was first found stopped
-
-
-@dataclass
 class ChildProcesses:
-    """Child processes by name. As a context manager it ends them all at exit, also after an exception."""
+    """Child processes by name. As a context manager it ends them all at exit, also after an exception.
 
+    `stop_seconds`: from SIGTERM to SIGKILL, when all are ended.
+    """
+
+    stop_seconds: float = STOP_SECONDS
     children: dict[str, Child] = field(default_factory=dict)
     metrics_peers: list[str] = field(default_factory=list)  # NAME=host:port of each metrics server
 
     def __enter__(self) -> "ChildProcesses":
         self._child_end, self._own_end = os.pipe()  # the parent-death pipe
         self._metrics_sockets: list[socket.socket] = []  # stay open while a child restarts
+        self._started = time.monotonic()
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -67,6 +59,8 @@ class ChildProcesses:
         os.close(self._own_end)
         for metrics_socket in self._metrics_sockets:
             metrics_socket.close()
+        for child in self.children.values():
+            child.page.close()
 
     def start_with_metrics(self, role: str, values: dict[str, Any], *addresses: str, fds: Sequence[int] = ()) -> None:
         """Starts a role as `start` does, with a metrics server on a free port of the loopback address.
@@ -91,70 +85,66 @@ class ChildProcesses:
         """Starts `python -m ARGV` and returns the child's name: `kind`, or `kind`-1, -2, ...
 
         `variables` are added to the environment; `fds` are passed to the child. The module must accept
-        --parent-death-fd. Raises as `start` does.
+        --parent-death-fd and --progress-fd. Raises as `start` does.
         """
         argv = [sys.executable, "-m", *argv, f"--parent-death-fd={self._child_end}"]
         env = {**inherited_environment(), **variables}
         count = sum(name.startswith(kind) for name in self.children)
         name = f"{kind}-{count}" if count else kind
-        passed = [self._child_end, *fds]
-        self.children[name] = Child(argv, env, passed, _spawn(name, argv, env, passed), time.monotonic())
+        self.children[name] = Child(name, argv, env, [self._child_end, *fds])
         return name
 
     def supervise(self, ready: Callable[[], bool]) -> None:
         """Never returns. Raises as `raise_if_ended` until `ready()` is True; then restarts children that exit, and
         raises Fatal if one cannot be started."""
-        started = min(child.started for child in self.children.values())
         with contextlib.closing(watch_ends()) as ends:
             for name, child in self.children.items():
                 ends.add(name, child.process)
             while not ready():
                 ends.wait(READY_POLL_SECONDS)
                 self.raise_if_ended()
-            seconds = time.monotonic() - started
+            seconds = time.monotonic() - self._started
             log.info("all processes are ready after %.1f s; from now on a process that exits is restarted", seconds)
             self._restart_forever(ends)
 
     def _restart_forever(self, ends: ChildEnds) -> None:
         restart_at: dict[str, float] = {}  # time.monotonic() of the restart, by name of the exited child
+        looked = time.monotonic()
         while True:
-            wake_up = min([time.monotonic() + STOPPED_POLL_SECONDS, *restart_at.values()])
+            wake_up = min([looked + LOOK_SECONDS, *restart_at.values()])
             for name in ends.wait(wake_up - time.monotonic()):
-                restart_at[name] = time.monotonic() + self._report_exit(name)
-            self._kill_stopped()
+                restart_at[name] = time.monotonic() + self._report_exit(self.children[name])
+            before, looked = looked, time.monotonic()
+            self._kill_dead([child for name, child in self.children.items() if name not in restart_at], looked - before)
             for name in [name for name, moment in restart_at.items() if moment <= time.monotonic()]:
                 del restart_at[name]
                 child = self.children[name]
-                child.process, child.started = _spawn(name, child.argv, child.env, child.fds), time.monotonic()
+                child.spawn()
                 ends.add(name, child.process)
 
-    def _report_exit(self, name: str) -> float:
+    def _report_exit(self, child: Child) -> float:
         """Logs the exit of a child and returns the seconds until its restart.
 
-        0 for the first exit, and after the child ran for STABLE_SECONDS. It doubles with each other exit, from
+        0 for the first exit since a token has passed through the child. It doubles with each other exit, from
         FIRST_BACKOFF_SECONDS to MAX_BACKOFF_SECONDS.
         """
-        child = self.children[name]
         returncode = child.process.wait()
-        if time.monotonic() - child.started >= STABLE_SECONDS:
+        if child.page.has_worked():
             child.backoff = 0.0
         backoff = child.backoff
         child.backoff = min(max(2 * backoff, FIRST_BACKOFF_SECONDS), MAX_BACKOFF_SECONDS)
-        log.error("the %s %s; it is restarted in %.1f s", name, _how_it_ended(returncode), backoff)
+        what = f"{child.fault} and was killed" if child.fault else how_it_ended(returncode)
+        log.error("the %s %s; it is restarted in %.1f s", child.name, what, backoff)
         return backoff
 
-    def _kill_stopped(self) -> None:
-        """Kills children that have been stopped (SIGSTOP) for STOPPED_SECONDS: only SIGKILL can end them."""
-        stopped = stopped_children([child.process.pid for child in self.children.values()])
-        for name, child in self.children.items():
-            if child.process.pid not in stopped:
-                child.stopped_since = None
-            elif child.stopped_since is None:
-                child.stopped_since = time.monotonic()
-            elif time.monotonic() - child.stopped_since >= STOPPED_SECONDS:
-                log.error("the %s has been stopped by a signal for %.0f s; it is killed", name, STOPPED_SECONDS)
-                child.process.kill()
-                child.stopped_since = None
+    def _kill_dead(self, running: list[Child], seconds: float) -> None:
+        """Kills children that are stopped or make no progress. `seconds`: since the last call."""
+        stopped = stopped_children([child.process.pid for child in running])
+        for child in running:
+            fault = child.watch.look(seconds, is_stopped=child.process.pid in stopped)
+            if fault and not child.fault:
+                child.fault = fault
+                child.process.kill()  # a stopped process gets no other signal
 
     def hang_up(self, name: str) -> None:
         """Sends SIGHUP to a child, if it runs."""
@@ -167,38 +157,23 @@ class ChildProcesses:
             return
         # A killed child (negative code) is reported first: the others may have failed because of it.
         name, code = min(ended.items(), key=lambda item: item[1])
-        message = f"the {name} {_how_it_ended(code)} before the server was ready; all processes are stopped"
+        message = f"the {name} {how_it_ended(code)} before the server was ready; all processes are stopped"
         raise ChildFailed(message) if code > 0 else Fatal(message)
+
+    def kill_all(self) -> None:
+        """Kills every child that runs. A signal handler may call it while the context ends the children."""
+        for child in self.children.values():
+            child.process.kill()
 
     def _end_all(self) -> None:
         for child in self.children.values():
             if child.process.poll() is None:
                 child.process.terminate()
-        deadline = time.monotonic() + STOP_SECONDS
+        deadline = time.monotonic() + self.stop_seconds
         for name, child in self.children.items():
             try:
                 child.process.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
-                log.warning("the %s did not exit within %.0f s of SIGTERM; it is killed", name, STOP_SECONDS)
+                log.warning("the %s did not exit within %.0f s of SIGTERM; it is killed", name, self.stop_seconds)
                 child.process.kill()
                 child.process.wait()
-
-
-def _spawn(name: str, argv: list[str], env: dict[str, str], fds: list[int]) -> "subprocess.Popen[bytes]":
-    """Starts a process in its own session: Ctrl-C reaches the launcher only. Raises Fatal if it cannot start.
-
-    SIGHUP is blocked in it until it unblocks it: one that comes before the child has a handler must not end it.
-    """
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
-    try:
-        return subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, pass_fds=fds, start_new_session=True)
-    except (OSError, ValueError) as error:  # an option too long for a command line, or with a NUL in it
-        raise Fatal(f"the {name} cannot be started: {error}") from error
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-
-
-def _how_it_ended(returncode: int) -> str:
-    if returncode < 0:
-        return f"was killed by {signal.Signals(-returncode).name}"
-    return f"exited with status {returncode}"

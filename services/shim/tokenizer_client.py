@@ -1,7 +1,7 @@
 """The links to all tokenizers. Passes each message to the call that it belongs to."""
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import grpc
 
@@ -40,10 +40,18 @@ class _Stub(text_pb2_grpc.TextServiceStub):
 class TokenizerClient:
     """The links to the tokenizers at the addresses `targets`. services/shim/service.py runs each of `links` as a task.
 
-    `secret`: for TCP addresses. A link's `run` raises Fatal for an unprotected address.
+    `secret`: for TCP addresses. A link's `run` raises Fatal for an unprotected address. `worked` is called for rows of
+    tokens.
     """
 
-    def __init__(self, targets: tuple[str, ...], hello: pb.Hello, secret: ClusterSecret | None = None) -> None:
+    def __init__(
+        self,
+        targets: tuple[str, ...],
+        hello: pb.Hello,
+        secret: ClusterSecret | None = None,
+        worked: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._worked = worked
         self.dispatcher: Dispatcher[TextCall] = Dispatcher(submit_entry, lambda abort: text_pb2.TextEntry(abort=abort))
         self._lost_at: float | None = None  # when a link was lost last, of time.monotonic
         self.links: list[TextUplink] = [
@@ -114,6 +122,7 @@ class TokenizerClient:
         for row in rows_of(batch):
             if (call := self.dispatcher.find(link, row[0])) is not None:
                 call.on_row(*row)
+                self._worked()
         for terminal in batch.terminals:
             if (call := self.dispatcher.find(link, terminal.handle)) is not None:
                 self.dispatcher.end(link, terminal.handle)

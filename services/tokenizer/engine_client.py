@@ -2,6 +2,7 @@
 
 import asyncio
 import operator
+from collections.abc import Callable
 from typing import Protocol
 
 from services.rpc.call import Call, StreamBroken
@@ -63,10 +64,18 @@ class EngineCall(Call[engine_pb2.Submit]):
 class EngineClient:
     """The links to the engines at the addresses `targets`; the process runs each of `links` as a task.
 
-    `secret`: for TCP addresses. A link's `run` raises Fatal for an unprotected address.
+    `secret`: for TCP addresses. A link's `run` raises Fatal for an unprotected address. `worked` is called for new
+    tokens.
     """
 
-    def __init__(self, targets: tuple[str, ...], hello: pb.Hello, secret: ClusterSecret | None = None) -> None:
+    def __init__(
+        self,
+        targets: tuple[str, ...],
+        hello: pb.Hello,
+        secret: ClusterSecret | None = None,
+        worked: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._worked = worked
         self.dispatcher: Dispatcher[EngineCall] = Dispatcher(
             lambda submit: engine_pb2.EngineEntry(submit=submit), lambda abort: engine_pb2.EngineEntry(abort=abort)
         )
@@ -142,6 +151,7 @@ class EngineClient:
                 continue
             fresh = call.record_tokens(handle, start_index, column[first * ITEM_BYTES : token_at * ITEM_BYTES])
             if fresh:
+                self._worked()
                 known = count - len(fresh) // ITEM_BYTES
                 found = NO_LOGPROBS
                 if width:

@@ -6,6 +6,7 @@ import logging
 from services.model_files.resolve import resolve
 from services.options.tokenizer import TokenizerOptions
 from services.process.metrics_server import new_registry, open_metrics_server
+from services.process.progress_page import Progress
 from services.process.shell import begin, run_until_stopped, to_the_end
 from services.rpc.generated import text_pb2, text_pb2_grpc
 from services.rpc.hello import HelloMismatch, make_hello
@@ -40,11 +41,11 @@ SERVICE = text_pb2.DESCRIPTOR.services_by_name["TextService"].full_name
 def main(options: TokenizerOptions) -> int:
     """Runs the tokenizer. Returns the exit status: 0 after SIGTERM or SIGINT, 1 after Fatal, HelloMismatch or
     RuntimeError."""
-    begin("tokenizer", options)
-    return run_until_stopped("tokenizer", lambda: serve(options), (HelloMismatch, RuntimeError))
+    progress = begin("tokenizer", options)
+    return run_until_stopped("tokenizer", lambda: serve(options, progress), (HelloMismatch, RuntimeError))
 
 
-async def serve(options: TokenizerOptions) -> None:
+async def serve(options: TokenizerOptions, progress: Progress) -> None:
     """Serves shims until cancelled.
 
     Raises Fatal for a model or option that cannot be used, RuntimeError when the address cannot be bound, and
@@ -73,7 +74,7 @@ async def serve(options: TokenizerOptions) -> None:
     )
     hello = make_hello("tokenizer", digest=vocabulary.digest)
     secret = cluster_secret(options)
-    engines = EngineClient(options.engine, hello, secret)
+    engines = EngineClient(options.engine, hello, secret, progress.worked)
     server = RpcServer(options.listen, secret, service=SERVICE, reflection=options.grpc_reflection)
     registry = new_registry()
     registry.register(LinkMessages(engines.links))
@@ -97,6 +98,7 @@ async def serve(options: TokenizerOptions) -> None:
     text_pb2_grpc.add_TextServiceServicer_to_server(servicer, server.grpc)
     with open_metrics_server(options, secret, registry, lambda: engines.dispatcher.connected):
         await server.start()
+        progress.beat_in_event_loop()
         log.info("tokenizer loaded")
         try:
             await asyncio.gather(

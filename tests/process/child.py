@@ -8,16 +8,19 @@ import threading
 from pathlib import Path
 
 from services.process.child_processes import ChildProcesses
+from services.process.progress_page import BEAT_SECONDS, Progress
 from services.process.shell import exit_with_parent
 
 MODULE = "tests.process.child"
+MODES = ("exit", "run", "work", "beat", "beat-once", "ignore-sigterm", "write", "write-all", "parent")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("mode", choices=("exit", "run", "ignore-sigterm", "write", "write-all", "parent"))
+    parser.add_argument("mode", choices=MODES)
     parser.add_argument("argument", nargs="?", default="")
     parser.add_argument("--parent-death-fd", type=int)
+    parser.add_argument("--progress-fd", type=int)
     args = parser.parse_args()
     if args.parent_death_fd is not None:
         exit_with_parent(args.parent_death_fd)
@@ -36,10 +39,16 @@ def main() -> None:
             with ChildProcesses() as children:
                 children.start_module("child", [MODULE, "run", args.argument], {}, [])
                 threading.Event().wait()
+    progress = Progress(args.progress_fd)
+    if args.mode in ("beat", "beat-once"):
+        progress.event_loop.beat()
+    if args.mode == "work":
+        progress.worked()
     if args.argument:  # one line for each process that runs
         with Path(args.argument).open("a", encoding="ascii") as file:
             file.write(f"{os.getpid()}\n")
-    threading.Event().wait()
+    while not threading.Event().wait(BEAT_SECONDS if args.mode == "beat" else None):
+        progress.event_loop.beat()
 
 
 if __name__ == "__main__":

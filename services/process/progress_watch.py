@@ -37,11 +37,10 @@ class ProgressWatch:
         seconds = min(seconds, MAX_COUNTED_SECONDS)
         self._count_stopped(seconds, is_stopped)
         self._count_silence(seconds)
-        if self._stopped is not None and self._stopped >= COUNTED_SECONDS:
-            return f"has been stopped by a signal for {self._stopped:.1f} s"
-        if (silent := max(self._silent)) >= COUNTED_SECONDS:
-            return f"has made no progress for {silent:.1f} s"
-        return ""
+        found = max(self.stopped_seconds, *self._silent)
+        if found < COUNTED_SECONDS:
+            return ""
+        return f"has {'been stopped by a signal' if is_stopped else 'made no progress'} for {found:.1f} s"
 
     def _count_stopped(self, seconds: float, is_stopped: bool) -> None:
         if not is_stopped:

@@ -25,6 +25,7 @@ from services.options.declarations import QUEUED_REQS, EngineOptions
 from services.process.metrics_server import new_registry, open_metrics_server
 from services.process.progress_page import Progress
 from services.process.shell import begin, run_until_stopped, to_the_end
+from services.process.spare import take_over
 from services.rpc.generated import engine_pb2, engine_pb2_grpc
 from services.rpc.transport import RpcServer
 from services.security.secret import cache_root_key, cluster_secret
@@ -49,6 +50,8 @@ async def serve(options: EngineOptions, progress: Progress) -> None:
     Raises Fatal for an option that cannot be used, after an error in the busy loop, and for a later worker with another
     model; ValueError for batch limits that contradict each other; RuntimeError or ZMQError if it cannot bind.
     """
+    progress.beat_in_event_loop()
+    options = await take_over(options)
     secret = cluster_secret(options)
     root_key = cache_root_key(secret, options.cache_root_key)
     limits = BatchLimits(PROTOCOL, options.max_num_seqs, options.max_num_batched_tokens)
@@ -71,7 +74,6 @@ async def serve(options: EngineOptions, progress: Progress) -> None:
     events = _BusyLoopEvents(servicer, server, recording, progress)
     with open_metrics_server(options, secret, registry, events.has_worker.is_set):
         await server.start()
-        progress.beat_in_event_loop()
         loop.start(events.callbacks())
         try:
             await events.failed

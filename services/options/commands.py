@@ -12,6 +12,7 @@ from services.options.common import (
     ModelOptions,
     ProcessOptions,
     SecretOptions,
+    SpareOptions,
 )
 from services.options.declarations import (
     ROLE_OPTIONS,
@@ -42,6 +43,7 @@ _TITLES: dict[type, str] = {
     GrpcOptions: "programs (gRPC)",
     ServeOptions: "process tree (launcher)",
     ProcessOptions: "logs and traces",
+    SpareOptions: "logs and traces",
     ClusterOptions: "metrics",
     MetricsOptions: "metrics",
     SecretOptions: "secret",

@@ -95,6 +95,20 @@ class MetricsOptions(ClusterOptions):
 
 
 @dataclass(frozen=True)
+class SpareOptions(MetricsOptions):
+    """Options of the roles that may have a spare process (services/process/spare.py)."""
+
+    listen: str = setting("", "address to listen on: host:port or unix:PATH", internal=True)
+    spare_fd: int | None = setting(
+        None,
+        "file descriptor of a socket; the process loads everything, then waits there for its address",
+        unset="none",
+        parse=int,
+        internal=True,
+    )
+
+
+@dataclass(frozen=True)
 class ModelOptions:
     """Options of tokenizer and worker, which read the model's files: where these files are."""
 

@@ -11,7 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from services.options.access import AccessOptions
-from services.options.common import ClusterOptions, GrpcOptions, MetricsOptions, ModelOptions, SecretOptions
+from services.options.common import (
+    ClusterOptions,
+    GrpcOptions,
+    MetricsOptions,
+    ModelOptions,
+    SecretOptions,
+    SpareOptions,
+)
 from services.options.http import HttpOptions
 from services.options.setting import (
     Setting,
@@ -131,7 +138,7 @@ class ShimOptions(HttpOptions, AccessOptions, GrpcOptions, ClusterOptions):
 
 
 @dataclass(frozen=True)
-class EngineOptions(GrpcOptions, MetricsOptions):
+class EngineOptions(GrpcOptions, SpareOptions):
     """The scheduler and its KV cache."""
 
     max_num_seqs: int = setting(
@@ -286,6 +293,12 @@ class ServeOptions:
     `without_effect`: flags of vLLM that were given and change nothing here."""
 
     tokenizer_replicas: int = setting(1, "number of tokenizer processes", parse=int, low=1, high=64)
+    spare_processes: bool = setting(
+        True,
+        "keep a loaded process of tokenizer and of engine, which takes over when one ends; false: a new one is started"
+        " then",
+        parse=boolean,
+    )
     runtime_dir: str | None = setting(
         None, "directory of the Unix sockets between the processes", unset="a new one, removed at the end"
     )

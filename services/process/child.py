@@ -9,21 +9,35 @@ from services.process.progress_page import ProgressPage
 from services.process.progress_watch import ProgressWatch
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a child of a role serves: its address to listen on, and the listening socket of its metrics server."""
+
+    role: str
+    listen: str
+    metrics_fd: int
+
+
 @dataclass
 class Child:
-    """How to start one child, and its present process. `fds` are passed to each process and stay open here."""
+    """How to start one child, and its present process. `fds` are passed to each process and stay open here.
+
+    `place`: of a child whose role may have a spare process.
+    """
 
     name: str
     argv: list[str]
     env: dict[str, str]
     fds: list[int]
+    place: Place | None = None
     backoff: float = 0.0  # seconds from its next exit to the restart
+    restart_at: float | None = None  # time.monotonic() of the next start, after an exit; None: a process runs
     fault: str = ""  # why the launcher has killed the present process
     page: ProgressPage = field(default_factory=ProgressPage)
 
     def __post_init__(self) -> None:
         self.watch = ProgressWatch(self.page)
-        self.spawn()
+        self.process: subprocess.Popen[bytes]  # set by `spawn`
 
     def spawn(self) -> None:
         """Starts a process in its own session: Ctrl-C reaches the launcher only. Raises Fatal if it cannot start.
@@ -32,17 +46,25 @@ class Child:
         """
         self.page.clear()
         self.watch.reset()
-        self.fault = ""
+        self.fault, self.restart_at = "", None
         argv, fds = [*self.argv, f"--progress-fd={self.page.fd}"], [*self.fds, self.page.fd]
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
         try:
-            self.process: subprocess.Popen[bytes] = subprocess.Popen(
+            self.process = subprocess.Popen(
                 argv, env=self.env, stdin=subprocess.DEVNULL, pass_fds=fds, start_new_session=True
             )
         except (OSError, ValueError) as error:  # an option too long for a command line, or with a NUL in it
             raise Fatal(f"the {self.name} cannot be started: {error}") from error
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    def swap(self, other: "Child") -> None:
+        """Exchanges the processes of both, with their progress."""
+        self.process, other.process = other.process, self.process
+        self.page, other.page = other.page, self.page
+        self.watch, other.watch = other.watch, self.watch
+        self.fault, other.fault = other.fault, self.fault
+        self.restart_at, other.restart_at = other.restart_at, self.restart_at
 
 
 def how_it_ended(returncode: int) -> str:

@@ -23,12 +23,14 @@ from services.machine import authority, stopped_children, watch_ends
 from services.machine.child_ends import ChildEnds
 from services.machine.listen import listen
 from services.options.command_line import inherited_environment, role_argv, role_environment
-from services.process.child import Child, how_it_ended
+from services.process.child import Child, Place, how_it_ended
 from services.process.progress_watch import LOOK_SECONDS
+from services.process.spare import Spare
 
 log = logging.getLogger(__name__)
 STOP_SECONDS = 3.0  # from SIGTERM to SIGKILL, unless the caller wants another time
 READY_POLL_SECONDS = 0.05
+SPARE_DELAY_SECONDS = 1.0  # from "all ready", or a restart, to the start of a spare: it must not delay the others
 FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.5, 10.0
 
 
@@ -45,6 +47,7 @@ class ChildProcesses:
 
     stop_seconds: float = STOP_SECONDS
     children: dict[str, Child] = field(default_factory=dict)
+    spares: dict[str, Spare] = field(default_factory=dict)  # by role
     metrics_peers: list[str] = field(default_factory=list)  # NAME=host:port of each metrics server
 
     def __enter__(self) -> "ChildProcesses":
@@ -59,19 +62,32 @@ class ChildProcesses:
         os.close(self._own_end)
         for metrics_socket in self._metrics_sockets:
             metrics_socket.close()
-        for child in self.children.values():
+        for spare in self.spares.values():
+            spare.close()
+        for child in self._all_children():
             child.page.close()
 
-    def start_with_metrics(self, role: str, values: dict[str, Any], *addresses: str, fds: Sequence[int] = ()) -> None:
+    def start_with_metrics(
+        self, role: str, values: dict[str, Any], *addresses: str, fds: Sequence[int] = (), address: str | None = None
+    ) -> None:
         """Starts a role as `start` does, with a metrics server on a free port of the loopback address.
 
-        `fds` are passed to the child. Adds the server to `metrics_peers`. Raises Fatal if no port can be bound or the
-        role cannot start.
+        `fds` are passed to the child. `address`: what the role listens on, if its spare may take the place. Adds the
+        server to `metrics_peers`. Raises Fatal if no port can be bound or the role cannot start.
         """
         front = listen(None, 0)
         self._metrics_sockets.append(front)
-        name = self.start(role, values, *addresses, f"--metrics-fd={front.fileno()}", fds=[front.fileno(), *fds])
+        own = [f"--listen={address}"] if address is not None else []
+        name = self.start(role, values, *own, *addresses, f"--metrics-fd={front.fileno()}", fds=[front.fileno(), *fds])
         self.metrics_peers.append(f"{name}={authority(*front.getsockname()[:2])}")
+        if address is not None:
+            self.children[name].place = Place(role, address, front.fileno())
+
+    def keep_spare(self, role: str, values: dict[str, Any], *addresses: str) -> None:
+        """Keeps a spare process of a role while this object supervises. Arguments as those of `start`, without the
+        address to listen on."""
+        argv = ["services.cli", role, *role_argv(role, values), *addresses]
+        self.spares[role] = Spare(self._new_child(f"spare {role}", argv, role_environment(role, values), []))
 
     def start(self, role: str, values: dict[str, Any], *addresses: str, fds: list[int] | None = None) -> str:
         """Starts a role and returns the child's name. `values`: settings by name; `addresses`: more flags, as they are.
@@ -87,19 +103,30 @@ class ChildProcesses:
         `variables` are added to the environment; `fds` are passed to the child. The module must accept
         --parent-death-fd and --progress-fd. Raises as `start` does.
         """
-        argv = [sys.executable, "-m", *argv, f"--parent-death-fd={self._child_end}"]
-        env = {**inherited_environment(), **variables}
         count = sum(name.startswith(kind) for name in self.children)
         name = f"{kind}-{count}" if count else kind
-        self.children[name] = Child(name, argv, env, [self._child_end, *fds])
+        child = self._new_child(name, argv, variables, fds)
+        child.spawn()
+        self.children[name] = child
         return name
+
+    def _new_child(self, name: str, argv: list[str], variables: dict[str, str], fds: list[int]) -> Child:
+        argv = [sys.executable, "-m", *argv, f"--parent-death-fd={self._child_end}"]
+        return Child(name, argv, {**inherited_environment(), **variables}, [self._child_end, *fds])
+
+    def _all_children(self) -> list[Child]:
+        return [*self.children.values(), *(spare.child for spare in self.spares.values())]
+
+    def _started_children(self) -> list[Child]:
+        """Returns every child that has a process, spares included; it may have ended."""
+        return [*self.children.values(), *(spare.child for spare in self.spares.values() if spare.is_started)]
 
     def supervise(self, ready: Callable[[], bool]) -> None:
         """Never returns. Raises as `raise_if_ended` until `ready()` is True; then restarts children that exit, and
         raises Fatal if one cannot be started."""
         with contextlib.closing(watch_ends()) as ends:
-            for name, child in self.children.items():
-                ends.add(name, child.process)
+            for child in self.children.values():
+                ends.add(str(child.process.pid), child.process)
             while not ready():
                 ends.wait(READY_POLL_SECONDS)
                 self.raise_if_ended()
@@ -108,19 +135,46 @@ class ChildProcesses:
             self._restart_forever(ends)
 
     def _restart_forever(self, ends: ChildEnds) -> None:
-        restart_at: dict[str, float] = {}  # time.monotonic() of the restart, by name of the exited child
         looked = time.monotonic()
+        self._put_spares_off()
         while True:
-            wake_up = min([looked + LOOK_SECONDS, *restart_at.values()])
-            for name in ends.wait(wake_up - time.monotonic()):
-                restart_at[name] = time.monotonic() + self._report_exit(self.children[name])
+            due = [child.restart_at for child in self._all_children() if child.restart_at is not None]
+            ended = ends.wait(min([looked + LOOK_SECONDS, *due]) - time.monotonic())
+            for child in [child for child in self._started_children() if str(child.process.pid) in ended]:
+                child.restart_at = time.monotonic() + self._report_exit(child)
             before, looked = looked, time.monotonic()
-            self._kill_dead([child for name, child in self.children.items() if name not in restart_at], looked - before)
-            for name in [name for name, moment in restart_at.items() if moment <= time.monotonic()]:
-                del restart_at[name]
-                child = self.children[name]
+            self._kill_dead([child for child in self._started_children() if child.restart_at is None], looked - before)
+            self._restart_due(ends)
+
+    def _restart_due(self, ends: ChildEnds) -> None:
+        now = time.monotonic()
+        for child in [one for one in self.children.values() if one.restart_at is not None and one.restart_at <= now]:
+            spare = self.spares.get(child.place.role) if child.place is not None else None
+            if spare is not None and spare.become(child):
+                log.info("the %s takes over as the %s", spare.child.name, child.name)
+            else:
                 child.spawn()
-                ends.add(name, child.process)
+                ends.add(str(child.process.pid), child.process)
+            self._put_spares_off()
+        for spare in self.spares.values():
+            if spare.child.restart_at is not None and spare.child.restart_at <= now:
+                self._start_spare(spare, ends)
+
+    def _start_spare(self, spare: Spare, ends: ChildEnds) -> None:
+        try:
+            spare.start()
+        except Fatal as error:  # for lack of memory, for example: the server goes on without it
+            log.warning("%s; trying again in %.0f s", error, MAX_BACKOFF_SECONDS)
+            spare.child.restart_at = time.monotonic() + MAX_BACKOFF_SECONDS
+        else:
+            ends.add(str(spare.child.process.pid), spare.child.process)
+
+    def _put_spares_off(self) -> None:
+        """No spare that does not run starts within SPARE_DELAY_SECONDS."""
+        earliest = time.monotonic() + SPARE_DELAY_SECONDS
+        for spare in self.spares.values():
+            if not spare.is_started or spare.child.restart_at is not None:
+                spare.child.restart_at = max(spare.child.restart_at or 0.0, earliest)
 
     def _report_exit(self, child: Child) -> float:
         """Logs the exit of a child and returns the seconds until its restart.
@@ -162,18 +216,18 @@ class ChildProcesses:
 
     def kill_all(self) -> None:
         """Kills every child that runs. A signal handler may call it while the context ends the children."""
-        for child in self.children.values():
+        for child in self._started_children():
             child.process.kill()
 
     def _end_all(self) -> None:
-        for child in self.children.values():
+        for child in self._started_children():
             if child.process.poll() is None:
                 child.process.terminate()
         deadline = time.monotonic() + self.stop_seconds
-        for name, child in self.children.items():
+        for child in self._started_children():
             try:
                 child.process.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
-                log.warning("the %s did not exit within %.0f s of SIGTERM; it is killed", name, self.stop_seconds)
+                log.warning("the %s did not exit within %.0f s of SIGTERM; it is killed", child.name, self.stop_seconds)
                 child.process.kill()
                 child.process.wait()

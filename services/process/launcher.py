@@ -96,7 +96,7 @@ def _serve_on(front: socket.socket, options: ServeOptions, values: dict[str, Any
     stop = _stopping(children)
     _on_signals(stop)
     with runtime_dir(options.runtime_dir) as folder, Readiness() as readiness, children:
-        _start_roles(children, values, folder, options.tokenizer_replicas, front, readiness)
+        _start_roles(children, values, folder, options, front, readiness)
         _on_hang_up(lambda: children.hang_up("shim"), stop, closes)
         children.supervise(readiness.is_set)
 
@@ -179,24 +179,23 @@ def _start_roles(
     children: ChildProcesses,
     values: dict[str, Any],
     folder: Path,
-    replicas: int,
+    options: ServeOptions,
     front: socket.socket,
     readiness: Readiness,
 ) -> None:
-    """Starts all roles, the slowest first. `values`: given settings by name; `folder`: of the Unix sockets; `replicas`:
-    number of tokenizers; `front`: the listening HTTP socket; `readiness`: set once the shim is ready, and thus all."""
+    """Starts all roles, the slowest first. `values`: given settings by name; `folder`: of the Unix sockets; `front`:
+    the listening HTTP socket; `readiness`: set once the shim is ready, and thus all."""
     engine, worker = f"unix:{folder}/engine.sock", f"ipc://{folder}/worker.sock"
-    tokenizers = [f"unix:{folder}/tokenizer-{index}.sock" for index in range(replicas)]
+    tokenizers = [f"unix:{folder}/tokenizer-{index}.sock" for index in range(options.tokenizer_replicas)]
     children.start_with_metrics("worker", values, f"--engine={worker}")
     # Drawn once, so that an engine that is restarted starts its hashes from the same roots as the one before.
-    children.start_with_metrics(
-        "engine",
-        {**values, "cache_root_key": secrets.token_hex(ROOT_KEY_BYTES)},
-        f"--listen={engine}",
-        f"--worker={worker}",
-    )
+    keyed = {**values, "cache_root_key": secrets.token_hex(ROOT_KEY_BYTES)}
+    children.start_with_metrics("engine", keyed, f"--worker={worker}", address=engine)
     for address in tokenizers:
-        children.start_with_metrics("tokenizer", values, f"--listen={address}", f"--engine={engine}")
+        children.start_with_metrics("tokenizer", values, f"--engine={engine}", address=address)
+    if options.spare_processes:
+        children.keep_spare("tokenizer", values, f"--engine={engine}")
+        children.keep_spare("engine", keyed, f"--worker={worker}")
     children.start(
         "shim",
         values,

@@ -293,14 +293,14 @@ class ServeOptions:
     `without_effect`: flags of vLLM that were given and change nothing here."""
 
     tokenizer_replicas: int = setting(1, "number of tokenizer processes", parse=int, low=1, high=64)
+    runtime_dir: str | None = setting(
+        None, "directory of the Unix sockets between the processes", unset="a new one, removed at the end"
+    )
     spare_processes: bool = setting(
         True,
         "keep a loaded process of tokenizer and of engine, which takes over when one ends; false: a new one is started"
         " then",
         parse=boolean,
-    )
-    runtime_dir: str | None = setting(
-        None, "directory of the Unix sockets between the processes", unset="a new one, removed at the end"
     )
     role_values: dict[str, Any] = field(default_factory=dict)
     without_effect: tuple[str, ...] = ()

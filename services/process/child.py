@@ -9,27 +9,14 @@ from services.process.progress_page import ProgressPage
 from services.process.progress_watch import ProgressWatch
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a child of a role serves: its address to listen on, and the listening socket of its metrics server."""
-
-    role: str
-    listen: str
-    metrics_fd: int
-
-
 @dataclass
 class Child:
-    """How to start one child, and its present process. `fds` are passed to each process and stay open here.
-
-    `place`: of a child whose role may have a spare process.
-    """
+    """How to start one child, and its present process. `fds` are passed to each process and stay open here."""
 
     name: str
     argv: list[str]
     env: dict[str, str]
     fds: list[int]
-    place: Place | None = None
     backoff: float = 0.0  # seconds from its next exit to the restart
     restart_at: float | None = None  # time.monotonic() of the next start, after an exit; None: a process runs
     fault: str = ""  # why the launcher has killed the present process

@@ -23,9 +23,9 @@ from services.machine import authority, stopped_children, watch_ends
 from services.machine.child_ends import ChildEnds
 from services.machine.listen import listen
 from services.options.command_line import inherited_environment, role_argv, role_environment
-from services.process.child import Child, Place, how_it_ended
+from services.process.child import Child, how_it_ended
 from services.process.progress_watch import LOOK_SECONDS
-from services.process.spare import Spare
+from services.process.spare import Place, Spare
 
 log = logging.getLogger(__name__)
 STOP_SECONDS = 3.0  # from SIGTERM to SIGKILL, unless the caller wants another time
@@ -47,6 +47,7 @@ class ChildProcesses:
 
     stop_seconds: float = STOP_SECONDS
     children: dict[str, Child] = field(default_factory=dict)
+    places: dict[str, Place] = field(default_factory=dict)  # of children that a spare may replace, by name
     spares: dict[str, Spare] = field(default_factory=dict)  # by role
     metrics_peers: list[str] = field(default_factory=list)  # NAME=host:port of each metrics server
 
@@ -81,7 +82,7 @@ class ChildProcesses:
         name = self.start(role, values, *own, *addresses, f"--metrics-fd={front.fileno()}", fds=[front.fileno(), *fds])
         self.metrics_peers.append(f"{name}={authority(*front.getsockname()[:2])}")
         if address is not None:
-            self.children[name].place = Place(role, address, front.fileno())
+            self.places[name] = Place(role, address, front.fileno())
 
     def keep_spare(self, role: str, values: dict[str, Any], *addresses: str) -> None:
         """Keeps a spare process of a role while this object supervises. Arguments as those of `start`, without the
@@ -149,8 +150,9 @@ class ChildProcesses:
     def _restart_due(self, ends: ChildEnds) -> None:
         now = time.monotonic()
         for child in [one for one in self.children.values() if one.restart_at is not None and one.restart_at <= now]:
-            spare = self.spares.get(child.place.role) if child.place is not None else None
-            if spare is not None and spare.become(child):
+            place = self.places.get(child.name)
+            spare = self.spares.get(place.role) if place is not None else None
+            if place is not None and spare is not None and spare.become(child, place):
                 log.info("the %s takes over as the %s", spare.child.name, child.name)
             else:
                 child.spawn()

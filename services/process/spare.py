@@ -8,6 +8,7 @@ that child. In the spare, `take_over` waits for the message.
 import asyncio
 import dataclasses
 import socket
+from dataclasses import dataclass
 from typing import TypeVar
 
 from services.errors import Fatal
@@ -48,6 +49,15 @@ async def _readable(waited: socket.socket) -> None:
         loop.remove_reader(waited.fileno())
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a child of a role serves: its address to listen on, and the listening socket of its metrics server."""
+
+    role: str
+    listen: str
+    metrics_fd: int
+
+
 class Spare:
     """The launcher's end of one role's spare. `child` has its process once `start` was called."""
 
@@ -67,14 +77,13 @@ class Spare:
             self.child.spawn()
         self.is_started = True
 
-    def become(self, child: Child) -> bool:
+    def become(self, child: Child, place: Place) -> bool:
         """Makes the process `child`'s, at its place, if it is ready: it has loaded everything, for its event loop has
         begun to beat. Returns False if it isn't."""
-        is_loaded = self.is_started and self.child.restart_at is None and self.child.page.beats()[0] > 0
-        if not is_loaded or self._told is None or child.place is None:
+        if self._told is None or self.child.restart_at is not None or not self.child.page.beats()[0]:
             return False
         try:
-            socket.send_fds(self._told, [child.place.listen.encode()], [child.place.metrics_fd])
+            socket.send_fds(self._told, [place.listen.encode()], [place.metrics_fd])
         except OSError:  # it has ended just now
             return False
         child.swap(self.child)

@@ -126,11 +126,8 @@ async def serve(options: TokenizerOptions, progress: Progress) -> None:
         await server.start()
         log.info("tokenizer loaded")
         try:
-            await asyncio.gather(
-                model.rendering.start(),
-                _report_ready(server, engines, resolver),
-                *(link.run() for link in engines.links),
-            )
+            links = (link.run() for link in engines.links)
+            await asyncio.gather(model.rendering.start(), _report_ready(server, engines, resolver), *links)
         finally:
             await to_the_end(_stop(server, servicer, model.rendering, tracing))
 

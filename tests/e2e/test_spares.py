@@ -9,7 +9,7 @@ import pytest
 
 from services.process.spare import WAITING_NAME
 from tests.e2e.api import TEXT, Json
-from tests.e2e.harness import ALL_READY, Server, alive, argv_of, children_of, name_of, pid_of, wait_for
+from tests.e2e.harness import ALL_READY, Server, alive, argv_of, children_of, name_of, pid_of, role_of, wait_for
 
 BODY: Json = {"prompt": "Which way?", "temperature": 0, "max_tokens": 400, "ignore_eos": True}
 
@@ -43,12 +43,13 @@ def test_the_spare_takes_over_in_the_middle_of_a_stream(server: Server, role: st
 
 
 def test_the_spare_serves_the_metrics_of_the_process_before_it(server: Server) -> None:
-    wait_for(lambda: spare_of(server, "tokenizer"), "a spare")
-    (port,) = {line.rsplit(":", 1)[1] for line in server.lines if "[tokenizer] metrics on" in line}
+    spare, line = wait_for(lambda: spare_of(server, "tokenizer"), "a spare"), "[tokenizer] metrics on "
     os.kill(pid_of(server, "tokenizer"), signal.SIGKILL)
-    wait_for(lambda: server.get("/health").status_code == 200, "it serves")
-    text = server.metrics().text
-    assert port and 'process_cpu_seconds_total{process="tokenizer"}' in text
+    wait_for(lambda: role_of(spare) == "tokenizer", "it takes over")
+    wait_for(lambda: server.post(TEXT, BODY).status_code == 200, "it serves")
+    addresses = {found.split(line)[1] for found in server.lines if line in found}
+    assert len(addresses) == 1
+    assert 'process="tokenizer"' in server.metrics().text
 
 
 def test_a_stopped_spare_is_replaced(server: Server) -> None:
@@ -73,7 +74,6 @@ def test_spare_processes() -> None:
         victim = pid_of(server, "tokenizer")
         os.kill(victim, signal.SIGKILL)
         wait_for(lambda: server.log.count("tokenizer loaded") == 2, "a new one")
-        assert not any(
-            word.startswith("--spare-fd") for pid in children_of(server.process.pid) for word in argv_of(pid)
-        )
-        assert server.post(TEXT, BODY).status_code == 200
+        words = {word for pid in children_of(server.process.pid) for word in argv_of(pid)}
+        assert not any(word.startswith("--spare-fd") for word in words)
+        wait_for(lambda: server.post(TEXT, BODY).status_code == 200, "it serves")

@@ -31,7 +31,7 @@ from services.worker.step_loop import StepLoop
 from services.worker.telemetry import StepSpans, WorkerMetrics
 
 log = logging.getLogger(__name__)
-RETRY_SECONDS = 2.0  # before reconnecting, after a refusal or a bad plan
+FIRST_RETRY_SECONDS, RETRY_SECONDS = 0.1, 2.0  # before reconnecting after a refusal; doubles. A bad plan: the latter
 
 
 def main(options: WorkerOptions) -> int:
@@ -69,6 +69,7 @@ def _run(
     Never returns. Raises Fatal and ModelError.
     """
     loaded: tuple[LoadedModel, GrammarSource] | None = None
+    retry = FIRST_RETRY_SECONDS
     phases = Phases(process_age())
     while True:
         link, pause = EngineLink(options.engine, secret), 0.0
@@ -80,10 +81,12 @@ def _run(
             # No variable may keep the runner: its KV cache must be freed before the next engine's is allocated.
             _run_plans(link, _register(link, model, options, phases), source, metrics, spans, progress)
         except EngineRefused as refused:
-            log.warning("%s; connecting again in %.0f s", refused, RETRY_SECONDS)
-            pause = RETRY_SECONDS
+            # Maybe by an engine that is just ending: its socket accepts until then.
+            log.warning("%s; connecting again in %.1f s", refused, retry)
+            pause, retry = retry, min(2 * retry, RETRY_SECONDS)
         except EngineGone as gone:
             log.warning("%s; waiting for the next engine", gone)
+            retry = FIRST_RETRY_SECONDS
         except BadMessage as error:
             log.error("bad plan from the engine: %s; registering again in %.0f s", error, RETRY_SECONDS)
             pause = RETRY_SECONDS

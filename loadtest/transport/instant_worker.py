@@ -115,6 +115,7 @@ def main() -> None:
     parser.add_argument("--step-ms", type=float, required=True)
     parser.add_argument("--token-ids", type=int, nargs="+", required=True, help="tokens of every answer")
     parser.add_argument("--parent-death-fd", type=int, required=True)
+    parser.add_argument("--progress-fd", type=int, help="not used: this worker counts no progress")
     args = parser.parse_args()
     exit_with_parent(args.parent_death_fd)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

@@ -79,6 +79,7 @@ class Callbacks:
     # After each step (with its StepTimes), batch of commands (None) and registration (None).
     published: Callable[[StepEvents, SchedulerStats, StepTimes | None], None]
     failed: Callable[[Exception], None]  # the loop has ended with this error
+    beat: Callable[[], None] = lambda: None  # called in every turn, at least twice a second
 
 
 class BusyLoop:
@@ -139,6 +140,7 @@ class BusyLoop:
 
     def _step(self, scheduler: Scheduler) -> None:
         """Runs one iteration, as the module describes it. Raises WorkerGone."""
+        self._callbacks.beat()
         self._apply_commands(scheduler)
         self._exchange_grammars(scheduler)
         planned = now()
@@ -169,6 +171,7 @@ class BusyLoop:
         """
         step = self._in_flight[0]
         while not self._stopping:
+            self._callbacks.beat()
             result = self._link.poll_result()
             if result is not None and result.step_id == step.plan.step_id:
                 self._check_result(result, step)
@@ -260,6 +263,7 @@ class BusyLoop:
         while registration is None:
             if self._stopping:
                 return None
+            self._callbacks.beat()
             if scheduler is not None:
                 self._apply_commands(scheduler)
             registration = self._link.poll_registration()

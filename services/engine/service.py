@@ -10,9 +10,10 @@ import signal
 
 import zmq
 
+from engine_core.events import SchedulerStats, StepEvents
 from engine_core.scheduler_config import SchedulerConfig
 from engine_core.worker_messages import PROTOCOL, BatchLimits, ModelFacts
-from services.engine.busy_loop import BusyLoop, BusyLoopConfig, Callbacks
+from services.engine.busy_loop import BusyLoop, BusyLoopConfig, Callbacks, StepTimes
 from services.engine.event_loop import call_in_event_loop
 from services.engine.metrics import EngineMetrics
 from services.engine.queue_limits import QueueLimits
@@ -22,7 +23,9 @@ from services.engine.worker_link import WorkerLink
 from services.errors import Fatal
 from services.options.declarations import QUEUED_REQS, EngineOptions
 from services.process.metrics_server import new_registry, open_metrics_server
+from services.process.progress_page import Progress
 from services.process.shell import begin, run_until_stopped, to_the_end
+from services.process.spare import take_over
 from services.rpc.generated import engine_pb2, engine_pb2_grpc
 from services.rpc.transport import RpcServer
 from services.security.secret import cache_root_key, cluster_secret
@@ -37,16 +40,18 @@ STEPS_IN_FLIGHT = 2  # with asynchronous scheduling
 def main(options: EngineOptions) -> int:
     """Runs the engine. Returns the exit status: 0 after SIGTERM or SIGINT, 1 after Fatal, ValueError, RuntimeError or
     ZMQError."""
-    begin("engine", options)
-    return run_until_stopped("engine", lambda: serve(options), (ValueError, RuntimeError, zmq.ZMQError))
+    progress = begin("engine", options)
+    return run_until_stopped("engine", lambda: serve(options, progress), (ValueError, RuntimeError, zmq.ZMQError))
 
 
-async def serve(options: EngineOptions) -> None:
+async def serve(options: EngineOptions, progress: Progress) -> None:
     """Serves tokenizers until cancelled. When the worker dies, requests wait for the next one.
 
     Raises Fatal for an option that cannot be used, after an error in the busy loop, and for a later worker with another
     model; ValueError for batch limits that contradict each other; RuntimeError or ZMQError if it cannot bind.
     """
+    progress.beat_in_event_loop()
+    options = await take_over(options)
     secret = cluster_secret(options)
     root_key = cache_root_key(secret, options.cache_root_key)
     limits = BatchLimits(PROTOCOL, options.max_num_seqs, options.max_num_batched_tokens)
@@ -74,20 +79,23 @@ async def serve(options: EngineOptions) -> None:
     )
     server = RpcServer(options.listen, secret, service=SERVICE, reflection=options.grpc_reflection)
     engine_pb2_grpc.add_EngineServiceServicer_to_server(servicer, server.grpc)
-    events = _BusyLoopEvents(servicer, server, recording)
+    events = _BusyLoopEvents(servicer, server, recording, progress)
     with open_metrics_server(options, secret, registry, events.has_worker.is_set):
         await server.start()
         loop.start(events.callbacks())
         try:
             await events.failed
         finally:
-            await to_the_end(_stop(server, loop, servicer, tracing))
+            await to_the_end(_stop(server, loop, servicer, tracing, progress))
 
 
 class _BusyLoopEvents:
     """Handles the busy loop's callbacks, on the event loop."""
 
-    def __init__(self, servicer: EngineServicer, server: RpcServer, recording: RecordingWriter) -> None:
+    def __init__(
+        self, servicer: EngineServicer, server: RpcServer, recording: RecordingWriter, progress: Progress
+    ) -> None:
+        self._progress = progress
         self._servicer = servicer
         self._server = server
         self._recording = recording
@@ -100,9 +108,15 @@ class _BusyLoopEvents:
         return Callbacks(
             registered=lambda facts: call(self._on_registered, facts),
             lost=lambda reason: call(self._on_lost, reason),
-            published=lambda events, stats, times: call(self._servicer.published, events, stats, times),
+            published=lambda events, stats, times: call(self._on_published, events, stats, times),
             failed=lambda error: call(self._on_failed, error),
+            beat=self._progress.thread.beat,
         )
+
+    def _on_published(self, events: StepEvents, stats: SchedulerStats, times: StepTimes | None) -> None:
+        self._servicer.published(events, stats, times)
+        if events.new_tokens:
+            self._progress.worked()
 
     def _on_registered(self, facts: ModelFacts) -> None:
         try:
@@ -120,6 +134,7 @@ class _BusyLoopEvents:
         self._server.set_ready(False)
 
     def _on_failed(self, error: Exception) -> None:
+        self._progress.thread.pause()
         if not isinstance(error, Fatal):
             log.error("the engine ends after an error in its busy loop", exc_info=error)
             self._recording.write_on_failure()
@@ -139,9 +154,12 @@ def busy_loop_config(options: EngineOptions) -> BusyLoopConfig:
     return BusyLoopConfig(scheduler, options.enable_prefix_caching, steps_in_flight, options.step_timeout)
 
 
-async def _stop(server: RpcServer, loop: BusyLoop, servicer: EngineServicer, tracing: Tracing) -> None:
+async def _stop(
+    server: RpcServer, loop: BusyLoop, servicer: EngineServicer, tracing: Tracing, progress: Progress
+) -> None:
     await servicer.callee.close_streams()
     await server.stop()
     await asyncio.to_thread(loop.stop)
+    progress.thread.pause()
     servicer.stop()
     await asyncio.to_thread(tracing.stop)

@@ -8,7 +8,14 @@ from services.machine.available import available_bytes, available_cores
 from services.machine.child_ends import watch_ends
 from services.machine.hardware import busy_seconds, cpu_model, last_cache_bytes
 from services.machine.network import MAX_SOCKET_PATH, authority, is_all_interfaces, loopback, unacknowledged_bytes
-from services.machine.processes import allow_open_files, cpu_seconds, has_terminal, process_age, stopped_children
+from services.machine.processes import (
+    allow_open_files,
+    cpu_seconds,
+    has_terminal,
+    name_process,
+    process_age,
+    stopped_children,
+)
 
 __all__ = [
     "MAX_SOCKET_PATH",
@@ -23,6 +30,7 @@ __all__ = [
     "is_all_interfaces",
     "last_cache_bytes",
     "loopback",
+    "name_process",
     "process_age",
     "stopped_children",
     "unacknowledged_bytes",

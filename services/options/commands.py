@@ -13,6 +13,7 @@ from services.options.common import (
     ProcessOptions,
     RecoveryOptions,
     SecretOptions,
+    SpareOptions,
 )
 from services.options.declarations import (
     ROLE_OPTIONS,
@@ -44,6 +45,7 @@ _TITLES: dict[type, str] = {
     GrpcOptions: "programs (gRPC)",
     ServeOptions: "process tree (launcher)",
     ProcessOptions: "logs and traces",
+    SpareOptions: "logs and traces",
     ClusterOptions: "metrics",
     MetricsOptions: "metrics",
     SecretOptions: "secret",

@@ -32,6 +32,13 @@ class ProcessOptions:
         parse=int,
         internal=True,
     )
+    progress_fd: int | None = setting(
+        None,
+        "file descriptor of shared memory in which this process counts its progress",
+        unset="none",
+        parse=int,
+        internal=True,
+    )
 
 
 @dataclass(frozen=True)
@@ -108,6 +115,20 @@ class MetricsOptions(ClusterOptions):
     )
     metrics_fd: int | None = setting(
         None, "listening socket to use instead of --metrics-listen", unset="none", parse=int, internal=True
+    )
+
+
+@dataclass(frozen=True)
+class SpareOptions(MetricsOptions):
+    """Options of the roles that may have a spare process (services/process/spare.py)."""
+
+    listen: str = setting("", "address to listen on: host:port or unix:PATH", internal=True)
+    spare_fd: int | None = setting(
+        None,
+        "file descriptor of a socket; the process loads everything, then waits there for its address",
+        unset="none",
+        parse=int,
+        internal=True,
     )
 
 

@@ -18,6 +18,7 @@ from services.options.common import (
     ModelOptions,
     RecoveryOptions,
     SecretOptions,
+    SpareOptions,
 )
 from services.options.http import HttpOptions
 from services.options.setting import (
@@ -138,7 +139,7 @@ class ShimOptions(HttpOptions, AccessOptions, GrpcOptions, RecoveryOptions, Clus
 
 
 @dataclass(frozen=True)
-class EngineOptions(GrpcOptions, RecoveryOptions, MetricsOptions):
+class EngineOptions(GrpcOptions, RecoveryOptions, SpareOptions):
     """The scheduler and its KV cache."""
 
     max_num_seqs: int = setting(
@@ -295,6 +296,12 @@ class ServeOptions:
     tokenizer_replicas: int = setting(1, "number of tokenizer processes", parse=int, low=1, high=64)
     runtime_dir: str | None = setting(
         None, "directory of the Unix sockets between the processes", unset="a new one, removed at the end"
+    )
+    spare_processes: bool = setting(
+        True,
+        "keep a loaded process of tokenizer and of engine, which takes over when one ends; false: a new one is started"
+        " then",
+        parse=boolean,
     )
     role_values: dict[str, Any] = field(default_factory=dict)
     without_effect: tuple[str, ...] = ()

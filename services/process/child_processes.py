@@ -1,8 +1,9 @@
 """The child processes of `tandem serve`: spawns them, reports exits, restarts with a backoff, ends them all.
 
 Until all are ready, the exit of one child ends all. From then on a child that exits is restarted, and its peers resume
-their requests. Every child holds one end of the parent-death pipe: when this process dies, even by SIGKILL, the
-children exit as well. Knows nothing of what the roles do.
+their requests; one that makes no progress, or that a signal has stopped, is killed first (progress_watch.py). Every
+child holds one end of the parent-death pipe: when this process dies, even by SIGKILL, the children exit as well. Knows
+nothing of what the roles do.
 """
 
 import contextlib
@@ -22,14 +23,15 @@ from services.machine import authority, stopped_children, watch_ends
 from services.machine.child_ends import ChildEnds
 from services.machine.listen import listen
 from services.options.command_line import inherited_environment, role_argv, role_environment
+from services.process.child import Child, how_it_ended
+from services.process.progress_watch import LOOK_SECONDS
+from services.process.spare import Place, Spare
 
 log = logging.getLogger(__name__)
-STOP_SECONDS = 3.0  # from SIGTERM to SIGKILL
+STOP_SECONDS = 3.0  # from SIGTERM to SIGKILL, unless the caller wants another time
 READY_POLL_SECONDS = 0.05
+SPARE_DELAY_SECONDS = 1.0  # from "all ready", or a restart, to the start of a spare: it must not delay the others
 FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.5, 10.0
-STABLE_SECONDS = 60.0  # a child that ran for so long is restarted without a backoff
-STOPPED_POLL_SECONDS = 1.0
-STOPPED_SECONDS = 10.0  # a child that a signal has stopped for so long is killed
 
 
 class ChildFailed(Exception):
@@ -37,28 +39,22 @@ class ChildFailed(Exception):
 
 
 @dataclass
-class Child:
-    """How to start one child, and its present process. `fds` are passed to each process and stay open here."""
-
-    argv: list[str]
-    env: dict[str, str]
-    fds: list[int]
-    process: "subprocess.Popen[bytes]"
-    started: float  # time.monotonic() of the last start
-    backoff: float = 0.0  # seconds from its next exit to the restart
-    stopped_since: float | None = None  # time.monotonic() when it was first found stopped
-
-
-@dataclass
 class ChildProcesses:
-    """Child processes by name. As a context manager it ends them all at exit, also after an exception."""
+    """Child processes by name. As a context manager it ends them all at exit, also after an exception.
 
+    `stop_seconds`: from SIGTERM to SIGKILL, when all are ended.
+    """
+
+    stop_seconds: float = STOP_SECONDS
     children: dict[str, Child] = field(default_factory=dict)
+    places: dict[str, Place] = field(default_factory=dict)  # of children that a spare may replace, by name
+    spares: dict[str, Spare] = field(default_factory=dict)  # by role
     metrics_peers: list[str] = field(default_factory=list)  # NAME=host:port of each metrics server
 
     def __enter__(self) -> "ChildProcesses":
         self._child_end, self._own_end = os.pipe()  # the parent-death pipe
         self._metrics_sockets: list[socket.socket] = []  # stay open while a child restarts
+        self._started = time.monotonic()
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -67,17 +63,32 @@ class ChildProcesses:
         os.close(self._own_end)
         for metrics_socket in self._metrics_sockets:
             metrics_socket.close()
+        for spare in self.spares.values():
+            spare.close()
+        for child in self._all_children():
+            child.page.close()
 
-    def start_with_metrics(self, role: str, values: dict[str, Any], *addresses: str, fds: Sequence[int] = ()) -> None:
+    def start_with_metrics(
+        self, role: str, values: dict[str, Any], *addresses: str, fds: Sequence[int] = (), address: str | None = None
+    ) -> None:
         """Starts a role as `start` does, with a metrics server on a free port of the loopback address.
 
-        `fds` are passed to the child. Adds the server to `metrics_peers`. Raises Fatal if no port can be bound or the
-        role cannot start.
+        `fds` are passed to the child. `address`: what the role listens on, if its spare may take the place. Adds the
+        server to `metrics_peers`. Raises Fatal if no port can be bound or the role cannot start.
         """
         front = listen(None, 0)
         self._metrics_sockets.append(front)
-        name = self.start(role, values, *addresses, f"--metrics-fd={front.fileno()}", fds=[front.fileno(), *fds])
+        own = [f"--listen={address}"] if address is not None else []
+        name = self.start(role, values, *own, *addresses, f"--metrics-fd={front.fileno()}", fds=[front.fileno(), *fds])
         self.metrics_peers.append(f"{name}={authority(*front.getsockname()[:2])}")
+        if address is not None:
+            self.places[name] = Place(role, address, front.fileno())
+
+    def keep_spare(self, role: str, values: dict[str, Any], *addresses: str) -> None:
+        """Keeps a spare process of a role while this object supervises. Arguments as those of `start`, without the
+        address to listen on."""
+        argv = ["services.cli", role, *role_argv(role, values), *addresses]
+        self.spares[role] = Spare(self._new_child(f"spare {role}", argv, role_environment(role, values), []))
 
     def start(self, role: str, values: dict[str, Any], *addresses: str, fds: list[int] | None = None) -> str:
         """Starts a role and returns the child's name. `values`: settings by name; `addresses`: more flags, as they are.
@@ -91,70 +102,105 @@ class ChildProcesses:
         """Starts `python -m ARGV` and returns the child's name: `kind`, or `kind`-1, -2, ...
 
         `variables` are added to the environment; `fds` are passed to the child. The module must accept
-        --parent-death-fd. Raises as `start` does.
+        --parent-death-fd and --progress-fd. Raises as `start` does.
         """
-        argv = [sys.executable, "-m", *argv, f"--parent-death-fd={self._child_end}"]
-        env = {**inherited_environment(), **variables}
         count = sum(name.startswith(kind) for name in self.children)
         name = f"{kind}-{count}" if count else kind
-        passed = [self._child_end, *fds]
-        self.children[name] = Child(argv, env, passed, _spawn(name, argv, env, passed), time.monotonic())
+        child = self._new_child(name, argv, variables, fds)
+        child.spawn()
+        self.children[name] = child
         return name
+
+    def _new_child(self, name: str, argv: list[str], variables: dict[str, str], fds: list[int]) -> Child:
+        argv = [sys.executable, "-m", *argv, f"--parent-death-fd={self._child_end}"]
+        return Child(name, argv, {**inherited_environment(), **variables}, [self._child_end, *fds])
+
+    def _all_children(self) -> list[Child]:
+        return [*self.children.values(), *(spare.child for spare in self.spares.values())]
+
+    def _started_children(self) -> list[Child]:
+        """Returns every child that has a process, spares included; it may have ended."""
+        return [*self.children.values(), *(spare.child for spare in self.spares.values() if spare.is_started)]
 
     def supervise(self, ready: Callable[[], bool]) -> None:
         """Never returns. Raises as `raise_if_ended` until `ready()` is True; then restarts children that exit, and
         raises Fatal if one cannot be started."""
-        started = min(child.started for child in self.children.values())
         with contextlib.closing(watch_ends()) as ends:
-            for name, child in self.children.items():
-                ends.add(name, child.process)
+            for child in self.children.values():
+                ends.add(str(child.process.pid), child.process)
             while not ready():
                 ends.wait(READY_POLL_SECONDS)
                 self.raise_if_ended()
-            seconds = time.monotonic() - started
+            seconds = time.monotonic() - self._started
             log.info("all processes are ready after %.1f s; from now on a process that exits is restarted", seconds)
             self._restart_forever(ends)
 
     def _restart_forever(self, ends: ChildEnds) -> None:
-        restart_at: dict[str, float] = {}  # time.monotonic() of the restart, by name of the exited child
+        looked = time.monotonic()
+        self._put_spares_off()
         while True:
-            wake_up = min([time.monotonic() + STOPPED_POLL_SECONDS, *restart_at.values()])
-            for name in ends.wait(wake_up - time.monotonic()):
-                restart_at[name] = time.monotonic() + self._report_exit(name)
-            self._kill_stopped()
-            for name in [name for name, moment in restart_at.items() if moment <= time.monotonic()]:
-                del restart_at[name]
-                child = self.children[name]
-                child.process, child.started = _spawn(name, child.argv, child.env, child.fds), time.monotonic()
-                ends.add(name, child.process)
+            due = [child.restart_at for child in self._all_children() if child.restart_at is not None]
+            ended = ends.wait(min([looked + LOOK_SECONDS, *due]) - time.monotonic())
+            for child in [child for child in self._started_children() if str(child.process.pid) in ended]:
+                child.restart_at = time.monotonic() + self._report_exit(child)
+            before, looked = looked, time.monotonic()
+            self._kill_dead([child for child in self._started_children() if child.restart_at is None], looked - before)
+            self._restart_due(ends)
 
-    def _report_exit(self, name: str) -> float:
+    def _restart_due(self, ends: ChildEnds) -> None:
+        now = time.monotonic()
+        for child in [one for one in self.children.values() if one.restart_at is not None and one.restart_at <= now]:
+            place = self.places.get(child.name)
+            spare = self.spares.get(place.role) if place is not None else None
+            if place is not None and spare is not None and spare.become(child, place):
+                log.info("the %s takes over as the %s", spare.child.name, child.name)
+            else:
+                child.spawn()
+                ends.add(str(child.process.pid), child.process)
+            self._put_spares_off()
+        for spare in self.spares.values():
+            if spare.child.restart_at is not None and spare.child.restart_at <= now:
+                self._start_spare(spare, ends)
+
+    def _start_spare(self, spare: Spare, ends: ChildEnds) -> None:
+        try:
+            spare.start()
+        except Fatal as error:  # for lack of memory, for example: the server goes on without it
+            log.warning("%s; trying again in %.0f s", error, MAX_BACKOFF_SECONDS)
+            spare.child.restart_at = time.monotonic() + MAX_BACKOFF_SECONDS
+        else:
+            ends.add(str(spare.child.process.pid), spare.child.process)
+
+    def _put_spares_off(self) -> None:
+        """No spare that does not run starts within SPARE_DELAY_SECONDS."""
+        earliest = time.monotonic() + SPARE_DELAY_SECONDS
+        for spare in self.spares.values():
+            if not spare.is_started or spare.child.restart_at is not None:
+                spare.child.restart_at = max(spare.child.restart_at or 0.0, earliest)
+
+    def _report_exit(self, child: Child) -> float:
         """Logs the exit of a child and returns the seconds until its restart.
 
-        0 for the first exit, and after the child ran for STABLE_SECONDS. It doubles with each other exit, from
+        0 for the first exit since a token has passed through the child. It doubles with each other exit, from
         FIRST_BACKOFF_SECONDS to MAX_BACKOFF_SECONDS.
         """
-        child = self.children[name]
         returncode = child.process.wait()
-        if time.monotonic() - child.started >= STABLE_SECONDS:
+        if child.page.has_worked():
             child.backoff = 0.0
         backoff = child.backoff
         child.backoff = min(max(2 * backoff, FIRST_BACKOFF_SECONDS), MAX_BACKOFF_SECONDS)
-        log.error("the %s %s; it is restarted in %.1f s", name, _how_it_ended(returncode), backoff)
+        what = f"{child.fault} and was killed" if child.fault else how_it_ended(returncode)
+        log.error("the %s %s; it is restarted in %.1f s", child.name, what, backoff)
         return backoff
 
-    def _kill_stopped(self) -> None:
-        """Kills children that have been stopped (SIGSTOP) for STOPPED_SECONDS: only SIGKILL can end them."""
-        stopped = stopped_children([child.process.pid for child in self.children.values()])
-        for name, child in self.children.items():
-            if child.process.pid not in stopped:
-                child.stopped_since = None
-            elif child.stopped_since is None:
-                child.stopped_since = time.monotonic()
-            elif time.monotonic() - child.stopped_since >= STOPPED_SECONDS:
-                log.error("the %s has been stopped by a signal for %.0f s; it is killed", name, STOPPED_SECONDS)
-                child.process.kill()
-                child.stopped_since = None
+    def _kill_dead(self, running: list[Child], seconds: float) -> None:
+        """Kills children that are stopped or make no progress. `seconds`: since the last call."""
+        stopped = stopped_children([child.process.pid for child in running])
+        for child in running:
+            fault = child.watch.look(seconds, is_stopped=child.process.pid in stopped)
+            if fault and not child.fault:
+                child.fault = fault
+                child.process.kill()  # a stopped process gets no other signal
 
     def hang_up(self, name: str) -> None:
         """Sends SIGHUP to a child, if it runs."""
@@ -167,38 +213,23 @@ class ChildProcesses:
             return
         # A killed child (negative code) is reported first: the others may have failed because of it.
         name, code = min(ended.items(), key=lambda item: item[1])
-        message = f"the {name} {_how_it_ended(code)} before the server was ready; all processes are stopped"
+        message = f"the {name} {how_it_ended(code)} before the server was ready; all processes are stopped"
         raise ChildFailed(message) if code > 0 else Fatal(message)
 
+    def kill_all(self) -> None:
+        """Kills every child that runs. A signal handler may call it while the context ends the children."""
+        for child in self._started_children():
+            child.process.kill()
+
     def _end_all(self) -> None:
-        for child in self.children.values():
+        for child in self._started_children():
             if child.process.poll() is None:
                 child.process.terminate()
-        deadline = time.monotonic() + STOP_SECONDS
-        for name, child in self.children.items():
+        deadline = time.monotonic() + self.stop_seconds
+        for child in self._started_children():
             try:
                 child.process.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
-                log.warning("the %s did not exit within %.0f s of SIGTERM; it is killed", name, STOP_SECONDS)
+                log.warning("the %s did not exit within %.0f s of SIGTERM; it is killed", child.name, self.stop_seconds)
                 child.process.kill()
                 child.process.wait()
-
-
-def _spawn(name: str, argv: list[str], env: dict[str, str], fds: list[int]) -> "subprocess.Popen[bytes]":
-    """Starts a process in its own session: Ctrl-C reaches the launcher only. Raises Fatal if it cannot start.
-
-    SIGHUP is blocked in it until it unblocks it: one that comes before the child has a handler must not end it.
-    """
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
-    try:
-        return subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, pass_fds=fds, start_new_session=True)
-    except (OSError, ValueError) as error:  # an option too long for a command line, or with a NUL in it
-        raise Fatal(f"the {name} cannot be started: {error}") from error
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-
-
-def _how_it_ended(returncode: int) -> str:
-    if returncode < 0:
-        return f"was killed by {signal.Signals(-returncode).name}"
-    return f"exited with status {returncode}"

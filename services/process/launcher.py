@@ -92,10 +92,12 @@ def _serve_on(front: socket.socket, options: ServeOptions, values: dict[str, Any
     path = resolve(model, values.get("revision"), weights=weights, check=lambda path: _check_model(path, values))
     values["model"] = str(path)
     values.pop("revision", None)
-    _on_signals(_raise_stopped)
-    with runtime_dir(options.runtime_dir) as folder, Readiness() as readiness, ChildProcesses() as children:
-        _start_roles(children, values, folder, options.tokenizer_replicas, front, readiness)
-        _on_hang_up(lambda: children.hang_up("shim"), _raise_stopped, closes)
+    children = ChildProcesses()
+    stop = _stopping(children)
+    _on_signals(stop)
+    with runtime_dir(options.runtime_dir) as folder, Readiness() as readiness, children:
+        _start_roles(children, values, folder, options, front, readiness)
+        _on_hang_up(lambda: children.hang_up("shim"), stop, closes)
         children.supervise(readiness.is_set)
 
 
@@ -142,10 +144,19 @@ def _exit_at_once(number: int, frame: FrameType | None) -> None:
     os._exit(0)
 
 
-def _raise_stopped(number: int, frame: FrameType | None) -> None:
-    for further in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(further, signal.SIG_IGN)  # a second signal must not interrupt the shutdown
-    raise Stopped
+def _stopping(children: ChildProcesses) -> Handler:
+    """Returns the signal handler that begins the shutdown. A further SIGTERM or SIGINT kills the children, and so ends
+    it at once; it interrupts nothing else."""
+
+    def kill(number: int, frame: FrameType | None) -> None:
+        children.kill_all()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        _on_signals(kill)
+        raise Stopped
+
+    return stop
 
 
 def _on_hang_up(act: Callable[[], None], stop: Handler, closes: bool) -> None:
@@ -168,24 +179,23 @@ def _start_roles(
     children: ChildProcesses,
     values: dict[str, Any],
     folder: Path,
-    replicas: int,
+    options: ServeOptions,
     front: socket.socket,
     readiness: Readiness,
 ) -> None:
-    """Starts all roles, the slowest first. `values`: given settings by name; `folder`: of the Unix sockets; `replicas`:
-    number of tokenizers; `front`: the listening HTTP socket; `readiness`: set once the shim is ready, and thus all."""
+    """Starts all roles, the slowest first. `values`: given settings by name; `folder`: of the Unix sockets; `front`:
+    the listening HTTP socket; `readiness`: set once the shim is ready, and thus all."""
     engine, worker = f"unix:{folder}/engine.sock", f"ipc://{folder}/worker.sock"
-    tokenizers = [f"unix:{folder}/tokenizer-{index}.sock" for index in range(replicas)]
+    tokenizers = [f"unix:{folder}/tokenizer-{index}.sock" for index in range(options.tokenizer_replicas)]
     children.start_with_metrics("worker", values, f"--engine={worker}")
     # Drawn once, so that an engine that is restarted starts its hashes from the same roots as the one before.
-    children.start_with_metrics(
-        "engine",
-        {**values, "cache_root_key": secrets.token_hex(ROOT_KEY_BYTES)},
-        f"--listen={engine}",
-        f"--worker={worker}",
-    )
+    keyed = {**values, "cache_root_key": secrets.token_hex(ROOT_KEY_BYTES)}
+    children.start_with_metrics("engine", keyed, f"--worker={worker}", address=engine)
     for address in tokenizers:
-        children.start_with_metrics("tokenizer", values, f"--listen={address}", f"--engine={engine}")
+        children.start_with_metrics("tokenizer", values, f"--engine={engine}", address=address)
+    if options.spare_processes:
+        children.keep_spare("tokenizer", values, f"--engine={engine}")
+        children.keep_spare("engine", keyed, f"--worker={worker}")
     children.start(
         "shim",
         values,

@@ -17,11 +17,13 @@ import uvloop
 from services.errors import Fatal
 from services.machine import allow_open_files
 from services.options.common import ProcessOptions
+from services.process.progress_page import Progress
 from services.telemetry.logs import fail, set_up_logging
 
 
-def begin(role: str, options: ProcessOptions) -> None:
+def begin(role: str, options: ProcessOptions) -> Progress:
     """Raises the limit of open files, sets up logging, and exits with the parent if there is a --parent-death-fd.
+    Returns the process's progress page.
 
     Every role calls this first.
     """
@@ -29,6 +31,7 @@ def begin(role: str, options: ProcessOptions) -> None:
     set_up_logging(role, options.log_level, options.log_format)
     if options.parent_death_fd is not None:
         exit_with_parent(options.parent_death_fd)
+    return Progress(options.progress_fd)
 
 
 def exit_with_parent(fd: int) -> None:

@@ -10,6 +10,7 @@ from services.machine.listen import listen, listen_unix
 from services.options.declarations import ShimOptions
 from services.process.drain import run_and_drain
 from services.process.metrics_server import new_registry
+from services.process.progress_page import Progress
 from services.process.readiness import tell
 from services.process.shell import begin, on_hang_up, run_until_stopped, to_the_end
 from services.rpc.errors import unavailable
@@ -39,11 +40,11 @@ log = logging.getLogger(__name__)
 
 def main(options: ShimOptions) -> int:
     """Runs the shim. Returns the exit status: 0 after SIGTERM or SIGINT, 1 after Fatal or HelloMismatch."""
-    begin("shim", options)
-    return run_until_stopped("shim", lambda: serve(options), (HelloMismatch,))
+    progress = begin("shim", options)
+    return run_until_stopped("shim", lambda: serve(options, progress), (HelloMismatch,))
 
 
-async def serve(options: ShimOptions) -> None:
+async def serve(options: ShimOptions, progress: Progress) -> None:
     """Serves HTTP until cancelled; then lets the requests in progress end, as long as --shutdown-timeout says.
 
     Raises Fatal if it cannot listen or an option cannot be used, HelloMismatch if a tokenizer is incompatible.
@@ -55,10 +56,10 @@ async def serve(options: ShimOptions) -> None:
             listener = held.enter_context(listen_unix(options.uds))
         else:
             listener = listen(options.host, options.port)
-        await _serve_on(listener, options)
+        await _serve_on(listener, options, progress)
 
 
-async def _serve_on(listener: socket.socket, options: ShimOptions) -> None:
+async def _serve_on(listener: socket.socket, options: ShimOptions, progress: Progress) -> None:
     https = https_of(dataclasses.asdict(options))
     secret = cluster_secret(options)
     host, port = ("", 0) if listener.family == socket.AF_UNIX else listener.getsockname()[:2]
@@ -66,7 +67,8 @@ async def _serve_on(listener: socket.socket, options: ShimOptions) -> None:
     if host:
         warn_if_open(host, port, access.keys)
     on_hang_up(KeyReload(access.keys, options))
-    client = TokenizerClient(options.tokenizer, make_hello("shim"), secret, options.resume_wait)
+    hello = make_hello("shim")
+    client = TokenizerClient(options.tokenizer, hello, secret, resume_wait=options.resume_wait, worked=progress.worked)
     registry = new_registry()
     registry.register(LinkMessages(client.links))
     metrics = ShimMetrics(registry)
@@ -80,6 +82,7 @@ async def _serve_on(listener: socket.socket, options: ShimOptions) -> None:
     limits = HttpLimits.of(options)
     server = HttpServer(app, limits, metrics.http_rejections, https, refresh=options.enable_ssl_refresh)
     gateway = await start_gateway(access, generations, in_progress)
+    progress.beat_in_event_loop()
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     ready = _report_ready(server, url_of(listener, tls=https is not None), client, metrics, options.ready_fd)
     stopping = unavailable("the server is stopping")

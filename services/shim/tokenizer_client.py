@@ -41,7 +41,7 @@ class TokenizerClient:
     """The links to the tokenizers at the addresses `targets`. services/shim/service.py runs each of `links` as a task.
 
     `secret`: for TCP addresses. A link's `run` raises Fatal for an unprotected address. `resume_wait`: seconds that new
-    requests wait for a tokenizer.
+    requests wait for a tokenizer. `worked` is called for rows of tokens.
     """
 
     def __init__(
@@ -49,8 +49,11 @@ class TokenizerClient:
         targets: tuple[str, ...],
         hello: pb.Hello,
         secret: ClusterSecret | None = None,
+        *,
         resume_wait: float = RESUME_WAIT,
+        worked: Callable[[], None] = lambda: None,
     ) -> None:
+        self._worked = worked
         self.dispatcher: Dispatcher[TextCall] = Dispatcher(
             submit_entry, lambda abort: text_pb2.TextEntry(abort=abort), resume_wait
         )
@@ -124,6 +127,7 @@ class TokenizerClient:
         for row in rows_of(batch):
             if (call := self.dispatcher.find(link, row[0])) is not None:
                 call.on_row(*row)
+                self._worked()
         for terminal in batch.terminals:
             if (call := self.dispatcher.find(link, terminal.handle)) is not None:
                 self.dispatcher.end(link, terminal.handle)

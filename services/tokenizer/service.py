@@ -2,11 +2,16 @@
 
 import asyncio
 import logging
+from dataclasses import dataclass
+from pathlib import Path
 
 from services.model_files.resolve import resolve
 from services.options.tokenizer import TokenizerOptions
 from services.process.metrics_server import new_registry, open_metrics_server
+from services.process.progress_page import Progress
 from services.process.shell import begin, run_until_stopped, to_the_end
+from services.process.spare import take_over
+from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2, text_pb2_grpc
 from services.rpc.hello import HelloMismatch, make_hello
 from services.rpc.telemetry import LinkMessages
@@ -26,7 +31,7 @@ from services.tokenizer.model_archive import ModelArchive
 from services.tokenizer.model_facts import model_facts
 from services.tokenizer.output_resolver import OutputResolver
 from services.tokenizer.parsing.answer_format import AnswerFormats
-from services.tokenizer.parsing.detect import ModelFiles, Wanted, select_formats
+from services.tokenizer.parsing.detect import Formats, ModelFiles, Wanted, select_formats
 from services.tokenizer.prompt_encoder import PromptEncoder
 from services.tokenizer.servicer import TextServicer
 from services.tokenizer.structured.settings import StructuredSettings
@@ -40,16 +45,25 @@ SERVICE = text_pb2.DESCRIPTOR.services_by_name["TextService"].full_name
 def main(options: TokenizerOptions) -> int:
     """Runs the tokenizer. Returns the exit status: 0 after SIGTERM or SIGINT, 1 after Fatal, HelloMismatch or
     RuntimeError."""
-    begin("tokenizer", options)
-    return run_until_stopped("tokenizer", lambda: serve(options), (HelloMismatch, RuntimeError))
+    progress = begin("tokenizer", options)
+    return run_until_stopped("tokenizer", lambda: serve(options, progress), (HelloMismatch, RuntimeError))
 
 
-async def serve(options: TokenizerOptions) -> None:
-    """Serves shims until cancelled.
+@dataclass(frozen=True)
+class _Model:
+    """What a tokenizer reads, and builds from it alone. Nothing else at its start takes long."""
 
-    Raises Fatal for a model or option that cannot be used, RuntimeError when the address cannot be bound, and
-    HelloMismatch for an engine with another tokenizer.json, protocol or role.
-    """
+    path: Path
+    vocabulary: Vocabulary
+    template: str | None
+    facts: pb.ModelInfo
+    formats: Formats
+    guard: GuardedEncoding | None
+    rendering: ChatRendering
+
+
+def _load(options: TokenizerOptions) -> _Model:
+    """Raises Fatal for a model or option that cannot be used."""
     path = resolve(options.model, options.revision, weights=False)
     vocabulary = Vocabulary(path)
     template = find_template(path, options.chat_template)
@@ -71,26 +85,39 @@ async def serve(options: TokenizerOptions) -> None:
         ),
         options.chat_template_timeout,
     )
-    hello = make_hello("tokenizer", digest=vocabulary.digest)
+    return _Model(path, vocabulary, template, facts, formats, guard, rendering)
+
+
+async def serve(options: TokenizerOptions, progress: Progress) -> None:
+    """Loads, waits for its place if it is a spare process, then serves shims until cancelled.
+
+    Raises Fatal for a model or option that cannot be used, RuntimeError when the address cannot be bound, and
+    HelloMismatch for an engine with another tokenizer.json, protocol or role.
+    """
+    model = _load(options)
+    progress.beat_in_event_loop()
+    options = await take_over(options)
+    hello = make_hello("tokenizer", digest=model.vocabulary.digest)
     secret = cluster_secret(options)
-    engines = EngineClient(options.engine, hello, secret, options.resume_wait)
+    engines = EngineClient(options.engine, hello, secret, resume_wait=options.resume_wait, worked=progress.worked)
     server = RpcServer(options.listen, secret, service=SERVICE, reflection=options.grpc_reflection)
     registry = new_registry()
     registry.register(LinkMessages(engines.links))
     tracing = set_up_tracing("tokenizer", options.otlp_traces_endpoint)
-    encoder = PromptEncoder(vocabulary, rendering, engines, guard)
-    answer_formats = AnswerFormats(vocabulary, formats.tools, formats.reasoning)
+    formats = model.formats
+    encoder = PromptEncoder(model.vocabulary, model.rendering, engines, model.guard)
+    answer_formats = AnswerFormats(model.vocabulary, formats.tools, formats.reasoning)
     settings = StructuredSettings(**(options.structured_outputs_config or {}))
     grammars = AnswerGrammars(answer_formats, settings)
-    resolver = OutputResolver(vocabulary, engines, grammars, KnownGrammars(path), GrammarChecks(registry))
+    resolver = OutputResolver(model.vocabulary, engines, grammars, KnownGrammars(model.path), GrammarChecks(registry))
     servicer = TextServicer(
-        vocabulary,
+        model.vocabulary,
         encoder,
         engines,
         hello,
         TokenizerTelemetry(registry, tracing, formats.tools.name if formats.tools is not None else None),
-        facts,
-        ModelArchive(path, template),
+        model.facts,
+        ModelArchive(model.path, model.template),
         answer_formats,
         resolver,
     )
@@ -99,11 +126,10 @@ async def serve(options: TokenizerOptions) -> None:
         await server.start()
         log.info("tokenizer loaded")
         try:
-            await asyncio.gather(
-                rendering.start(), _report_ready(server, engines, resolver), *(link.run() for link in engines.links)
-            )
+            links = (link.run() for link in engines.links)
+            await asyncio.gather(model.rendering.start(), _report_ready(server, engines, resolver), *links)
         finally:
-            await to_the_end(_stop(server, servicer, rendering, tracing))
+            await to_the_end(_stop(server, servicer, model.rendering, tracing))
 
 
 def _added_tokens(vocabulary: Vocabulary) -> frozenset[str]:

@@ -92,12 +92,12 @@ class EngineLink:
             pass
         return plan
 
-    def poll_plan(self) -> StepPlan | None:
-        """Returns a plan of this link's epoch if that is the next message that has arrived, else None. Does not wait.
+    def poll_plan(self, timeout_ms: int = 0) -> StepPlan | None:
+        """Returns a plan of this link's epoch if that is the next message within `timeout_ms`, else None.
 
         Drops another message. Raises as next_plan does.
         """
-        return self._plan(self._receive(0))
+        return self._plan(self._receive(timeout_ms))
 
     def _plan(self, message: BatchLimits | Step | Prepare | None) -> StepPlan | None:
         """Returns the message's plan; None if it has none, or one of another epoch than this link's."""

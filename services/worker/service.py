@@ -12,6 +12,7 @@ from services.machine import process_age
 from services.model_files.resolve import resolve
 from services.options.declarations import WorkerOptions
 from services.process.metrics_server import new_registry, open_metrics_server
+from services.process.progress_page import Progress
 from services.process.shell import begin
 from services.security.secret import ClusterSecret, cluster_secret
 from services.telemetry.logs import fail
@@ -30,7 +31,7 @@ from services.worker.step_loop import StepLoop
 from services.worker.telemetry import StepSpans, WorkerMetrics
 
 log = logging.getLogger(__name__)
-RETRY_SECONDS = 2.0  # before reconnecting, after a refusal or a bad plan
+FIRST_RETRY_SECONDS, RETRY_SECONDS = 0.1, 2.0  # before reconnecting after a refusal; doubles. A bad plan: the latter
 
 
 def main(options: WorkerOptions) -> int:
@@ -38,34 +39,37 @@ def main(options: WorkerOptions) -> int:
 
     Returns the exit status, 1 after Fatal or ModelError, which it reports in one line. Others are raised.
     """
-    begin("worker", options)
+    progress = begin("worker", options)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop)
     try:
-        _serve(options)
+        _serve(options, progress)
     except (Fatal, ModelError) as error:
         return fail("worker", error)
     return 0
 
 
-def _serve(options: WorkerOptions) -> None:
+def _serve(options: WorkerOptions, progress: Progress) -> None:
     registry = new_registry()
     metrics = WorkerMetrics(registry)
     tracing = set_up_tracing("worker", options.otlp_traces_endpoint)
     secret = cluster_secret(options)
     with open_metrics_server(options, secret, registry, metrics.registered.is_set):
         try:
-            _run(options, secret, metrics, StepSpans(tracing))
+            _run(options, secret, metrics, StepSpans(tracing), progress)
         finally:
             tracing.stop()
 
 
-def _run(options: WorkerOptions, secret: ClusterSecret | None, metrics: WorkerMetrics, spans: StepSpans) -> None:
+def _run(
+    options: WorkerOptions, secret: ClusterSecret | None, metrics: WorkerMetrics, spans: StepSpans, progress: Progress
+) -> None:
     """Serves one engine after the other. The weights stay loaded; KV cache, batch and graphs are built per engine.
 
     Never returns. Raises Fatal and ModelError.
     """
     loaded: tuple[LoadedModel, GrammarSource] | None = None
+    retry = FIRST_RETRY_SECONDS
     phases = Phases(process_age())
     while True:
         link, pause = EngineLink(options.engine, secret), 0.0
@@ -75,12 +79,14 @@ def _run(options: WorkerOptions, secret: ClusterSecret | None, metrics: WorkerMe
                 loaded = _load(options, phases)
             model, source = loaded
             # No variable may keep the runner: its KV cache must be freed before the next engine's is allocated.
-            _run_plans(link, _register(link, model, options, phases), source, metrics, spans)
+            _run_plans(link, _register(link, model, options, phases), source, metrics, spans, progress)
         except EngineRefused as refused:
-            log.warning("%s; connecting again in %.0f s", refused, RETRY_SECONDS)
-            pause = RETRY_SECONDS
+            # Maybe by an engine that is just ending: its socket accepts until then.
+            log.warning("%s; connecting again in %.1f s", refused, retry)
+            pause, retry = retry, min(2 * retry, RETRY_SECONDS)
         except EngineGone as gone:
             log.warning("%s; waiting for the next engine", gone)
+            retry = FIRST_RETRY_SECONDS
         except BadMessage as error:
             log.error("bad plan from the engine: %s; registering again in %.0f s", error, RETRY_SECONDS)
             pause = RETRY_SECONDS
@@ -115,14 +121,19 @@ def _load(options: WorkerOptions, phases: Phases) -> tuple[LoadedModel, GrammarS
 
 
 def _run_plans(
-    link: EngineLink, runner: ModelRunner, source: GrammarSource, metrics: WorkerMetrics, spans: StepSpans
+    link: EngineLink,
+    runner: ModelRunner,
+    source: GrammarSource,
+    metrics: WorkerMetrics,
+    spans: StepSpans,
+    progress: Progress,
 ) -> None:
     """Runs plans until EngineGone (lost engine), Fatal (lasting refusal) or BadMessage (bad plan) is raised.
 
     Then ends the preparer and disarms the watchdog.
     """
     metrics.registered.set()
-    loop = StepLoop(link, runner, metrics, spans)
+    loop = StepLoop(link, runner, metrics, spans, progress)
     preparer = Preparer(link, source, runner.grammars)
     try:
         loop.run()

@@ -7,37 +7,54 @@ and the engine plans the next step meanwhile.
 from collections import deque
 
 from engine_core.step_plan import StepPlan
+from services.process.progress_page import BEAT_SECONDS, Progress
 from services.telemetry.spans import now
 from services.worker.engine_link import EngineLink
 from services.worker.model_runner import Launched, ModelRunner
 from services.worker.telemetry import StepSpans, WorkerMetrics
 from services.worker.watchdog import Watchdog
 
+IDLE_POLL_MS = int(1000 * BEAT_SECONDS)
+CAPTURE_SECONDS = 120.0  # that a capture of a graph may take
+
 
 class StepLoop:
-    def __init__(self, link: EngineLink, runner: ModelRunner, metrics: WorkerMetrics, spans: StepSpans) -> None:
+    def __init__(
+        self, link: EngineLink, runner: ModelRunner, metrics: WorkerMetrics, spans: StepSpans, progress: Progress
+    ) -> None:
         self._link = link
         self._runner = runner
         self._metrics = metrics
         self._spans = spans
-        self._watchdog = Watchdog()
+        self._progress = progress
+        self._watchdog = Watchdog(progress)
         self._launched: deque[tuple[Launched, int]] = deque()  # with each plan's start time
 
     def run(self) -> None:
         """Runs plans until EngineGone (lost engine), Fatal (lasting refusal) or BadMessage (bad plan) is raised."""
         while True:
+            self._progress.thread.beat()
             if self._launched and self._launched[0][0].done.query():
                 self._finish(self._launched[1][0].plan if len(self._launched) > 1 else None)
                 continue
             plan = self._link.poll_plan()
-            if plan is None and not self._launched and not self._runner.capture_next_graph():
-                plan = self._link.next_plan()
+            if plan is None and not self._launched and not self._capture_next_graph():
+                plan = self._link.poll_plan(IDLE_POLL_MS)
             if plan is not None:
                 self._launch(plan)
 
     def close(self) -> None:
-        """Disarms the watchdog."""
+        """Disarms the watchdog. No beats are expected from now on: the worker may wait long for its next engine."""
         self._watchdog.watch(0)
+        self._progress.thread.pause()
+
+    def _capture_next_graph(self) -> bool:
+        if not self._runner.num_missing_graphs:
+            return False
+        self._progress.busy_for(CAPTURE_SECONDS)
+        captured = self._runner.capture_next_graph()
+        self._progress.busy_for(0)
+        return captured
 
     def _launch(self, plan: StepPlan) -> None:
         began = now()
@@ -55,6 +72,7 @@ class StepLoop:
         ended = now()
         self._watchdog.watch(following.deadline_ms if following is not None else 0)
         self._link.done(result)
+        self._progress.worked()
         kernels, launches = self._runner.kernel_nanoseconds(step), self._runner.launch_nanoseconds(step)
         self._metrics.step(step.plan, began, ended, kernels, launches)
         self._spans.step(step.plan, began, ended)

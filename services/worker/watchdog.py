@@ -7,11 +7,18 @@ signal's default action ends the process. Two system calls per step, about 2 µs
 import faulthandler
 import signal
 
+from services.process.progress_page import Progress
+
+GRACE_SECONDS = 2.0  # after the deadline, in which the signal ends the process before its launcher does
+
 
 class Watchdog:
-    def __init__(self) -> None:
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
         faulthandler.register(signal.SIGALRM, chain=True)
 
     def watch(self, deadline_ms: int) -> None:
         """Replaces the deadline, in milliseconds from now, for the end of the running step. 0: no deadline."""
-        signal.setitimer(signal.ITIMER_REAL, deadline_ms / 1000)
+        seconds = deadline_ms / 1000
+        self._progress.busy_for(seconds + GRACE_SECONDS if seconds else 0)
+        signal.setitimer(signal.ITIMER_REAL, seconds)

@@ -18,6 +18,7 @@ import httpx
 import openai
 
 from services.process.runtime_dir import runtime_dir
+from services.process.spare import RUNNING_NAME
 from services.rpc.generated import engine_pb2, engine_pb2_grpc
 from services.shim.scrape import CACHE_SECONDS
 from tests.cores import give_all_cores
@@ -57,8 +58,16 @@ def argv_of(pid: int) -> list[str]:
 
 
 def role_of(pid: int) -> str:
-    """Returns ROLE of a process `python -m services.cli ROLE ...`; empty between fork and exec."""
-    return "".join(argv_of(pid)[3:4])
+    """Returns ROLE of a process `python -m services.cli ROLE ...`; empty between fork and exec, and for a spare process
+    that has not taken over."""
+    argv = argv_of(pid)
+    if any(word.startswith("--spare-fd=") for word in argv) and name_of(pid) != RUNNING_NAME:
+        return ""
+    return "".join(argv[3:4])
+
+
+def name_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/comm").read_text().rstrip()
 
 
 def error_lines(log: str) -> list[str]:

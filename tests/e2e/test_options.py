@@ -20,6 +20,7 @@ from tests.e2e import (
     test_options_requests,
     test_options_worker,
     test_queue_limits,
+    test_spares,
     test_traces,
 )
 
@@ -78,6 +79,7 @@ PROOFS: dict[str, Callable[..., None]] = {
     "seed": test_options_model.test_seed,
     "served_model_name": test_options_engine.test_served_model_name,
     "step_timeout": test_hangs.test_step_timeout,
+    "spare_processes": test_spares.test_spare_processes,
     "tokenizer_replicas": test_options_engine.test_tokenizer_replicas,
     "default_chat_template_kwargs": test_options_requests.test_default_chat_template_kwargs,
     "enable_auto_tool_choice": test_options_requests.test_enable_auto_tool_choice,

@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from services.options.declarations import ROLES
+from services.process.child_processes import STOP_SECONDS
 from tests.checkpoints import make_qwen3
 from tests.e2e.harness import ALL_READY, TANDEM, Server, alive, argv_of, children_of, error_lines, role_of, wait_for
 
@@ -97,6 +98,21 @@ def test_a_signal_ends_every_process(number: signal.Signals, count: int) -> None
     assert "Traceback" not in server.log and "ERROR" not in server.log and "error:" not in server.log, server.log
 
 
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_ends_every_process_at_once(second: signal.Signals) -> None:
+    """The worker, which is stopped, handles no SIGTERM: the launcher would wait for it."""
+    with Server() as server:
+        os.kill(next(pid for pid in server.pids if role_of(pid) == "worker"), signal.SIGSTOP)
+        server.process.terminate()
+        wait_for(lambda: sum(map(alive, server.pids)) < len(server.pids), "the shutdown has begun")
+        began = time.monotonic()
+        server.process.send_signal(second)
+        assert server.process.wait(END_SECONDS) == 0, server.log
+        assert time.monotonic() - began < STOP_SECONDS / 2
+        wait_until_ended(server.pids, time.monotonic() + END_SECONDS)
+        assert not Path(server.runtime_dir, "engine.sock").exists() and "Traceback" not in server.log
+
+
 def test_a_signal_ends_every_process_while_they_start(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with log.open("w") as stderr:
@@ -139,16 +155,18 @@ def test_a_process_that_dies_before_all_are_ready_ends_all(tmp_path: Path, role:
     assert "Traceback" not in log.read_text()
 
 
-def test_a_process_that_dies_is_restarted_with_a_growing_backoff() -> None:
+def test_a_process_that_dies_is_restarted_with_a_backoff_that_a_token_resets() -> None:
     """The shim: its connections are lost, but new ones are served."""
     with Server() as server:
         wait_for(lambda: ALL_READY in server.log, "all are ready")
-        for count in (1, 2):
+        for count in (1, 2, 3):
             victim = next(pid for pid in children_of(server.process.pid) if role_of(pid) == "shim")
             os.kill(victim, signal.SIGKILL)
             wait_for(lambda count=count: server.log.count("ready on") == count + 1, "ready again")
-            assert server.post("/v1/completions", {"prompt": "a", "max_tokens": 1}).status_code == 200
-        assert re.findall(r"the shim was killed by SIGKILL; it is restarted in (.*) s", server.log) == ["0.0", "0.5"]
+            if count == 2:
+                assert server.post("/v1/completions", {"prompt": "a", "max_tokens": 1}).status_code == 200
+        found = re.findall(r"the shim was killed by SIGKILL; it is restarted in (.*) s", server.log)
+        assert found == ["0.0", "0.5", "0.0"]
         server.pids = children_of(server.process.pid)
     assert not any(map(alive, server.pids))
 

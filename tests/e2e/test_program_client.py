@@ -11,7 +11,7 @@ import pytest
 from services.client import EngineClient, TextClient
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2, text_pb2
-from tests.e2e.harness import ALL_READY, Server, argv_of, children_of, wait_for
+from tests.e2e.harness import ALL_READY, Server, children_of, role_of, wait_for
 
 NUM_STREAMS = 32
 SECONDS = 200.0
@@ -86,7 +86,7 @@ async def answers_while_killing(server: Server, client: Any, requests: list[Any]
 
 
 def pids_of(server: Server, role: str) -> list[int]:
-    return [pid for pid in children_of(server.process.pid) if argv_of(pid)[3:4] == [role]]
+    return [pid for pid in children_of(server.process.pid) if role_of(pid) == role]
 
 
 def num_deaths(server: Server) -> int:

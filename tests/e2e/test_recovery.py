@@ -88,7 +88,7 @@ def test_a_stopped_worker_is_replaced(server: Server) -> None:
         wait_for(lambda: server.stats().num_running == 1, "it runs")
         os.kill(pid_of(server, "worker"), signal.SIGSTOP)
         assert answer.result() == expected
-    assert "the worker has been stopped by a signal for 10 s; it is killed" in server.log
+    assert "the worker has been stopped by a signal for " in server.log
 
 
 def most_wait(server: Server) -> bool:

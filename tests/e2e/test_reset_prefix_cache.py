@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.e2e.api import TEXT, Json, error_of
-from tests.e2e.harness import ALL_READY, Server, argv_of, children_of, wait_for
+from tests.e2e.harness import ALL_READY, Server, children_of, role_of, wait_for
 
 RESET = "/reset_prefix_cache"
 KEY = {"Authorization": "Bearer secret"}
@@ -74,7 +74,7 @@ def test_it_needs_the_key_and_takes_no_parameter(server: Server) -> None:
 
 
 def test_an_engine_that_is_down_is_reported(server: Server) -> None:
-    engine = next(pid for pid in children_of(server.process.pid) if argv_of(pid)[3:4] == ["engine"])
+    engine = next(pid for pid in children_of(server.process.pid) if role_of(pid) == "engine")
     os.kill(engine, signal.SIGKILL)
     response = wait_for(lambda: (found := reset(server)).status_code != 200 and found, "the engine is seen to be gone")
     assert "not every" in error_of(response, 503)["message"]

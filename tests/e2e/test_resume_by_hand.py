@@ -10,7 +10,7 @@ from typing import IO
 import pytest
 
 from tests.clients.page import sections
-from tests.e2e.harness import ALL_READY, Server, argv_of, children_of, wait_for
+from tests.e2e.harness import ALL_READY, Server, children_of, role_of, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -41,7 +41,7 @@ def test_an_answer_goes_on_after_deaths(program: list[str]) -> None:
             found = ""
             for role in ("tokenizer", "engine", "tokenizer"):
                 found += read_characters(process.stdout, 60)
-                (pid,) = [pid for pid in children_of(server.process.pid) if argv_of(pid)[3:4] == [role]]
+                (pid,) = [pid for pid in children_of(server.process.pid) if role_of(pid) == role]
                 os.kill(pid, signal.SIGKILL)
             found += process.stdout.read()
         assert (process.returncode, found) == (0, expected)

@@ -23,6 +23,7 @@ from services.errors import Fatal
 from services.machine import authority
 from services.machine.listen import listen
 from services.options.declarations import EngineOptions
+from services.process.progress_page import Progress
 from services.rpc.transport import open_channel
 from services.worker.engine_link import EngineGone, EngineLink
 from tests.e2e.harness import PLAIN_HTTP, wait_for
@@ -39,7 +40,7 @@ class Engine:
         self.endpoint = f"ipc://{folder}/worker.sock"
         self.address = f"unix:{folder}/engine.sock"
         self.options = EngineOptions(listen=self.address, worker=self.endpoint, **options)
-        self.task = asyncio.create_task(service.serve(self.options))
+        self.task = asyncio.create_task(service.serve(self.options, Progress()))
 
     @contextlib.asynccontextmanager
     async def worker(self, facts: ModelFacts = FACTS) -> AsyncIterator[None]:

@@ -78,7 +78,9 @@ def test_serve_refuses_an_internal_option() -> None:
 
 def test_serve_keeps_what_was_given_for_the_roles() -> None:
     options = parse("serve", ["demo", "--tokenizer-replicas=2", "--seed=3", "--served-model-name", "a", "b"])
-    assert options == ServeOptions(2, None, {"model": "demo", "seed": 3, "served_model_name": ("a", "b")})
+    assert options == ServeOptions(
+        tokenizer_replicas=2, role_values={"model": "demo", "seed": 3, "served_model_name": ("a", "b")}
+    )
 
 
 def test_flags_override_the_file(tmp_path: Path) -> None:

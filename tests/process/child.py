@@ -1,23 +1,31 @@
 """`python -m tests.process.child MODE [ARGUMENT] --parent-death-fd=FD`: a small child process for tests."""
 
 import argparse
+import asyncio
 import os
 import signal
+import socket
 import sys
 import threading
 from pathlib import Path
 
+from services.options.common import SpareOptions
 from services.process.child_processes import ChildProcesses
+from services.process.progress_page import BEAT_SECONDS, Progress
 from services.process.shell import exit_with_parent
+from services.process.spare import take_over
 
 MODULE = "tests.process.child"
+MODES = ("exit", "run", "work", "beat", "beat-once", "ignore-sigterm", "write", "write-all", "parent", "spare")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("mode", choices=("exit", "run", "ignore-sigterm", "write", "write-all", "parent"))
+    parser.add_argument("mode", choices=MODES)
     parser.add_argument("argument", nargs="?", default="")
     parser.add_argument("--parent-death-fd", type=int)
+    parser.add_argument("--progress-fd", type=int)
+    parser.add_argument("--spare-fd", type=int)
     args = parser.parse_args()
     if args.parent_death_fd is not None:
         exit_with_parent(args.parent_death_fd)
@@ -36,10 +44,29 @@ def main() -> None:
             with ChildProcesses() as children:
                 children.start_module("child", [MODULE, "run", args.argument], {}, [])
                 threading.Event().wait()
+    progress = Progress(args.progress_fd)
+    if args.mode == "spare":
+        asyncio.run(be_spare(SpareOptions(spare_fd=args.spare_fd), progress, Path(args.argument)))
+    if args.mode in ("beat", "beat-once"):
+        progress.event_loop.beat()
+    if args.mode == "work":
+        progress.worked()
     if args.argument:  # one line for each process that runs
         with Path(args.argument).open("a", encoding="ascii") as file:
             file.write(f"{os.getpid()}\n")
-    threading.Event().wait()
+    while not threading.Event().wait(BEAT_SECONDS if args.mode == "beat" else None):
+        progress.event_loop.beat()
+
+
+async def be_spare(options: SpareOptions, progress: Progress, file: Path) -> None:
+    """Loads nothing; writes the place that it takes: its address, and the port of its metrics server."""
+    progress.beat_in_event_loop()
+    place = await take_over(options)
+    assert place.metrics_fd is not None
+    with socket.socket(fileno=place.metrics_fd) as metrics:
+        text = f"{place.listen} {metrics.getsockname()[1]}"
+    await asyncio.to_thread(file.write_text, text)
+    await asyncio.Event().wait()
 
 
 if __name__ == "__main__":

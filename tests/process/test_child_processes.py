@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -167,11 +168,10 @@ def test_the_first_restart_is_immediate_and_the_backoff_doubles_up_to_its_limit(
     assert len(set(pids_in(file))) == 6
 
 
-def test_a_child_that_ran_long_enough_is_restarted_at_once(
-    children: ChildProcesses, file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_child_through_which_a_token_passed_is_restarted_at_once(
+    children: ChildProcesses, file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(child_processes, "STABLE_SECONDS", 0.0)
-    start(children, "run", file)
+    start(children, "work", file)
 
     def kill_three_times() -> None:
         for count in range(1, 4):
@@ -182,45 +182,70 @@ def test_a_child_that_ran_long_enough_is_restarted_at_once(
     assert backoffs(caplog) == ["0.0", "0.0", "0.0"]
 
 
-def test_a_stopped_child_is_killed_and_restarted(
-    children: ChildProcesses, file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("mode", ["run", "beat"])
+def test_a_stopped_child_is_killed_within_three_seconds_and_restarted(
+    children: ChildProcesses, file: Path, caplog: pytest.LogCaptureFixture, mode: str
 ) -> None:
-    monkeypatch.setattr(child_processes, "STOPPED_SECONDS", 0.2)
-    monkeypatch.setattr(child_processes, "STOPPED_POLL_SECONDS", 0.05)
-    start(children, "run", file)
+    """Also one that has not begun to beat."""
+    start(children, mode, file)
+    seconds: list[float] = []
 
     def stop_it() -> None:
-        os.kill(wait_for_pids(file, 1)[0], signal.SIGSTOP)
+        pid, moment = wait_for_pids(file, 1)[0], time.monotonic()
+        os.kill(pid, signal.SIGSTOP)
+        wait_for(lambda: not alive(pid), "it is killed")
+        seconds.append(time.monotonic() - moment)
         wait_for_pids(file, 2)
 
     supervise(children, stop_it)
-    assert "the child has been stopped by a signal for 0 s; it is killed" in caplog.text
-    assert backoffs(caplog) == ["0.0"]
+    (line,) = caplog.messages
+    assert re.fullmatch(
+        r"the child has been stopped by a signal for \d\.\d s and was killed; it is restarted in 0\.0 s", line
+    )
+    assert 2.0 < seconds[0] < 3.5, "three seconds, and what a busy machine adds"
 
 
-def test_a_child_that_continues_in_time_is_not_killed(
-    children: ChildProcesses, file: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_child_that_stops_to_beat_is_killed_and_restarted(
+    children: ChildProcesses, file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(child_processes, "STOPPED_POLL_SECONDS", 0.02)
-    name = start(children, "run", file)
+    start(children, "beat", kind="good")
+    start(children, "beat-once", file)
+    supervise(children, lambda: wait_for_pids(file, 2) and None)
+    (line,) = caplog.messages
+    assert re.fullmatch(r"the child has made no progress for \d\.\d s and was killed; it is restarted in 0\.0 s", line)
+
+
+def test_a_child_that_continues_in_time_is_not_killed(children: ChildProcesses, file: Path) -> None:
+    name = start(children, "beat", file)
     child = children.children[name]
 
     def stop_and_continue() -> None:
         (pid,) = wait_for_pids(file, 1)
-        os.kill(pid, signal.SIGSTOP)
-        wait_for(lambda: child.stopped_since is not None, "seen stopped")
-        os.kill(pid, signal.SIGCONT)
-        wait_for(lambda: child.stopped_since is None, "seen running")
+        for _ in range(3):
+            os.kill(pid, signal.SIGSTOP)
+            wait_for(lambda: child.watch.stopped_seconds > 1, "seen stopped")
+            os.kill(pid, signal.SIGCONT)
+            wait_for(lambda: not child.watch.stopped_seconds, "seen running")
 
     supervise(children, stop_and_continue)
     assert child.process.poll() is None
 
 
+def test_all_children_are_killed_at_once_while_they_end(file: Path) -> None:
+    """As a second SIGTERM does it: the handler runs in the thread that waits for the children."""
+    with ChildProcesses(stop_seconds=60.0) as children:
+        start(children, "ignore-sigterm", file)
+        wait_for_pids(file, 1)
+        before = signal.signal(signal.SIGALRM, lambda *_: children.kill_all())
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+    signal.signal(signal.SIGALRM, before)
+    assert children.children["child"].process.returncode == -signal.SIGKILL
+
+
 def test_the_end_of_the_context_ends_all_children_and_kills_those_that_ignore_sigterm(
-    file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(child_processes, "STOP_SECONDS", 0.5)
-    with ChildProcesses() as children:
+    with ChildProcesses(stop_seconds=0.5) as children:
         start(children, "run", file, kind="good")
         start(children, "ignore-sigterm", file, kind="bad")
         wait_for_pids(file, 2)

@@ -17,7 +17,7 @@ import httpx
 
 from services.rpc.generated import engine_pb2
 from tests.e2e.api import Json, salts
-from tests.e2e.harness import ALL_READY, Server, alive, argv_of, children_of, wait_for
+from tests.e2e.harness import ALL_READY, Server, alive, children_of, role_of, wait_for
 from tests.recovery.workload import LONG, STOPPED, Answer, differences, patient_post, requests
 
 ROLES = ("worker", "engine", "tokenizer")
@@ -219,7 +219,7 @@ class Round:
 
         def running() -> bool:
             children = set(children_of(self._server.process.pid)) - self._killed
-            found[:] = sorted(pid for pid in children if alive(pid) and argv_of(pid)[3:4] == [role])
+            found[:] = sorted(pid for pid in children if alive(pid) and role_of(pid) == role)
             return bool(found)
 
         await self._until(running)
@@ -229,7 +229,7 @@ class Round:
         live = {answer.name: answer.num_tokens for answer in self._answers if answer.live}
         if not live:
             raise Missed
-        self._killer.kills.append(f"{argv_of(pid)[3]} ({event.kind}): {live}")
+        self._killer.kills.append(f"{role_of(pid)} ({event.kind}): {live}")
         self._killed.add(pid)
         os.kill(pid, signal.SIGKILL)
 

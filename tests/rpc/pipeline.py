@@ -20,6 +20,7 @@ from engine_core.worker_messages import ModelFacts
 from services.engine import service as engine_service
 from services.options.declarations import EngineOptions, ShimOptions
 from services.options.tokenizer import TokenizerOptions
+from services.process.progress_page import Progress
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
 from services.rpc.hello import make_hello
@@ -164,8 +165,8 @@ class Pipeline:
         await self.text_proxy.start()
         self.client = TokenizerClient((f"{self._at}/text-proxy.sock",), make_hello("shim"))
         tasks = [
-            asyncio.create_task(engine_service.serve(engine)),
-            asyncio.create_task(tokenizer_service.serve(tokenizer)),
+            asyncio.create_task(engine_service.serve(engine, Progress())),
+            asyncio.create_task(tokenizer_service.serve(tokenizer, Progress())),
             asyncio.create_task(self.client.links[0].run()),
         ]
         try:

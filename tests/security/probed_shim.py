@@ -35,11 +35,14 @@ async def probe(samples: npt.NDArray[np.float64]) -> None:
         samples[0] = count + 1
 
 
-def probed(serve: Callable[[Any], Coroutine[Any, Any, None]], file: Path) -> Callable[[Any], Coroutine[Any, Any, None]]:
-    async def run(options: Any) -> None:
+Serve = Callable[[Any, Any], Coroutine[Any, Any, None]]
+
+
+def probed(serve: Serve, file: Path) -> Serve:
+    async def run(options: Any, progress: Any) -> None:
         task = asyncio.create_task(probe(open_samples(file)))
         try:
-            await serve(options)
+            await serve(options, progress)
         finally:
             task.cancel()
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from services.process.progress_page import Progress
 from services.telemetry.tracing import set_up_tracing
 from services.worker.engine_link import EngineGone
 from services.worker.step_loop import StepLoop
@@ -25,17 +26,15 @@ class Gpu:
     def _plan(step_id: int, has_grammar: bool) -> Any:
         return SimpleNamespace(step_id=step_id, has_grammar=has_grammar, deadline_ms=0, traceparent="")
 
-    def poll_plan(self) -> Any:
+    num_missing_graphs = 0
+
+    def poll_plan(self, timeout_ms: int = 0) -> Any:
         if self._plans:
             return self._plans.pop(0)
+        if timeout_ms:
+            raise EngineGone
         self._done |= {int(line.split()[1]) for line in self.log if line.startswith("sample")}
         return None
-
-    def next_plan(self) -> Any:
-        raise EngineGone
-
-    def capture_next_graph(self) -> bool:
-        return False
 
     def forward(self, plan: Any) -> Any:
         self.log.append(f"forward {plan.step_id}")
@@ -63,7 +62,8 @@ def logged(monkeypatch: pytest.MonkeyPatch, *plans: tuple[int, bool]) -> list[st
     monkeypatch.setattr(WorkerMetrics, "step", lambda *_: None)
     monkeypatch.setattr(StepSpans, "step", lambda *_: None)
     gpu: Any = Gpu(list(plans))
-    loop = StepLoop(gpu, gpu, WorkerMetrics(CollectorRegistry()), StepSpans(set_up_tracing("worker", None)))
+    spans = StepSpans(set_up_tracing("worker", None))
+    loop = StepLoop(gpu, gpu, WorkerMetrics(CollectorRegistry()), spans, Progress())
     with pytest.raises(EngineGone):
         loop.run()
     loop.close()

@@ -6,7 +6,11 @@ import sys
 
 import pytest
 
-HEAD = "import ctypes, threading, time\nfrom services.worker.watchdog import Watchdog\nwatchdog = Watchdog()\n"
+HEAD = """import ctypes, threading, time
+from services.process.progress_page import Progress
+from services.worker.watchdog import Watchdog
+watchdog = Watchdog(Progress())
+"""
 
 
 def run(script: str) -> "subprocess.CompletedProcess[str]":

@@ -1,0 +1,95 @@
+"""Spare processes: a role's process that has loaded everything and waits until another one of its role has ended.
+
+The launcher keeps one spare per role (`Spare`). When a child ends, it tells the spare the address to listen on and
+passes the socket of the metrics server, in one message over a socket pair (--spare-fd); from then on the process is
+that child. In the spare, `take_over` waits for the message.
+"""
+
+import asyncio
+import dataclasses
+import socket
+from dataclasses import dataclass
+from typing import TypeVar
+
+from services.errors import Fatal
+from services.machine import name_process
+from services.options.common import SpareOptions
+from services.process.child import Child
+
+WAITING_NAME, RUNNING_NAME = "tandem-spare", "tandem"  # what `ps -o comm` and `top` show
+MAX_ADDRESS_BYTES = 4096
+OptionsT = TypeVar("OptionsT", bound=SpareOptions)
+
+
+async def take_over(options: OptionsT) -> OptionsT:
+    """Waits in a spare process until it is needed; returns its options with the place that it takes. Returns other
+    processes' options at once, unchanged.
+
+    Raises Fatal if the launcher closes the socket pair instead.
+    """
+    if options.spare_fd is None:
+        return options
+    name_process(WAITING_NAME)
+    with socket.socket(fileno=options.spare_fd) as told:
+        await _readable(told)
+        address, fds, *_ = socket.recv_fds(told, MAX_ADDRESS_BYTES, 1)
+    if not fds:
+        raise Fatal("the launcher needs this spare process no more")
+    name_process(RUNNING_NAME)
+    return dataclasses.replace(options, listen=address.decode(), metrics_fd=fds[0])
+
+
+async def _readable(waited: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_reader(waited.fileno(), ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(waited.fileno())
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a child of a role serves: its address to listen on, and the listening socket of its metrics server."""
+
+    role: str
+    listen: str
+    metrics_fd: int
+
+
+class Spare:
+    """The launcher's end of one role's spare. `child` has its process once `start` was called."""
+
+    def __init__(self, child: Child) -> None:
+        self.child = child
+        self.is_started = False
+        self._argv, self._fds = child.argv, child.fds
+        self._told: socket.socket | None = None
+
+    def start(self) -> None:
+        """Starts a new process. Raises Fatal if it cannot start."""
+        self.close()
+        self._told, end = socket.socketpair()
+        with end:
+            self.child.argv = [*self._argv, f"--spare-fd={end.fileno()}"]
+            self.child.fds = [*self._fds, end.fileno()]
+            self.child.spawn()
+        self.is_started = True
+
+    def become(self, child: Child, place: Place) -> bool:
+        """Makes the process `child`'s, at its place, if it is ready: it has loaded everything, for its event loop has
+        begun to beat. Returns False if it isn't."""
+        if self._told is None or self.child.restart_at is not None or not self.child.page.beats()[0]:
+            return False
+        try:
+            socket.send_fds(self._told, [place.listen.encode()], [place.metrics_fd])
+        except OSError:  # it has ended just now
+            return False
+        child.swap(self.child)
+        self.child.backoff = 0.0
+        return True
+
+    def close(self) -> None:
+        if self._told is not None:
+            self._told.close()

@@ -18,6 +18,7 @@ from smg_grpc_proto.generated.vllm_engine_pb2_grpc import VllmEngineStub
 from services.errors import Fatal
 from services.machine.listen import listen
 from services.options.declarations import ShimOptions
+from services.process.progress_page import Progress
 from services.shim import service
 from tests.addresses import open_server
 from tests.rpc.pipeline import Pipeline
@@ -40,7 +41,7 @@ async def shim(tokenizer: str, **options: Any) -> AsyncIterator[tuple[httpx.Asyn
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(service, "listen", lambda host, port: listener)
-        serving = asyncio.create_task(service.serve(ShimOptions(tokenizer=(tokenizer,), **options)))
+        serving = asyncio.create_task(service.serve(ShimOptions(tokenizer=(tokenizer,), **options), Progress()))
         async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=DEADLINE) as http:
             try:
                 yield http, serving
@@ -178,4 +179,4 @@ async def test_a_port_in_use_is_fatal() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(Fatal, match=str(port)):
-            await service.serve(ShimOptions(host="127.0.0.1", port=port))
+            await service.serve(ShimOptions(host="127.0.0.1", port=port), Progress())

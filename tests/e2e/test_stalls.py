@@ -15,12 +15,13 @@ from tests.e2e.harness import ALL_READY, Server, alive, children_of, pid_of, rol
 
 BODY: Json = {"prompt": "Which way?", "temperature": 0, "max_tokens": 1500, "ignore_eos": True}
 STALL_SECONDS = 10.0
+STUCK_EVENT_LOOP, STUCK_BUSY_LOOP = signal.SIGUSR2, signal.SIGWINCH
 STUCK = Path(__file__).with_name("stuck")
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    """Its roles block their event loop at SIGUSR2."""
+    """Its roles hang at some signals: tests/e2e/stuck."""
     with Server("--tokenizer-replicas=2", env={"PYTHONPATH": str(STUCK)}) as running:
         wait_for(lambda: ALL_READY in running.log, "the launcher knows that all are ready")
         yield running
@@ -58,9 +59,19 @@ def test_a_machine_that_stands_still_restarts_nothing(server: Server, expected: 
     assert "restarted" not in "".join(server.lines[num_lines:])
 
 
-@pytest.mark.parametrize("role", ["tokenizer", "engine"])
-@pytest.mark.parametrize("how", ["its event loop is stuck", "a signal has stopped it"])
-def test_what_hangs_is_killed_and_the_stream_goes_on(server: Server, expected: Json, role: str, how: str) -> None:
+@pytest.mark.parametrize(
+    ("role", "number"),
+    [
+        ("tokenizer", STUCK_EVENT_LOOP),
+        ("tokenizer", signal.SIGSTOP),
+        ("engine", STUCK_EVENT_LOOP),
+        ("engine", STUCK_BUSY_LOOP),
+        ("engine", signal.SIGSTOP),
+    ],
+)
+def test_what_hangs_is_killed_and_the_stream_goes_on(
+    server: Server, expected: Json, role: str, number: signal.Signals
+) -> None:
     """Within three seconds, plus what a busy machine adds. Both tokenizers hang: one has the stream."""
     num_lines = len(server.lines)
     with ThreadPoolExecutor(1) as pool:
@@ -69,11 +80,11 @@ def test_what_hangs_is_killed_and_the_stream_goes_on(server: Server, expected: J
         victims = [pid for pid in children_of(server.process.pid) if role_of(pid) == role]
         began = time.monotonic()
         for victim in victims:
-            os.kill(victim, signal.SIGUSR2 if how == "its event loop is stuck" else signal.SIGSTOP)
+            os.kill(victim, number)
         wait_for(lambda: not any(map(alive, victims)), "they are killed")
         seconds = time.monotonic() - began
         assert answer.result() == expected
-    what = "made no progress for" if how == "its event loop is stuck" else "been stopped by a signal for"
+    what = "been stopped by a signal for" if number == signal.SIGSTOP else "made no progress for"
     killed = rf"the {role}\S* has {what} \S+ s and was killed; it is restarted in \d\.\d s"
     assert len(re.findall(killed, "".join(server.lines[num_lines:]))) == len(victims)
     assert seconds < 4.0
@@ -82,7 +93,7 @@ def test_what_hangs_is_killed_and_the_stream_goes_on(server: Server, expected: J
 def test_a_shim_that_hangs_is_killed(server: Server, expected: Json) -> None:
     victim = pid_of(server, "shim")
     num_ready = server.log.count("ready on")
-    os.kill(victim, signal.SIGUSR2)
+    os.kill(victim, STUCK_EVENT_LOOP)
     wait_for(lambda: not alive(victim), "it is killed")
     wait_for(lambda: server.log.count("ready on") > num_ready, "ready again")
     assert answer_of(server) == expected

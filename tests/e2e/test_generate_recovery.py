@@ -109,7 +109,8 @@ def _root_keys(server: Server) -> dict[str, str]:
     for pid in children_of(server.process.pid):
         role = role_of(pid) or "engine"  # a spare, which may become one
         text = Path(f"/proc/{pid}/environ").read_text()
-        found |= {role: key for key in re.findall(r"\bTANDEM_CACHE_ROOT_KEY=(\w+)", text)}
+        if key := re.search(r"\bTANDEM_CACHE_ROOT_KEY=(\w+)", text):
+            found[role] = key.group(1)
     return found
 
 

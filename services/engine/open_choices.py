@@ -72,7 +72,7 @@ class OpenChoices:
             if (choice := self._choices.get(admitted.handle)) is not None:
                 choice.timeline.scheduled = planned
                 choice.is_accepted = True
-                choice.mailbox.put_accepted(_accepted(choice, admitted))
+                choice.mailbox.put_accepted(_accepted(choice, admitted, self._numerics_id()))
         for scored in events.prompt_logprobs:
             if (choice := self._choices.get(scored.handle)) is not None:
                 choice.mailbox.put_prompt_logprobs(prompt_logprobs(choice.handle, scored))
@@ -93,6 +93,10 @@ class OpenChoices:
                 del self._core_handles[place]
                 choice.mailbox.put_terminal(failed(choice.handle, error))
                 self._state.loop.abort(core_handle)
+
+    def _numerics_id(self) -> str:
+        assert self._state.facts is not None
+        return self._state.facts.numerics_id
 
     def end_spans(self) -> None:
         """Ends the spans of all open choices with an error. Called when the process stops."""
@@ -134,11 +138,12 @@ def failed(handle: int, error: TandemError) -> engine_pb2.Terminal:
     return engine_pb2.Terminal(handle=handle, reason=pb.FINISH_REASON_ERROR, error=error.to_proto())
 
 
-def _accepted(choice: OpenChoice, admitted: Admitted) -> engine_pb2.Accepted:
+def _accepted(choice: OpenChoice, admitted: Admitted, numerics_id: str) -> engine_pb2.Accepted:
     return engine_pb2.Accepted(
         handle=choice.handle,
         seed=choice.seed,
         prompt_tokens=choice.num_prompt_tokens,
         cached_tokens=admitted.num_cached_tokens,
         sampling=choice.sampling,
+        numerics_id=numerics_id,
     )

@@ -22,7 +22,8 @@ from services.engine.servicer import EngineServicer
 from services.engine.worker_link import WorkerLink
 from services.errors import Fatal
 from services.options.declarations import QUEUED_REQS, EngineOptions
-from services.process.metrics_server import new_registry, open_metrics_server
+from services.process.drain import run_and_drain
+from services.process.metrics_server import HealthChecks, new_registry, open_metrics_server
 from services.process.progress_page import Progress
 from services.process.shell import begin, run_until_stopped, to_the_end
 from services.process.spare import take_over
@@ -45,7 +46,8 @@ def main(options: EngineOptions) -> int:
 
 
 async def serve(options: EngineOptions, progress: Progress) -> None:
-    """Serves tokenizers until cancelled. When the worker dies, requests wait for the next one.
+    """Serves tokenizers until cancelled; then lets the requests in progress end, as long as --shutdown-timeout says.
+    Those that are left resume elsewhere. When the worker dies, requests wait for the next one.
 
     Raises Fatal for an option that cannot be used, after an error in the busy loop, and for a later worker with another
     model; ValueError for batch limits that contradict each other; RuntimeError or ZMQError if it cannot bind.
@@ -80,11 +82,12 @@ async def serve(options: EngineOptions, progress: Progress) -> None:
     server = RpcServer(options.listen, secret, service=SERVICE, reflection=options.grpc_reflection)
     engine_pb2_grpc.add_EngineServiceServicer_to_server(servicer, server.grpc)
     events = _BusyLoopEvents(servicer, server, recording, progress)
-    with open_metrics_server(options, secret, registry, events.has_worker.is_set):
+    checks = HealthChecks(progress.is_alive, servicer.is_ready, servicer.is_healthy)
+    with open_metrics_server(options, secret, registry, checks):
         await server.start()
         loop.start(events.callbacks())
         try:
-            await events.failed
+            await run_and_drain([events.failed], lambda: _drain(server, servicer), options.shutdown_timeout)
         finally:
             await to_the_end(_stop(server, loop, servicer, tracing, progress))
 
@@ -99,7 +102,6 @@ class _BusyLoopEvents:
         self._servicer = servicer
         self._server = server
         self._recording = recording
-        self.has_worker = asyncio.Event()
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # gets the loop's error
 
     def callbacks(self) -> Callbacks:
@@ -124,12 +126,10 @@ class _BusyLoopEvents:
         except Fatal as error:
             self._on_failed(error)
             return
-        self.has_worker.set()
-        self._server.set_ready(True)
+        self._server.set_ready(not self._servicer.callee.is_draining)
 
     def _on_lost(self, reason: str) -> None:
         log.warning("worker lost: %s; requests wait until a worker registers", reason)
-        self.has_worker.clear()
         self._servicer.lost()
         self._server.set_ready(False)
 
@@ -152,6 +152,11 @@ def busy_loop_config(options: EngineOptions) -> BusyLoopConfig:
     )
     steps_in_flight = STEPS_IN_FLIGHT if options.async_scheduling else 1
     return BusyLoopConfig(scheduler, options.enable_prefix_caching, steps_in_flight, options.step_timeout)
+
+
+async def _drain(server: RpcServer, servicer: EngineServicer) -> None:
+    server.set_ready(False)
+    await servicer.callee.drain()
 
 
 async def _stop(

@@ -29,7 +29,7 @@ from services.engine.queue_limits import QueueLimits
 from services.engine.session import Session
 from services.engine.state import EngineState
 from services.errors import Fatal
-from services.rpc.callee import Attempts, Callee
+from services.rpc.callee import Callee
 from services.rpc.errors import TandemError, unavailable
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2, engine_pb2_grpc
@@ -72,7 +72,7 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
             max_n=min(MAX_N, queue.reqs.limit),
             seeds=random.Random(seed) if seed is not None else random.SystemRandom(),
             root_key=root_key,
-            attempts=Attempts(),
+            attempts=self.callee.attempts,
             start_lock=self.callee.start_lock,
             outage=Outage(resume_wait, "no worker", self._on_given_up),
             tracing=tracing,
@@ -89,7 +89,7 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
             hello = await asyncio.shield(self._hello)
         except asyncio.CancelledError:
             return  # the process stops or the caller hung up; grpc would print a traceback
-        mailbox = StepMailbox(hello.epoch, lambda: self._state.outage.has_peer)
+        mailbox = StepMailbox(hello.epoch, self.is_ready)
         mailbox.put_stats(self._stats)
         self._mailboxes.add(mailbox)
         session = Session(self._state, self._choices, mailbox)
@@ -168,6 +168,14 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
                 engine=engine_facts(facts, self._limits.max_num_seqs, state.max_n, state.queue.reqs.limit),
             )
         )
+
+    def is_ready(self) -> bool:
+        """Returns whether a token could be made now."""
+        return self._state.outage.has_peer and not self.callee.is_draining
+
+    def is_healthy(self) -> bool:
+        """Returns whether new requests are accepted, also while the next worker is waited for."""
+        return self._state.outage.is_served and not self.callee.is_draining
 
     def lost(self) -> None:
         """The worker is gone: requests wait for the next one, new ones as long as the outage says."""

@@ -16,7 +16,7 @@ from services.engine.open_choices import OpenChoice, OpenChoices, failed
 from services.engine.queue_limits import QueueFull
 from services.engine.state import EngineState
 from services.engine.telemetry import start_timeline
-from services.rpc.errors import CONTEXT_LENGTH_EXCEEDED, TandemError, invalid
+from services.rpc.errors import CONTEXT_LENGTH_EXCEEDED, TandemError, invalid, other_numerics
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2
 from services.rpc.start_lock import CallerKey
@@ -111,6 +111,8 @@ class Session:
                 "priority",
                 f"priority is {submit.priority}, but this server schedules by arrival; see --scheduling-policy",
             )
+        if submit.numerics_id and submit.numerics_id != state.facts.numerics_id:
+            raise other_numerics(submit.numerics_id)
         seed = submit.seed if submit.HasField("seed") else state.seeds.randint(0, MAX_DRAWN_SEED)
         handles = [self._choices.new_handle() for _ in submit.choices]
         choices = new_choices(submit, state.facts, handles, seed)

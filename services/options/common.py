@@ -107,8 +107,8 @@ class MetricsOptions(ClusterOptions):
 
     metrics_listen: str | None = setting(
         None,
-        "address of the metrics server (/metrics and /health), host:port; port 0 picks a free one; by default it"
-        " listens on the loopback address only",
+        "address of the metrics server (/metrics, /live, /ready, /health), host:port; port 0 picks a free one; by"
+        " default it listens on the loopback address only",
         unset="a free port",
         parse=host_and_port,
         internal=True,

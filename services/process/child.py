@@ -19,6 +19,7 @@ class Child:
     fds: list[int]
     backoff: float = 0.0  # seconds from its next exit to the restart
     restart_at: float | None = None  # time.monotonic() of the next start, after an exit; None: a process runs
+    is_ending: bool = False  # the launcher ends it: its exit is no fault, and it is not restarted
     fault: str = ""  # why the launcher has killed the present process
     page: ProgressPage = field(default_factory=ProgressPage)
 

@@ -6,7 +6,6 @@ child holds one end of the parent-death pipe: when this process dies, even by SI
 nothing of what the roles do.
 """
 
-import contextlib
 import logging
 import os
 import signal
@@ -20,7 +19,6 @@ from typing import Any
 
 from services.errors import Fatal
 from services.machine import authority, stopped_children, watch_ends
-from services.machine.child_ends import ChildEnds
 from services.machine.listen import listen
 from services.options.command_line import inherited_environment, role_argv, role_environment
 from services.process.child import Child, how_it_ended
@@ -28,7 +26,7 @@ from services.process.progress_watch import LOOK_SECONDS
 from services.process.spare import Place, Spare
 
 log = logging.getLogger(__name__)
-STOP_SECONDS = 3.0  # from SIGTERM to SIGKILL, unless the caller wants another time
+STOP_SECONDS = 3.0  # from SIGTERM to SIGKILL
 READY_POLL_SECONDS = 0.05
 SPARE_DELAY_SECONDS = 1.0  # from "all ready", or a restart, to the start of a spare: it must not delay the others
 FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.5, 10.0
@@ -42,23 +40,25 @@ class ChildFailed(Exception):
 class ChildProcesses:
     """Child processes by name. As a context manager it ends them all at exit, also after an exception.
 
-    `stop_seconds`: from SIGTERM to SIGKILL, when all are ended.
+    `stop` may be called from a signal handler.
     """
 
-    stop_seconds: float = STOP_SECONDS
     children: dict[str, Child] = field(default_factory=dict)
     places: dict[str, Place] = field(default_factory=dict)  # of children that a spare may replace, by name
     spares: dict[str, Spare] = field(default_factory=dict)  # by role
     metrics_peers: list[str] = field(default_factory=list)  # NAME=host:port of each metrics server
+    _is_stopping: bool = False
 
     def __enter__(self) -> "ChildProcesses":
         self._child_end, self._own_end = os.pipe()  # the parent-death pipe
         self._metrics_sockets: list[socket.socket] = []  # stay open while a child restarts
         self._started = time.monotonic()
+        self._ends = watch_ends()
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._end_all()
+        self._ends.close()
         os.close(self._child_end)
         os.close(self._own_end)
         for metrics_socket in self._metrics_sockets:
@@ -122,54 +122,77 @@ class ChildProcesses:
         """Returns every child that has a process, spares included; it may have ended."""
         return [*self.children.values(), *(spare.child for spare in self.spares.values() if spare.is_started)]
 
-    def supervise(self, ready: Callable[[], bool]) -> None:
-        """Never returns. Raises as `raise_if_ended` until `ready()` is True; then restarts children that exit, and
-        raises Fatal if one cannot be started."""
-        with contextlib.closing(watch_ends()) as ends:
-            for child in self.children.values():
-                ends.add(str(child.process.pid), child.process)
-            while not ready():
-                ends.wait(READY_POLL_SECONDS)
-                self.raise_if_ended()
-            seconds = time.monotonic() - self._started
-            log.info("all processes are ready after %.1f s; from now on a process that exits is restarted", seconds)
-            self._restart_forever(ends)
+    def stop(self) -> None:
+        """Lets `supervise` return."""
+        self._is_stopping = True
 
-    def _restart_forever(self, ends: ChildEnds) -> None:
-        looked = time.monotonic()
+    def supervise(self, ready: Callable[[], bool]) -> bool:
+        """Returns after `stop`: True if `ready()` was before. Raises as `raise_if_ended` until it is; then restarts
+        children that exit, and raises Fatal if one cannot be started."""
+        for child in self.children.values():
+            self._ends.add(str(child.process.pid), child.process)
+        while not ready():
+            if self._is_stopping:
+                return False
+            self._ends.wait(READY_POLL_SECONDS)
+            self.raise_if_ended()
+        seconds = time.monotonic() - self._started
+        log.info("all processes are ready after %.1f s; from now on a process that exits is restarted", seconds)
         self._put_spares_off()
-        while True:
-            due = [child.restart_at for child in self._all_children() if child.restart_at is not None]
-            ended = ends.wait(min([looked + LOOK_SECONDS, *due]) - time.monotonic())
-            for child in [child for child in self._started_children() if str(child.process.pid) in ended]:
-                child.restart_at = time.monotonic() + self._report_exit(child)
-            before, looked = looked, time.monotonic()
-            self._kill_dead([child for child in self._started_children() if child.restart_at is None], looked - before)
-            self._restart_due(ends)
+        self._restart_until(lambda: self._is_stopping)
+        return True
 
-    def _restart_due(self, ends: ChildEnds) -> None:
+    def drain(self, kind: str, deadline: float) -> None:
+        """Ends the children of this kind by SIGTERM, and returns when they have exited, or at the deadline, of
+        time.monotonic(). The others are supervised meanwhile."""
+        ending = [child for name, child in self.children.items() if name == kind or name.startswith(f"{kind}-")]
+        for child in ending:
+            child.is_ending = True
+            if child.restart_at is None:
+                child.process.terminate()
+        self._restart_until(
+            lambda: time.monotonic() >= deadline or all(child.process.poll() is not None for child in ending)
+        )
+
+    def _restart_until(self, over: Callable[[], bool]) -> None:
+        looked = time.monotonic()
+        while not over():
+            due = [child.restart_at for child in self._all_children() if child.restart_at is not None]
+            ended = self._ends.wait(min([looked + LOOK_SECONDS, *due]) - time.monotonic())
+            for child in [child for child in self._started_children() if str(child.process.pid) in ended]:
+                if not child.is_ending:
+                    child.restart_at = time.monotonic() + self._report_exit(child)
+            before, looked = looked, time.monotonic()
+            running = [child for child in self._started_children() if child.restart_at is None]
+            self._kill_dead([child for child in running if child.process.poll() is None], looked - before)
+            self._restart_due()
+
+    def _restart_due(self) -> None:
         now = time.monotonic()
         for child in [one for one in self.children.values() if one.restart_at is not None and one.restart_at <= now]:
+            if child.is_ending:
+                child.restart_at = None
+                continue
             place = self.places.get(child.name)
             spare = self.spares.get(place.role) if place is not None else None
             if place is not None and spare is not None and spare.become(child, place):
                 log.info("the %s takes over as the %s", spare.child.name, child.name)
             else:
                 child.spawn()
-                ends.add(str(child.process.pid), child.process)
+                self._ends.add(str(child.process.pid), child.process)
             self._put_spares_off()
         for spare in self.spares.values():
             if spare.child.restart_at is not None and spare.child.restart_at <= now:
-                self._start_spare(spare, ends)
+                self._start_spare(spare)
 
-    def _start_spare(self, spare: Spare, ends: ChildEnds) -> None:
+    def _start_spare(self, spare: Spare) -> None:
         try:
             spare.start()
         except Fatal as error:  # for lack of memory, for example: the server goes on without it
             log.warning("%s; trying again in %.0f s", error, MAX_BACKOFF_SECONDS)
             spare.child.restart_at = time.monotonic() + MAX_BACKOFF_SECONDS
         else:
-            ends.add(str(spare.child.process.pid), spare.child.process)
+            self._ends.add(str(spare.child.process.pid), spare.child.process)
 
     def _put_spares_off(self) -> None:
         """No spare that does not run starts within SPARE_DELAY_SECONDS."""
@@ -225,11 +248,11 @@ class ChildProcesses:
         for child in self._started_children():
             if child.process.poll() is None:
                 child.process.terminate()
-        deadline = time.monotonic() + self.stop_seconds
+        deadline = time.monotonic() + STOP_SECONDS
         for child in self._started_children():
             try:
                 child.process.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
-                log.warning("the %s did not exit within %.0f s of SIGTERM; it is killed", child.name, self.stop_seconds)
+                log.warning("the %s did not exit within %.0f s of SIGTERM; it is killed", child.name, STOP_SECONDS)
                 child.process.kill()
                 child.process.wait()

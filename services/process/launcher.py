@@ -1,6 +1,7 @@
 """`tandem serve`: the four roles as child processes on this machine, connected by Unix sockets.
 
-In order: binds the HTTP port, finds the model's files, starts the roles, supervises them until SIGTERM or SIGINT.
+In order: binds the HTTP port, finds the model's files, starts the roles, supervises them until SIGTERM or SIGINT, and
+ends them from the top down.
 Passes SIGHUP on to the shim, unless the terminal was closed: that ends the server.
 How children are restarted and ended is in services/process/child_processes.py.
 """
@@ -13,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -25,7 +27,7 @@ from services.model_files.resolve import resolve
 from services.options.command_line import inherited_environment, role_argv, role_environment
 from services.options.common import DEMO_MODEL
 from services.options.declarations import ServeOptions, ShimOptions
-from services.process.child_processes import ChildFailed, ChildProcesses
+from services.process.child_processes import STOP_SECONDS, ChildFailed, ChildProcesses
 from services.process.gateway_address import gateway_address
 from services.process.readiness import Readiness
 from services.process.runtime_dir import runtime_dir
@@ -37,10 +39,6 @@ log = logging.getLogger(__name__)
 Handler = Callable[[int, FrameType | None], None]
 
 
-class Stopped(Exception):
-    """This process received SIGTERM or SIGINT."""
-
-
 def main(options: ServeOptions) -> int:
     """Runs all roles. Returns the exit status: 0 after SIGTERM or SIGINT, 1 after Fatal or ChildFailed."""
     values = options.role_values
@@ -50,8 +48,6 @@ def main(options: ServeOptions) -> int:
         log.info("flags of vLLM that have no effect here: %s", ", ".join(options.without_effect))
     try:
         _serve(options)
-    except Stopped:
-        return 0
     except ChildFailed as error:
         log.error("%s", error)
         return 1
@@ -98,7 +94,15 @@ def _serve_on(front: socket.socket, options: ServeOptions, values: dict[str, Any
     with runtime_dir(options.runtime_dir) as folder, Readiness() as readiness, children:
         _start_roles(children, values, folder, options, front, readiness)
         _on_hang_up(lambda: children.hang_up("shim"), stop, closes)
-        children.supervise(readiness.is_set)
+        if children.supervise(readiness.is_set):
+            _drain(children, values)
+
+
+def _drain(children: ChildProcesses, values: dict[str, Any]) -> None:
+    """Ends the roles from the top down: each lets its requests end, for which it needs those below."""
+    deadline = time.monotonic() + values.get("shutdown_timeout", ShimOptions.shutdown_timeout) + STOP_SECONDS
+    for role in ("shim", "tokenizer", "engine"):
+        children.drain(role, deadline)
 
 
 def _check_model(path: Path, values: dict[str, Any]) -> None:
@@ -154,7 +158,7 @@ def _stopping(children: ChildProcesses) -> Handler:
     def stop(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         _on_signals(kill)
-        raise Stopped
+        children.stop()
 
     return stop
 

@@ -1,7 +1,7 @@
-"""The metrics server of a process: GET /metrics for Prometheus, GET /health for a supervisor that restarts it.
+"""The metrics server of a process: GET /metrics for Prometheus, GET /live, /ready and /health for orchestrators.
 
 Runs in threads, so that a busy loop or an event loop never waits for a scrape. At MAX_CONNECTIONS a new connection
-replaces the oldest one, so slow clients cannot make /health unreachable.
+replaces the oldest one, so slow clients cannot make the others unreachable.
 Text format: https://prometheus.io/docs/instrumenting/exposition_formats/
 """
 
@@ -13,6 +13,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, disable_created_metrics
@@ -38,17 +39,23 @@ def new_registry() -> CollectorRegistry:
     return registry
 
 
-class MetricsServer:
-    """Serves while it is entered as a context manager. /health answers 200 if `ready()`, else 503.
+@dataclass(frozen=True)
+class HealthChecks:
+    """Called in server threads; a route answers 200 if its function returns true, else 503."""
 
-    `ready` is called in server threads.
-    """
+    is_live: Callable[[], bool]  # this process makes progress, whatever the others do
+    is_ready: Callable[[], bool]  # a token could be made now
+    is_healthy: Callable[[], bool]  # new requests are accepted, also while a process behind this one restarts
+
+
+class MetricsServer:
+    """Serves while it is entered as a context manager."""
 
     def __init__(
-        self, front: socket.socket, registry: CollectorRegistry, ready: Callable[[], bool], token: str | None = None
+        self, front: socket.socket, registry: CollectorRegistry, checks: HealthChecks, token: str | None = None
     ) -> None:
         """`front`: a listening socket, closed at exit. `token`: the bearer token that /metrics requires; None: none."""
-        self._server = _Server(front, registry, ready, token)
+        self._server = _Server(front, registry, checks, token)
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.5,), name="metrics-server", daemon=True
         )
@@ -64,7 +71,7 @@ class MetricsServer:
 
 
 def open_metrics_server(
-    options: MetricsOptions, secret: ClusterSecret | None, registry: CollectorRegistry, ready: Callable[[], bool]
+    options: MetricsOptions, secret: ClusterSecret | None, registry: CollectorRegistry, checks: HealthChecks
 ) -> MetricsServer:
     """Returns a metrics server on the socket of --metrics-fd, else on the address of --metrics-listen.
 
@@ -76,20 +83,20 @@ def open_metrics_server(
     else:
         host, port = split_address(options.metrics_listen) if options.metrics_listen else (None, 0)
         front = listen(host, port)
-    return MetricsServer(front, registry, ready, token_to_ask_for(front, options.metrics_token_file, secret))
+    return MetricsServer(front, registry, checks, token_to_ask_for(front, options.metrics_token_file, secret))
 
 
 class _Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(
-        self, front: socket.socket, registry: CollectorRegistry, ready: Callable[[], bool], token: str | None
+        self, front: socket.socket, registry: CollectorRegistry, checks: HealthChecks, token: str | None
     ) -> None:
         super().__init__(front.getsockname()[:2], _Handler, bind_and_activate=False)
         self.socket.close()
         self.socket = front
         self.registry = registry
-        self.ready = ready
+        self.checks = {"/live": checks.is_live, "/ready": checks.is_ready, "/health": checks.is_healthy}
         self.authorization = f"Bearer {token}".encode() if token is not None else None
         self._lock = threading.Lock()
         self._connections: dict[socket.socket, None] = {}  # an ordered set, the oldest first
@@ -127,8 +134,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._answer(401, "text/plain", b"")
         elif path == "/metrics":
             self._answer(200, CONTENT_TYPE_LATEST, generate_latest(self.server.registry))
-        elif path == "/health":
-            self._answer(200 if self.server.ready() else 503, "text/plain", b"")
+        elif path in self.server.checks:
+            self._answer(200 if self.server.checks[path]() else 503, "text/plain", b"")
         else:
             self._answer(404, "text/plain", b"")
 

@@ -21,8 +21,8 @@ SubmitT = TypeVar("SubmitT", engine_pb2.Submit, text_pb2.TextSubmit)
 # What the callee resolved of a submit: fields of the accepted message that a resume sends in the submit's field of the
 # same name, so that the next callee resolves nothing again.
 RESOLVED_FIELDS: dict[type[Message], tuple[str, ...]] = {
-    engine_pb2.Accepted: (),
-    text_pb2.TextAccepted: ("prompt_token_ids", "resolved"),
+    engine_pb2.Accepted: ("numerics_id",),
+    text_pb2.TextAccepted: ("prompt_token_ids", "resolved", "numerics_id"),
 }
 
 
@@ -63,6 +63,11 @@ class Call(ABC, Generic[SubmitT]):
     @property
     def request_id(self) -> str:
         return str(self._submit.request_id)
+
+    @property
+    def numerics_id(self) -> str:
+        """The numerics_id under which the call was accepted; empty before. No other one can continue it."""
+        return str(self._submit.numerics_id)
 
     @property
     def is_accepted(self) -> bool:

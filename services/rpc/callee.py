@@ -36,6 +36,7 @@ class Attempts:
 
     def __init__(self) -> None:
         self._live: dict[CallerKey, tuple[int, Callable[[], None]]] = {}
+        self._released = asyncio.Event()  # its only reader clears it
 
     def claim(self, key: CallerKey, attempt: int, abort: Callable[[], None]) -> bool:
         """Registers an attempt and aborts a running lower one. Returns False if an equal or higher one runs: then the
@@ -52,12 +53,21 @@ class Attempts:
         """Removes an attempt that ended; a higher attempt stays registered."""
         if key in self._live and self._live[key][0] == attempt:
             del self._live[key]
+            self._released.set()
+
+    async def all_released(self) -> None:
+        """Returns once no attempt runs."""
+        while self._live:
+            self._released.clear()
+            await self._released.wait()
 
 
 class Callee:
-    """The callee's side of all streams of this process: their start lock and their orderly end."""
+    """The callee's side of all streams of this process: their attempts, their start lock and their orderly end."""
 
     def __init__(self) -> None:
+        self.attempts = Attempts()
+        self.is_draining = False  # callers prefer other processes for new requests
         self._streams: set[asyncio.Task[Any]] = set()  # and calls
         self._call_numbers = itertools.count(1)
         self._pace = Pace()  # of all calls
@@ -152,7 +162,7 @@ class Callee:
         caller = pb.Hello(role="program", instance=f"call-{next(self._call_numbers)}")
         self._streams.add(task)
         try:
-            if self._closing:
+            if self.is_draining or self._closing:
                 await context.abort(grpc.StatusCode.UNAVAILABLE, STOPPING)
             entry = make_entry()
             await self.start_lock.may_start(caller)
@@ -178,6 +188,11 @@ class Callee:
             if mailbox.is_done:
                 return
             await self._pace.pause()
+
+    async def drain(self) -> None:
+        """Refuses new calls of programs, and returns once no request runs."""
+        self.is_draining = True
+        await self.attempts.all_released()
 
     async def close_streams(self) -> None:
         """Ends streams with status OK and programs' calls with UNAVAILABLE, waiting at most CLOSE_SECONDS; new streams

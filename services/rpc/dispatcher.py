@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from services.options.common import RESUME_WAIT
 from services.rpc.call import Call
-from services.rpc.errors import RETRY_AFTER_SECONDS, TandemError, too_much
+from services.rpc.errors import RETRY_AFTER_SECONDS, TandemError, other_numerics, too_much
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.handles import Handles
 from services.rpc.link import Link
@@ -37,6 +37,7 @@ class Dispatcher(Generic[CallT]):
         abort_entry: Callable[[pb.Abort], Any],
         resume_wait: float = RESUME_WAIT,
     ) -> None:
+        self._resume_wait = resume_wait
         self._submit_entry = submit_entry
         self._abort_entry = abort_entry
         self._handles = Handles(self)
@@ -160,14 +161,23 @@ class Dispatcher(Generic[CallT]):
         self._pending = [call for call in self._pending if call.open_choices]
 
     def _place(self, call: CallT) -> None:
+        """Submits a call on the least loaded link that can continue it, a ready one if there is one; else it waits."""
         if call.strikes >= SUSPECT_AT:
             self._retries.add(call)
             return
-        open_links = [link for link in self._calls if link is not self._retries.reserved_link]
-        if open_links:
-            self._submit(min(open_links, key=lambda link: len(self._calls[link])), call)
-        else:
-            self._pending.append(call)
+        links = [link for link in self._calls if link is not self._retries.reserved_link and _fits(call, link)]
+        if links:
+            self._submit(min(links, key=lambda link: (not link.is_ready, len(self._calls[link]))), call)
+            return
+        self._pending.append(call)
+        if any(not _fits(call, link) for link in self._calls):
+            asyncio.get_running_loop().call_later(self._resume_wait, self._fail_unfit, call)
+
+    def _fail_unfit(self, call: CallT) -> None:
+        """Ends a call that still waits, while all peers would make other tokens than it began with."""
+        if call in self._pending and self._calls and not any(_fits(call, link) for link in self._calls):
+            self._pending.remove(call)
+            call.fail(other_numerics(call.numerics_id))
 
     def _place_pending(self) -> None:
         pending, self._pending = self._pending, []
@@ -186,3 +196,8 @@ class Dispatcher(Generic[CallT]):
         for link, calls in self._calls.items():
             if calls.pop(handle, None) is not None:
                 link.put(self._abort_entry(pb.Abort(handle=handle)))
+
+
+def _fits(call: Call[Any], link: Link[Any, Any]) -> bool:
+    """Returns whether the link's peer makes the tokens that the call began with."""
+    return not call.numerics_id or link.peer is None or call.numerics_id == link.peer.engine.numerics_id

@@ -109,6 +109,14 @@ def unavailable(message: str, retry_after: int = RETRY_AFTER_SECONDS) -> TandemE
     return TandemError("UNAVAILABLE", message, retryable=True, retry_after=retry_after)
 
 
+def other_numerics(numerics_id: str) -> TandemError:
+    """Returns the error for a request that no process can continue: those that are there would make other tokens."""
+    return unavailable(
+        f"the request began with numerics_id {numerics_id!r}, and no process with the same model and options is left to"
+        " continue it; send it anew"
+    )
+
+
 def too_much(message: str, retry_after: int) -> TandemError:
     """Returns the error for a request beyond a limit on work in progress (HTTP 429). `message` names the limit."""
     return TandemError("RESOURCE_EXHAUSTED", message, retryable=True, retry_after=retry_after)

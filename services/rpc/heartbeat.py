@@ -34,6 +34,7 @@ class Heartbeat:
     async def __aenter__(self) -> "Heartbeat":
         await self._scope.__aenter__()
         self._loop = asyncio.get_running_loop()
+        self._beat()
         self._timer = self._loop.call_later(BEAT_SECONDS, self._tick)
         return self
 

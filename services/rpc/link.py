@@ -27,7 +27,7 @@ UpT = TypeVar("UpT")
 MessageT = TypeVar("MessageT", contravariant=True)
 EntryT = TypeVar("EntryT", bound=Entry)
 AnswerT = TypeVar("AnswerT")
-BACKOFF_SECONDS = (0.05, 2.0)  # between two attempts to connect: at first, at most
+BACKOFF_SECONDS = (0.05, 0.2)  # between two attempts to connect: at first, at most
 NOT_CONNECTED = "no process that could answer is connected; try again"
 ADMINISTRATION_SECONDS = 30.0  # timeout of a unary call: an engine answers between two steps, which may be long
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from services.model_files.resolve import resolve
 from services.options.tokenizer import TokenizerOptions
-from services.process.metrics_server import new_registry, open_metrics_server
+from services.process.drain import run_and_drain
+from services.process.metrics_server import HealthChecks, new_registry, open_metrics_server
 from services.process.progress_page import Progress
 from services.process.shell import begin, run_until_stopped, to_the_end
 from services.process.spare import take_over
@@ -89,7 +90,8 @@ def _load(options: TokenizerOptions) -> _Model:
 
 
 async def serve(options: TokenizerOptions, progress: Progress) -> None:
-    """Loads, waits for its place if it is a spare process, then serves shims until cancelled.
+    """Loads, waits for its place if it is a spare process, then serves shims until cancelled; then lets the requests in
+    progress end, as long as --shutdown-timeout says. Those that are left resume elsewhere.
 
     Raises Fatal for a model or option that cannot be used, RuntimeError when the address cannot be bound, and
     HelloMismatch for an engine with another tokenizer.json, protocol or role.
@@ -122,12 +124,14 @@ async def serve(options: TokenizerOptions, progress: Progress) -> None:
         resolver,
     )
     text_pb2_grpc.add_TextServiceServicer_to_server(servicer, server.grpc)
-    with open_metrics_server(options, secret, registry, lambda: engines.dispatcher.connected):
+    checks = HealthChecks(progress.is_alive, servicer.is_ready, servicer.is_healthy)
+    with open_metrics_server(options, secret, registry, checks):
         await server.start()
         log.info("tokenizer loaded")
         try:
-            links = (link.run() for link in engines.links)
-            await asyncio.gather(model.rendering.start(), _report_ready(server, engines, resolver), *links)
+            reporting = _report_ready(server, servicer, engines, resolver)
+            work = [model.rendering.start(), reporting, *(link.run() for link in engines.links)]
+            await run_and_drain(work, lambda: _drain(server, servicer), options.shutdown_timeout)
         finally:
             await to_the_end(_stop(server, servicer, model.rendering, tracing))
 
@@ -136,15 +140,22 @@ def _added_tokens(vocabulary: Vocabulary) -> frozenset[str]:
     return frozenset(token.content for token in vocabulary.tokenizer.get_added_tokens_decoder().values())
 
 
-async def _report_ready(server: RpcServer, engines: EngineClient, resolver: OutputResolver) -> None:
-    """Keeps the health service: ready while an engine is connected."""
+async def _report_ready(
+    server: RpcServer, servicer: TextServicer, engines: EngineClient, resolver: OutputResolver
+) -> None:
+    """Keeps the health service: ready while an engine is connected, and this process does not stop."""
     changed = engines.dispatcher.links_changed
     while True:
         await changed.wait()
         changed.clear()
         if engines.dispatcher.connected:
             await resolver.prepare()
-        server.set_ready(engines.dispatcher.connected)
+        server.set_ready(engines.dispatcher.connected and not servicer.callee.is_draining)
+
+
+async def _drain(server: RpcServer, servicer: TextServicer) -> None:
+    server.set_ready(False)
+    await servicer.callee.drain()
 
 
 async def _stop(server: RpcServer, servicer: TextServicer, rendering: ChatRendering, tracing: Tracing) -> None:

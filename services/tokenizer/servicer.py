@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc
 
-from services.rpc.callee import Attempts, Callee
+from services.rpc.callee import Callee
 from services.rpc.errors import unavailable
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2, text_pb2_grpc
@@ -59,7 +59,7 @@ class TextServicer(text_pb2_grpc.TextServiceServicer):
             formats,
             engines,
             telemetry,
-            Attempts(),
+            self.callee.attempts,
             self.callee.start_lock,
             dropped_attempts,
         )
@@ -78,7 +78,7 @@ class TextServicer(text_pb2_grpc.TextServiceServicer):
         except asyncio.CancelledError:
             return  # the process stops or the caller hung up; grpc would print a traceback
         hello = self._hello_now()
-        mailbox = TextMailbox(hello.epoch, lambda: self._engines.dispatcher.is_ready)
+        mailbox = TextMailbox(hello.epoch, self.is_ready)
         with self._session(mailbox) as session:
             await self.callee.serve_stream(context, hello, ("shim",), mailbox, session.opened, text_pb2.TextUp)
 
@@ -136,6 +136,14 @@ class TextServicer(text_pb2_grpc.TextServiceServicer):
     async def GetTokenizer(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         for piece in await asyncio.to_thread(self._archive.pieces):
             await context.write(piece)
+
+    def is_ready(self) -> bool:
+        """Returns whether a token could be made now."""
+        return self._engines.dispatcher.is_ready and not self.callee.is_draining
+
+    def is_healthy(self) -> bool:
+        """Returns whether new requests are accepted, also while the next engine is waited for."""
+        return self._engines.dispatcher.outage.is_served and not self.callee.is_draining
 
     def _hello_now(self) -> pb.Hello:
         """Returns this process's hello with the facts of the engine that connected last, if there is one."""

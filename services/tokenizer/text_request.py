@@ -142,6 +142,7 @@ class TextRequest:
             seed=accepted.seed,
             cached_tokens=accepted.cached_tokens,
             sampling=accepted.sampling if accepted.HasField("sampling") else None,
+            numerics_id=accepted.numerics_id,
         )
         if self._submit.sampling.HasField("prompt_logprobs"):
             text.first_prompt_token = self._vocabulary.token_bytes(self._prompt[0])
@@ -250,6 +251,7 @@ class TextRequest:
             priority=submit.priority,
             traceparent=self._span.traceparent,
             grammar=self._resolved.grammar,
+            numerics_id=submit.numerics_id,
         )
 
     def _token_logprobs(self, logprobs: TokenLogprobColumns, offsets: list[int]) -> list[text_pb2.TokenLogprobs]:

@@ -11,7 +11,7 @@ from services.errors import Fatal
 from services.machine import process_age
 from services.model_files.resolve import resolve
 from services.options.declarations import WorkerOptions
-from services.process.metrics_server import new_registry, open_metrics_server
+from services.process.metrics_server import HealthChecks, new_registry, open_metrics_server
 from services.process.progress_page import Progress
 from services.process.shell import begin
 from services.security.secret import ClusterSecret, cluster_secret
@@ -54,7 +54,8 @@ def _serve(options: WorkerOptions, progress: Progress) -> None:
     metrics = WorkerMetrics(registry)
     tracing = set_up_tracing("worker", options.otlp_traces_endpoint)
     secret = cluster_secret(options)
-    with open_metrics_server(options, secret, registry, metrics.registered.is_set):
+    checks = HealthChecks(progress.is_alive, metrics.registered.is_set, metrics.has_registered.is_set)
+    with open_metrics_server(options, secret, registry, checks):
         try:
             _run(options, secret, metrics, StepSpans(tracing), progress)
         finally:
@@ -133,6 +134,7 @@ def _run_plans(
     Then ends the preparer and disarms the watchdog.
     """
     metrics.registered.set()
+    metrics.has_registered.set()
     loop = StepLoop(link, runner, metrics, spans, progress)
     preparer = Preparer(link, source, runner.grammars)
     try:

@@ -22,7 +22,8 @@ class WorkerMetrics:
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.registered = threading.Event()  # set while registered with an engine; the readiness of /health
+        self.registered = threading.Event()  # set while registered with an engine: /ready
+        self.has_registered = threading.Event()  # set from the first registration on: /health
         self._steps = Counter("tandem:worker_steps", "Plans that were run.", registry=registry)
         self._seconds = Counter("tandem:worker_step_seconds", "Time from a plan to its result.", registry=registry)
         self._runnable = Counter(

@@ -103,19 +103,23 @@ async def test_the_engine_is_ready_while_it_has_a_worker(
     start: Callable[..., Engine], caplog: pytest.LogCaptureFixture
 ) -> None:
     front = listen(None, 0)
-    health = f"http://{authority(*front.getsockname()[:2])}/health"
-    engine = start(metrics_fd=front.detach())
+    address = authority(*front.getsockname()[:2])
+    engine = start(metrics_fd=front.detach(), resume_wait=0.5)
 
-    async def status() -> int:
-        return (await asyncio.to_thread(httpx.get, health, **PLAIN_HTTP)).status_code
+    async def statuses() -> list[int]:
+        """Of /live, /ready and /health. /health also waits for the next worker, for half a second."""
+        urls = [f"http://{address}/{path}" for path in ("live", "ready", "health")]
+        return [(await asyncio.to_thread(httpx.get, url, **PLAIN_HTTP)).status_code for url in urls]
 
     await engine.is_ready(False)
-    assert await status() == 503
+    assert await statuses() == [200, 503, 503]
     async with engine.worker():
         await engine.is_ready(True)
-        assert await status() == 200
+        assert await statuses() == [200, 200, 200]
     await engine.is_ready(False)
-    assert await status() == 503
+    async with asyncio.timeout(PATIENCE):
+        while await statuses() != [200, 503, 503]:
+            pass
     assert "worker lost: the worker is no longer connected; requests wait until a worker registers" in caplog.text
     async with engine.worker(make_facts(num_blocks=FACTS.num_blocks + 1)):
         await engine.is_ready(True)

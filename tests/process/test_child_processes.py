@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
 
 import httpx
 import pytest
@@ -20,10 +19,6 @@ from services.process import child_processes
 from services.process.child_processes import ChildFailed, ChildProcesses
 from tests.e2e.harness import PLAIN_HTTP, alive, wait_for
 from tests.process.child import MODULE
-
-
-class Done(Exception):
-    """The condition that a test waits for is true."""
 
 
 @pytest.fixture
@@ -61,20 +56,14 @@ def supervise(children: ChildProcesses, act: Callable[[], None]) -> None:
             act()
         except BaseException as error:
             failures.append(error)
-        os.kill(os.getpid(), signal.SIGUSR1)
+        children.stop()
 
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise Done
-
-    before = signal.signal(signal.SIGUSR1, stop)
     thread = threading.Thread(target=run)
     try:
-        with pytest.raises(Done):
-            thread.start()
-            children.supervise(lambda: True)
+        thread.start()
+        assert children.supervise(lambda: True)
     finally:
         thread.join()
-        signal.signal(signal.SIGUSR1, before)
     if failures:
         raise failures[0]
 
@@ -231,9 +220,36 @@ def test_a_child_that_continues_in_time_is_not_killed(children: ChildProcesses, 
     assert child.process.poll() is None
 
 
-def test_all_children_are_killed_at_once_while_they_end(file: Path) -> None:
+def test_a_stop_before_all_are_ready(children: ChildProcesses) -> None:
+    start(children, "run")
+    children.stop()
+    assert not children.supervise(lambda: False)
+
+
+def test_children_that_drain_while_the_others_are_supervised(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An exit of one that drains is no fault; one that has not exited at the deadline still runs."""
+    caplog.set_level(logging.INFO)
+    with ChildProcesses() as children:
+        front, other = start(children, "run", kind="front"), start(children, "run", file, kind="other")
+        start(children, "ignore-sigterm", kind="slow")
+        (pid,) = wait_for_pids(file, 1)
+        supervise(children, lambda: None)
+        began = time.monotonic()
+        children.drain("front", began + 60)
+        assert children.children[front].process.poll() == -signal.SIGTERM and time.monotonic() - began < 30
+        os.kill(pid, signal.SIGKILL)
+        children.drain("slow", time.monotonic() + 1)
+        assert children.children["slow"].process.poll() is None
+        wait_for_pids(file, 2)
+        assert children.children[other].process.poll() is None
+        children.kill_all()
+    assert "the front" not in caplog.text and "the other was killed by SIGKILL; it is restarted" in caplog.text
+
+
+def test_all_children_are_killed_at_once_while_they_end(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a second SIGTERM does it: the handler runs in the thread that waits for the children."""
-    with ChildProcesses(stop_seconds=60.0) as children:
+    monkeypatch.setattr(child_processes, "STOP_SECONDS", 60.0)
+    with ChildProcesses() as children:
         start(children, "ignore-sigterm", file)
         wait_for_pids(file, 1)
         before = signal.signal(signal.SIGALRM, lambda *_: children.kill_all())
@@ -243,9 +259,10 @@ def test_all_children_are_killed_at_once_while_they_end(file: Path) -> None:
 
 
 def test_the_end_of_the_context_ends_all_children_and_kills_those_that_ignore_sigterm(
-    file: Path, caplog: pytest.LogCaptureFixture
+    file: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with ChildProcesses(stop_seconds=0.5) as children:
+    monkeypatch.setattr(child_processes, "STOP_SECONDS", 0.5)
+    with ChildProcesses() as children:
         start(children, "run", file, kind="good")
         start(children, "ignore-sigterm", file, kind="bad")
         wait_for_pids(file, 2)

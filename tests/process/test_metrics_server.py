@@ -17,12 +17,13 @@ from services.errors import Fatal
 from services.machine import authority
 from services.machine.listen import listen
 from services.process import metrics_server
-from services.process.metrics_server import MetricsServer
+from services.process.metrics_server import HealthChecks, MetricsServer
 from services.security.metrics_token import metrics_token, token_to_ask_for
 from tests.e2e.harness import PLAIN_HTTP
 from tests.security.peers import OURS
 
 READY = {"value": True}
+CHECKS = HealthChecks(lambda: True, lambda: READY["value"], lambda: READY["value"])
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def address() -> Iterator[tuple[str, int]]:
     Counter("things", "Things.", registry=registry).inc(3)
     front = listen(None, 0)
     where = front.getsockname()[:2]
-    with MetricsServer(front, registry, lambda: READY["value"]):
+    with MetricsServer(front, registry, CHECKS):
         yield where
 
 
@@ -47,6 +48,7 @@ def test_metrics_and_health(address: tuple[str, int]) -> None:
     assert get(address, "/else").status_code == 404
     READY["value"] = False
     try:
+        assert [get(address, path).status_code for path in ("/live", "/ready")] == [200, 503]
         assert get(address, "/health").status_code == 503
     finally:
         READY["value"] = True
@@ -85,7 +87,7 @@ def test_slow_clients_do_not_block_others(address: tuple[str, int], pieces: byte
 def test_metrics_require_the_token() -> None:
     front = listen(None, 0)
     where = front.getsockname()[:2]
-    with MetricsServer(front, CollectorRegistry(), lambda: True, "secret-token"):
+    with MetricsServer(front, CollectorRegistry(), CHECKS, "secret-token"):
         for headers in (
             {},
             {"Authorization": "Bearer wrong"},

@@ -28,9 +28,9 @@ class FakeCall(Call[engine_pb2.Submit]):
         self.error = error
         self.failed.set()
 
-    def accept(self) -> None:
+    def accept(self, numerics_id: str = "") -> None:
         """An engine accepts the call's choice."""
-        self.record_accepted(engine_pb2.Accepted(handle=self.handle))
+        self.record_accepted(engine_pb2.Accepted(handle=self.handle, numerics_id=numerics_id))
 
     def token(self) -> None:
         """Receives the next token of the call's choice."""
@@ -51,11 +51,13 @@ class FakeLink:
         self.last_submit = engine_pb2.Submit()
         self.aborts: list[int] = []  # handles
         self.epoch = 0
+        self.is_ready = True
 
-    async def up(self, *, same: bool = False, **limits: int) -> None:
+    async def up(self, *, same: bool = False, numerics_id: str = "", **limits: int) -> None:
         """A peer connects: the `same` as before, or a new one."""
         self.epoch += not same
-        self.peer = pb.Hello(epoch=self.epoch, engine=pb.EngineFacts(limits=pb.RequestLimits(**limits)))
+        facts = pb.EngineFacts(limits=pb.RequestLimits(**limits), numerics_id=numerics_id)
+        self.peer = pb.Hello(epoch=self.epoch, engine=facts)
         self.dispatcher.link_up(self)  # type: ignore[arg-type]
         await settle()
 

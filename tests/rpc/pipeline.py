@@ -14,6 +14,7 @@ from typing import Any
 
 import grpc
 import httpx
+from google.protobuf.message import Message
 from prometheus_client import CollectorRegistry
 
 from engine_core.worker_messages import ModelFacts
@@ -22,7 +23,7 @@ from services.options.declarations import EngineOptions, ShimOptions
 from services.options.tokenizer import TokenizerOptions
 from services.process.progress_page import Progress
 from services.rpc.generated import common_pb2 as pb
-from services.rpc.generated import text_pb2
+from services.rpc.generated import engine_pb2, text_pb2
 from services.rpc.hello import make_hello
 from services.rpc.pieces import Piece, add_pieces
 from services.rpc.transport import SERVER_OPTIONS, open_channel
@@ -53,10 +54,12 @@ def silent_telemetry() -> RequestTelemetry:
 
 
 class Proxy:
-    """Forwards messages between both ends of one edge. The callee's messages count from 1, the hello included."""
+    """Forwards messages between both ends of one edge. The callee's messages count from 1, the hello included and
+    heartbeats not. `up` and `batch`: their type, and the name of the field with their content."""
 
-    def __init__(self, method: str, listen: str, target: str) -> None:
+    def __init__(self, method: str, listen: str, target: str, up: type[Message], batch: str) -> None:
         self._method = method
+        self._up, self._batch = up, batch
         self._target = target
         self._server = grpc.aio.server(options=SERVER_OPTIONS)
         handler = grpc.stream_stream_rpc_method_handler(self._forward)
@@ -92,6 +95,9 @@ class Proxy:
             down = asyncio.create_task(self._forward_requests(requests, call))
             try:
                 while (message := await call.read()) is not grpc.aio.EOF:
+                    if self._is_heartbeat(message):
+                        await context.write(message)
+                        continue
                     if self.cut_after == 0:
                         self.cut_after = None
                         await context.abort(grpc.StatusCode.UNAVAILABLE, "cut by the test")
@@ -106,6 +112,12 @@ class Proxy:
                 down.cancel()
                 await asyncio.gather(down, return_exceptions=True)
                 call.cancel()
+
+    def _is_heartbeat(self, message: bytes) -> bool:
+        found: Any = self._up.FromString(message)
+        batch = getattr(found, self._batch)
+        content = batch.accepted or batch.handles or batch.terminals or batch.prompt_logprobs
+        return not found.HasField("hello") and not content
 
     async def _forward_start_lock(self, request: bytes, context: Any) -> None:
         self.num_start_locks += 1
@@ -145,8 +157,20 @@ class Pipeline:
         self._engine = {"max_num_seqs": 8, **engine}
         at = f"unix:{folder}"
         self.engine_address, self.tokenizer_address = f"{at}/engine.sock", f"{at}/tokenizer.sock"
-        self.engine_proxy = Proxy("/tandem.v1.EngineService/Connect", f"{at}/engine-proxy.sock", self.engine_address)
-        self.text_proxy = Proxy("/tandem.v1.TextService/Connect", f"{at}/text-proxy.sock", self.tokenizer_address)
+        self.engine_proxy = Proxy(
+            "/tandem.v1.EngineService/Connect",
+            f"{at}/engine-proxy.sock",
+            self.engine_address,
+            engine_pb2.EngineUp,
+            "step",
+        )
+        self.text_proxy = Proxy(
+            "/tandem.v1.TextService/Connect",
+            f"{at}/text-proxy.sock",
+            self.tokenizer_address,
+            text_pb2.TextUp,
+            "batch",
+        )
         self._worker_endpoint = f"ipc://{folder}/worker.sock"
         self._at = at
         self.facts = make_facts(

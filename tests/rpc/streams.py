@@ -14,6 +14,13 @@ async def open_stream(channel: object, hello: pb.Hello) -> object:
     return call
 
 
+async def next_accepted(call: object) -> engine_pb2.Accepted:
+    """Reads messages until one accepts a choice."""
+    while not (found := (await call.read()).step.accepted):
+        pass
+    return found[0]
+
+
 async def next_terminal(call: object) -> engine_pb2.Terminal:
     """Reads messages until one has a terminal (the end of a choice), and returns the terminal."""
     while True:

@@ -21,7 +21,7 @@ from services.rpc.hello import make_hello
 from services.rpc.transport import open_channel
 from tests.fakes import make_facts
 from tests.rpc.pipeline import Pipeline
-from tests.rpc.streams import next_terminal, open_stream
+from tests.rpc.streams import next_accepted, next_terminal, open_stream
 
 
 class Context:
@@ -131,7 +131,7 @@ async def test_a_higher_attempt_on_a_new_stream_supersedes_a_lower_one(pipeline:
     async with open_channel(pipeline.engine_address) as channel, asyncio.timeout(20):
         first, second, third = [await open_stream(channel, hello) for _ in range(3)]
         await first.write(engine_pb2.EngineDown(entries=[engine_pb2.EngineEntry(submit=submit)]))
-        assert (await first.read()).step.accepted
+        await next_accepted(first)
         resumed = engine_pb2.Submit()
         resumed.CopyFrom(submit)
         resumed.attempt = 2

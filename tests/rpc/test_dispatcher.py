@@ -98,6 +98,41 @@ async def test_a_resumed_call_brings_its_tokens_to_another_link() -> None:
     assert other.last_submit.choices[0].resumed_token_ids == pack_u32([7])
 
 
+async def test_a_ready_link_is_preferred() -> None:
+    """The other one stops, or its engine has no worker."""
+    edge = FakeEdge(2)
+    one, other = edge.links
+    await one.up()
+    await other.up()
+    one.is_ready = False
+    for name in ("first", "second"):
+        edge.start(name)
+    assert not one.submits and list(other.submits) == ["first", "second"]
+    await other.down()
+    assert list(one.submits) == ["first", "second"], "what is not ready is better than nothing"
+
+
+async def test_a_call_is_continued_under_its_own_numerics_id_alone() -> None:
+    edge = FakeEdge(2, resume_wait=0.05)
+    one, other = edge.links
+    await one.up(numerics_id="a")
+    await other.up(numerics_id="b")
+    call = FakeCall("begun", edge.dispatcher)
+    edge.dispatcher.start(call)
+    call.accept("a")
+    assert list(one.submits) == ["begun"] and edge.dispatcher.is_ready
+    await one.down(died=False)
+    assert not other.submits and not call.error
+    await one.up(numerics_id="a")
+    assert list(one.submits) == ["begun"] and one.last_submit.numerics_id == "a"
+    await one.down(died=False)
+    async with asyncio.timeout(10):
+        await call.failed.wait()
+    assert call.error is not None and call.error.code == "UNAVAILABLE"
+    assert "began with numerics_id 'a', and no process with the same model and options is left" in call.error.message
+    assert not other.submits
+
+
 async def test_an_aborted_call_is_forgotten(edge: FakeEdge) -> None:
     (link,) = edge.links
     call = edge.start("aborted")

@@ -134,6 +134,8 @@ def test_random_frames_of_an_engine() -> None:
 class FakeLink:
     """A link that is up."""
 
+    is_ready = True
+
     def __init__(self) -> None:
         self.peer = pb.Hello(epoch=5, engine=pb.EngineFacts(vocab_size=100))
 

@@ -1,10 +1,13 @@
 """The tokenizer process: its health follows its engines."""
 
 import asyncio
+import types
 from pathlib import Path
+from typing import Any
 
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from services.rpc.callee import Callee
 from services.rpc.hello import make_hello
 from services.rpc.transport import RpcServer, open_channel
 from services.tokenizer import service
@@ -19,8 +22,9 @@ async def test_it_is_ready_while_an_engine_is_connected(socket_dir: Path) -> Non
     server = RpcServer(address, service=service.SERVICE)
     await server.start()
     engines, link = EngineClient((), make_hello("tokenizer")), FakeEngineLink()
+    servicer: Any = types.SimpleNamespace(callee=Callee())
     resolver = output_resolver(engines, answer_formats("hermes", "qwen3"))
-    reporting = asyncio.create_task(service._report_ready(server, engines, resolver))
+    reporting = asyncio.create_task(service._report_ready(server, servicer, engines, resolver))
     try:
         async with open_channel(address) as channel, asyncio.timeout(20):
             for name in ("", "tandem.v1.TextService"):

@@ -126,12 +126,14 @@ async def test_a_bug_ends_its_request_alone_and_is_logged(
     assert len(tokenizer.submitted()) == 1
 
 
-async def test_without_an_engine_a_request_is_refused() -> None:
+async def test_a_request_waits_for_the_next_engine() -> None:
     tokenizer = Tokenizer()
     stream = tokenizer.stream()
     tokenizer.engines.link_down(tokenizer.link, died=True)  # type: ignore[arg-type]
     stream.submit(501)
     await stream.encoded()
+    assert not stream.errors()
+    tokenizer.engines.dispatcher.outage._give_up()
     assert [(handle, code) for handle, code, _ in stream.errors()] == [(501, "UNAVAILABLE")]
 
 

@@ -52,7 +52,7 @@ class TextEntry(_message.Message):
     def __init__(self, submit: _Optional[_Union[TextSubmit, _Mapping]] = ..., abort: _Optional[_Union[_common_pb2.Abort, _Mapping]] = ...) -> None: ...
 
 class TextSubmit(_message.Message):
-    __slots__ = ("request_id", "attempt", "chat", "text", "prompt_token_ids", "seed", "choices", "sampling", "cache_salt", "traceparent", "priority", "alone", "output", "resolved", "return_sampling", "truncation", "cache_group")
+    __slots__ = ("request_id", "attempt", "chat", "text", "prompt_token_ids", "seed", "choices", "sampling", "cache_salt", "traceparent", "priority", "alone", "output", "resolved", "return_sampling", "truncation", "cache_group", "numerics_id")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     CHAT_FIELD_NUMBER: _ClassVar[int]
@@ -70,6 +70,7 @@ class TextSubmit(_message.Message):
     RETURN_SAMPLING_FIELD_NUMBER: _ClassVar[int]
     TRUNCATION_FIELD_NUMBER: _ClassVar[int]
     CACHE_GROUP_FIELD_NUMBER: _ClassVar[int]
+    NUMERICS_ID_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     attempt: int
     chat: ChatInput
@@ -87,7 +88,8 @@ class TextSubmit(_message.Message):
     return_sampling: bool
     truncation: Truncation
     cache_group: str
-    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., chat: _Optional[_Union[ChatInput, _Mapping]] = ..., text: _Optional[_Union[TextInput, _Mapping]] = ..., prompt_token_ids: _Optional[bytes] = ..., seed: _Optional[int] = ..., choices: _Optional[_Iterable[_Union[_common_pb2.Choice, _Mapping]]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., cache_salt: _Optional[str] = ..., traceparent: _Optional[str] = ..., priority: _Optional[int] = ..., alone: bool = ..., output: _Optional[_Union[OutputSpec, _Mapping]] = ..., resolved: _Optional[_Union[ResolvedOutput, _Mapping]] = ..., return_sampling: bool = ..., truncation: _Optional[_Union[Truncation, _Mapping]] = ..., cache_group: _Optional[str] = ...) -> None: ...
+    numerics_id: str
+    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., chat: _Optional[_Union[ChatInput, _Mapping]] = ..., text: _Optional[_Union[TextInput, _Mapping]] = ..., prompt_token_ids: _Optional[bytes] = ..., seed: _Optional[int] = ..., choices: _Optional[_Iterable[_Union[_common_pb2.Choice, _Mapping]]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., cache_salt: _Optional[str] = ..., traceparent: _Optional[str] = ..., priority: _Optional[int] = ..., alone: bool = ..., output: _Optional[_Union[OutputSpec, _Mapping]] = ..., resolved: _Optional[_Union[ResolvedOutput, _Mapping]] = ..., return_sampling: bool = ..., truncation: _Optional[_Union[Truncation, _Mapping]] = ..., cache_group: _Optional[str] = ..., numerics_id: _Optional[str] = ...) -> None: ...
 
 class ChatInput(_message.Message):
     __slots__ = ("messages_json", "template_kwargs_json", "add_generation_prompt", "continue_final_message", "chat_template", "documents_json", "add_special_tokens")
@@ -258,7 +260,7 @@ class TextPromptLogprobs(_message.Message):
     def __init__(self, logprobs: _Optional[_Union[_common_pb2.PromptLogprobs, _Mapping]] = ..., token_ids: _Optional[bytes] = ..., tokens: _Optional[_Iterable[bytes]] = ..., text_offsets: _Optional[bytes] = ...) -> None: ...
 
 class TextAccepted(_message.Message):
-    __slots__ = ("handle", "seed", "prompt_token_ids", "cached_tokens", "resolved", "sampling", "first_prompt_token")
+    __slots__ = ("handle", "seed", "prompt_token_ids", "cached_tokens", "resolved", "sampling", "first_prompt_token", "numerics_id")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -266,6 +268,7 @@ class TextAccepted(_message.Message):
     RESOLVED_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     FIRST_PROMPT_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    NUMERICS_ID_FIELD_NUMBER: _ClassVar[int]
     handle: int
     seed: int
     prompt_token_ids: bytes
@@ -273,7 +276,8 @@ class TextAccepted(_message.Message):
     resolved: ResolvedOutput
     sampling: _common_pb2.SamplingParams
     first_prompt_token: bytes
-    def __init__(self, handle: _Optional[int] = ..., seed: _Optional[int] = ..., prompt_token_ids: _Optional[bytes] = ..., cached_tokens: _Optional[int] = ..., resolved: _Optional[_Union[ResolvedOutput, _Mapping]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., first_prompt_token: _Optional[bytes] = ...) -> None: ...
+    numerics_id: str
+    def __init__(self, handle: _Optional[int] = ..., seed: _Optional[int] = ..., prompt_token_ids: _Optional[bytes] = ..., cached_tokens: _Optional[int] = ..., resolved: _Optional[_Union[ResolvedOutput, _Mapping]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., first_prompt_token: _Optional[bytes] = ..., numerics_id: _Optional[str] = ...) -> None: ...
 
 class TokenLogprobs(_message.Message):
     __slots__ = ("sampled", "top", "text_offset")

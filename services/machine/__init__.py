@@ -6,6 +6,7 @@ systems. Tests reach the fallback by hiding the Linux interface.
 
 from services.machine.available import available_bytes, available_cores
 from services.machine.child_ends import watch_ends
+from services.machine.files import unnamed_file
 from services.machine.hardware import busy_seconds, cpu_model, last_cache_bytes
 from services.machine.network import MAX_SOCKET_PATH, authority, is_all_interfaces, loopback, unacknowledged_bytes
 from services.machine.processes import allow_open_files, cpu_seconds, has_terminal, process_age, stopped_children
@@ -26,5 +27,6 @@ __all__ = [
     "process_age",
     "stopped_children",
     "unacknowledged_bytes",
+    "unnamed_file",
     "watch_ends",
 ]

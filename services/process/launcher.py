@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any
 
 from services.errors import Fatal
-from services.machine import has_terminal
+from services.machine import has_terminal, unnamed_file
 from services.machine.listen import listen, listen_unix
 from services.model_files.resolve import resolve
 from services.options.command_line import inherited_environment, role_argv, role_environment
@@ -176,7 +176,8 @@ def _start_roles(
     number of tokenizers; `front`: the listening HTTP socket; `readiness`: set once the shim is ready, and thus all."""
     engine, worker = f"unix:{folder}/engine.sock", f"ipc://{folder}/worker.sock"
     tokenizers = [f"unix:{folder}/tokenizer-{index}.sock" for index in range(replicas)]
-    children.start_with_metrics("worker", values, f"--engine={worker}")
+    record = unnamed_file("worker-record")  # stays open: it is what each worker learns of those before it
+    children.start_with_metrics("worker", values, f"--engine={worker}", f"--record-fd={record}", fds=[record])
     # Drawn once, so that an engine that is restarted starts its hashes from the same roots as the one before.
     children.start_with_metrics(
         "engine",

@@ -13,6 +13,7 @@ from services.model_files.resolve import resolve
 from services.options.declarations import WorkerOptions
 from services.process.metrics_server import new_registry, open_metrics_server
 from services.process.shell import begin
+from services.process.worker_record import RecordFile
 from services.security.secret import ClusterSecret, cluster_secret
 from services.telemetry.logs import fail
 from services.telemetry.tracing import set_up_tracing
@@ -66,13 +67,14 @@ def _run(options: WorkerOptions, secret: ClusterSecret | None, metrics: WorkerMe
     Never returns. Raises Fatal and ModelError.
     """
     loaded: tuple[LoadedModel, GrammarSource] | None = None
+    record = RecordFile(options.record_fd)
     phases = Phases(process_age())
     while True:
         link, pause = EngineLink(options.engine, secret), 0.0
         try:
             link.hello()
             if loaded is None:
-                loaded = _load(options, phases)
+                loaded = _load(options, record, phases)
             model, source = loaded
             # No variable may keep the runner: its KV cache must be freed before the next engine's is allocated.
             _run_plans(link, _register(link, model, options, phases), source, metrics, spans)
@@ -104,10 +106,10 @@ def _register(link: EngineLink, model: LoadedModel, options: WorkerOptions, phas
     return runner
 
 
-def _load(options: WorkerOptions, phases: Phases) -> tuple[LoadedModel, GrammarSource]:
+def _load(options: WorkerOptions, record: RecordFile, phases: Phases) -> tuple[LoadedModel, GrammarSource]:
     weights = options.load_format != "dummy"
     path = resolve(options.model, options.revision, weights=weights, check=lambda path: check(path, options))
-    model = load_model(path, options)
+    model = load_model(path, options, record=record)
     phases.done("weights")
     source = GrammarSource(model.checkpoint, model.decoder.description.vocab_size)
     phases.done("grammars")

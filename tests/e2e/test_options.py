@@ -21,6 +21,7 @@ from tests.e2e import (
     test_options_worker,
     test_queue_limits,
     test_traces,
+    test_weight_files,
 )
 
 # Option -> its test. A new option without a test, or a test of another name, fails below.
@@ -112,6 +113,7 @@ PROOFS: dict[str, Callable[..., None]] = {
             "write_timeout",
         )
     },
+    "verify_weights": test_weight_files.test_verify_weights,
     "trust_request_chat_template": test_options_requests.test_trust_request_chat_template,
 }
 

@@ -9,6 +9,7 @@ from services.machine.child_ends import watch_ends
 from services.machine.files import unnamed_file
 from services.machine.hardware import busy_seconds, cpu_model, last_cache_bytes
 from services.machine.network import MAX_SOCKET_PATH, authority, is_all_interfaces, loopback, unacknowledged_bytes
+from services.machine.oom_kills import oom_kills
 from services.machine.processes import allow_open_files, cpu_seconds, has_terminal, process_age, stopped_children
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "is_all_interfaces",
     "last_cache_bytes",
     "loopback",
+    "oom_kills",
     "process_age",
     "stopped_children",
     "unacknowledged_bytes",

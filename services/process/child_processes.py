@@ -55,6 +55,7 @@ class ChildProcesses:
 
     children: dict[str, Child] = field(default_factory=dict)
     metrics_peers: list[str] = field(default_factory=list)  # NAME=host:port of each metrics server
+    explain: Callable[[str, int], str] = lambda name, returncode: ""  # what the log adds about an exit
 
     def __enter__(self) -> "ChildProcesses":
         self._child_end, self._own_end = os.pipe()  # the parent-death pipe
@@ -140,7 +141,8 @@ class ChildProcesses:
             child.backoff = 0.0
         backoff = child.backoff
         child.backoff = min(max(2 * backoff, FIRST_BACKOFF_SECONDS), MAX_BACKOFF_SECONDS)
-        log.error("the %s %s; it is restarted in %.1f s", name, _how_it_ended(returncode), backoff)
+        ended = _how_it_ended(returncode) + self.explain(name, returncode)
+        log.error("the %s %s; it is restarted in %.1f s", name, ended, backoff)
         return backoff
 
     def _kill_stopped(self) -> None:
@@ -162,12 +164,13 @@ class ChildProcesses:
 
     def raise_if_ended(self) -> None:
         """Raises ChildFailed if a child exited with an error status, Fatal if it was killed or exited with status 0."""
-        ended = {name: code for name, child in self.children.items() if (code := child.process.poll()) is not None}
-        if not ended:
+        exited = {name: code for name, child in self.children.items() if (code := child.process.poll()) is not None}
+        if not exited:
             return
         # A killed child (negative code) is reported first: the others may have failed because of it.
-        name, code = min(ended.items(), key=lambda item: item[1])
-        message = f"the {name} {_how_it_ended(code)} before the server was ready; all processes are stopped"
+        name, code = min(exited.items(), key=lambda item: item[1])
+        ended = f"{_how_it_ended(code)} before the server was ready{self.explain(name, code)}"
+        message = f"the {name} {ended}; all processes are stopped"
         raise ChildFailed(message) if code > 0 else Fatal(message)
 
     def _end_all(self) -> None:

@@ -27,8 +27,10 @@ from services.options.common import DEMO_MODEL
 from services.options.declarations import ServeOptions, ShimOptions
 from services.process.child_processes import ChildFailed, ChildProcesses
 from services.process.gateway_address import gateway_address
+from services.process.out_of_memory import OutOfMemoryKills
 from services.process.readiness import Readiness
 from services.process.runtime_dir import runtime_dir
+from services.process.worker_record import RecordFile
 from services.security.https import https_of
 from services.security.secret import ROOT_KEY_BYTES
 from services.telemetry.logs import fail, set_up_logging
@@ -177,6 +179,7 @@ def _start_roles(
     engine, worker = f"unix:{folder}/engine.sock", f"ipc://{folder}/worker.sock"
     tokenizers = [f"unix:{folder}/tokenizer-{index}.sock" for index in range(replicas)]
     record = unnamed_file("worker-record")  # stays open: it is what each worker learns of those before it
+    children.explain = OutOfMemoryKills(RecordFile(record)).explain
     children.start_with_metrics("worker", values, f"--engine={worker}", f"--record-fd={record}", fds=[record])
     # Drawn once, so that an engine that is restarted starts its hashes from the same roots as the one before.
     children.start_with_metrics(

@@ -9,6 +9,9 @@ from contextlib import suppress
 
 import msgspec
 
+SHRINK, MAX_SHRINKS = 0.85, 3  # the KV cache's share of blocks after each time that memory ran out, and how many times
+LOWER = "lower --kv-cache-memory-bytes (on a GPU, or --gpu-memory-utilization) or --max-num-batched-tokens"
+
 
 class WeightFile(msgspec.Struct, frozen=True):
     """A fingerprint of a weight file. Digests are hexadecimal."""
@@ -24,13 +27,21 @@ class FirstCache(msgspec.Struct, frozen=True):
 
     num_blocks: int
     max_model_len: int  # tokens
+    smallest: int  # blocks of one request of that length
 
 
 class WorkerRecord(msgspec.Struct, frozen=True):
     weights: dict[str, WeightFile] = {}  # at the first load, by file name
     cache: FirstCache | None = None
-    shrinks: int = 0  # how often memory ran out: each time the KV cache gets smaller
+    shrinks: int = 0  # how often the KV cache got smaller, because memory ran out
     serving: bool = False  # the present worker, or the last one, has registered with an engine
+
+    @property
+    def num_blocks(self) -> int | None:
+        """The most blocks that the next KV cache may have; None: no limit."""
+        if self.cache is None or self.shrinks == 0:
+            return None
+        return max(self.cache.smallest, int(self.cache.num_blocks * SHRINK**self.shrinks))
 
 
 class RecordFile:
@@ -60,3 +71,17 @@ class RecordFile:
             # Blanks hide the rest of a longer record: a process that is killed here leaves one that can be read.
             os.pwrite(self._fd, content.ljust(os.fstat(self._fd).st_size), 0)
         return record
+
+    def memory_ran_out(self, loading: bool = False) -> str:
+        """Makes the next KV cache smaller, if that may help. Returns what happens and what to set.
+
+        `loading`: memory ran out before this worker registered.
+        """
+        before = self.read()
+        if before.cache is None or loading:
+            return "use a smaller model or --quantization int8, or raise the memory limit"
+        after = msgspec.structs.replace(before, shrinks=before.shrinks + 1)
+        if before.shrinks == MAX_SHRINKS or after.num_blocks == before.num_blocks:
+            return f"the KV cache gets no smaller: {LOWER}, or --max-model-len"
+        self.update(shrinks=after.shrinks)
+        return f"the next KV cache has {after.num_blocks} of {before.cache.num_blocks} blocks; {LOWER}"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 PROC = Path("/proc")
 SYS = Path("/sys")
+SHARED_MEMORY = Path("/dev/shm")  # a directory in memory, writable also where the disk is not
 
 
 def read(file: Path) -> str:

@@ -1,6 +1,7 @@
 """Runs all operations of a decoder in one call of the compiled library. Twin: kernels/stack.py."""
 
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -60,7 +61,8 @@ class CompiledStack:
         attends = [(index, each) for index, each in enumerate(self._operations) if isinstance(each, Attend)]
         self._attend_at = np.array([index for index, _ in attends], dtype=np.int64)
         self._layers = [each.layer for _, each in attends]
-        self._placed: Sequence[KvPair] | None = None  # the caches whose addresses _table has
+        # The first keys of the caches whose addresses _table has. Weak: a worker frees them before it allocates others.
+        self._placed: Callable[[], Tensor | None] = lambda: None
 
     def __call__(
         self,
@@ -72,7 +74,7 @@ class CompiledStack:
     ) -> Tensor:
         tables, (keys, _) = inputs.block_tables, caches[0]
         assert hidden.is_contiguous() and hidden.dtype == keys.dtype and tables.stride(1) == 1
-        if caches is not self._placed:
+        if keys is not self._placed():
             self._place_caches(caches)
         out = torch.empty(len(logits_indices), hidden.shape[1], dtype=hidden.dtype)
         self._library.run(
@@ -89,7 +91,7 @@ class CompiledStack:
         for index, name in enumerate(("cache", "kv_heads", "head_dim")):
             attends[name] = [found[layer][index] for layer in self._layers]
         self._table[self._attend_at] = attends
-        self._placed = caches
+        self._placed = weakref.ref(caches[0][0])
 
 
 def _write(place: npt.NDArray[np.void] | np.void, operation: Operation) -> None:

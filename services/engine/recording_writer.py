@@ -4,6 +4,7 @@ The file holds the token ids of prompts and answers. So nothing is recorded unle
 only the user that runs the engine can read the file.
 """
 
+import contextlib
 import itertools
 import logging
 import os
@@ -13,6 +14,7 @@ import msgspec
 
 from engine_core.flight_recorder import FlightRecorder
 from services.errors import Fatal
+from services.machine.disk import check_writable, is_disk_error
 
 log = logging.getLogger(__name__)
 OPTION = "--flight-recorder-dir"
@@ -20,17 +22,23 @@ OPTION = "--flight-recorder-dir"
 
 class RecordingWriter:
     def __init__(self, folder: str | None) -> None:
-        """Creates the directory `folder`; None: nothing is recorded. Raises Fatal if it cannot be made or written."""
+        """Creates the directory `folder`; None: nothing is recorded.
+
+        Raises Fatal if it cannot be made or written. A full or read-only disk is only logged: the engine must come back
+        after a restart, and the disk may be writable by the time of a recording.
+        """
         self.recorder = FlightRecorder() if folder is not None else None
         self._folder = Path(folder or ".").absolute()
         self._numbers = itertools.count(1)
         if folder is not None:
             try:
                 self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                check_writable(self._folder)
             except OSError as error:
-                raise Fatal(f"{OPTION}: cannot create {self._folder}: {error.strerror}") from error
-            if not os.access(self._folder, os.W_OK | os.X_OK):
-                raise Fatal(f"{OPTION}: {self._folder} is not writable")
+                message = f"{OPTION}: {self._folder} cannot be written: {error.strerror}"
+                if not is_disk_error(error):
+                    raise Fatal(message) from error
+                log.warning("%s; the engine runs without recordings until it can", message)
 
     def write_on_request(self) -> None:
         """Writes the recording to engine-PID-N.flight, N from 1.
@@ -51,9 +59,12 @@ class RecordingWriter:
         path = self._folder / f"engine-{os.getpid()}-{next(self._numbers)}.flight"
         try:
             content = msgspec.msgpack.encode(recorder.recording())
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             path.touch(mode=0o600)
             path.write_bytes(content)
         except OSError as error:
+            with contextlib.suppress(OSError):
+                path.unlink()  # a part of a recording takes room, and cannot be replayed
             log.error("cannot write the recording to %s: %s", path, error.strerror)
         else:
             log.info("recording written to %s: replay it with `tandem replay`", path)

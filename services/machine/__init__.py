@@ -6,8 +6,10 @@ systems. Tests reach the fallback by hiding the Linux interface.
 
 from services.machine.available import available_bytes, available_cores
 from services.machine.child_ends import watch_ends
+from services.machine.files import unnamed_file
 from services.machine.hardware import busy_seconds, cpu_model, last_cache_bytes
 from services.machine.network import MAX_SOCKET_PATH, authority, is_all_interfaces, loopback, unacknowledged_bytes
+from services.machine.oom_kills import oom_kills
 from services.machine.processes import (
     allow_open_files,
     cpu_seconds,
@@ -31,8 +33,10 @@ __all__ = [
     "last_cache_bytes",
     "loopback",
     "name_process",
+    "oom_kills",
     "process_age",
     "stopped_children",
     "unacknowledged_bytes",
+    "unnamed_file",
     "watch_ends",
 ]

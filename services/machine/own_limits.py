@@ -7,7 +7,7 @@ import sys
 from services.machine import files
 from services.machine.files import read
 
-OOM_SCORE = 500  # of 1,000: the kernel ends such a process before those with 0
+OOM_SCORE = 500  # of 1,000: the kernel ends such a process before those with a lower one
 
 
 def limit_memory(more_bytes: int) -> None:
@@ -18,10 +18,10 @@ def limit_memory(more_bytes: int) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (now + more_bytes, now + more_bytes))
 
 
-def offer_to_oom_killer() -> None:
+def offer_to_oom_killer(score: int = OOM_SCORE) -> None:
     """Makes the kernel end this process before others if the machine runs out of memory; nothing beside Linux."""
     with contextlib.suppress(OSError):
-        (files.PROC / "self/oom_score_adj").write_text(str(OOM_SCORE))
+        (files.PROC / "self/oom_score_adj").write_text(str(score))
 
 
 def peak_bytes() -> int:

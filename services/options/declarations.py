@@ -244,6 +244,12 @@ class WorkerOptions(MetricsOptions, ModelOptions):
         "format of the weights; dummy: random weights, made from config.json alone",
         choices=("auto", "safetensors", "dummy"),
     )
+    verify_weights: bool = setting(
+        False,
+        "hash every byte of the weight files at each load, and refuse files that are not those of the first load;"
+        " false: their sizes and samples",
+        parse=boolean,
+    )
     hf_overrides: Mapping[str, Any] | None = setting(
         None, "JSON object that is merged into config.json", unset="none", parse=json_object
     )
@@ -286,6 +292,13 @@ class WorkerOptions(MetricsOptions, ModelOptions):
     )
     seed: int | None = setting(None, **_SEED)
     engine: str = setting("tcp://127.0.0.1:8003", "ZeroMQ endpoint of the engine", internal=True)
+    record_fd: int | None = setting(
+        None,
+        "file descriptor of what the launcher remembers of the workers before this one",
+        unset="none",
+        parse=int,
+        internal=True,
+    )
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,7 @@ class ChildProcesses:
     places: dict[str, Place] = field(default_factory=dict)  # of children that a spare may replace, by name
     spares: dict[str, Spare] = field(default_factory=dict)  # by role
     metrics_peers: list[str] = field(default_factory=list)  # NAME=host:port of each metrics server
+    explain: Callable[[str, int], str] = lambda name, returncode: ""  # what the log adds about an exit
     _is_stopping: bool = False
 
     def __enter__(self) -> "ChildProcesses":
@@ -213,6 +214,7 @@ class ChildProcesses:
         backoff = child.backoff
         child.backoff = min(max(2 * backoff, FIRST_BACKOFF_SECONDS), MAX_BACKOFF_SECONDS)
         what = f"{child.fault} and was killed" if child.fault else how_it_ended(returncode)
+        what += self.explain(child.name, returncode)
         log.error("the %s %s; it is restarted in %.1f s", child.name, what, backoff)
         return backoff
 
@@ -231,12 +233,13 @@ class ChildProcesses:
 
     def raise_if_ended(self) -> None:
         """Raises ChildFailed if a child exited with an error status, Fatal if it was killed or exited with status 0."""
-        ended = {name: code for name, child in self.children.items() if (code := child.process.poll()) is not None}
-        if not ended:
+        exited = {name: code for name, child in self.children.items() if (code := child.process.poll()) is not None}
+        if not exited:
             return
         # A killed child (negative code) is reported first: the others may have failed because of it.
-        name, code = min(ended.items(), key=lambda item: item[1])
-        message = f"the {name} {how_it_ended(code)} before the server was ready; all processes are stopped"
+        name, code = min(exited.items(), key=lambda item: item[1])
+        ended = f"{how_it_ended(code)} before the server was ready{self.explain(name, code)}"
+        message = f"the {name} {ended}; all processes are stopped"
         raise ChildFailed(message) if code > 0 else Fatal(message)
 
     def kill_all(self) -> None:

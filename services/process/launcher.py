@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any
 
 from services.errors import Fatal
-from services.machine import has_terminal
+from services.machine import has_terminal, unnamed_file
 from services.machine.listen import listen, listen_unix
 from services.model_files.resolve import resolve
 from services.options.command_line import inherited_environment, role_argv, role_environment
@@ -29,8 +29,10 @@ from services.options.common import DEMO_MODEL
 from services.options.declarations import ServeOptions, ShimOptions
 from services.process.child_processes import STOP_SECONDS, ChildFailed, ChildProcesses
 from services.process.gateway_address import gateway_address
+from services.process.out_of_memory import OutOfMemoryKills
 from services.process.readiness import Readiness
 from services.process.runtime_dir import runtime_dir
+from services.process.worker_record import RecordFile
 from services.security.https import https_of
 from services.security.secret import ROOT_KEY_BYTES
 from services.telemetry.logs import fail, set_up_logging
@@ -191,7 +193,9 @@ def _start_roles(
     the listening HTTP socket; `readiness`: set once the shim is ready, and thus all."""
     engine, worker = f"unix:{folder}/engine.sock", f"ipc://{folder}/worker.sock"
     tokenizers = [f"unix:{folder}/tokenizer-{index}.sock" for index in range(options.tokenizer_replicas)]
-    children.start_with_metrics("worker", values, f"--engine={worker}")
+    record = unnamed_file("worker-record")  # stays open: it is what each worker learns of those before it
+    children.explain = OutOfMemoryKills(RecordFile(record)).explain
+    children.start_with_metrics("worker", values, f"--engine={worker}", f"--record-fd={record}", fds=[record])
     # Drawn once, so that an engine that is restarted starts its hashes from the same roots as the one before.
     keyed = {**values, "cache_root_key": secrets.token_hex(ROOT_KEY_BYTES)}
     children.start_with_metrics("engine", keyed, f"--worker={worker}", address=engine)

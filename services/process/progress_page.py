@@ -10,7 +10,7 @@ import mmap
 import os
 import time
 
-from services.machine.shared_memory import unnamed_file
+from services.machine import unnamed_file
 
 BEAT_SECONDS = 0.25  # between two beats of an event loop, and the longest between two of another loop
 LIMIT_SECONDS = 3.0  # without a beat or stopped by a signal for so long, a process counts as dead
@@ -82,7 +82,8 @@ class ProgressPage:
     """The launcher's end of the page of one child at a time. `fd` is what the child inherits."""
 
     def __init__(self) -> None:
-        self.fd = unnamed_file(_BYTES)
+        self.fd = unnamed_file("progress-page")
+        os.truncate(self.fd, _BYTES)
         self._page = _mapped(self.fd)
 
     def clear(self) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from services.errors import Fatal
-from services.machine import MAX_SOCKET_PATH
+from services.machine import MAX_SOCKET_PATH, files
 
 LONGEST_SOCKET = "tokenizer-63.sock"
 SHORT_FOLDER = Path("/tmp")
@@ -52,6 +52,8 @@ def runtime_dir(given: str | None) -> Iterator[Path]:
 def _new_folder() -> Path:
     """Makes and returns a directory in TMPDIR, or in /tmp if a socket in TMPDIR would have an invalid path.
 
+    It is in memory if no disk can be written.
+
     Raises Fatal if it cannot be made.
     """
     try:
@@ -60,6 +62,8 @@ def _new_folder() -> Path:
             folder.rmdir()
             folder = Path(tempfile.mkdtemp(prefix="tandem-", dir=SHORT_FOLDER))
     except OSError as error:
+        with contextlib.suppress(OSError):
+            return Path(tempfile.mkdtemp(prefix="tandem-", dir=files.SHARED_MEMORY))
         raise Fatal(
             f"--runtime-dir is not set, and no temporary directory can be made: {error.strerror or error}"
         ) from error

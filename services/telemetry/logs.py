@@ -4,14 +4,16 @@ A record's own fields (`log.info("request finished", extra=fields(request_id=...
 or are members of the JSON object.
 """
 
+import contextlib
 import json
 import logging
 import re
-import sys
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
+
+from services.telemetry.stderr import StderrHandler, write_to_stderr
 
 RATE_LIMIT_SECONDS = 1.0
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
@@ -28,7 +30,7 @@ def set_up_logging(role: str, level: str, style: str) -> None:
 
     Libraries in _NOISY never log below WARNING.
     """
-    handler = logging.StreamHandler(sys.stderr)
+    handler = StderrHandler()
     handler.setFormatter(_JsonFormatter(role) if style == "json" else _TextFormatter(role))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.captureWarnings(True)
@@ -71,7 +73,8 @@ def fail(role: str, error: BaseException) -> int:
     if any(isinstance(handler.formatter, _JsonFormatter) for handler in logging.getLogger().handlers):
         logging.getLogger(__name__).error("%s", message)
     else:
-        sys.stderr.write(f"tandem {role}: error: {message}\n")
+        with contextlib.suppress(OSError):
+            write_to_stderr(f"tandem {role}: error: {message}\n")
     return 1
 
 

@@ -5,16 +5,15 @@ of a step is the drop in free memory, or the bound of memory.py if that is large
 memory.py.
 """
 
-import torch
-
 from engine_core.worker_messages import BatchLimits
 from services.options.declarations import WorkerOptions
+from services.process.worker_record import WorkerRecord
 from services.worker.device import CpuDevice, CudaDevice, Device, out_of_memory
 from services.worker.errors import ModelError
 from services.worker.forward import Forward
 from services.worker.grammar_masks import GrammarMasks
 from services.worker.input_batch import InputBatch
-from services.worker.kv_cache import KvCacheShape, block_bytes, request_length, shape_kv_cache
+from services.worker.kv_cache import KvCacheShape, after_the_first, block_bytes, request_length, shape_kv_cache
 from services.worker.loading import LoadedModel
 from services.worker.logprob_limit import check_result_size, logprob_limit
 from services.worker.memory import check_fits, plan_memory, step_bytes
@@ -25,16 +24,23 @@ from services.worker.plan_check import PlanCheck
 from services.worker.prepared_grammars import PreparedGrammars
 
 MEASURED_GRAPHS = 3  # captured after the profile run, to estimate the memory of all other graphs
+NO_RECORD = WorkerRecord()
 CACHE_ROUNDING = 2 * 2**20  # bytes that torch's allocator may add to each tensor of the KV cache
 
 
 def build_runner(
-    model: LoadedModel, options: WorkerOptions, limits: BatchLimits, phases: Phases, device: Device | None = None
+    model: LoadedModel,
+    options: WorkerOptions,
+    limits: BatchLimits,
+    phases: Phases,
+    device: Device | None = None,
+    record: WorkerRecord = NO_RECORD,
 ) -> tuple[ModelRunner, KvCacheShape]:
     """Returns a runner with KV cache and batch allocated, and the cache's shape; the largest graph is captured.
 
     On a device that compiles kernels, a profile run comes first. `phases` records how long each part takes. `device`:
-    None for that of the weights. Raises ModelError if the memory does not suffice, or --max-model-len is too large.
+    None for that of the weights. `record`: limits of the cache by what the workers before this one had. Raises
+    ModelError if the memory does not suffice, or --max-model-len is too large.
     """
     decoder = model.decoder
     description, dtype = decoder.description, decoder.dtype
@@ -50,12 +56,15 @@ def build_runner(
     shape = shape_kv_cache(
         description, dtype, options.block_size, memory.budget, options.max_model_len, limits.max_num_seqs
     )
+    shape = after_the_first(shape, record)
     kv_bytes = shape.num_blocks * block_bytes(description, shape.block_size, dtype)
     check_fits(memory, kv_bytes)
     try:
         # Not the profile run's device: torch may refuse to capture into a graph pool after all its graphs are freed.
         runner = make_runner(decoder, options, limits, shape, device or device_of(decoder))
-    except (OSError, torch.OutOfMemoryError) as error:
+    except (OSError, RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
         raise ModelError(f"cannot allocate a KV cache of {kv_bytes} bytes: lower --kv-cache-memory-bytes") from error
     memory.log_summary(kv_bytes)
     runner.capture_next_graph()  # the largest graph: smaller ones reuse its memory pool

@@ -1,24 +1,18 @@
-"""Reads a checkpoint directory in Hugging Face format: configuration, generation defaults, weight files, digests.
+"""Reads a checkpoint directory in Hugging Face format: configuration, generation defaults, weight files.
 
 Reads JSON and safetensors only: it unpickles nothing and runs no code from a checkpoint.
 """
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-
 from engine_core.worker_messages import SamplingDefaults
-from services.worker.device import out_of_memory
 from services.worker.errors import ModelError
 from services.worker.generation_config import FILE, GenerationConfig
-
-SAMPLE_BYTES = 4096
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -81,10 +75,12 @@ class Checkpoint:
         else:
             single = self.path / "model.safetensors"
             files = [single] if single.exists() else sorted(self.path.glob("*.safetensors"))
-        missing = [file.name for file in files if not file.exists()]
-        if missing or not files:
-            what = f"{', '.join(missing)} missing" if missing else "no *.safetensors files"
-            raise ModelError(f"{self.path} has no weights to load ({what}); --load-format dummy makes random ones")
+        if missing := [file.name for file in files if not file.exists()]:
+            raise ModelError(
+                f"{self.path} lacks weight files that {index.name} names: {', '.join(missing)}: fetch them"
+            )
+        if not files:
+            raise ModelError(f"{self.path} has no weights to load; --load-format dummy makes random ones")
         return files
 
     def tokenizer_digest(self) -> str:
@@ -115,35 +111,3 @@ def read_checkpoint(
         elif generation_config != "auto":
             raise ModelError(f"--generation-config: {file} does not exist")
     return Checkpoint(path, config, GenerationConfig(generation, generation_overrides or {}))
-
-
-@contextmanager
-def opened(file: Path) -> Iterator[Any]:
-    """Yields a safetensors file. Raises ModelError, naming it, if it cannot be read; OSError if memory runs out."""
-    try:
-        with safe_open(file, framework="pt") as tensors:
-            yield tensors
-    except (SafetensorError, OSError) as error:
-        if out_of_memory(error):
-            raise
-        raise ModelError(f"cannot read the weights in {file}: {error}") from error
-
-
-def weights_digest(files: list[Path]) -> str:
-    """Returns 16 hex digits of a SHA-256 over each file's header and the first 4 KiB of every tensor.
-
-    Hashing all bytes would take seconds per 10 GB at every start. Training changes the first bytes of every tensor.
-    Raises as `opened`.
-    """
-    digest = hashlib.sha256()
-    for file in files:
-        with opened(file) as tensors, file.open("rb") as raw:
-            header_bytes = int.from_bytes(raw.read(8), "little")
-            header = raw.read(header_bytes)
-            digest.update(header)
-            entries = json.loads(header)
-            for name in sorted(tensors.keys()):
-                begin, end = entries[name]["data_offsets"]
-                raw.seek(8 + header_bytes + begin)
-                digest.update(raw.read(min(SAMPLE_BYTES, end - begin)))
-    return digest.hexdigest()[:16]

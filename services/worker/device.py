@@ -78,10 +78,10 @@ class Device(Protocol):
 def out_of_memory(error: Exception) -> bool:
     """Returns whether the error means that memory ran out.
 
-    torch's allocator on a GPU and Python have a type for it. The driver's errors (graph capture, kernel loading), those
-    of torch on a CPU and the system's say it in the text.
+    torch's allocator on a GPU and Python have a type for it. The errors of the driver (graph capture, kernel loading)
+    and of cuBLAS, those of torch on a CPU and the system's say it in the text.
     """
-    told = ("out of memory", "Cannot allocate memory")
+    told = ("out of memory", "Cannot allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(text in str(error) for text in told)
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
+from services.process.worker_record import WorkerRecord
 from services.worker.errors import ModelError
 from services.worker.models.description import Description
 
@@ -64,3 +65,11 @@ def shape_kv_cache(
         wanted = fits * block_size
     num_blocks = min(fits, max_num_seqs * -(-wanted // block_size))
     return KvCacheShape(num_blocks, block_size, wanted)
+
+
+def after_the_first(shape: KvCacheShape, record: WorkerRecord) -> KvCacheShape:
+    """Returns the shape, with no longer requests than the server's first KV cache took, because the engine knows that
+    length, and with no more blocks than the record allows."""
+    length = shape.max_model_len if record.cache is None else min(shape.max_model_len, record.cache.max_model_len)
+    num_blocks = shape.num_blocks if record.num_blocks is None else min(shape.num_blocks, record.num_blocks)
+    return KvCacheShape(num_blocks, shape.block_size, length)

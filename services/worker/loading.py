@@ -12,7 +12,8 @@ from kernels.interface import Ops
 from kernels.ops import ops_for
 from services.machine import available_cores
 from services.options.declarations import WorkerOptions
-from services.worker.checkpoint import Checkpoint, read_checkpoint, weights_digest
+from services.process.worker_record import RecordFile
+from services.worker.checkpoint import Checkpoint, read_checkpoint
 from services.worker.device import out_of_memory
 from services.worker.errors import ModelError
 from services.worker.kv_cache import request_length
@@ -22,6 +23,7 @@ from services.worker.models.describe import describe
 from services.worker.models.description import Description
 from services.worker.models.tensors import parameter_shapes
 from services.worker.triton_cache import use_writable_cache
+from services.worker.weight_files import WeightFiles
 from services.worker.weights import Weights, dummy_weights, has_own_head, map_safetensors
 
 log = logging.getLogger(__name__)
@@ -102,11 +104,13 @@ def check_quantization(device: torch.device, options: WorkerOptions) -> None:
         raise ModelError(f"--quantization fp8 needs a GPU of compute capability {needs} or above; this one has {has}")
 
 
-def load_model(path: Path, options: WorkerOptions, ops: Ops | None = None) -> LoadedModel:
+def load_model(
+    path: Path, options: WorkerOptions, ops: Ops | None = None, record: RecordFile | None = None
+) -> LoadedModel:
     """Returns the checkpoint at `path` as a LoadedModel, with the weights on the device that pick_device returns.
 
-    `ops`: None for those of pick_ops. Raises ModelError for a checkpoint or an option that cannot be served, and if
-    memory runs out.
+    `ops`: None for those of pick_ops. `record`: of the server's first load. Raises ModelError for a checkpoint or an
+    option that cannot be served, for weight files that are not those of the first load, and if memory runs out.
     """
     device = pick_device(options)
     ops = ops or pick_ops(device, options)
@@ -118,8 +122,10 @@ def load_model(path: Path, options: WorkerOptions, ops: Ops | None = None) -> Lo
     log.info("loading weights on %s as %s", device, str(dtype).removeprefix("torch."))
     try:
         description = with_own_head(config, options)
-        tensors, version = open_weights(checkpoint, options, description, dtype)
+        files = WeightFiles(record or RecordFile(None), options.verify_weights)
+        tensors, version = open_weights(checkpoint, options, description, dtype, files)
         decoder = Decoder(description, dtype, device, Weights(tensors), ops, length)
+        files.check_unchanged()
     except (RuntimeError, OSError, MemoryError) as error:
         if not out_of_memory(error):
             raise
@@ -168,19 +174,24 @@ def check_even_sizes(description: Description) -> None:
 
 
 def open_weights(
-    checkpoint: Checkpoint, options: WorkerOptions, description: Description, dtype: torch.dtype
+    checkpoint: Checkpoint,
+    options: WorkerOptions,
+    description: Description,
+    dtype: torch.dtype,
+    files: WeightFiles,
 ) -> tuple[dict[str, Tensor], str]:
     """Returns the tensors by name, memory-mapped or (--load-format dummy) random, and the weights version.
 
-    The version is weights_digest of the files, or "dummy-" and the seed. Raises ModelError for weights that
-    cannot be read or do not fit the configuration.
+    The version is that of `files`, or "dummy-" and the seed. Raises ModelError for weights that cannot be read, do not
+    fit the configuration, or are not those of the server's first load.
     """
     shapes = parameter_shapes(description)
     if options.load_format == "dummy":
         seed = options.seed or 0
         return dummy_weights(shapes, dtype, seed), f"dummy-{seed}"
-    files = checkpoint.weight_files()
-    return map_safetensors(files, shapes, description.tied, description.names), weights_digest(files)
+    paths = checkpoint.weight_files()
+    tensors = map_safetensors(paths, shapes, description.tied, description.names)
+    return tensors, files.version(paths)
 
 
 def with_own_head(config: ModelConfig, options: WorkerOptions) -> Description:

@@ -4,16 +4,19 @@ import logging
 import signal
 import sys
 import time
+from contextlib import nullcontext
 from types import FrameType
 
 from engine_core.step_plan import BadMessage
 from services.errors import Fatal
 from services.machine import process_age
+from services.machine.own_limits import offer_to_oom_killer
 from services.model_files.resolve import resolve
 from services.options.declarations import WorkerOptions
 from services.process.metrics_server import HealthChecks, new_registry, open_metrics_server
 from services.process.progress_page import Progress
 from services.process.shell import begin
+from services.process.worker_record import FirstCache, RecordFile
 from services.security.secret import ClusterSecret, cluster_secret
 from services.telemetry.logs import fail
 from services.telemetry.tracing import set_up_tracing
@@ -24,6 +27,7 @@ from services.worker.facts import model_facts
 from services.worker.grammar_source import GrammarSource
 from services.worker.loading import LoadedModel, load_model
 from services.worker.model_runner import ModelRunner
+from services.worker.out_of_memory import OutOfMemory, out_of_memory_raised
 from services.worker.phases import Phases
 from services.worker.preflight import check
 from services.worker.preparer import Preparer
@@ -32,6 +36,7 @@ from services.worker.telemetry import StepSpans, WorkerMetrics
 
 log = logging.getLogger(__name__)
 FIRST_RETRY_SECONDS, RETRY_SECONDS = 0.1, 2.0  # before reconnecting after a refusal; doubles. A bad plan: the latter
+OOM_SCORE = 250  # if memory runs out, the kernel ends the worker before other roles: its requests resume
 
 
 def main(options: WorkerOptions) -> int:
@@ -40,6 +45,7 @@ def main(options: WorkerOptions) -> int:
     Returns the exit status, 1 after Fatal or ModelError, which it reports in one line. Others are raised.
     """
     progress = begin("worker", options)
+    offer_to_oom_killer(OOM_SCORE)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop)
     try:
@@ -71,16 +77,18 @@ def _run(
     """
     loaded: tuple[LoadedModel, GrammarSource] | None = None
     retry = FIRST_RETRY_SECONDS
+    record = RecordFile(options.record_fd)
+    record.update(serving=False)
     phases = Phases(process_age())
     while True:
         link, pause = EngineLink(options.engine, secret), 0.0
         try:
             link.hello()
             if loaded is None:
-                loaded = _load(options, phases)
+                loaded = _load(options, record, phases)
             model, source = loaded
             # No variable may keep the runner: its KV cache must be freed before the next engine's is allocated.
-            _run_plans(link, _register(link, model, options, phases), source, metrics, spans, progress)
+            _run_plans(link, _register(link, model, options, record, phases), source, metrics, spans, progress)
         except EngineRefused as refused:
             # Maybe by an engine that is just ending: its socket accepts until then.
             log.warning("%s; connecting again in %.1f s", refused, retry)
@@ -88,6 +96,8 @@ def _run(
         except EngineGone as gone:
             log.warning("%s; waiting for the next engine", gone)
             retry = FIRST_RETRY_SECONDS
+        except OutOfMemory as error:
+            _shrink(record, error)
         except BadMessage as error:
             log.error("bad plan from the engine: %s; registering again in %.0f s", error, RETRY_SECONDS)
             pause = RETRY_SECONDS
@@ -98,23 +108,39 @@ def _run(
         time.sleep(pause)
 
 
-def _register(link: EngineLink, model: LoadedModel, options: WorkerOptions, phases: Phases) -> ModelRunner:
+def _shrink(record: RecordFile, error: OutOfMemory) -> None:
+    """Logs what happens, and what to set. Raises ModelError if the KV cache gets no smaller."""
+    before = record.read().shrinks
+    advice = record.memory_ran_out()
+    if record.read().shrinks == before:
+        raise ModelError(f"memory ran out ({error}): {advice}")
+    log.error("memory ran out (%s): %s", str(error), advice)  # the error itself would keep the KV cache
+
+
+def _register(
+    link: EngineLink, model: LoadedModel, options: WorkerOptions, record: RecordFile, phases: Phases
+) -> ModelRunner:
     """Builds and returns a model runner for the engine's limits, and registers the model's facts with the engine.
 
-    Raises as EngineLink.limits does, and ModelError.
+    Raises as EngineLink.limits does, ModelError, and OutOfMemory if a worker of this server has been registered before.
     """
     limits = link.limits()
     phases.done("waiting for the engine")
-    runner, shape = build_runner(model, options, limits, phases)
+    known = record.read()
+    with out_of_memory_raised() if known.cache is not None else nullcontext():
+        runner, shape = build_runner(model, options, limits, phases, record=known)
     link.register(model_facts(model, options, shape))
+    smallest = -(-shape.max_model_len // shape.block_size)
+    first = known.cache or FirstCache(shape.num_blocks, shape.max_model_len, smallest)
+    record.update(cache=first, serving=True)
     log.info("ready after %s", phases)
     return runner
 
 
-def _load(options: WorkerOptions, phases: Phases) -> tuple[LoadedModel, GrammarSource]:
+def _load(options: WorkerOptions, record: RecordFile, phases: Phases) -> tuple[LoadedModel, GrammarSource]:
     weights = options.load_format != "dummy"
     path = resolve(options.model, options.revision, weights=weights, check=lambda path: check(path, options))
-    model = load_model(path, options)
+    model = load_model(path, options, record=record)
     phases.done("weights")
     source = GrammarSource(model.checkpoint, model.decoder.description.vocab_size)
     phases.done("grammars")
@@ -129,7 +155,8 @@ def _run_plans(
     spans: StepSpans,
     progress: Progress,
 ) -> None:
-    """Runs plans until EngineGone (lost engine), Fatal (lasting refusal) or BadMessage (bad plan) is raised.
+    """Runs plans until EngineGone (lost engine), Fatal (lasting refusal), BadMessage (bad plan) or OutOfMemory is
+    raised.
 
     Then ends the preparer and disarms the watchdog.
     """
@@ -138,7 +165,8 @@ def _run_plans(
     loop = StepLoop(link, runner, metrics, spans, progress)
     preparer = Preparer(link, source, runner.grammars)
     try:
-        loop.run()
+        with out_of_memory_raised():
+            loop.run()
     finally:
         loop.close()
         preparer.close()

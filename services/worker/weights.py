@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from services.worker.checkpoint import opened
 from services.worker.errors import ModelError
 from services.worker.models.description import Names
 from services.worker.models.tensors import EMBEDDING, HEAD, weight
+from services.worker.weight_files import opened
 
 log = logging.getLogger(__name__)
 PROGRESS_SECONDS = 2.0

@@ -22,6 +22,7 @@ from tests.e2e import (
     test_queue_limits,
     test_spares,
     test_traces,
+    test_weight_files,
 )
 
 # Option -> its test. A new option without a test, or a test of another name, fails below.
@@ -114,6 +115,7 @@ PROOFS: dict[str, Callable[..., None]] = {
             "write_timeout",
         )
     },
+    "verify_weights": test_weight_files.test_verify_weights,
     "trust_request_chat_template": test_options_requests.test_trust_request_chat_template,
 }
 

@@ -14,6 +14,7 @@ from services.errors import Fatal
 from tests.engine_core.test_flight_recorder import recorded, some_work
 from tests.engine_core.test_scheduler import add_all
 from tests.fakes import ROOT_KEY, make_core_request
+from tests.small_disk import fill, small_disk
 
 
 @pytest.fixture
@@ -114,5 +115,32 @@ def test_a_file_that_cannot_be_replayed_is_refused(
 
 def test_a_directory_that_cannot_be_created_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(Fatal, match="--flight-recorder-dir: cannot create .*file/below: Not a directory"):
+    with pytest.raises(Fatal, match="--flight-recorder-dir: .*file/below cannot be written: Not a directory"):
         RecordingWriter(str(tmp_path / "file" / "below"))
+
+
+def test_a_full_disk_is_told_and_the_engine_runs_on_until_there_is_room(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        filling = fill(disk)
+        writer = RecordingWriter(str(disk / "records"))
+        assert f"{disk}/records cannot be written: No space left on device; the engine runs without" in caplog.text
+        assert writer.recorder is not None
+        some_work(recorded(writer.recorder))
+        writer.write_on_request()
+        assert "cannot write the recording to" in caplog.text
+        assert list((disk / "records").iterdir()) == [], "a part of a recording"
+        filling.unlink()
+        writer.write_on_request()
+        (path,) = (disk / "records").iterdir()
+        assert main([str(path)]) == 0
+
+
+def test_a_read_only_disk_is_told_and_the_engine_runs_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with small_disk(tmp_path / "disk", "ro") as disk:
+        writer = RecordingWriter(str(disk / "records"))
+        writer.write_on_failure()
+    first, second = caplog.messages
+    assert "cannot be written: Read-only file system; the engine runs without recordings until it can" in first
+    assert "cannot write the recording to" in second

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from services.worker.checkpoint import read_checkpoint, weights_digest
+from services.worker.checkpoint import read_checkpoint
 from services.worker.errors import ModelError
 from services.worker.models.describe import describe
 from tests.checkpoints import make_qwen3
-from tests.worker.checkpoint_files import change_weights, load
+from tests.worker.checkpoint_files import load
 
 
 def test_shards_give_what_one_file_gives(path: Path, tmp_path: Path) -> None:
@@ -27,7 +27,7 @@ def test_a_missing_shard_is_named(tmp_path: Path) -> None:
     sharded = make_qwen3(tmp_path / "sharded", seed=1, shard_size="200KB")
     gone = sorted(sharded.glob("*.safetensors"))[1]
     gone.unlink()
-    with pytest.raises(ModelError, match=gone.name):
+    with pytest.raises(ModelError, match=f"lacks weight files that model.safetensors.index.json names: {gone.name}"):
         load(sharded)
 
 
@@ -99,11 +99,3 @@ def test_deep_nesting_is_no_crash(path: Path) -> None:
     (path / "config.json").write_text("[" * 100_000)
     with pytest.raises(ModelError, match="cannot read .*config.json"):
         read_checkpoint(path, {}, "auto")
-
-
-def test_the_weights_version_follows_every_tensor(path: Path) -> None:
-    files = [path / "model.safetensors"]
-    before = weights_digest(files)
-    assert before == weights_digest(files)
-    change_weights(path, lambda tensors: tensors["model.norm.weight"].add_(1))
-    assert weights_digest(files) != before

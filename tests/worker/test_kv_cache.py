@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from services.process.worker_record import FirstCache, WorkerRecord
 from services.worker.errors import ModelError
-from services.worker.kv_cache import shape_kv_cache
+from services.worker.kv_cache import KvCacheShape, after_the_first, shape_kv_cache
 from services.worker.models.describe import describe
 
 
@@ -30,3 +31,13 @@ def test_the_kv_cache_is_shaped_by_memory_and_length(path: Path) -> None:
         shape(100, 513)
     with pytest.raises(ModelError, match="room for 0 tokens"):
         shape(0, None)
+
+
+def test_after_memory_ran_out_there_are_fewer_blocks_and_never_longer_requests() -> None:
+    shape = KvCacheShape(num_blocks=100, block_size=16, max_model_len=320)
+    assert after_the_first(shape, WorkerRecord()) == shape
+    first = FirstCache(num_blocks=90, max_model_len=160, smallest=10)
+    assert after_the_first(shape, WorkerRecord(cache=first)) == KvCacheShape(100, 16, 160)
+    assert after_the_first(shape, WorkerRecord(cache=first, shrinks=2)) == KvCacheShape(65, 16, 160)
+    less = KvCacheShape(num_blocks=50, block_size=16, max_model_len=160)
+    assert after_the_first(less, WorkerRecord(cache=first, shrinks=2)) == less, "the memory has no room for 65"

@@ -1,5 +1,6 @@
 """A worker serves one engine after the other: it keeps only the model, and survives an engine that dies in a step."""
 
+import gc
 import signal
 import weakref
 from pathlib import Path
@@ -7,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from prometheus_client import CollectorRegistry
 
 from engine_core.worker_messages import BatchLimits
@@ -15,6 +17,7 @@ from services.telemetry.tracing import set_up_tracing
 from services.worker import service
 from services.worker.building import build_runner
 from services.worker.engine_link import EngineGone, EngineLink
+from services.worker.errors import ModelError
 from services.worker.prepared_grammars import PreparedGrammars
 from services.worker.telemetry import StepSpans, WorkerMetrics
 from tests.checkpoints import make_qwen3
@@ -48,9 +51,9 @@ def test_an_engines_kv_cache_is_freed_before_the_next_one_is_allocated(
 ) -> None:
     made: list[weakref.ref[Any]] = []
 
-    def build(*args: Any) -> Any:
+    def build(*args: Any, **kwargs: Any) -> Any:
         assert not any(runner() for runner in made), "an earlier engine's KV cache is still allocated"
-        runner, shape = build_runner(*args)
+        runner, shape = build_runner(*args, **kwargs)
         made.append(weakref.ref(runner))
         return runner, shape
 
@@ -65,6 +68,46 @@ def test_an_engines_kv_cache_is_freed_before_the_next_one_is_allocated(
     with pytest.raises(SystemExit):
         service._run(options, None, WorkerMetrics(CollectorRegistry()), StepSpans(tracing))
     assert len(made) == NUM_ENGINES
+
+
+class NoMemory(ShortEngine):
+    """A link to an engine with a plan that takes more memory than there is."""
+
+    def poll_plan(self) -> None:
+        torch.empty(2**62, dtype=torch.uint8)
+
+
+def test_a_worker_without_memory_registers_again_with_fewer_blocks_until_it_cannot(
+    tmp_path: Path, socket_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    made: list[int] = []
+    alive: list[weakref.ref[Any]] = []
+
+    def build(*args: Any, **kwargs: Any) -> Any:
+        assert not any(runner() for runner in alive), "an earlier KV cache is still allocated"
+        runner, shape = build_runner(*args, **kwargs)
+        alive.append(weakref.ref(runner))
+        made.append(shape.num_blocks)
+        return runner, shape
+
+    monkeypatch.setattr(service, "EngineLink", NoMemory)
+    monkeypatch.setattr(NoMemory, "num_connected", -NUM_ENGINES)
+    monkeypatch.setattr(service, "build_runner", build)
+    options = WorkerOptions(
+        engine=f"ipc://{socket_dir}/engine", model=str(make_qwen3(tmp_path / "model")), device="cpu"
+    )
+    gc.collect()
+    gc.disable()  # no cycle may keep the KV cache until the collector comes
+    try:
+        with pytest.raises(ModelError, match="memory ran out .*Cannot allocate.*: the KV cache gets no smaller: lower"):
+            service._run(options, None, WorkerMetrics(CollectorRegistry()), StepSpans(set_up_tracing("worker", None)))
+    finally:
+        gc.enable()
+    assert made == [int(made[0] * 0.85**count) for count in range(4)]
+    lines = [line for line in caplog.messages if line.startswith("memory ran out (")]
+    assert [
+        f"the next KV cache has {blocks} of {made[0]}" in line for blocks, line in zip(made[1:], lines, strict=True)
+    ]
 
 
 class OnePlan(EngineLink):

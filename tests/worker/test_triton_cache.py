@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 from triton import knobs
 
+from services.machine import files
+from services.worker.errors import ModelError
 from services.worker.triton_cache import use_writable_cache
+from tests.small_disk import fill, small_disk
 
 
 def test_a_writable_default_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,3 +31,19 @@ def test_a_default_that_is_not_writable_is_replaced(
     folder = Path(knobs.cache.dir)
     assert folder.parent == tmp_path and os.access(folder, os.W_OK)
     assert "set TRITON_CACHE_DIR to keep compiled kernels" in caplog.text
+
+
+def test_a_full_disk_is_no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty file can still be made on it."""
+    with small_disk(tmp_path / "disk") as disk:
+        (disk / "cache").mkdir()
+        fill(disk)
+        monkeypatch.setenv("TRITON_CACHE_DIR", str(disk / "cache"))
+        monkeypatch.setattr("tempfile.tempdir", str(disk))
+        monkeypatch.setattr(files, "SHARED_MEMORY", tmp_path)
+        use_writable_cache()
+        assert Path(os.environ["TRITON_CACHE_DIR"]).parent == tmp_path
+        monkeypatch.setenv("TRITON_CACHE_DIR", str(disk / "cache"))
+        monkeypatch.setattr(files, "SHARED_MEMORY", disk)
+        with pytest.raises(ModelError, match="no directory for Triton's compiled kernels can be written"):
+            use_writable_cache()

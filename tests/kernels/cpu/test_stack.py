@@ -1,6 +1,7 @@
 """CompiledStack, which runs a program in one call, gives the bits of EagerStack."""
 
 import re
+import weakref
 from pathlib import Path
 
 import pytest
@@ -149,6 +150,21 @@ def test_one_call_gives_the_bits_of_many(variant: str, dtype: torch.dtype, int8:
         assert ours.shape == (len(wanted), HIDDEN) and torch.equal(ours, twin), f"step {step}"
         assert all(map(torch.equal, (k for k, _ in kept[0]), (k for k, _ in kept[1])))
         assert all(map(torch.equal, (v for _, v in kept[0]), (v for _, v in kept[1])))
+
+
+def test_a_cache_is_freed_when_the_caller_frees_it() -> None:
+    """A worker must free it before it allocates the next engine's."""
+    ops, one = CpuOps(load(), 1, False), torch.tensor([0])
+    stack = ops.stack(program(ops, torch.float32, "pre-norm"))
+    inputs = AttentionInputs(one, one.int()[None], torch.tensor([0, 1]).int(), torch.tensor([1]).int(), 0, 1, 1)
+    found = []
+    for _ in range(2):
+        kept = caches(ops, torch.float32)
+        found.append(stack(torch.ones(1, HIDDEN), one, kept, inputs, one))
+        (keys,) = (weakref.ref(pair[0]) for pair in kept[:1])
+        del kept
+        assert keys() is None
+    assert torch.equal(*found)
 
 
 def test_an_operation_has_the_layout_of_the_compiled_kernels_struct() -> None:

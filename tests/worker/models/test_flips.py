@@ -10,11 +10,13 @@ from transformers import PreTrainedModel
 from kernels.cpu.library import load as load_library
 from kernels.cpu.ops import CpuOps
 from services.options.declarations import WorkerOptions
+from services.process.worker_record import RecordFile
 from services.worker.checkpoint import read_checkpoint
 from services.worker.kv_cache import request_length
 from services.worker.loading import open_weights
 from services.worker.models.decoder import Decoder
 from services.worker.models.describe import describe
+from services.worker.weight_files import WeightFiles
 from services.worker.weights import Weights
 from tests.worker.models.flips import FLIPS, PARTS, SIZES, Change, Flip
 from tests.worker.models.parity_cases import CASES, Case
@@ -38,7 +40,9 @@ class Reference:
         options = WorkerOptions(model=str(self.path), device="cpu", max_model_len=self.case.max_model_len)
         checkpoint = read_checkpoint(self.path, {}, "auto")
         description = describe(checkpoint.config, options.max_model_len)
-        tensors, _ = open_weights(checkpoint, options, description, torch.float32)
+        tensors, _ = open_weights(
+            checkpoint, options, description, torch.float32, WeightFiles(RecordFile(None), every_byte=False)
+        )
         length = request_length(description, options.max_model_len)
         decoder = Decoder(
             change(description), torch.float32, torch.device("cpu"), Weights(tensors), CpuOps(load_library()), length

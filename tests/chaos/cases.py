@@ -16,9 +16,8 @@ NUM_CASES = 200
 STREAM: Json = {"stream": True, "stream_options": {"include_usage": True}}
 THINK: Json = {"chat_template_kwargs": {"enable_thinking": True}}
 QUESTIONS = ("Which way to Köln?", "Tell me a story", "What is 17 + 25?", "Count from 3 to 30", "What is a cat?")
-PREFIXES = tuple(
-    f"Minutes of the {day} market at the old town hall of Köln. " * 14 for day in ("first", "second", "third")
-)
+DAYS = ("first", "second", "third")
+PREFIXES = tuple(f"Minutes of the {day} market at the old town hall of Köln. " * 14 for day in DAYS)
 CITY: Json = {"type": "object", "properties": {"city": {"type": "string"}}}
 WEATHER: Json = {"tools": [{"type": "function", "function": {"name": "get_weather", "parameters": CITY}}]}
 # The demo model's tokens of its calls and thoughts: hardly anything but markers, JSON and parts of them.

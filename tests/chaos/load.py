@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from tests.chaos.answers import answer_of, wrong
-from tests.chaos.attempt import ANSWERED, HUNG_UP, LOST, REFUSED, Attempt
+from tests.chaos.attempt import ANSWERED, HUNG_UP, Attempt
 from tests.chaos.cases import Case, Json
 
 REQUEST_SECONDS = 150.0
-RETRY_SECONDS = 0.5  # after a refused or lost request, so that a server that is down is not asked all the time
+AGAIN_SECONDS = 2.0  # from the early end of a request until its client sends it again: most requests are to run long
 DIFFERENT = "different"
 STOP_CHARACTERS = 4
 
@@ -106,8 +106,8 @@ class Load:
                 self.in_flight.discard(attempt)
             self._count(attempt)
             self.on_end(attempt)
-            if attempt.outcome in (REFUSED, LOST):
-                await asyncio.sleep(RETRY_SECONDS)
+            if attempt.outcome != ANSWERED:
+                await asyncio.sleep(AGAIN_SECONDS)
 
     def _attempt(self, case: Case, may_hang_up: bool = True) -> Attempt:
         return Attempt(case, f"salt {next(self._salts)}" if case.fresh_salt else None, may_hang_up)

@@ -5,7 +5,7 @@ import random
 import resource
 import time
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -52,6 +52,9 @@ class Part:
     _followers: set[asyncio.Task[None]] = field(default_factory=set)  # of stopped processes
     _num_reported: int = 0
 
+    def __post_init__(self) -> None:
+        self.began = time.monotonic()
+
     async def run(self, schedule: Callable[[], Strike], num_faults: int, seconds: float) -> None:
         """Strikes until there were `num_faults` or the time is over; then visits the last quiet point."""
         deadline = time.monotonic() + seconds
@@ -65,6 +68,7 @@ class Part:
                 await self._survey()
                 self.load.open()
         await self._survey()
+        self._show_failures()
         await self.load.stop()
 
     async def _survey(self) -> None:
@@ -119,24 +123,24 @@ class Part:
         self.show(f"{moment - self.began:7.1f} s: {done} ({phase}); {live} live, {streaming} streaming; {counts}")
         self._show_failures()
 
-    def __post_init__(self) -> None:
-        self.began = time.monotonic()
-
     def _show_failures(self) -> None:
         for failure in self.load.failures[self._num_reported :]:
             text = (
                 f"{failure.outcome}: {failure.case}, {failure.started - self.began:.2f} to "
                 f"{failure.ended - self.began:.2f} s: {failure.reason}"
             )
-            self.report.reasons[f"{failure.outcome}: {kind_of(failure.reason)}"] += 1
-            if len(self.report.examples) < MOST_EXAMPLES:
+            kind = f"{failure.outcome}: {kind_of(failure.reason)}"
+            self.report.reasons[kind] += 1
+            if self.report.reasons[kind] <= MOST_EXAMPLES:
                 self.report.examples.append(text)
                 self.show(f"  {text[:400]}")
         self._num_reported = len(self.load.failures)
 
     async def _choose(self, planned: Strike) -> list[Victim] | None:
         deadline = time.monotonic() + PROCESS_SECONDS
-        while (chosen := choose(self.server, planned.blows, self.rng)) is None and time.monotonic() < deadline:
+        while (chosen := choose(self.server, planned.blows, self.rng)) is None:
+            if time.monotonic() > deadline:
+                return None
             await asyncio.sleep(POLL_SECONDS)
         return chosen
 
@@ -158,8 +162,7 @@ class Part:
     def _num_going_on(self, since: float) -> int:
         return sum(bool(one.times) and one.times[-1] > since for one in self.load.in_flight)
 
-    def _follow(self, action: object) -> None:
-        assert asyncio.iscoroutine(action)
+    def _follow(self, action: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(action)
         self._followers.add(task)
         task.add_done_callback(self._followers.discard)

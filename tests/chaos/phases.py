@@ -21,9 +21,7 @@ POLL_SECONDS = 0.01
 RENDERING_SECONDS = 0.05  # a request sent no longer ago, without an answer so far, is being rendered
 LAST_TOKENS = 2
 MIN_LIVE = 20
-BACKOFF = [("grpc.initial_reconnect_backoff_ms", 50), ("grpc.min_reconnect_backoff_ms", 50)] + [
-    ("grpc.max_reconnect_backoff_ms", 200)
-]
+BACKOFF = [(f"grpc.{name}_reconnect_backoff_ms", most) for name, most in (("initial", 50), ("min", 50), ("max", 200))]
 PARTS = ("text", "content", "reasoning", "tool_calls")
 
 

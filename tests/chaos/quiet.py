@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -50,15 +50,13 @@ class QuietPoints:
         deadline = time.monotonic() + IDLE_SECONDS
         while True:
             stats = await self.engine.read()
-            left = (
-                []
-                if stats is None
-                else [stats.num_running, stats.num_waiting, stats.num_blocks - stats.num_free_blocks]
-            )
-            if stats is not None and not any(left):
-                return []
+            left: list[object] = ["no answer"]
+            if stats is not None:
+                left = [stats.num_running, stats.num_waiting, stats.num_blocks - stats.num_free_blocks]
+                if not any(left):
+                    return []
             if time.monotonic() > deadline:
-                return [f"engine at a quiet point: running, waiting, blocks used: {left or 'no answer'}"]
+                return [f"engine at a quiet point: running, waiting, blocks used: {left}"]
             await asyncio.sleep(0.05)
 
     def _more(self, found: Sequence[Snapshot]) -> list[str]:
@@ -76,8 +74,8 @@ class QuietPoints:
         return lines
 
 
-async def _until(condition: object, seconds: float) -> bool:
-    assert callable(condition)
+async def _until(condition: Callable[[], bool], seconds: float) -> bool:
+    """Returns whether the condition became true within `seconds`."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:

@@ -42,7 +42,7 @@ def snapshot(victim: Victim, objects: dict[str, int] | None = None) -> Snapshot 
     try:
         lines = Path(f"/proc/{victim.pid}/status").read_text().splitlines()
         status = dict(line.split(":", 1) for line in lines if ":" in line)
-        files = len(os.listdir(f"/proc/{victim.pid}/fd"))
+        files = sum(1 for _ in Path(f"/proc/{victim.pid}/fd").iterdir())
         kilobytes = int(status["VmRSS"].split()[0])
     except (OSError, KeyError):
         return None

@@ -51,6 +51,7 @@ class Part:
     _labels: list[str] = field(default_factory=list)
     _followers: set[asyncio.Task[None]] = field(default_factory=set)  # of stopped processes
     _num_reported: int = 0
+    _num_preemptions: int = 0  # that the present engine has counted
 
     def __post_init__(self) -> None:
         self.began = time.monotonic()
@@ -147,6 +148,7 @@ class Part:
     async def _settle(self) -> None:
         """Waits until stopped processes have ended or go on, all roles run, and streams make progress."""
         await asyncio.gather(*self._followers)
+        await self._count_preemptions()
         since = time.monotonic()
         deadline = since + PROGRESS_SECONDS
         while not ({one.role for one in victims(self.server)} >= set(ROLES) and self._num_going_on(since) >= MIN_LIVE):
@@ -158,6 +160,13 @@ class Part:
                 self.show(self.report.hangs[-1])
                 return
             await asyncio.sleep(POLL_SECONDS)
+
+    async def _count_preemptions(self) -> None:
+        """Adds what the engine has counted since the last call; those before its death are lost."""
+        if (stats := await self.engine.read()) is not None:
+            before = self._num_preemptions if stats.num_preemptions >= self._num_preemptions else 0
+            self.report.preemptions += stats.num_preemptions - before
+            self._num_preemptions = stats.num_preemptions
 
     def _num_going_on(self, since: float) -> int:
         return sum(bool(one.times) and one.times[-1] > since for one in self.load.in_flight)

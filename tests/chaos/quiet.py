@@ -13,6 +13,7 @@ from tests.e2e.harness import Server
 
 END_SECONDS = 160.0  # for all requests to end; longer than load.REQUEST_SECONDS
 IDLE_SECONDS = 20.0  # for the engine to have none left then
+LAST_SECONDS = 15.0  # for what processes hold of a last restart
 MORE_FILES, MORE_THREADS, MORE_OBJECTS = 6, 8, 10  # than at the first quiet point: timing and lazy pools
 # Objects of which a used server keeps some, up to a limit: attached to cached blocks, or in the batch's slots.
 KEPT = ("engine_core.block.UnpublishedBlocks", "services.worker.", "services.grammar.")
@@ -38,13 +39,11 @@ class QuietPoints:
         if not await _until(lambda: not self.load.in_flight, END_SECONDS):
             self.hangs += [f"no end: {attempt.case.name}" for attempt in self.load.in_flight][:5]
         self.leaks += await self._left_in_engine()
+        self.count += 1
         try:
-            found = await asyncio.to_thread(probed, self.server, self.folder)
+            self.leaks += await self._held()
         except AssertionError as error:
             self.hangs.append(f"quiet point: {error}")
-            return
-        self.count += 1
-        self.leaks += self._more(found)
 
     async def _left_in_engine(self) -> list[str]:
         deadline = time.monotonic() + IDLE_SECONDS
@@ -58,6 +57,15 @@ class QuietPoints:
             if time.monotonic() > deadline:
                 return [f"engine at a quiet point: running, waiting, blocks used: {left}"]
             await asyncio.sleep(0.05)
+
+    async def _held(self) -> list[str]:
+        """Returns what the processes hold too much of, still after LAST_SECONDS: a process may have just restarted."""
+        deadline = time.monotonic() + LAST_SECONDS
+        while lines := self._more(await asyncio.to_thread(probed, self.server, self.folder)):
+            if time.monotonic() > deadline:
+                return lines
+            await asyncio.sleep(1.0)
+        return []
 
     def _more(self, found: Sequence[Snapshot]) -> list[str]:
         lines = []

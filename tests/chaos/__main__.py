@@ -12,21 +12,23 @@ from pathlib import Path
 
 import uvloop
 
-from tests.chaos.cases import NUM_CASES
-from tests.chaos.part import VARIANTS, run_part
+from tests.chaos.part import VARIANTS, Plan, run_part
 from tests.chaos.report import Report, total
 from tests.chaos.snapshots import probe_environment
 from tests.e2e.harness import ALL_READY, Server, wait_for
 
+SOAK_VARIANT = "small KV cache"  # a large one makes the worker's memory grow until every block was used once
+SOAK_PACE_SECONDS = 60.0
 
-def run_on_own_server(variant: str, seed: int, num_faults: int, minutes: float, num_cases: int = NUM_CASES) -> Report:
+
+def run_on_own_server(variant: str, plan: Plan) -> Report:
     """Starts a server, runs one part on it and returns the report."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with Server(*VARIANTS[variant], env=probe_environment(folder)) as server:
             wait_for(lambda: ALL_READY in server.log, "the launcher has seen all processes ready")
-            report = uvloop.run(run_part(server, folder, seed, num_faults, minutes * 60, num_cases))
-    report.parts = [f"{seed} {variant}"]
+            report = uvloop.run(run_part(server, folder, plan))
+    report.parts = [f"{plan.seed} {variant}"]
     report.tracebacks = tracebacks(server.lines)
     report.pauses = {f"{variant}: {label}": counts for label, counts in report.pauses.items()}
     return report
@@ -40,24 +42,31 @@ def tracebacks(lines: list[str]) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("form", nargs="?", choices=("part", "soak"), default="part")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
-    parser.add_argument("--faults", type=int, default=200, help="faults of the part")
+    parser.add_argument("--faults", type=int, default=400, help="faults of the part")
     parser.add_argument("--minutes", type=float, default=40.0, help="no fault comes later")
     parser.add_argument("--variant", choices=VARIANTS, help="of the server; default: by the seed")
     parser.add_argument("--out", type=Path, help="file that the report is appended to, as one line of JSON")
     parser.add_argument("--sum", type=Path, help="prints the sum of the reports in this file, and runs nothing")
     args = parser.parse_args()
-    if args.sum:
-        report = total(args.sum.read_text().splitlines())
-    else:
-        variant = args.variant or list(VARIANTS)[args.seed % len(VARIANTS)]
-        print(f"--seed {args.seed} --faults {args.faults} --variant {variant!r}", flush=True)
-        report = run_on_own_server(variant, args.seed, args.faults, args.minutes)
-        if args.out:
-            with args.out.open("a") as file:
-                file.write(report.line() + "\n")
+    report = total(args.sum.read_text().splitlines()) if args.sum else _run(args)
     print("\n".join(report.lines()))
     return 0 if report.clean else 1
+
+
+def _run(args: argparse.Namespace) -> Report:
+    soaks = args.form == "soak"
+    variant = args.variant or (SOAK_VARIANT if soaks else list(VARIANTS)[args.seed % len(VARIANTS)])
+    print(f"{args.form} --seed {args.seed} --faults {args.faults} --variant {variant!r}", flush=True)
+    plan = Plan(args.seed, args.faults, args.minutes, pace=SOAK_PACE_SECONDS if soaks else 0.0)
+    report = run_on_own_server(variant, plan)
+    if not soaks:
+        report.growth = []  # too short for slopes
+    if args.out:
+        with args.out.open("a") as file:
+            file.write(report.line() + "\n")
+    return report
 
 
 if __name__ == "__main__":

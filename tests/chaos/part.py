@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.chaos.attempt import Attempt
-from tests.chaos.cases import make_cases
+from tests.chaos.cases import NUM_CASES, make_cases
+from tests.chaos.growth import Growth
 from tests.chaos.load import Load
 from tests.chaos.pauses import pauses
 from tests.chaos.phases import MIN_LIVE, Aim, EngineCounters, engine_counters
@@ -46,6 +47,7 @@ class Part:
     quiet: QuietPoints
     rng: random.Random
     report: Report
+    pace: float = 0.0  # least seconds from one strike to the next
     show: Callable[[str], object] = print
     _moments: list[float] = field(default_factory=list)  # of all faults so far: time.monotonic()
     _labels: list[str] = field(default_factory=list)
@@ -64,6 +66,7 @@ class Part:
         next_survey = SURVEY
         while self.report.faults.total() < num_faults and time.monotonic() < deadline:
             await self._strike(schedule())
+            await asyncio.sleep(self.pace)
             if self.report.faults.total() >= next_survey:
                 next_survey += SURVEY
                 await self._survey()
@@ -189,20 +192,36 @@ class Part:
             self.report.pauses[self._labels[first + index]][round(100 * seconds)] += 1
 
 
-async def run_part(server: Server, folder: Path, seed: int, num_faults: int, seconds: float, num_cases: int) -> Report:
+@dataclass(frozen=True)
+class Plan:
+    """What a part does: `num_faults` from `seed` under `num_cases` requests, or fewer if `minutes` are over, with
+    `pace` seconds between them."""
+
+    seed: int
+    num_faults: int
+    minutes: float
+    num_cases: int = NUM_CASES
+    pace: float = 0.0
+
+
+async def run_part(server: Server, folder: Path, plan: Plan) -> Report:
     """Runs one part on a running server whose processes answer the probe in `folder`. Returns its report."""
     report = Report()
-    load = Load(server.url, make_cases(seed, num_cases))
+    load = Load(server.url, make_cases(plan.seed, plan.num_cases))
     await load.learn()
     async with engine_counters(f"{server.runtime_dir}/engine.sock") as engine:
         quiet = QuietPoints(server, load, engine, folder)
         await quiet.visit()
-        print(f"all {num_cases} requests without faults, again: {await load.check():.1f} s", flush=True)
-        planned = strikes(seed)
-        rng = random.Random(f"part {seed}")
-        part = Part(server, load, engine, quiet, rng, report, lambda line: print(line, flush=True))
+        print(f"all {plan.num_cases} requests without faults, again: {await load.check():.1f} s", flush=True)
+        planned = strikes(plan.seed)
+        rng = random.Random(f"part {plan.seed}")
+        part = Part(server, load, engine, quiet, rng, report, plan.pace, lambda line: print(line, flush=True))
         cpu, began = _cpu_seconds(), time.monotonic()
-        await part.run(lambda: next(planned), num_faults, seconds)
+        growth = Growth()
+        sampling = asyncio.create_task(growth.run(server))
+        await part.run(lambda: next(planned), plan.num_faults, plan.minutes * 60)
+        sampling.cancel()
+        report.growth = growth.lines()
         passed = time.monotonic() - began
         report.client_cpu = round((_cpu_seconds() - cpu) / passed, 3)
         report.minutes = passed / 60

@@ -38,6 +38,7 @@ class Report:
     found: dict[str, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))  # stopped until it ended
     pauses: dict[str, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
     client_cpu: float = 0.0
+    growth: list[str] = field(default_factory=list)  # of each role's memory, files and threads
 
     @property
     def clean(self) -> bool:
@@ -67,6 +68,7 @@ class Report:
             *(f"  {line}" for line in (*self.leaks, *self.hangs, *self.tracebacks)),
             *table(self.pauses, "pause of a stream, s"),
             *table(self.found, "stopped until ended, s"),
+            *self.growth,
         ]
 
 

@@ -15,7 +15,6 @@ from tests.chaos.answers import answer_of, wrong
 from tests.chaos.attempt import ANSWERED, HUNG_UP, Attempt
 from tests.chaos.cases import Case, Json
 
-REQUEST_SECONDS = 150.0
 AGAIN_SECONDS = 2.0  # from the early end of a request until its client sends it again: most requests are to run long
 DIFFERENT = "different"
 STOP_CHARACTERS = 4
@@ -38,6 +37,7 @@ class Load:
 
     url: str
     cases: Sequence[Case]
+    seconds: float  # after which a request counts as lost
     on_end: Callable[[Attempt], object] = lambda attempt: None
     in_flight: set[Attempt] = field(default_factory=set)
     counts: Counter[str] = field(default_factory=Counter)
@@ -72,7 +72,7 @@ class Load:
 
     async def _all_once(self, cases: Sequence[Case]) -> list[Attempt]:
         attempts = [self._attempt(case, may_hang_up=False) for case in cases]
-        await asyncio.gather(*(attempt.run(*self._address, REQUEST_SECONDS) for attempt in attempts))
+        await asyncio.gather(*(attempt.run(*self._address, self.seconds) for attempt in attempts))
         for attempt in attempts:
             assert attempt.outcome == ANSWERED, (attempt.case, attempt.outcome, attempt.reason)
         return attempts
@@ -101,7 +101,7 @@ class Load:
             attempt = self._attempt(case)
             self.in_flight.add(attempt)
             try:
-                await attempt.run(*self._address, REQUEST_SECONDS)
+                await attempt.run(*self._address, self.seconds)
             finally:
                 self.in_flight.discard(attempt)
             self._count(attempt)

@@ -31,7 +31,8 @@ AIM_SECONDS = 5.0
 PROCESS_SECONDS = 30.0  # for a process of each role to run
 PROGRESS_SECONDS = 60.0  # for MIN_LIVE streams to go on after a fault
 FOUND_SECONDS = 30.0  # for a stopped process to be found; then it is killed here
-BREATH_SECONDS = (0.3, 1.5)  # from progress to the next fault
+BREATH_SECONDS = (0.3, 1.5)  # from progress to the next fault, and as long as there was none, at most MOST_BREATH
+MOST_BREATH = 5.0
 RESTART_SECONDS = (0.0, 0.8)  # from a fault to the next one in phase RESTART
 POLL_SECONDS = 0.01
 SURVEY = 25  # faults between two quiet points
@@ -86,7 +87,8 @@ class Part:
         """Aims and strikes. Does nothing if too few requests are live, or a process has just ended."""
         if planned.phase != RESTART:
             await self._settle()
-            await asyncio.sleep(self.rng.uniform(*BREATH_SECONDS))
+            outage = time.monotonic() - self._moments[-1] if self._moments else 0.0
+            await asyncio.sleep(self.rng.uniform(*BREATH_SECONDS) + min(outage, MOST_BREATH))
         else:
             await asyncio.sleep(self.rng.uniform(*RESTART_SECONDS))
         chosen = await self._choose(planned)
@@ -202,12 +204,13 @@ class Plan:
     minutes: float
     num_cases: int = NUM_CASES
     pace: float = 0.0
+    request_seconds: float = 300.0  # after which a request counts as lost
 
 
 async def run_part(server: Server, folder: Path, plan: Plan) -> Report:
     """Runs one part on a running server whose processes answer the probe in `folder`. Returns its report."""
     report = Report()
-    load = Load(server.url, make_cases(plan.seed, plan.num_cases))
+    load = Load(server.url, make_cases(plan.seed, plan.num_cases), plan.request_seconds)
     await load.learn()
     async with engine_counters(f"{server.runtime_dir}/engine.sock") as engine:
         quiet = QuietPoints(server, load, engine, folder)

@@ -11,7 +11,7 @@ SEED = int(os.environ.get("TANDEM_CHAOS_SEED") or random.randrange(10**6))
 
 def test_every_request_survives_faults() -> None:
     print(f"TANDEM_CHAOS_SEED={SEED}")
-    report = run_on_own_server("two tokenizers", Plan(SEED, num_faults=5, minutes=0.7, num_cases=60))
-    print("\n".join(report.lines()))
+    plan = Plan(SEED, num_faults=6, minutes=0.5, num_cases=60, request_seconds=60.0)
+    report = run_on_own_server("two tokenizers", plan)
     assert report.faults and report.requests["answered"] and report.quiet_points == 2
-    assert report.clean
+    assert report.clean, "\n".join(report.lines())

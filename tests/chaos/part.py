@@ -51,7 +51,7 @@ class Part:
     pace: float = 0.0  # least seconds from one strike to the next
     show: Callable[[str], object] = print
     _moments: list[float] = field(default_factory=list)  # of all faults so far: time.monotonic()
-    _labels: list[str] = field(default_factory=list)
+    _labels: list[str] = field(default_factory=list)  # of their pauses; "": not counted
     _followers: set[asyncio.Task[None]] = field(default_factory=set)  # of stopped processes
     _num_reported: int = 0
     _num_preemptions: int = 0  # that the present engine has counted
@@ -123,6 +123,8 @@ class Part:
         self._moments.append(moment)
         (blow, *more) = planned.blows
         self._labels.append("two at once" if more else f"{blow.role}, {blow.kind}")
+        if planned.phase == RESTART:  # the pauses of this fault and of the one before run into each other
+            self._labels[-2:] = [""] * len(self._labels[-2:])
         done = " and ".join(f"{one.kind} {victim.name}" for one, victim in zip(planned.blows, chosen, strict=True))
         streaming = sum(attempt.streaming for attempt in self.load.in_flight)
         counts = dict(self.load.counts)
@@ -191,7 +193,8 @@ class Part:
     def _on_end(self, attempt: Attempt) -> None:
         first = bisect_right(self._moments, attempt.started)
         for index, seconds in pauses(attempt.times, self._moments[first:]):
-            self.report.pauses[self._labels[first + index]][round(100 * seconds)] += 1
+            if label := self._labels[first + index]:
+                self.report.pauses[label][round(100 * seconds)] += 1
 
 
 @dataclass(frozen=True)

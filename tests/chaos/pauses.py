@@ -30,8 +30,11 @@ def pauses(times: Sequence[float], faults: Sequence[float]) -> list[tuple[int, f
         until = faults[index + 1] if index + 1 < len(faults) else math.inf
         # The gap with the fault in it must not begin before the previous one; later gaps end before the next one.
         first, last = bisect_right(times, fault) - 1, min(bisect_right(times, until) - 1, len(gaps))
-        if first < last and (index == 0 or faults[index - 1] < times[first]):
-            found.append((index, max(0.0, max(gaps[first:last]) - usual)))
+        if first == last or (index and faults[index - 1] >= times[first]):
+            continue
+        largest = max(gaps[first:last])
+        if last == len(gaps) or until - times[last] <= largest:  # else it still pauses when the next fault comes
+            found.append((index, max(0.0, largest - usual)))
     return found
 
 

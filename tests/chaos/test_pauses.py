@@ -17,6 +17,7 @@ EVERY_SECOND = [float(second) for second in range(10)]
         ([0, 1, 2, 3, 4, 9, 10, 11], [3.5], [(0, 4.0)]),  # the answer's last tokens were on their way
         ([0, 1, 2, 3, 8, 9, 10, 11], [3.5, 7.0], []),  # whose pause is it?
         ([0, 1, 2, 3, 8, 9, 10, 13, 14, 15, 16], [3.5, 10.5], [(0, 4.0), (1, 2.0)]),
+        ([0, 1, 2, 3, 3.5, 9, 10, 11], [3.25, 5.0], [(1, 4.5)]),  # a token was on its way; the rest is the second's
         (EVERY_SECOND, [-1.0, 20.0], []),
         ([], [1.0], []),
     ],

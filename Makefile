@@ -12,7 +12,7 @@ BIN := .venv/bin
 # Both variables reach isolated builds: the first up to pip 25.2, the second from 25.3.
 PINNED := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt
 
-.PHONY: install install-test constraints serve test test-long test-versions hostile recovery-test structured-test check gpu-check gpu-wheels format protos docs demo \
+.PHONY: install install-test constraints serve test test-long test-versions hostile recovery-test chaos structured-test check gpu-check gpu-wheels format protos docs demo \
 	compose-test clients-test api-test clean
 
 install: .venv/installed
@@ -56,8 +56,8 @@ test: check
 test-long: install-test
 	$(BIN)/python -m pytest -m long $(PYTEST) $(ARGS)
 
-# The tests outside e2e, loadtest/serving and recovery with the lowest, then with the newest versions that pyproject.toml allows
-# (20 minutes). Settings: TORCH, TORCH_INDEX; ARGS go to pytest.
+# The tests outside e2e, loadtest/serving and recovery, and without that of chaos on a server, with the lowest, then with the
+# newest versions that pyproject.toml allows (20 minutes). Settings: TORCH, TORCH_INDEX; ARGS go to pytest.
 test-versions:
 	$(PYTHON) -m tests.versions test lowest $(PYTEST) $(ARGS)
 	$(PYTHON) -m tests.versions test newest $(PYTEST) $(ARGS)
@@ -88,6 +88,11 @@ hostile: install-test
 # Thirty kills at random under live answers (a few minutes); ARGS="--seed N" repeats a run that failed.
 recovery-test: install-test
 	$(BIN)/python -m tests.recovery $(ARGS)
+
+# Faults of every kind under 200 mixed requests, in parts of at most 40 minutes: ARGS="--seed N --faults M --out FILE"; "--sum FILE"
+# adds parts up; "soak --minutes 60" is one fault a minute. The seed repeats a part.
+chaos: install-test
+	$(BIN)/python -m tests.chaos $(ARGS)
 
 # Answers of a random model under every form of structured output, in process and through a server (a few minutes), then
 # hostile forms beside other requests; ARGS="--seed N" repeats a run.

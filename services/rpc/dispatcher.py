@@ -109,8 +109,9 @@ class Dispatcher(Generic[CallT]):
         """Adds a link that has a peer, and places the calls that wait for a link. If the peer's epoch is that of the
         link's last peer, only the stream was lost: the strikes of that loss are taken back."""
         assert link.peer is not None
+        struck = self._struck.pop(link, [])
         if self._epochs.get(link) == link.peer.epoch:
-            for call in self._struck.pop(link, []):
+            for call in struck:
                 call.strikes = max(0, call.strikes - 1)
         self._epochs[link] = link.peer.epoch
         self._calls[link] = {}

@@ -1,6 +1,8 @@
 """The dispatcher places calls on links, resumes them when a link goes down, and counts strikes. Over fake links."""
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 
@@ -167,6 +169,17 @@ async def test_a_death_is_a_strike_for_calls_without_a_token_from_there(edge: Fa
     assert (starting.strikes, running.strikes) == (1, 0)
     starting.token()
     assert starting.strikes == 0, "a token takes all strikes back"
+
+
+async def test_the_calls_of_a_death_are_not_kept_once_another_peer_is_up(edge: FakeEdge) -> None:
+    (link,) = edge.links
+    call = edge.start("starting")
+    await link.restart()
+    edge.dispatcher.abort(call)
+    kept = weakref.ref(call)
+    del call
+    gc.collect()
+    assert kept() is None
 
 
 async def test_a_lost_stream_is_no_strike(edge: FakeEdge) -> None:

@@ -19,7 +19,7 @@ from tests.versions.requirements import CONSTRAINTS, ROOT, lowest, requirements
 FOLDER = ROOT / "build" / "versions"
 HEADER = "# Written by `make constraints`: the exact set of packages that the extras [all,test] install."
 # They start whole servers, which takes many minutes; `make test` runs them with the pinned set.
-LEFT_OUT = ("tests/e2e", "tests/loadtest/serving", "tests/recovery")
+LEFT_OUT = ("tests/e2e", "tests/loadtest/serving", "tests/recovery", "tests/chaos/test_chaos.py")
 
 
 def install(name: str, constraints: list[str]) -> tuple[Path, Path]:

@@ -1,0 +1,73 @@
+"""How memory, open files and threads of a server's processes change over time: samples, and the slope of each by least
+squares with its standard error.
+
+A restarted process begins a new series with a level of its own; the first WARM_SECONDS of a series are left out. All
+series of a role share one slope. Samples close in time are alike, so the true error is larger than the one given.
+"""
+
+import asyncio
+import math
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from tests.chaos.snapshots import Snapshot, snapshots
+from tests.e2e.harness import Server
+
+SAMPLE_SECONDS = 5.0
+WARM_SECONDS = 45.0
+LEAST_SAMPLES = 4  # of a series
+HOUR = 3600.0
+Point = tuple[float, float]  # seconds, value
+
+
+@dataclass
+class Growth:
+    """Samples by role and process."""
+
+    samples: dict[tuple[str, int], list[tuple[float, Snapshot]]] = field(default_factory=lambda: defaultdict(list))
+
+    async def run(self, server: Server) -> None:
+        """Takes samples until it is cancelled."""
+        while True:
+            found = await asyncio.to_thread(snapshots, server)
+            for one in found:
+                self.samples[one.role, one.pid].append((time.monotonic(), one))
+            await asyncio.sleep(SAMPLE_SECONDS)
+
+    def lines(self) -> list[str]:
+        """Returns one line for each role with its slopes in an hour."""
+        by_role: dict[str, list[list[tuple[float, Snapshot]]]] = defaultdict(list)
+        for (role, _), taken in self.samples.items():
+            warm = [sample for sample in taken if sample[0] - taken[0][0] >= WARM_SECONDS]
+            if len(warm) >= LEAST_SAMPLES:
+                by_role[role].append(warm)
+        return [_line(role, series) for role, series in sorted(by_role.items())]
+
+
+def _line(role: str, series: Sequence[Sequence[tuple[float, Snapshot]]]) -> str:
+    figures = []
+    for label, name, unit in (("memory", "kilobytes", 1024.0), ("files", "files", 1.0), ("threads", "threads", 1.0)):
+        found = slope([[(moment, getattr(one, name) / unit) for moment, one in points] for points in series])
+        figures.append(f"{label} {found[0] * HOUR:+.2f} ± {found[1] * HOUR:.2f}" if found else f"{label}: too few")
+    count = sum(map(len, series))
+    mean = sum(one.kilobytes for points in series for _, one in points) / count / 1024
+    return f"{role}: {', '.join(figures)} an hour ({len(series)} series, {count} samples, {mean:.0f} MiB on average)"
+
+
+def slope(series: Iterable[Sequence[Point]]) -> tuple[float, float] | None:
+    """Returns the common slope of all series, each with a level of its own, and its standard error; None if there are
+    too few points."""
+    sum_tt = sum_ty = sum_yy = 0.0
+    freedom = -1
+    for points in series:
+        mean_t, mean_y = (sum(values) / len(points) for values in zip(*points, strict=True))
+        sum_tt += sum((t - mean_t) ** 2 for t, _ in points)
+        sum_ty += sum((t - mean_t) * (y - mean_y) for t, y in points)
+        sum_yy += sum((y - mean_y) ** 2 for _, y in points)
+        freedom += len(points) - 1
+    if freedom < 1 or not sum_tt:
+        return None
+    found = sum_ty / sum_tt
+    return found, math.sqrt(max(0.0, sum_yy - found * sum_ty) / freedom / sum_tt)

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from engine_core.worker_messages import BatchLimits
 from services.options.declarations import WorkerOptions
+from services.process.progress_page import Progress
 from services.telemetry.tracing import set_up_tracing
 from services.worker import service
 from services.worker.building import build_runner
@@ -66,7 +67,7 @@ def test_an_engines_kv_cache_is_freed_before_the_next_one_is_allocated(
     )
     tracing = set_up_tracing("worker", None)
     with pytest.raises(SystemExit):
-        service._run(options, None, WorkerMetrics(CollectorRegistry()), StepSpans(tracing))
+        service._run(options, None, WorkerMetrics(CollectorRegistry()), StepSpans(tracing), Progress())
     assert len(made) == NUM_ENGINES
 
 
@@ -100,7 +101,9 @@ def test_a_worker_without_memory_registers_again_with_fewer_blocks_until_it_cann
     gc.disable()  # no cycle may keep the KV cache until the collector comes
     try:
         with pytest.raises(ModelError, match="memory ran out .*Cannot allocate.*: the KV cache gets no smaller: lower"):
-            service._run(options, None, WorkerMetrics(CollectorRegistry()), StepSpans(set_up_tracing("worker", None)))
+            service._run(
+                options, None, WorkerMetrics(CollectorRegistry()), StepSpans(set_up_tracing("worker", None)), Progress()
+            )
     finally:
         gc.enable()
     assert made == [int(made[0] * 0.85**count) for count in range(4)]
@@ -142,6 +145,6 @@ def test_the_watchdog_is_disarmed_when_the_engine_is_gone(socket_dir: Path) -> N
     runner: Any = NeverDone()
     source: Any = None  # no grammar is prepared
     with pytest.raises(EngineGone):
-        service._run_plans(link, runner, source, WorkerMetrics(CollectorRegistry()), StepSpans(tracing))
+        service._run_plans(link, runner, source, WorkerMetrics(CollectorRegistry()), StepSpans(tracing), Progress())
     link.close()
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)

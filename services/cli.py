@@ -30,12 +30,14 @@ USAGE = """usage: tandem COMMAND [OPTIONS]
   bench kernels         measure the compiled CPU kernels against plain torch and the machine's limit
   models                list the architectures and devices that can be served
   replay FILE           replay a recording of an engine's last steps
+  reload                replace the processes behind the shim of a running server, one after the other
   new-secret            write a new secret for the processes of one deployment
   internal-credentials  write certificates and a token for other programs that call the processes
 
 `tandem COMMAND --help` lists the options of one command; `tandem --version` prints the version.
 """
 MODULES = {"serve": "services.process.launcher"} | {role: f"services.{role}.service" for role in ROLES}
+MODULES |= {"reload": "services.process.reload_command"}
 MODULES |= {"new-secret": "services.security.new_secret", "internal-credentials": "services.security.credentials"}
 TOOLS = {"models": "services.worker.models.page", "replay": "services.engine.replay"}
 BENCHMARKS = {

@@ -22,6 +22,7 @@ from services.options.declarations import (
     CredentialsOptions,
     EngineOptions,
     NewSecretOptions,
+    ReloadOptions,
     ServeOptions,
     ShimOptions,
     WorkerOptions,
@@ -49,6 +50,7 @@ _TITLES: dict[type, str] = {
     ClusterOptions: "metrics",
     MetricsOptions: "metrics",
     SecretOptions: "secret",
+    ReloadOptions: "server",
     NewSecretOptions: "output",
     CredentialsOptions: "output",
 }

@@ -334,7 +334,20 @@ class CredentialsOptions(SecretOptions):
     out: str = setting("", "directory to write to", required=True)
 
 
-TOOL_OPTIONS: dict[str, type] = {"new-secret": NewSecretOptions, "internal-credentials": CredentialsOptions}
+@dataclass(frozen=True)
+class ReloadOptions:
+    """Replaces the processes behind the shim of a running `tandem serve`, one after the other, while it serves."""
+
+    runtime_dir: str | None = setting(
+        None, "the server's --runtime-dir; needed if it has one, or if several servers run", unset="the only server's"
+    )
+
+
+TOOL_OPTIONS: dict[str, type] = {
+    "reload": ReloadOptions,
+    "new-secret": NewSecretOptions,
+    "internal-credentials": CredentialsOptions,
+}
 ROLE_OPTIONS: dict[str, type] = {
     "shim": ShimOptions,
     "tokenizer": TokenizerOptions,

@@ -20,6 +20,7 @@ class Child:
     backoff: float = 0.0  # seconds from its next exit to the restart
     restart_at: float | None = None  # time.monotonic() of the next start, after an exit; None: a process runs
     is_ending: bool = False  # the launcher ends it: its exit is no fault, and it is not restarted
+    is_replaced: bool = False  # a reload ends it: its exit is no fault
     fault: str = ""  # why the launcher has killed the present process
     page: ProgressPage = field(default_factory=ProgressPage)
 
@@ -34,7 +35,7 @@ class Child:
         """
         self.page.clear()
         self.watch.reset()
-        self.fault, self.restart_at = "", None
+        self.fault, self.restart_at, self.is_replaced = "", None, False
         argv, fds = [*self.argv, f"--progress-fd={self.page.fd}"], [*self.fds, self.page.fd]
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
         try:

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,12 +23,14 @@ from services.machine.listen import listen
 from services.options.command_line import inherited_environment, role_argv, role_environment
 from services.process.child import Child, how_it_ended
 from services.process.progress_watch import LOOK_SECONDS
+from services.process.shell import HAND_OVER
 from services.process.spare import Place, Spare
 
 log = logging.getLogger(__name__)
 STOP_SECONDS = 3.0  # from SIGTERM to SIGKILL
 READY_POLL_SECONDS = 0.05
 SPARE_DELAY_SECONDS = 1.0  # from "all ready", or a restart, to the start of a spare: it must not delay the others
+_ENDED = object()
 FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.5, 10.0
 
 
@@ -49,6 +51,7 @@ class ChildProcesses:
     metrics_peers: list[str] = field(default_factory=list)  # NAME=host:port of each metrics server
     explain: Callable[[str, int], str] = lambda name, returncode: ""  # what the log adds about an exit
     _is_stopping: bool = False
+    _background: Iterator[None] | None = None
 
     def __enter__(self) -> "ChildProcesses":
         self._child_end, self._own_end = os.pipe()  # the parent-death pipe
@@ -146,6 +149,7 @@ class ChildProcesses:
     def drain(self, kind: str, deadline: float) -> None:
         """Ends the children of this kind by SIGTERM, and returns when they have exited, or at the deadline, of
         time.monotonic(). The others are supervised meanwhile."""
+        self._background = None
         ending = [child for name, child in self.children.items() if name == kind or name.startswith(f"{kind}-")]
         for child in ending:
             child.is_ending = True
@@ -155,9 +159,43 @@ class ChildProcesses:
             lambda: time.monotonic() >= deadline or all(child.process.poll() is not None for child in ending)
         )
 
+    def in_background(self, work: Iterator[None]) -> bool:
+        """Takes one step of `work` in each turn of `supervise`, until it ends or `drain` begins. Returns False if other
+        work is not done. A signal handler may call it."""
+        if self._background is not None:
+            return False
+        self._background = work
+        return True
+
+    def replace(self, name: str) -> bool:
+        """Makes a child hand over and exit; its spare, else a new process, takes its place. Returns False, and does
+        nothing, while the child is being restarted or its spare is still loading."""
+        child = self.children[name]
+        spare = self.spares.get(self.places[name].role) if name in self.places else None
+        if child.restart_at is not None or (spare is not None and not spare.is_loaded):
+            return False
+        child.is_replaced = True
+        child.process.send_signal(HAND_OVER if name in self.places else signal.SIGTERM)
+        return True
+
+    def renew_spares(self) -> None:
+        """Ends the spares, so that new ones are started: they have loaded the code of their start."""
+        for spare in self.spares.values():
+            if spare.is_started and spare.child.restart_at is None:
+                spare.child.is_replaced = True
+                spare.child.process.kill()
+                spare.child.page.clear()
+
+    def metrics_address(self, name: str) -> str:
+        """Returns host:port of a child's metrics server."""
+        peers = dict(peer.split("=", 1) for peer in self.metrics_peers)
+        return peers[name]
+
     def _restart_until(self, over: Callable[[], bool]) -> None:
         looked = time.monotonic()
         while not over():
+            if self._background is not None and next(self._background, _ENDED) is _ENDED:
+                self._background = None
             due = [child.restart_at for child in self._all_children() if child.restart_at is not None]
             ended = self._ends.wait(min([looked + LOOK_SECONDS, *due]) - time.monotonic())
             for child in [child for child in self._started_children() if str(child.process.pid) in ended]:
@@ -209,6 +247,9 @@ class ChildProcesses:
         FIRST_BACKOFF_SECONDS to MAX_BACKOFF_SECONDS.
         """
         returncode = child.process.wait()
+        if child.is_replaced:
+            child.is_replaced = False
+            return 0.0
         if child.page.has_worked():
             child.backoff = 0.0
         backoff = child.backoff

@@ -2,7 +2,7 @@
 
 In order: binds the HTTP port, finds the model's files, starts the roles, supervises them until SIGTERM or SIGINT, and
 ends them from the top down.
-Passes SIGHUP on to the shim, unless the terminal was closed: that ends the server.
+Passes SIGHUP on to the shim, unless the terminal was closed: that ends the server. SIGUSR2 begins a reload.
 How children are restarted and ended is in services/process/child_processes.py.
 """
 
@@ -28,9 +28,11 @@ from services.options.command_line import inherited_environment, role_argv, role
 from services.options.common import DEMO_MODEL
 from services.options.declarations import ServeOptions, ShimOptions
 from services.process.child_processes import STOP_SECONDS, ChildFailed, ChildProcesses
+from services.process.control_file import ControlFile
 from services.process.gateway_address import gateway_address
 from services.process.out_of_memory import OutOfMemoryKills
 from services.process.readiness import Readiness
+from services.process.reload import reload
 from services.process.runtime_dir import runtime_dir
 from services.process.worker_record import RecordFile
 from services.security.https import https_of
@@ -94,10 +96,24 @@ def _serve_on(front: socket.socket, options: ServeOptions, values: dict[str, Any
     stop = _stopping(children)
     _on_signals(stop)
     with runtime_dir(options.runtime_dir) as folder, Readiness() as readiness, children:
+        control = ControlFile(folder)
         _start_roles(children, values, folder, options, front, readiness)
         _on_hang_up(lambda: children.hang_up("shim"), stop, closes)
+        signal.signal(signal.SIGUSR2, lambda *_: _reload(children, control))
         if children.supervise(readiness.is_set):
             _drain(children, values)
+        control.remove()
+
+
+def _reload(children: ChildProcesses, control: ControlFile) -> None:
+    names = sorted((name for name in children.children if name != "shim"), key=_reload_order)
+    if not children.in_background(reload(children, names, control)):
+        log.warning("SIGUSR2 has no effect: a reload is running")
+
+
+def _reload_order(name: str) -> int:
+    """Returns the place of a child in a reload: the tokenizers come first, the worker last."""
+    return ("tokenizer", "engine", "worker").index(name.partition("-")[0])
 
 
 def _drain(children: ChildProcesses, values: dict[str, Any]) -> None:

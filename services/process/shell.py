@@ -20,6 +20,9 @@ from services.options.common import ProcessOptions
 from services.process.progress_page import Progress
 from services.telemetry.logs import fail, set_up_logging
 
+HAND_OVER = signal.SIGUSR2  # ends a role at once and in order: its requests resume elsewhere
+AT_ONCE = "at once"
+
 
 def begin(role: str, options: ProcessOptions) -> Progress:
     """Raises the limit of open files, sets up logging, and exits with the parent if there is a --parent-death-fd.
@@ -51,7 +54,8 @@ def exit_with_parent(fd: int) -> None:
 def run_until_stopped(
     role: str, main: Callable[[], Coroutine[Any, Any, None]], expected: tuple[type[Exception], ...]
 ) -> int:
-    """Runs `main` until it returns, or SIGTERM or SIGINT cancels it. Returns the exit status.
+    """Runs `main` until it returns, or SIGTERM or SIGINT cancels it. HAND_OVER cancels it with the message AT_ONCE.
+    Returns the exit status.
 
     The status is 0, or 1 after Fatal or an error of a type in `expected`, reported in one line. Others are raised.
     """
@@ -61,6 +65,7 @@ def run_until_stopped(
         task = asyncio.create_task(main())
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, task.cancel)
+        loop.add_signal_handler(HAND_OVER, task.cancel, AT_ONCE)
         try:
             await task
         except asyncio.CancelledError:

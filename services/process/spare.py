@@ -67,6 +67,10 @@ class Spare:
         self._argv, self._fds = child.argv, child.fds
         self._told: socket.socket | None = None
 
+    @property
+    def is_loaded(self) -> bool:
+        return self.is_started and self.child.restart_at is None and self.child.page.beats()[0] > 0
+
     def start(self) -> None:
         """Starts a new process. Raises Fatal if it cannot start."""
         self.close()
@@ -80,7 +84,7 @@ class Spare:
     def become(self, child: Child, place: Place) -> bool:
         """Makes the process `child`'s, at its place, if it is ready: it has loaded everything, for its event loop has
         begun to beat. Returns False if it isn't."""
-        if self._told is None or self.child.restart_at is not None or not self.child.page.beats()[0]:
+        if self._told is None or not self.is_loaded:
             return False
         try:
             socket.send_fds(self._told, [place.listen.encode()], [place.metrics_fd])

@@ -4,9 +4,7 @@ import os
 import time
 
 from services.rpc.generated import common_pb2 as pb
-from services.version import VERSION
-
-PROTOCOL = 7  # 7: heartbeats; an older process sends none, and would be taken for hung
+from services.version import PROTOCOL, VERSION
 
 
 class HelloMismatch(Exception):

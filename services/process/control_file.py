@@ -1,0 +1,72 @@
+"""The file by which another command finds a running `tandem serve` of this user, and follows its reload.
+
+It is in the runtime directory: its launcher's process id, and how far its last reload is.
+"""
+
+import contextlib
+import logging
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+log = logging.getLogger(__name__)
+NAME = "launcher.json"
+RUNNING, DONE, FAILED = "running", "done", "failed"
+
+
+class Control(msgspec.Struct):
+    """`reloads`: how many have begun. `state` is that of the last one; `text`: what it did last, or why it failed."""
+
+    pid: int
+    reloads: int = 0
+    state: str = DONE
+    text: str = ""
+
+
+class ControlFile:
+    """The launcher's end. A write that fails is logged: it is no reason not to serve."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / NAME
+        self._control = Control(os.getpid())
+        self.report(DONE, "")
+
+    def begin(self) -> None:
+        """A further reload begins."""
+        self._control.reloads += 1
+        self.report(RUNNING, "")
+
+    def report(self, state: str, text: str) -> None:
+        self._control.state, self._control.text = state, text
+        new = self._path.with_suffix(".new")
+        try:
+            new.write_bytes(msgspec.json.encode(self._control))
+            new.replace(self._path)
+        except OSError as error:
+            log.warning("%s: cannot be written: %s", self._path, error.strerror)
+
+    def remove(self) -> None:
+        with contextlib.suppress(OSError):
+            self._path.unlink()
+
+
+def read(folder: Path) -> Control | None:
+    """Returns what a launcher has written in this directory; None if there is nothing, or it does not run any more."""
+    try:
+        control = msgspec.json.decode((folder / NAME).read_bytes(), type=Control)
+        os.kill(control.pid, 0)
+    except (OSError, msgspec.MsgspecError):
+        return None
+    return control
+
+
+def running() -> Iterator[Path]:
+    """Yields the runtime directory of each `tandem serve` of this user that runs without --runtime-dir."""
+    for parent in dict.fromkeys([Path(tempfile.gettempdir()), Path("/tmp"), Path("/dev/shm")]):
+        for folder in sorted(parent.glob("tandem-*")):
+            with contextlib.suppress(OSError):
+                if folder.stat().st_uid == os.getuid() and read(folder) is not None:
+                    yield folder

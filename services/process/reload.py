@@ -1,0 +1,84 @@
+"""Replaces the processes behind the shim one after the other, with the code that is installed now.
+
+Each process hands over its requests, and the next one is replaced once a token could be made again. The shim stays,
+with all connections of clients.
+"""
+
+import http.client
+import logging
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+from services.process.child_processes import ChildProcesses
+from services.process.control_file import DONE, FAILED, RUNNING, ControlFile
+from services.version import PROTOCOL
+
+log = logging.getLogger(__name__)
+
+PATIENCE_SECONDS = 600.0  # for one process to be ready: a worker loads the model
+ASK_SECONDS = 0.5
+ASK_PROTOCOL = "from services.version import PROTOCOL; print(PROTOCOL)"
+
+
+class ReloadFailed(Exception):
+    """The reload stops here. What was replaced stays replaced, and the server goes on."""
+
+
+def reload(children: ChildProcesses, names: list[str], control: ControlFile) -> Iterator[None]:
+    """Replaces the children with these names in this order; yields while it waits, so that the caller can supervise.
+
+    The log and `control` tell what it does.
+    """
+    control.begin()
+    log.info("a reload begins: %s", ", ".join(names))
+    try:
+        check_protocol()
+        children.renew_spares()
+        for number, name in enumerate(names, start=1):
+            yield from _replace(children, name)
+            log.info("the %s is replaced", name)
+            control.report(RUNNING, f"{name}: replaced ({number} of {len(names)})")
+    except ReloadFailed as failure:
+        log.error("the reload has failed: %s", failure)
+        control.report(FAILED, str(failure))
+    else:
+        control.report(DONE, f"{len(names)} processes are replaced")
+
+
+def check_protocol() -> None:
+    """Raises ReloadFailed if the installed tandem speaks another protocol than this process, whose shim stays."""
+    asked = subprocess.run([sys.executable, "-c", ASK_PROTOCOL], capture_output=True, text=True, check=False)
+    found = asked.stdout.strip()
+    if found != str(PROTOCOL):
+        found = f"has protocol {found}" if found else "cannot be imported"
+        raise ReloadFailed(f"the installed tandem {found}, the running one has protocol {PROTOCOL}: restart the server")
+
+
+def _replace(children: ChildProcesses, name: str) -> Iterator[None]:
+    child = children.children[name]
+    yield from _until(lambda: children.replace(name), f"its spare was not loaded, or the {name} restarted,")
+    old = child.process
+    yield from _until(lambda: child.process is not old, f"the {name} was not replaced")
+    yield from _until(lambda: is_ready(children.metrics_address(name)), f"the new {name} was not ready")
+
+
+def _until(condition: Callable[[], bool], failure: str) -> Iterator[None]:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        if time.monotonic() > deadline:
+            raise ReloadFailed(f"{failure} within {PATIENCE_SECONDS:.0f} s")
+        yield
+
+
+def is_ready(address: str) -> bool:
+    """Returns whether /ready of the metrics server at host:port answers 200."""
+    connection = http.client.HTTPConnection(address, timeout=ASK_SECONDS)
+    try:
+        connection.request("GET", "/ready")
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()

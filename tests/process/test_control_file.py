@@ -1,0 +1,46 @@
+"""What another command reads of a launcher, and which servers it finds."""
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from services.process import control_file
+from services.process.control_file import DONE, FAILED, RUNNING, ControlFile, read, running
+
+
+def test_it_tells_of_reloads_until_it_is_removed(tmp_path: Path) -> None:
+    assert read(tmp_path) is None
+    control = ControlFile(tmp_path)
+    found = read(tmp_path)
+    assert found is not None and (found.pid, found.reloads, found.state) == (os.getpid(), 0, DONE)
+    control.begin()
+    control.report(RUNNING, "half")
+    found = read(tmp_path)
+    assert found is not None and (found.reloads, found.state, found.text) == (1, RUNNING, "half")
+    control.report(FAILED, "why")
+    found = read(tmp_path)
+    assert found is not None and (found.reloads, found.state, found.text) == (1, FAILED, "why")
+    control.remove()
+    assert read(tmp_path) is None
+
+
+def test_a_launcher_that_has_ended_is_none(tmp_path: Path) -> None:
+    (tmp_path / control_file.NAME).write_text('{"pid": 4194305}')  # above the highest process id of Linux
+    assert read(tmp_path) is None
+    (tmp_path / control_file.NAME).write_text("no JSON")
+    assert read(tmp_path) is None
+
+
+def test_servers_without_a_runtime_dir_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "tandem-abc").mkdir()
+    (tmp_path / "tandem-old").mkdir()
+    ControlFile(tmp_path / "tandem-abc")
+    assert [folder for folder in running() if folder.parent == tmp_path] == [tmp_path / "tandem-abc"]
+
+
+def test_a_file_that_cannot_be_written_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    ControlFile(tmp_path / "none")
+    assert "launcher.json: cannot be written: No such file or directory" in caplog.text

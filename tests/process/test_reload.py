@@ -1,0 +1,94 @@
+"""A reload replaces children in order, each once the one before is ready, and stops where one is not."""
+
+import logging
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.process import reload as module
+from services.process.control_file import ControlFile, read
+from services.process.reload import ReloadFailed, check_protocol, reload
+from services.version import PROTOCOL
+
+
+class Children:
+    """What a reload needs of ChildProcesses. `ready`: the children whose new process is ready."""
+
+    def __init__(self) -> None:
+        self.children: dict[str, Any] = {}
+        self.ready: set[str] = set()
+        self.steps: list[str] = []
+        for name in ("tokenizer", "engine"):
+            self.children[name] = type("Child", (), {"process": object(), "name": name})()
+
+    def renew_spares(self) -> None:
+        self.steps.append("spares")
+
+    def replace(self, name: str) -> bool:
+        self.steps.append(name)
+        return self.steps.count(name) > 1  # its spare loads first
+
+    def metrics_address(self, name: str) -> str:
+        return name
+
+
+@pytest.fixture
+def children(monkeypatch: pytest.MonkeyPatch) -> Children:
+    made = Children()
+    monkeypatch.setattr(module, "is_ready", lambda address: address in made.ready)
+    return made
+
+
+def steps(children: Any, control: ControlFile) -> Iterator[None]:
+    return reload(children, list(children.children), control)
+
+
+def test_children_are_replaced_one_after_the_other(children: Children, tmp_path: Path) -> None:
+    control = ControlFile(tmp_path)
+    running = steps(children, control)
+    for name in ("tokenizer", "engine"):
+        next(running)  # its spare loads
+        next(running)  # it ends
+        assert children.steps[-2:] == [name, name]
+        children.children[name].process = object()
+        next(running)  # the new one is not ready
+        children.ready.add(name)
+    assert list(running) == []
+    found = read(tmp_path)
+    assert children.steps == ["spares", "tokenizer", "tokenizer", "engine", "engine"]
+    assert found is not None and (found.state, found.text) == ("done", "2 processes are replaced")
+
+
+def test_it_stops_at_a_process_that_is_not_ready(
+    children: Children, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.2)
+    control = ControlFile(tmp_path)
+    running = steps(children, control)
+    next(running)
+    next(running)
+    children.children["tokenizer"].process = object()
+    assert all(one is None for one in running)
+    found = read(tmp_path)
+    assert found is not None and (found.state, found.text) == ("failed", "the new tokenizer was not ready within 0 s")
+    assert "engine" not in children.steps and "the reload has failed: the new tokenizer" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("printed", "failure"), [(f"{PROTOCOL}\n", ""), ("99\n", "has protocol 99"), ("", "cannot be imported")]
+)
+def test_an_installation_with_another_protocol_is_refused(
+    printed: str, failure: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shim stays, and could not talk to its processes."""
+    run: Callable[..., Any] = lambda argv, **options: subprocess.CompletedProcess(argv, 0, printed, "")
+    monkeypatch.setattr(subprocess, "run", run)
+    if not failure:
+        check_protocol()
+        return
+    with pytest.raises(ReloadFailed, match=f"the installed tandem {failure}, the running one has protocol {PROTOCOL}"):
+        check_protocol()

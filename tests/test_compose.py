@@ -1,5 +1,6 @@
 """The command lines in compose.yaml are valid, and their addresses match. `make compose-test` starts it."""
 
+import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,13 @@ def test_every_role_reads_the_secret_that_is_made_before_it_starts() -> None:
         assert SERVICES[role]["depends_on"]["secret"] == {"condition": "service_completed_successfully"}
         assert "secret:/run/tandem:ro" in SERVICES[role]["volumes"]
     assert SERVICES["secret"]["volumes"] == ["secret:/run/tandem"] and SERVICES["secret"]["network_mode"] == "none"
+
+
+def test_roles_stop_from_the_top_down_and_have_the_time_to_drain() -> None:
+    for role, below in itertools.pairwise(ROLES):
+        assert SERVICES[role]["depends_on"][below] == {"condition": "service_started"}
+    for role in ROLES[:3]:
+        assert int(SERVICES[role]["stop_grace_period"].removesuffix("s")) >= options_of(role).shutdown_timeout + 3
 
 
 def test_the_shim_alone_is_published_and_no_role_may_write_or_has_a_capability() -> None:

@@ -20,7 +20,7 @@ from services.options.common import ProcessOptions
 from services.process.progress_page import Progress
 from services.telemetry.logs import fail, set_up_logging
 
-HAND_OVER = signal.SIGUSR2  # ends a role at once and in order: its requests resume elsewhere
+HAND_OVER = signal.SIGQUIT  # ends a role at once and in order: its requests resume elsewhere
 AT_ONCE = "at once"
 
 

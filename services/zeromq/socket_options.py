@@ -3,7 +3,7 @@
 import zmq
 
 HEARTBEAT_MS = 500
-TIMEOUT_MS = 5000  # no limit on a step: ZeroMQ's own thread answers heartbeats while a peer computes
+TIMEOUT_MS = 2500  # no limit on a step: ZeroMQ's own thread answers heartbeats while a peer computes
 HANDSHAKE_MS = 5000
 
 

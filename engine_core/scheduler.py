@@ -204,7 +204,7 @@ class Scheduler:
             if request is None or start != len(request.token_ids) - request.num_prompt_tokens:
                 continue
             tokens = NewTokens(handle, start, ids[end - count : end], logprobs)
-            if request.strikes:
+            if request.strikes and start + count >= request.trial_end:
                 self._suspects.clear(request)
             if num_ends or start + count >= request.sampling.max_tokens:
                 if handle in result.completed:

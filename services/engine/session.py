@@ -48,7 +48,7 @@ class Session:
             core_handle = self._choices.core_handle(self.mailbox, entry.abort.handle)
             if core_handle is not None:
                 self._state.loop.abort(core_handle)  # the terminal message follows from the core's event
-                self._state.start_lock.on_end(self._key(entry.abort.handle))
+                self._state.start_lock.on_start(self._key(entry.abort.handle))
 
     def _receive_submit(self, submit: engine_pb2.Submit) -> None:
         try:
@@ -78,7 +78,7 @@ class Session:
             abort = functools.partial(state.loop.abort, request.handle)
             if not state.attempts.claim(key, submit.attempt, abort):
                 state.dropped_attempts.log("dropped a submit: a newer attempt of its choice is running")
-                state.start_lock.on_end(key)
+                state.start_lock.on_start(key)
                 continue
             timeline = start_timeline(state.tracing, submit.traceparent)
             request.traceparent = timeline.span.traceparent

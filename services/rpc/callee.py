@@ -55,9 +55,11 @@ class Attempts:
 
 
 class Callee:
-    """The callee's side of all streams of this process: their start lock and their orderly end."""
+    """The callee's side of all streams of this process: their start lock and their orderly end. `worked` is called for
+    each submit, before it is handled."""
 
     def __init__(self) -> None:
+        self.worked: Callable[[], None] = lambda: None
         self._streams: set[asyncio.Task[Any]] = set()  # and calls
         self._call_numbers = itertools.count(1)
         self._pace = Pace()  # of all calls
@@ -126,6 +128,7 @@ class Callee:
                     for entry in down.entries:
                         if entry.HasField("submit"):
                             await self.start_lock.may_start(first.hello)
+                            self.worked()
                         receive(entry)
                     down = await heartbeat.listen(context.read())
         except asyncio.CancelledError:
@@ -156,6 +159,7 @@ class Callee:
                 await context.abort(grpc.StatusCode.UNAVAILABLE, STOPPING)
             entry = make_entry()
             await self.start_lock.may_start(caller)
+            self.worked()
             make_receiver(caller)(entry)
             await self._write_responses(context, mailbox)
         except TandemError as error:

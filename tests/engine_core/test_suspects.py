@@ -7,7 +7,7 @@ import pytest
 from engine_core.batch import Batch
 from engine_core.block import Block
 from engine_core.request import SUSPECT_AT, Request
-from engine_core.suspects import NO_SUSPECT, StepRule, Suspects
+from engine_core.suspects import FIRST_TRIAL, LONGEST_TRIAL, NO_SUSPECT, StepRule, Suspects
 from engine_core.waiting import WaitingQueue
 from tests.fakes import make_core_request
 
@@ -85,7 +85,38 @@ def test_a_suspect_ends_if_the_worker_died_while_it_ran_alone() -> None:
     assert rule.restart_error(suspect, 8) is None, "it has not run since"
     suspect.strikes += 1
     assert rule.restart_error(suspect, 8) == "the worker died while it ran this request alone"
+    other.token_ids[0] += 1
     assert rule.restart_error(other, 8) is None and NO_SUSPECT.restart_error(other, 8) is None
+
+
+@pytest.mark.parametrize("strikes", [SUSPECT_AT - 1, SUSPECT_AT])
+def test_the_other_choices_of_a_request_end_with_the_one_that_kills(strikes: int) -> None:
+    killer, choice = make_request(0, SUSPECT_AT + 1), make_request(1, strikes)
+    assert bool(StepRule(killer).restart_error(choice, 8)) == choice.is_suspect
+    choice.seed += 1
+    assert StepRule(killer).restart_error(choice, 8) is None, "another request with the same prompt"
+
+
+def test_a_trial_takes_longer_the_more_deaths_follow_each_other() -> None:
+    """Each death comes ten tokens after the one before, so the trials of four tokens have ended by then."""
+    suspects, request = Suspects(), make_request(0)
+    trials = []
+    for _ in range(4):
+        suspects.strike([request], NO_SUSPECT)
+        trials.append((request.strikes, request.trial, request.trial_end - request.num_output_tokens))
+        request.token_ids += [7] * 10
+        if request.num_output_tokens >= request.trial_end:
+            suspects.clear(request)
+    assert trials == [(1, 4, 4), (1, 16, 16), (2, 16, 16), (3, 16, 16)]
+
+
+def test_a_death_long_after_the_last_one_begins_with_a_short_trial() -> None:
+    suspects, request = Suspects(), make_request(0)
+    for _ in range(3):
+        suspects.strike([request], NO_SUSPECT)
+        request.token_ids += [7] * LONGEST_TRIAL
+        suspects.clear(request)
+    assert request.trial == FIRST_TRIAL
 
 
 def test_there_is_no_suspect_at_first() -> None:

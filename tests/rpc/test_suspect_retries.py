@@ -39,6 +39,19 @@ async def test_two_deaths_make_a_suspect_and_a_third_one_fails_it(edge: FakeEdge
     assert running.error is late.error is None
 
 
+async def test_a_call_that_kills_behind_some_tokens_is_found(edge: FakeEdge) -> None:
+    """Each peer dies at its tenth token. Its second trial, of sixteen tokens, gives strikes, and one more alone."""
+    (link,) = edge.links
+    poison, deaths = edge.start("poison"), 0
+    while poison.error is None:
+        for _ in range(10):
+            poison.token()
+        await link.restart()
+        deaths += 1
+        assert deaths < 9
+    assert deaths == 5 and str(poison.error) == "the engine died while it ran this request alone"
+
+
 async def test_a_token_clears_a_suspect_and_the_next_one_starts(edge: FakeEdge) -> None:
     (link,) = edge.links
     first, second, third = (edge.start(name) for name in ("first", "second", "third"))

@@ -5,6 +5,7 @@ take its strikes back. A request with SUSPECT_AT strikes is a suspect: it runs a
 dies once more. Knows no blocks and no plans.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,10 @@ from engine_core.waiting import WaitingQueue
 FIRST_TRIAL = 4
 LONGER = 4  # times the last trial: for a request that has ended it and was there at the next death, soon after
 LONGEST_TRIAL = 64
+# A worker that has died more often than one request explains, without a suspect alone, dies for another reason as well.
+# Then one death may hit a suspect by chance, and two deaths alone are needed to end it.
+MAX_EXPLAINED = 3
+RECENT_STEPS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +57,16 @@ class StepRule:
         restricted: Ints = wanted * (batch.slots == (-1 if self.suspect.slot is None else self.suspect.slot))
         return restricted
 
-    def restart_error(self, request: Request, capacity_tokens: int) -> str | None:
+    def restart_error(self, request: Request, capacity_tokens: int, guilty_at: int) -> str | None:
         """Returns why a request ends at the worker's restart, or None if it goes on.
 
-        `capacity_tokens` is how many tokens fit into the new worker's KV cache.
+        `capacity_tokens` is how many tokens fit into the new worker's KV cache, `guilty_at` the number of strikes at
+        which the suspect ends, with all choices of its request that are suspects.
         """
         if request.num_prompt_tokens + request.sampling.max_tokens - 1 > capacity_tokens:
             return f"the next worker's KV cache is too small: {capacity_tokens} tokens"
         suspect = self.suspect
-        if suspect is not None and suspect.strikes > SUSPECT_AT and request.is_suspect and _equal(request, suspect):
+        if suspect is not None and suspect.strikes >= guilty_at and request.is_suspect and _equal(request, suspect):
             return "the worker died while it ran this request alone"
         return None
 
@@ -73,6 +79,7 @@ class Suspects:
 
     def __init__(self) -> None:
         self._handles: set[int] = set()
+        self._shared_deaths: deque[int] = deque()  # deaths while no suspect ran alone: numbers of steps before them
 
     def step_rule(self, running: Sequence[Request], waiting: WaitingQueue) -> StepRule:
         """Returns the rule for the next step: NO_SUSPECT if no suspect could run, else the rule for one of them.
@@ -89,8 +96,18 @@ class Suspects:
         if request.is_suspect:
             self._handles.add(request.handle)
 
-    def strike(self, running: Sequence[Request], rule: StepRule) -> None:
-        """Counts the worker's death as a strike against those of `running` that `rule` did not pause."""
+    @property
+    def guilty_at(self) -> int:
+        """The strikes at which a suspect ends: one death alone, or two if the worker also dies for another reason."""
+        return SUSPECT_AT + 1 + (len(self._shared_deaths) > MAX_EXPLAINED)
+
+    def strike(self, running: Sequence[Request], rule: StepRule, num_steps: int) -> None:
+        """Counts the worker's death as a strike against those of `running` that `rule` did not pause. `num_steps`: of
+        all workers so far."""
+        if rule.suspect is None:
+            self._shared_deaths.append(num_steps)
+        while self._shared_deaths and self._shared_deaths[0] < num_steps - RECENT_STEPS:
+            self._shared_deaths.popleft()
         for request in running:
             if rule.strikes(request):
                 request.trial = _next_trial(request)

@@ -127,12 +127,16 @@ class Dispatcher(Generic[CallT]):
         was starting there gets a strike."""
         self._struck[link] = struck = []
         self.links_changed.set()
+        was_alone = False
         for call in dict.fromkeys(self._calls.pop(link).values()):
             if self._retries.link_down(call, died=died):
+                was_alone = True
                 continue
             if died and call.record_death():
                 struck.append(call)
             self._place(call)
+        if died and not was_alone:
+            self._retries.record_death()
         if not self._calls:
             self.outage.begin()
         self._retries.notify()

@@ -124,15 +124,22 @@ class TextTools:
                         return await _attempt(call, link, hold)
             while True:
                 async with self._alone.alone():
-                    link = await self._next_link()
                     with contextlib.suppress(StreamBroken):
-                        async with link.hold_start_lock(apart=True):
-                            try:
-                                return await _attempt(call, link, hold)
-                            except Lost as lost:
-                                message = "the tokenizer died while it ran this request alone"
-                                raise TandemError("INTERNAL", message) from lost
+                        return await self._last_attempt(call, hold)
                 await asyncio.sleep(START_LOCK_RETRY_SECONDS)
+
+    async def _last_attempt(self, call: Callable[[TextUplink, Hold], Awaitable[ResultT]], hold: Hold) -> ResultT:
+        """Returns the result of a call while nothing else starts at its tokenizer. Raises TandemError (INTERNAL) if
+        that dies, StreamBroken if it was already gone."""
+        link = await self._next_link()
+        peer = link.peer
+        async with link.hold_start_lock(apart=True):
+            if link.peer is not peer:
+                raise StreamBroken("the tokenizer is another one")
+            try:
+                return await _attempt(call, link, hold)
+            except Lost as lost:
+                raise TandemError("INTERNAL", "the tokenizer died while it ran this request alone") from lost
 
     async def _next_link(self) -> TextUplink:
         """Returns the links that are up in turn. Raises TandemError (UNAVAILABLE) if none is, and none is expected."""

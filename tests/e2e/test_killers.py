@@ -1,4 +1,4 @@
-"""Requests that kill a process, or make it hang, end with an error that names it; every other answer is as without them.
+"""Requests that kill a process, or make it hang, end with an error that names it; no other answer changes.
 
 At the request's start, in the middle of its answer, or again and again after some tokens: tests/e2e/faults.
 """

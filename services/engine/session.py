@@ -10,6 +10,7 @@ from collections.abc import Callable
 from engine_core.refusal import RequestRefused
 from engine_core.request import SUSPECT_AT, Request
 from engine_core.request_check import make_request
+from engine_core.suspects import LONGEST_TRIAL
 from services.engine.codec import effective_sampling, new_choices
 from services.engine.mailbox import ChoiceMailbox
 from services.engine.open_choices import OpenChoice, OpenChoices, failed
@@ -82,7 +83,9 @@ class Session:
                 continue
             timeline = start_timeline(state.tracing, submit.traceparent)
             request.traceparent = timeline.span.traceparent
-            request.strikes = SUSPECT_AT if alone else 0
+            if alone:
+                request.strikes, request.trial = SUSPECT_AT, max(1, min(submit.trial_tokens, LONGEST_TRIAL))
+                request.trial_end = request.num_output_tokens + request.trial
             self._choices.add(
                 request.handle,
                 OpenChoice(

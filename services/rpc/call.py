@@ -55,8 +55,9 @@ class Call(ABC, Generic[SubmitT]):
 
     def __init__(self, submit: SubmitT) -> None:
         self._submit: Any = _copy(submit)
+        # `_trial`: an index into TRIALS; at first the caller's, if that runs the call alone
         self.strikes = 0  # deaths of a callee while this call was starting, since it last was not
-        self._trial = 0  # index into TRIALS
+        self._trial = next(index for index, one in enumerate(TRIALS) if one >= min(submit.trial_tokens, TRIALS[-1]))
         self._on_trial: dict[int, int] = {}  # while starting: handle -> new tokens that end the choice's trial
         self._began: dict[int, int] = {}  # bytes of token ids with which the attempt began, by handle
         self.open_choices: dict[int, OpenChoice] = {}
@@ -92,7 +93,7 @@ class Call(ABC, Generic[SubmitT]):
         self._on_trial, self._on_cleared = dict.fromkeys(self.open_choices, TRIALS[self._trial]), on_cleared
         self._began = {handle: len(choice.token_ids) for handle, choice in self.open_choices.items()}
         self._submit.attempt += 1
-        self._submit.alone = alone
+        self._submit.alone, self._submit.trial_tokens = alone, TRIALS[self._trial] if alone else 0
         del self._submit.choices[:]
         for handle, choice in self.open_choices.items():
             self._submit.choices.append(

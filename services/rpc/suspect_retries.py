@@ -1,9 +1,9 @@
-"""Retries suspects one at a time: each starts alone, and ends with an error if its peer dies again.
+"""Retries suspects one at a time: each starts alone, and ends with an error if its peers die again.
 
 One link is *reserved*: the dispatcher places no other call on it. Once every call there has its first token, the
 caller takes the peer's start lock (services/rpc/start_lock.py), so that no other caller's request starts there either,
-and submits the suspect. Its trial's tokens clear it. If the peer dies before, the suspect is the only possible
-cause, so only this call fails.
+and submits the suspect. Its trial's tokens clear it. If the peer dies before, again and again, the suspect is
+the only possible cause, so only this call fails.
 """
 
 import asyncio
@@ -21,9 +21,11 @@ CallT = TypeVar("CallT", bound=Call[Any])
 SUSPECT_AT = 2  # a call with this many strikes is a suspect
 RECONNECT_SECONDS = 30.0  # timeout for a lost link to reconnect: the epoch shows whether the peer died
 START_LOCK_RETRY_SECONDS = 0.05
-# Peers that have died more often than one request explains, without a suspect alone, die for another reason as well.
-# Then one death may hit a suspect by chance, and two deaths alone are needed to fail it.
-MAX_EXPLAINED = 3
+# Deaths alone that fail a suspect. Streams that have tokens go on beside it, and may have been why: but a request that
+# kills at a certain token has none left afterwards, so it hits one suspect at most. One more is needed once peers have
+# died more often, without a suspect alone, than one request at its start explains.
+ALONE_DEATHS = 2
+MAX_EXPLAINED = 2
 RECENT_SECONDS = 120.0
 
 
@@ -88,7 +90,7 @@ class SuspectRetries(Generic[CallT]):
     def _is_guilty(self, call: CallT) -> bool:
         recent = asyncio.get_running_loop().time() - RECENT_SECONDS
         others = sum(moment > recent for moment in self._shared_deaths)
-        return call.strikes > SUSPECT_AT + (others > MAX_EXPLAINED)
+        return call.strikes >= SUSPECT_AT + ALONE_DEATHS + (others > MAX_EXPLAINED)
 
     def link_down(self, call: CallT, *, died: bool) -> bool:
         """Handles the loss of a call's link. `died`: it had no orderly end. Returns whether the call was starting alone
@@ -121,9 +123,9 @@ class SuspectRetries(Generic[CallT]):
             await self._wait_for_change()
 
     async def _retry(self, call: CallT, link: Link[Any, Any]) -> None:
-        """Starts a suspect alone. Fails it if the peer dies before its trial has ended, or the second time if peers die
-        for another reason as well. Else places it again, also if the link goes down for another reason or the start
-        lock could not be taken."""
+        """Starts a suspect alone. If the peer dies before its trial has ended, fails it, or places it again until that
+        has happened often enough. Places it again, too, if the link goes down for another reason, or if the start lock
+        could not be taken."""
         log.warning(
             "request %s: %s processes died while it was starting, so it starts alone", call.request_id, call.strikes
         )

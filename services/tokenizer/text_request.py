@@ -250,6 +250,7 @@ class TextRequest:
             priority=submit.priority,
             traceparent=self._span.traceparent,
             grammar=self._resolved.grammar,
+            trial_tokens=submit.trial_tokens,
         )
 
     def _token_logprobs(self, logprobs: TokenLogprobColumns, offsets: list[int]) -> list[text_pb2.TokenLogprobs]:

@@ -34,7 +34,10 @@ def again_in_worker(batch, plan, slots):  # type: ignore[no-untyped-def]
 
 
 def late_in_engine(scheduler, result):  # type: ignore[no-untyped-def]
-    return max([one.token_ids[0] for one in scheduler.running if one.num_output_tokens >= LATER], default=0)
+    """When the scheduler is to take the next token of a request that has LATER."""
+    handles = memoryview(result.handles).cast("i").tolist()
+    met = [one for one in scheduler.running if one.handle in handles and one.num_output_tokens >= LATER]
+    return max([one.token_ids[0] for one in met], default=0)
 
 
 def in_tokenizer(request):  # type: ignore[no-untyped-def]

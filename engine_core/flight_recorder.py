@@ -17,7 +17,7 @@ from engine_core.scheduler import Scheduler
 from engine_core.scheduler_config import SchedulerConfig
 from engine_core.step_plan import SamplingParams, StepPlan, StepResult, pack_i32
 
-VERSION = 3  # 3: logprobs of prompts
+VERSION = 4  # 4: trials after deaths
 MAX_BYTES = 16 * 2**20  # estimated memory of the ring: plans, results and tokens
 
 
@@ -39,6 +39,8 @@ class RecordedRequest(msgspec.Struct, array_like=True):
     grammar: str
     preparation_deaths: int
     next_prompt_logprob: int = 1
+    trial: int = 0
+    trial_end: int = 0
 
 
 class WorkerJoined(msgspec.Struct, tag="worker"):
@@ -111,6 +113,8 @@ class _Snapshot:
     strikes: int
     preparation_deaths: int
     next_prompt_logprob: int
+    trial: int
+    trial_end: int
 
     @staticmethod
     def now(request: Request) -> "_Snapshot":
@@ -122,6 +126,8 @@ class _Snapshot:
             request.strikes,
             request.preparation_deaths,
             request.next_prompt_logprob,
+            request.trial,
+            request.trial_end,
         )
 
     def recorded(self) -> RecordedRequest:
@@ -142,6 +148,8 @@ class _Snapshot:
             grammar=request.grammar,
             preparation_deaths=self.preparation_deaths,
             next_prompt_logprob=self.next_prompt_logprob,
+            trial=self.trial,
+            trial_end=self.trial_end,
         )
 
 

@@ -97,6 +97,8 @@ def _request(recorded: RecordedRequest) -> Request:
         grammar=recorded.grammar,
         preparation_deaths=recorded.preparation_deaths,
         next_prompt_logprob=recorded.next_prompt_logprob,
+        trial=recorded.trial,
+        trial_end=recorded.trial_end,
     )
 
 

@@ -35,7 +35,9 @@ class Request:
     block_hashes: list[bytes] = field(default_factory=list)  # of its first full blocks, as far as computed
     unpublished: UnpublishedBlocks | None = None  # blocks that the prefix cache may still publish
     num_preemptions: int = 0
-    strikes: int = 0  # worker deaths while it ran, since its last new token
+    strikes: int = 0  # worker deaths while it ran, since its last trial ended
+    trial: int = 0  # length of its last trial, in new output tokens; 0: it has had none
+    trial_end: int = 0  # number of output tokens that ends the trial
     traceparent: str = ""  # W3C trace context; passed to the worker unread
     grammar: str = ""  # what the whole output follows, in llguidance's form of Lark; empty: anything
     waits_for: str = ""  # what is prepared for it before it may run, for example "grammar"; empty: it is ready

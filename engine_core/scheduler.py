@@ -118,7 +118,7 @@ class Scheduler:
         """
         rule = self._step_rule()
         if not self._preparations.explains_death:
-            self._suspects.strike(self.running, rule)
+            self._suspects.strike(self.running, rule, self.counters.steps)
         requests = [*self.waiting, *self.running]
         for request in list(self.running):
             self.batch.leave(request)
@@ -131,7 +131,10 @@ class Scheduler:
             request.last_step_id = 0
             self._wait(request)
         errors = [
-            (request, restart_error(request) or rule.restart_error(request, kv.capacity_tokens))
+            (
+                request,
+                restart_error(request) or rule.restart_error(request, kv.capacity_tokens, self._suspects.guilty_at),
+            )
             for request in self.waiting
         ]
         return [self._finish(request, Stop("error", message=error)) for request, error in errors if error is not None]
@@ -204,7 +207,7 @@ class Scheduler:
             if request is None or start != len(request.token_ids) - request.num_prompt_tokens:
                 continue
             tokens = NewTokens(handle, start, ids[end - count : end], logprobs)
-            if request.strikes:
+            if request.strikes and start + count >= request.trial_end:
                 self._suspects.clear(request)
             if num_ends or start + count >= request.sampling.max_tokens:
                 if handle in result.completed:

@@ -1,15 +1,26 @@
 """Counts worker deaths per request, and decides which requests the next step may hold while one is under suspicion.
 
-A death is a strike against every request that ran. A request with SUSPECT_AT strikes, and no token in between, is a
-suspect. A suspect runs alone until it has a token or the worker dies once more. Knows no blocks and no plans.
+A death is a strike against every request that ran. Each is on *trial* from then on, until it has some new tokens: they
+take its strikes back. A request with SUSPECT_AT strikes is a suspect: it runs alone until its trial ends or the worker
+dies once more. Knows no blocks and no plans.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine_core.batch import Batch, Ints
 from engine_core.request import SUSPECT_AT, Request
 from engine_core.waiting import WaitingQueue
+
+# Tokens. As many as may be lost with a worker and computed again before the one that kills: two steps are in flight.
+FIRST_TRIAL = 4
+LONGER = 4  # times the last trial: for a request that has ended it and was there at the next death, soon after
+LONGEST_TRIAL = 64
+# A worker that has died more often than one request explains, without a suspect alone, dies for another reason as well.
+# Then one death may hit a suspect by chance, and two deaths alone are needed to end it.
+MAX_EXPLAINED = 3
+RECENT_STEPS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +57,16 @@ class StepRule:
         restricted: Ints = wanted * (batch.slots == (-1 if self.suspect.slot is None else self.suspect.slot))
         return restricted
 
-    def restart_error(self, request: Request, capacity_tokens: int) -> str | None:
+    def restart_error(self, request: Request, capacity_tokens: int, guilty_at: int) -> str | None:
         """Returns why a request ends at the worker's restart, or None if it goes on.
 
-        `capacity_tokens` is how many tokens fit into the new worker's KV cache.
+        `capacity_tokens` is how many tokens fit into the new worker's KV cache, `guilty_at` the number of strikes at
+        which the suspect ends, with all choices of its request that are suspects.
         """
         if request.num_prompt_tokens + request.sampling.max_tokens - 1 > capacity_tokens:
             return f"the next worker's KV cache is too small: {capacity_tokens} tokens"
-        if request is self.suspect and request.strikes > SUSPECT_AT:
+        suspect = self.suspect
+        if suspect is not None and suspect.strikes >= guilty_at and request.is_suspect and _equal(request, suspect):
             return "the worker died while it ran this request alone"
         return None
 
@@ -66,6 +79,7 @@ class Suspects:
 
     def __init__(self) -> None:
         self._handles: set[int] = set()
+        self._shared_deaths: deque[int] = deque()  # deaths while no suspect ran alone: numbers of steps before them
 
     def step_rule(self, running: Sequence[Request], waiting: WaitingQueue) -> StepRule:
         """Returns the rule for the next step: NO_SUSPECT if no suspect could run, else the rule for one of them.
@@ -82,17 +96,44 @@ class Suspects:
         if request.is_suspect:
             self._handles.add(request.handle)
 
-    def strike(self, running: Sequence[Request], rule: StepRule) -> None:
-        """Counts the worker's death as a strike against those of `running` that `rule` did not pause."""
+    @property
+    def guilty_at(self) -> int:
+        """The strikes at which a suspect ends: one death alone, or two if the worker also dies for another reason."""
+        return SUSPECT_AT + 1 + (len(self._shared_deaths) > MAX_EXPLAINED)
+
+    def strike(self, running: Sequence[Request], rule: StepRule, num_steps: int) -> None:
+        """Counts the worker's death as a strike against those of `running` that `rule` did not pause. `num_steps`: of
+        all workers so far."""
+        if rule.suspect is None:
+            self._shared_deaths.append(num_steps)
+        while self._shared_deaths and self._shared_deaths[0] < num_steps - RECENT_STEPS:
+            self._shared_deaths.popleft()
         for request in running:
-            request.strikes += rule.strikes(request)
+            if rule.strikes(request):
+                request.trial = _next_trial(request)
+                request.trial_end = request.num_output_tokens + request.trial
+                request.strikes += 1
             self.watch(request)
 
     def clear(self, request: Request) -> None:
-        """Takes back all strikes of a request, for it has a new token."""
+        """Takes back all strikes of a request, for its trial has ended."""
         request.strikes = 0
         self._handles.discard(request.handle)
 
     def forget(self, request: Request) -> None:
         """Drops a request that has ended."""
         self._handles.discard(request.handle)
+
+
+def _equal(request: Request, other: Request) -> bool:
+    """Returns whether both are choices of one request, or of two that would do the same."""
+    if request.seed != other.seed or request.num_prompt_tokens != other.num_prompt_tokens:
+        return False
+    return request.token_ids[: request.num_prompt_tokens] == other.token_ids[: other.num_prompt_tokens]
+
+
+def _next_trial(request: Request) -> int:
+    """Returns how many new tokens end the trial of a request after a worker's death."""
+    if request.trial == 0 or request.num_output_tokens >= request.trial_end - request.trial + LONGEST_TRIAL:
+        return FIRST_TRIAL
+    return request.trial if request.strikes else min(LONGER * request.trial, LONGEST_TRIAL)

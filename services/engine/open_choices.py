@@ -107,7 +107,7 @@ class OpenChoices:
         choice.mailbox.put_tokens(choice.handle, tokens)
         if choice.num_queued_tokens:
             self._release_queued_tokens(choice)
-            self._state.start_lock.on_first_token(choice.key)
+            self._state.start_lock.on_start(choice.key)
 
     def _end(self, choice: OpenChoice, finished: Finished) -> None:
         state = self._state
@@ -116,7 +116,7 @@ class OpenChoices:
             self._release_queued_tokens(choice)
         state.queue.reqs.release(1)
         state.attempts.release(choice.key, choice.attempt)
-        state.start_lock.on_end(choice.key)
+        state.start_lock.on_start(choice.key)
         place = (choice.mailbox, choice.handle)
         if self._core_handles.get(place) == finished.handle:  # else a newer attempt on this stream has the handle
             del self._core_handles[place]

@@ -80,6 +80,7 @@ async def serve(options: EngineOptions, progress: Progress) -> None:
         tracing,
     )
     server = RpcServer(options.listen, secret, service=SERVICE, reflection=options.grpc_reflection)
+    servicer.callee.worked = progress.worked
     engine_pb2_grpc.add_EngineServiceServicer_to_server(servicer, server.grpc)
     events = _BusyLoopEvents(servicer, server, recording, progress)
     checks = HealthChecks(progress.is_alive, servicer.is_ready, servicer.is_healthy)
@@ -117,8 +118,6 @@ class _BusyLoopEvents:
 
     def _on_published(self, events: StepEvents, stats: SchedulerStats, times: StepTimes | None) -> None:
         self._servicer.published(events, stats, times)
-        if events.new_tokens:
-            self._progress.worked()
 
     def _on_registered(self, facts: ModelFacts) -> None:
         try:

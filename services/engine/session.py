@@ -10,6 +10,7 @@ from collections.abc import Callable
 from engine_core.refusal import RequestRefused
 from engine_core.request import SUSPECT_AT, Request
 from engine_core.request_check import make_request
+from engine_core.suspects import LONGEST_TRIAL
 from services.engine.codec import effective_sampling, new_choices
 from services.engine.mailbox import ChoiceMailbox
 from services.engine.open_choices import OpenChoice, OpenChoices, failed
@@ -48,7 +49,7 @@ class Session:
             core_handle = self._choices.core_handle(self.mailbox, entry.abort.handle)
             if core_handle is not None:
                 self._state.loop.abort(core_handle)  # the terminal message follows from the core's event
-                self._state.start_lock.on_end(self._key(entry.abort.handle))
+                self._state.start_lock.on_start(self._key(entry.abort.handle))
 
     def _receive_submit(self, submit: engine_pb2.Submit) -> None:
         try:
@@ -78,11 +79,13 @@ class Session:
             abort = functools.partial(state.loop.abort, request.handle)
             if not state.attempts.claim(key, submit.attempt, abort):
                 state.dropped_attempts.log("dropped a submit: a newer attempt of its choice is running")
-                state.start_lock.on_end(key)
+                state.start_lock.on_start(key)
                 continue
             timeline = start_timeline(state.tracing, submit.traceparent)
             request.traceparent = timeline.span.traceparent
-            request.strikes = SUSPECT_AT if alone else 0
+            if alone:
+                request.strikes, request.trial = SUSPECT_AT, max(1, min(submit.trial_tokens, LONGEST_TRIAL))
+                request.trial_end = request.num_output_tokens + request.trial
             self._choices.add(
                 request.handle,
                 OpenChoice(

@@ -243,8 +243,8 @@ class ChildProcesses:
     def _report_exit(self, child: Child) -> float:
         """Logs the exit of a child and returns the seconds until its restart.
 
-        0 for the first exit since a token has passed through the child. It doubles with each other exit, from
-        FIRST_BACKOFF_SECONDS to MAX_BACKOFF_SECONDS.
+        0 if work had reached the child: if that was why it ended, its peers find the request after a few deaths. It
+        doubles with each other exit, from FIRST_BACKOFF_SECONDS to MAX_BACKOFF_SECONDS.
         """
         returncode = child.process.wait()
         if child.is_replaced:

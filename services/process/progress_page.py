@@ -1,8 +1,9 @@
 """The progress page: numbers in shared memory by which a process shows its launcher that it still works.
 
 The process writes them, each from one thread, and waits for nothing. *Beats* count the turns of a loop: 0 while none
-are expected (before the loop runs, or while it waits for what may take any time). *Work* counts moments at which tokens
-passed. *Busy until* is the time, in ns of the monotonic clock, up to which a step may keep the worker from beating.
+are expected (before the loop runs, or while it waits for what may take any time). *Work* counts requests, plans
+or tokens that reached the process. *Busy until* is the time, in ns of the monotonic clock, up to which a step may keep
+the worker from beating.
 """
 
 import asyncio
@@ -64,7 +65,7 @@ class Progress:
         asyncio.get_running_loop().call_later(BEAT_SECONDS, self.beat_in_event_loop)
 
     def worked(self) -> None:
-        """Counts work: a token has passed. Called from one thread only."""
+        """Counts work: a request, plan or token has reached this process. Called from one thread only."""
         self._page[_WORK] += 1
 
     def busy_for(self, seconds: float) -> None:

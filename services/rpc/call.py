@@ -17,6 +17,9 @@ from services.rpc.errors import TandemError
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2, text_pb2
 
+# Tokens of each choice by which an attempt clears its call: a call that has lived through a death may have been why,
+# and have got some tokens before it killed again. So each further death soon after one makes the next trial longer.
+TRIALS = (1, 4, 16, 64)
 SubmitT = TypeVar("SubmitT", engine_pb2.Submit, text_pb2.TextSubmit)
 # What the callee resolved of a submit: fields of the accepted message that a resume sends in the submit's field of the
 # same name, so that the next callee resolves nothing again.
@@ -52,8 +55,11 @@ class Call(ABC, Generic[SubmitT]):
 
     def __init__(self, submit: SubmitT) -> None:
         self._submit: Any = _copy(submit)
-        self.strikes = 0  # deaths of a callee while this call was starting, since its last token
-        self.starting = False  # submitted to a callee that has sent no token of it yet
+        # `_trial`: an index into TRIALS; at first the caller's, if that runs the call alone
+        self.strikes = 0  # deaths of a callee while this call was starting, since it last was not
+        self._trial = next(index for index, one in enumerate(TRIALS) if one >= min(submit.trial_tokens, TRIALS[-1]))
+        self._on_trial: dict[int, int] = {}  # while starting: handle -> new tokens that end the choice's trial
+        self._began: dict[int, int] = {}  # bytes of token ids with which the attempt began, by handle
         self.open_choices: dict[int, OpenChoice] = {}
         for choice in submit.choices:
             cached = choice.cached_tokens if choice.HasField("cached_tokens") else None
@@ -70,6 +76,11 @@ class Call(ABC, Generic[SubmitT]):
         return str(self._submit.numerics_id)
 
     @property
+    def starting(self) -> bool:
+        """Whether the callee has not yet sent as many new tokens of each open choice as a trial takes."""
+        return bool(self._on_trial)
+
+    @property
     def is_accepted(self) -> bool:
         """Whether an engine has accepted one of the open choices, in any attempt."""
         return any(choice.cached_tokens is not None for choice in self.open_choices.values())
@@ -78,15 +89,16 @@ class Call(ABC, Generic[SubmitT]):
     def fail(self, error: TandemError) -> None:
         """Ends every open choice with this error."""
 
-    def next_submit(self, *, alone: bool, on_first_token: Callable[[], None]) -> Any:
+    def next_submit(self, *, alone: bool, on_cleared: Callable[[], None]) -> Any:
         """Starts the next attempt. Returns its submit message: the open choices, each with the tokens received.
 
-        `alone`: tells the callee that this is a suspect. The attempt's first new token clears the strikes
-        and calls `on_first_token`.
+        `alone`: tells the callee that this is a suspect. New tokens of each choice, as many as a trial takes, clear the
+        strikes and call `on_cleared`.
         """
-        self.starting, self._on_first_token = True, on_first_token
+        self._on_trial, self._on_cleared = dict.fromkeys(self.open_choices, TRIALS[self._trial]), on_cleared
+        self._began = {handle: len(choice.token_ids) for handle, choice in self.open_choices.items()}
         self._submit.attempt += 1
-        self._submit.alone = alone
+        self._submit.alone, self._submit.trial_tokens = alone, TRIALS[self._trial] if alone else 0
         del self._submit.choices[:]
         for handle, choice in self.open_choices.items():
             self._submit.choices.append(
@@ -129,10 +141,27 @@ class Call(ABC, Generic[SubmitT]):
             raise StreamBroken(f"handle {handle}: expected token {len(known) // ITEM_BYTES}, received {start_index}")
         fresh = token_ids[skipped:]
         known += fresh
-        if fresh and self.starting:
-            self.starting, self.strikes = False, 0
-            self._on_first_token()
+        if fresh and handle in self._on_trial:
+            self._on_trial[handle] -= len(fresh) // ITEM_BYTES
+            if self._on_trial[handle] <= 0:
+                self._end_trial(handle)
         return fresh
+
+    def record_death(self) -> bool:
+        """The callee has died. Returns True if that is a strike: the call was starting. Else the call may kill again
+        behind some tokens, so its next trial is longer, unless it had as many tokens as the longest one."""
+        if self.starting:
+            self.strikes += 1
+            return True
+        new = min(len(one.token_ids) - self._began[handle] for handle, one in self.open_choices.items())
+        self._trial = min(self._trial + 1, len(TRIALS) - 1) if new < TRIALS[-1] * ITEM_BYTES else 1
+        return False
+
+    def _end_trial(self, handle: int) -> None:
+        del self._on_trial[handle]
+        if not self._on_trial:
+            self.strikes = 0
+            self._on_cleared()
 
     def record_prompt_logprobs(self, scored: pb.PromptLogprobs) -> bool:
         """Counts logprobs of the prompt as received. Returns False if they were before.
@@ -155,6 +184,8 @@ class Call(ABC, Generic[SubmitT]):
     def end(self, handle: int) -> None:
         """Closes a choice, of which no more messages are expected. Raises KeyError if it is not open."""
         del self.open_choices[handle]
+        if handle in self._on_trial:
+            self._end_trial(handle)
 
 
 def _copy(submit: SubmitT) -> SubmitT:

@@ -63,9 +63,13 @@ class Attempts:
 
 
 class Callee:
-    """The callee's side of all streams of this process: their attempts, their start lock and their orderly end."""
+    """The callee's side of all streams of this process: their attempts, their start lock and their orderly end.
+
+    `worked` is called for each submit, before it is handled.
+    """
 
     def __init__(self) -> None:
+        self.worked: Callable[[], None] = lambda: None
         self.attempts = Attempts()
         self.is_draining = False  # callers prefer other processes for new requests
         self._streams: set[asyncio.Task[Any]] = set()  # and calls
@@ -136,6 +140,7 @@ class Callee:
                     for entry in down.entries:
                         if entry.HasField("submit"):
                             await self.start_lock.may_start(first.hello)
+                            self.worked()
                         receive(entry)
                     down = await heartbeat.listen(context.read())
         except asyncio.CancelledError:
@@ -166,6 +171,7 @@ class Callee:
                 await context.abort(grpc.StatusCode.UNAVAILABLE, STOPPING)
             entry = make_entry()
             await self.start_lock.may_start(caller)
+            self.worked()
             make_receiver(caller)(entry)
             await self._write_responses(context, mailbox)
         except TandemError as error:

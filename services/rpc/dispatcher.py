@@ -3,9 +3,9 @@
 A call goes to the least loaded link. When a link goes down, its calls resume on other links. While no link is up, new
 calls wait behind them, within the peer's limit on queued requests, as long as services/rpc/outage.py says; a call that
 an engine has accepted waits without a limit.
-If the peer died, each of its calls without a token from it gets a *strike*. A call with SUSPECT_AT strikes is a
-*suspect*: services/rpc/suspect_retries.py starts suspects one at a time, so that the next death has one possible
-cause.
+If the peer died, each of its calls that was still starting there gets a *strike*: it had no new token of each choice
+yet, or too few after earlier deaths (services/rpc/call.py). A call with SUSPECT_AT strikes is a *suspect*:
+services/rpc/suspect_retries.py starts suspects one at a time, so that the next death has one possible cause.
 """
 
 import asyncio
@@ -125,17 +125,20 @@ class Dispatcher(Generic[CallT]):
         self._retries.notify()
 
     def link_down(self, link: Link[Any, Any], *, died: bool) -> None:
-        """Resumes the link's calls on other links, or after a reconnect. If the peer may have `died`, each call without
-        a token from it gets a strike."""
+        """Resumes the link's calls on other links, or after a reconnect. If the peer may have `died`, each call that
+        was starting there gets a strike."""
         self._struck[link] = struck = []
         self.links_changed.set()
+        was_alone = False
         for call in dict.fromkeys(self._calls.pop(link).values()):
             if self._retries.link_down(call, died=died):
+                was_alone = True
                 continue
-            if died and call.starting:
-                call.strikes += 1
+            if died and call.record_death():
                 struck.append(call)
             self._place(call)
+        if died and not was_alone:
+            self._retries.record_death()
         if not self._calls:
             self.outage.begin()
         self._retries.notify()
@@ -188,7 +191,7 @@ class Dispatcher(Generic[CallT]):
 
     def _submit(self, link: Link[Any, Any], call: CallT, *, alone: bool = False) -> None:
         self._calls[link].update(dict.fromkeys(call.open_choices, call))
-        link.put(self._submit_entry(call.next_submit(alone=alone, on_first_token=self._retries.notify)))
+        link.put(self._submit_entry(call.next_submit(alone=alone, on_cleared=self._retries.notify)))
 
     def _submit_alone(self, link: Link[Any, Any], call: CallT) -> None:
         self._submit(link, call, alone=True)

@@ -127,11 +127,11 @@ class Link(Generic[EntryT, UpT]):
         raise unavailable(f"the {self.peer_role} could not be reached; try again")
 
     @contextlib.asynccontextmanager
-    async def hold_start_lock(self) -> AsyncIterator[Callable[[], bool]]:
-        """Holds the peer's start lock: inside, no request of another caller starts there. Yields a function that
-        returns False once the peer has ended the grant, as it does when it is idle; else True, also if the peer died.
-        Raises StreamBroken when the peer is gone or stopping."""
-        call = self._stub.HoldStartLock(self._hello)
+    async def hold_start_lock(self, *, apart: bool = False) -> AsyncIterator[Callable[[], bool]]:
+        """Holds the peer's start lock: inside, no request of another caller starts there; `apart`: nor one of this
+        link. Yields a function that returns False once the peer has ended the grant, as it does when it is idle; else
+        True, also if the peer died. Raises StreamBroken when the peer is gone or stopping."""
+        call = self._stub.HoldStartLock(_another(self._hello) if apart else self._hello)
         try:
             if await call.read() is grpc.aio.EOF:
                 raise StreamBroken("the peer is stopping")
@@ -221,6 +221,14 @@ async def stream_one(
                 yield answer
             return
     raise unavailable(NOT_CONNECTED)
+
+
+def _another(caller: pb.Hello) -> pb.Hello:
+    """Returns the hello of another caller of the same kind."""
+    hello = pb.Hello()
+    hello.CopyFrom(caller)
+    hello.instance += "-apart"
+    return hello
 
 
 def _reason(error: Exception) -> str:

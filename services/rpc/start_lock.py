@@ -16,7 +16,7 @@ import grpc
 from services.rpc.generated import common_pb2 as pb
 
 log = logging.getLogger(__name__)
-IDLE_SECONDS = 0.5
+IDLE_SECONDS = 1.0
 MAX_PAUSE_SECONDS = 0.5
 Caller = tuple[str, int]  # instance and epoch
 CallerKey = tuple[str, int, int]  # instance, epoch and handle
@@ -29,7 +29,7 @@ class StartLock:
         self._holder: Caller | None = None
         self._released = asyncio.Event()
         self._used = False  # a request has started alone under this grant
-        self._alone: set[CallerKey] = set()  # choices of that request, until one has a token
+        self._alone: set[CallerKey] = set()  # choices of that request that have no token yet
         self._changed = asyncio.Event()
 
     async def hold(
@@ -75,14 +75,8 @@ class StartLock:
         self._changed.set()
         return True
 
-    def on_first_token(self, key: CallerKey) -> None:
-        """Marks the request of this choice as started, if it was starting alone."""
-        if key in self._alone:
-            self._alone.clear()
-            self._changed.set()
-
-    def on_end(self, key: CallerKey) -> None:
-        """Removes an ended or aborted choice from the request that starts alone."""
+    def on_start(self, key: CallerKey) -> None:
+        """Removes a choice that has its first token, has ended or was aborted, from the request that starts alone."""
         if key in self._alone:
             self._alone.discard(key)
             self._changed.set()

@@ -1,9 +1,9 @@
-"""Retries suspects one at a time: each starts alone, and ends with an error if its peer dies again.
+"""Retries suspects one at a time: each starts alone, and ends with an error if its peers die again.
 
 One link is *reserved*: the dispatcher places no other call on it. Once every call there has its first token, the
 caller takes the peer's start lock (services/rpc/start_lock.py), so that no other caller's request starts there either,
-and submits the suspect. Its first token clears it. If the peer dies before, the suspect is the only possible cause, so
-only this call fails.
+and submits the suspect. Its trial's tokens clear it. If the peer dies before, again and again, the suspect is
+the only possible cause, so only this call fails.
 """
 
 import asyncio
@@ -21,6 +21,12 @@ CallT = TypeVar("CallT", bound=Call[Any])
 SUSPECT_AT = 2  # a call with this many strikes is a suspect
 RECONNECT_SECONDS = 30.0  # timeout for a lost link to reconnect: the epoch shows whether the peer died
 START_LOCK_RETRY_SECONDS = 0.05
+# Deaths alone that fail a suspect. Streams that have tokens go on beside it, and may have been why: but a request that
+# kills at a certain token has none left afterwards, so it hits one suspect at most. One more is needed once peers have
+# died more often, without a suspect alone, than one request at its start explains.
+ALONE_DEATHS = 2
+MAX_EXPLAINED = 2
+RECENT_SECONDS = 120.0
 
 
 class SuspectRetries(Generic[CallT]):
@@ -44,6 +50,7 @@ class SuspectRetries(Generic[CallT]):
         self._retrying: CallT | None = None  # the suspect that starts on the reserved link now
         self._died = False  # the link of `_retrying` went down without an orderly end
         self._changed = asyncio.Event()
+        self._shared_deaths: deque[float] = deque()  # times of deaths at which no suspect was alone; the newest few
 
     def add(self, call: CallT) -> None:
         """Queues a suspect for its retry, and starts the task that retries if it is not running."""
@@ -73,6 +80,17 @@ class SuspectRetries(Generic[CallT]):
         """Reserves a link that just came up, and so has no calls, if there are suspects and none is being retried."""
         if self._task is not None and self._retrying is None:
             self.reserved_link = link
+
+    def record_death(self) -> None:
+        """A peer has died without running a suspect alone."""
+        self._shared_deaths.append(asyncio.get_running_loop().time())
+        if len(self._shared_deaths) > MAX_EXPLAINED + 1:
+            self._shared_deaths.popleft()
+
+    def _is_guilty(self, call: CallT) -> bool:
+        recent = asyncio.get_running_loop().time() - RECENT_SECONDS
+        others = sum(moment > recent for moment in self._shared_deaths)
+        return call.strikes >= SUSPECT_AT + ALONE_DEATHS + (others > MAX_EXPLAINED)
 
     def link_down(self, call: CallT, *, died: bool) -> bool:
         """Handles the loss of a call's link. `died`: it had no orderly end. Returns whether the call was starting alone
@@ -105,8 +123,9 @@ class SuspectRetries(Generic[CallT]):
             await self._wait_for_change()
 
     async def _retry(self, call: CallT, link: Link[Any, Any]) -> None:
-        """Starts a suspect alone. Fails it if the peer dies before its first token; places it again if the link goes
-        down for another reason, or if the start lock could not be taken."""
+        """Starts a suspect alone. If the peer dies before its trial has ended, fails it, or places it again until that
+        has happened often enough. Places it again, too, if the link goes down for another reason, or if the start lock
+        could not be taken."""
         log.warning(
             "request %s: %s processes died while it was starting, so it starts alone", call.request_id, call.strikes
         )
@@ -123,7 +142,11 @@ class SuspectRetries(Generic[CallT]):
             await asyncio.sleep(START_LOCK_RETRY_SECONDS)
         no_result, self._retrying = self._retrying is None or not epoch, None
         if self._died and was_alone and call.starting and await self._peer_died(link, epoch):
-            call.fail(TandemError("INTERNAL", f"the {link.peer_role} died while it ran this request alone"))
+            call.strikes += 1
+            if self._is_guilty(call):
+                call.fail(TandemError("INTERNAL", f"the {link.peer_role} died while it ran this request alone"))
+            else:
+                self._place(call)
         elif no_result:
             self._place(call)
 

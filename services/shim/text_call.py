@@ -45,8 +45,8 @@ class TextCall(Call[text_pb2.TextSubmit]):
         self.first_prompt_token = b""  # its text; once accepted, if the submit asks for logprobs of the prompt
         self._accepted = False
 
-    def next_submit(self, *, alone: bool, on_first_token: Callable[[], None]) -> Any:
-        submit = super().next_submit(alone=alone, on_first_token=on_first_token)
+    def next_submit(self, *, alone: bool, on_cleared: Callable[[], None]) -> Any:
+        submit = super().next_submit(alone=alone, on_cleared=on_cleared)
         return submit if self._bulk is NO_BULK else BulkSubmit(submit, self._bulk)
 
     def on_accepted(self, accepted: text_pb2.TextAccepted) -> None:

@@ -1,26 +1,30 @@
 """Asks the tokenizers for what is not generated: the token ids of a prompt, the text of ids, the configuration.
 
 What comes in pieces is kept in pieces, as JSON where it is text, so that no step of the event loop is long. A call that
-a tokenizer's death cuts off is made again, by another one if there is one, ATTEMPTS times in all: not without end, as
-the call may be why. A call waits through an outage as new requests do.
+a tokenizer's death cuts off is made again, by another one if there is one. After SUSPECT_AT deaths it runs alone
+(services/shim/alone.py), and ends with an error if the tokenizer dies again. A call waits through an outage as new
+requests do.
 """
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from services.rpc.call import StreamBroken
 from services.rpc.columns import ITEM_BYTES
 from services.rpc.errors import TandemError, unavailable
 from services.rpc.generated import text_pb2
 from services.rpc.link import ADMINISTRATION_SECONDS, NOT_CONNECTED
+from services.rpc.suspect_retries import START_LOCK_RETRY_SECONDS, SUSPECT_AT
+from services.shim.alone import Alone
 from services.shim.apis.json_pieces import encode
 from services.shim.bulk import NO_BULK, Bulk, BulkSubmit, encode_request
 from services.shim.in_progress import Hold
 from services.shim.tokenizer_client import TextUplink, TokenizerClient
 
-ATTEMPTS = 3  # two tokenizers may die at once
 # At once; others wait in order. A connection has a limit on calls, which others need as well, and a tokenizer takes a
 # multiple of a large call's size, while it works on two at a time.
 MAX_CALLS = 64
@@ -28,6 +32,10 @@ MAX_LARGE_CALLS = 4
 LARGE_BYTES = 256 * 1024
 SECONDS = 60.0  # timeout of a call: a chat may wait for others, and its template take `--chat-template-timeout`
 ResultT = TypeVar("ResultT")
+
+
+class Lost(Exception):
+    """A tokenizer's death, or the loss of its connection, has cut off a call."""
 
 
 @dataclass
@@ -51,6 +59,7 @@ class TextTools:
         self._turns = itertools.count()
         self._places = asyncio.Semaphore(MAX_CALLS)
         self._large_places = asyncio.Semaphore(MAX_LARGE_CALLS)
+        self._alone = Alone()
 
     async def encode(
         self, submit: text_pb2.TextSubmit, bulk: Bulk, hold: Hold, *, any_length: bool = False, token_strs: bool = False
@@ -103,27 +112,34 @@ class TextTools:
         self, call: Callable[[TextUplink, Hold], Awaitable[ResultT]], hold: Hold, num_bytes: int
     ) -> ResultT:
         """Returns the result of a call of `num_bytes` on a link that is up, a different one each time; again on the
-        next one if it is lost.
+        next one if it is lost, and at last alone. `call` counts what it keeps.
 
-        `call` counts what it keeps; what a lost one has kept does not count any more.
+        Raises TandemError: INTERNAL if the tokenizer dies while the call runs alone, UNAVAILABLE if none is there.
         """
         async with self._places if num_bytes < LARGE_BYTES else self._large_places:
-            for _ in range(ATTEMPTS):
-                link, held = await self._next_link(), 0
+            for _ in range(SUSPECT_AT):
+                async with self._alone.beside_others():
+                    link = await self._next_link()
+                    with contextlib.suppress(Lost):
+                        return await _attempt(call, link, hold)
+            while True:
+                async with self._alone.alone():
+                    with contextlib.suppress(StreamBroken):
+                        return await self._last_attempt(call, hold)
+                await asyncio.sleep(START_LOCK_RETRY_SECONDS)
 
-                def counted(size: int) -> None:
-                    nonlocal held
-                    held += size
-                    hold(size)
-
-                try:
-                    return await call(link, counted)
-                except TandemError as error:
-                    hold(-held)
-                    lost = error
-                    if error.code != "UNAVAILABLE":
-                        raise
-        raise lost
+    async def _last_attempt(self, call: Callable[[TextUplink, Hold], Awaitable[ResultT]], hold: Hold) -> ResultT:
+        """Returns the result of a call while nothing else starts at its tokenizer. Raises TandemError (INTERNAL) if
+        that dies, StreamBroken if it was already gone."""
+        link = await self._next_link()
+        peer = link.peer
+        async with link.hold_start_lock(apart=True):
+            if link.peer is not peer:
+                raise StreamBroken("the tokenizer is another one")
+            try:
+                return await _attempt(call, link, hold)
+            except Lost as lost:
+                raise TandemError("INTERNAL", "the tokenizer died while it ran this request alone") from lost
 
     async def _next_link(self) -> TextUplink:
         """Returns the links that are up in turn. Raises TandemError (UNAVAILABLE) if none is, and none is expected."""
@@ -132,6 +148,24 @@ class TextTools:
         if not links:
             raise unavailable(NOT_CONNECTED)
         return links[next(self._turns) % len(links)]
+
+
+async def _attempt(call: Callable[[TextUplink, Hold], Awaitable[ResultT]], link: TextUplink, hold: Hold) -> ResultT:
+    """Returns the result of a call on a link. Raises Lost if it was cut off; what it held does not count any more."""
+    held = 0
+
+    def counted(size: int) -> None:
+        nonlocal held
+        held += size
+        hold(size)
+
+    try:
+        return await call(link, counted)
+    except TandemError as error:
+        hold(-held)
+        if error.code != "UNAVAILABLE":
+            raise
+        raise Lost from error
 
 
 def _raise_error(piece: Any) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import operator
-from collections.abc import Callable
 from typing import Protocol
 
 from services.options.common import RESUME_WAIT
@@ -66,7 +65,7 @@ class EngineClient:
     """The links to the engines at the addresses `targets`; the process runs each of `links` as a task.
 
     `secret`: for TCP addresses. A link's `run` raises Fatal for an unprotected address. `resume_wait`: seconds that new
-    requests wait for an engine. `worked` is called for new tokens.
+    requests wait for an engine.
     """
 
     def __init__(
@@ -76,9 +75,7 @@ class EngineClient:
         secret: ClusterSecret | None = None,
         *,
         resume_wait: float = RESUME_WAIT,
-        worked: Callable[[], None] = lambda: None,
     ) -> None:
-        self._worked = worked
         self.dispatcher: Dispatcher[EngineCall] = Dispatcher(
             lambda submit: engine_pb2.EngineEntry(submit=submit),
             lambda abort: engine_pb2.EngineEntry(abort=abort),
@@ -156,7 +153,6 @@ class EngineClient:
                 continue
             fresh = call.record_tokens(handle, start_index, column[first * ITEM_BYTES : token_at * ITEM_BYTES])
             if fresh:
-                self._worked()
                 known = count - len(fresh) // ITEM_BYTES
                 found = NO_LOGPROBS
                 if width:

@@ -101,7 +101,7 @@ async def serve(options: TokenizerOptions, progress: Progress) -> None:
     options = await take_over(options)
     hello = make_hello("tokenizer", digest=model.vocabulary.digest)
     secret = cluster_secret(options)
-    engines = EngineClient(options.engine, hello, secret, resume_wait=options.resume_wait, worked=progress.worked)
+    engines = EngineClient(options.engine, hello, secret, resume_wait=options.resume_wait)
     server = RpcServer(options.listen, secret, service=SERVICE, reflection=options.grpc_reflection)
     registry = new_registry()
     registry.register(LinkMessages(engines.links))
@@ -123,6 +123,7 @@ async def serve(options: TokenizerOptions, progress: Progress) -> None:
         answer_formats,
         resolver,
     )
+    servicer.callee.worked = progress.worked
     text_pb2_grpc.add_TextServiceServicer_to_server(servicer, server.grpc)
     checks = HealthChecks(progress.is_alive, servicer.is_ready, servicer.is_healthy)
     with open_metrics_server(options, secret, registry, checks):

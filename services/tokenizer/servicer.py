@@ -114,10 +114,12 @@ class TextServicer(text_pb2_grpc.TextServiceServicer):
         return await answered(context, self._tools.render(request), functools.partial(field_of, request))
 
     async def Encode(self, request: text_pb2.EncodeRequest, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        self.callee.worked()
         async for piece in self._shim_tools.encode(request):
             await context.write(piece)
 
     async def Decode(self, request: text_pb2.DecodeRequest, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        self.callee.worked()
         async for piece in self._shim_tools.decode(request):
             await context.write(piece)
 

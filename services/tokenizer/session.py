@@ -134,12 +134,12 @@ class Session:
                 task.cancel()
 
     def started(self, handle: int) -> None:
-        """Tells the start lock that a request that starts alone (a suspect) has its first token: the grant may end."""
-        self._state.start_lock.on_first_token(self._key(handle))
+        """Tells the start lock that a choice of a request that starts alone (a suspect) has its first token."""
+        self._state.start_lock.on_start(self._key(handle))
 
     def ended(self, handle: int) -> None:
         """Forgets a choice that has its terminal message or was aborted, also in the start lock and the attempts."""
-        self._state.start_lock.on_end(self._key(handle))
+        self._state.start_lock.on_start(self._key(handle))
         attempt = self._open.pop(handle, None)
         self._requests.pop(handle, None)
         if attempt is not None:

@@ -41,7 +41,7 @@ class ChoiceListener(Protocol):
     """What a TextRequest tells its session. Handles are the caller's."""
 
     def started(self, handle: int) -> None:
-        """Called when a request that starts alone (a suspect) has its first token."""
+        """Called when a choice of a request that starts alone (a suspect) has its first token."""
 
     def ended(self, handle: int) -> None:
         """Called when a choice has its terminal message or was aborted."""
@@ -75,7 +75,7 @@ class TextRequest:
         self._mailbox = mailbox
         self._engines = engines
         self._listener = listener
-        self._alone = submit.alone  # False once it has a token
+        self._not_started = {one.handle for one in submit.choices} if submit.alone else set()  # the caller's handles
         self._choices: dict[int, _Choice] = {}
         self._call: EngineCall | None = None
         self._resolved_sent = False
@@ -164,8 +164,8 @@ class TextRequest:
 
     def tokens(self, handle: int, start_index: int, token_ids: list[int], logprobs: TokenLogprobColumns) -> None:
         choice = self._choices[handle]
-        if self._alone:
-            self._alone = False
+        if choice.handle in self._not_started:
+            self._not_started.discard(choice.handle)
             self._listener.started(choice.handle)
         if self._prompt_only:
             return
@@ -252,6 +252,7 @@ class TextRequest:
             traceparent=self._span.traceparent,
             grammar=self._resolved.grammar,
             numerics_id=submit.numerics_id,
+            trial_tokens=submit.trial_tokens,
         )
 
     def _token_logprobs(self, logprobs: TokenLogprobColumns, offsets: list[int]) -> list[text_pb2.TokenLogprobs]:

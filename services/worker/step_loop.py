@@ -58,6 +58,7 @@ class StepLoop:
 
     def _launch(self, plan: StepPlan) -> None:
         began = now()
+        self._progress.worked()
         if not self._launched:
             self._watchdog.watch(plan.deadline_ms)
         forwarded = self._runner.forward(plan)
@@ -72,7 +73,6 @@ class StepLoop:
         ended = now()
         self._watchdog.watch(following.deadline_ms if following is not None else 0)
         self._link.done(result)
-        self._progress.worked()
         kernels, launches = self._runner.kernel_nanoseconds(step), self._runner.launch_nanoseconds(step)
         self._metrics.step(step.plan, began, ended, kernels, launches)
         self._spans.step(step.plan, began, ended)

@@ -18,6 +18,7 @@ from engine_core.plan_builder import PlanBuilder
 from engine_core.replay import NotReplayable, ReplayDiffers, replay
 from engine_core.scheduler_config import SchedulerConfig
 from engine_core.step_plan import StepPlan, pack_i32
+from engine_core.suspects import FIRST_TRIAL
 from tests.engine_core.test_async import Pipe
 from tests.engine_core.test_flight_recorder import FACTS, make_kv, recorded, some_work
 from tests.engine_core.test_scheduler import add_all
@@ -99,7 +100,7 @@ def test_a_replay_begins_where_the_first_worker_joined() -> None:
 
 
 def test_suspects_are_suspects_again() -> None:
-    """The last worker joins after two deaths without a token: each request runs alone, one after the other."""
+    """The last worker joins after two deaths without a token: each request runs alone for its trial."""
     recorder = FlightRecorder()
     pipe = recorded(recorder)
     add_all(pipe.scheduler, *(make_core_request(handle, [1, 2, handle], 9) for handle in range(2)))
@@ -111,7 +112,7 @@ def test_suspects_are_suspects_again() -> None:
     frames = recorder.recording().frames
     last = max(index for index, frame in enumerate(frames) if isinstance(frame, WorkerJoined))
     made = plans(Recording(VERSION, frames[last:]))
-    assert [len(plan.new_requests) for plan in made[:2]] == [1, 1]
+    assert [len(plan.new_requests) for plan in made[: FIRST_TRIAL + 1]] == [1, *[0] * (FIRST_TRIAL - 1), 1]
     assert replay(Recording(VERSION, frames[last:])) == len(made)
 
 

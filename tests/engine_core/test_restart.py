@@ -6,6 +6,7 @@ from engine_core.plan_builder import PlanBuilder
 from engine_core.request import SUSPECT_AT
 from engine_core.scheduler import Scheduler
 from engine_core.step_plan import unpack_i32
+from engine_core.suspects import FIRST_TRIAL
 from tests.engine_core.test_scheduler import add_all, make_scheduler, run
 from tests.fakes import FakeWorker, make_core_request, make_facts, oracle
 
@@ -77,20 +78,41 @@ def test_two_deaths_make_a_suspect_and_a_third_one_ends_it() -> None:
     assert plan is not None and [request.handle for request in scheduler.running] == [1], "the next suspect, alone"
 
 
-def test_a_token_clears_a_suspect() -> None:
+def test_a_trial_clears_a_suspect() -> None:
     scheduler, _ = make_scheduler()
-    add_all(scheduler, make_core_request(0, [1, 2, 3], 6), make_core_request(1, [4, 5], 6))
+    add_all(scheduler, make_core_request(0, [1, 2, 3], 9), make_core_request(1, [4, 5], 9))
     assert die(scheduler) == die(scheduler) == []
     worker, _ = next_worker(scheduler)  # nothing ran: no strike
     steps = []
-    for _ in range(3):
+    for _ in range(2 * FIRST_TRIAL + 1):
         plan = scheduler.schedule()
         assert plan is not None
-        if len(steps) < 2:
+        if len(steps) < 2 * FIRST_TRIAL:
             assert scheduler.schedule() is None, "no step is planned while a suspect's step is in flight"
         steps.append([tokens.handle for tokens in scheduler.update(worker.execute(plan)).new_tokens])
-    assert steps == [[0], [1], [0, 1]], "the first one pauses while the second one runs alone"
+    assert steps == [[0]] * FIRST_TRIAL + [[1]] * FIRST_TRIAL + [[0, 1]], (
+        "the first one pauses while the second one runs alone"
+    )
     assert die(scheduler) == []
+
+
+def test_a_request_that_kills_behind_some_tokens_is_found() -> None:
+    """Each worker dies in the tenth step that has the request. Its third trial takes longer."""
+    scheduler, worker = make_scheduler()
+    killer = make_core_request(1, [4, 5], 60)
+    add_all(scheduler, make_core_request(0, [1, 2, 3], 60), killer)
+    deaths, ended = 0, list[Finished]()
+    while not ended:
+        steps = 0
+        while steps < 10:
+            plan = scheduler.schedule()
+            assert plan is not None
+            steps += killer.slot in unpack_i32(plan.slots)
+            if steps < 10:
+                scheduler.update(worker.execute(plan))
+        deaths += 1
+        worker, ended = next_worker(scheduler)
+    assert [one.handle for one in ended] == [1] and deaths == 4
 
 
 def test_a_request_that_arrives_as_a_suspect_runs_alone() -> None:

@@ -7,7 +7,7 @@ import pytest
 from engine_core.batch import Batch
 from engine_core.block import Block
 from engine_core.request import SUSPECT_AT, Request
-from engine_core.suspects import NO_SUSPECT, StepRule, Suspects
+from engine_core.suspects import FIRST_TRIAL, LONGEST_TRIAL, MAX_EXPLAINED, NO_SUSPECT, RECENT_STEPS, StepRule, Suspects
 from engine_core.waiting import WaitingQueue
 from tests.fakes import make_core_request
 
@@ -74,18 +74,52 @@ def test_running_requests_other_than_the_suspect_pause(running: tuple[int, ...],
 def test_a_request_that_does_not_fit_the_next_worker_ends(capacity: int, ends: bool) -> None:
     """3 prompt tokens and 6 of output need room for 8: the KV of the last one is never computed."""
     expected = f"the next worker's KV cache is too small: {capacity} tokens" if ends else None
-    assert NO_SUSPECT.restart_error(make_request(0), capacity) == expected
+    assert NO_SUSPECT.restart_error(make_request(0), capacity, SUSPECT_AT + 1) == expected
     suspect = make_request(1, SUSPECT_AT)
-    assert StepRule(suspect).restart_error(suspect, capacity) == expected
+    assert StepRule(suspect).restart_error(suspect, capacity, SUSPECT_AT + 1) == expected
 
 
 def test_a_suspect_ends_if_the_worker_died_while_it_ran_alone() -> None:
     suspect, other = make_request(0, SUSPECT_AT), make_request(1, SUSPECT_AT + 1)
     rule = StepRule(suspect)
-    assert rule.restart_error(suspect, 8) is None, "it has not run since"
+    assert rule.restart_error(suspect, 8, SUSPECT_AT + 1) is None, "it has not run since"
     suspect.strikes += 1
-    assert rule.restart_error(suspect, 8) == "the worker died while it ran this request alone"
-    assert rule.restart_error(other, 8) is None and NO_SUSPECT.restart_error(other, 8) is None
+    assert rule.restart_error(suspect, 8, SUSPECT_AT + 1) == "the worker died while it ran this request alone"
+    other.token_ids[0] += 1
+    assert (
+        rule.restart_error(other, 8, SUSPECT_AT + 1) is None
+        and NO_SUSPECT.restart_error(other, 8, SUSPECT_AT + 1) is None
+    )
+
+
+@pytest.mark.parametrize("strikes", [SUSPECT_AT - 1, SUSPECT_AT])
+def test_the_other_choices_of_a_request_end_with_the_one_that_kills(strikes: int) -> None:
+    killer, choice = make_request(0, SUSPECT_AT + 1), make_request(1, strikes)
+    assert bool(StepRule(killer).restart_error(choice, 8, SUSPECT_AT + 1)) == choice.is_suspect
+    choice.seed += 1
+    assert StepRule(killer).restart_error(choice, 8, SUSPECT_AT + 1) is None, "another request with the same prompt"
+
+
+def test_a_trial_takes_longer_the_more_deaths_follow_each_other() -> None:
+    """Each death comes ten tokens after the one before, so the trials of four tokens have ended by then."""
+    suspects, request = Suspects(), make_request(0)
+    trials = []
+    for _ in range(4):
+        suspects.strike([request], NO_SUSPECT, 0)
+        trials.append((request.strikes, request.trial, request.trial_end - request.num_output_tokens))
+        request.token_ids += [7] * 10
+        if request.num_output_tokens >= request.trial_end:
+            suspects.clear(request)
+    assert trials == [(1, 4, 4), (1, 16, 16), (2, 16, 16), (3, 16, 16)]
+
+
+def test_a_death_long_after_the_last_one_begins_with_a_short_trial() -> None:
+    suspects, request = Suspects(), make_request(0)
+    for _ in range(3):
+        suspects.strike([request], NO_SUSPECT, 0)
+        request.token_ids += [7] * LONGEST_TRIAL
+        suspects.clear(request)
+    assert request.trial == FIRST_TRIAL
 
 
 def test_there_is_no_suspect_at_first() -> None:
@@ -127,11 +161,11 @@ def test_a_request_is_a_suspect_from_so_many_strikes_on(strikes: int, is_suspect
 def test_a_death_is_a_strike_against_all_that_ran() -> None:
     suspects = Suspects()
     running = [make_request(0), make_request(1, SUSPECT_AT - 1)]
-    suspects.strike(running, NO_SUSPECT)
+    suspects.strike(running, NO_SUSPECT, 0)
     assert [request.strikes for request in running] == [1, SUSPECT_AT]
     rule = suspects.step_rule(running, make_queue())
     assert rule.suspect is running[1]
-    suspects.strike(running, rule)
+    suspects.strike(running, rule, 0)
     assert [request.strikes for request in running] == [1, SUSPECT_AT + 1], "the other one paused"
 
 
@@ -149,3 +183,13 @@ def test_a_suspect_that_has_ended_is_forgotten() -> None:
     suspects.forget(ended)
     suspects.forget(other)
     assert suspects.step_rule([], make_queue(other)) is NO_SUSPECT
+
+
+@pytest.mark.parametrize(("num_deaths", "later", "alone"), [(MAX_EXPLAINED, 0, 1), (9, 0, 2), (9, RECENT_STEPS + 1, 1)])
+def test_a_worker_that_dies_often_needs_more_evidence(num_deaths: int, later: int, alone: int) -> None:
+    """How often it must die while it runs a suspect `alone`, `later` steps after `num_deaths` deaths."""
+    suspects, suspect = Suspects(), make_request(0, SUSPECT_AT)
+    for _ in range(num_deaths):
+        suspects.strike([], NO_SUSPECT, 5)
+    suspects.strike([suspect], StepRule(suspect), 5 + later)
+    assert suspects.guilty_at == SUSPECT_AT + alone

@@ -3,7 +3,7 @@
 import pytest
 
 from services.rpc.call import Call, StreamBroken
-from services.rpc.columns import pack_u32
+from services.rpc.columns import ITEM_BYTES, pack_u32
 from services.rpc.errors import TandemError
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2, text_pb2
@@ -34,7 +34,7 @@ def make_call(**choice: object) -> PlainCall:
 
 
 def submitted(call: PlainCall, *, alone: bool = False) -> engine_pb2.Submit:
-    submit = call.next_submit(alone=alone, on_first_token=Counter())
+    submit = call.next_submit(alone=alone, on_cleared=Counter())
     assert isinstance(submit, engine_pb2.Submit)
     return submit
 
@@ -64,25 +64,25 @@ def test_a_resume_sends_what_the_tokenizer_resolved() -> None:
     output = text_pb2.OutputSpec(bad_words=["x"])
     chat = text_pb2.ChatInput(messages_json=b"[]")
     call = TextCall(text_pb2.TextSubmit(choices=[pb.Choice(handle=1), pb.Choice(handle=2)], chat=chat, output=output))
-    call.next_submit(alone=False, on_first_token=Counter())
+    call.next_submit(alone=False, on_cleared=Counter())
     resolved = text_pb2.ResolvedOutput(bad_words_token_ids=[pack_u32([7]), pack_u32([8])])
     call.record_accepted(
         text_pb2.TextAccepted(handle=1, seed=9, prompt_token_ids=pack_u32([5, 6]), resolved=resolved, cached_tokens=1)
     )
     call.record_accepted(text_pb2.TextAccepted(handle=2, seed=9))
-    submit = call.next_submit(alone=False, on_first_token=Counter())
+    submit = call.next_submit(alone=False, on_cleared=Counter())
     assert (submit.WhichOneof("input"), submit.prompt_token_ids) == ("prompt_token_ids", pack_u32([5, 6]))
     assert (submit.output, submit.resolved, submit.seed) == (output, resolved, 9)
     call.record_accepted(text_pb2.TextAccepted(handle=1, seed=9, resolved=resolved))
-    assert call.next_submit(alone=False, on_first_token=Counter()).resolved == resolved, "replaced, not appended"
+    assert call.next_submit(alone=False, on_cleared=Counter()).resolved == resolved, "replaced, not appended"
 
 
 def test_an_acceptance_without_ids_keeps_those_of_the_submit() -> None:
     """Of a caller that submitted token ids."""
     call = TextCall(text_pb2.TextSubmit(choices=[pb.Choice(handle=1)], prompt_token_ids=pack_u32([5])))
-    call.next_submit(alone=False, on_first_token=Counter())
+    call.next_submit(alone=False, on_cleared=Counter())
     call.record_accepted(text_pb2.TextAccepted(handle=1, seed=9))
-    submit = call.next_submit(alone=False, on_first_token=Counter())
+    submit = call.next_submit(alone=False, on_cleared=Counter())
     assert (submit.prompt_token_ids, submit.HasField("resolved")) == (pack_u32([5]), False)
 
 
@@ -128,18 +128,47 @@ def test_a_gap_breaks_the_stream() -> None:
 
 
 def test_the_first_new_token_of_an_attempt_ends_its_start() -> None:
-    call, on_first_token = make_call(), Counter()
-    call.next_submit(alone=False, on_first_token=on_first_token)
+    call, on_cleared = make_call(), Counter()
+    call.next_submit(alone=False, on_cleared=on_cleared)
     call.strikes = 2
     assert call.starting
     call.record_tokens(1, 0, pack_u32([]))
-    assert call.starting and call.strikes == 2 and on_first_token.count == 0
+    assert call.starting and call.strikes == 2 and on_cleared.count == 0
     call.record_tokens(1, 0, pack_u32([7]))
     call.record_tokens(2, 0, pack_u32([7]))
-    assert not call.starting and call.strikes == 0 and on_first_token.count == 1
-    call.next_submit(alone=False, on_first_token=on_first_token)
+    assert not call.starting and call.strikes == 0 and on_cleared.count == 1
+    call.next_submit(alone=False, on_cleared=on_cleared)
     call.record_tokens(1, 0, pack_u32([7]))
-    assert call.starting and on_first_token.count == 1, "a repeat is no new token"
+    assert call.starting and on_cleared.count == 1, "a repeat is no new token"
+
+
+def tokens_of(call: PlainCall, count: int, handle: int = 1) -> None:
+    """Receives the next `count` tokens of a choice."""
+    call.record_tokens(handle, len(call.open_choices[handle].token_ids) // ITEM_BYTES, pack_u32([7] * count))
+
+
+def test_a_call_is_starting_until_each_open_choice_has_a_token() -> None:
+    """Else one choice could kill each callee while the other one makes progress."""
+    call = make_call()
+    for number in (1, 2):
+        submitted(call)
+        tokens_of(call, 1)
+        assert call.starting and call.record_death() and call.strikes == number
+    submitted(call)
+    tokens_of(call, 1)
+    call.end(2)
+    assert not call.starting and not call.strikes
+
+
+def test_deaths_that_follow_each_other_make_the_next_trial_longer() -> None:
+    call, found = make_call(), []
+    call.end(2)
+    for tokens in (1, 4, 15, 15, 15, 16, 63, 64, 4, 3):
+        submitted(call)
+        tokens_of(call, tokens)
+        call.record_death()
+        found.append(call.strikes)
+    assert found == [0, 0, 1, 2, 3, 0, 1, 0, 0, 1]
 
 
 def test_a_call_does_not_change_the_submit_of_its_caller() -> None:

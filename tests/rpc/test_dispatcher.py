@@ -9,6 +9,7 @@ import pytest
 from services.rpc.columns import pack_u32
 from services.rpc.errors import TandemError
 from services.rpc.handles import LAST, Handles
+from services.rpc.suspect_retries import ALONE_DEATHS
 from tests.rpc.fake_links import FakeCall, FakeEdge
 
 
@@ -221,9 +222,10 @@ async def test_handles_of_suspects_are_not_used_again(edge: FakeEdge) -> None:
     for _ in range(2):
         assert first.handle in edge.dispatcher and second.handle in edge.dispatcher
         await link.restart()
-    assert link.submits == {"first": True}
-    assert first.handle in edge.dispatcher and second.handle in edge.dispatcher
-    await link.down()
-    assert first.handle in edge.dispatcher and second.handle in edge.dispatcher
-    await link.up()
+    edge.dispatcher.abort(second)
+    for _ in range(ALONE_DEATHS):
+        assert link.submits == {"first": True} and first.handle in edge.dispatcher
+        await link.down()
+        assert first.handle in edge.dispatcher
+        await link.up()
     assert first.error is not None and first.handle not in edge.dispatcher

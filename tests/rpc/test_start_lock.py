@@ -61,11 +61,11 @@ async def test_one_request_of_its_holder_starts_alone() -> None:
     await asyncio.wait([holding], timeout=2 * IDLE_SECONDS)
     assert not holding.done(), "a holder with a long prefill is not idle"
     waiting = asyncio.create_task(start_lock.may_start(others))
-    start_lock.on_end((mine.instance, mine.epoch, 1))
-    start_lock.on_first_token((mine.instance, mine.epoch, 3))  # a choice of another request
+    start_lock.on_start((mine.instance, mine.epoch, 1))
+    start_lock.on_start((mine.instance, mine.epoch, 3))  # a choice of another request
     await asyncio.wait([holding], timeout=2 * IDLE_SECONDS)
     assert not holding.done() and not waiting.done(), "its other choice has no token yet"
-    start_lock.on_first_token((mine.instance, mine.epoch, 2))
+    start_lock.on_start((mine.instance, mine.epoch, 2))
     await asyncio.wait_for(asyncio.gather(holding, waiting), PATIENCE)
 
 

@@ -12,6 +12,7 @@ from engine_core.scheduler import Scheduler
 from services.rpc import suspect_retries
 from services.rpc.generated.engine_pb2_grpc import EngineServiceStub
 from services.rpc.hello import make_hello
+from services.rpc.suspect_retries import ALONE_DEATHS
 from services.rpc.transport import open_channel
 from services.shim.text_call import TextCall
 from services.shim.updates import UpdateMailbox
@@ -20,7 +21,7 @@ from tests.rpc.pipeline import Pipeline, silent_telemetry
 from tests.rpc.streams import next_terminal, open_stream, short_request
 
 
-async def test_two_deaths_make_a_suspect_and_a_third_one_fails_it(edge: FakeEdge) -> None:
+async def test_two_deaths_make_a_suspect_and_two_more_fail_it(edge: FakeEdge) -> None:
     (link,) = edge.links
     poison, running = edge.start("poison"), edge.start("running")
     running.token()
@@ -29,14 +30,33 @@ async def test_two_deaths_make_a_suspect_and_a_third_one_fails_it(edge: FakeEdge
     running.token()
     await link.restart()
     late = edge.start("late")
-    assert link.submits == {"poison": True}, "resumed and new requests wait"
-    await link.down()
+    for _ in range(2):
+        assert link.submits == {"poison": True}, "resumed and new requests wait"
+        assert poison.error is None
+        await link.down()
+        if poison.strikes == SUSPECT_AT + ALONE_DEATHS - 1:
+            break
+        await link.up()
     assert poison.error is None, "the epoch of the next peer tells whether the last one died"
     await link.up()
     assert poison.error is not None and poison.error.code == "INTERNAL"
     assert str(poison.error) == "the engine died while it ran this request alone"
     assert link.submits == {"running": False, "late": False}
     assert running.error is late.error is None
+
+
+async def test_a_call_that_kills_behind_some_tokens_is_found(edge: FakeEdge) -> None:
+    """Each peer dies at its tenth token. The second trial, of sixteen tokens, gives two strikes, and each death alone
+    one more. Four deaths not alone could have had another reason, so three alone are needed."""
+    (link,) = edge.links
+    poison, deaths = edge.start("poison"), 0
+    while poison.error is None:
+        for _ in range(10):
+            poison.token()
+        await link.restart()
+        deaths += 1
+        assert deaths < 9
+    assert deaths == 7 and str(poison.error) == "the engine died while it ran this request alone"
 
 
 async def test_a_token_clears_a_suspect_and_the_next_one_starts(edge: FakeEdge) -> None:
@@ -96,7 +116,9 @@ async def test_a_death_after_the_end_of_the_grant_fails_no_suspect(edge: FakeEdg
     await link.restart()
     assert call.error is None and link.submits == {"suspect": True}
     link.start_lock_ends_early = False
-    await link.restart()
+    for _ in range(ALONE_DEATHS):
+        assert call.error is None
+        await link.restart()
     assert call.error is not None
 
 
@@ -116,7 +138,9 @@ async def test_other_calls_go_to_another_link() -> None:
     await other.up()
     assert other.submits == {"running": False}
     running.token()
-    await one.restart()
+    for _ in range(ALONE_DEATHS):
+        assert poison.error is None and one.submits == {"poison": True}
+        await one.restart()
     assert poison.error is not None and running.error is None
     edge.start("new")
     assert one.submits == {"new": False}, "the link is no longer reserved"
@@ -179,9 +203,24 @@ async def test_a_suspect_starts_only_with_the_start_lock(edge: FakeEdge, monkeyp
     assert link.submits == {}
     link.start_lock_broken = False
     await settle()
-    assert link.submits == {"suspect": True}
-    await link.restart()
+    for _ in range(ALONE_DEATHS):
+        assert link.submits == {"suspect": True} and call.error is None
+        await link.restart()
     assert call.error is not None
+
+
+async def test_a_death_that_hits_two_suspects_by_chance_fails_neither(edge: FakeEdge) -> None:
+    """A third request kills while they run alone: it has tokens, so it goes on beside them."""
+    (link,) = edge.links
+    first, second = edge.start("first"), edge.start("second")
+    for _ in range(2):
+        await link.restart()
+    for _ in range(2):
+        await link.restart()
+    for call in (first, second):
+        call.token()
+        await settle()
+    assert first.error is second.error is None and link.submits == {"first": True, "second": True}
 
 
 async def test_the_scheduler_gets_a_suspect_as_one(socket_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,7 +62,7 @@ def test_a_resume_sends_the_ids_instead_of_the_input() -> None:
     call = TextCall(whole, 0, UpdateMailbox(), silent_telemetry(), bulk)
 
     def sent() -> text_pb2.TextSubmit:
-        entry = submit_entry(call.next_submit(alone=False, on_first_token=lambda: None))
+        entry = submit_entry(call.next_submit(alone=False, on_cleared=lambda: None))
         (found,) = text_pb2.TextDown.FromString(text_down(entries=[entry]).SerializeToString()).entries
         return found.submit
 

@@ -34,7 +34,7 @@ class Started:
         self.next_submit()
 
     def next_submit(self) -> text_pb2.TextSubmit:
-        submit: text_pb2.TextSubmit = self.call.next_submit(alone=False, on_first_token=lambda: None)
+        submit: text_pb2.TextSubmit = self.call.next_submit(alone=False, on_cleared=lambda: None)
         return submit
 
     def accept(self, handle: int, **fields: Any) -> None:

@@ -10,10 +10,11 @@ from services.rpc.columns import pack_u32, unpack_u32
 from services.rpc.errors import TandemError
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
+from services.rpc.suspect_retries import SUSPECT_AT
 from services.shim import in_progress
 from services.shim.bulk import MIN_BULK_BYTES, NO_BULK, split
 from services.shim.in_progress import no_hold
-from services.shim.text_tools import ATTEMPTS, LARGE_BYTES, MAX_CALLS, MAX_LARGE_CALLS, Encoded, TextTools
+from services.shim.text_tools import LARGE_BYTES, MAX_CALLS, MAX_LARGE_CALLS, Encoded, TextTools
 from tests.shim.harness import Shim
 from tests.shim.tool_link import VOCABULARY, ToolLink, with_tools
 
@@ -65,7 +66,9 @@ async def test_a_refusal_keeps_its_fields_and_is_not_tried_again() -> None:
 
 
 @pytest.mark.parametrize("pieces", [0, 1])
-async def test_a_call_that_is_cut_off_is_made_again_once(pieces: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_call_that_is_cut_off_is_made_again_and_at_last_alone(
+    pieces: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What the dead one has sent is dropped, and does not count as held."""
     content = "Hello " * 9000
     held = 0
@@ -79,10 +82,12 @@ async def test_a_call_that_is_cut_off_is_made_again_once(pieces: int, monkeypatc
     assert unpack_u32(found.token_ids) == VOCABULARY.encode(content, add_special_tokens=False)
     assert held == len(found.token_ids) and [link.calls for link in links] == [1, 1]
     deadly = [ToolLink(dies_after=pieces) for _ in range(4)]
+    deadly[2].broken_locks = 1
     with pytest.raises(TandemError) as caught:
         await tools_of(*deadly).encode(text(content), NO_BULK, hold, any_length=True)
-    assert (caught.value.code, caught.value.retry_after > 0) == ("UNAVAILABLE", True)
-    assert sum(link.calls for link in deadly) == ATTEMPTS
+    assert (caught.value.code, str(caught.value)) == ("INTERNAL", "the tokenizer died while it ran this request alone")
+    assert sum(link.calls for link in deadly) == SUSPECT_AT + 1
+    assert [sum(getattr(link, name) for link in deadly) for name in ("start_locks", "broken_locks")] == [2, 1]
 
 
 async def test_the_links_take_turns() -> None:

@@ -1,9 +1,11 @@
 """A link to a tokenizer in this process, for what is not generated: the real tools of a real vocabulary."""
 
+import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import demo
+from services.rpc.call import StreamBroken
 from services.rpc.errors import unavailable
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
@@ -27,7 +29,8 @@ class ToolLink:
 
     def __init__(self, max_model_len: int = FACTS.max_model_len, dies_after: int | None = None) -> None:
         self.peer: pb.Hello | None = pb.Hello()
-        self.calls = 0
+        self.calls = self.start_locks = 0
+        self.broken_locks = 0  # the peer dies while the start lock is asked for, so many times
         self._dies_after = dies_after
         engines, link = connected()
         link.peer.engine.max_model_len = max_model_len
@@ -50,6 +53,13 @@ class ToolLink:
                 raise unavailable("the tokenizer could not be reached; try again")
             number += 1
             yield piece
+
+    @contextlib.asynccontextmanager
+    async def hold_start_lock(self, *, apart: bool) -> AsyncIterator[None]:
+        self.start_locks += 1
+        if self.start_locks <= self.broken_locks:
+            raise StreamBroken("the peer is gone")
+        yield
 
     async def call_unary(self, rpc: Callable[[Any], Any]) -> Any:
         self.calls += 1

@@ -176,7 +176,7 @@ async def test_a_suspects_first_token_ends_the_grant_of_the_start_lock() -> None
         stream.submit(501, alone=True)
         await stream.encoded()
         (request,) = set(stream.session._requests.values())
-        assert request._alone
+        assert request._not_started
         request._listener.started(501)
         assert await ends(holding)
 
@@ -187,7 +187,7 @@ async def test_a_submit_alone_without_the_start_lock_is_an_ordinary_one() -> Non
     stream.submit(501, alone=True)
     await stream.encoded()
     (request,) = set(stream.session._requests.values())
-    assert not request._alone
+    assert not request._not_started
 
 
 async def test_an_ended_choice_frees_its_handle() -> None:

@@ -28,7 +28,7 @@ class Shim(Call[text_pb2.TextSubmit]):
 
     def attempt(self, stream: Stream) -> text_pb2.TextSubmit:
         """Submits the call on this stream; returns the submit."""
-        submit: text_pb2.TextSubmit = self.next_submit(alone=False, on_first_token=lambda: None)
+        submit: text_pb2.TextSubmit = self.next_submit(alone=False, on_cleared=lambda: None)
         stream._receive(text_pb2.TextEntry(submit=submit))
         return submit
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import msgspec
 
+from services.machine.files import SHARED_MEMORY
+
 log = logging.getLogger(__name__)
 NAME = "launcher.json"
 RUNNING, DONE, FAILED = "running", "done", "failed"
@@ -48,7 +50,11 @@ class ControlFile:
         except OSError as error:
             log.warning("%s: cannot be written: %s", self._path, error.strerror)
 
-    def remove(self) -> None:
+    def __enter__(self) -> "ControlFile":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Removes the file."""
         with contextlib.suppress(OSError):
             self._path.unlink()
 
@@ -65,7 +71,7 @@ def read(folder: Path) -> Control | None:
 
 def running() -> Iterator[Path]:
     """Yields the runtime directory of each `tandem serve` of this user that runs without --runtime-dir."""
-    for parent in dict.fromkeys([Path(tempfile.gettempdir()), Path("/tmp"), Path("/dev/shm")]):
+    for parent in dict.fromkeys([Path(tempfile.gettempdir()), Path("/tmp"), SHARED_MEMORY]):
         for folder in sorted(parent.glob("tandem-*")):
             with contextlib.suppress(OSError):
                 if folder.stat().st_uid == os.getuid() and read(folder) is not None:

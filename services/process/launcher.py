@@ -95,14 +95,12 @@ def _serve_on(front: socket.socket, options: ServeOptions, values: dict[str, Any
     children = ChildProcesses()
     stop = _stopping(children)
     _on_signals(stop)
-    with runtime_dir(options.runtime_dir) as folder, Readiness() as readiness, children:
-        control = ControlFile(folder)
+    with runtime_dir(options.runtime_dir) as folder, ControlFile(folder) as control, Readiness() as readiness, children:
         _start_roles(children, values, folder, options, front, readiness)
         _on_hang_up(lambda: children.hang_up("shim"), stop, closes)
         signal.signal(signal.SIGUSR2, lambda *_: _reload(children, control))
         if children.supervise(readiness.is_set):
             _drain(children, values)
-        control.remove()
 
 
 def _reload(children: ChildProcesses, control: ControlFile) -> None:

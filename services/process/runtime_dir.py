@@ -20,7 +20,8 @@ UNFIT = re.compile("[,#?%\ud800-\udfff]")
 
 @contextlib.contextmanager
 def runtime_dir(given: str | None) -> Iterator[Path]:
-    """Yields the directory `given`, created if missing and locked until the end; it is not removed.
+    """Yields the directory `given`, created if missing and locked until the end. Then its sockets are removed: a killed
+    process leaves its own. The directory is not.
 
     For None, yields a new directory and removes it at the end.
     Raises Fatal if the directory cannot be used, or another server uses it.
@@ -46,7 +47,11 @@ def runtime_dir(given: str | None) -> Iterator[Path]:
     except OSError as error:
         raise Fatal(f"--runtime-dir: {folder} cannot be used: {error.strerror}") from error
     with lock:
-        yield folder
+        try:
+            yield folder
+        finally:
+            for socket in folder.glob("*.sock"):
+                socket.unlink(missing_ok=True)
 
 
 def _new_folder() -> Path:

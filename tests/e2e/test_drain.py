@@ -55,7 +55,7 @@ def test_a_server_without_requests_ends_at_once() -> None:
 
 
 @pytest.mark.parametrize(("timeout", "signals"), [("0", 1), ("0.5", 1), ("3600", 2)])
-def test_what_has_not_ended_in_time_is_cut(timeout: str, signals: int) -> None:
+def test_shutdown_timeout(timeout: str, signals: int) -> None:
     with Server(f"--shutdown-timeout={timeout}") as server, concurrent.futures.ThreadPoolExecutor() as pool:
         wait_for(lambda: ALL_READY in server.log, "the launcher knows that all are ready")
         answers = [pool.submit(server.post, TEXT, {**BODY, "max_tokens": 2000, "n": 16}) for _ in range(4)]

@@ -268,7 +268,7 @@ def test_a_large_compressed_message_is_refused(server: Server) -> None:
 
 
 def test_a_stopping_process_ends_calls_with_unavailable() -> None:
-    with Server() as server:
+    with Server("--shutdown-timeout=0") as server:
 
         async def body(text: Any, engine: Any) -> grpc.StatusCode:
             call = text.Generate(text_request(stream=True, sampling={"max_tokens": 1900}))

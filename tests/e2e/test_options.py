@@ -8,6 +8,7 @@ from collections.abc import Callable
 from services.options.commands import serve_settings
 from tests.e2e import (
     test_cpu_kernels,
+    test_drain,
     test_hangs,
     test_hub,
     test_logs,
@@ -19,6 +20,7 @@ from tests.e2e import (
     test_options_model,
     test_options_requests,
     test_options_worker,
+    test_outages,
     test_queue_limits,
     test_spares,
     test_traces,
@@ -115,6 +117,8 @@ PROOFS: dict[str, Callable[..., None]] = {
             "write_timeout",
         )
     },
+    "resume_wait": test_outages.test_resume_wait,
+    "shutdown_timeout": test_drain.test_shutdown_timeout,
     "verify_weights": test_weight_files.test_verify_weights,
     "trust_request_chat_template": test_options_requests.test_trust_request_chat_template,
 }

@@ -108,7 +108,7 @@ def test_port(front: Front) -> None:
 
 def test_runtime_dir(front: Front) -> None:
     names = {path.name for path in front.runtime_dir.iterdir()}
-    assert names == {"engine.sock", "worker.sock", "tokenizer-0.sock", "lock"}
+    assert names == {"engine.sock", "worker.sock", "tokenizer-0.sock", "lock", "launcher.json"}
     assert stat.S_IMODE(front.runtime_dir.stat().st_mode) == 0o700
 
 
@@ -129,7 +129,7 @@ def test_api_key_from_the_environment(keyed: Server) -> None:
 def test_api_keys_are_on_no_command_line(front: Front, keyed: Server) -> None:
     """Those of all processes, the launcher's included, and in the environment only of the two that need them."""
     children = children_of(front.pid) + keyed.pids
-    assert len(children) == 8
+    assert len(children) >= 8, "spare processes come later"
     knowing = []
     for pid in [*children, front.pid, keyed.process.pid]:
         command_line, environment = (Path(f"/proc/{pid}/{name}").read_text() for name in ("cmdline", "environ"))
@@ -179,7 +179,7 @@ def test_hanging_up_without_a_key_file_has_no_effect(keyed: Server) -> None:
     os.kill(keyed.process.pid, signal.SIGHUP)
     wait_for(lambda: "SIGHUP has no effect: there is no --api-key-file" in keyed.log, "the shim says so")
     assert keyed.process.poll() is None and keyed.get("/health").status_code == 200
-    assert children_of(keyed.process.pid) == keyed.pids
+    assert set(keyed.pids) <= set(children_of(keyed.process.pid))
 
 
 def test_allowed_hosts(front: Front, keyed: Server) -> None:

@@ -175,7 +175,7 @@ def test_running_requests_get_an_error_when_the_server_stops(tmp_path: Path) -> 
     """In the OpenAI API's form: status 503 for a whole answer, an error event in a stream."""
     body = {"prompt": "a", "ignore_eos": True, "max_tokens": 2000}
     with (
-        Server(str(make_qwen3(tmp_path / "model", max_position_embeddings=4096))) as server,
+        Server(str(make_qwen3(tmp_path / "model", max_position_embeddings=4096)), "--shutdown-timeout=0") as server,
         ThreadPoolExecutor() as pool,
     ):
         whole = pool.submit(server.post, "/v1/completions", body)

@@ -191,7 +191,7 @@ def test_a_collector_that_hangs_delays_no_exit() -> None:
             for _ in range(3):
                 assert server.post(CHAT, {**INPUT[CHAT], "max_tokens": 2}).status_code == 200
             began = time.monotonic()
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 10, "the roles end one after the other"
     assert "killed" not in server.log and "Traceback" not in server.log
     assert server.process.returncode == 0
 

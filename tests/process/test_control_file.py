@@ -12,7 +12,12 @@ from services.process.control_file import DONE, FAILED, RUNNING, ControlFile, re
 
 def test_it_tells_of_reloads_until_it_is_removed(tmp_path: Path) -> None:
     assert read(tmp_path) is None
-    control = ControlFile(tmp_path)
+    with ControlFile(tmp_path) as control:
+        follow(control, tmp_path)
+    assert read(tmp_path) is None
+
+
+def follow(control: ControlFile, tmp_path: Path) -> None:
     found = read(tmp_path)
     assert found is not None and (found.pid, found.reloads, found.state) == (os.getpid(), 0, DONE)
     control.begin()
@@ -22,8 +27,6 @@ def test_it_tells_of_reloads_until_it_is_removed(tmp_path: Path) -> None:
     control.report(FAILED, "why")
     found = read(tmp_path)
     assert found is not None and (found.reloads, found.state, found.text) == (1, FAILED, "why")
-    control.remove()
-    assert read(tmp_path) is None
 
 
 def test_a_launcher_that_has_ended_is_none(tmp_path: Path) -> None:

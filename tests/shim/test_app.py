@@ -79,6 +79,8 @@ ROUTES = [
     ("/v1/models", {"GET", "HEAD"}, False, False, True),
     ("/v1/models/{model:path}", {"GET", "HEAD"}, False, False, True),
     ("/reset_prefix_cache", {"POST"}, False, True, False),
+    ("/live", {"GET", "HEAD"}, True, False, False),
+    ("/ready", {"GET", "HEAD"}, True, False, False),
     ("/health", {"GET", "HEAD"}, True, False, False),
     ("/ping", {"GET", "HEAD", "POST"}, True, False, False),
     ("/load", {"GET", "HEAD"}, True, False, False),
@@ -128,7 +130,7 @@ async def test_responses_are_counted_by_method_and_path(method: str, path: str, 
 
 async def test_a_bug_is_an_error_in_the_same_format(monkeypatch: pytest.MonkeyPatch) -> None:
     shim = Shim()
-    monkeypatch.setattr(shim.client, "dispatcher", None)
+    monkeypatch.setattr(shim.client.dispatcher, "outage", None)
     transport = httpx.ASGITransport(shim.app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         error = error_of(await client.get("/health"), 500)

@@ -120,7 +120,7 @@ async def test_a_stream_and_a_refusal_beside_it_have_the_headers() -> None:
 
 async def test_a_bug_has_the_headers(monkeypatch: pytest.MonkeyPatch) -> None:
     one = shim()
-    monkeypatch.setattr(one.client, "dispatcher", None)
+    monkeypatch.setattr(one.client.dispatcher, "outage", None)
     transport = httpx.ASGITransport(one.app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
         response = await http.get("/health", headers={"origin": PAGE})

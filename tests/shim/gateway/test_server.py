@@ -142,19 +142,18 @@ async def test_a_server_whose_tokenizers_restart_is_healthy_for_a_while() -> Non
     shim = Shim(connected=True, resume_wait=0.5)
     async with gateway(shim) as channel:
 
-        async def healthy() -> bool:
+        async def healthy() -> list[bool]:
             found = (await VllmEngineStub(channel).HealthCheck(vllm.HealthCheckRequest())).healthy
-            assert (await check_health(channel) == SERVING) is found
-            return bool(found)
+            return [bool(found), await check_health(channel) == SERVING]
 
-        assert await healthy()
+        assert await healthy() == [True, True]
         shim.client.link_down(shim.link, died=True)
-        assert await healthy(), "requests wait for the next tokenizer"
+        assert (await healthy())[0], "requests wait for the next tokenizer"
         async with asyncio.timeout(10):
-            while await healthy():
+            while await healthy() != [False, False]:
                 pass
         shim.client.link_up(shim.link)
-        assert await healthy()
+        assert await healthy() == [True, True]
 
 
 async def test_an_address_that_cannot_be_bound_is_fatal() -> None:

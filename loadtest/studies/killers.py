@@ -23,7 +23,7 @@ import httpx
 
 from services.rpc.generated import engine_pb2, engine_pb2_grpc
 from tests.e2e.api import CHAT, TEXT, Json, choices_of, fold
-from tests.e2e.harness import ALL_READY, PLAIN_HTTP, Server, wait_for
+from tests.e2e.harness import ALL_READY, PLAIN_HTTP, SPARES, Server, wait_for
 
 POISON, OTHERS, SPACING_SECONDS, POLL_SECONDS = 900, 64, 0.02, 0.02
 KINDS = (
@@ -150,7 +150,7 @@ class Comparison:
 def compare(kind: str, count: int, *options: str) -> Comparison:
     """Runs the load without and with `count` killers, on a server of its own with these options."""
     env = {"PYTHONPATH": f"{FAULTS}:{Path(__file__).parents[2]}", "TANDEM_TEST_POISON": f"{kind}:{POISON}"}
-    with Server("--tokenizer-replicas=2", "--step-timeout=1", *options, env=env) as server:
+    with Server(SPARES, "--tokenizer-replicas=2", "--step-timeout=1", *options, env=env) as server:
         wait_for(lambda: ALL_READY in server.log, "all are ready")
         asyncio.run(run(server, []))  # warms up
         before = asyncio.run(run(server, []))

@@ -12,7 +12,7 @@ import statistics
 import time
 from pathlib import Path
 
-from tests.e2e.harness import ALL_READY, Server, children_of, pid_of, role_of, wait_for
+from tests.e2e.harness import ALL_READY, SPARES, Server, children_of, pid_of, role_of, wait_for
 
 BODY = {"temperature": 0, "ignore_eos": True}
 CHUNKS_BEFORE = 50  # before the kill
@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("role", choices=("worker", "engine", "tokenizer"))
     parser.add_argument("--runs", type=int, default=9)
     args, more = parser.parse_known_args()
-    with Server(*more) as server:
+    with Server(*more or (SPARES,)) as server:
         wait_for(lambda: ALL_READY in server.log, "all are ready")
         pauses = []
         for _ in range(args.runs):

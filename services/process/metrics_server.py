@@ -28,6 +28,7 @@ from services.security.secret import ClusterSecret
 
 log = logging.getLogger(__name__)
 MAX_CONNECTIONS = 16
+POLL_SECONDS = 0.1  # between two looks whether to stop: the end of the process waits for one
 ENGINE = "0"  # value of vLLM's label `engine`: there is one engine
 
 
@@ -57,7 +58,7 @@ class MetricsServer:
         """`front`: a listening socket, closed at exit. `token`: the bearer token that /metrics requires; None: none."""
         self._server = _Server(front, registry, checks, token)
         self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.5,), name="metrics-server", daemon=True
+            target=self._server.serve_forever, args=(POLL_SECONDS,), name="metrics-server", daemon=True
         )
 
     def __enter__(self) -> "MetricsServer":

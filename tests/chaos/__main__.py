@@ -15,7 +15,7 @@ import uvloop
 from tests.chaos.part import VARIANTS, Plan, run_part
 from tests.chaos.report import Report, total
 from tests.chaos.snapshots import probe_environment
-from tests.e2e.harness import ALL_READY, Server, wait_for
+from tests.e2e.harness import ALL_READY, SPARES, Server, wait_for
 
 SOAK_VARIANT = "small KV cache"  # a large one makes the worker's memory grow until every block was used once
 SOAK_PACE_SECONDS = 60.0
@@ -25,7 +25,7 @@ def run_on_own_server(variant: str, plan: Plan) -> Report:
     """Starts a server, runs one part on it and returns the report."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with Server(*VARIANTS[variant], env=probe_environment(folder)) as server:
+        with Server(SPARES, *VARIANTS[variant], env=probe_environment(folder)) as server:
             wait_for(lambda: ALL_READY in server.log, "the launcher has seen all processes ready")
             report = uvloop.run(run_part(server, folder, plan))
     report.parts = [f"{plan.seed} {variant}"]

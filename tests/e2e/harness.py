@@ -83,15 +83,18 @@ def alive(pid: int) -> bool:
         return False
 
 
+SPARES = "--spare-processes"
+
+
 class Server:
     """`tandem serve` on a free port, as a context manager, which waits until the server is ready. `args` are its
-    command line without --port.
+    command line without --port. It has spare processes only with --spare-processes: they cost a second of CPU time.
 
     `cwd`: a checkout of tandem; the server runs the code in it.
     """
 
     def __init__(self, *args: str, env: dict[str, str] | None = None, cwd: str | None = None) -> None:
-        self._args = args
+        self._args = args if SPARES in args or cwd is not None else (*args, "--no-spare-processes")
         self._cwd = cwd
         self._env = env or {}
         self.url = ""

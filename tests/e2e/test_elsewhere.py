@@ -22,8 +22,7 @@ ANSWER = {"seed": 5, "temperature": 1.0, "max_tokens": 30, "ignore_eos": True, "
 
 @pytest.fixture(scope="module")
 def elsewhere() -> Iterator[Server]:
-    # Without /proc a spare process cannot be told from one that has taken over.
-    with Server("--max-num-seqs=8", "--no-spare-processes", env=ELSEWHERE) as server:
+    with Server("--max-num-seqs=8", env=ELSEWHERE) as server:
         wait_for(lambda: ALL_READY in server.log, "the launcher knows that all are ready")
         yield server
 

@@ -65,13 +65,7 @@ def large(group: MemoryGroup, tmp_path: Path) -> Iterator[Server]:
     heads = {"num_attention_heads": 16, "num_key_value_heads": 16, "head_dim": 128, "num_hidden_layers": 4}
     path = make_qwen3(tmp_path / "model", **heads)
     with group.entered():
-        options = (
-            "--dtype=float32",
-            "--kv-cache-memory-bytes=1G",
-            "--no-enable-prefix-caching",
-            "--no-spare-processes",
-        )
-        server = Server(str(path), "--no-spare-processes", *options)
+        server = Server(str(path), "--dtype=float32", "--kv-cache-memory-bytes=1G", "--no-enable-prefix-caching")
         running = server.__enter__()
     try:
         wait_for(lambda: ALL_READY in running.log, "the launcher knows that all are ready")

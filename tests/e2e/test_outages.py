@@ -5,7 +5,7 @@ import signal
 from concurrent.futures import ThreadPoolExecutor
 
 from tests.e2e.api import TEXT, Json
-from tests.e2e.harness import ALL_READY, Server, pid_of, wait_for
+from tests.e2e.harness import ALL_READY, SPARES, Server, pid_of, wait_for
 
 BODY: Json = {"prompt": "Which way?", "temperature": 0, "max_tokens": 5, "ignore_eos": True}
 
@@ -28,7 +28,7 @@ def test_resume_wait() -> None:
 
 
 def test_new_requests_wait_through_the_death_of_all_processes_behind_the_shim() -> None:
-    with Server() as server, ThreadPoolExecutor(40) as pool:
+    with Server(SPARES) as server, ThreadPoolExecutor(40) as pool:
         wait_for(lambda: ALL_READY in server.log, "the launcher knows that all are ready")
         expected = server.post(TEXT, BODY).json()["choices"]
         for role in ("tokenizer", "engine", "worker"):

@@ -6,7 +6,7 @@ import signal
 import subprocess
 from typing import Any
 
-from tests.e2e.harness import ALL_READY, TANDEM, Server, pid_of, wait_for
+from tests.e2e.harness import ALL_READY, SPARES, TANDEM, Server, pid_of, wait_for
 
 TEXT = "/v1/completions"
 BODY: dict[str, Any] = {"temperature": 0, "ignore_eos": True, "return_token_ids": True}
@@ -29,7 +29,7 @@ def reload(*args: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_a_reload_under_load() -> None:
-    with Server() as server, concurrent.futures.ThreadPoolExecutor(24) as pool:
+    with Server(SPARES) as server, concurrent.futures.ThreadPoolExecutor(24) as pool:
         wait_for(lambda: ALL_READY in server.log, "the launcher knows that all are ready")
         expected = list(pool.map(lambda index: ask(server, index), range(40)))
         before, shim = pids(server), pid_of(server, "shim")
@@ -48,7 +48,7 @@ def test_a_reload_under_load() -> None:
 
 
 def test_a_second_reload_at_once_is_refused_and_a_stop_ends_one() -> None:
-    with Server() as server:
+    with Server(SPARES) as server:
         wait_for(lambda: ALL_READY in server.log, "the launcher knows that all are ready")
         os.kill(server.process.pid, signal.SIGUSR2)
         wait_for(lambda: "a reload begins: tokenizer, engine, worker" in server.log, "it begins")

@@ -9,7 +9,7 @@ import pytest
 
 from services.process.spare import WAITING_NAME
 from tests.e2e.api import TEXT, Json
-from tests.e2e.harness import ALL_READY, Server, alive, argv_of, children_of, name_of, pid_of, role_of, wait_for
+from tests.e2e.harness import ALL_READY, SPARES, Server, alive, argv_of, children_of, name_of, pid_of, role_of, wait_for
 
 BODY: Json = {"prompt": "Which way?", "temperature": 0, "max_tokens": 400, "ignore_eos": True}
 
@@ -22,7 +22,7 @@ def spare_of(server: Server, role: str) -> int:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with Server() as running:
+    with Server(SPARES) as running:
         wait_for(lambda: ALL_READY in running.log, "the launcher knows that all are ready")
         yield running
 
@@ -61,7 +61,7 @@ def test_a_stopped_spare_is_replaced(server: Server) -> None:
 
 
 def test_a_killed_launcher_leaves_no_spare() -> None:
-    with Server() as server:
+    with Server(SPARES) as server:
         spares = [wait_for(lambda role=role: spare_of(server, role), "a spare") for role in ("tokenizer", "engine")]
         server.process.kill()
         wait_for(lambda: not any(map(alive, spares)), "the spares have ended")
@@ -69,7 +69,7 @@ def test_a_killed_launcher_leaves_no_spare() -> None:
 
 def test_spare_processes() -> None:
     """Without them a process that ended is started anew."""
-    with Server("--no-spare-processes") as server:
+    with Server() as server:
         wait_for(lambda: ALL_READY in server.log, "the launcher knows that all are ready")
         victim = pid_of(server, "tokenizer")
         os.kill(victim, signal.SIGKILL)

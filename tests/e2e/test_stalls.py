@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.api import TEXT, Json
-from tests.e2e.harness import ALL_READY, Server, alive, children_of, pid_of, role_of, wait_for
+from tests.e2e.harness import ALL_READY, SPARES, Server, alive, children_of, pid_of, role_of, wait_for
 
 BODY: Json = {"prompt": "Which way?", "temperature": 0, "max_tokens": 1500, "ignore_eos": True}
 STALL_SECONDS = 10.0
@@ -22,7 +22,7 @@ STUCK = Path(__file__).with_name("stuck")
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     """Its roles hang at some signals: tests/e2e/stuck."""
-    with Server("--tokenizer-replicas=2", env={"PYTHONPATH": str(STUCK)}) as running:
+    with Server(SPARES, "--tokenizer-replicas=2", env={"PYTHONPATH": str(STUCK)}) as running:
         wait_for(lambda: ALL_READY in running.log, "the launcher knows that all are ready")
         yield running
 
@@ -39,7 +39,7 @@ def answer_of(server: Server) -> Json:
     return choices
 
 
-@pytest.mark.parametrize("order", ["launcher first", "launcher last"])
+@pytest.mark.parametrize("order", ["launcher first", pytest.param("launcher last", marks=pytest.mark.long)])
 def test_a_machine_that_stands_still_restarts_nothing(server: Server, expected: Json, order: str) -> None:
     """Launcher and children stop at once for ten seconds. No process is replaced, and no byte of a stream is lost."""
     pids = children_of(server.process.pid)

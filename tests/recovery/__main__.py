@@ -8,7 +8,7 @@ import random
 import sys
 import time
 
-from tests.e2e.harness import Server
+from tests.e2e.harness import SPARES, Server
 from tests.recovery.kills import RandomKills
 
 CHUNKED = ("--max-num-batched-tokens=192", "--long-prefill-token-threshold=64")
@@ -23,7 +23,7 @@ def kill_at_random(variant: str, seed: int, num_kills: int) -> list[str]:
     """Returns one line per kill: process and live answers. Raises AssertionError if an answer changed, or if too many
     kills found no live answer."""
     rng = random.Random(f"{variant} {seed}")
-    with Server(*VARIANTS[variant]) as server:
+    with Server(SPARES, *VARIANTS[variant]) as server:
         killer = RandomKills(server, rng, small=variant == "small KV cache")
         killer.run(num_kills)
         return killer.kills

@@ -130,13 +130,8 @@ class Scheduler:
         for request in requests:
             request.last_step_id = 0
             self._wait(request)
-        errors = [
-            (
-                request,
-                restart_error(request) or rule.restart_error(request, kv.capacity_tokens, self._suspects.guilty_at),
-            )
-            for request in self.waiting
-        ]
+        capacity, guilty_at = kv.capacity_tokens, self._suspects.guilty_at
+        errors = [(one, restart_error(one) or rule.restart_error(one, capacity, guilty_at)) for one in self.waiting]
         return [self._finish(request, Stop("error", message=error)) for request, error in errors if error is not None]
 
     def schedule(self) -> StepPlan | None:

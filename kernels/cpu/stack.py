@@ -61,7 +61,7 @@ class CompiledStack:
         attends = [(index, each) for index, each in enumerate(self._operations) if isinstance(each, Attend)]
         self._attend_at = np.array([index for index, _ in attends], dtype=np.int64)
         self._layers = [each.layer for _, each in attends]
-        # The first keys of the caches whose addresses _table has. Weak: a worker frees them before it allocates others.
+        # The first keys of the caches that _table points to. Weak: a worker frees them before it allocates others.
         self._placed: Callable[[], Tensor | None] = lambda: None
 
     def __call__(

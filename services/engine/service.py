@@ -10,10 +10,9 @@ import signal
 
 import zmq
 
-from engine_core.events import SchedulerStats, StepEvents
 from engine_core.scheduler_config import SchedulerConfig
 from engine_core.worker_messages import PROTOCOL, BatchLimits, ModelFacts
-from services.engine.busy_loop import BusyLoop, BusyLoopConfig, Callbacks, StepTimes
+from services.engine.busy_loop import BusyLoop, BusyLoopConfig, Callbacks
 from services.engine.event_loop import call_in_event_loop
 from services.engine.metrics import EngineMetrics
 from services.engine.queue_limits import QueueLimits
@@ -111,13 +110,10 @@ class _BusyLoopEvents:
         return Callbacks(
             registered=lambda facts: call(self._on_registered, facts),
             lost=lambda reason: call(self._on_lost, reason),
-            published=lambda events, stats, times: call(self._on_published, events, stats, times),
+            published=lambda events, stats, times: call(self._servicer.published, events, stats, times),
             failed=lambda error: call(self._on_failed, error),
             beat=self._progress.thread.beat,
         )
-
-    def _on_published(self, events: StepEvents, stats: SchedulerStats, times: StepTimes | None) -> None:
-        self._servicer.published(events, stats, times)
 
     def _on_registered(self, facts: ModelFacts) -> None:
         try:

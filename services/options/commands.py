@@ -18,11 +18,7 @@ from services.options.common import (
 from services.options.declarations import (
     ROLE_OPTIONS,
     ROLES,
-    TOOL_OPTIONS,
-    CredentialsOptions,
     EngineOptions,
-    NewSecretOptions,
-    ReloadOptions,
     ServeOptions,
     ShimOptions,
     WorkerOptions,
@@ -31,6 +27,7 @@ from services.options.declarations import (
 from services.options.http import HttpOptions
 from services.options.setting import Setting
 from services.options.tokenizer import TokenizerOptions
+from services.options.tools import TOOL_OPTIONS, CredentialsOptions, NewSecretOptions, ReloadOptions
 
 COMMAND_OPTIONS: dict[str, type] = {"serve": ServeOptions, **ROLE_OPTIONS, **TOOL_OPTIONS}
 # The group of a setting is the title of the class that declares it. The order here is the order of the groups.

@@ -1,8 +1,8 @@
-"""The settings of each role and tool, declared once: default, range and one line of help. Knows no parser.
+"""The settings of each role, declared once: default, range and one line of help. Knows no parser.
 
 Flags, help, the keys of a configuration file (services/options/command_line.py) and docs/serving.md come from these
 declarations. Names are those of `vllm serve` where the meaning is the same. What several roles have is in
-services/options/common.py, who may ask the shim in services/options/access.py.
+services/options/common.py, who may ask the shim in access.py, what the tools have in tools.py.
 """
 
 import dataclasses
@@ -17,7 +17,6 @@ from services.options.common import (
     MetricsOptions,
     ModelOptions,
     RecoveryOptions,
-    SecretOptions,
     SpareOptions,
 )
 from services.options.http import HttpOptions
@@ -320,34 +319,6 @@ class ServeOptions:
     without_effect: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class NewSecretOptions:
-    """Writes a new secret for the processes of one deployment, unless the file exists."""
-
-    out: str = setting("", "file to write", required=True)
-
-
-@dataclass(frozen=True)
-class CredentialsOptions(SecretOptions):
-    """Writes credentials for other programs: ca.pem, certificate.pem and key.pem for gRPC, and metrics-token."""
-
-    out: str = setting("", "directory to write to", required=True)
-
-
-@dataclass(frozen=True)
-class ReloadOptions:
-    """Replaces the processes behind the shim of a running `tandem serve`, one after the other, while it serves."""
-
-    runtime_dir: str | None = setting(
-        None, "the server's --runtime-dir; needed if it has one, or if several servers run", unset="the only server's"
-    )
-
-
-TOOL_OPTIONS: dict[str, type] = {
-    "reload": ReloadOptions,
-    "new-secret": NewSecretOptions,
-    "internal-credentials": CredentialsOptions,
-}
 ROLE_OPTIONS: dict[str, type] = {
     "shim": ShimOptions,
     "tokenizer": TokenizerOptions,

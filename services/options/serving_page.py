@@ -9,9 +9,10 @@ import sys
 from collections.abc import Iterable
 
 from services.options.commands import COMMAND_OPTIONS, default_text, flag_of, groups, settings_of_command
-from services.options.declarations import ROLES, TOOL_OPTIONS
+from services.options.declarations import ROLES
 from services.options.serving_text import CONFIGURATION, EXTRAS, INTRODUCTION, ROLES_ALONE
 from services.options.setting import Setting, boolean
+from services.options.tools import TOOL_OPTIONS
 
 _HEAD = ("option", "default", "values", "what it sets")
 _FLAG = re.compile(r"--[a-z][a-z-]*")

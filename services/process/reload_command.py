@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from services.errors import Fatal
-from services.options.declarations import ReloadOptions
+from services.options.tools import ReloadOptions
 from services.process import control_file
 from services.process.control_file import DONE, RUNNING, Control
 from services.telemetry.logs import fail

@@ -55,8 +55,8 @@ class Call(ABC, Generic[SubmitT]):
 
     def __init__(self, submit: SubmitT) -> None:
         self._submit: Any = _copy(submit)
-        # `_trial`: an index into TRIALS; at first the caller's, if that runs the call alone
         self.strikes = 0  # deaths of a callee while this call was starting, since it last was not
+        # An index into TRIALS; at first the caller's, if that runs the call alone.
         self._trial = next(index for index, one in enumerate(TRIALS) if one >= min(submit.trial_tokens, TRIALS[-1]))
         self._on_trial: dict[int, int] = {}  # while starting: handle -> new tokens that end the choice's trial
         self._began: dict[int, int] = {}  # bytes of token ids with which the attempt began, by handle

@@ -60,10 +60,6 @@ class Dispatcher(Generic[CallT]):
         return placed or handle in self._retries or any(handle in call.open_choices for call in self._pending)
 
     @property
-    def connected(self) -> bool:
-        return bool(self._calls)
-
-    @property
     def is_ready(self) -> bool:
         """Whether a token could be made now, by what the peers said last."""
         return any(link.is_ready for link in self._calls)

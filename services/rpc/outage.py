@@ -29,7 +29,6 @@ class Outage:
         self._timer: asyncio.TimerHandle | None = None
         self._ended = asyncio.Event()  # set while there is a peer; replaced when the wait is given up
         self.is_waiting = False  # there is no peer, and the wait for one is not given up
-        self.has_begun = False  # there has been a peer
 
     def begin(self) -> None:
         """The last peer is lost. While an outage lasts, another call changes nothing."""
@@ -41,7 +40,7 @@ class Outage:
 
     def end(self) -> None:
         """There is a peer."""
-        self.has_begun, self.is_waiting, self._began = True, False, None
+        self.is_waiting, self._began = False, None
         if self._timer is not None:
             self._timer.cancel()
         self._ended.set()

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from services.errors import Fatal
-from services.options.declarations import CredentialsOptions
+from services.options.tools import CredentialsOptions
 from services.security.credential_files import AUTHORITY, CERTIFICATE, KEY
 from services.security.metrics_token import metrics_token
 from services.security.secret import ClusterSecret, cluster_secret

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from services.errors import Fatal
-from services.options.declarations import NewSecretOptions
+from services.options.tools import NewSecretOptions
 from services.security.secret import read_secret
 from services.telemetry.logs import fail
 

@@ -149,9 +149,9 @@ async def _report_ready(
     while True:
         await changed.wait()
         changed.clear()
-        if engines.dispatcher.connected:
+        if engines.dispatcher.outage.has_peer:
             await resolver.prepare()
-        server.set_ready(engines.dispatcher.connected and not servicer.callee.is_draining)
+        server.set_ready(engines.dispatcher.outage.has_peer and not servicer.callee.is_draining)
 
 
 async def _drain(server: RpcServer, servicer: TextServicer) -> None:

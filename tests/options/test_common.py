@@ -6,8 +6,9 @@ import pytest
 
 from services.options.command_line import parse, role_argv
 from services.options.common import ClusterOptions, MetricsOptions, ModelOptions, SecretOptions
-from services.options.declarations import ROLE_OPTIONS, ROLES, CredentialsOptions, settings_of
+from services.options.declarations import ROLE_OPTIONS, ROLES, settings_of
 from services.options.setting import UsageError
+from services.options.tools import CredentialsOptions
 
 
 @pytest.mark.parametrize("role", ROLES)

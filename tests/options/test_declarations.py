@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from services.options.command_line import parse
-from services.options.declarations import ROLE_OPTIONS, ROLES, TOOL_OPTIONS, EngineOptions, settings_of
+from services.options.declarations import ROLE_OPTIONS, ROLES, EngineOptions, settings_of
 from services.options.setting import integer
+from services.options.tools import TOOL_OPTIONS
 from tests.options.test_command_line import refusal
 
 NUMBERS: tuple[Any, ...] = (int, float, integer)

@@ -17,10 +17,10 @@ async def test_nothing_waits_before_the_first_peer() -> None:
     made, _ = outage(60)
     with pytest.raises(TandemError, match="no peer is connected; try again"):
         await made.wait()
-    assert not made.is_served and not made.has_begun
+    assert not made.is_served and not made.has_peer
     made.end()
     await made.wait()
-    assert made.is_served and made.has_begun
+    assert made.is_served and made.has_peer
 
 
 async def test_a_wait_ends_with_the_outage() -> None:

@@ -9,6 +9,7 @@ import contextlib
 import hmac
 import http.server
 import logging
+import select
 import socket
 import sys
 import threading
@@ -28,7 +29,6 @@ from services.security.secret import ClusterSecret
 
 log = logging.getLogger(__name__)
 MAX_CONNECTIONS = 16
-POLL_SECONDS = 0.1  # between two looks whether to stop: the end of the process waits for one
 ENGINE = "0"  # value of vLLM's label `engine`: there is one engine
 
 
@@ -57,9 +57,7 @@ class MetricsServer:
     ) -> None:
         """`front`: a listening socket, closed at exit. `token`: the bearer token that /metrics requires; None: none."""
         self._server = _Server(front, registry, checks, token)
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(POLL_SECONDS,), name="metrics-server", daemon=True
-        )
+        self._thread = threading.Thread(target=self._server.serve_until_stopped, name="metrics-server", daemon=True)
 
     def __enter__(self) -> "MetricsServer":
         self._thread.start()
@@ -67,7 +65,8 @@ class MetricsServer:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._server.shutdown()
+        self._server.stop()
+        self._thread.join()
         self._server.server_close()
 
 
@@ -99,8 +98,22 @@ class _Server(http.server.ThreadingHTTPServer):
         self.registry = registry
         self.checks = {"/live": checks.is_live, "/ready": checks.is_ready, "/health": checks.is_healthy}
         self.authorization = f"Bearer {token}".encode() if token is not None else None
+        self.timeout = 0  # of handle_request
+        self._stopped, self._stop = socket.socketpair()
         self._lock = threading.Lock()
         self._connections: dict[socket.socket, None] = {}  # an ordered set, the oldest first
+
+    def serve_until_stopped(self) -> None:
+        """Accepts connections until `stop`. Polls nothing: socketserver's own loop wakes up twice a second."""
+        while self._stopped not in select.select([self.socket, self._stopped], [], [])[0]:
+            self.handle_request()
+
+    def stop(self) -> None:
+        self._stop.close()
+
+    def server_close(self) -> None:
+        super().server_close()
+        self._stopped.close()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:

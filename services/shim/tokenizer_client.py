@@ -41,7 +41,7 @@ class TokenizerClient:
     """The links to the tokenizers at the addresses `targets`. services/shim/service.py runs each of `links` as a task.
 
     `secret`: for TCP addresses. A link's `run` raises Fatal for an unprotected address. `resume_wait`: seconds that new
-    requests wait for a tokenizer. `worked` is called for rows of tokens.
+    requests wait for a tokenizer. `worked` is called for requests that are accepted.
     """
 
     def __init__(
@@ -118,6 +118,8 @@ class TokenizerClient:
         batch = message.batch
         if link.peer is None or batch.epoch != link.peer.epoch:
             return  # from an earlier incarnation of the peer
+        if batch.accepted:
+            self._worked()
         for accepted in batch.accepted:
             if (call := self.dispatcher.find(link, accepted.handle)) is not None:
                 call.on_accepted(accepted)
@@ -127,7 +129,6 @@ class TokenizerClient:
         for row in rows_of(batch):
             if (call := self.dispatcher.find(link, row[0])) is not None:
                 call.on_row(*row)
-                self._worked()
         for terminal in batch.terminals:
             if (call := self.dispatcher.find(link, terminal.handle)) is not None:
                 self.dispatcher.end(link, terminal.handle)

@@ -184,7 +184,7 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
 
     def _tell_readiness(self) -> None:
         for mailbox in self._mailboxes:
-            mailbox.beat()
+            mailbox.wake()
 
     def _on_given_up(self, error: TandemError) -> None:
         self._choices.refuse_waiting(error)

@@ -13,7 +13,7 @@ import time
 
 from services.machine import unnamed_file
 
-BEAT_SECONDS = 0.25  # between two beats of an event loop, and the longest between two of another loop
+BEAT_SECONDS = 0.5  # between two beats of an event loop, and the longest between two of another loop
 LIMIT_SECONDS = 3.0  # without a beat or stopped by a signal for so long, a process counts as dead
 _EVENT_LOOP, _THREAD, _WORK, _BUSY_UNTIL = range(4)  # places of the numbers, 8 bytes each
 _LOOPS = (_EVENT_LOOP, _THREAD)

@@ -1,4 +1,4 @@
-"""Tells whether the other end of a stream makes progress: each end sends a message at least every BEAT_SECONDS.
+"""Tells whether the other end of a stream makes progress: each end sends a message at least every 2 * BEAT_SECONDS.
 
 gRPC's own pings are answered by its threads, even if the process's event loop hangs; these messages are not. Silence
 is counted in ticks of this process's event loop, so a machine that stood still counts as one tick.
@@ -24,7 +24,7 @@ class Heartbeat:
     """Of one stream. A context manager: it beats inside, and raises Silent there if the other end falls silent."""
 
     def __init__(self, beat: Callable[[], None]) -> None:
-        """`beat` sends a message if no other is under way. It must not block."""
+        """`beat` sends a message, unless one was sent since the last beat. It must not block."""
         self._beat = beat
         self._num_silent = 0
         self._is_listening = False

@@ -39,19 +39,28 @@ class Mailbox(ABC, Generic[MessageT]):
 
     def __init__(self) -> None:
         self._wake = asyncio.Event()
+        self._has_sent = False  # since the last `beat`
 
     @abstractmethod
     def take(self) -> MessageT:
         """Removes as many pending entries as fit and returns them as one message. Sets `_wake` if entries are left."""
 
-    def beat(self) -> None:
-        """Sends a message even if no entry is pending: it tells the other end that this process makes progress."""
+    def wake(self) -> None:
+        """Sends a message even if no entry is pending."""
         self._wake.set()
+
+    def beat(self) -> None:
+        """Sends a message, unless one was sent since the last call: it tells the other end that this process makes
+        progress."""
+        if not self._has_sent:
+            self.wake()
+        self._has_sent = False
 
     async def next(self) -> MessageT:
         """Waits for pending entries, removes as many as fit and returns them as one message."""
         await self._wake.wait()
         self._wake.clear()
+        self._has_sent = True
         return self.take()
 
     async def pump(self, write: Callable[[MessageT], Awaitable[None]]) -> None:

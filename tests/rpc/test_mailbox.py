@@ -105,3 +105,29 @@ async def test_a_step_is_one_message_for_all_choices() -> None:
     assert len(written) == 1 and len(unpack_u32(written[0].step.handles)) == 64
     writer.cancel()
     await asyncio.gather(writer, return_exceptions=True)
+
+
+async def test_a_beat_is_a_message_only_if_no_other_was_sent_since_the_last_beat() -> None:
+    mailbox: EntryMailbox[text_pb2.TextEntry, text_pb2.TextDown] = EntryMailbox(
+        lambda entries: text_pb2.TextDown(entries=entries)
+    )
+
+    async def sends() -> bool:
+        following = asyncio.ensure_future(mailbox.next())
+        done, _ = await asyncio.wait([following], timeout=0.02)
+        following.cancel()
+        return bool(done)
+
+    mailbox.beat()
+    assert await sends(), "nothing was sent before"
+    mailbox.beat()
+    assert not await sends(), "the beat itself was sent"
+    mailbox.beat()
+    assert await sends()
+    mailbox.beat()
+    mailbox.put(text_pb2.TextEntry(abort=pb.Abort(handle=1)))
+    assert await sends()
+    mailbox.beat()
+    assert not await sends(), "an entry was sent"
+    mailbox.wake()
+    assert await sends(), "always"

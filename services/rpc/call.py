@@ -141,7 +141,7 @@ class Call(ABC, Generic[SubmitT]):
             raise StreamBroken(f"handle {handle}: expected token {len(known) // ITEM_BYTES}, received {start_index}")
         fresh = token_ids[skipped:]
         known += fresh
-        if fresh and handle in self._on_trial:
+        if self._on_trial and fresh and handle in self._on_trial:  # mostly empty; this runs for every token
             self._on_trial[handle] -= len(fresh) // ITEM_BYTES
             if self._on_trial[handle] <= 0:
                 self._end_trial(handle)

@@ -164,7 +164,7 @@ class TextRequest:
 
     def tokens(self, handle: int, start_index: int, token_ids: list[int], logprobs: TokenLogprobColumns) -> None:
         choice = self._choices[handle]
-        if choice.handle in self._not_started:
+        if self._not_started and choice.handle in self._not_started:
             self._not_started.discard(choice.handle)
             self._listener.started(choice.handle)
         if self._prompt_only:

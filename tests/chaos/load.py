@@ -71,10 +71,15 @@ class Load:
         return time.monotonic() - began
 
     async def _all_once(self, cases: Sequence[Case]) -> list[Attempt]:
-        attempts = [self._attempt(case, may_hang_up=False) for case in cases]
-        await asyncio.gather(*(attempt.run(*self._address, self.seconds) for attempt in attempts))
+        attempts = await self.ask_all(cases)
         for attempt in attempts:
             assert attempt.outcome == ANSWERED, (attempt.case, attempt.outcome, attempt.reason)
+        return attempts
+
+    async def ask_all(self, cases: Sequence[Case]) -> list[Attempt]:
+        """Sends each request once, all at the same time. Returns how each ended; none hangs up."""
+        attempts = [self._attempt(case, may_hang_up=False) for case in cases]
+        await asyncio.gather(*(attempt.run(*self._address, self.seconds) for attempt in attempts))
         return attempts
 
     def start(self) -> None:
@@ -104,7 +109,7 @@ class Load:
                 await attempt.run(*self._address, self.seconds)
             finally:
                 self.in_flight.discard(attempt)
-            self._count(attempt)
+            self.count(attempt)
             self.on_end(attempt)
             if attempt.outcome != ANSWERED:
                 await asyncio.sleep(AGAIN_SECONDS)
@@ -112,7 +117,8 @@ class Load:
     def _attempt(self, case: Case, may_hang_up: bool = True) -> Attempt:
         return Attempt(case, f"salt {next(self._salts)}" if case.fresh_salt else None, may_hang_up)
 
-    def _count(self, attempt: Attempt) -> None:
+    def count(self, attempt: Attempt) -> None:
+        """Counts a request that has ended by what became of it."""
         outcome, reasons = attempt.outcome, [attempt.reason]
         if outcome in (ANSWERED, HUNG_UP) and (found := wrong(attempt, self.expected[attempt.case.name])):
             outcome, reasons = DIFFERENT, found

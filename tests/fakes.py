@@ -20,6 +20,19 @@ VOCAB_SIZE = 50
 ROOT_KEY = b"the root key of fake engines ---"
 
 
+class FakeService:
+    """A callee that could make a token."""
+
+    def is_ready(self) -> bool:
+        return True
+
+    def is_served(self) -> bool:
+        return True
+
+
+SERVICE = FakeService()
+
+
 def make_facts(num_blocks: int = 64, block_size: int = 4, max_model_len: int = 64, **changes: object) -> ModelFacts:
     values: dict[str, object] = {
         "served_model_names": ("fake",),

@@ -4,7 +4,6 @@ Tokens of one choice merge until they are sent, as far as they fall in one range
 logprobs.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,7 +11,7 @@ from engine_core.events import Logprobs, NewTokens
 from services.rpc.columns import ITEM_BYTES, pack_f32, pack_u32
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2
-from services.rpc.mailbox import MERGED_TOKENS, Mailbox, num_fitting
+from services.rpc.mailbox import MERGED_TOKENS, Mailbox, Service, num_fitting
 
 NO_LOGPROBS = Logprobs(0, [], [])
 MERGED_LOGPROBS = MERGED_TOKENS * 21  # of one entry, as of MERGED_TOKENS with 20 top logprobs each
@@ -43,11 +42,10 @@ class _PendingRow:
 
 
 class StepMailbox(Mailbox[engine_pb2.EngineUp]):
-    def __init__(self, epoch: int, is_ready: Callable[[], bool] = lambda: True) -> None:
-        """`is_ready`: whether a token could be made now."""
+    def __init__(self, epoch: int, service: Service) -> None:
         super().__init__()
         self._epoch = epoch
-        self._is_ready = is_ready
+        self._service = service
         self._accepted: list[engine_pb2.Accepted] = []
         self._prompt_logprobs: list[pb.PromptLogprobs] = []
         self._rows: dict[tuple[int, int], _PendingRow] = {}  # by handle and number of the range
@@ -117,7 +115,7 @@ class StepMailbox(Mailbox[engine_pb2.EngineUp]):
             terminals=terminals,
             stats=self._stats,
         )
-        return engine_pb2.EngineUp(step=batch, ready=self._is_ready())
+        return engine_pb2.EngineUp(step=batch, ready=self._service.is_ready(), served=self._service.is_served())
 
 
 def _merged_tokens(width: int) -> int:

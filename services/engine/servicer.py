@@ -89,7 +89,7 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
             hello = await asyncio.shield(self._hello)
         except asyncio.CancelledError:
             return  # the process stops or the caller hung up; grpc would print a traceback
-        mailbox = StepMailbox(hello.epoch, self.is_ready)
+        mailbox = StepMailbox(hello.epoch, self)
         mailbox.put_stats(self._stats)
         self._mailboxes.add(mailbox)
         session = Session(self._state, self._choices, mailbox)
@@ -173,9 +173,12 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
         """Returns whether a token could be made now."""
         return self._state.outage.has_peer and not self.callee.is_draining
 
+    def is_served(self) -> bool:
+        """Returns whether new requests are accepted: there is a worker, or the next one is waited for."""
+        return self._state.outage.is_served
+
     def is_healthy(self) -> bool:
-        """Returns whether new requests are accepted, also while the next worker is waited for."""
-        return self._state.outage.is_served and not self.callee.is_draining
+        return self.is_served() and not self.callee.is_draining
 
     def lost(self) -> None:
         """The worker is gone: requests wait for the next one, new ones as long as the outage says."""
@@ -188,6 +191,7 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
 
     def _on_given_up(self, error: TandemError) -> None:
         self._choices.refuse_waiting(error)
+        self._tell_readiness()
 
     def published(self, events: StepEvents, stats: SchedulerStats, times: StepTimes | None) -> None:
         """Puts events and stats of the busy loop into mailboxes and metrics. `times` as in OpenChoices.publish."""

@@ -64,6 +64,11 @@ class Dispatcher(Generic[CallT]):
         """Whether a token could be made now, by what the peers said last."""
         return any(link.is_ready for link in self._calls)
 
+    @property
+    def is_served(self) -> bool:
+        """Whether new calls are accepted: by a peer, by what it said last, or because the next peer is waited for."""
+        return self.outage.is_waiting or any(link.is_served for link in self._calls)
+
     def start(self, call: CallT, *, resumed: bool = False, alone: bool = False) -> None:
         """Submits a call, or lets it wait for a link; `alone` makes it a suspect.
 

@@ -64,6 +64,7 @@ class Link(Generic[EntryT, UpT]):
         self.target = target
         self.peer: pb.Hello | None = None
         self.is_ready = False  # the peer's last message said that a token could be made
+        self.is_served = False  # it said that new requests are accepted; so does a new peer
         self.num_received = 0  # messages since this process started, without hellos
         self._new_stub = stub
         self._stub: Any = None  # None until `run` starts
@@ -98,7 +99,7 @@ class Link(Generic[EntryT, UpT]):
                     died = not isinstance(error, StreamBroken)
                     self._log_loss(_reason(error))
                 if self.peer is not None:
-                    self.peer, self.is_ready = None, False
+                    self.peer, self.is_ready, self.is_served = None, False, False
                     delay = BACKOFF_SECONDS[0]
                     self._owner.link_down(self, died=died)
                 await asyncio.sleep(delay)
@@ -159,13 +160,13 @@ class Link(Generic[EntryT, UpT]):
             if first is grpc.aio.EOF:
                 raise StreamBroken(await call.details() or "closed before the hello")
             check_hello(self._hello, first.hello, (self.peer_role,))
-            self.peer, self._mailbox = first.hello, self._new_mailbox()
+            self.peer, self.is_served, self._mailbox = first.hello, True, self._new_mailbox()
             writer = asyncio.create_task(self._mailbox.pump(call.write))
             self._owner.link_up(self)
             async with Heartbeat(self._mailbox.beat) as heartbeat:
                 while (message := await heartbeat.listen(call.read())) is not grpc.aio.EOF:
                     self.num_received += 1
-                    self.is_ready = message.ready
+                    self.is_ready, self.is_served = message.ready, message.served
                     try:
                         self._owner.receive(self, message)
                     except MALFORMED as error:

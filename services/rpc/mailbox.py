@@ -19,6 +19,16 @@ class Entry(Protocol):
     def ByteSize(self) -> int: ...
 
 
+class Service(Protocol):
+    """What a callee tells of itself in every message."""
+
+    def is_ready(self) -> bool:
+        """Returns whether a token could be made now."""
+
+    def is_served(self) -> bool:
+        """Returns whether new requests are accepted: a token could be made now or, after a restart, soon."""
+
+
 EntryT = TypeVar("EntryT", bound=Entry)
 MAX_MERGED_BYTES = 8 * 1024 * 1024  # a message of this size gets no further entry
 MERGED_TOKENS = 4096  # at most so many tokens of one choice merge into one entry: some megabytes at 20 logprobs each

@@ -17,11 +17,11 @@ class ShimHealth:
         return not self._in_progress.is_draining and self._dispatcher.is_ready
 
     def is_healthy(self) -> bool:
-        """Returns whether new requests are accepted: from the first tokenizer on, and while the next one is waited for.
+        """Returns whether new requests are accepted: a token could be made now, or, after a restart, soon.
 
         A server whose requests are being resumed is healthy: an orchestrator that restarts it would cut them off.
         """
-        return not self._in_progress.is_draining and self._dispatcher.outage.is_served
+        return not self._in_progress.is_draining and self._dispatcher.is_served
 
 
 class HealthEndpoints:

@@ -4,13 +4,12 @@ Tokens of one choice merge until they are sent, as far as they fall in one range
 plain lists; `take` makes the columns. This code runs for every token.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from services.rpc.columns import ITEM_BYTES, pack_u32
 from services.rpc.generated import text_pb2
-from services.rpc.mailbox import MERGED_TOKENS, Mailbox, num_fitting
+from services.rpc.mailbox import MERGED_TOKENS, Mailbox, Service, num_fitting
 from services.rpc.pieces import Piece, add_pieces, kinds_of
 
 ROW_BYTES = 8 * ITEM_BYTES  # at most, of a row's entries in the columns with one per row, and of its piece's header
@@ -57,11 +56,10 @@ class _PendingRow:
 
 
 class TextMailbox(Mailbox[text_pb2.TextUp]):
-    def __init__(self, epoch: int, is_ready: Callable[[], bool] = lambda: True) -> None:
-        """`is_ready`: whether a token could be made now."""
+    def __init__(self, epoch: int, service: Service) -> None:
         super().__init__()
         self._epoch = epoch
-        self._is_ready = is_ready
+        self._service = service
         self._accepted: list[text_pb2.TextAccepted] = []
         self._prompt_logprobs: list[text_pb2.TextPromptLogprobs] = []
         self._rows: dict[tuple[int, int], _PendingRow] = {}  # by handle and start_index // MERGED_TOKENS
@@ -114,7 +112,7 @@ class TextMailbox(Mailbox[text_pb2.TextUp]):
             terminals, self._terminals = self._terminals, []
         batch = _batch(self._epoch, accepted, rows, terminals)
         batch.prompt_logprobs.extend(scored)
-        return text_pb2.TextUp(batch=batch, ready=self._is_ready())
+        return text_pb2.TextUp(batch=batch, ready=self._service.is_ready(), served=self._service.is_served())
 
 
 def _batch(

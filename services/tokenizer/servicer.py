@@ -78,7 +78,7 @@ class TextServicer(text_pb2_grpc.TextServiceServicer):
         except asyncio.CancelledError:
             return  # the process stops or the caller hung up; grpc would print a traceback
         hello = self._hello_now()
-        mailbox = TextMailbox(hello.epoch, self.is_ready)
+        mailbox = TextMailbox(hello.epoch, self)
         with self._session(mailbox) as session:
             await self.callee.serve_stream(context, hello, ("shim",), mailbox, session.opened, text_pb2.TextUp)
 
@@ -143,9 +143,12 @@ class TextServicer(text_pb2_grpc.TextServiceServicer):
         """Returns whether a token could be made now."""
         return self._engines.dispatcher.is_ready and not self.callee.is_draining
 
+    def is_served(self) -> bool:
+        """Returns whether new requests are accepted: an engine has a worker, or is expected to have one soon."""
+        return self._engines.dispatcher.is_served
+
     def is_healthy(self) -> bool:
-        """Returns whether new requests are accepted, also while the next engine is waited for."""
-        return self._engines.dispatcher.outage.is_served and not self.callee.is_draining
+        return self.is_served() and not self.callee.is_draining
 
     def _hello_now(self) -> pb.Hello:
         """Returns this process's hello with the facts of the engine that connected last, if there is one."""

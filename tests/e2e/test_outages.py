@@ -1,5 +1,6 @@
 """New requests wait while the processes behind the shim restart, for as long as --resume-wait says."""
 
+import contextlib
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,13 @@ def is_ready(server: Server) -> bool:
     return server.get("/ready").status_code == 200
 
 
+def health_without_worker(server: Server) -> int:
+    """Kills the worker if there is a new one. Returns the status of the shim's /health."""
+    with contextlib.suppress(StopIteration, ProcessLookupError):
+        os.kill(pid_of(server, "worker"), signal.SIGKILL)
+    return server.get("/health").status_code
+
+
 def test_resume_wait() -> None:
     """Without a wait, a request is refused until the next worker is there."""
     with Server("--resume-wait=0") as server:
@@ -23,6 +31,7 @@ def test_resume_wait() -> None:
         refused = server.post(TEXT, BODY)
         assert refused.status_code == 503 and int(refused.headers["retry-after"]) >= 1
         assert refused.json()["error"]["message"].startswith("no worker has been connected for ")
+        wait_for(lambda: health_without_worker(server) == 503, "the shim knows that new requests are refused")
         wait_for(lambda: is_ready(server), "the next worker is there", 60)
         assert server.post(TEXT, BODY).status_code == 200
 

@@ -11,6 +11,7 @@ from services.rpc.columns import unpack_f32, unpack_u32
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2
 from services.rpc.mailbox import MERGED_TOKENS
+from tests.fakes import SERVICE
 
 
 def tokens(start_index: int, *token_ids: int, logprobs: Logprobs | None = None) -> NewTokens:
@@ -19,7 +20,7 @@ def tokens(start_index: int, *token_ids: int, logprobs: Logprobs | None = None) 
 
 def test_a_row_ends_at_a_multiple_of_the_merged_tokens() -> None:
     """So that a message to a slow reader can be cut between rows."""
-    mailbox = StepMailbox(1)
+    mailbox = StepMailbox(1, SERVICE)
     for index in range(MERGED_TOKENS - 2, MERGED_TOKENS + 2):
         mailbox.put_tokens(7, tokens(index, index))
     step = mailbox.take().step
@@ -30,14 +31,14 @@ def test_a_row_ends_at_a_multiple_of_the_merged_tokens() -> None:
 
 @pytest.mark.parametrize(("width", "counts"), [(21, [3]), (MERGED_LOGPROBS // 2, [2, 1]), (10**6, [1, 1, 1])])
 def test_fewer_tokens_merge_where_each_has_many_logprobs(width: int, counts: list[int]) -> None:
-    mailbox = StepMailbox(1)
+    mailbox = StepMailbox(1, SERVICE)
     for index in range(3):
         mailbox.put_tokens(1, tokens(index, 5, logprobs=Logprobs(width, [], [])))
     assert unpack_u32(mailbox.take().step.counts) == counts
 
 
 def test_logprobs_keep_to_their_row() -> None:
-    mailbox = StepMailbox(1)
+    mailbox = StepMailbox(1, SERVICE)
     mailbox.put_tokens(1, tokens(0, 5, logprobs=Logprobs(2, [5, 6], [-0.5, -1.0])))
     mailbox.put_tokens(2, tokens(0, 8))
     mailbox.put_tokens(1, tokens(1, 7, logprobs=Logprobs(2, [7, 9], [-0.25, -2.0])))
@@ -50,14 +51,14 @@ def test_logprobs_keep_to_their_row() -> None:
 
 def test_the_events_of_a_step_are_put_in_without_changing_them() -> None:
     """The flight recorder may hold the same lists."""
-    mailbox, first = StepMailbox(1), tokens(0, 5)
+    mailbox, first = StepMailbox(1, SERVICE), tokens(0, 5)
     mailbox.put_tokens(1, first)
     mailbox.put_tokens(1, tokens(1, 6))
     assert first.token_ids == [5]
 
 
 def test_accepted_and_terminals_are_sent_once() -> None:
-    mailbox = StepMailbox(epoch=4)
+    mailbox = StepMailbox(4, SERVICE)
     mailbox.put_accepted(engine_pb2.Accepted(handle=1, seed=3))
     mailbox.put_terminal(engine_pb2.Terminal(handle=1))
     step = mailbox.take().step
@@ -69,7 +70,7 @@ def test_accepted_and_terminals_are_sent_once() -> None:
 
 
 async def test_stats_wait_for_the_next_message() -> None:
-    mailbox = StepMailbox(1)
+    mailbox = StepMailbox(1, SERVICE)
     written: asyncio.Queue[engine_pb2.EngineUp] = asyncio.Queue()
     writer = asyncio.create_task(mailbox.pump(written.put))
     mailbox.put_stats(engine_pb2.EngineStats(num_steps=8))
@@ -89,7 +90,7 @@ async def test_stats_wait_for_the_next_message() -> None:
 def test_tokens_wait_for_the_logprobs_of_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
     """They come first, over as many messages as they need."""
     monkeypatch.setattr(mailbox, "MAX_MERGED_BYTES", 100)
-    sent = StepMailbox(1)
+    sent = StepMailbox(1, SERVICE)
     for start in (1, 2, 3):
         sent.put_prompt_logprobs(pb.PromptLogprobs(handle=7, start_index=start, logprobs=bytes(80)))
     sent.put_tokens(7, tokens(0, 5))

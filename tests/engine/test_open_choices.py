@@ -21,6 +21,7 @@ from services.rpc.hello import make_hello
 from services.telemetry.logs import RateLimitedLog
 from services.telemetry.spans import now
 from tests.engine.parts import commands, make_loop, make_state
+from tests.fakes import SERVICE
 from tests.held_lock import OpenCall, ends
 from tests.telemetry.fake_tracing import FakeTracing
 
@@ -36,7 +37,7 @@ class Table:
         log = RateLimitedLog(logging.getLogger(__name__), logging.WARNING)
         self.state = make_state(self.loop, log, self.tracing, self.registry, QueueLimits(10, 100))
         self.choices = OpenChoices(self.state)
-        self.mailboxes = [StepMailbox(1), StepMailbox(1)]
+        self.mailboxes = [StepMailbox(1, SERVICE), StepMailbox(1, SERVICE)]
 
     def add(self, stream: int, handle: int, attempt: int = 1) -> int:
         """Adds a choice of 4 prompt tokens, as a session does; returns the core's handle."""

@@ -23,7 +23,7 @@ from services.rpc.generated import engine_pb2
 from services.rpc.hello import make_hello
 from services.telemetry.logs import RateLimitedLog
 from tests.engine.parts import commands, make_loop, make_state
-from tests.fakes import ROOT_KEY
+from tests.fakes import ROOT_KEY, SERVICE
 from tests.held_lock import OpenCall, ends
 from tests.telemetry.fake_tracing import FakeTracing
 
@@ -42,7 +42,7 @@ class Engine:
         self.choices = OpenChoices(self.state)
 
     def stream(self) -> "Stream":
-        return Stream(Session(self.state, self.choices, StepMailbox(1)))
+        return Stream(Session(self.state, self.choices, StepMailbox(1, SERVICE)))
 
 
 class Stream:

@@ -51,7 +51,7 @@ class FakeLink:
         self.last_submit = engine_pb2.Submit()
         self.aborts: list[int] = []  # handles
         self.epoch = 0
-        self.is_ready = True
+        self.is_ready = self.is_served = True
 
     async def up(self, *, same: bool = False, numerics_id: str = "", **limits: int) -> None:
         """A peer connects: the `same` as before, or a new one."""

@@ -19,7 +19,7 @@ from services.rpc.generated import engine_pb2, text_pb2
 from services.rpc.generated.text_pb2_grpc import TextServiceStub
 from services.rpc.hello import make_hello
 from services.rpc.transport import open_channel
-from tests.fakes import make_facts
+from tests.fakes import SERVICE, make_facts
 from tests.rpc.pipeline import Pipeline
 from tests.rpc.streams import next_accepted, next_terminal, open_stream
 
@@ -41,7 +41,7 @@ class Context:
 
 async def serve(callee: Callee, context: Context, receive: Callable[[Any], None] = lambda entry: None) -> None:
     """Serves one stream as an engine does."""
-    hello, mailbox = make_hello("engine"), StepMailbox(1)
+    hello, mailbox = make_hello("engine"), StepMailbox(1, SERVICE)
     await callee.serve_stream(context, hello, ("tokenizer",), mailbox, lambda caller: receive, engine_pb2.EngineUp)  # type: ignore[arg-type]
 
 

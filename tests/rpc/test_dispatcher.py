@@ -115,6 +115,24 @@ async def test_a_ready_link_is_preferred() -> None:
     assert list(one.submits) == ["first", "second"], "what is not ready is better than nothing"
 
 
+async def test_new_calls_are_accepted_while_one_peer_accepts_them_or_the_next_is_waited_for() -> None:
+    edge = FakeEdge(2, resume_wait=0.05)
+    one, other = edge.links
+    assert not edge.dispatcher.is_served
+    await one.up()
+    await other.up()
+    one.is_served = False
+    assert edge.dispatcher.is_served
+    other.is_served = False
+    assert not edge.dispatcher.is_served, "no engine has had a worker for long"
+    await one.down()
+    await other.down()
+    assert edge.dispatcher.is_served
+    with pytest.raises(TandemError):
+        await edge.dispatcher.outage.wait()
+    assert not edge.dispatcher.is_served
+
+
 async def test_a_call_is_continued_under_its_own_numerics_id_alone() -> None:
     edge = FakeEdge(2, resume_wait=0.05)
     one, other = edge.links

@@ -188,7 +188,7 @@ async def test_the_start_lock_of_a_peer_that_is_gone_is_a_broken_stream(link: An
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"protocol": 99}, "protocol 7 here.*99 there"),
+        ({"protocol": 99}, "protocol 8 here.*99 there"),
         ({"role": "worker"}, "role shim expected, 'worker' there"),
         ({"tokenizer_digest": "f" * 64}, "tokenizer_digest [0-9a-f]{16} here.*ffffffffffffffff there"),
     ],

@@ -9,10 +9,11 @@ from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2, text_pb2
 from services.rpc.mailbox import MAX_MERGED_BYTES, EntryMailbox
 from services.tokenizer.mailbox import TextMailbox
+from tests.fakes import SERVICE
 
 
 def test_tokens_of_one_choice_merge_into_one_row() -> None:
-    mailbox = StepMailbox(epoch=9)
+    mailbox = StepMailbox(9, SERVICE)
     for index in range(5):
         mailbox.put_tokens(1, NewTokens(11, index, [100 + index], Logprobs(2, [7, 8], [-0.5, -1.5])))
         mailbox.put_tokens(2, NewTokens(12, index + 3, [200 + index], None))
@@ -30,7 +31,7 @@ def test_tokens_of_one_choice_merge_into_one_row() -> None:
 
 def test_large_results_take_several_messages_and_the_terminal_is_last() -> None:
     """The reader has not read for long, and each token has 20 logprobs."""
-    engine, tokenizer = StepMailbox(epoch=1), TextMailbox(epoch=1)
+    engine, tokenizer = StepMailbox(1, SERVICE), TextMailbox(1, SERVICE)
     entry = text_pb2.TokenLogprob(token="word", token_bytes=b"word", logprob=-1.0)
     logprobs = [text_pb2.TokenLogprobs(sampled=entry, top=[entry] * 20)]
     num_tokens = 60_000
@@ -90,7 +91,7 @@ def test_large_entries_merge_only_up_to_the_size_limit() -> None:
 
 async def test_a_step_is_one_message_for_all_choices() -> None:
     """64 choices of one caller."""
-    mailbox = StepMailbox(epoch=1)
+    mailbox = StepMailbox(1, SERVICE)
     written: list[engine_pb2.EngineUp] = []
     done = asyncio.Event()
 

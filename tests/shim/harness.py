@@ -43,6 +43,7 @@ class FakeLink:
 
     peer: pb.Hello | None = field(default_factory=lambda: pb.Hello(epoch=EPOCH, engine=FACTS))
     is_ready: bool = True
+    is_served: bool = True
     entries: "asyncio.Queue[text_pb2.TextEntry]" = field(default_factory=asyncio.Queue)
 
     def put(self, entry: text_pb2.TextEntry | BulkEntry) -> None:

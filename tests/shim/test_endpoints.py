@@ -215,7 +215,9 @@ async def test_readiness_is_strict_and_health_waits_through_a_restart() -> None:
     async with shim.http() as http:
         shim.link.is_ready = False
         assert await statuses(http) == [200, 503, 200, 200], "the engine has no worker"
-        shim.link.is_ready = True
+        shim.link.is_served = False
+        assert await statuses(http) == [200, 503, 503, 503], "the wait for a worker is given up"
+        shim.link.is_ready = shim.link.is_served = True
         assert await statuses(http) == [200, 200, 200, 200]
         shim.client.link_down(shim.link, died=True)
         assert await statuses(http) == [200, 503, 200, 200]

@@ -74,7 +74,7 @@ def ids_of(text: str) -> list[int]:
 class FakeEngineLink:
     """A link to an engine that is up; it keeps the entries that are put."""
 
-    is_ready = True
+    is_ready = is_served = True
     peer: pb.Hello = field(
         default_factory=lambda: pb.Hello(
             epoch=5,

@@ -20,6 +20,7 @@ from services.tokenizer.prompt_encoder import PromptEncoder
 from services.tokenizer.session import Session, TokenizerState
 from services.tokenizer.telemetry import TokenizerTelemetry
 from services.tokenizer.vocabulary import Vocabulary
+from tests.fakes import SERVICE
 from tests.telemetry.fake_tracing import FakeTracing
 from tests.tokenizer.parts import answer_formats, connected, inline_rendering, output_resolver
 
@@ -59,7 +60,7 @@ class Tokenizer:
         )
 
     def stream(self) -> "Stream":
-        return Stream(Session(self.state, TextMailbox(1)))
+        return Stream(Session(self.state, TextMailbox(1, SERVICE)))
 
     def submitted(self) -> list[engine_pb2.Submit]:
         return [entry.submit for entry in self.link.entries if entry.HasField("submit")]

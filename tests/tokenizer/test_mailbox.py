@@ -14,6 +14,7 @@ from services.rpc.generated import text_pb2
 from services.rpc.mailbox import MAX_MERGED_BYTES, MERGED_TOKENS
 from services.rpc.pieces import Piece, add_pieces
 from services.tokenizer.mailbox import TextMailbox
+from tests.fakes import SERVICE
 from tests.tokenizer.parts import Row, rows_of
 
 REASONING = 1  # a kind that has no name yet
@@ -32,7 +33,7 @@ def drained(mailbox: TextMailbox) -> list[text_pb2.TextBatch]:
 
 
 def test_tokens_and_pieces_of_one_choice_merge_into_one_row() -> None:
-    mailbox = TextMailbox(epoch=3)
+    mailbox = TextMailbox(3, SERVICE)
     for index, pieces in enumerate(([(0, "a")], [], [(0, "b"), (REASONING, "c")], [(REASONING, "d")])):
         mailbox.put_tokens(7, index, [index + 10], list(pieces), [])
         mailbox.put_tokens(8, index + 5, [index + 20], [], [logprob(index)])
@@ -46,7 +47,7 @@ def test_tokens_and_pieces_of_one_choice_merge_into_one_row() -> None:
 
 
 def test_rows_without_logprobs_and_with_content_alone_leave_their_columns_out() -> None:
-    mailbox = TextMailbox(epoch=3)
+    mailbox = TextMailbox(3, SERVICE)
     mailbox.put_tokens(7, 0, [1], [(0, "a")], [])
     batch = mailbox.take().batch
     assert (batch.piece_kinds, batch.logprob_counts) == (b"", b"")
@@ -54,7 +55,7 @@ def test_rows_without_logprobs_and_with_content_alone_leave_their_columns_out() 
 
 def test_tokens_merge_within_a_range_only() -> None:
     """So that a reader that resumed knows all or none of a row's tokens."""
-    mailbox = TextMailbox(epoch=3)
+    mailbox = TextMailbox(3, SERVICE)
     for index in range(MERGED_TOKENS - 1, MERGED_TOKENS + 2):
         mailbox.put_tokens(7, index, [index], [(0, "a")], [])
     rows = rows_of(mailbox.take().batch)
@@ -66,7 +67,7 @@ def test_tokens_merge_within_a_range_only() -> None:
 
 def test_a_large_text_counts_against_the_size_of_a_message() -> None:
     """Characters of four bytes each: the estimate is an upper bound."""
-    mailbox = TextMailbox(epoch=3)
+    mailbox = TextMailbox(3, SERVICE)
     text = "🙂" * (MAX_MERGED_BYTES // 16)
     for handle in range(10):
         mailbox.put_tokens(handle, 0, [1], [(0, text)], [])
@@ -93,7 +94,7 @@ def test_merged_and_single_messages_fold_to_the_same_answers(steps: list[Any]) -
     """Each step is (choice, number of tokens, pieces, whether the reader takes a message after it)."""
 
     def folded(*, single: bool) -> dict[int, tuple[list[int], list[Piece], list[str]]]:
-        mailbox, batches, lengths = TextMailbox(epoch=1), [], dict.fromkeys(range(3), 0)
+        mailbox, batches, lengths = TextMailbox(1, SERVICE), [], dict.fromkeys(range(3), 0)
         for handle, count, pieces, is_taken in steps:
             ids = list(range(lengths[handle], lengths[handle] + count))
             logprobs = [logprob(token_id) for token_id in ids] if handle == 2 else []
@@ -116,7 +117,7 @@ def test_merged_and_single_messages_fold_to_the_same_answers(steps: list[Any]) -
 
 def test_tokens_wait_for_the_logprobs_of_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(services.rpc.mailbox, "MAX_MERGED_BYTES", 100)
-    sent = TextMailbox(epoch=3)
+    sent = TextMailbox(3, SERVICE)
     for start in (1, 2, 3):
         columns = pb.PromptLogprobs(handle=7, start_index=start, logprobs=bytes(80))
         sent.put_prompt_logprobs(text_pb2.TextPromptLogprobs(logprobs=columns))

@@ -15,6 +15,7 @@ from services.tokenizer.engine_client import EngineClient, TokenLogprobColumns
 from services.tokenizer.mailbox import TextMailbox
 from services.tokenizer.text_request import TextRequest, put_errors
 from services.tokenizer.vocabulary import Vocabulary
+from tests.fakes import SERVICE
 from tests.telemetry.fake_tracing import FakeSpan
 from tests.tokenizer.parts import END, FakeEngineLink, Row, answer_formats, connected, ids_of, rows_of
 
@@ -54,7 +55,7 @@ class Played:
             engines, self.link = connected()
             self.link.peer.engine.vocab_size = 2**16
         self.engines = engines
-        self.mailbox, self.listener = TextMailbox(1), Listener()
+        self.mailbox, self.listener = TextMailbox(1, SERVICE), Listener()
         self.span = FakeSpan("tokenizer.request", "", None, "here")
         self.prompt = prompt or ids_of("a prompt")
         defaults = {"attempt": 1, "output": text_pb2.OutputSpec(stop=stop or [])}
@@ -312,7 +313,7 @@ async def test_the_models_end_token_is_no_text_unless_it_is_ignored(ignore_eos: 
 
 
 def test_put_errors_sends_one_terminal_message_per_choice() -> None:
-    mailbox = TextMailbox(1)
+    mailbox = TextMailbox(1, SERVICE)
     put_errors([5, 6], TandemError("UNAVAILABLE", "try again", retryable=True), mailbox)
     terminals = mailbox.take().batch.terminals
     assert [(one.handle, one.reason, one.error.code) for one in terminals] == [

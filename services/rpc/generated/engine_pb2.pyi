@@ -58,14 +58,16 @@ class Submit(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., prompt_token_ids: _Optional[bytes] = ..., seed: _Optional[int] = ..., choices: _Optional[_Iterable[_Union[_common_pb2.Choice, _Mapping]]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., cache_salt: _Optional[str] = ..., traceparent: _Optional[str] = ..., priority: _Optional[int] = ..., alone: bool = ..., return_sampling: bool = ..., grammar: _Optional[str] = ..., cache_group: _Optional[str] = ..., numerics_id: _Optional[str] = ..., trial_tokens: _Optional[int] = ...) -> None: ...
 
 class EngineUp(_message.Message):
-    __slots__ = ("hello", "step", "ready")
+    __slots__ = ("hello", "step", "ready", "served")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
+    SERVED_FIELD_NUMBER: _ClassVar[int]
     hello: _common_pb2.Hello
     step: StepBatch
     ready: bool
-    def __init__(self, hello: _Optional[_Union[_common_pb2.Hello, _Mapping]] = ..., step: _Optional[_Union[StepBatch, _Mapping]] = ..., ready: bool = ...) -> None: ...
+    served: bool
+    def __init__(self, hello: _Optional[_Union[_common_pb2.Hello, _Mapping]] = ..., step: _Optional[_Union[StepBatch, _Mapping]] = ..., ready: bool = ..., served: bool = ...) -> None: ...
 
 class StepBatch(_message.Message):
     __slots__ = ("epoch", "step_id", "accepted", "handles", "start_indices", "counts", "logprob_widths", "token_ids", "logprob_token_ids", "logprobs", "terminals", "stats", "prompt_logprobs")

@@ -210,14 +210,16 @@ class TextInput(_message.Message):
     def __init__(self, text: _Optional[str] = ..., add_special_tokens: bool = ..., suffix: _Optional[str] = ...) -> None: ...
 
 class TextUp(_message.Message):
-    __slots__ = ("hello", "batch", "ready")
+    __slots__ = ("hello", "batch", "ready", "served")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
+    SERVED_FIELD_NUMBER: _ClassVar[int]
     hello: _common_pb2.Hello
     batch: TextBatch
     ready: bool
-    def __init__(self, hello: _Optional[_Union[_common_pb2.Hello, _Mapping]] = ..., batch: _Optional[_Union[TextBatch, _Mapping]] = ..., ready: bool = ...) -> None: ...
+    served: bool
+    def __init__(self, hello: _Optional[_Union[_common_pb2.Hello, _Mapping]] = ..., batch: _Optional[_Union[TextBatch, _Mapping]] = ..., ready: bool = ..., served: bool = ...) -> None: ...
 
 class TextBatch(_message.Message):
     __slots__ = ("epoch", "accepted", "terminals", "handles", "start_indices", "counts", "token_ids", "piece_counts", "piece_kinds", "pieces", "logprob_counts", "logprobs", "prompt_logprobs")

@@ -21,13 +21,17 @@ SOAK_VARIANT = "small KV cache"  # a large one makes the worker's memory grow un
 SOAK_PACE_SECONDS = 60.0
 
 
-def run_on_own_server(variant: str, plan: Plan) -> Report:
-    """Starts a server, runs one part on it and returns the report."""
+def run_on_own_server(variant: str, plan: Plan, log: Path | None = None) -> Report:
+    """Starts a server, runs one part on it and returns the report. `log`: a file for the server's log."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with Server(SPARES, *VARIANTS[variant], env=probe_environment(folder)) as server:
             wait_for(lambda: ALL_READY in server.log, "the launcher has seen all processes ready")
-            report = uvloop.run(run_part(server, folder, plan))
+            try:
+                report = uvloop.run(run_part(server, folder, plan))
+            finally:
+                if log is not None:
+                    log.write_text(server.log)
     report.parts = [f"{plan.seed} {variant}"]
     report.tracebacks = tracebacks(server.lines)
     report.pauses = {f"{variant}: {label}": counts for label, counts in report.pauses.items()}
@@ -48,6 +52,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=40.0, help="no fault comes later")
     parser.add_argument("--variant", choices=VARIANTS, help="of the server; default: by the seed")
     parser.add_argument("--out", type=Path, help="file that the report is appended to, as one line of JSON")
+    parser.add_argument("--log", type=Path, help="file for the server's log")
     parser.add_argument("--sum", type=Path, help="prints the sum of the reports in this file, and runs nothing")
     args = parser.parse_args()
     report = total(args.sum.read_text().splitlines()) if args.sum else _run(args)
@@ -60,7 +65,7 @@ def _run(args: argparse.Namespace) -> Report:
     variant = args.variant or (SOAK_VARIANT if soaks else list(VARIANTS)[args.seed % len(VARIANTS)])
     print(f"{args.form} --seed {args.seed} --faults {args.faults} --variant {variant!r}", flush=True)
     plan = Plan(args.seed, args.faults, args.minutes, pace=SOAK_PACE_SECONDS if soaks else 0.0)
-    report = run_on_own_server(variant, plan)
+    report = run_on_own_server(variant, plan, args.log)
     if not soaks:
         report.growth = []  # too short for slopes
     if args.out:

@@ -128,7 +128,10 @@ class Part:
         done = " and ".join(f"{one.kind} {victim.name}" for one, victim in zip(planned.blows, chosen, strict=True))
         streaming = sum(attempt.streaming for attempt in self.load.in_flight)
         counts = dict(self.load.counts)
-        self.show(f"{moment - self.began:7.1f} s: {done} ({phase}); {live} live, {streaming} streaming; {counts}")
+        self.show(
+            f"{time.strftime('%H:%M:%S')} {moment - self.began:7.1f} s: {done} ({phase}); {live} live, "
+            f"{streaming} streaming; {counts}"
+        )
         self._show_failures()
 
     def _show_failures(self) -> None:

@@ -80,6 +80,7 @@ class Callbacks:
     published: Callable[[StepEvents, SchedulerStats, StepTimes | None], None]
     failed: Callable[[Exception], None]  # the loop has ended with this error
     beat: Callable[[], None] = lambda: None  # called in every turn, at least twice a second
+    pause: Callable[[], None] = lambda: None  # called before what may take longer than that; a beat follows
 
 
 class BusyLoop:
@@ -268,6 +269,7 @@ class BusyLoop:
                 self._apply_commands(scheduler)
             registration = self._link.poll_registration()
         facts = registration.facts
+        self._callbacks.pause()  # the blocks of a large KV cache take seconds to make
         self._check = ResultCheck(facts.vocab_size)
         try:
             kv = KVCacheManager(facts.num_blocks, facts.block_size, facts.kv_groups, self._config.prefix_caching)
@@ -283,6 +285,7 @@ class BusyLoop:
             events.finished += scheduler.restart(kv, builder)
         self._callbacks.registered(facts)
         self._callbacks.published(events, scheduler.stats(), None)
+        self._callbacks.beat()
         return scheduler
 
     def _new_scheduler(self, kv: KVCacheManager, builder: PlanBuilder) -> Scheduler:

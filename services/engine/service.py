@@ -113,6 +113,7 @@ class _BusyLoopEvents:
             published=lambda events, stats, times: call(self._servicer.published, events, stats, times),
             failed=lambda error: call(self._on_failed, error),
             beat=self._progress.thread.beat,
+            pause=self._progress.thread.pause,
         )
 
     def _on_registered(self, facts: ModelFacts) -> None:

@@ -135,11 +135,16 @@ class ChildProcesses:
         children that exit, and raises Fatal if one cannot be started."""
         for child in self.children.values():
             self._ends.add(str(child.process.pid), child.process)
+        looked = time.monotonic()
         while not ready():
             if self._is_stopping:
                 return False
             self._ends.wait(READY_POLL_SECONDS)
             self.raise_if_ended()
+            before, looked = looked, time.monotonic()
+            self._kill_dead(
+                [child for child in self.children.values() if child.process.poll() is None], looked - before
+            )
         seconds = time.monotonic() - self._started
         log.info("all processes are ready after %.1f s; from now on a process that exits is restarted", seconds)
         self._put_spares_off()
@@ -161,8 +166,8 @@ class ChildProcesses:
 
     def in_background(self, work: Iterator[None]) -> bool:
         """Takes one step of `work` in each turn of `supervise`, until it ends or `drain` begins. Returns False if other
-        work is not done. A signal handler may call it."""
-        if self._background is not None:
+        work is not done, or after `stop`. A signal handler may call it."""
+        if self._background is not None or self._is_stopping:
             return False
         self._background = work
         return True
@@ -199,7 +204,9 @@ class ChildProcesses:
             due = [child.restart_at for child in self._all_children() if child.restart_at is not None]
             ended = self._ends.wait(min([looked + LOOK_SECONDS, *due]) - time.monotonic())
             for child in [child for child in self._started_children() if str(child.process.pid) in ended]:
-                if not child.is_ending:
+                if child.is_ending and child.fault:
+                    log.error("the %s %s and was killed while it ended", child.name, child.fault)
+                elif not child.is_ending:
                     child.restart_at = time.monotonic() + self._report_exit(child)
             before, looked = looked, time.monotonic()
             running = [child for child in self._started_children() if child.restart_at is None]
@@ -279,7 +286,9 @@ class ChildProcesses:
             return
         # A killed child (negative code) is reported first: the others may have failed because of it.
         name, code = min(exited.items(), key=lambda item: item[1])
-        ended = f"{how_it_ended(code)} before the server was ready{self.explain(name, code)}"
+        fault = self.children[name].fault
+        how = f"{fault} and was killed" if fault else how_it_ended(code)
+        ended = f"{how} before the server was ready{self.explain(name, code)}"
         message = f"the {name} {ended}; all processes are stopped"
         raise ChildFailed(message) if code > 0 else Fatal(message)
 

@@ -1,9 +1,11 @@
 """The file by which another command finds a running `tandem serve` of this user, and follows its reload.
 
-It is in the runtime directory: its launcher's process id, and how far its last reload is.
+It is in the runtime directory: its launcher's process id, and how far its last reload is. The launcher holds a lock on
+the directory, so that a file that a killed one left behind is told from the file of one that runs.
 """
 
 import contextlib
+import fcntl
 import logging
 import os
 import tempfile
@@ -34,6 +36,11 @@ class ControlFile:
     def __init__(self, folder: Path) -> None:
         self._path = folder / NAME
         self._control = Control(os.getpid())
+        self._open = contextlib.ExitStack()
+        with contextlib.suppress(OSError):  # without a lock, other commands do not find the server
+            lock = os.open(folder, os.O_RDONLY)
+            self._open.callback(os.close, lock)
+            fcntl.flock(lock, fcntl.LOCK_SH)
         self.report(DONE, "")
 
     def begin(self) -> None:
@@ -57,16 +64,27 @@ class ControlFile:
         """Removes the file."""
         with contextlib.suppress(OSError):
             self._path.unlink()
+        self._open.close()
 
 
 def read(folder: Path) -> Control | None:
     """Returns what a launcher has written in this directory; None if there is nothing, or it does not run any more."""
     try:
         control = msgspec.json.decode((folder / NAME).read_bytes(), type=Control)
-        os.kill(control.pid, 0)
+        return control if _is_locked(folder) else None
     except (OSError, msgspec.MsgspecError):
         return None
-    return control
+
+
+def _is_locked(folder: Path) -> bool:
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
 
 
 def running() -> Iterator[Path]:

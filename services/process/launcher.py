@@ -64,6 +64,7 @@ def _serve(options: ServeOptions) -> None:
     closes = has_terminal() and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL  # ignored by nohup
     _on_signals(_exit_at_once)
     _on_hang_up(_no_shim_yet, _exit_at_once, closes)
+    signal.signal(signal.SIGUSR2, _no_reload_yet)
     values = dict(options.role_values)
     with _front(values) as front:
         _check_gateway(values)
@@ -106,7 +107,7 @@ def _serve_on(front: socket.socket, options: ServeOptions, values: dict[str, Any
 def _reload(children: ChildProcesses, control: ControlFile) -> None:
     names = sorted((name for name in children.children if name != "shim"), key=_reload_order)
     if not children.in_background(reload(children, names, control)):
-        log.warning("SIGUSR2 has no effect: a reload is running")
+        log.warning("SIGUSR2 has no effect: a reload is running, or the server ends")
 
 
 def _reload_order(name: str) -> int:
@@ -189,6 +190,10 @@ def _on_hang_up(act: Callable[[], None], stop: Handler, closes: bool) -> None:
         act()
 
     signal.signal(signal.SIGHUP, handle)
+
+
+def _no_reload_yet(number: int, frame: FrameType | None) -> None:
+    log.info("SIGUSR2 has no effect: the server is starting, with the code that is installed now")
 
 
 def _no_shim_yet() -> None:

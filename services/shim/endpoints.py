@@ -106,8 +106,7 @@ class Endpoints:
         streaming = False
         try:
             await generation.start_others()
-            numerics_id = self._generations.facts().numerics_id
-            answer = api.answer(request_id, facts.model, numerics_id, generation, facts.answer)
+            answer = api.answer(request_id, facts.model, generation, facts.answer)
             await until_disconnected(request.receive, generation.wait_accepted())
             if not facts.stream:
                 content = await until_disconnected(request.receive, answer.full_response())

@@ -91,6 +91,13 @@ class Generation:
             raise error
 
     @property
+    def numerics_id(self) -> str:
+        """That of the engine that accepted a choice; before, that of the engine by the last tokenizer's hello."""
+        accepted = next((call.numerics_id for call in self.calls if call.numerics_id), "")
+        peer = self._dispatcher.peer
+        return accepted or (peer.engine.numerics_id if peer is not None else "")
+
+    @property
     def ignored_keywords(self) -> list[str]:
         """The keywords of the request's schema that have no effect, with their paths. All prompts have the same."""
         return next((call.ignored_keywords for call in self.calls if call.ignored_keywords), [])

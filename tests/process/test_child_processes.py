@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -224,6 +225,37 @@ def test_a_stop_before_all_are_ready(children: ChildProcesses) -> None:
     start(children, "run")
     children.stop()
     assert not children.supervise(lambda: False)
+
+
+def test_a_child_that_is_stopped_before_all_are_ready_ends_the_start(children: ChildProcesses, file: Path) -> None:
+    start(children, "run", file)
+
+    def stop_it() -> None:
+        os.kill(wait_for_pids(file, 1)[0], signal.SIGSTOP)
+
+    with ThreadPoolExecutor() as pool:
+        stopping = pool.submit(stop_it)
+        with pytest.raises(Fatal, match=r"the child has been stopped by a signal for .* and was killed before the"):
+            children.supervise(lambda: False)
+        stopping.result()
+
+
+def test_no_work_begins_after_a_stop(children: ChildProcesses) -> None:
+    assert children.in_background(iter([None]))
+    assert not children.in_background(iter([None])), "other work runs"
+    supervise(children, lambda: wait_for(lambda: children.in_background(iter([None])), "it has ended"))
+    assert not children.in_background(iter([None]))
+
+
+def test_a_child_that_is_stopped_while_it_drains_is_told(
+    children: ChildProcesses, file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    start(children, "ignore-sigterm", file)
+    (pid,) = wait_for_pids(file, 1)
+    supervise(children, lambda: None)
+    os.kill(pid, signal.SIGSTOP)
+    children.drain("child", time.monotonic() + 60)
+    assert re.search(r"the child has been stopped by a signal for \d\.\d s and was killed while it ended", caplog.text)
 
 
 def test_children_that_drain_while_the_others_are_supervised(file: Path, caplog: pytest.LogCaptureFixture) -> None:

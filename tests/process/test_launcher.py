@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import itertools
 import json
 import os
 import signal
@@ -143,3 +144,17 @@ def test_nohup_keeps_the_server(tmp_path: Path) -> None:
         process.send_signal(signal.SIGHUP)
         wait_for(lambda: "SIGHUP has no effect" in (tmp_path / "log").read_text(), "the signal has arrived")
         assert process.poll() is None and {role_of(pid) for pid in children_of(process.pid)} >= set(ROLES)
+
+
+def test_a_reload_that_is_asked_for_while_the_server_starts_does_not_end_it() -> None:
+    process = subprocess.Popen([*TANDEM, "serve", "--port=0"], stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    try:
+        first = process.stderr.readline()
+        process.send_signal(signal.SIGUSR2)
+        lines = [first, *itertools.takewhile(lambda line: ALL_READY not in line, process.stderr)]
+        assert process.poll() is None, lines
+        assert not any("a reload begins" in line for line in lines)
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)

@@ -49,18 +49,15 @@ class AccumulatedChoice:
 class Answer(ABC):
     """The response to one HTTP request.
 
-    Either `full_response` is called, or, for a stream, `first_chunks` and then `next_chunks` until it returns None.
-
-    `fingerprint` is the response's system_fingerprint: the engine's numerics_id.
+    Either `full_response` is called, or, for a stream, once an engine has accepted a choice, `head` and `first_chunks`,
+    and then `next_chunks` until it returns None.
     """
 
     object_name: str
     chunk_name: str
 
-    def __init__(
-        self, request_id: str, model: str, fingerprint: str, generation: Generation, options: AnswerOptions
-    ) -> None:
-        self._head = {"id": request_id, "created": int(time.time()), "model": model, "system_fingerprint": fingerprint}
+    def __init__(self, request_id: str, model: str, generation: Generation, options: AnswerOptions) -> None:
+        self._head = {"id": request_id, "created": int(time.time()), "model": model}
         self._generation = generation
         self._options = options
         self._counts_tokens = options.token_ids or options.continuous_usage  # of each choice, in a stream
@@ -232,7 +229,7 @@ class Answer(ABC):
 
     def _heading(self, object_name: str) -> Json:
         """Returns the fields that begin a response or a chunk."""
-        return {**self._head, "object": object_name}
+        return {**self._head, "system_fingerprint": self._generation.numerics_id, "object": object_name}
 
     def usage(self) -> Usage:
         """Returns OpenAI's `usage`. All choices must have ended.

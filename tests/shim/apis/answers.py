@@ -12,7 +12,7 @@ from services.shim.generation import Generation
 
 def make(kind: type[Answer], generation: Generation, **options: Any) -> Answer:
     """Returns an answer of model "fake". `options` are AnswerOptions'."""
-    return kind("id-1", "fake", "numerics", generation, AnswerOptions(**options))
+    return kind("id-1", "fake", generation, AnswerOptions(**options))
 
 
 def logprobs(token: str, value: float, *top: tuple[str, float], offset: int = 0) -> text_pb2.TokenLogprobs:

@@ -80,10 +80,8 @@ class ChatAnswer(Answer):
     object_name = "chat.completion"
     chunk_name = "chat.completion.chunk"
 
-    def __init__(
-        self, request_id: str, model: str, fingerprint: str, generation: Generation, options: AnswerOptions
-    ) -> None:
-        super().__init__(request_id, model, fingerprint, generation, options)
+    def __init__(self, request_id: str, model: str, generation: Generation, options: AnswerOptions) -> None:
+        super().__init__(request_id, model, generation, options)
         self._form = FunctionCall() if options.older_function_call else ToolCalls()
         self._calls = [StreamedCalls(self._form) for _ in self._choices]
 

@@ -51,13 +51,12 @@ class TokensResponse(TypedDict):
 class TokensAnswer(Answer):
     object_name = chunk_name = ""  # vLLM's response has none
 
-    def __init__(
-        self, request_id: str, model: str, fingerprint: str, generation: Generation, options: AnswerOptions
-    ) -> None:
-        super().__init__(request_id, model, fingerprint, generation, replace(options, token_ids=True))
+    def __init__(self, request_id: str, model: str, generation: Generation, options: AnswerOptions) -> None:
+        super().__init__(request_id, model, generation, replace(options, token_ids=True))
 
     def _heading(self, object_name: str) -> Json:
-        return {"request_id" if name == "id" else name: value for name, value in self._head.items()}
+        heading = super()._heading(object_name)
+        return {"request_id": heading.pop("id"), **{name: heading[name] for name in heading if name != "object"}}
 
     def first_chunks(self) -> list[Json]:
         return []

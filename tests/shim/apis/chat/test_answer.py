@@ -35,7 +35,7 @@ async def test_a_full_chat_completion(shim: Shim) -> None:
         "id": "id-1",
         "object": "chat.completion",
         "model": "fake",
-        "system_fingerprint": "numerics",
+        "system_fingerprint": "fake-numerics",
         "choices": [
             {
                 "index": 0,
@@ -337,3 +337,14 @@ async def test_openais_client_reads_messages_and_streams(shim: Shim, older: bool
         assert older or [json.loads(json.dumps(one)) for one in calls[1]] == CALLS
         assert [one["function"]["arguments"] for one in calls[0]] == [one["function"]["arguments"] for one in calls[1]]
         assert done == ([] if older else ['{"city": "Köln"}', "{}"]), "each call is told as done"
+
+
+async def test_the_fingerprint_is_that_of_the_engine_that_accepted_the_request(shim: Shim) -> None:
+    """It may have restarted with another one since the tokenizer's hello."""
+    generation, (handle,) = shim.start(1)
+    answer = make(ChatAnswer, generation)
+    assert answer.head()["system_fingerprint"] == "fake-numerics", "what is known so far"
+    shim.accept(handle, numerics_id="other")
+    shim.end(handle)
+    assert answer.head()["system_fingerprint"] == "other"
+    assert (await full_of(answer))["system_fingerprint"] == "other"

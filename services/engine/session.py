@@ -97,14 +97,15 @@ class Session:
                     num_prompt_tokens=request.num_prompt_tokens,
                     num_queued_tokens=request.num_tokens,
                     timeline=timeline,
-                    is_accepted=choice.HasField("cached_tokens") or bool(choice.resumed_token_ids),
+                    is_accepted=_is_accepted(choice),
                     sampling=effective_sampling(request.sampling) if submit.return_sampling else None,
                 ),
             )
             state.loop.add(request)
 
     def _checked_requests(self, submit: engine_pb2.Submit) -> list[Request]:
-        """Returns one request per choice. Raises as `_submit`; no TandemError for an attempt above 1 or resumed ids."""
+        """Returns one request per choice. Raises as `_submit`; for a submit that an engine has accepted before, no
+        TandemError but that of another numerics_id."""
         state = self._state
         assert state.facts is not None
         if not 1 <= len(submit.choices) <= state.max_n:
@@ -120,9 +121,10 @@ class Session:
         handles = [self._choices.new_handle() for _ in submit.choices]
         choices = new_choices(submit, state.facts, handles, seed)
         requests = [make_request(new, state.facts, state.root_key) for new in choices]
-        if submit.attempt <= 1 and not any(choice.resumed_token_ids for choice in submit.choices):
+        if not any(_is_accepted(choice) for choice in submit.choices):
             state.outage.check()
-            state.queue.check([request.num_tokens for request in requests])
+            if submit.attempt <= 1:
+                state.queue.check([request.num_tokens for request in requests])
         return requests
 
     def _refuse(self, submit: engine_pb2.Submit, error: TandemError) -> None:
@@ -132,3 +134,8 @@ class Session:
 
     def _key(self, handle: int) -> CallerKey:
         return (self._caller.instance, self._caller.epoch, handle)
+
+
+def _is_accepted(choice: pb.Choice) -> bool:
+    """Returns whether an engine has accepted the choice, in an earlier attempt."""
+    return choice.HasField("cached_tokens") or bool(choice.resumed_token_ids)

@@ -204,9 +204,7 @@ class ChildProcesses:
             due = [child.restart_at for child in self._all_children() if child.restart_at is not None]
             ended = self._ends.wait(min([looked + LOOK_SECONDS, *due]) - time.monotonic())
             for child in [child for child in self._started_children() if str(child.process.pid) in ended]:
-                if child.is_ending and child.fault:
-                    log.error("the %s %s and was killed while it ended", child.name, child.fault)
-                elif not child.is_ending:
+                if not child.is_ending:
                     child.restart_at = time.monotonic() + self._report_exit(child)
             before, looked = looked, time.monotonic()
             running = [child for child in self._started_children() if child.restart_at is None]
@@ -274,6 +272,8 @@ class ChildProcesses:
             if fault and not child.fault:
                 child.fault = fault
                 child.process.kill()  # a stopped process gets no other signal
+                if child.is_ending:  # else its exit is told
+                    log.error("the %s %s and is killed", child.name, fault)
 
     def hang_up(self, name: str) -> None:
         """Sends SIGHUP to a child, if it runs."""
@@ -295,6 +295,7 @@ class ChildProcesses:
     def kill_all(self) -> None:
         """Kills every child that runs. A signal handler may call it while the context ends the children."""
         for child in self._started_children():
+            child.is_ending = True
             child.process.kill()
 
     def _end_all(self) -> None:

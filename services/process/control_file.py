@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from services.machine.files import SHARED_MEMORY
+from services.telemetry.logs import RateLimitedLog
 
 log = logging.getLogger(__name__)
 NAME = "launcher.json"
@@ -36,6 +37,7 @@ class ControlFile:
     def __init__(self, folder: Path) -> None:
         self._path = folder / NAME
         self._control = Control(os.getpid())
+        self._failures = RateLimitedLog(log, logging.WARNING)
         self._open = contextlib.ExitStack()
         with contextlib.suppress(OSError):  # without a lock, other commands do not find the server
             lock = os.open(folder, os.O_RDONLY)
@@ -55,7 +57,9 @@ class ControlFile:
             new.write_bytes(msgspec.json.encode(self._control))
             new.replace(self._path)
         except OSError as error:
-            log.warning("%s: cannot be written: %s", self._path, error.strerror)
+            self._failures.log("%s: cannot be written: %s", self._path, error.strerror)
+            with contextlib.suppress(OSError):
+                new.unlink(missing_ok=True)
 
     def __enter__(self) -> "ControlFile":
         return self

@@ -25,6 +25,11 @@ class ProgressWatch:
         self._stopped: float | None = None  # seconds since the child was found stopped; None: it runs
 
     @property
+    def is_stopped(self) -> bool:
+        """Whether the child was stopped by a signal at the last look."""
+        return self._stopped is not None
+
+    @property
     def stopped_seconds(self) -> float:
         """Seconds for which the child has been seen stopped; 0 if it runs."""
         return self._stopped or 0.0

@@ -69,7 +69,8 @@ class Spare:
 
     @property
     def is_loaded(self) -> bool:
-        return self.is_started and self.child.restart_at is None and self.child.page.beats()[0] > 0
+        child = self.child
+        return self.is_started and child.restart_at is None and not child.watch.is_stopped and child.page.beats()[0] > 0
 
     def start(self) -> None:
         """Starts a new process. Raises Fatal if it cannot start."""

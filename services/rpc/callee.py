@@ -73,6 +73,8 @@ class Callee:
         self.attempts = Attempts()
         self.is_draining = False  # callers prefer other processes for new requests
         self._streams: set[asyncio.Task[Any]] = set()  # and calls
+        self._exchanging: set[asyncio.Task[Any]] = set()  # the streams among them, once both hellos are exchanged
+        self._renewed: set[asyncio.Task[Any]] = set()  # streams that end in order, so that their callers connect again
         self._call_numbers = itertools.count(1)
         self._pace = Pace()  # of all calls
         self._closing = False
@@ -132,6 +134,7 @@ class Callee:
         task = asyncio.current_task()
         assert task is not None
         self._streams.add(task)
+        self._exchanging.add(task)
         writer = asyncio.create_task(mailbox.pump(context.write))
         try:
             async with Heartbeat(mailbox.beat) as heartbeat:
@@ -144,10 +147,12 @@ class Callee:
                         receive(entry)
                     down = await heartbeat.listen(context.read())
         except asyncio.CancelledError:
-            if not self._closing:
+            if not self._closing and task not in self._renewed:
                 raise
         finally:
             self._streams.discard(task)
+            self._renewed.discard(task)
+            self._exchanging.discard(task)
             writer.cancel()
             await asyncio.gather(writer, return_exceptions=True)
 
@@ -199,6 +204,13 @@ class Callee:
         """Refuses new calls of programs, and returns once no request runs."""
         self.is_draining = True
         await self.attempts.all_released()
+
+    def renew_streams(self) -> None:
+        """Ends all streams with status OK, because this process's hello has changed: the callers connect again, and
+        resume their requests."""
+        for task in self._exchanging - self._renewed:
+            self._renewed.add(task)
+            task.cancel()
 
     async def close_streams(self) -> None:
         """Ends streams with status OK and programs' calls with UNAVAILABLE, waiting at most CLOSE_SECONDS; new streams

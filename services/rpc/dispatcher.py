@@ -166,7 +166,11 @@ class Dispatcher(Generic[CallT]):
         self._pending = [call for call in self._pending if call.open_choices]
 
     def _place(self, call: CallT) -> None:
-        """Submits a call on the least loaded link that can continue it, a ready one if there is one; else it waits."""
+        """Submits a call on the least loaded link that can continue it, a ready one if there is one; else it waits, or
+        ends if nothing new waits any more."""
+        if self.outage.is_given_up and not call.is_accepted:
+            call.fail(self.outage.error())
+            return
         if call.strikes >= SUSPECT_AT:
             self._retries.add(call)
             return

@@ -54,10 +54,15 @@ class Outage:
         """Whether work is accepted: there is a peer, or one is expected soon."""
         return self.has_peer or self.is_waiting
 
+    @property
+    def is_given_up(self) -> bool:
+        """Whether the last peer is lost, and new work no longer waits for the next one."""
+        return self._began is not None and not self.is_waiting
+
     def check(self) -> None:
         """Raises TandemError (UNAVAILABLE) if new work cannot be accepted."""
         if not self.is_served:
-            raise self._error()
+            raise self.error()
 
     async def wait(self) -> None:
         """Returns when there is a peer. Raises as `check`, also later."""
@@ -75,9 +80,9 @@ class Outage:
         self.is_waiting = False
         waiting, self._ended = self._ended, asyncio.Event()
         waiting.set()
-        self._on_given_up(self._error())
+        self._on_given_up(self.error())
 
-    def _error(self) -> TandemError:
+    def error(self) -> TandemError:
         """Returns the error for refused work. An outage is expected to last as long again as it has lasted."""
         if self._began is None:
             return unavailable(f"{self._needed} is connected; try again")

@@ -72,6 +72,7 @@ class TokenizerClient:
         Raises TandemError (UNAVAILABLE) if a tokenizer is not connected or fails.
         """
         request = pb.ResetPrefixCacheRequest()
+        await self.dispatcher.outage.wait()
         await call_all(self.links, lambda stub: stub.ResetPrefixCache(request, timeout=ADMINISTRATION_SECONDS))
 
     async def model_info(self) -> pb.ModelInfo:

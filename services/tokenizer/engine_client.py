@@ -92,6 +92,7 @@ class EngineClient:
         Raises TandemError (UNAVAILABLE) if an engine is not connected or fails.
         """
         request = pb.ResetPrefixCacheRequest()
+        await self.dispatcher.outage.wait()
         await call_all(self.links, lambda stub: stub.ResetPrefixCache(request, timeout=ADMINISTRATION_SECONDS))
 
     async def stats(self) -> list[engine_pb2.EngineStats]:

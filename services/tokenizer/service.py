@@ -144,11 +144,18 @@ def _added_tokens(vocabulary: Vocabulary) -> frozenset[str]:
 async def _report_ready(
     server: RpcServer, servicer: TextServicer, engines: EngineClient, resolver: OutputResolver
 ) -> None:
-    """Keeps the health service: ready while an engine is connected, and this process does not stop."""
-    changed = engines.dispatcher.links_changed
+    """Keeps the health service: ready while an engine is connected, and this process does not stop. Tells the shims of
+    an engine with other facts."""
+    changed, told = engines.dispatcher.links_changed, None
     while True:
         await changed.wait()
         changed.clear()
+        known = engines.dispatcher.peer
+        if known is not None and known.engine != told:
+            if told is not None:
+                log.info("an engine has other facts than the one before: the shims connect again")
+                servicer.callee.renew_streams()
+            told = known.engine
         if engines.dispatcher.outage.has_peer:
             await resolver.prepare()
         server.set_ready(engines.dispatcher.outage.has_peer and not servicer.callee.is_draining)

@@ -111,7 +111,7 @@ class EngineLink:
         self._engine.close()
 
     def _receive(self, timeout_ms: int | None) -> BatchLimits | Step | Prepare | None:
-        """Returns the next message that is not a ping; None after `timeout_ms` (None: waits without limit).
+        """Returns the next message that is not a ping; None after a ping or `timeout_ms` (None: waits without limit).
 
         Raises EngineGone if the connection is lost, EngineRefused or Fatal if the engine refuses this worker. Raises
         EngineRefused also for a malformed message and for a connection closed before the engine's first message. Raises
@@ -128,6 +128,8 @@ class EngineLink:
                 self._answered = True
                 if not isinstance(message, Ping):
                     return message
+                if timeout_ms is not None:
+                    return None  # pings must not keep the caller here
                 continue
             if self._engine.losses in ready:
                 zmq.utils.monitor.recv_monitor_message(self._engine.losses)

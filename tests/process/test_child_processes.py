@@ -255,7 +255,7 @@ def test_a_child_that_is_stopped_while_it_drains_is_told(
     supervise(children, lambda: None)
     os.kill(pid, signal.SIGSTOP)
     children.drain("child", time.monotonic() + 60)
-    assert re.search(r"the child has been stopped by a signal for \d\.\d s and was killed while it ended", caplog.text)
+    assert re.search(r"the child has been stopped by a signal for \d\.\d s and is killed", caplog.text)
 
 
 def test_children_that_drain_while_the_others_are_supervised(file: Path, caplog: pytest.LogCaptureFixture) -> None:

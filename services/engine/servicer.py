@@ -157,7 +157,7 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
             if msgspec.structs.replace(facts, num_blocks=state.facts.num_blocks) != state.facts:
                 raise Fatal("the new worker has another model or other options than the one before; restart the engine")
             state.facts = facts
-            self._tell_readiness()
+            self.callee.tell_readiness()
             return
         state.facts = facts
         state.metrics = self._make_metrics(facts)
@@ -183,15 +183,11 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
     def lost(self) -> None:
         """The worker is gone: requests wait for the next one, new ones as long as the outage says."""
         self._state.outage.begin()
-        self._tell_readiness()
-
-    def _tell_readiness(self) -> None:
-        for mailbox in self._mailboxes:
-            mailbox.wake()
+        self.callee.tell_readiness()
 
     def _on_given_up(self, error: TandemError) -> None:
         self._choices.refuse_waiting(error)
-        self._tell_readiness()
+        self.callee.tell_readiness()
 
     def published(self, events: StepEvents, stats: SchedulerStats, times: StepTimes | None) -> None:
         """Puts events and stats of the busy loop into mailboxes and metrics. `times` as in OpenChoices.publish."""

@@ -73,7 +73,7 @@ class Callee:
         self.attempts = Attempts()
         self.is_draining = False  # callers prefer other processes for new requests
         self._streams: set[asyncio.Task[Any]] = set()  # and calls
-        self._exchanging: set[asyncio.Task[Any]] = set()  # the streams among them, once both hellos are exchanged
+        self._mailboxes: dict[asyncio.Task[Any], Mailbox[Any]] = {}  # of the streams among them that exchange messages
         self._renewed: set[asyncio.Task[Any]] = set()  # streams that end in order, so that their callers connect again
         self._call_numbers = itertools.count(1)
         self._pace = Pace()  # of all calls
@@ -134,7 +134,7 @@ class Callee:
         task = asyncio.current_task()
         assert task is not None
         self._streams.add(task)
-        self._exchanging.add(task)
+        self._mailboxes[task] = mailbox
         writer = asyncio.create_task(mailbox.pump(context.write))
         try:
             async with Heartbeat(mailbox.beat) as heartbeat:
@@ -152,7 +152,7 @@ class Callee:
         finally:
             self._streams.discard(task)
             self._renewed.discard(task)
-            self._exchanging.discard(task)
+            del self._mailboxes[task]
             writer.cancel()
             await asyncio.gather(writer, return_exceptions=True)
 
@@ -203,12 +203,18 @@ class Callee:
     async def drain(self) -> None:
         """Refuses new calls of programs, and returns once no request runs."""
         self.is_draining = True
+        self.tell_readiness()
         await self.attempts.all_released()
+
+    def tell_readiness(self) -> None:
+        """Sends a message on all streams: their mailboxes put the readiness of this process into each."""
+        for mailbox in self._mailboxes.values():
+            mailbox.wake()
 
     def renew_streams(self) -> None:
         """Ends all streams with status OK, because this process's hello has changed: the callers connect again, and
         resume their requests."""
-        for task in self._exchanging - self._renewed:
+        for task in self._mailboxes.keys() - self._renewed:
             self._renewed.add(task)
             task.cancel()
 

@@ -40,6 +40,7 @@ class LinkOwner(Protocol[MessageT]):
         """`died`: the stream failed, so the peer may have died. False if the peer ended it in order or broke the
         protocol."""
 
+    def readiness_changed(self, link: Any) -> None: ...
     def receive(self, link: Any, message: MessageT) -> None:
         """Handles one message from the peer. Raises StreamBroken or one of MALFORMED if it breaks the protocol."""
 
@@ -166,7 +167,7 @@ class Link(Generic[EntryT, UpT]):
             async with Heartbeat(self._mailbox.beat) as heartbeat:
                 while (message := await heartbeat.listen(call.read())) is not grpc.aio.EOF:
                     self.num_received += 1
-                    self.is_ready, self.is_served = message.ready, message.served
+                    self._note_readiness(message)
                     try:
                         self._owner.receive(self, message)
                     except MALFORMED as error:
@@ -177,6 +178,11 @@ class Link(Generic[EntryT, UpT]):
                 writer.cancel()
                 await asyncio.gather(writer, return_exceptions=True)
             call.cancel()
+
+    def _note_readiness(self, message: Any) -> None:
+        if message.ready != self.is_ready or message.served != self.is_served:
+            self.is_ready, self.is_served = message.ready, message.served
+            self._owner.readiness_changed(self)
 
     def _log_loss(self, reason: str) -> None:
         """Logs a lost stream or a failed connect; the latter at DEBUG, because the peer may start later, except for a

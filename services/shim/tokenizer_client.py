@@ -115,6 +115,9 @@ class TokenizerClient:
     def link_down(self, link: TextUplink, *, died: bool) -> None:
         self.dispatcher.link_down(link, died=died)
 
+    def readiness_changed(self, link: TextUplink) -> None:
+        self.dispatcher.links_changed.set()
+
     def receive(self, link: TextUplink, message: text_pb2.TextUp) -> None:
         batch = message.batch
         if link.peer is None or batch.epoch != link.peer.epoch:

@@ -108,6 +108,9 @@ class EngineClient:
     def link_down(self, link: EngineUplink, *, died: bool) -> None:
         self.dispatcher.link_down(link, died=died)
 
+    def readiness_changed(self, link: EngineUplink) -> None:
+        self.dispatcher.links_changed.set()
+
     def receive(self, link: EngineUplink, message: engine_pb2.EngineUp) -> None:
         step = message.step
         if link.peer is None or step.epoch != link.peer.epoch:

@@ -144,8 +144,8 @@ def _added_tokens(vocabulary: Vocabulary) -> frozenset[str]:
 async def _report_ready(
     server: RpcServer, servicer: TextServicer, engines: EngineClient, resolver: OutputResolver
 ) -> None:
-    """Keeps the health service: ready while an engine is connected, and this process does not stop. Tells the shims of
-    an engine with other facts."""
+    """Keeps the health service: ready while an engine is connected, and this process does not stop. Tells the shims
+    whether a token could be made, and of an engine with other facts."""
     changed, told = engines.dispatcher.links_changed, None
     while True:
         await changed.wait()
@@ -156,8 +156,8 @@ async def _report_ready(
                 log.info("an engine has other facts than the one before: the shims connect again")
                 servicer.callee.renew_streams()
             told = known.engine
-        if engines.dispatcher.outage.has_peer:
             await resolver.prepare()
+        servicer.callee.tell_readiness()
         server.set_ready(engines.dispatcher.outage.has_peer and not servicer.callee.is_draining)
 
 

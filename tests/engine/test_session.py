@@ -21,6 +21,7 @@ from services.rpc.errors import CONTEXT_LENGTH_EXCEEDED
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2
 from services.rpc.hello import make_hello
+from services.rpc.outage import Outage
 from services.telemetry.logs import RateLimitedLog
 from tests.engine.parts import commands, make_loop, make_state
 from tests.fakes import ROOT_KEY, SERVICE
@@ -202,6 +203,17 @@ def test_a_full_queue_refuses_new_requests_and_takes_resumed_ones(engine: Engine
     stream.submit(pb.Choice(handle=9, resumed_token_ids=pack_u32([8])), attempt=1)
     assert not stream.errors()
     assert engine.state.queue.reqs.held == 8
+
+
+def test_only_what_was_accepted_waits_for_a_worker_that_new_requests_no_longer_wait_for(engine: Engine) -> None:
+    """A higher attempt alone is no sign of it."""
+    stream = engine.stream()
+    engine.state.outage = Outage(0.0, "no worker", lambda error: None)
+    stream.submit(pb.Choice(handle=1), attempt=2)
+    stream.submit(pb.Choice(handle=2, cached_tokens=0), attempt=2)
+    stream.submit(pb.Choice(handle=3, resumed_token_ids=pack_u32([8])), attempt=2)
+    assert [(handle, code) for handle, code, *_ in stream.errors()] == [(1, "UNAVAILABLE")]
+    assert engine.state.queue.reqs.held == 2
 
 
 def test_an_abort_reaches_the_choice_of_its_own_stream_alone(engine: Engine) -> None:

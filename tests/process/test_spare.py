@@ -89,6 +89,13 @@ def test_a_spare_that_has_not_started_or_loaded_is_none(child: Child, front: soc
     spare.close()
 
 
+def test_a_spare_that_is_stopped_is_none(spare: Spare, child: Child, front: socket.socket) -> None:
+    spare.child.watch.look(0.1, is_stopped=True)
+    assert not spare.become(child, Place("role", "unix:/there", front.fileno()))
+    spare.child.watch.look(0.1, is_stopped=False)
+    assert spare.become(child, Place("role", "unix:/there", front.fileno()))
+
+
 def test_a_spare_that_has_ended_is_none(spare: Spare, child: Child, front: socket.socket) -> None:
     """Even if the launcher has not noticed it yet."""
     os.kill(spare.child.process.pid, signal.SIGKILL)

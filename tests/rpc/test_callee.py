@@ -39,6 +39,21 @@ class Context:
         raise grpc.aio.AbortError(code, details)
 
 
+class Waiting(Context):
+    """After its messages it sends no more."""
+
+    def __init__(self, messages: Iterable[Any]) -> None:
+        super().__init__(messages)
+        self.waits = asyncio.Event()
+
+    async def read(self) -> Any:
+        message = await super().read()
+        if message is grpc.aio.EOF:
+            self.waits.set()
+            await asyncio.Event().wait()
+        return message
+
+
 async def serve(callee: Callee, context: Context, receive: Callable[[Any], None] = lambda entry: None) -> None:
     """Serves one stream as an engine does."""
     hello, mailbox = make_hello("engine"), StepMailbox(1, SERVICE)
@@ -75,6 +90,22 @@ async def test_a_stream_without_a_hello_ends(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(grpc.aio.AbortError) as aborted:
         await serve(Callee(), SilentContext([]))
     assert aborted.value.args[0] is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+async def test_renewed_streams_end_in_order_and_new_ones_are_served() -> None:
+    renewed = Callee()
+    context = Waiting([engine_pb2.EngineDown(hello=make_hello("tokenizer"))])
+    serving = asyncio.create_task(serve(renewed, context))
+    await context.waits.wait()
+    renewed.renew_streams()
+    renewed.renew_streams()
+    await asyncio.wait_for(serving, 10)
+    context = Waiting([engine_pb2.EngineDown(hello=make_hello("tokenizer"))])
+    serving = asyncio.create_task(serve(renewed, context))
+    await context.waits.wait()
+    serving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await serving
 
 
 async def test_a_caller_with_another_role_is_refused() -> None:

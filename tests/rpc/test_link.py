@@ -42,6 +42,8 @@ class Owner:
         self.up.clear()
         self.died.put_nowait(died)
 
+    def readiness_changed(self, link: Any) -> None: ...
+
     def receive(self, link: Any, message: Any) -> None:
         if self.breaks_at_message:
             self.breaks_at_message = False

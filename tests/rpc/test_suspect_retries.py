@@ -106,6 +106,23 @@ async def test_a_peer_that_does_not_reconnect_in_time_is_not_taken_for_dead(
     assert call.error is None and link.submits == {"suspect": True}
 
 
+async def test_a_suspect_that_no_engine_has_accepted_waits_no_longer_than_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(suspect_retries, "RECONNECT_SECONDS", 0.2)
+    edge = FakeEdge(resume_wait=0.05)
+    (link,) = edge.links
+    await link.up()
+    call = edge.start("suspect")
+    for _ in range(SUSPECT_AT):
+        await link.restart()
+    assert link.submits == {"suspect": True}
+    await link.down()
+    async with asyncio.timeout(10):
+        await call.failed.wait()
+    assert call.error is not None and call.error.code == "UNAVAILABLE"
+
+
 async def test_a_death_after_the_end_of_the_grant_fails_no_suspect(edge: FakeEdge) -> None:
     """Other callers' requests may have started there by then."""
     (link,) = edge.links

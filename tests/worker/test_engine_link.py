@@ -1,5 +1,6 @@
 """The worker's socket against a real ZeroMQ ROUTER: what it sends, and what it makes of each message of an engine."""
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,15 @@ def test_only_plans_of_this_epoch_are_taken(
     for message in (Ping(), Step(plan_of(epoch - 1, 1)), Ping(), Step(plan_of(epoch, 2)), Step(plan_of(epoch, 3))):
         engine.send(message)
     assert [read(link).step_id for _ in range(2)] == [2, 3]
+
+
+def test_a_ping_does_not_keep_a_worker_that_polls_from_its_loop(engine: EngineSocket, link: EngineLink) -> None:
+    link.hello()
+    engine.receive()
+    engine.send(Ping())
+    began = time.monotonic()
+    assert link.poll_plan(60_000) is None
+    assert time.monotonic() - began < 30
 
 
 @pytest.mark.parametrize(

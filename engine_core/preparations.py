@@ -70,6 +70,7 @@ class Preparations:
             request = heapq.heappop(self._queue)[1][-1]
             if self._waiting.pop(request.handle, None) is not None:
                 self._in_progress[request.handle] = request
+                self._drop_removed()
                 return request
 
     def end(self, handle: int, *, has_failed: bool) -> bool:
@@ -90,12 +91,17 @@ class Preparations:
         """
         if self._waiting.pop(handle, None) is not None:
             self._suspects.discard(handle)
-            if len(self._queue) > 2 * len(self._waiting) + SLACK:
-                self._queue = [entry for entry in self._queue if entry[1][-1].handle in self._waiting]
-                heapq.heapify(self._queue)
+            self._drop_removed()
         is_held = handle in self._held
         self._held.discard(handle)
         return is_held
+
+    def _drop_removed(self) -> None:
+        if not self._waiting:
+            self._queue.clear()
+        elif len(self._queue) > 2 * len(self._waiting) + SLACK:
+            self._queue = [entry for entry in self._queue if entry[1][-1].handle in self._waiting]
+            heapq.heapify(self._queue)
 
     def restart(self) -> None:
         """Forgets everything, for the worker has died. Counts its death for the requests whose preparation was in

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from engine_core.batch import Rank
 from engine_core.request import Request
 
-SLACK = 64  # removed requests that may stay in the heap in any case
+SLACK = 64  # removed requests that may stay in the heap as long as one waits
 Place = tuple[bool, int, bool, int, Request]  # the smallest is the first request
 
 
@@ -65,7 +65,7 @@ class WaitingQueue:
         """Removes and returns the first ready request. Raises IndexError when there is none."""
         request = self.peek()
         heapq.heappop(self._heap)
-        self.num_tokens -= self._ready.pop(request.handle)
+        self._leave(request)
         return request
 
     def remove(self, request: Request) -> None:
@@ -73,10 +73,15 @@ class WaitingQueue:
         if request.waits_for:
             self.num_tokens -= self._deferred.pop(request.handle).num_tokens
             return
-        self.num_tokens -= self._ready.pop(request.handle)
+        self._leave(request)
         if len(self._heap) > 2 * len(self._ready) + SLACK:
             self._heap = [entry for entry in self._heap if entry[-1].handle in self._ready]
             heapq.heapify(self._heap)
+
+    def _leave(self, request: Request) -> None:
+        self.num_tokens -= self._ready.pop(request.handle)
+        if not self._ready:
+            self._heap.clear()  # of removed requests
 
     def clear(self) -> None:
         """Removes all requests. They may be pushed again."""

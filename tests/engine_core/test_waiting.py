@@ -38,6 +38,18 @@ def test_removed_requests_do_not_stay_in_the_heap() -> None:
     assert len(queue) == 1 and len(queue._heap) < 100
 
 
+def test_an_empty_queue_holds_no_removed_request() -> None:
+    queue = WaitingQueue(by_priority=False)
+    for ends in (queue.remove, lambda request: queue.pop()):
+        requests = [make_core_request(handle, [1]) for handle in range(3)]
+        for request in requests:
+            queue.push(request)
+        queue.remove(requests[1])
+        queue.remove(requests[2])
+        ends(requests[0])
+        assert not queue._heap
+
+
 def test_the_queue_offers_ready_requests_alone_and_counts_all() -> None:
     queue = WaitingQueue(by_priority=True)
     first, second, urgent = deferred(0), make_core_request(1, [1], 2), deferred(2)

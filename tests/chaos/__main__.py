@@ -1,24 +1,28 @@
 """`make chaos`: faults from a seed under 200 mixed requests; every request must be answered, byte for byte as without.
 
 `python -m tests.chaos --seed N --faults M --minutes 40 --out FILE` runs one part and appends its report to FILE;
-`--sum FILE` adds parts up; `python -m tests.chaos soak --minutes 60` runs for long with one fault a minute.
+`--sum FILE` adds parts up; `python -m tests.chaos soak --minutes 60` runs for long with one fault a minute, at one role
+after the other, so that the processes of the others grow old.
 """
 
 import argparse
 import random
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import uvloop
 
 from tests.chaos.part import VARIANTS, Plan, run_part
 from tests.chaos.report import Report, total
+from tests.chaos.schedule import ROLES
 from tests.chaos.snapshots import probe_environment
 from tests.e2e.harness import ALL_READY, SPARES, Server, wait_for
 
 SOAK_VARIANT = "small KV cache"  # a large one makes the worker's memory grow until every block was used once
 SOAK_PACE_SECONDS = 60.0
+SOAK_WARM_SECONDS = 300.0
 
 
 def run_on_own_server(variant: str, plan: Plan, log: Path | None = None) -> Report:
@@ -64,7 +68,10 @@ def _run(args: argparse.Namespace) -> Report:
     soaks = args.form == "soak"
     variant = args.variant or (SOAK_VARIANT if soaks else list(VARIANTS)[args.seed % len(VARIANTS)])
     print(f"{args.form} --seed {args.seed} --faults {args.faults} --variant {variant!r}", flush=True)
-    plan = Plan(args.seed, args.faults, args.minutes, pace=SOAK_PACE_SECONDS if soaks else 0.0)
+    plan = Plan(args.seed, args.faults, args.minutes)
+    if soaks:
+        per_role = max(1, int(args.minutes * 60 / SOAK_PACE_SECONDS / len(ROLES)))
+        plan = replace(plan, pace=SOAK_PACE_SECONDS, per_role=per_role, warm_seconds=SOAK_WARM_SECONDS)
     report = run_on_own_server(variant, plan, args.log)
     if not soaks:
         report.growth = []  # too short for slopes

@@ -1,7 +1,7 @@
 """How memory, open files and threads of a server's processes change over time: samples, and the slope of each by least
 squares with its standard error.
 
-A restarted process begins a new series with a level of its own; the first WARM_SECONDS of a series are left out. All
+A restarted process begins a new series with a level of its own; the first seconds of a series are left out. All
 series of a role share one slope. Samples close in time are alike, so the true error is larger than the one given.
 """
 
@@ -16,7 +16,6 @@ from tests.chaos.snapshots import Snapshot, snapshots
 from tests.e2e.harness import Server
 
 SAMPLE_SECONDS = 5.0
-WARM_SECONDS = 45.0
 LEAST_SAMPLES = 4  # of a series
 HOUR = 3600.0
 Point = tuple[float, float]  # seconds, value
@@ -24,8 +23,9 @@ Point = tuple[float, float]  # seconds, value
 
 @dataclass
 class Growth:
-    """Samples by role and process."""
+    """Samples by role and process. `warm_seconds`: the beginning of a series that is left out."""
 
+    warm_seconds: float
     samples: dict[tuple[str, int], list[tuple[float, Snapshot]]] = field(default_factory=lambda: defaultdict(list))
 
     async def run(self, server: Server) -> None:
@@ -40,7 +40,7 @@ class Growth:
         """Returns one line for each role with its slopes in an hour."""
         by_role: dict[str, list[list[tuple[float, Snapshot]]]] = defaultdict(list)
         for (role, _), taken in self.samples.items():
-            warm = [sample for sample in taken if sample[0] - taken[0][0] >= WARM_SECONDS]
+            warm = [sample for sample in taken if sample[0] - taken[0][0] >= self.warm_seconds]
             if len(warm) >= LEAST_SAMPLES:
                 by_role[role].append(warm)
         return [_line(role, series) for role, series in sorted(by_role.items())]

@@ -18,7 +18,7 @@ from tests.chaos.phases import MIN_LIVE, Aim, EngineCounters, engine_counters
 from tests.chaos.processes import Victim, choose, continue_later, strike, victims, wait_for_end
 from tests.chaos.quiet import QuietPoints
 from tests.chaos.report import MOST_EXAMPLES, Report, kind_of
-from tests.chaos.schedule import DECODE, PAUSE, RESTART, ROLES, STOP, Strike, strikes
+from tests.chaos.schedule import DECODE, PAUSE, RESTART, ROLES, STOP, Strike, in_turn, strikes
 from tests.e2e.harness import Server
 
 BASE = ("--scheduling-policy=priority", "--long-prefill-token-threshold=256", "--max-num-seqs=192")
@@ -203,13 +203,15 @@ class Part:
 @dataclass(frozen=True)
 class Plan:
     """What a part does: `num_faults` from `seed` under `num_cases` requests, or fewer if `minutes` are over, with
-    `pace` seconds between them."""
+    `pace` seconds between them. `per_role`: faults at one role before the next one's turn; 0: roles as they come."""
 
     seed: int
     num_faults: int
     minutes: float
     num_cases: int = NUM_CASES
     pace: float = 0.0
+    per_role: int = 0
+    warm_seconds: float = 45.0  # of a process's life that its slopes leave out
     request_seconds: float = 300.0  # after which a request counts as lost
 
 
@@ -222,11 +224,11 @@ async def run_part(server: Server, folder: Path, plan: Plan) -> Report:
         quiet = QuietPoints(server, load, engine, folder)
         await quiet.visit()
         print(f"all {plan.num_cases} requests without faults, again: {await load.check():.1f} s", flush=True)
-        planned = strikes(plan.seed)
+        planned = in_turn(strikes(plan.seed), plan.per_role) if plan.per_role else strikes(plan.seed)
         rng = random.Random(f"part {plan.seed}")
         part = Part(server, load, engine, quiet, rng, report, plan.pace, lambda line: print(line, flush=True))
         cpu, began = _cpu_seconds(), time.monotonic()
-        growth = Growth()
+        growth = Growth(plan.warm_seconds)
         sampling = asyncio.create_task(growth.run(server))
         await part.run(lambda: next(planned), plan.num_faults, plan.minutes * 60)
         sampling.cancel()

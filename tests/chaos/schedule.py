@@ -3,7 +3,7 @@ has the shares of a long one."""
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 KILL, STOP, PAUSE, CUT = "kill", "stop", "stop and continue", "cut"
@@ -59,3 +59,10 @@ def strikes(seed: int) -> Iterator[Strike]:
             chosen.append(rng.choice([role for role in ROLES if role != chosen[0] or role == TOKENIZER]))
         blows = tuple(Blow(kinds.deal(), role, rng.uniform(*PAUSE_SECONDS)) for role in chosen)
         yield Strike(blows, phases.deal())
+
+
+def in_turn(planned: Iterator[Strike], per_role: int) -> Iterator[Strike]:
+    """Yields single faults, `per_role` of them at one role, then at the next: the other roles' processes grow old."""
+    for index, strike in enumerate(planned):
+        role = ROLES[index // per_role % len(ROLES)]
+        yield Strike((replace(strike.blows[0], role=role),), strike.phase)

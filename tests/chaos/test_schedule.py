@@ -3,7 +3,7 @@
 from collections import Counter
 from itertools import islice
 
-from tests.chaos.schedule import CUT, KILL, PAUSE, PHASES, ROLES, STOP, TOKENIZER, strikes
+from tests.chaos.schedule import CUT, KILL, PAUSE, PHASES, ROLES, STOP, TOKENIZER, in_turn, strikes
 
 
 def test_the_seed_repeats_a_schedule() -> None:
@@ -19,6 +19,13 @@ def test_shares() -> None:
     assert {strike.phase for strike in planned} == set(PHASES)
     assert {blow.role for strike in planned for blow in strike.blows} == set(ROLES)
     assert sum(len(strike.blows) == 2 for strike in planned) == 200
+
+
+def test_roles_in_turn() -> None:
+    planned = list(islice(in_turn(strikes(1), 2), 8))
+    assert all(len(strike.blows) == 1 for strike in planned)
+    first, second, third = ROLES
+    assert [strike.blows[0].role for strike in planned] == [first, first, second, second, third, third, first, first]
 
 
 def test_two_at_once_hit_two_processes() -> None:

@@ -141,7 +141,8 @@ async def _round(command: Command, number: int, options: Options, rows: list[Num
             for name in options.workloads:
                 numbers = await _measure(session, target, CASES[name], seed_of(name, number))
                 row = {"round": number, "server": command.label, "workload": name}
-                rows.append(row | {"server_ended": server.ended()} | numbers)
+                ended = await server.ended_soon() if numbers["failed"] else server.ended()
+                rows.append(row | {"server_ended": ended} | numbers)
                 _log(rows[-1])
 
 

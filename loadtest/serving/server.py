@@ -26,6 +26,7 @@ _STOP_SECONDS = 30.0  # between SIGTERM and SIGKILL
 _ORPHAN_SECONDS = 3.0  # the same, for processes that outlive the started one
 _KILL_SECONDS = 10.0
 _POLL_SECONDS = 0.05
+_END_SECONDS = 1.0  # for a process that no longer answers to have ended
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,12 @@ class Server:
         if code is None:
             return None
         return f"by signal {signal.Signals(-code).name}" if code < 0 else f"with status {code}"
+
+    async def ended_soon(self) -> str | None:
+        """As `ended`, but waits a moment for the end: a process that is killed closes its sockets first."""
+        with suppress(subprocess.TimeoutExpired):
+            await asyncio.to_thread(self._process.wait, _END_SECONDS)
+        return self.ended()
 
     async def healthy(self, session: aiohttp.ClientSession, seconds: float) -> None:
         """Returns when the server is healthy. Raises Fatal if it ends first, or is not healthy after `seconds`."""

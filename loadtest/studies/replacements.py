@@ -27,6 +27,7 @@ from tests.chaos.load import Load
 from tests.e2e.harness import ALL_READY, SPARES, TANDEM, Server, pid_of, wait_for
 
 ROLES = ("tokenizer", "engine", "worker")
+OPTIONS = (SPARES, "--scheduling-policy=priority")  # the cases have priorities
 REQUEST_SECONDS = 300.0  # after which a request counts as lost
 POLL_SECONDS = 0.05
 END_SECONDS = 120.0
@@ -108,7 +109,7 @@ async def _until(condition: Callable[[], bool]) -> None:
 
 
 async def run_drain(seed: int) -> bool:
-    with Server(SPARES) as server:
+    with Server(*OPTIONS) as server:
         wait_for(lambda: ALL_READY in server.log, "all are ready")
         load = Load(server.url, make_cases(seed), REQUEST_SECONDS)
         await load.learn()
@@ -119,7 +120,7 @@ async def run_drain(seed: int) -> bool:
 
 
 async def run_replacements(seed: int, num_requests: int) -> bool:
-    with Server(SPARES) as server:
+    with Server(*OPTIONS) as server:
         wait_for(lambda: ALL_READY in server.log, "all are ready")
         load = Load(server.url, make_cases(seed), REQUEST_SECONDS)
         await load.learn()

@@ -2,7 +2,7 @@
 
 - *drain*: SIGTERM to the server when all 200 requests are in progress: each must get its answer, byte for byte.
 - *rolling*: SIGTERM to tokenizer, engine and worker in turn, under clients that send again and again.
-- *reload*: `tandem reload` again and again, under the same load.
+- *reload*: `tandem reload`, again ten seconds after its end, under the same load.
 
 The last two go on until so many requests have ended. They print by how much requests took longer than the same ones
 without, and each time.
@@ -30,6 +30,7 @@ ROLES = ("tokenizer", "engine", "worker")
 OPTIONS = (SPARES, "--scheduling-policy=priority")  # the cases have priorities
 REQUEST_SECONDS = 300.0  # after which a request counts as lost
 POLL_SECONDS = 0.05
+REST_SECONDS = 10.0  # from one replacement of all roles to the next: a request sees about one
 END_SECONDS = 120.0
 
 
@@ -76,6 +77,7 @@ async def phase(load: Load, num_requests: int, replace: Callable[[], Awaitable[N
         else:
             await replace()
             found.num_done += 1
+            await asyncio.sleep(REST_SECONDS)
     load.close()
     await _until(lambda: not load.in_flight)
     await load.stop()

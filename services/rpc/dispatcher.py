@@ -49,7 +49,8 @@ class Dispatcher(Generic[CallT]):
         self.outage = Outage(resume_wait, "no process that could answer", self._fail_waiting)
         self.peer: pb.Hello | None = None  # the hello of the last peer that connected, with the model's facts
         self.first_link = asyncio.get_running_loop().create_future()  # done once a link has been up
-        self.links_changed = asyncio.Event()  # also by a peer's readiness; the only reader clears it
+        # Set when a link comes up or goes down, or its peer's readiness changes; its only reader clears it.
+        self.links_changed = asyncio.Event()
 
     def new_handle(self) -> int:
         return self._handles.new()

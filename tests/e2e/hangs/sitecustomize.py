@@ -1,7 +1,8 @@
 """On the path of a server under test: its worker hangs at a prompt that starts with a certain token.
 
-TANDEM_TEST_POISON is the token, TANDEM_TEST_HANG one of the names below. TANDEM_TEST_ONCE is a file that the hang
-creates; while it exists, no further hang happens.
+Each step takes STEP_SECONDS more, so that a test has the time to see its requests run. TANDEM_TEST_POISON is the
+token, TANDEM_TEST_HANG one of the names below. TANDEM_TEST_ONCE is a file that the hang creates; while it exists, no
+further hang happens.
 """
 
 import ctypes
@@ -12,6 +13,7 @@ import threading
 from pathlib import Path
 
 POISON = os.environ.get("TANDEM_TEST_POISON")
+STEP_SECONDS = 0.003
 
 
 def waits() -> None:
@@ -40,14 +42,18 @@ class _Finder(importlib.abc.MetaPathFinder):
         sys.meta_path.remove(self)
         import services.worker.input_batch as batch
 
-        add = batch.InputBatch._add
+        add, apply = batch.InputBatch._add, batch.InputBatch.apply
 
         def poisoned(self, request):  # type: ignore[no-untyped-def]
             if request.prompt_token_ids[:4] == int(POISON).to_bytes(4, "little"):
                 befall()
             add(self, request)
 
-        batch.InputBatch._add = poisoned
+        def slow(self, plan):  # type: ignore[no-untyped-def]
+            threading.Event().wait(STEP_SECONDS)
+            return apply(self, plan)
+
+        batch.InputBatch._add, batch.InputBatch.apply = poisoned, slow
         return
 
 

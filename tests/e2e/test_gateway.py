@@ -173,7 +173,7 @@ def milliseconds_until_free(server: Server, end: Callable[[], Any]) -> float:
 @pytest.mark.parametrize("way", ["abort", "cancel"])
 def test_an_abort_frees_the_blocks_at_once(server: Server, gateway: GatewayClient, way: str, stream: bool) -> None:
     server.stats()  # the first one imports
-    times = []
+    times, counts = [], []
     for number in range(3):
         before = server.stats()
         call = gateway.start(IDS, stream=stream, request_id=f"r{number}", max_tokens=LONG, n=2, ignore_eos=True)
@@ -184,12 +184,13 @@ def test_an_abort_frees_the_blocks_at_once(server: Server, gateway: GatewayClien
             times.append(milliseconds_until_free(server, lambda request=request: gateway.stub.Abort(request)))
             answer = folded(call, stream=stream)
             assert [one["finish_reason"] for one in answer["choices"]] == ["abort", "abort"]
-            assert 0 < answer["completion_tokens"] < LONG
-            assert answer["completion_tokens"] == sum(len(one["token_ids"]) for one in answer["choices"])
+            counts.append(answer["completion_tokens"])
+            assert counts[-1] == sum(len(one["token_ids"]) for one in answer["choices"])
         else:
             times.append(milliseconds_until_free(server, call.cancel))
         assert_idle(server, before.num_steps)
     assert min(times) < FREE_MS, times
+    assert not counts or 0 < max(counts) < LONG, counts  # on a busy machine an abort may overtake the first tokens
 
 
 def test_an_expired_call_frees_its_blocks(server: Server, gateway: GatewayClient) -> None:

@@ -3,13 +3,14 @@
 import pytest
 
 from engine_core.kv_cache_manager import KVCacheManager
+from engine_core.kv_groups import FULL
 from engine_core.request import Request
 from tests.fakes import make_core_request
 
 BLOCK_SIZE = 4
 
 
-def make_kv(num_blocks: int = 8, kv_groups: tuple[str, ...] = ("full",), prefix_caching: bool = True) -> KVCacheManager:
+def make_kv(num_blocks: int = 8, kv_groups: tuple[str, ...] = (FULL,), prefix_caching: bool = True) -> KVCacheManager:
     return KVCacheManager(num_blocks, BLOCK_SIZE, kv_groups, prefix_caching)
 
 
@@ -46,7 +47,7 @@ def test_a_partly_filled_block_counts(num_tokens: int, num_blocks: int) -> None:
 
 
 def test_every_kv_group_has_blocks_of_its_own() -> None:
-    kv = make_kv(num_blocks=9, kv_groups=("full", "full"))
+    kv = make_kv(num_blocks=9, kv_groups=(FULL, FULL))
     assert kv.capacity_tokens == 4 * BLOCK_SIZE
     request = make_core_request(0, [1] * 9, 4)
     assert allocate(kv, request)

@@ -46,7 +46,7 @@ class Batch:
         self.score_cost = np.ones(max_num_seqs, dtype=np.int32)  # of one of these tokens, of MAX_SCORED_TOKENS in all
         self.num_scoring = 0  # running requests with such tokens
         self._score_room = MAX_SCORED_TOKENS  # what the step that is being planned has left of them
-        self.num_blocks = np.zeros(max_num_seqs, dtype=np.int32)  # blocks of the request, per KV group, those given back too
+        self.num_blocks = np.zeros(max_num_seqs, dtype=np.int32)  # blocks per KV group, with those given back
         self.num_sent_blocks = np.zeros(max_num_seqs, dtype=np.int32)  # of these, blocks already in a plan
         self.give_back_at = np.zeros(max_num_seqs, dtype=np.int32)  # computed tokens at which it next gives blocks back
         self.slots = np.zeros(0, dtype=np.int32)  # [running], slots of `running` in the same order

@@ -27,7 +27,9 @@ class KVCacheManager:
         """
         keep_all = [group.keeps_all for group in kv_groups]
         if not keep_all or keep_all != sorted(keep_all, reverse=True):
-            raise ValueError(f"kv_groups are {list(kv_groups)}, but must be one or more, those that keep all blocks first")
+            raise ValueError(
+                f"kv_groups are {list(kv_groups)}, but must be one or more, those that keep all blocks first"
+            )
         self.pool = BlockPool(num_blocks)
         self.block_size = block_size
         self.kv_groups = tuple(kv_groups)
@@ -62,7 +64,9 @@ class KVCacheManager:
         firsts = [first_block(group, num_computed, size) for group in self.kv_groups]
         shared = [blocks[first:] for blocks, first in zip(cached, firsts, strict=True)]
         needed = most_blocks(self.kv_groups, num_computed, request.num_tokens, size) - sum(map(len, shared))
-        if needed + num_reserved_blocks > self.pool.num_free_blocks - sum(block.ref_count == 0 for blocks in shared for block in blocks):
+        if needed + num_reserved_blocks > self.pool.num_free_blocks - sum(
+            block.ref_count == 0 for blocks in shared for block in blocks
+        ):
             return False
         for blocks in shared:
             self.pool.share(blocks)

@@ -6,7 +6,7 @@ what admission counts. Nothing else asks for the kind of a group. docs/kv-cache.
 """
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -18,6 +18,11 @@ MAX_TOKENS = 2**31 - 1
 
 class FullAttention(msgspec.Struct, tag="full", frozen=True):
     """Each token attends to all before it: a block is kept until its request ends."""
+
+    @property
+    def window(self) -> int:
+        """How many tokens a token attends to, itself included; 0: all before it."""
+        return 0
 
     @property
     def keeps_all(self) -> bool:
@@ -53,19 +58,24 @@ class SlidingWindow(msgspec.Struct, tag="window", frozen=True):
                 raise ValueError(f"{name} of a window is {getattr(self, name)}, but must be from 1 to {MAX_TOKENS}")
 
     @property
+    def window(self) -> int:
+        """As FullAttention.window."""
+        return self.size
+
+    @property
     def keeps_all(self) -> bool:
         return False
 
     def first_read(self, num_computed: Counts) -> Counts:
         """As FullAttention.first_read."""
-        return np.maximum(num_computed, self.size - 1) - (self.size - 1)
+        return cast(Counts, np.maximum(num_computed, self.size - 1) - (self.size - 1))
 
     def most_blocks(self, num_computed: Counts, num_tokens: Counts, block_size: int) -> Counts:
         """As FullAttention.most_blocks. A step reads and writes a span of tokens, which begins anywhere in a block."""
         span = self.size - 1 + np.minimum(num_tokens - num_computed, self.max_step_tokens)
         touched = (span + block_size - 2) // block_size + 1
         left = -(-num_tokens // block_size) - self.first_read(num_computed) // block_size
-        return np.minimum(touched, left)
+        return cast(Counts, np.minimum(touched, left))
 
     def give_back_at(self, index: int, block_size: int) -> int:
         """As FullAttention.give_back_at."""

@@ -95,7 +95,9 @@ class PrefixCache:
         it reads of the groups that give blocks back."""
         windows = list(enumerate(self._groups))[self._num_whole :]
         while windows and count:
-            firsts = [(first_block(group, count * self._block_size, self._block_size), number) for number, group in windows]
+            firsts = [
+                (first_block(group, count * self._block_size, self._block_size), number) for number, group in windows
+            ]
             for index in reversed(range(min(firsts)[0], count)):
                 row = row_at(index)
                 read = [number for first, number in firsts if first <= index]

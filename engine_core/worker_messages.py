@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from engine_core.kv_groups import KvGroup
+from engine_core.kv_groups import KvGroup, most_blocks
 from engine_core.step_plan import BadMessage, StepPlan, StepResult
 
 PROTOCOL = 6  # 6: policies of KV groups
@@ -55,6 +55,11 @@ class ModelFacts(msgspec.Struct, frozen=True):
     numerics_id: str  # names what affects results: equal ids give equal tokens
     weights_version: str
     model: str = ""  # as the operator named it
+
+    @property
+    def kv_cache_concurrency(self) -> float:
+        """How many requests of max_model_len tokens the KV cache has room for, as in vLLM."""
+        return self.num_blocks / most_blocks(self.kv_groups, 0, self.max_model_len, self.block_size)
 
     def __post_init__(self) -> None:
         """Raises ValueError for a value out of range, a name too long, or an eos token id outside the vocabulary."""

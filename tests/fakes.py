@@ -237,7 +237,9 @@ class FakeWorker:
         for number, group in enumerate(self._groups):
             first = max(0, computed - group.size + 1) if isinstance(group, SlidingWindow) else 0
             read = [self._kv[self._place(slot, number, position)] for position in range(first, computed)]
-            assert read == [(number, chain) for chain in chains[first:computed]], f"group {number} of slot {slot} has the KV of other tokens"
+            assert read == [(number, chain) for chain in chains[first:computed]], (
+                f"group {number} of slot {slot} has the KV of other tokens"
+            )
             for position in range(computed, computed + count):
                 self._kv[self._place(slot, number, position)] = number, chains[position]
         return chains[-1]

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from engine_core.kv_groups import FULL
 from engine_core.worker_messages import ModelFacts
 from services.options.declarations import WorkerOptions
 from services.worker.kv_cache import KvCacheShape
@@ -34,7 +33,7 @@ def model_facts(model: LoadedModel, options: WorkerOptions, shape: KvCacheShape)
         eos_token_ids=model.checkpoint.eos_token_ids(description.vocab_size),
         block_size=shape.block_size,
         num_blocks=shape.num_blocks,
-        kv_groups=(FULL,),
+        kv_groups=shape.groups,
         max_logprobs=logprob_limit(options, description.vocab_size),
         sampling_defaults=model.checkpoint.sampling_defaults,
         tokenizer_digest=model.checkpoint.tokenizer_digest(),

@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine_core.step_plan import BadMessage
 from engine_core.kv_groups import FULL
+from engine_core.step_plan import BadMessage
 from engine_core.worker_messages import (
     MAX_BLOCKS,
     MAX_CHARACTERS,

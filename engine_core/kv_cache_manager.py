@@ -64,9 +64,8 @@ class KVCacheManager:
         firsts = [first_block(group, num_computed, size) for group in self.kv_groups]
         shared = [blocks[first:] for blocks, first in zip(cached, firsts, strict=True)]
         needed = most_blocks(self.kv_groups, num_computed, request.num_tokens, size) - sum(map(len, shared))
-        if needed + num_reserved_blocks > self.pool.num_free_blocks - sum(
-            block.ref_count == 0 for blocks in shared for block in blocks
-        ):
+        num_shared_free = sum(block.ref_count == 0 for blocks in shared for block in blocks)
+        if needed + num_reserved_blocks > self.pool.num_free_blocks - num_shared_free:
             return False
         for blocks in shared:
             self.pool.share(blocks)

@@ -280,7 +280,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         may preempt the first one, which loses its computed tokens. It is doubled again: a plan and a result per step.
         Each suspect of a death during its preparation is prepared alone, without a step.
         """
-        chunk = self.scheduler._config.long_prefill_token_threshold or self.budget
+        chunk = min(self.scheduler._config.long_prefill_token_threshold or self.budget, self.budget)
         left = [*self.scheduler.running, *self.scheduler.waiting]
         work = [-(-one.num_tokens // chunk) + one.sampling.max_tokens - one.num_output_tokens for one in left]
         return 2 * 2 * sum(work) + len(self.in_flight) + len(left) + 1

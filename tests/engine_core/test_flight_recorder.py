@@ -190,7 +190,7 @@ def test_the_names_in_the_file_are_those_of_its_version() -> None:
     pipe.scheduler.abort(0)
     pipe.scheduler.reset_prefix_cache()
     content = msgspec.msgpack.decode(msgspec.msgpack.encode(recorder.recording()))
-    assert content["version"] == VERSION == 4
+    assert content["version"] == VERSION == 5
     frames = {frame["type"]: set(frame) - {"type"} for frame in content["frames"]}
     assert frames == {
         "worker": {
@@ -202,6 +202,7 @@ def test_the_names_in_the_file_are_those_of_its_version() -> None:
             "limits",
             "waiting",
             "free_slots",
+            "is_death",
         },
         "add": {"request"},
         "prepare": set(),

@@ -18,7 +18,7 @@ from engine_core.scheduler import Scheduler
 from engine_core.scheduler_config import SchedulerConfig
 from engine_core.step_plan import SamplingParams, StepPlan, StepResult, pack_i32
 
-VERSION = 5  # 5: policies of KV groups
+VERSION = 5  # 5: policies of KV groups; lost connections are no deaths
 MAX_BYTES = 16 * 2**20  # estimated memory of the ring: plans, results and tokens
 
 
@@ -58,6 +58,7 @@ class WorkerJoined(msgspec.Struct, tag="worker"):
     config: SchedulerConfig = msgspec.field(name="limits")
     waiting: list[RecordedRequest]
     free_slots: list[int]  # the last one is given out first
+    is_death: bool = True  # of the worker before
 
 
 class Added(msgspec.Struct, tag="add"):
@@ -221,9 +222,9 @@ class RecordedScheduler(Scheduler):
         self._recorder.put(PrefixCacheReset(), 100)
         super().reset_prefix_cache()
 
-    def restart(self, kv: KVCacheManager, builder: PlanBuilder) -> list[Finished]:
-        ended = super().restart(kv, builder)
-        self._record_worker()
+    def restart(self, kv: KVCacheManager, builder: PlanBuilder, *, is_death: bool = True) -> list[Finished]:
+        ended = super().restart(kv, builder, is_death=is_death)
+        self._record_worker(is_death=is_death)
         return ended
 
     def schedule(self) -> StepPlan | None:
@@ -240,7 +241,7 @@ class RecordedScheduler(Scheduler):
         self._recorder.put(Resulted(result), num_bytes)  # of the result and of its plan
         return super().update(result)
 
-    def _record_worker(self) -> None:
+    def _record_worker(self, *, is_death: bool = False) -> None:
         frame = WorkerJoined(
             epoch=self._builder.epoch,
             num_blocks=self.kv.pool.num_blocks,
@@ -250,5 +251,6 @@ class RecordedScheduler(Scheduler):
             config=self._config,
             waiting=[],
             free_slots=list(self.batch.free_slots),
+            is_death=is_death,
         )
         self._recorder.put(frame, 500, tuple(_Snapshot.now(request) for request in self.waiting))

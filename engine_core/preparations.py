@@ -103,11 +103,11 @@ class Preparations:
             self._queue = [entry for entry in self._queue if entry[1][-1].handle in self._waiting]
             heapq.heapify(self._queue)
 
-    def restart(self) -> None:
-        """Forgets everything, for the worker has died. Counts its death for the requests whose preparation was in
+    def restart(self, *, is_death: bool) -> None:
+        """Forgets everything, for the worker is lost. Counts its death for the requests whose preparation was in
         progress."""
         for request in self._in_progress.values():
-            request.preparation_deaths += 1
+            request.preparation_deaths += is_death
         for kept in (self._queue, self._waiting, self._in_progress, self._held, self._suspects):
             kept.clear()
         self._is_possible = False

@@ -58,7 +58,7 @@ def replay(recording: Recording) -> int:
             case PrefixCacheReset():
                 scheduler.reset_prefix_cache()
             case WorkerJoined():
-                scheduler.restart(_kv(frame), PlanBuilder(frame.epoch, len(frame.kv_groups)))
+                scheduler.restart(_kv(frame), PlanBuilder(frame.epoch, len(frame.kv_groups)), is_death=frame.is_death)
             case Planned(plan):
                 _compare(plan, scheduler.schedule())
                 num_plans += plan is not None

@@ -108,23 +108,23 @@ class Scheduler:
         """Empties the prefix cache. The running requests keep their blocks."""
         self.kv.reset_prefix_cache(self.running)
 
-    def restart(self, kv: KVCacheManager, builder: PlanBuilder) -> list[Finished]:
-        """Continues with a new worker after the old one died. Every running request waits again, with nothing computed.
-        Tokens in flight are lost, and sampled again with the same result. Every grammar is prepared again. The death
-        counts against the requests that were being prepared, and as a strike against each that ran and was not paused.
+    def restart(self, kv: KVCacheManager, builder: PlanBuilder, *, is_death: bool = True) -> list[Finished]:
+        """Continues with a new worker after the old one was lost. Every running request waits again, with nothing
+        computed. Tokens in flight are lost, and sampled again with the same result. Every grammar is prepared again. A
+        death counts against the requests that were being prepared, and as a strike against each that ran, unpaused.
 
         Returns the Finished events of requests that end here: a suspect that ran, or was prepared, alone when the
         worker died again, and requests that do not fit into the new worker's KV cache.
         """
         rule = self._step_rule()
-        if not self._preparations.explains_death:
+        if is_death and not self._preparations.explains_death:
             self._suspects.strike(self.running, rule, self.counters.steps)
         requests = [*self.waiting, *self.running]
         for request in list(self.running):
             self.batch.leave(request)
             request.blocks, request.take_numbers, request.first_blocks, request.unpublished = [], [], [], None
         self.waiting.clear()
-        self._preparations.restart()
+        self._preparations.restart(is_death=is_death)
         self.kv, self._builder, self._last_result = kv, builder, 0
         self._admitted = deque((0, admitted) for _, admitted in self._admitted)
         for request in requests:

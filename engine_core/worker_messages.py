@@ -90,11 +90,15 @@ class ModelFacts(msgspec.Struct, frozen=True):
 
 
 class WorkerHello(msgspec.Struct, tag="hello"):
-    """The first message of a worker, before it allocates memory. `epoch` identifies this connection of the worker."""
+    """The first message of a worker, before it allocates memory. `epoch` identifies this connection of the worker.
+
+    `is_intact`: it only lost its last connection. No request of that time can have killed it.
+    """
 
     protocol: int
     epoch: int
     rank: int
+    is_intact: bool = False
 
 
 class BatchLimits(msgspec.Struct, tag="limits"):

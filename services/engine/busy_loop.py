@@ -282,7 +282,7 @@ class BusyLoop:
         if scheduler is None:
             scheduler = self._new_scheduler(kv, builder)
         else:
-            events.finished += scheduler.restart(kv, builder)
+            events.finished += scheduler.restart(kv, builder, is_death=not self._link.is_intact)
         self._callbacks.registered(facts)
         self._callbacks.published(events, scheduler.stats(), None)
         self._callbacks.beat()

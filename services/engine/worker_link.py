@@ -59,6 +59,7 @@ class WorkerLink:
         self._unknown_peers = RateLimitedLog(log, logging.WARNING)
         self._peer: bytes | None = None  # routing id of the worker, from its hello on
         self._epoch: int | None = None
+        self.is_intact = False  # the present worker is the last one, which only lost its connection
         self.preparer: Preparer | None = None  # of the present worker, from its hello on
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
@@ -197,7 +198,7 @@ class WorkerLink:
         else:
             replaced = self._epoch is not None
             self.drop_worker()
-            self._peer, self._epoch = peer, hello.epoch
+            self._peer, self._epoch, self.is_intact = peer, hello.epoch, hello.is_intact
             answer = self._limits
         self._answer(peer, answer)
         if replaced:

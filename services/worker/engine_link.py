@@ -46,6 +46,7 @@ class EngineLink:
         self._secret = check_address(endpoint, secret, ZEROMQ)
         self._rank = rank
         self.epoch = time.time_ns()
+        self.is_registered = False
         self._answered = False  # the engine has sent a message, so both have the same secret
         self._engine = EngineSocket(endpoint, self._secret, f"rank-{rank}-{self.epoch}")
         self._socket = self._engine.messages
@@ -63,9 +64,10 @@ class EngineLink:
         self._watched = socket, check
         self._poller.register(socket, zmq.POLLIN)
 
-    def hello(self) -> None:
-        """Sends protocol version, epoch and rank: the first message, sent before the weights are loaded."""
-        self._socket.send(encode(WorkerHello(PROTOCOL, self.epoch, self._rank)))
+    def hello(self, *, is_intact: bool = False) -> None:
+        """Sends protocol version, epoch and rank: the first message, sent before the weights are loaded. `is_intact`:
+        see WorkerHello."""
+        self._socket.send(encode(WorkerHello(PROTOCOL, self.epoch, self._rank, is_intact)))
 
     def limits(self) -> BatchLimits:
         """Waits for the engine's batch limits and returns them.
@@ -81,6 +83,7 @@ class EngineLink:
     def register(self, facts: ModelFacts) -> None:
         """Sends the model's facts. From now on the engine may send plans."""
         self._socket.send(encode(Register(self.epoch, facts)))
+        self.is_registered = True
 
     def next_plan(self) -> StepPlan:
         """Waits for the next plan of this link's epoch and returns it; drops other messages.

@@ -79,11 +79,11 @@ def _run(
     retry = FIRST_RETRY_SECONDS
     record = RecordFile(options.record_fd)
     record.update(serving=False)
-    phases = Phases(process_age())
+    phases, is_intact = Phases(process_age()), False
     while True:
-        link, pause = EngineLink(options.engine, secret), 0.0
+        link, pause, is_lost = EngineLink(options.engine, secret), 0.0, False
         try:
-            link.hello()
+            link.hello(is_intact=is_intact)
             if loaded is None:
                 loaded = _load(options, record, phases)
             model, source = loaded
@@ -95,6 +95,7 @@ def _run(
             pause, retry = retry, min(2 * retry, RETRY_SECONDS)
         except EngineGone as gone:
             log.warning("%s; waiting for the next engine", gone)
+            is_lost = True
             retry = FIRST_RETRY_SECONDS
         except OutOfMemory as error:
             _shrink(record, error)
@@ -103,6 +104,8 @@ def _run(
             pause = RETRY_SECONDS
         finally:
             metrics.registered.clear()
+            if link.is_registered:
+                is_intact = is_lost
             link.close()
             phases = Phases()
         time.sleep(pause)

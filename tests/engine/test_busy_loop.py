@@ -48,9 +48,9 @@ class Engine:
             self.outputs.setdefault(tokens.handle, []).extend(tokens.token_ids)
         self.finished |= {one.handle: one for one in events.finished}
 
-    def worker(self) -> EngineLink:
+    def worker(self, *, is_intact: bool = False) -> EngineLink:
         link = EngineLink(self.endpoint)
-        link.hello()
+        link.hello(is_intact=is_intact)
         link.limits()
         link.register(FACTS)
         return link
@@ -88,6 +88,23 @@ def test_a_registration_that_cannot_be_served_is_refused(engine: Engine) -> None
     assert second.next_plan().new_requests
     second.close()
     assert not engine.failed
+
+
+@pytest.mark.parametrize("is_intact", [True, False])
+def test_a_worker_that_only_lost_its_connection_has_not_died(patient: Engine, is_intact: bool) -> None:
+    """A request that runs at three deaths is taken for what kills; it may run at any number of lost connections."""
+    patient.loop.add(make_core_request(0, [1, 2, 3], 2))
+    for _ in range(3):
+        worker = patient.worker(is_intact=is_intact)
+        assert worker.next_plan().new_requests
+        worker.close()
+    last = patient.worker(is_intact=is_intact)
+    if is_intact:
+        assert last.next_plan().new_requests and not patient.finished
+    else:
+        wait_for(lambda: patient.finished, "the request ends")
+        assert patient.finished[0].stop.message == "the worker died while it ran this request alone"
+    last.close()
 
 
 def test_a_worker_that_hangs_is_dropped_and_its_late_result_refused(engine: Engine) -> None:

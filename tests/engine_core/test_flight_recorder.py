@@ -203,6 +203,7 @@ def test_the_names_in_the_file_are_those_of_its_version() -> None:
             "limits",
             "waiting",
             "free_slots",
+            "is_death",
         },
         "add": {"request"},
         "prepare": set(),

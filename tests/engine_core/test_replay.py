@@ -59,6 +59,21 @@ def test_all_calls_are_made_again() -> None:
     assert replay(recorder.recording()) == second.scheduler.counters.steps
 
 
+def test_lost_connections_are_no_deaths_again() -> None:
+    """With two deaths more, the requests would run alone."""
+    recorder = FlightRecorder()
+    pipe = recorded(recorder)
+    add_all(pipe.scheduler, make_core_request(0, [1, 2, 3], 5), make_core_request(1, [4, 5], 5))
+    for epoch, is_death in enumerate((True, False, False), 2):
+        assert pipe.plan()
+        pipe.scheduler.restart(make_kv(), PlanBuilder(epoch, 1), is_death=is_death)
+        pipe = Pipe(pipe.scheduler, FakeWorker(FACTS))
+    pipe.run()
+    assert replay(recorder.recording()) == pipe.scheduler.counters.steps
+    frames = [frame for frame in recorder.recording().frames if isinstance(frame, WorkerJoined)]
+    assert [frame.is_death for frame in frames][-3:] == [True, False, False]
+
+
 def test_priorities_count_again() -> None:
     recorder = FlightRecorder()
     config = SchedulerConfig(1, 16, by_priority=True)

@@ -12,10 +12,10 @@ from tests.engine_core.test_scheduler import add_all, make_scheduler, run
 from tests.fakes import FakeWorker, make_core_request, make_facts, oracle
 
 
-def next_worker(scheduler: Scheduler) -> tuple[FakeWorker, list[Finished]]:
+def next_worker(scheduler: Scheduler, *, is_death: bool = True) -> tuple[FakeWorker, list[Finished]]:
     facts = make_facts(num_blocks=scheduler.kv.pool.num_blocks)
     kv = KVCacheManager(facts.num_blocks, facts.block_size, (FULL,), prefix_caching=True)
-    ended = scheduler.restart(kv, PlanBuilder(2, 1))
+    ended = scheduler.restart(kv, PlanBuilder(2, 1), is_death=is_death)
     return FakeWorker(facts), ended
 
 
@@ -77,6 +77,20 @@ def test_two_deaths_make_a_suspect_and_a_third_one_ends_it() -> None:
     assert ended[0].stop.message == "the worker died while it ran this request alone"
     plan = scheduler.schedule()
     assert plan is not None and [request.handle for request in scheduler.running] == [1], "the next suspect, alone"
+
+
+def test_a_lost_connection_is_no_strike() -> None:
+    """The worker that registers is the one that was lost: nothing has killed it."""
+    scheduler, _ = make_scheduler()
+    request = make_core_request(0, [1, 2, 3], 6)
+    add_all(scheduler, request)
+    for _ in range(5):
+        assert scheduler.schedule() is not None
+        _, ended = next_worker(scheduler, is_death=False)
+        assert not ended and request.strikes == 0
+    assert die(scheduler) == [] and request.strikes == 1
+    outputs, _ = run(scheduler, next_worker(scheduler, is_death=False)[0])
+    assert outputs == {0: oracle([1, 2, 3], 6)}
 
 
 def test_a_trial_clears_a_suspect() -> None:

@@ -5,7 +5,7 @@ import signal
 import weakref
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ from services.process.progress_page import Progress
 from services.telemetry.tracing import set_up_tracing
 from services.worker import service
 from services.worker.building import build_runner
-from services.worker.engine_link import EngineGone, EngineLink
+from services.worker.engine_link import EngineGone, EngineLink, EngineRefused
 from services.worker.errors import ModelError
 from services.worker.prepared_grammars import PreparedGrammars
 from services.worker.telemetry import StepSpans, WorkerMetrics
@@ -31,8 +31,10 @@ class ShortEngine(EngineLink):
     """A link to an engine that dies as soon as the worker is registered."""
 
     num_connected = 0
+    hellos: ClassVar[list[bool]] = []  # whether each said that it only lost its connection
 
-    def hello(self) -> None:
+    def hello(self, *, is_intact: bool = False) -> None:
+        self.hellos.append(is_intact)
         type(self).num_connected += 1
         if self.num_connected > NUM_ENGINES:
             raise SystemExit
@@ -41,7 +43,7 @@ class ShortEngine(EngineLink):
         return BatchLimits(1, 2, 64)
 
     def register(self, facts: Any) -> None:
-        pass
+        self.is_registered = True
 
     def poll_plan(self) -> None:
         raise EngineGone("lost the connection to the engine")
@@ -69,10 +71,13 @@ def test_an_engines_kv_cache_is_freed_before_the_next_one_is_allocated(
     with pytest.raises(SystemExit):
         service._run(options, None, WorkerMetrics(CollectorRegistry()), StepSpans(tracing), Progress())
     assert len(made) == NUM_ENGINES
+    assert ShortEngine.hellos == [False, *[True] * NUM_ENGINES], "it lost its connection, and nothing else"
 
 
 class NoMemory(ShortEngine):
     """A link to an engine with a plan that takes more memory than there is."""
+
+    hellos: ClassVar[list[bool]] = []
 
     def poll_plan(self) -> None:
         torch.empty(2**62, dtype=torch.uint8)
@@ -106,6 +111,7 @@ def test_a_worker_without_memory_registers_again_with_fewer_blocks_until_it_cann
             )
     finally:
         gc.enable()
+    assert not any(NoMemory.hellos), "a request may have made it run out of memory"
     assert made == [int(made[0] * 0.85**count) for count in range(4)]
     lines = [line for line in caplog.messages if line.startswith("memory ran out (")]
     assert [
@@ -148,3 +154,30 @@ def test_the_watchdog_is_disarmed_when_the_engine_is_gone(socket_dir: Path) -> N
         service._run_plans(link, runner, source, WorkerMetrics(CollectorRegistry()), StepSpans(tracing), Progress())
     link.close()
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_a_connection_that_fails_before_the_registration_changes_nothing(
+    tmp_path: Path, socket_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refused, because the engine has not noticed yet that the worker was lost: it still only lost its connection."""
+
+    class Refusing(ShortEngine):
+        hellos: ClassVar[list[bool]] = []
+
+        def limits(self) -> BatchLimits:
+            if len(self.hellos) == 2:
+                raise EngineRefused("this engine already has a worker")
+            if len(self.hellos) == 4:
+                raise SystemExit
+            return super().limits()
+
+    monkeypatch.setattr(service, "EngineLink", Refusing)
+    monkeypatch.setattr(Refusing, "num_connected", -NUM_ENGINES)
+    monkeypatch.setattr(service, "FIRST_RETRY_SECONDS", 0.0)
+    options = WorkerOptions(
+        engine=f"ipc://{socket_dir}/engine", model=str(make_qwen3(tmp_path / "model")), device="cpu"
+    )
+    tracing = set_up_tracing("worker", None)
+    with pytest.raises(SystemExit):
+        service._run(options, None, WorkerMetrics(CollectorRegistry()), StepSpans(tracing), Progress())
+    assert Refusing.hellos == [False, True, True, True]

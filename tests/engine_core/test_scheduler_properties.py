@@ -187,7 +187,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         kv = KVCacheManager(self.scheduler.kv.pool.num_blocks, self.facts.block_size, ("full",), self.cached)
         self.worker = FakeWorker(self.facts)
         ended = self.scheduler.restart(kv, PlanBuilder(2, 1))
-        assert len(ended) <= 1, "a suspect runs, and is prepared, alone"
+        prompts = {tuple(self.prompts[one.handle]) for one in ended}
+        assert len(prompts) <= 1, "a suspect runs, and is prepared, alone; requests that would do the same end with it"
         self._take(StepEvents(finished=ended))
 
     @rule()

@@ -46,8 +46,9 @@ class Batch:
         self.score_cost = np.ones(max_num_seqs, dtype=np.int32)  # of one of these tokens, of MAX_SCORED_TOKENS in all
         self.num_scoring = 0  # running requests with such tokens
         self._score_room = MAX_SCORED_TOKENS  # what the step that is being planned has left of them
-        self.num_blocks = np.zeros(max_num_seqs, dtype=np.int32)  # blocks of the request, per KV group
+        self.num_blocks = np.zeros(max_num_seqs, dtype=np.int32)  # blocks per KV group, with those given back
         self.num_sent_blocks = np.zeros(max_num_seqs, dtype=np.int32)  # of these, blocks already in a plan
+        self.give_back_at = np.zeros(max_num_seqs, dtype=np.int32)  # computed tokens at which it next gives blocks back
         self.slots = np.zeros(0, dtype=np.int32)  # [running], slots of `running` in the same order
         self.running: list[Request] = []  # by rank: the last one is preempted first
         self._by_slot: list[Request | None] = [None] * max_num_seqs
@@ -83,6 +84,7 @@ class Batch:
         self.score_cost[slot] = _score_cost(request.sampling)
         self.num_scoring += needs
         self.num_blocks[slot] = self.num_sent_blocks[slot] = len(request.blocks[0])
+        self.give_back_at[slot] = 0
         insort(self.running, request, key=self._rank)
         self.slots = np.insert(self.slots, self._index(request), slot)
 
@@ -104,7 +106,7 @@ class Batch:
         The last token that max_tokens allows is never computed: nothing is sampled after it.
         """
         slots = self.slots
-        num_new: Ints = self._num_needed(slots) - self.num_computed[slots]
+        num_new: Ints = self.num_needed(slots) - self.num_computed[slots]
         self._score_room = MAX_SCORED_TOKENS
         if self.num_scoring:
             num_new = self._limit_scored(num_new)
@@ -146,12 +148,6 @@ class Batch:
         columns = (self.handles[slots[rows]], begin[rows] + 1, counts[rows])
         return [ScoredRow(*row) for row in zip(*(column.tolist() for column in columns), widths, strict=True)]
 
-    def num_blocks_to_allocate(self, block_size: int) -> int:
-        """Returns how many more blocks, per KV group, the running requests need in total for all of their tokens,
-        known or in flight."""
-        needed = -(-self._num_needed(self.slots) // block_size)
-        return int(np.maximum(needed - self.num_blocks[self.slots], 0).sum())
-
     def advance(self, slots: Ints, num_new_tokens: Ints) -> npt.NDArray[np.bool_]:
         """Counts `num_new_tokens` more tokens of each of `slots` as computed; both are [rows] int32.
 
@@ -159,11 +155,11 @@ class Batch:
         an output token in flight.
         """
         self.num_computed[slots] += num_new_tokens
-        samples: npt.NDArray[np.bool_] = self.num_computed[slots] == self._num_needed(slots)
+        samples: npt.NDArray[np.bool_] = self.num_computed[slots] == self.num_needed(slots)
         self.sample_end[slots[samples]] += 1
         return samples
 
-    def _num_needed(self, slots: Ints) -> Ints:
+    def num_needed(self, slots: Ints) -> Ints:
         """Returns how many computed tokens the next sample of each slot needs, [rows] int32."""
         needed: Ints = self.num_prompt[slots] + np.minimum(self.sample_end[slots], self.max_tokens[slots] - 1)
         return needed

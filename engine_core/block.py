@@ -4,22 +4,26 @@ publish.
 Data only: engine_core/block_pool.py and engine_core/prefix_cache.py decide which blocks are taken, shared, published.
 """
 
-import sys
 from collections.abc import Iterator
 
-BlockKey = tuple[int, bytes, tuple[int, ...]]  # KV group, hash of all blocks before this one, its token ids
+BlockKey = tuple[bytes, tuple[int, ...]]  # hash of the tokens of all blocks before this one, its token ids
 
 
 class Block:
-    """One block of one KV group; free if it has no owner (`ref_count` 0). `prev` and `next` link the free blocks."""
+    """One block of one KV group; free if it has no owner (`ref_count` 0). `prev` and `next` link the free blocks.
 
-    __slots__ = ("block_id", "key", "next", "prev", "ref_count", "take_number", "unpublished")
+    The blocks of all groups with the same tokens are a row. The prefix cache finds a row by its first block, the only
+    one with a key: `others` are the row's blocks of the other groups, each with the take_number that it had.
+    """
+
+    __slots__ = ("block_id", "key", "next", "others", "prev", "ref_count", "take_number", "unpublished")
 
     def __init__(self, block_id: int) -> None:
         self.block_id = block_id
         self.ref_count = 0
-        self.take_number = 0  # the pool's num_takes right after this block was last taken
+        self.take_number = 0  # the pool's num_takes right after this block was last taken: another one, other contents
         self.key: BlockKey | None = None  # set while the prefix cache can find the block
+        self.others: Row = ()  # only set together with `key`
         self.unpublished: UnpublishedBlocks | None = None  # blocks that follow this one; only set together with `key`
         self.prev: Block | None = None
         self.next: Block | None = None
@@ -28,13 +32,16 @@ class Block:
         return f"Block({self.block_id}, refs={self.ref_count}, cached={self.key is not None})"
 
 
+Row = tuple[tuple[Block, int], ...]  # blocks, and their take_numbers when the row was made
+
+
 class UnpublishedBlocks:
-    """Full blocks of one request, indices `next` to `end` - 1, that the prefix cache cannot find yet.
+    """Rows of full blocks of one request, indices `next` to `end` - 1, that the prefix cache cannot find yet.
 
     The lists are the request's own, not copies, so they grow as the request does.
     """
 
-    __slots__ = ("block_hashes", "blocks", "end", "last_take", "next", "parent", "root_hash", "token_ids")
+    __slots__ = ("block_hashes", "blocks", "end", "next", "parent", "root_hash", "take_numbers", "token_ids")
 
     def __init__(
         self,
@@ -42,15 +49,21 @@ class UnpublishedBlocks:
         root_hash: bytes,
         block_hashes: list[bytes],
         blocks: list[list[Block]],
+        take_numbers: list[list[int]],
         next: int,
     ) -> None:
         self.token_ids = token_ids
         self.root_hash = root_hash
         self.block_hashes = block_hashes
         self.blocks = blocks  # per KV group
+        self.take_numbers = take_numbers  # as blocks: a block that has another one now was taken for other tokens
         self.next = self.end = next
-        self.last_take = sys.maxsize  # a block with a higher take_number has been reused by another request
         self.parent: Block | None = None  # the published block right before `next`
+
+    def row(self, index: int) -> Row:
+        """Returns the blocks at `index` of all groups, with the take numbers that they had for this request."""
+        pairs = zip(self.blocks, self.take_numbers, strict=True)
+        return tuple([(blocks[index], numbers[index]) for blocks, numbers in pairs])
 
 
 class FreeList:

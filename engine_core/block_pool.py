@@ -6,7 +6,7 @@ taken again, so the free list is also the LRU order of the prefix cache. Every o
 
 from collections.abc import Iterable
 
-from engine_core.block import Block, BlockKey, FreeList
+from engine_core.block import Block, BlockKey, FreeList, Row
 
 
 class BlockPool:
@@ -63,14 +63,14 @@ class BlockPool:
         """Returns the published block with this key, in use or free; None if there is none."""
         return self._by_key.get(key)
 
-    def publish(self, block: Block, key: BlockKey) -> bool:
-        """Gives a full block its key, by which it can be found.
+    def publish(self, block: Block, key: BlockKey, others: Row = ()) -> bool:
+        """Gives a full block its key, by which it can be found, with the `others` of its row.
 
         Returns False, and changes nothing, if it has a key already or another block has this key.
         """
         if block.key is not None or key in self._by_key:
             return False
-        block.key = key
+        block.key, block.others = key, others
         self._by_key[key] = block
         return True
 
@@ -80,13 +80,13 @@ class BlockPool:
         Owners and the free list do not change.
         """
         for block in self._by_key.values():
-            block.key = block.unpublished = None
+            block.key, block.others, block.unpublished = None, (), None
         self._by_key.clear()
 
     def _unpublish(self, block: Block) -> None:
         if block.key is not None:
             del self._by_key[block.key]
-            block.key = block.unpublished = None
+            block.key, block.others, block.unpublished = None, (), None
 
     def check(self) -> None:
         """Asserts the pool's invariants; for tests. O(number of blocks)."""
@@ -96,4 +96,4 @@ class BlockPool:
         assert len({block.block_id for block in free}) == len(free)
         assert all(block.key == key for key, block in self._by_key.items())
         assert sum(block.key is not None for block in self.blocks) == len(self._by_key)
-        assert all(block.key is not None for block in self.blocks if block.unpublished is not None)
+        assert all(block.key is not None for block in self.blocks if block.unpublished is not None or block.others)

@@ -11,13 +11,14 @@ import msgspec
 
 from engine_core.events import Finished, StepEvents
 from engine_core.kv_cache_manager import KVCacheManager
+from engine_core.kv_groups import KvGroup
 from engine_core.plan_builder import PlanBuilder
 from engine_core.request import Request
 from engine_core.scheduler import Scheduler
 from engine_core.scheduler_config import SchedulerConfig
 from engine_core.step_plan import SamplingParams, StepPlan, StepResult, pack_i32
 
-VERSION = 5  # 5: lost connections are no deaths
+VERSION = 5  # 5: policies of KV groups; lost connections are no deaths
 MAX_BYTES = 16 * 2**20  # estimated memory of the ring: plans, results and tokens
 
 
@@ -52,7 +53,7 @@ class WorkerJoined(msgspec.Struct, tag="worker"):
     epoch: int
     num_blocks: int
     block_size: int
-    kv_groups: tuple[str, ...]
+    kv_groups: tuple[KvGroup, ...]
     prefix_caching: bool
     config: SchedulerConfig = msgspec.field(name="limits")
     waiting: list[RecordedRequest]

@@ -77,11 +77,15 @@ class PlanBuilder:
             slot=request.slot,
             prompt_token_ids=pack_i32(request.token_ids[: request.num_prompt_tokens]),
             output_token_ids=pack_i32(request.output_token_ids),
-            block_ids=[pack_i32([block.block_id for block in blocks]) for blocks in request.blocks],
+            block_ids=[
+                pack_i32([block.block_id for block in blocks[first:]])
+                for blocks, first in zip(request.blocks, request.first_blocks, strict=True)
+            ],
             sampling=request.sampling,
             seed=request.seed,
             choice=request.choice,
             traceparent=request.traceparent,
             has_grammar=bool(request.grammar),
             prompt_logprobs_from=request.next_prompt_logprob,
+            first_blocks=list(request.first_blocks) if any(request.first_blocks) else [],
         )

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 
 from engine_core.block_hash import root_hash
+from engine_core.kv_groups import capacity_tokens, most_blocks
 from engine_core.refusal import RequestRefused
 from engine_core.request import Request
 from engine_core.step_plan import SamplingParams
@@ -77,9 +78,9 @@ def check_lengths(num_prompt_tokens: int, max_tokens: int, max_model_len: int) -
 
 def check_capacity(num_prompt_tokens: int, max_tokens: int, facts: ModelFacts) -> None:
     """Raises RequestRefused when the request needs more than the whole KV cache, so that it could never run."""
-    capacity = facts.num_blocks // len(facts.kv_groups) * facts.block_size
     needed = num_prompt_tokens + max_tokens - 1  # the last token's KV is never computed
-    if needed > capacity:
+    if most_blocks(facts.kv_groups, 0, needed, facts.block_size) > facts.num_blocks:
+        capacity = capacity_tokens(facts.kv_groups, facts.num_blocks, facts.block_size)
         raise RequestRefused(
             "max_tokens",
             f"the prompt has {num_prompt_tokens} tokens and max_tokens is {max_tokens}, which needs {needed} tokens of"

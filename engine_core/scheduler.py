@@ -122,7 +122,7 @@ class Scheduler:
         requests = [*self.waiting, *self.running]
         for request in list(self.running):
             self.batch.leave(request)
-            request.blocks, request.unpublished = [], None
+            request.blocks, request.take_numbers, request.first_blocks, request.unpublished = [], [], [], None
         self.waiting.clear()
         self._preparations.restart(is_death=is_death)
         self.kv, self._builder, self._last_result = kv, builder, 0
@@ -144,6 +144,7 @@ class Scheduler:
         if (rule.waits_for_results and self._last_result < self._builder.step_id) or self._preparations.holds_steps:
             return None
 
+        self.kv.give_back(batch)
         # The running catch up, by rank, under one budget. Where blocks run out, the lowest-ranked are preempted.
         num_new = self._split_budget(budget, rule)
         while not self._extend(num_new):
@@ -284,7 +285,7 @@ class Scheduler:
         num_computed = len(cached[0]) * self.kv.block_size
         num_tokens = min(request.num_tokens - num_computed, self._cap or budget, budget)
         num_tokens = self.batch.first_tokens(request, num_tokens)
-        reserved = self.batch.num_blocks_to_allocate(self.kv.block_size)
+        reserved = self.kv.num_blocks_to_allocate(self.batch)
         if not self.kv.allocate(request, cached, num_computed + num_tokens, reserved):
             return 0
         self.kv.publish(request, num_computed + num_tokens)

@@ -117,13 +117,16 @@ class NewRequest(msgspec.Struct, array_like=True):
     slot: int
     prompt_token_ids: bytes  # [prompt tokens]
     output_token_ids: bytes  # [output tokens so far]
-    block_ids: list[bytes]  # per KV group: [blocks]
+    block_ids: list[bytes]  # per KV group: [blocks], from that of `first_blocks` on
     sampling: SamplingParams
     seed: int
     choice: int
     traceparent: str = ""  # W3C trace context; empty: not traced
     has_grammar: bool = False  # its grammar was prepared: worker_messages.Prepare
     prompt_logprobs_from: int = 1  # prompt tokens before this index need no logprobs
+    first_blocks: list[
+        int
+    ] = []  # per KV group: index of the first block; empty: 0 for each. The worker reads none before
 
 
 class PromptLogprobs(msgspec.Struct, array_like=True, frozen=True):

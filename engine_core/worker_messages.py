@@ -9,9 +9,10 @@ from typing import TypeVar
 
 import msgspec
 
+from engine_core.kv_groups import KvGroup, most_blocks
 from engine_core.step_plan import BadMessage, StepPlan, StepResult
 
-PROTOCOL = 5  # 5: logprobs of prompts
+PROTOCOL = 6  # 6: policies of KV groups
 MAX_BLOCKS = 2**21  # blocks of a KV cache; at 16 tokens each, 34 million tokens
 MAX_CHARACTERS = 4096  # characters of a name, which may be a path
 MAX_DEFAULT = 1e6  # largest sampling default
@@ -47,13 +48,18 @@ class ModelFacts(msgspec.Struct, frozen=True):
     eos_token_ids: tuple[int, ...]
     block_size: int  # tokens
     num_blocks: int
-    kv_groups: tuple[str, ...]  # kinds, for example ("full",)
+    kv_groups: tuple[KvGroup, ...]  # those that keep all blocks first
     max_logprobs: int
     sampling_defaults: SamplingDefaults
     tokenizer_digest: str  # of the tokenizer's files; the tokenizer process must have the same
     numerics_id: str  # names what affects results: equal ids give equal tokens
     weights_version: str
     model: str = ""  # as the operator named it
+
+    @property
+    def kv_cache_concurrency(self) -> float:
+        """How many requests of max_model_len tokens the KV cache has room for, as in vLLM."""
+        return self.num_blocks / most_blocks(self.kv_groups, 0, self.max_model_len, self.block_size)
 
     def __post_init__(self) -> None:
         """Raises ValueError for a value out of range, a name too long, or an eos token id outside the vocabulary."""
@@ -72,7 +78,6 @@ class ModelFacts(msgspec.Struct, frozen=True):
                 raise ValueError(f"{name} is {value}, but must be from {low} to {high}")
         names = (
             *self.served_model_names,
-            *self.kv_groups,
             self.tokenizer_digest,
             self.numerics_id,
             self.weights_version,

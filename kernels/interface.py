@@ -32,7 +32,8 @@ KvPair = tuple[Tensor, Tensor]  # paged keys and values of one layer; the layout
 
 @dataclass(frozen=True)
 class AttentionInputs:
-    """Attention metadata of a step with R requests and T tokens. Requests with one query come first."""
+    """Attention metadata of a step with R requests and T tokens, for the layers of one KV group. Requests with one
+    query come first."""
 
     slot_mapping: Tensor  # [T] int64: block * block_size + offset; -1 (GPU only): KV is not written
     block_tables: Tensor  # [R, blocks] int32
@@ -51,12 +52,13 @@ class Stack(Protocol):
         hidden: Tensor,
         positions: Tensor,
         caches: Sequence[KvPair],
-        inputs: AttentionInputs,
+        inputs: Sequence[AttentionInputs],
         logits_indices: Tensor,
     ) -> Tensor:
         """Returns the last norm's result [S, hidden].
 
-        hidden [T, hidden]: the embeddings; may be overwritten. positions [T] int64. caches: by Attend.layer.
+        hidden [T, hidden]: the embeddings; may be overwritten. positions [T] int64. caches: by Attend.layer. inputs: by
+        Attend.group; they differ in slot_mapping and block_tables alone.
         logits_indices [S] int64: the tokens to return, ascending. Writes keys and values of all T tokens into the
         caches.
         """
@@ -97,7 +99,9 @@ class Ops(Protocol):
         cache: KvPair,
         slot_mapping: Tensor,
     ) -> Tensor: ...
-    def paged_attention(self, query: Tensor, cache: KvPair, inputs: AttentionInputs, scale: float) -> Tensor: ...
+    def paged_attention(
+        self, query: Tensor, cache: KvPair, inputs: AttentionInputs, scale: float, window: int = 0
+    ) -> Tensor: ...
     def activate(self, x: Tensor, kind: str, gated: bool) -> Tensor: ...
     def stack(self, operations: Sequence[Operation]) -> Stack: ...
 

@@ -84,7 +84,11 @@ class Add:
 
 @dataclass(frozen=True)
 class Attend:
-    """ATTENTION = attention of QKV over the KV cache of layer `layer`, after its keys and values are written there."""
+    """ATTENTION = attention of QKV over the KV cache of layer `layer`, after its keys and values are written there.
+
+    `group`: the layer's KV group, whose block tables say where. `window`: a query attends to so many keys, its own
+    included; 0: to all up to its own.
+    """
 
     layer: int
     heads: int
@@ -92,6 +96,8 @@ class Attend:
     eps: float
     tables: tuple[Tensor, Tensor] | None  # rope of queries and of keys, see reference.norm_rope; None: no positions
     scale: float  # of the scores
+    window: int = 0
+    group: int = 0
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ class EagerStack:
         hidden: Tensor,
         positions: Tensor,
         caches: Sequence[KvPair],
-        inputs: AttentionInputs,
+        inputs: Sequence[AttentionInputs],
         logits_indices: Tensor,
     ) -> Tensor:
         run = EagerRun(self._ops, hidden, positions, caches, inputs, logits_indices)
@@ -39,7 +39,7 @@ class EagerRun:
         hidden: Tensor,
         positions: Tensor,
         caches: Sequence[KvPair],
-        inputs: AttentionInputs,
+        inputs: Sequence[AttentionInputs],
         logits_indices: Tensor,
     ) -> None:
         self._ops = ops
@@ -84,9 +84,10 @@ class EagerRun:
             source[:, columns] = normed
 
     def _attend(self, attend: Attend) -> None:
-        ops, inputs, cache = self._ops, self._inputs, self._caches[attend.layer]
+        ops, inputs, cache = self._ops, self._inputs[attend.group], self._caches[attend.layer]
         query = ops.rope_and_write(
             self.activations[Place.QKV], attend.norms, attend.eps, attend.tables, self._positions, cache,
             inputs.slot_mapping,
         )  # fmt: skip
-        self.activations[Place.ATTENTION] = ops.paged_attention(query, cache, inputs, attend.scale).flatten(1)
+        mixed = ops.paged_attention(query, cache, inputs, attend.scale, attend.window)
+        self.activations[Place.ATTENTION] = mixed.flatten(1)

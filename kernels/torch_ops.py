@@ -35,7 +35,9 @@ class TorchOps:
     ) -> TorchMatrix:
         return TorchMatrix(joined(parts, dtype, device))
 
-    def paged_attention(self, query: Tensor, cache: KvPair, inputs: AttentionInputs, scale: float) -> Tensor:
+    def paged_attention(
+        self, query: Tensor, cache: KvPair, inputs: AttentionInputs, scale: float, window: int = 0
+    ) -> Tensor:
         """Returns reference.paged_attention. Computes chunks of a request's queries, so that at most SCORES scores (or
         one query's) are in memory. No request may have length 0."""
         out = torch.empty_like(query)
@@ -47,7 +49,8 @@ class TorchOps:
                 last = min(end, first + most)
                 span, seen = torch.tensor([0, last - first]), torch.tensor([length - (end - last)])
                 table = inputs.block_tables[row : row + 1]
-                out[first:last] = reference.paged_attention(query[first:last], *cache, table, span, seen, scale)
+                part = query[first:last]
+                out[first:last] = reference.paged_attention(part, *cache, table, span, seen, scale, window)
         return out
 
     def scratch_bytes(

@@ -1,15 +1,17 @@
-"""Stand-ins for tests without a model: a worker with a hash chain as KV, so that a wrong block changes the tokens.
+"""Stand-ins for tests without a model: a worker with a hash chain as KV, so that a wrong block is seen.
 
-Position p of a request holds H(what the block table gives for p - 1, token p). The next token is a function of the last
-hash. If scheduler or block pool ever hand out a wrong block, the chain breaks and the tokens differ from `oracle`.
+Position p of a request holds, in each KV group, H(what p - 1 holds, token p); the next token is a function of the last
+hash. All positions that attention would read are compared with what they must hold before each row is computed. So if
+scheduler or block pool ever hand out a wrong block, or give one back too early, FakeWorker.execute fails.
 """
 
 import hashlib
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 
 from engine_core.events import Finished
+from engine_core.kv_groups import FULL, SlidingWindow
 from engine_core.request import Request
 from engine_core.request_check import NewChoice, make_request
 from engine_core.scheduler import Scheduler
@@ -41,7 +43,7 @@ def make_facts(num_blocks: int = 64, block_size: int = 4, max_model_len: int = 6
         "eos_token_ids": (0,),
         "block_size": block_size,
         "num_blocks": num_blocks,
-        "kv_groups": ("full",),
+        "kv_groups": (FULL,),
         "max_logprobs": 20,
         "sampling_defaults": SamplingDefaults(temperature=0.0),
         "tokenizer_digest": "",
@@ -117,9 +119,11 @@ class FakeWorker:
     def __init__(self, facts: ModelFacts) -> None:
         self._block_size = facts.block_size
         self._vocab_size = facts.vocab_size
-        self._kv: dict[int, bytes] = {}  # place (block * block_size + offset) -> chain
+        self._groups = facts.kv_groups
+        # (block, offset) -> KV group, chain. The groups share the blocks.
+        self._kv: dict[tuple[int, int], tuple[int, bytes]] = {}
         self._tokens: dict[int, list[int]] = {}  # slot -> known tokens
-        self._tables: dict[int, list[int]] = {}
+        self._tables: dict[int, list[list[int | None]]] = {}  # slot -> KV group -> blocks; None: none was sent
         self._handles: dict[int, int] = {}
         self._num_prompt: dict[int, int] = {}
         self._num_logprobs: dict[int, int | None] = {}
@@ -128,8 +132,8 @@ class FakeWorker:
         self._last_step_id: int | None = None
         self.step_tokens: list[int] = []  # tokens computed in each step
 
-    def state(self) -> dict[int, tuple[int, int, list[int], list[int]]]:
-        """Returns (handle, prompt length, known tokens, block table) by slot."""
+    def state(self) -> dict[int, tuple[int, int, list[int], list[list[int | None]]]]:
+        """Returns (handle, prompt length, known tokens, block tables) by slot."""
         return {
             slot: (self._handles[slot], self._num_prompt[slot], list(tokens), list(self._tables[slot]))
             for slot, tokens in self._tokens.items()
@@ -164,7 +168,10 @@ class FakeWorker:
             assert new.has_grammar == (new.handle in self.grammars)
             prompt = unpack_i32(new.prompt_token_ids).tolist()
             self._tokens[new.slot] = prompt + unpack_i32(new.output_token_ids).tolist()
-            self._tables[new.slot] = unpack_i32(new.block_ids[0]).tolist()
+            firsts = new.first_blocks or [0] * len(self._groups)
+            self._tables[new.slot] = [
+                [None] * first + unpack_i32(ids).tolist() for first, ids in zip(firsts, new.block_ids, strict=True)
+            ]
             self._handles[new.slot] = new.handle
             self._num_prompt[new.slot] = len(prompt)
             width = new.sampling.logprob_width
@@ -173,13 +180,15 @@ class FakeWorker:
         return self._run_rows(plan)
 
     def _run_rows(self, plan: StepPlan) -> StepResult:
-        offsets, fresh = unpack_i32(plan.block_offsets[0]).tolist(), unpack_i32(plan.block_ids[0]).tolist()
+        pairs = zip(plan.block_offsets, plan.block_ids, strict=True)
+        fresh = [(unpack_i32(offsets).tolist(), unpack_i32(ids).tolist()) for offsets, ids in pairs]
         slots, num_new, computed = (
             unpack_i32(column).tolist() for column in (plan.slots, plan.num_new_tokens, plan.num_computed_tokens)
         )
         self.step_tokens.append(sum(num_new))
         for row, slot in enumerate(slots):
-            self._tables[slot] += fresh[offsets[row] : offsets[row + 1]]
+            for table, (offsets, ids) in zip(self._tables[slot], fresh, strict=True):
+                table += ids[offsets[row] : offsets[row + 1]]
         last: dict[int, bytes] = {}
         # A row may read a shared prefix that another row of this step computes, whatever their order.
         for row in sorted(range(len(slots)), key=lambda row: computed[row]):
@@ -209,7 +218,7 @@ class FakeWorker:
         places = range(max(begin + 1, first), min(end, self._num_prompt[slot] - 1) + 1)
         if not width or not places:
             return None
-        chains = [self._kv[self._place(slot, place - 1)] for place in places]
+        chains = [self._kv[self._place(slot, 0, place - 1)][1] for place in places]
         found = [
             fake_prompt_logprobs(chain, self._tokens[slot][p], width) for chain, p in zip(chains, places, strict=True)
         ]
@@ -224,14 +233,21 @@ class FakeWorker:
 
     def _compute(self, slot: int, computed: int, count: int) -> bytes:
         tokens = self._tokens[slot]
-        last = self._kv[self._place(slot, computed - 1)] if computed else b""
-        for position in range(computed, computed + count):
-            last = _chain(last, tokens[position])
-            self._kv[self._place(slot, position)] = last
-        return last
+        chains = list(accumulate(tokens[: computed + count], _chain, initial=b""))[1:]
+        for number, group in enumerate(self._groups):
+            first = max(0, computed - group.size + 1) if isinstance(group, SlidingWindow) else 0
+            read = [self._kv[self._place(slot, number, position)] for position in range(first, computed)]
+            assert read == [(number, chain) for chain in chains[first:computed]], (
+                f"group {number} of slot {slot} has the KV of other tokens"
+            )
+            for position in range(computed, computed + count):
+                self._kv[self._place(slot, number, position)] = number, chains[position]
+        return chains[-1]
 
-    def _place(self, slot: int, position: int) -> int:
-        return self._tables[slot][position // self._block_size] * self._block_size + position % self._block_size
+    def _place(self, slot: int, group: int, position: int) -> tuple[int, int]:
+        block = self._tables[slot][group][position // self._block_size]
+        assert block is not None, f"group {group} of slot {slot} reads a block that it does not have"
+        return block, position % self._block_size
 
 
 def make_result(

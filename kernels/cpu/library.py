@@ -62,11 +62,12 @@ class Library(Protocol):
     ) -> None: ...  # fmt: skip
     def paged_attention(
         self, type_: str, query: int, cache: int, kv_heads: int, head_dim: int, block_size: int,
-        tables: int, table_stride: int, starts: int, lens: int, requests: int, heads: int, scale: float, out: int,
+        tables: int, table_stride: int, starts: int, lens: int, requests: int, heads: int, scale: float, window: int,
+        out: int,
     ) -> None: ...  # fmt: skip
     def run(
-        self, type_: str, operations: int, count: int, tokens: int, block_size: int, positions: int, slots: int,
-        tables: int, table_stride: int, starts: int, lens: int, requests: int, logits_indices: int, num_logits: int,
+        self, type_: str, operations: int, count: int, tokens: int, block_size: int, positions: int, groups: int,
+        table_stride: int, starts: int, lens: int, requests: int, logits_indices: int, num_logits: int,
         hidden: int, hidden_size: int, out: int,
     ) -> None: ...  # fmt: skip
     def draw(

@@ -104,7 +104,9 @@ class CpuOps:
         )  # fmt: skip
         return query
 
-    def paged_attention(self, query: Tensor, cache: KvPair, inputs: AttentionInputs, scale: float) -> Tensor:
+    def paged_attention(
+        self, query: Tensor, cache: KvPair, inputs: AttentionInputs, scale: float, window: int = 0
+    ) -> Tensor:
         keys, values = cache
         kv_heads, block_size, head_dim = values.shape[1], keys.shape[3], values.shape[3]
         tables, starts, lens = inputs.block_tables, inputs.query_start_loc, inputs.seq_lens
@@ -114,7 +116,7 @@ class CpuOps:
         self._library.paged_attention(
             TYPES[query.dtype], query.data_ptr(), keys.data_ptr(), kv_heads, head_dim, block_size,
             tables.data_ptr(), tables.stride(0), starts.data_ptr(), lens.data_ptr(), lens.shape[0], query.shape[1],
-            scale, out.data_ptr(),
+            scale, window, out.data_ptr(),
         )  # fmt: skip
         return out
 

@@ -39,6 +39,8 @@ _OPERATION = np.dtype(
         ("kv_heads", "<i8"),
         ("head_dim", "<i8"),
         ("rotary", "<i8"),
+        ("window", "<i8"),
+        ("kv_group", "<i8"),
         ("activation", "<i8"),
         ("gated", "<i8"),
         ("places", "<i8"),
@@ -69,18 +71,22 @@ class CompiledStack:
         hidden: Tensor,
         positions: Tensor,
         caches: Sequence[KvPair],
-        inputs: AttentionInputs,
+        inputs: Sequence[AttentionInputs],
         logits_indices: Tensor,
     ) -> Tensor:
-        tables, (keys, _) = inputs.block_tables, caches[0]
-        assert hidden.is_contiguous() and hidden.dtype == keys.dtype and tables.stride(1) == 1
+        first, (keys, _) = inputs[0], caches[0]
+        tables = [one.block_tables for one in inputs]
+        assert hidden.is_contiguous() and hidden.dtype == keys.dtype
+        assert {one.stride() for one in tables} == {(tables[0].stride(0), 1)}
+        addresses = [(one.slot_mapping.data_ptr(), one.block_tables.data_ptr()) for one in inputs]
+        groups = np.array(addresses, dtype=np.int64)
         if keys is not self._placed():
             self._place_caches(caches)
         out = torch.empty(len(logits_indices), hidden.shape[1], dtype=hidden.dtype)
         self._library.run(
             TYPES[hidden.dtype], self._table.ctypes.data, len(self._table), hidden.shape[0], keys.shape[3],
-            positions.data_ptr(), inputs.slot_mapping.data_ptr(), tables.data_ptr(), tables.stride(0),
-            inputs.query_start_loc.data_ptr(), inputs.seq_lens.data_ptr(), len(inputs.seq_lens),
+            positions.data_ptr(), groups.ctypes.data, tables[0].stride(0), first.query_start_loc.data_ptr(),
+            first.seq_lens.data_ptr(), len(first.seq_lens),
             logits_indices.data_ptr(), len(logits_indices), hidden.data_ptr(), hidden.shape[1], out.data_ptr(),
         )  # fmt: skip
         return out
@@ -106,11 +112,11 @@ def _write(place: npt.NDArray[np.void] | np.void, operation: Operation) -> None:
             _set(place, adds=adds is not None, factor=adds or 0.0)
         case Add(factor):
             _set(place, factor=factor)
-        case Attend(_, heads, norms, eps, tables, scale):
+        case Attend(_, heads, norms, eps, tables, scale, window, group):
             (query_norm, key_norm), (query_table, key_table) = norms or (None, None), tables or (None, None)
             _set(place, heads=heads, weight=_address(query_norm), key_weight=_address(key_norm), eps=eps, factor=scale)
             _set(place, query_table=_address(query_table), key_table=_address(key_table))
-            _set(place, rotary=0 if query_table is None else query_table.shape[1])
+            _set(place, rotary=0 if query_table is None else query_table.shape[1], window=window, kv_group=group)
         case Activate(kind, gated):
             _set(place, activation=ACTIVATIONS.index(kind), gated=gated)
         case Select(places):

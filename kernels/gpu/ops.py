@@ -44,7 +44,9 @@ class TritonOps:
             return TorchMatrix(joined(parts, dtype, device))
         return matrix_of(parts, self._quantization, dtype, device)
 
-    def paged_attention(self, query: Tensor, cache: KvPair, inputs: AttentionInputs, scale: float) -> Tensor:
+    def paged_attention(
+        self, query: Tensor, cache: KvPair, inputs: AttentionInputs, scale: float, window: int = 0
+    ) -> Tensor:
         return attention.paged_attention(
             query,
             *cache,
@@ -55,6 +57,7 @@ class TritonOps:
             inputs.max_query_len,
             inputs.max_seq_len,
             scale,
+            window,
         )
 
     def stack(self, operations: Sequence[Operation]) -> Stack:

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from engine_core.kv_cache_manager import KVCacheManager
+from engine_core.kv_groups import FULL
 from engine_core.plan_builder import PlanBuilder
 from engine_core.request import Request
 from engine_core.scheduler import Scheduler
@@ -44,7 +45,7 @@ class Simulation:
     ) -> None:
         total = WARM_UP_STEPS + num_steps + STEPS_IN_FLIGHT
         num_blocks = num_running * (-(-(prompt_len + BLOCK_SIZE + (output_len or total)) // BLOCK_SIZE) + 2)
-        kv = KVCacheManager(num_blocks, BLOCK_SIZE, ("full",), prefix_caching)
+        kv = KVCacheManager(num_blocks, BLOCK_SIZE, (FULL,), prefix_caching)
         self._scheduler = Scheduler(
             kv, PlanBuilder(1, 1), SchedulerConfig(num_running, num_running * (prompt_len + BLOCK_SIZE))
         )

@@ -16,6 +16,7 @@ import numpy as np
 
 from engine_core.block_hash import root_hash
 from engine_core.kv_cache_manager import KVCacheManager
+from engine_core.kv_groups import FULL
 from engine_core.plan_builder import PlanBuilder
 from engine_core.request_check import NewChoice, make_request
 from engine_core.scheduler import Scheduler
@@ -41,7 +42,7 @@ def counters_of(args: argparse.Namespace, num_groups: int, num_requests: int, nu
     """Returns the scheduler's counters after `num_requests` requests, which arrive at once, in a cache of `num_blocks`
     blocks. At most MAX_RUNNING run at a time."""
     rng = random.Random(1)
-    kv = KVCacheManager(num_blocks, BLOCK_SIZE, ("full",), prefix_caching=True)
+    kv = KVCacheManager(num_blocks, BLOCK_SIZE, (FULL,), prefix_caching=True)
     scheduler = Scheduler(kv, PlanBuilder(1, 1), SchedulerConfig(MAX_RUNNING, EngineOptions.max_num_batched_tokens))
     facts = make_facts(num_blocks, BLOCK_SIZE, num_blocks * BLOCK_SIZE, vocab_size=VOCAB_SIZE)
     sampling = SamplingParams(max_tokens=args.output_len, temperature=0.0, ignore_eos=True)

@@ -65,8 +65,9 @@ class Texts:
             max_seq_len=self._length + tokens,
         )
         self._length += tokens if keep else 0
+        num_groups = len(self._decoder.kv_layout.windows)  # they share the tables: no block is given back
         return self._decoder.forward(
-            ids.flatten(), positions.repeat(count), self._cache, inputs, torch.arange(count * tokens)
+            ids.flatten(), positions.repeat(count), self._cache, [inputs] * num_groups, torch.arange(count * tokens)
         )
 
 

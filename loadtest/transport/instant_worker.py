@@ -13,6 +13,7 @@ import time
 import numpy as np
 import numpy.typing as npt
 
+from engine_core.kv_groups import FULL
 from engine_core.step_plan import StepPlan, unpack_i32
 from engine_core.worker_messages import ModelFacts, SamplingDefaults
 from loadtest.engine.simulated_worker import SimulatedWorker
@@ -45,7 +46,7 @@ def facts(num_streams: int, num_tokens: int) -> ModelFacts:
         eos_token_ids=(),
         block_size=BLOCK_SIZE,
         num_blocks=num_streams * (max_model_len // BLOCK_SIZE + 2),
-        kv_groups=("full",),
+        kv_groups=(FULL,),
         max_logprobs=0,
         sampling_defaults=SamplingDefaults(),
         tokenizer_digest="",

@@ -110,7 +110,11 @@ def engine_facts(facts: ModelFacts, max_num_seqs: int, max_n: int, max_num_queue
         vocab_size=facts.vocab_size,
         eos_token_ids=facts.eos_token_ids,
         block_size=facts.block_size,
-        kv_groups=[pb.KvGroup(kind=kind, num_blocks=facts.num_blocks) for kind in facts.kv_groups],
+        kv_groups=[
+            pb.KvGroup(kind="window" if group.window else "full", num_blocks=facts.num_blocks, window=group.window)
+            for group in facts.kv_groups
+        ],
+        kv_cache_tokens=int(facts.kv_cache_concurrency * facts.max_model_len),
         limits=pb.RequestLimits(
             max_logprobs=facts.max_logprobs,
             max_n=max_n,

@@ -122,7 +122,6 @@ def _cache_config(facts: ModelFacts, prefix_caching: bool) -> tuple[object, ...]
     As in vLLM: kv_cache_max_concurrency is how many requests of the full length fit into the KV cache, and
     kv_cache_size_tokens that number of such requests in tokens.
     """
-    blocks_per_request = len(facts.kv_groups) * -(-facts.max_model_len // facts.block_size)
-    concurrency = facts.num_blocks / blocks_per_request
+    concurrency = facts.kv_cache_concurrency
     size = int(concurrency * facts.max_model_len)
     return facts.block_size, facts.num_blocks, prefix_caching, size, concurrency, ENGINE

@@ -125,7 +125,7 @@ async def _report_ready(
     assert client.dispatcher.peer is not None
     facts = client.dispatcher.peer.engine
     metrics.of(facts.served_model_names[0])
-    tokens = facts.kv_groups[0].num_blocks * facts.block_size
+    tokens = facts.kv_cache_tokens
     log.info(
         "ready on %s serving %s; KV cache of %d tokens, %.1f requests of maximum length (%d tokens)",
         url,

@@ -43,21 +43,19 @@ def build_runner(
     ModelError if the memory does not suffice, or --max-model-len is too large.
     """
     decoder = model.decoder
-    description, dtype = decoder.description, decoder.dtype
+    description, layout, dtype = decoder.description, decoder.kv_layout, decoder.dtype
     check_result_size(options, description.vocab_size, limits)
     profiled = device or device_of(decoder)
     step = step_bytes(description, dtype, decoder.ops, options, limits, graphs=bool(profiled.graph_sizes))
     if profiled.compiles:
         # The larger of both: the formula does not count the driver's memory, the profile run does not run every shape.
         peak = profiled_peak_bytes(decoder, options, limits, profiled)
-        step = max(step, peak) + 2 * len(description.layers) * CACHE_ROUNDING
+        step = max(step, peak) + 2 * layout.num_places * CACHE_ROUNDING
         phases.done("profile run")
     memory = plan_memory(description, dtype, decoder.device, options, limits, step)
-    shape = shape_kv_cache(
-        description, dtype, options.block_size, memory.budget, options.max_model_len, limits.max_num_seqs
-    )
+    shape = shape_kv_cache(description, layout, dtype, options.block_size, memory.budget, options.max_model_len, limits)
     shape = after_the_first(shape, record)
-    kv_bytes = shape.num_blocks * block_bytes(description, shape.block_size, dtype)
+    kv_bytes = shape.num_blocks * block_bytes(description, layout, shape.block_size, dtype)
     check_fits(memory, kv_bytes)
     try:
         # Not the profile run's device: torch may refuse to capture into a graph pool after all its graphs are freed.
@@ -81,7 +79,10 @@ def make_runner(
 ) -> ModelRunner:
     cache = decoder.allocate_kv_cache(shape.num_blocks, shape.block_size)
     vocab_size = decoder.description.vocab_size
-    batch = InputBatch(limits.max_num_seqs, shape.max_model_len, shape.block_size, vocab_size, device, decoder.ops)
+    num_groups = len(decoder.kv_layout.windows)
+    batch = InputBatch(
+        limits.max_num_seqs, shape.max_model_len, shape.block_size, num_groups, vocab_size, device, decoder.ops
+    )
     tokens = limits.max_num_batched_tokens
     forward = Forward(decoder, cache, batch, device, tokens, shape.max_model_len, shape.block_size)
     check = PlanCheck(
@@ -90,6 +91,7 @@ def make_runner(
         max_model_len=shape.max_model_len,
         block_size=shape.block_size,
         num_blocks=shape.num_blocks,
+        num_groups=num_groups,
         vocab_size=vocab_size,
         max_logprobs=logprob_limit(options, vocab_size),
     )

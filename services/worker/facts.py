@@ -33,7 +33,7 @@ def model_facts(model: LoadedModel, options: WorkerOptions, shape: KvCacheShape)
         eos_token_ids=model.checkpoint.eos_token_ids(description.vocab_size),
         block_size=shape.block_size,
         num_blocks=shape.num_blocks,
-        kv_groups=("full",),
+        kv_groups=shape.groups,
         max_logprobs=logprob_limit(options, description.vocab_size),
         sampling_defaults=model.checkpoint.sampling_defaults,
         tokenizer_digest=model.checkpoint.tokenizer_digest(),

@@ -29,11 +29,11 @@ PROFILE_TOKENS = (2, 8, 40)  # of one prompt: attention with one tile of queries
 
 @dataclass(frozen=True)
 class DeviceInputs:
-    """A step's inputs on the device; shapes as in StepInputs."""
+    """A step's inputs on the device; shapes as in StepInputs, but `slot_mapping` is [T] per KV group."""
 
     token_slots: Tensor
     positions: Tensor
-    slot_mapping: Tensor
+    slot_mapping: list[Tensor]
     logits_indices: Tensor
     sampled_slots: Tensor
     sampled_positions: Tensor
@@ -62,9 +62,12 @@ class Forward:
         self._device = device
         self._max_num_batched_tokens = max_num_batched_tokens
         self._max_model_len = max_model_len
+        self._num_groups = num_groups = len(decoder.kv_layout.windows)
         self._block_size = block_size
         self.max_rows = rows = min(len(batch.slots), max_num_batched_tokens)  # sampled by one step
-        num_bytes = BYTES_PER_TOKEN * max_num_batched_tokens + BYTES_PER_ROW * rows + ALIGNMENT_BYTES
+        num_bytes = (
+            (BYTES_PER_TOKEN + 8 * (num_groups - 1)) * max_num_batched_tokens + BYTES_PER_ROW * rows + ALIGNMENT_BYTES
+        )
         num_bytes += 8 * (MAX_SCORED_TOKENS + len(batch.slots))  # of logits_indices
         self._buffers = StepBuffers(device, num_bytes)
         self._sizes = sorted({min(size, rows) for size in device.graph_sizes})
@@ -104,7 +107,7 @@ class Forward:
         most = min(self._max_num_batched_tokens, len(self._batch.slots) * longest)
         classes = self._decoder.row_classes(most)
         hidden = [
-            self._compute(self._send(dummy_inputs(count, longest, self._block_size), longest))
+            self._compute(self._send(dummy_inputs(count, longest, self._block_size, self._num_groups), longest))
             for count in sorted({most, *(min(count, most) for count in PROFILE_TOKENS), *classes})
         ]
         return hidden[0]
@@ -126,7 +129,7 @@ class Forward:
 
     def _capture(self, size: int) -> None:
         """Captures the graph of a batch of `size`. If memory runs out, gives up all graphs that are still missing."""
-        device_inputs = self._send(empty_inputs().padded(size), self._max_model_len)
+        device_inputs = self._send(empty_inputs(self._num_groups).padded(size), self._max_model_len)
         if self._try_capture(size, device_inputs):
             return
         self._device.release_cached_memory()  # cached memory of other steps cannot be used by a graph's pool
@@ -150,11 +153,11 @@ class Forward:
         # Graph inputs come first, because an array's address depends on the sizes of the arrays before it. All arrays
         # are aligned to 16 bytes: Triton compiles another kernel for pointers that are not.
         arrays: list[npt.NDArray[np.integer]] = [
-            inputs.token_slots, inputs.positions, inputs.slot_mapping, inputs.logits_indices, inputs.request_slots,
-            inputs.query_start_loc, inputs.seq_lens, inputs.sampled_slots, inputs.sampled_positions,
+            inputs.token_slots, inputs.positions, inputs.logits_indices, inputs.request_slots, inputs.query_start_loc,
+            inputs.seq_lens, *inputs.slot_mapping, inputs.sampled_slots, inputs.sampled_positions,
         ]  # fmt: skip
         (
-            token_slots, positions, slot_mapping, logits_indices, request_slots, query_start_loc, seq_lens,
+            token_slots, positions, logits_indices, request_slots, query_start_loc, seq_lens, *slot_mapping,
             sampled_slots, sampled_positions,
         ) = self._buffers.send(arrays)  # fmt: skip
         longest = int(np.diff(inputs.query_start_loc).max(initial=0))
@@ -178,15 +181,20 @@ class Forward:
 
     def _compute(self, device_inputs: DeviceInputs) -> Tensor:
         width = -(-device_inputs.max_seq_len // self._block_size)
-        attention = AttentionInputs(
-            slot_mapping=device_inputs.slot_mapping,
-            block_tables=self._batch.tables.on_device[:, :width].index_select(0, device_inputs.request_slots),
-            query_start_loc=device_inputs.query_start_loc,
-            seq_lens=device_inputs.seq_lens,
-            num_decodes=device_inputs.num_decodes,
-            max_query_len=device_inputs.max_query_len,
-            max_seq_len=device_inputs.max_seq_len,
-        )
+        slots, on_device = device_inputs.request_slots, self._batch.tables.on_device
+        tables = [table[:, :width].index_select(0, slots) for table in on_device]
+        attention = [
+            AttentionInputs(
+                slot_mapping=slot_mapping,
+                block_tables=table,
+                query_start_loc=device_inputs.query_start_loc,
+                seq_lens=device_inputs.seq_lens,
+                num_decodes=device_inputs.num_decodes,
+                max_query_len=device_inputs.max_query_len,
+                max_seq_len=device_inputs.max_seq_len,
+            )
+            for slot_mapping, table in zip(device_inputs.slot_mapping, tables, strict=True)
+        ]
         input_ids = self._batch.token_ids[device_inputs.token_slots, device_inputs.positions].long()
         return self._decoder.forward(
             input_ids, device_inputs.positions, self._cache, attention, device_inputs.logits_indices

@@ -38,7 +38,7 @@ class StepInputs:
 
     token_slots: Longs  # [T]: slot of the token's request
     positions: Longs  # [T]
-    slot_mapping: Longs  # [T]: block * block_size + offset
+    slot_mapping: Longs  # [groups, T]: block * block_size + offset, per KV group
     request_slots: Ints  # [R]
     query_start_loc: Ints  # [R + 1]
     seq_lens: Ints  # [R]: tokens with KV after the step
@@ -76,7 +76,8 @@ class StepInputs:
         more = count - len(self.request_slots)
 
         def fill(array: npt.NDArray[Number], value: int) -> npt.NDArray[Number]:
-            return np.concatenate((array, np.full(more, value, dtype=array.dtype)))
+            padding = np.full((*array.shape[:-1], more), value, dtype=array.dtype)
+            return np.concatenate((array, padding), axis=-1)
 
         return StepInputs(
             fill(self.token_slots, 0),
@@ -92,7 +93,7 @@ class StepInputs:
         )
 
 
-def dummy_inputs(count: int, longest: int, block_size: int) -> StepInputs:
+def dummy_inputs(count: int, longest: int, block_size: int, num_groups: int) -> StepInputs:
     """Returns inputs for the profile run: prompts of `count` tokens in total, at most `longest` each.
 
     All use slot 0 and block 0. One token is sampled, from the first token's hidden state.
@@ -104,7 +105,7 @@ def dummy_inputs(count: int, longest: int, block_size: int) -> StepInputs:
     return StepInputs(
         token_slots=np.zeros_like(positions),
         positions=positions,
-        slot_mapping=positions % block_size,
+        slot_mapping=np.tile(positions % block_size, (num_groups, 1)),
         request_slots=np.zeros_like(lens),
         query_start_loc=starts,
         seq_lens=lens,
@@ -115,21 +116,29 @@ def dummy_inputs(count: int, longest: int, block_size: int) -> StepInputs:
     )
 
 
-def empty_inputs() -> StepInputs:
+def empty_inputs(num_groups: int) -> StepInputs:
     """Returns inputs without requests; padded, they are a batch of padding alone."""
     none, few = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32)
-    return StepInputs(none, none, none, few, np.zeros(1, dtype=np.int32), few, none, none, none, none)
+    slots = np.zeros((num_groups, 0), dtype=np.int64)
+    return StepInputs(none, none, slots, few, np.zeros(1, dtype=np.int32), few, none, none, none, none)
 
 
 class InputBatch:
     def __init__(
-        self, max_num_seqs: int, max_model_len: int, block_size: int, vocab_size: int, device: Device, ops: Ops
+        self,
+        max_num_seqs: int,
+        max_model_len: int,
+        block_size: int,
+        num_groups: int,
+        vocab_size: int,
+        device: Device,
+        ops: Ops,
     ) -> None:
         self.slots = SlotTable(max_num_seqs)
         # [slots, max_model_len + 1] int32: async scheduling may sample one token past a request's end
         self.token_ids = torch.zeros(max_num_seqs, max_model_len + 1, dtype=torch.int32, device=device.torch_device)
         self.num_tokens = np.zeros(max_num_seqs, dtype=np.int64)  # [slots]: prompt plus output
-        self.tables = BlockTables(max_num_seqs, -(-max_model_len // block_size), device)
+        self.tables = BlockTables(num_groups, max_num_seqs, -(-max_model_len // block_size), device)
         self.logits = LogitsPipeline(max_num_seqs, vocab_size, device.torch_device, ops)
         self._logprobs = LogprobSlots(max_num_seqs, device.torch_device)
         self.prompt_logprobs = PromptLogprobSlots(max_num_seqs)
@@ -162,7 +171,8 @@ class InputBatch:
             self._add(request)
         slots = unpack_i32(plan.slots)
         self.slots.check(slots)
-        self.tables.append(slots, unpack_i32(plan.block_offsets[0]), unpack_i32(plan.block_ids[0]))
+        block_ids = np.stack([unpack_i32(ids) for ids in plan.block_ids])
+        self.tables.append(slots, unpack_i32(plan.block_offsets[0]), block_ids)
         return self._inputs(plan, slots)
 
     def sample_rows(self, inputs: StepInputs, masks: RowMasks | None) -> SampleRows:
@@ -199,9 +209,7 @@ class InputBatch:
         num_tokens = len(prompt) + len(output)
         known = to_device(np.concatenate((prompt, output)), torch.int32, self._place)
         self.token_ids[request.slot, :num_tokens] = known
-        self.tables.clear(request.slot)
-        block_ids = unpack_i32(request.block_ids[0])
-        self.tables.append(np.array([request.slot]), np.array([0, len(block_ids)]), block_ids)
+        self.tables.start(request.slot, request.first_blocks, [unpack_i32(ids) for ids in request.block_ids])
         self.num_tokens[request.slot] = num_tokens
 
     def _inputs(self, plan: StepPlan, slots: Ints) -> StepInputs:
@@ -226,7 +234,7 @@ class InputBatch:
         return StepInputs(
             token_slots=token_slots,
             positions=positions,
-            slot_mapping=blocks * self._block_size + positions % self._block_size,
+            slot_mapping=np.ascontiguousarray(blocks * self._block_size + positions % self._block_size),
             request_slots=slots,
             query_start_loc=starts,
             seq_lens=ends,

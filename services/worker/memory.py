@@ -22,6 +22,7 @@ from services.worker.logits import pipeline
 from services.worker.logprob_limit import logprob_width
 from services.worker.logprobs import ENTRY_BYTES
 from services.worker.models.description import Description, Layer
+from services.worker.models.kv_layout import kv_layout
 from services.worker.models.rope import table_bytes
 from services.worker.models.tensors import num_weight_bytes
 from services.worker.row_groups import GROUP_BYTES, group_size
@@ -79,9 +80,12 @@ def plan_memory(
 
 def check_weights_fit(model: Description, dtype: torch.dtype, device: torch.device, options: WorkerOptions) -> None:
     """Raises ModelError if the free memory has no room for the weights, which are not loaded yet, for the tables of the
-    rotary embedding, and for the KV cache of --kv-cache-memory-bytes, or else of one block."""
+    rotary embedding, and for the KV cache of --kv-cache-memory-bytes, or else of one block per
+    KV group."""
     weights, tables = _weight_bytes(model, dtype, options.quantization), _table_bytes(model, options)
-    cache = options.kv_cache_memory_bytes or block_bytes(model, options.block_size, dtype)
+    layout = kv_layout(model, request_length(model, options.max_model_len))
+    least = len(layout.windows) * block_bytes(model, layout, options.block_size, dtype)
+    cache = options.kv_cache_memory_bytes or least
     free = available_bytes() if device.type == "cpu" else _free_gpu_bytes(device, options)
     if weights + tables + cache <= free:
         return
@@ -121,8 +125,9 @@ def step_bytes(
     tokens, rows = limits.max_num_batched_tokens, min(limits.max_num_seqs, limits.max_num_batched_tokens)
     length = request_length(model, options.max_model_len)
     blocks = -(-length // options.block_size)
-    state = limits.max_num_seqs * (4 * (length + 1) + 4 * blocks + pipeline.state_bytes(model.vocab_size))
-    inputs = tokens * INPUT_BYTES + 3 * rows * 4 * blocks
+    groups = len(kv_layout(model, length).windows)
+    state = limits.max_num_seqs * (4 * (length + 1) + 4 * groups * blocks + pipeline.state_bytes(model.vocab_size))
+    inputs = tokens * (INPUT_BYTES + 2 * 8 * (groups - 1)) + 3 * groups * rows * 4 * blocks
     hidden, vocab = model.hidden_size, model.vocab_size
     forward = _forward_bytes(model, dtype, ops, tokens, length)
     if graphs:  # all graphs share one memory pool, which they keep

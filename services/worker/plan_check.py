@@ -27,7 +27,6 @@ from engine_core.token_lists import (
 )
 from engine_core.worker_messages import MAX_IDS
 
-NUM_GROUPS = 1  # KV groups
 MAX_SEED = 2**64 - 1
 MAX_CHOICE = 2**32 - 1
 
@@ -41,6 +40,7 @@ class PlanCheck:
     max_model_len: int
     block_size: int
     num_blocks: int
+    num_groups: int  # KV groups
     vocab_size: int
     max_logprobs: int
 
@@ -73,11 +73,14 @@ class PlanCheck:
             self._check_request(request)
 
     def _check_blocks(self, plan: StepPlan, rows: int) -> None:
-        _require(len(plan.block_offsets) == len(plan.block_ids) == NUM_GROUPS, f"not {NUM_GROUPS} KV group")
-        ids = checked_column("block_ids", plan.block_ids[0], self.num_blocks - 1)
-        offsets = checked_column("block_offsets", plan.block_offsets[0], len(ids)).astype(np.int64)
+        groups = self.num_groups
+        _require(len(plan.block_offsets) == len(plan.block_ids) == groups, f"KV groups: not {groups}")
+        _require(len(set(plan.block_offsets)) == 1, "block_offsets: those of the KV groups differ")
+        ids = [checked_column("block_ids", column, self.num_blocks - 1) for column in plan.block_ids]
+        _require(len({len(column) for column in ids}) == 1, "block_ids: the KV groups have not as many")
+        offsets = checked_column("block_offsets", plan.block_offsets[0], len(ids[0])).astype(np.int64)
         _require(len(offsets) == rows + 1, "block_offsets: its length is not rows + 1")
-        partition = offsets[0] == 0 and offsets[-1] == len(ids) and bool((np.diff(offsets) >= 0).all())
+        partition = offsets[0] == 0 and offsets[-1] == len(ids[0]) and bool((np.diff(offsets) >= 0).all())
         _require(partition, "block_offsets do not partition block_ids")
 
     def _check_request(self, request: NewRequest) -> None:
@@ -86,9 +89,13 @@ class PlanCheck:
         output = checked_column("output_token_ids", request.output_token_ids, self.vocab_size - 1)
         length = len(prompt) + len(output)
         _require(len(prompt) > 0 and length <= self.max_model_len, f"a new request of {length} tokens")
-        _require(len(request.block_ids) == NUM_GROUPS, f"not {NUM_GROUPS} KV group")
-        ids = checked_column("block_ids", request.block_ids[0], self.num_blocks - 1)
-        _require(len(ids) <= -(-self.max_model_len // self.block_size), f"a new request of {len(ids)} blocks")
+        firsts, groups = request.first_blocks or [0] * self.num_groups, self.num_groups
+        _require(len(request.block_ids) == len(firsts) == groups, f"KV groups: not {groups}")
+        counts = [len(checked_column("block_ids", ids, self.num_blocks - 1)) for ids in request.block_ids]
+        ends = {first + count for first, count in zip(firsts, counts, strict=True)}
+        most = -(-self.max_model_len // self.block_size)
+        _require(len(ends) == 1, "a new request whose KV groups have not as many blocks")
+        _require(min(firsts) >= 0 and max(ends) <= most, f"a new request of {max(ends)} blocks")
         _require(0 <= request.handle < 2**31, f"handle {request.handle} is out of range")
         _require(0 <= request.seed <= MAX_SEED and 0 <= request.choice <= MAX_CHOICE, "a seed or choice out of range")
         _require(1 <= request.prompt_logprobs_from <= self.max_model_len, "prompt_logprobs_from out of range")

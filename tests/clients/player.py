@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from tokenizers import Tokenizer
 
+from engine_core.kv_groups import FULL
 from engine_core.step_plan import NewRequest, StepPlan, StepResult, pack_i32, unpack_i32
 from engine_core.worker_messages import ModelFacts
 from services.grammar.matcher import Matcher
@@ -121,7 +122,7 @@ def facts() -> tuple[ModelFacts, int]:
         eos_token_ids=eos_token_ids,
         block_size=BLOCK_SIZE,
         num_blocks=4 * MAX_MODEL_LEN // BLOCK_SIZE,
-        kv_groups=("full",),
+        kv_groups=(FULL,),
         max_logprobs=0,
         sampling_defaults=checkpoint.sampling_defaults,
         tokenizer_digest=checkpoint.tokenizer_digest(),

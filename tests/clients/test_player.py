@@ -5,6 +5,7 @@ import json
 import pytest
 
 from engine_core.kv_cache_manager import KVCacheManager
+from engine_core.kv_groups import FULL
 from engine_core.plan_builder import PlanBuilder
 from engine_core.scheduler import Scheduler
 from engine_core.scheduler_config import SchedulerConfig
@@ -37,7 +38,7 @@ def result(text: str) -> dict[str, str]:
 
 def play(prompts: dict[int, str], resumed: dict[int, list[int]] | None = None) -> dict[int, list[int]]:
     """Returns the output tokens of prompts by handle, run together through a scheduler in small steps."""
-    kv = KVCacheManager(512, BLOCK_SIZE, ("full",), True)
+    kv = KVCacheManager(512, BLOCK_SIZE, (FULL,), True)
     scheduler = Scheduler(kv, PlanBuilder(1, 1), SchedulerConfig(4, 64))
     player = Player(tokenizer(), END)
     outputs = {handle: list((resumed or {}).get(handle, [])) for handle in prompts}

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine_core.events import Finished, SchedulerStats, StepEvents
+from engine_core.kv_groups import FULL, SlidingWindow
 from engine_core.preparations import DEADLY_GRAMMAR
 from engine_core.request import Stop
 from engine_core.scheduler_config import SchedulerConfig
@@ -78,8 +79,8 @@ def test_a_registration_that_cannot_be_served_is_refused(engine: Engine) -> None
     first = EngineLink(engine.endpoint)
     first.hello()
     first.limits()
-    first.register(make_facts(kv_groups=("sliding",)))
-    with pytest.raises(EngineRefused, match="not supported"):
+    first.register(make_facts(kv_groups=(SlidingWindow(4, 8), FULL)))
+    with pytest.raises(EngineRefused, match="those that keep all blocks first"):
         first.next_plan()
     first.close()
     engine.loop.add(make_core_request(0, [1, 2, 3], 2))

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from engine_core.events import Finished, SchedulerStats
+from engine_core.kv_groups import FULL, SlidingWindow
 from engine_core.request import Stop
 from engine_core.step_plan import ThinkingBudget
 from engine_core.worker_messages import SamplingDefaults
@@ -139,11 +140,14 @@ def test_a_column_with_half_a_token_id_is_refused() -> None:
 
 
 def test_facts_of_the_hello() -> None:
-    facts = make_facts(num_blocks=77, eos_token_ids=(0, 3), kv_groups=("full", "sliding"))
+    facts = make_facts(num_blocks=77, eos_token_ids=(0, 3), kv_groups=(FULL, SlidingWindow(9, 64)))
     message = engine_facts(facts, max_num_seqs=8, max_n=4, max_num_queued_reqs=30)
     assert (list(message.served_model_names), message.max_model_len, message.vocab_size) == (["fake"], 64, 50)
     assert (list(message.eos_token_ids), message.block_size) == ([0, 3], 4)
-    assert [(group.kind, group.num_blocks) for group in message.kv_groups] == [("full", 77), ("sliding", 77)]
+    assert [(group.kind, group.num_blocks, group.window) for group in message.kv_groups] == [
+        ("full", 77, 0),
+        ("window", 77, 9),
+    ]
     limits = message.limits
     assert (limits.max_logprobs, limits.max_n, limits.max_num_seqs, limits.max_num_queued_reqs) == (20, 4, 8, 30)
     found = (limits.max_stop_token_ids, limits.max_logit_bias, limits.max_logprob_token_ids, limits.max_bad_words)

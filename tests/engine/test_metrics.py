@@ -6,6 +6,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from engine_core.events import SchedulerStats
+from engine_core.kv_groups import FULL
 from services.engine.metrics import COUNTERS, GAUGES, HISTOGRAMS, REJECTIONS, EngineMetrics
 from tests.fakes import make_facts
 
@@ -64,7 +65,7 @@ def test_the_cache_configuration_is_in_labels(scraped: Scraped) -> None:
     [
         ({"max_model_len": 64}, "256", "4.0"),  # 64 blocks of 4 tokens, 16 for each request
         ({"max_model_len": 30}, "240", "8.0"),  # the last block of each is half empty
-        ({"max_model_len": 256, "kv_groups": ("full", "full")}, "128", "0.5"),  # the groups share the blocks
+        ({"max_model_len": 256, "kv_groups": (FULL, FULL)}, "128", "0.5"),  # the groups share the blocks
     ],
 )
 def test_the_cache_holds_so_many_requests_of_the_full_length(

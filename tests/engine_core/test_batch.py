@@ -122,15 +122,3 @@ def test_the_last_token_is_sampled_and_never_computed(max_tokens: int) -> None:
         sampled += int(batch.advance(batch.slots, num_new).sum())
     assert sampled == max_tokens
     assert batch.num_computed[batch.slots].tolist() == [3 + max_tokens - 1]
-
-
-def test_blocks_to_allocate_are_those_for_known_tokens_that_the_request_lacks() -> None:
-    batch = make_batch()
-    assert batch.num_blocks_to_allocate(BLOCK_SIZE) == 0
-    join(batch, 0, 9)  # 3 blocks for 9 tokens, and it has 1
-    join(batch, 1, 4)  # 1 block for 4 tokens
-    assert batch.num_blocks_to_allocate(BLOCK_SIZE) == 2
-    batch.advance(batch.slots, np.array([9, 4], dtype=np.int32))  # request 1 has a fifth token now, in flight
-    assert batch.num_blocks_to_allocate(BLOCK_SIZE) == 3
-    batch.num_blocks[batch.slots] = 8
-    assert batch.num_blocks_to_allocate(BLOCK_SIZE) == 0, "blocks to spare of one request are not another's"

@@ -49,9 +49,12 @@ def test_a_new_block_has_no_owner_and_no_key() -> None:
 
 
 def test_unpublished_blocks_see_what_their_request_appends() -> None:
-    token_ids, blocks = [1, 2, 3, 4], [[Block(0)]]
-    unpublished = UnpublishedBlocks(token_ids, b"root", [], blocks, next=1)
+    token_ids, blocks, numbers = [1, 2, 3, 4], [[Block(0)], [Block(1)]], [[7], [8]]
+    unpublished = UnpublishedBlocks(token_ids, b"root", [], blocks, numbers, next=1)
     token_ids.append(5)
-    blocks[0].append(Block(1))
-    assert unpublished.token_ids == [1, 2, 3, 4, 5] and len(unpublished.blocks[0]) == 2
+    blocks[0].append(Block(2))
+    blocks[1].append(Block(3))
+    numbers[0].append(9)
+    numbers[1].append(10)
+    assert unpublished.token_ids == [1, 2, 3, 4, 5] and unpublished.row(1) == ((blocks[0][1], 9), (blocks[1][1], 10))
     assert (unpublished.next, unpublished.end, unpublished.parent) == (1, 1, None), "no full block is left to publish"

@@ -17,6 +17,7 @@ from engine_core.flight_recorder import (
     WorkerJoined,
 )
 from engine_core.kv_cache_manager import KVCacheManager
+from engine_core.kv_groups import FULL
 from engine_core.plan_builder import PlanBuilder
 from engine_core.request import Request
 from engine_core.scheduler_config import SchedulerConfig
@@ -110,7 +111,7 @@ def test_a_worker_that_joins_finds_waiting_requests_and_free_slots() -> None:
     )
     joined = recorder.recording().frames[-1]
     assert isinstance(joined, WorkerJoined)
-    assert (joined.epoch, joined.num_blocks, joined.block_size, joined.kv_groups) == (2, 32, 4, ("full",))
+    assert (joined.epoch, joined.num_blocks, joined.block_size, joined.kv_groups) == (2, 32, 4, (FULL,))
     assert not joined.prefix_caching and joined.config == SchedulerConfig(8, 16)
     tokens = [unpack_i32(request.token_ids).tolist() for request in joined.waiting]
     assert tokens == [[handle, 2, 3, pipe.outputs[handle][0]] for handle in range(2)]

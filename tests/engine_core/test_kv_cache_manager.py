@@ -1,15 +1,22 @@
 """Which blocks a request gets, what is left for the running requests, and which blocks others may share."""
 
+import numpy as np
 import pytest
 
+from engine_core.batch import Batch
+from engine_core.block import Block
 from engine_core.kv_cache_manager import KVCacheManager
+from engine_core.kv_groups import FULL, MAX_TOKENS, KvGroup, SlidingWindow
+from engine_core.prefix_cache import ABSENT
 from engine_core.request import Request
 from tests.fakes import make_core_request
 
 BLOCK_SIZE = 4
 
 
-def make_kv(num_blocks: int = 8, kv_groups: tuple[str, ...] = ("full",), prefix_caching: bool = True) -> KVCacheManager:
+def make_kv(
+    num_blocks: int = 8, kv_groups: tuple[KvGroup, ...] = (FULL,), prefix_caching: bool = True
+) -> KVCacheManager:
     return KVCacheManager(num_blocks, BLOCK_SIZE, kv_groups, prefix_caching)
 
 
@@ -29,9 +36,12 @@ def block_ids(request: Request) -> list[list[int]]:
     return [[block.block_id for block in blocks] for blocks in request.blocks]
 
 
-@pytest.mark.parametrize("kv_groups", [("full", "state"), ("sliding",), ()])
-def test_a_kv_group_that_is_not_supported_is_refused(kv_groups: tuple[str, ...]) -> None:
-    with pytest.raises(ValueError, match=r"kv_groups \[.*\] are not supported: one or more of \['full'\] are"):
+WINDOW = SlidingWindow(6, 8)
+
+
+@pytest.mark.parametrize("kv_groups", [(), (WINDOW, FULL), (FULL, WINDOW, FULL)])
+def test_groups_that_keep_all_blocks_come_first(kv_groups: tuple[KvGroup, ...]) -> None:
+    with pytest.raises(ValueError, match=r"kv_groups are \[.*\], but must be one or more, those that keep all blocks"):
         make_kv(kv_groups=kv_groups)
 
 
@@ -46,7 +56,7 @@ def test_a_partly_filled_block_counts(num_tokens: int, num_blocks: int) -> None:
 
 
 def test_every_kv_group_has_blocks_of_its_own() -> None:
-    kv = make_kv(num_blocks=9, kv_groups=("full", "full"))
+    kv = make_kv(num_blocks=9, kv_groups=(FULL, FULL))
     assert kv.capacity_tokens == 4 * BLOCK_SIZE
     request = make_core_request(0, [1] * 9, 4)
     assert allocate(kv, request)
@@ -171,3 +181,116 @@ def test_a_reset_empties_the_cache_and_keeps_the_blocks_of_the_running() -> None
     kv.free(request)
     other = computed(kv, 2, list(range(1, 10)))
     assert kv.find_cached(make_core_request(3, list(range(1, 10)), 4)) == [other.blocks[0][:2]]
+
+
+def run_to(kv: KVCacheManager, batch: Batch, request: Request, num_tokens: int) -> None:
+    """Plans further tokens of a running request, up to `num_tokens` computed ones, in steps of at most 8."""
+    while (computed := int(batch.num_computed[request.slot])) < num_tokens:
+        kv.give_back(batch)
+        end = min(num_tokens, computed + 8)
+        assert kv.extend(request, end)
+        batch.num_blocks[request.slot] = len(request.blocks[0])
+        batch.advance(batch.slots, np.array([end - computed], dtype=np.int32))
+        kv.publish(request, end)
+
+
+def taken(kv: KVCacheManager, block: Block) -> None:
+    """Lets another request take this free block."""
+    free = kv.pool._free
+    others = [each for each in free if each is not block]
+    for each in others:
+        free.remove(each)
+    assert kv.pool.take(1) == [block]
+    for each in others:
+        free.append(each)
+
+
+def start(kv: KVCacheManager, tokens: list[int]) -> tuple[Batch, Request]:
+    """Admits a request with what is cached of it. Returns it in a batch of its own."""
+    request, batch = make_core_request(0, tokens, 4), Batch(1, lambda one: (0, one.handle))
+    cached = kv.find_cached(request)
+    num_computed = len(cached[0]) * BLOCK_SIZE
+    assert kv.allocate(request, cached, min(len(tokens), num_computed + 8), 0)
+    batch.join(request, num_computed)
+    return batch, request
+
+
+def test_a_block_is_given_back_by_the_plan_that_reads_it_no_more() -> None:
+    """A window of 6 tokens: the token at position p reads from p - 5 on, so block 0 (positions 0 to 3) up to p = 8."""
+    kv = make_kv(num_blocks=32, kv_groups=(FULL, WINDOW))
+    batch, request = start(kv, [1] * 20)
+    for num_computed, first in ((8, 0), (9, 1), (12, 1), (13, 2), (20, 3)):
+        run_to(kv, batch, request, num_computed)
+        kv.give_back(batch)
+        assert request.first_blocks == [0, first], f"{num_computed} computed tokens"
+        held = [len(blocks[begin:]) for blocks, begin in zip(request.blocks, request.first_blocks, strict=True)]
+        assert kv.pool.num_blocks - kv.pool.num_free_blocks == sum(held)
+    kv.free(request)
+    assert kv.pool.num_free_blocks == 32
+
+
+def test_a_hit_takes_of_a_window_only_what_the_next_token_reads() -> None:
+    kv = make_kv(num_blocks=32, kv_groups=(FULL, WINDOW))
+    batch, first = start(kv, list(range(1, 21)))
+    run_to(kv, batch, first, 20)
+    blocks = first.blocks
+    kv.free(first)
+    _, second = start(kv, list(range(1, 24)))
+    assert second.blocks[0][:5] == blocks[0] and second.first_blocks == [0, 3]
+    assert second.blocks[1][:5] == [ABSENT] * 3 + blocks[1][3:5]
+
+
+@pytest.mark.parametrize("groups", [(FULL, WINDOW), (WINDOW,)])
+def test_a_block_that_was_taken_since_is_not_found_and_a_shorter_prefix_is(groups: tuple[KvGroup, ...]) -> None:
+    kv = make_kv(num_blocks=32, kv_groups=groups)
+    batch, first = start(kv, list(range(1, 21)))
+    run_to(kv, batch, first, 20)
+    window = first.blocks[-1]
+    kv.free(first)
+    later = make_core_request(1, list(range(1, 30)), 4)
+    assert len(kv.find_cached(later)[0]) == 5
+    taken(kv, window[4])
+    assert len(kv.find_cached(later)[0]) == 4, "what lies before it is whole: the window behind 16 tokens"
+    taken(kv, window[2])
+    assert len(kv.find_cached(later)[0]) == 2
+
+
+def test_what_a_later_request_computes_again_is_found_again() -> None:
+    """The row is known, but its block of the window was taken: the later request's stands in for it."""
+    kv = make_kv(num_blocks=32, kv_groups=(FULL, WINDOW))
+    batch, first = start(kv, list(range(1, 21)))
+    run_to(kv, batch, first, 20)
+    window = first.blocks[1]
+    kv.free(first)
+    for block in window:
+        taken(kv, block)
+    batch, second = start(kv, list(range(1, 21)))
+    assert second.first_blocks == [0, 0] and batch.num_computed[second.slot] == 0, "nothing of the window is left"
+    run_to(kv, batch, second, 20)
+    kv.free(second)
+    assert len(kv.find_cached(make_core_request(1, list(range(1, 30)), 4))[0]) == 5
+
+
+def test_admission_counts_of_a_window_what_a_request_has_at_one_time() -> None:
+    """40 tokens take 10 blocks of the group that keeps them, and 4 of a window of 6 in steps of 8: 13 tokens."""
+    for num_blocks, fits in ((13, False), (14, True)):
+        kv = make_kv(num_blocks=num_blocks, kv_groups=(FULL, WINDOW), prefix_caching=False)
+        request = make_core_request(0, [1] * 40, 1)
+        assert kv.allocate(request, kv.find_cached(request), 8, 0) == fits
+        assert kv.capacity_tokens >= 40 or not fits
+    kv = make_kv(num_blocks=4, kv_groups=(WINDOW,))
+    assert kv.capacity_tokens == MAX_TOKENS, "windows alone set no limit"
+
+
+def test_blocks_to_allocate_are_those_for_known_tokens_that_the_requests_lack() -> None:
+    kv = make_kv(num_blocks=64, kv_groups=(FULL, WINDOW), prefix_caching=False)
+    batch = Batch(2, lambda one: (0, one.handle))
+    assert kv.num_blocks_to_allocate(batch) == 0
+    for handle, num_tokens in ((0, 9), (1, 40)):
+        request = make_core_request(handle, [1] * num_tokens, 4)
+        assert kv.allocate(request, kv.find_cached(request), 4, 0)
+        batch.join(request, 0)
+    # 3 blocks of each group for 9 tokens, 10 and at most 4 for 40, and each request has one of both groups.
+    assert kv.num_blocks_to_allocate(batch) == 2 + 2 + 9 + 3
+    batch.num_blocks[batch.slots] = 12
+    assert kv.num_blocks_to_allocate(batch) == 0, "blocks to spare of one request are not another's"

@@ -4,6 +4,7 @@ import numpy as np
 
 from engine_core.batch import Batch
 from engine_core.kv_cache_manager import KVCacheManager
+from engine_core.kv_groups import FULL
 from engine_core.plan_builder import PlanBuilder
 from engine_core.request import Request
 from engine_core.step_plan import unpack_i32
@@ -11,7 +12,7 @@ from tests.fakes import make_core_request
 
 
 def joined(batch: Batch, request: Request) -> Request:
-    kv = KVCacheManager(8, 4, ("full",), prefix_caching=False)
+    kv = KVCacheManager(8, 4, (FULL,), prefix_caching=False)
     assert kv.allocate(request, kv.find_cached(request), request.num_tokens, 0)
     batch.join(request, 0)
     return request

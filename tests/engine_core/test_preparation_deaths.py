@@ -3,6 +3,7 @@
 import pytest
 
 from engine_core.kv_cache_manager import KVCacheManager
+from engine_core.kv_groups import FULL
 from engine_core.plan_builder import PlanBuilder
 from engine_core.preparations import DEADLY_GRAMMAR
 from engine_core.request import SUSPECT_AT, Stop
@@ -36,7 +37,7 @@ def test_a_next_worker_prepares_all_again() -> None:
 def test_one_that_does_not_fit_the_next_worker_ends() -> None:
     scheduler, _ = make_scheduler()
     add_all(scheduler, constrained(0, 20))
-    ended = scheduler.restart(KVCacheManager(2, 4, ("full",), prefix_caching=True), PlanBuilder(2, 1))
+    ended = scheduler.restart(KVCacheManager(2, 4, (FULL,), prefix_caching=True), PlanBuilder(2, 1))
     assert [one.stop.message for one in ended] == ["the next worker's KV cache is too small: 8 tokens"]
     assert not scheduler.has_unfinished and begun(scheduler) == []
 

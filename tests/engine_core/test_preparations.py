@@ -11,6 +11,7 @@ import pytest
 from engine_core import preparations
 from engine_core.flight_recorder import FlightRecorder, RecordedScheduler
 from engine_core.kv_cache_manager import KVCacheManager
+from engine_core.kv_groups import FULL
 from engine_core.plan_builder import PlanBuilder
 from engine_core.replay import replay
 from engine_core.request import SUSPECT_AT, Request, Stop
@@ -230,7 +231,7 @@ def test_a_resumed_answer_that_completes_its_grammar_runs_no_step() -> None:
 def test_a_recording_repeats_preparations() -> None:
     recorder = FlightRecorder()
     facts = make_facts()
-    kv = KVCacheManager(64, facts.block_size, ("full",), prefix_caching=True)
+    kv = KVCacheManager(64, facts.block_size, (FULL,), prefix_caching=True)
     scheduler = RecordedScheduler(kv, PlanBuilder(1, 1), SchedulerConfig(2, 64), recorder)
     worker = FakeWorker(facts)
     add_all(scheduler, constrained(0), make_core_request(1, [5, 6], 4), constrained(2, grammar="no"), constrained(3))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from engine_core.kv_cache_manager import KVCacheManager
+from engine_core.kv_groups import FULL
 from engine_core.plan_builder import PlanBuilder
 from engine_core.request import Request
 from engine_core.result_check import ResultCheck, ResultRows
@@ -143,7 +144,7 @@ def test_a_death_of_the_worker_loses_and_repeats_none(steps: int) -> None:
             pipe.take()
     pipe.results.clear()
     facts = make_facts()
-    assert scheduler.restart(KVCacheManager(64, facts.block_size, ("full",), True), PlanBuilder(2, 1)) == []
+    assert scheduler.restart(KVCacheManager(64, facts.block_size, (FULL,), True), PlanBuilder(2, 1)) == []
     pipe.worker = FakeWorker(facts)
     pipe.run()
     assert pipe.of(0) == prompt_oracle(PROMPT, WIDTH) and pipe.tokens[0] == oracle(PROMPT, 4)
@@ -151,7 +152,7 @@ def test_a_death_of_the_worker_loses_and_repeats_none(steps: int) -> None:
 
 def test_a_short_prompt_does_not_wait_for_long_ones() -> None:
     facts = make_facts(num_blocks=2048, max_model_len=2048)
-    scheduler = Scheduler(KVCacheManager(2048, 4, ("full",), True), PlanBuilder(1, 1), SchedulerConfig(8, 2048))
+    scheduler = Scheduler(KVCacheManager(2048, 4, (FULL,), True), PlanBuilder(1, 1), SchedulerConfig(8, 2048))
     pipe = Scorer(scheduler, FakeWorker(facts))
     for handle in range(4):
         prompt = [1 + (position * 7 + handle) % 49 for position in range(900)]
@@ -165,7 +166,7 @@ def test_a_short_prompt_does_not_wait_for_long_ones() -> None:
 
 def test_wide_logprobs_count_as_several_tokens() -> None:
     facts = make_facts(num_blocks=2048, max_model_len=2048, max_logprobs=49)
-    scheduler = Scheduler(KVCacheManager(2048, 4, ("full",), True), PlanBuilder(1, 1), SchedulerConfig(8, 2048))
+    scheduler = Scheduler(KVCacheManager(2048, 4, (FULL,), True), PlanBuilder(1, 1), SchedulerConfig(8, 2048))
     pipe = Scorer(scheduler, FakeWorker(facts))
     prompt = [1 + position * 7 % 49 for position in range(400)]
     add_all(scheduler, make_core_request(0, prompt, 2, facts, prompt_logprobs=29))
@@ -176,7 +177,7 @@ def test_wide_logprobs_count_as_several_tokens() -> None:
 
 def test_a_step_has_few_of_them_and_others_go_on() -> None:
     facts = make_facts(num_blocks=2048, max_model_len=2048)
-    kv = KVCacheManager(2048, facts.block_size, ("full",), True)
+    kv = KVCacheManager(2048, facts.block_size, (FULL,), True)
     scheduler, worker = Scheduler(kv, PlanBuilder(1, 1), SchedulerConfig(8, 2048)), FakeWorker(facts)
     pipe = Scorer(scheduler, worker)
     prompts = [[1 + (position * 7 + row) % 49 for position in range(700)] for row in range(3)]

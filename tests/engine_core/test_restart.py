@@ -2,6 +2,7 @@
 
 from engine_core.events import Finished
 from engine_core.kv_cache_manager import KVCacheManager
+from engine_core.kv_groups import FULL
 from engine_core.plan_builder import PlanBuilder
 from engine_core.request import SUSPECT_AT
 from engine_core.scheduler import Scheduler
@@ -13,7 +14,7 @@ from tests.fakes import FakeWorker, make_core_request, make_facts, oracle
 
 def next_worker(scheduler: Scheduler, *, is_death: bool = True) -> tuple[FakeWorker, list[Finished]]:
     facts = make_facts(num_blocks=scheduler.kv.pool.num_blocks)
-    kv = KVCacheManager(facts.num_blocks, facts.block_size, ("full",), prefix_caching=True)
+    kv = KVCacheManager(facts.num_blocks, facts.block_size, (FULL,), prefix_caching=True)
     ended = scheduler.restart(kv, PlanBuilder(2, 1), is_death=is_death)
     return FakeWorker(facts), ended
 
@@ -164,7 +165,7 @@ def test_a_suspect_waits_for_no_other_request_to_end() -> None:
 def test_a_request_that_does_not_fit_the_next_worker_ends_with_the_reason() -> None:
     scheduler, _ = make_scheduler(num_blocks=8)
     add_all(scheduler, make_core_request(0, [1] * 9, 8), make_core_request(1, [1] * 9, 9))
-    ended = scheduler.restart(KVCacheManager(4, 4, ("full",), prefix_caching=True), PlanBuilder(2, 1))
+    ended = scheduler.restart(KVCacheManager(4, 4, (FULL,), prefix_caching=True), PlanBuilder(2, 1))
     assert [(one.handle, one.stop.message) for one in ended] == [
         (1, "the next worker's KV cache is too small: 16 tokens")
     ]

@@ -6,6 +6,7 @@ import pytest
 
 from engine_core.events import Finished
 from engine_core.kv_cache_manager import KVCacheManager
+from engine_core.kv_groups import FULL
 from engine_core.plan_builder import PlanBuilder
 from engine_core.request import Request, Stop
 from engine_core.scheduler import Scheduler
@@ -18,7 +19,7 @@ def make_scheduler(
     num_blocks: int = 64, max_num_seqs: int = 8, budget: int = 64, prefix_caching: bool = True, **limits: Any
 ) -> tuple[Scheduler, FakeWorker]:
     facts = make_facts(num_blocks=num_blocks)
-    kv = KVCacheManager(num_blocks, facts.block_size, ("full",), prefix_caching)
+    kv = KVCacheManager(num_blocks, facts.block_size, (FULL,), prefix_caching)
     return Scheduler(kv, PlanBuilder(1, 1), SchedulerConfig(max_num_seqs, budget, **limits)), FakeWorker(facts)
 
 
@@ -43,7 +44,7 @@ def add_all(scheduler: Scheduler, *requests: Request) -> None:
 
 def test_the_budget_is_shared_in_order_of_arrival() -> None:
     facts = make_facts(num_blocks=1024, max_model_len=1024)
-    kv = KVCacheManager(1024, facts.block_size, ("full",), prefix_caching=False)
+    kv = KVCacheManager(1024, facts.block_size, (FULL,), prefix_caching=False)
     scheduler = Scheduler(kv, PlanBuilder(1, 1), SchedulerConfig(8, 1024))
     add_all(scheduler, *(make_core_request(h, [h + 1] * 800, 4, facts) for h in range(3)))
     plan = scheduler.schedule()

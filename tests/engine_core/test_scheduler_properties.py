@@ -14,7 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from engine_core.events import Finished, StepEvents
 from engine_core.flight_recorder import VERSION, FlightRecorder, RecordedScheduler, Recording, WorkerJoined
 from engine_core.kv_cache_manager import KVCacheManager
+from engine_core.kv_groups import FULL, SlidingWindow
 from engine_core.plan_builder import PlanBuilder
+from engine_core.prefix_cache import ABSENT
 from engine_core.preparations import DEADLY_GRAMMAR
 from engine_core.replay import replay
 from engine_core.scheduler_config import SchedulerConfig
@@ -30,9 +32,14 @@ prompts = st.builds(
 )
 
 
+sizes = st.sampled_from([1, 2, 3, 4, 5, 7, 8, 9, 13, 30])  # of windows; blocks have 4 tokens
+
+
 class SchedulerMachine(RuleBasedStateMachine):
     @initialize(
         num_blocks=st.integers(8, 24),
+        num_full=st.sampled_from([1, 1, 1, 2, 0]),
+        windows=st.one_of(st.just([]), st.lists(sizes, min_size=1, max_size=3)),
         max_num_seqs=st.integers(1, 5),
         extra_budget=st.integers(0, 20),
         cached=st.booleans(),
@@ -43,6 +50,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     def start(
         self,
         num_blocks: int,
+        num_full: int,
+        windows: list[int],
         max_num_seqs: int,
         extra_budget: int,
         cached: bool,
@@ -50,13 +59,17 @@ class SchedulerMachine(RuleBasedStateMachine):
         by_priority: bool,
         steps_in_flight: int,
     ) -> None:
-        self.facts = make_facts(num_blocks=num_blocks, max_model_len=min(64, num_blocks * 4))
         self.budget = max_num_seqs + extra_budget
         self.max_num_seqs = max_num_seqs
-        kv = KVCacheManager(num_blocks, self.facts.block_size, ("full",), prefix_caching=cached)
+        kept = [FULL] * (num_full if windows else max(1, num_full))
+        groups = (*kept, *(SlidingWindow(size, self.budget) for size in windows))
+        self.facts = make_facts(
+            num_blocks=num_blocks * len(groups), max_model_len=min(64, num_blocks * 4), kv_groups=groups
+        )
+        kv = KVCacheManager(self.facts.num_blocks, self.facts.block_size, groups, prefix_caching=cached)
         limits = SchedulerConfig(max_num_seqs, self.budget, threshold, by_priority)
         self.recorder = FlightRecorder()
-        self.scheduler = RecordedScheduler(kv, PlanBuilder(1, 1), limits, self.recorder)
+        self.scheduler = RecordedScheduler(kv, PlanBuilder(1, len(groups)), limits, self.recorder)
         self.num_plans = 0
         self.worker = FakeWorker(self.facts)
         self.asked: deque[Prepare] = deque()  # preparations in progress
@@ -168,13 +181,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert state.keys() == {request.slot for request in self.scheduler.running}
         for request in self.scheduler.running:
             slot = request.slot
-            handle, num_prompt, tokens, table = state[slot]
+            handle, num_prompt, tokens, tables = state[slot]
             assert (handle, num_prompt) == (request.handle, request.num_prompt_tokens)
             assert tokens[: request.num_tokens] == request.token_ids, "the worker is ahead or level"
             assert len(tokens) == num_prompt + batch.sample_end[slot]
-            blocks = [block.block_id for block in request.blocks[0]]
-            assert table == blocks[: batch.num_sent_blocks[slot]]
-            assert batch.num_blocks[slot] == len(blocks)
+            for table, blocks in zip(tables, request.blocks, strict=True):
+                ids = [None if block is ABSENT else block.block_id for block in blocks]
+                assert table == ids[: batch.num_sent_blocks[slot]]
+                assert batch.num_blocks[slot] == len(ids)
 
     @rule()
     def worker_dies(self) -> None:
@@ -184,9 +198,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.deaths += 1
         self.in_flight.clear()
         self.asked.clear()
-        kv = KVCacheManager(self.scheduler.kv.pool.num_blocks, self.facts.block_size, ("full",), self.cached)
+        groups = self.facts.kv_groups
+        kv = KVCacheManager(self.facts.num_blocks, self.facts.block_size, groups, self.cached)
         self.worker = FakeWorker(self.facts)
-        ended = self.scheduler.restart(kv, PlanBuilder(2, 1))
+        ended = self.scheduler.restart(kv, PlanBuilder(2, len(groups)))
         prompts = {tuple(self.prompts[one.handle]) for one in ended}
         assert len(prompts) <= 1, "a suspect runs, and is prepared, alone; requests that would do the same end with it"
         self._take(StepEvents(finished=ended))
@@ -225,11 +240,19 @@ class SchedulerMachine(RuleBasedStateMachine):
             return
         pool = self.scheduler.kv.pool
         pool.check()
-        owners = Counter(id(block) for request in self.scheduler.running for block in request.blocks[0])
+        owners = Counter(
+            id(block)
+            for request in self.scheduler.running
+            for blocks, first in zip(request.blocks, request.first_blocks, strict=True)
+            for block in blocks[first:]
+        )
         used = [block for block in pool.blocks if block.ref_count]
         assert {id(block): block.ref_count for block in used} == owners
-        hashed = [block.key is not None for block in used if block.ref_count > 1]
-        assert self.was_reset or all(hashed), "shared without a key"
+        keyed = [block for block in pool.blocks if block.key is not None]
+        found = {id(block) for block in keyed} | {id(other) for block in keyed for other, _ in block.others}
+        by_key = [id(block) in found for block in used if block.ref_count > 1]
+        gone = self.was_reset or not self.facts.kv_groups[0].keeps_all  # a row may be gone before its other blocks
+        assert gone or all(by_key), "shared without a key"
         assert pool.num_free_blocks + len(used) == pool.num_blocks
 
     @invariant()

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from engine_core.kv_groups import FULL
 from engine_core.step_plan import BadMessage
 from engine_core.worker_messages import (
     MAX_BLOCKS,
@@ -100,7 +101,7 @@ def test_a_number_may_be_the_lowest_and_the_highest_of_its_range(name: str) -> N
     ("name", "low", "high", "item"),
     [
         ("served_model_names", 1, MAX_NAMES, "name"),
-        ("kv_groups", 1, MAX_KV_GROUPS, "full"),
+        ("kv_groups", 1, MAX_KV_GROUPS, FULL),
         ("eos_token_ids", 0, MAX_IDS, VOCAB_SIZE - 1),
     ],
 )

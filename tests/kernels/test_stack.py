@@ -19,7 +19,7 @@ WANTED = torch.tensor([1, 4])
 
 
 def after(*operations: Operation) -> dict[Place, Tensor]:
-    run = EagerRun(OPS, RESIDUAL.clone(), EMPTY, [], INPUTS, WANTED)
+    run = EagerRun(OPS, RESIDUAL.clone(), EMPTY, [], [INPUTS], WANTED)
     for operation in operations:
         run.do(operation)
     return run.activations

@@ -51,7 +51,9 @@ class InProcess:
         self.facts = model_facts(self.model, options, self.shape)
         kv = KVCacheManager(self.shape.num_blocks, self.shape.block_size, self.facts.kv_groups, prefix_caching)
         self.scheduler = Scheduler(
-            kv, PlanBuilder(1, 1), SchedulerConfig(limits.max_num_seqs, limits.max_num_batched_tokens)
+            kv,
+            PlanBuilder(1, len(self.facts.kv_groups)),
+            SchedulerConfig(limits.max_num_seqs, limits.max_num_batched_tokens),
         )
         self.answers: dict[int, Answer] = {}
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from engine_core.kv_groups import FULL
 from engine_core.step_plan import StepPlan, StepResult
 from engine_core.worker_messages import (
     PROTOCOL,
@@ -25,7 +26,7 @@ from services.worker.engine_link import EngineGone, EngineLink, EngineRefused
 from tests.worker.engine_by_hand import TIMEOUT_MS, EngineSocket
 
 LIMITS = BatchLimits(PROTOCOL, max_num_seqs=4, max_num_batched_tokens=16)
-FACTS = ModelFacts(("m",), 64, 50, (2,), 4, 8, ("full",), 20, SamplingDefaults(), "", "id", "weights")
+FACTS = ModelFacts(("m",), 64, 50, (2,), 4, 8, (FULL,), 20, SamplingDefaults(), "", "id", "weights")
 
 
 @pytest.fixture

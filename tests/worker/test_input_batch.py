@@ -20,7 +20,13 @@ BLOCK_SIZE = 4
 @pytest.fixture
 def batch() -> InputBatch:
     return InputBatch(
-        4, max_model_len=16, block_size=BLOCK_SIZE, vocab_size=50, device=CpuDevice(lambda: 0), ops=TorchOps()
+        4,
+        max_model_len=16,
+        block_size=BLOCK_SIZE,
+        num_groups=1,
+        vocab_size=50,
+        device=CpuDevice(lambda: 0),
+        ops=TorchOps(),
     )
 
 
@@ -54,7 +60,7 @@ def test_new_requests_in_chunks_become_inputs(batch: InputBatch) -> None:
     assert arrays(inputs) == {
         "token_slots": [2, 2, 2, 2, 2, 0, 0],
         "positions": [0, 1, 2, 3, 4, 0, 1],
-        "slot_mapping": [28, 29, 30, 31, 12, 20, 21],
+        "slot_mapping": [[28, 29, 30, 31, 12, 20, 21]],
         "request_slots": [2, 0],
         "query_start_loc": [0, 5, 7],
         "seq_lens": [5, 2],
@@ -79,17 +85,17 @@ def test_a_sampled_token_is_the_next_steps_input_without_the_engine(batch: Input
     batch.append(first, torch.tensor([1]), torch.from_numpy(first.sampled_positions), torch.tensor([42]))
     assert batch.token_ids[1, :4].tolist() == [1, 2, 3, 42] and batch.num_tokens[1] == 4
     second = batch.apply(plan(2, [(1, 1, 3, 1)]))
-    assert second.is_decode and (second.positions, second.slot_mapping, second.seq_lens) == ([3], [27], [4])
+    assert second.is_decode and (second.positions, second.slot_mapping, second.seq_lens) == ([3], [[27]], [4])
     batch.append(second, torch.tensor([1]), torch.from_numpy(second.sampled_positions), torch.tensor([43]))
     third = batch.apply(plan(3, [(1, 1, 4, 1)], block_offsets=[pack_i32([0, 1])], block_ids=[pack_i32([2])]))
-    assert third.slot_mapping == [8], "the appended block is used"
-    assert batch.tables.on_device[1, :2].tolist() == [6, 2]
+    assert third.slot_mapping == [[8]], "the appended block is used"
+    assert batch.tables.on_device[0, 1, :2].tolist() == [6, 2]
 
 
 def test_a_released_slot_takes_another_request_and_forgets_its_blocks(batch: InputBatch) -> None:
     batch.apply(plan(1, [(0, 2, 0, 0)], new_requests=[new(0, [1, 2], [], [9, 8])]))
     inputs = batch.apply(plan(2, [(0, 1, 0, 0)], released_slots=[0], new_requests=[new(0, [5], [], [4])]))
-    assert inputs.slot_mapping == [16] and batch.tables.num_blocks(np.array([0])) == [1]
+    assert inputs.slot_mapping == [[16]] and batch.tables.num_blocks(np.array([0])) == [1]
 
 
 def test_a_plan_without_a_base_empties_all_slots(batch: InputBatch) -> None:
@@ -123,14 +129,14 @@ def test_padding_reads_no_kv_and_writes_none(batch: InputBatch) -> None:
     batch.apply(plan(1, [(3, 2, 0, 0)], new_requests=[new(3, [1, 2], [9], [5])]))
     padded = batch.apply(plan(2, [(3, 1, 2, 1)])).padded(3)
     assert padded.is_decode and padded.query_start_loc.tolist() == [0, 1, 2, 3]
-    assert padded.seq_lens.tolist() == [3, 0, 0] and padded.slot_mapping.tolist() == [22, -1, -1]
+    assert padded.seq_lens.tolist() == [3, 0, 0] and padded.slot_mapping.tolist() == [[22, -1, -1]]
     assert padded.logits_indices.tolist() == [0, 1, 2] and padded.sampled_slots.tolist() == [3]
-    alone = empty_inputs().padded(2)
-    assert alone.is_decode and alone.seq_lens.tolist() == [0, 0] and alone.slot_mapping.tolist() == [-1, -1]
+    alone = empty_inputs(1).padded(2)
+    assert alone.is_decode and alone.seq_lens.tolist() == [0, 0] and alone.slot_mapping.tolist() == [[-1, -1]]
 
 
 def test_dummy_inputs_are_prompts_of_the_asked_for_lengths() -> None:
-    inputs = dummy_inputs(10, longest=4, block_size=BLOCK_SIZE)
+    inputs = dummy_inputs(10, 4, BLOCK_SIZE, num_groups=1)
     assert inputs.seq_lens.tolist() == [2, 4, 4] and inputs.query_start_loc.tolist() == [0, 2, 6, 10]
     assert inputs.positions.tolist() == [0, 1, 0, 1, 2, 3, 0, 1, 2, 3]
     assert inputs.slot_mapping.max() < BLOCK_SIZE, "another block than 0 is used"

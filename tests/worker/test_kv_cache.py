@@ -1,15 +1,19 @@
 """The number of blocks and max_model_len follow from the memory."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from engine_core.kv_groups import FULL, SlidingWindow
+from engine_core.worker_messages import BatchLimits
 from services.process.worker_record import FirstCache, WorkerRecord
 from services.worker.errors import ModelError
 from services.worker.kv_cache import KvCacheShape, after_the_first, shape_kv_cache
 from services.worker.models.describe import describe
+from services.worker.models.kv_layout import kv_layout
 
 
 def test_the_kv_cache_is_shaped_by_memory_and_length(path: Path) -> None:
@@ -17,7 +21,8 @@ def test_the_kv_cache_is_shaped_by_memory_and_length(path: Path) -> None:
     per_block = 2 * 2 * 16 * 2 * 16 * 4
 
     def shape(blocks: int, length: int | None, seqs: int = 8) -> tuple[int, int]:
-        made = shape_kv_cache(config, torch.float32, 16, blocks * per_block, length, seqs)
+        layout, limits = kv_layout(config, length or 512), BatchLimits(1, seqs, 64)
+        made = shape_kv_cache(config, layout, torch.float32, 16, blocks * per_block, length, limits)
         return made.num_blocks, made.max_model_len
 
     assert shape(100, 160) == (80, 160), "no more than max_num_seqs requests could fill"
@@ -31,6 +36,19 @@ def test_the_kv_cache_is_shaped_by_memory_and_length(path: Path) -> None:
         shape(100, 513)
     with pytest.raises(ModelError, match="room for 0 tokens"):
         shape(0, None)
+
+
+def test_a_windowed_model_has_room_for_longer_requests(path: Path) -> None:
+    """One of the two layers has a window of 32 tokens: beside its 5 blocks, the other has what is left."""
+    full = describe(json.loads((path / "config.json").read_text()))
+    first, second = full.layers
+    windowed = replace(second, attention=replace(second.attention, window=32))
+    config, per_block = replace(full, layers=(first, windowed)), 2 * 16 * 2 * 16 * 4
+    layout = kv_layout(config, 512)
+    assert (layout.windows, layout.places, layout.groups) == ((0, 32), (0, 0), (0, 1))
+    made = shape_kv_cache(config, layout, torch.float32, 16, 20 * per_block, None, BatchLimits(1, 8, 64))
+    assert (made.num_blocks, made.max_model_len) == (20, 16 * (20 - 7)), "32 - 1 + 64 tokens touch 7 blocks at most"
+    assert made.groups == (FULL, SlidingWindow(32, 64))
 
 
 def test_after_memory_ran_out_there_are_fewer_blocks_and_never_longer_requests() -> None:

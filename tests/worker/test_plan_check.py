@@ -20,6 +20,7 @@ CHECK = PlanCheck(
     max_num_batched_tokens=64,
     max_model_len=32,
     block_size=4,
+    num_groups=1,
     num_blocks=16,
     vocab_size=50,
     max_logprobs=20,

@@ -1,6 +1,8 @@
 // Causal attention over the paged KV cache. Batch invariance: an online softmax (arXiv 2205.14135) runs over tiles of 64
 // keys at fixed absolute positions, and each output element is one chain of multiply-adds over the keys in order. So a
-// result depends on the query and its keys alone, not on other requests or on how a prompt was chunked.
+// result depends on the query and its keys alone, not on other requests or on how a prompt was chunked. With a sliding
+// window, tiles before it are skipped; of its first tile, a query never reads the values before its own window, which may
+// be another request's by now.
 #pragma once
 #include <algorithm>
 #include <limits>
@@ -25,6 +27,7 @@ struct Inputs {
     const int32_t* lens;    // [R]
     int64_t requests, heads;
     float scale;
+    int64_t window;  // keys that a query attends to, its own included; 0: all up to its own
     T* out;
 };
 
@@ -74,6 +77,8 @@ public:
 
     // Number of keys of the last row, which has the most.
     int64_t num_keys() const { return length(rows_ - 1); }
+    // The first key of the first tile that a row attends to.
+    int64_t first_tile() const { return first_key(0) / TILE_KEYS * TILE_KEYS; }
 
     // Keys [begin, begin + 64).
     void step(int64_t begin) {
@@ -93,6 +98,8 @@ private:
 
     // Number of keys of a row: those up to its own position.
     int64_t length(int64_t row) const { return length_ + row / group_; }
+    // The first key that a row attends to.
+    int64_t first_key(int64_t row) const { return in_.window ? std::max<int64_t>(0, length(row) - in_.window) : 0; }
     int64_t place(int64_t row) const {
         return ((token_ + row / group_) * in_.heads + kv_head_ * group_ + row % group_) * in_.cache.head_dim;
     }
@@ -134,14 +141,15 @@ private:
     void weigh(int64_t row, int64_t begin) {
         const float* const products = scratch_.scores.data() + row * TILE_KEYS;
         Weight* const weights = scratch_.weights.data() + row * TILE_KEYS;
-        const int64_t count = length(row) - begin;
-        if (count <= 0) return;
+        const int64_t first = unseen_by(row, begin), last = seen_by(row, begin);
+        if (first >= last) return;
         constexpr float none = -std::numeric_limits<float>::infinity();
         simd::Floats scores[TILE_VECTORS], top = simd::broadcast(none);
         for (int v = 0; v < TILE_VECTORS; ++v) {
-            const int seen = int(std::clamp<int64_t>(count - v * simd::LANES, 0, simd::LANES));
+            const int from = int(std::clamp<int64_t>(first - v * simd::LANES, 0, simd::LANES));
+            const int to = int(std::clamp<int64_t>(last - v * simd::LANES, 0, simd::LANES));
             const simd::Floats scaled = simd::mul(simd::load(products + v * simd::LANES), simd::broadcast(in_.scale));
-            scores[v] = seen == simd::LANES ? scaled : simd::first(scaled, seen, none);
+            scores[v] = to - from == simd::LANES ? scaled : simd::within(scaled, from, to, none);
             top = simd::max(top, scores[v]);
         }
         const float best = std::max(scratch_.best[row], simd::largest(top));
@@ -166,22 +174,28 @@ private:
     void mix(const Tile<T>& tile, int64_t begin) {
         for (int64_t row = 0; row < rows_; row += TILE_ROWS) {
             const int64_t last = std::min<int64_t>(rows_, row + TILE_ROWS);
-            // First the keys that all of these rows attend to, then each row's others: a row never reads a later key.
-            const int64_t shared = seen_by(row, begin) / STEP * STEP;
+            // Between the keys that all of these rows attend to, each row's others: a row reads no earlier or later key.
+            const int64_t from = (unseen_by(last - 1, begin) + STEP - 1) / STEP * STEP;
+            const int64_t to = std::max(from, seen_by(row, begin) / STEP * STEP);
+            for (int64_t one = row; one < last; ++one)
+                mix_rows<1>(one, tile, unseen_by(one, begin), std::min(from, seen_by(one, begin)));
             switch (last - row) {
-                case 1: mix_rows<1>(row, tile, 0, shared); break;
-                case 2: mix_rows<2>(row, tile, 0, shared); break;
-                case 3: mix_rows<3>(row, tile, 0, shared); break;
-                default: mix_rows<TILE_ROWS>(row, tile, 0, shared);
+                case 1: mix_rows<1>(row, tile, from, to); break;
+                case 2: mix_rows<2>(row, tile, from, to); break;
+                case 3: mix_rows<3>(row, tile, from, to); break;
+                default: mix_rows<TILE_ROWS>(row, tile, from, to);
             }
-            for (int64_t one = row; one < last; ++one) mix_rows<1>(one, tile, shared, seen_by(one, begin));
+            for (int64_t one = row; one < last; ++one) mix_rows<1>(one, tile, to, seen_by(one, begin));
         }
     }
 
-    // Number of the tile's keys that a row attends to.
+    // Of the tile's keys, a row attends to [unseen_by, seen_by).
+    int64_t unseen_by(int64_t row, int64_t begin) const {
+        return std::clamp<int64_t>(first_key(row) - begin, 0, TILE_KEYS);
+    }
     int64_t seen_by(int64_t row, int64_t begin) const { return std::clamp<int64_t>(length(row) - begin, 0, TILE_KEYS); }
 
-    // Keys [from, to) of the tile; `to` is a whole number of steps unless there is one row.
+    // Keys [from, to) of the tile; whole numbers of steps unless there is one row.
     template <int ROWS>
     void mix_rows(int64_t row, const Tile<T>& tile, int64_t from, int64_t to) {
         if (from >= to) return;
@@ -200,6 +214,11 @@ private:
         for (int r = 0; r < ROWS; ++r)
             for (int v = 0; v < VECTORS; ++v) sum[r][v] = simd::load(mixed(row + r, at, v));
         int64_t key = from;
+        if constexpr (ROWS == 1 && STEP == 2)
+            if (key % STEP) {  // the row's first key is the second of a pair; the first must not be added
+                add_one(sum[0], tile, weights, key - 1, at, width, [](auto value) { return simd::odd(value); });
+                ++key;
+            }
         for (; key + STEP <= to; key += STEP) {
             decltype(simd::columns(*tile.values)) value[VECTORS];
             for (int v = 0; v < VECTORS; ++v) {
@@ -214,12 +233,19 @@ private:
         }
         if constexpr (ROWS == 1 && STEP == 2)
             if (key < to)  // the row's last key is the first of a pair; the second must not be added
-                for (int v = 0; v < VECTORS; ++v) {
-                    const auto value = first_columns(tile.values[key / STEP] + (at + v * simd::LANES) * STEP, width);
-                    sum[0][v] = simd::mac(sum[0][v], simd::element(weights + key), simd::even(value));
-                }
+                add_one(sum[0], tile, weights, key, at, width, [](auto value) { return simd::even(value); });
         for (int r = 0; r < ROWS; ++r)
             for (int v = 0; v < VECTORS; ++v) simd::store(mixed(row + r, at, v), sum[r][v]);
+    }
+
+    // Adds one key of the pair that begins at `key`, which `part` keeps.
+    template <int VECTORS, class F>
+    static void add_one(simd::Floats (&sum)[VECTORS], const Tile<T>& tile, const Weight* weights, int64_t key, int64_t at,
+                        int width, F&& part) {
+        for (int v = 0; v < VECTORS; ++v) {
+            const auto value = first_columns(tile.values[key / STEP] + (at + v * simd::LANES) * STEP, width);
+            sum[v] = simd::mac(sum[v], simd::element(weights + key), part(value));
+        }
     }
 
     static auto first_columns(const T* p, int width) {
@@ -276,7 +302,7 @@ void paged_attention(const Inputs<T>& in) {
         runs.reserve(task.num_heads);
         for (int64_t head = 0; head < task.num_heads; ++head)
             runs.emplace_back(in, task, task.first_head + head, scratch[head]);
-        for (int64_t begin = 0; begin < runs[0].num_keys(); begin += TILE_KEYS)
+        for (int64_t begin = runs[0].first_tile(); begin < runs[0].num_keys(); begin += TILE_KEYS)
             for (Run<T>& run : runs) run.step(begin);
         for (Run<T>& run : runs) run.finish();
     });

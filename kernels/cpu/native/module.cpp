@@ -108,7 +108,7 @@ void rope_and_write(char type, Address qkv, int64_t tokens, int64_t heads, Addre
 
 void paged_attention(char type, Address query, Address cache, int64_t kv_heads, int64_t head_dim, int64_t block_size,
                      Address tables, int64_t table_stride, Address starts, Address lens,
-                     int64_t requests, int64_t heads, float scale, Address out) {
+                     int64_t requests, int64_t heads, float scale, int64_t window, Address out) {
     with_type(type, [=](auto t) {
         using T = decltype(t);
         attention::paged_attention(attention::Inputs<T>{
@@ -121,6 +121,7 @@ void paged_attention(char type, Address query, Address cache, int64_t kv_heads, 
             requests,
             heads,
             scale,
+            window,
             at<T>(out),
         });
     });
@@ -176,10 +177,10 @@ PYBIND11_MODULE(TANDEM_MODULE, m) {
     m.def("apply_bitmask", apply_bitmask, released);
     m.def("run",
           [](char type, Address operations, int64_t count, int64_t tokens, int64_t block_size, Address positions,
-             Address slots, Address tables, int64_t table_stride, Address starts, Address lens, int64_t requests,
+             Address groups, int64_t table_stride, Address starts, Address lens, int64_t requests,
              Address wanted, int64_t num_wanted, Address hidden, int64_t hidden_size, Address out) {
               run_program(type, operations, count,
-                          {tokens, block_size, positions, slots, tables, table_stride, starts, lens, requests, wanted,
+                          {tokens, block_size, positions, at<const program::Group>(groups), table_stride, starts, lens, requests, wanted,
                            num_wanted},
                           hidden, hidden_size, out);
           },

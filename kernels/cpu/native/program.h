@@ -25,15 +25,21 @@ struct Operation {
     Address weight, bias;
     int64_t size, first, groups, weight_stride, centred, adds;
     Address key_weight, query_table, key_table, cache;
-    int64_t heads, kv_heads, head_dim, rotary;
+    int64_t heads, kv_heads, head_dim, rotary, window, kv_group;
     int64_t activation, gated;
     int64_t places;  // one bit for each
     double eps, factor;
 };
 
+// Where a KV group's layers write and read: slot_mapping and block tables.
+struct Group {
+    Address slots, tables;
+};
+
 struct Step {
     int64_t tokens, block_size;
-    Address positions, slots, tables;
+    Address positions;
+    const Group* groups;
     int64_t table_stride;
     Address starts, lens;
     int64_t requests;
@@ -115,14 +121,15 @@ private:
 
     void attend(const Operation& op) {
         const Cache<T> cache{at<T>(op.cache), op.kv_heads, op.head_dim, step_.block_size};
+        const Group& group = step_.groups[op.kv_group];
         T* const query = room(buffers().query, op.heads * op.head_dim);
         rope::turn_and_write(data_[QKV], rope::Shape{rows_, op.heads, op.rotary, float(op.eps)},
                              rope::Turn{at<const float>(op.weight), at<const float>(op.query_table)},
                              rope::Turn{at<const float>(op.key_weight), at<const float>(op.key_table)},
-                             at<const int64_t>(step_.positions), at<const int64_t>(step_.slots), cache, query);
+                             at<const int64_t>(step_.positions), at<const int64_t>(group.slots), cache, query);
         attention::paged_attention(attention::Inputs<T>{
-            query, cache, at<const int32_t>(step_.tables), step_.table_stride, at<const int32_t>(step_.starts),
-            at<const int32_t>(step_.lens), step_.requests, op.heads, float(op.factor),
+            query, cache, at<const int32_t>(group.tables), step_.table_stride, at<const int32_t>(step_.starts),
+            at<const int32_t>(step_.lens), step_.requests, op.heads, float(op.factor), op.window,
             write(ATTENTION, op.heads * op.head_dim)});
     }
 

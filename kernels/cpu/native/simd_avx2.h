@@ -35,12 +35,15 @@ inline Floats zero_below(Floats a, Floats value, float least) {
     return {_mm256_and_ps(a.low, _mm256_cmp_ps(value.low, limit, _CMP_NLT_UQ)),
             _mm256_and_ps(a.high, _mm256_cmp_ps(value.high, limit, _CMP_NLT_UQ))};
 }
-inline Floats first(Floats a, int count, float rest) {
-    const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), limit = _mm256_set1_epi32(count);
-    const __m256 low = _mm256_castsi256_ps(_mm256_cmpgt_epi32(limit, lanes));
-    const __m256 high = _mm256_castsi256_ps(_mm256_cmpgt_epi32(limit, _mm256_add_epi32(lanes, _mm256_set1_epi32(8))));
-    const __m256 other = _mm256_set1_ps(rest);
-    return {_mm256_blendv_ps(other, a.low, low), _mm256_blendv_ps(other, a.high, high)};
+inline __m256 within(__m256 a, __m256i lanes, int from, int to, float rest) {
+    const __m256i below = _mm256_cmpgt_epi32(_mm256_set1_epi32(to), lanes);
+    const __m256i skipped = _mm256_cmpgt_epi32(_mm256_set1_epi32(from), lanes);
+    return _mm256_blendv_ps(_mm256_set1_ps(rest), a, _mm256_castsi256_ps(_mm256_andnot_si256(skipped, below)));
+}
+inline Floats within(Floats a, int from, int to, float rest) {
+    const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    return {within(a.low, lanes, from, to, rest),
+            within(a.high, _mm256_add_epi32(lanes, _mm256_set1_epi32(8)), from, to, rest)};
 }
 inline __m256 power(__m256 n) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23));
@@ -103,8 +106,9 @@ inline void widen_int8(const int8_t* p, Pairs* out) {
 inline Floats element(const float* p) { return broadcast(*p); }
 inline Floats element(const float16* p) { return broadcast(_cvtsh_ss(p->bits)); }
 inline Pairs element(const bfloat16* p) { return {broadcast(widen(p[0])), broadcast(widen(p[1]))}; }
-// Zeros in place of the odd elements.
+// Zeros in place of the odd elements, and of the even ones.
 inline Pairs even(Pairs a) { return {a.even, zero()}; }
+inline Pairs odd(Pairs a) { return {zero(), a.odd}; }
 inline Floats mac(Floats sum, Floats a, Floats b) { return fma(a, b, sum); }
 inline Floats mac(Floats sum, Pairs a, Pairs b) { return fma(a.odd, b.odd, fma(a.even, b.even, sum)); }
 

@@ -27,9 +27,9 @@ inline Floats round(Floats a) { return _mm512_roundscale_ps(a, 0); }
 inline Floats zero_below(Floats a, Floats value, float least) {
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(value, broadcast(least), _CMP_NLT_UQ), a);
 }
-// The first `count` lanes of a, `rest` in the others.
-inline Floats first(Floats a, int count, float rest) {
-    return _mm512_mask_mov_ps(broadcast(rest), __mmask16((1u << count) - 1), a);
+// The lanes [from, to) of a, `rest` in the others.
+inline Floats within(Floats a, int from, int to, float rest) {
+    return _mm512_mask_mov_ps(broadcast(rest), __mmask16((1u << to) - 1 & ~((1u << from) - 1)), a);
 }
 // a * 2^n for integral n in [-126, 127]
 inline Floats scale_by_power(Floats a, Floats n) {
@@ -108,8 +108,9 @@ inline Pairs element(const bfloat16* p) {
     std::memcpy(&pair, p, sizeof pair);
     return {_mm512_set1_epi32(pair)};
 }
-// Zeros in place of the odd elements.
+// Zeros in place of the odd elements, and of the even ones.
 inline Pairs even(Pairs a) { return {_mm512_and_si512(a.bits, _mm512_set1_epi32(0xffff))}; }
+inline Pairs odd(Pairs a) { return {_mm512_and_si512(a.bits, _mm512_set1_epi32(int(0xffff0000)))}; }
 inline Floats mac(Floats sum, Floats a, Floats b) { return _mm512_fmadd_ps(a, b, sum); }
 inline Floats mac(Floats sum, Pairs a, Pairs b) {
     return _mm512_dpbf16_ps(sum, (__m512bh)a.bits, (__m512bh)b.bits);

@@ -53,8 +53,8 @@ inline Floats round(const Floats& a) {
 inline Floats zero_below(const Floats& a, const Floats& value, float least) {
     return each([&](int i) { return value.lane[i] < least ? 0.0f : a.lane[i]; });
 }
-inline Floats first(const Floats& a, int count, float rest) {
-    return each([&](int i) { return i < count ? a.lane[i] : rest; });
+inline Floats within(const Floats& a, int from, int to, float rest) {
+    return each([&](int i) { return i >= from && i < to ? a.lane[i] : rest; });
 }
 inline Floats scale_by_power(const Floats& a, const Floats& n) {
     return each([&](int i) { return a.lane[i] * from_bits(uint32_t(int32_t(n.lane[i]) + 127) << 23); });
@@ -98,8 +98,9 @@ inline Floats element(const T* p) {
     return broadcast(widen(*p));
 }
 inline Pairs element(const bfloat16* p) { return {broadcast(widen(p[0])), broadcast(widen(p[1]))}; }
-// Zeros in place of the odd elements.
+// Zeros in place of the odd elements, and of the even ones.
 inline Pairs even(const Pairs& a) { return {a.even, zero()}; }
+inline Pairs odd(const Pairs& a) { return {zero(), a.odd}; }
 inline Floats mac(const Floats& sum, const Floats& a, const Floats& b) { return fma(a, b, sum); }
 inline Floats mac(const Floats& sum, const Pairs& a, const Pairs& b) {
     return fma(a.odd, b.odd, fma(a.even, b.even, sum));

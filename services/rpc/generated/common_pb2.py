@@ -24,47 +24,47 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16tandem/v1/common.proto\x12\ttandem.v1\"\x9e\x01\n\x05Hello\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x0c\n\x04role\x18\x03 \x01(\t\x12\x10\n\x08instance\x18\x04 \x01(\t\x12\r\n\x05\x65poch\x18\x05 \x01(\x04\x12\x18\n\x10tokenizer_digest\x18\x06 \x01(\t\x12&\n\x06\x65ngine\x18\x07 \x01(\x0b\x32\x16.tandem.v1.EngineFactsJ\x04\x08\x02\x10\x03R\x0c\x63\x61pabilities\"\xc2\x02\n\x0b\x45ngineFacts\x12\x1a\n\x12served_model_names\x18\x01 \x03(\t\x12\x15\n\rmax_model_len\x18\x02 \x01(\r\x12\x12\n\nvocab_size\x18\x03 \x01(\r\x12\x15\n\reos_token_ids\x18\x04 \x03(\r\x12\x12\n\nblock_size\x18\x05 \x01(\r\x12%\n\tkv_groups\x18\x06 \x03(\x0b\x32\x12.tandem.v1.KvGroup\x12(\n\x06limits\x18\x07 \x01(\x0b\x32\x18.tandem.v1.RequestLimits\x12\x13\n\x0bnumerics_id\x18\x08 \x01(\t\x12\x17\n\x0fweights_version\x18\t \x01(\t\x12\r\n\x05model\x18\n \x01(\t\x12\x33\n\x10\x64\x65\x66\x61ult_sampling\x18\x0b \x01(\x0b\x32\x19.tandem.v1.SamplingParams\"+\n\x07KvGroup\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x12\n\nnum_blocks\x18\x02 \x01(\r\"\xd1\x01\n\rRequestLimits\x12\x14\n\x0cmax_logprobs\x18\x01 \x01(\r\x12\r\n\x05max_n\x18\x02 \x01(\r\x12\x14\n\x0cmax_num_seqs\x18\x03 \x01(\r\x12\x1b\n\x13max_num_queued_reqs\x18\x04 \x01(\r\x12\x1a\n\x12max_stop_token_ids\x18\x05 \x01(\r\x12\x16\n\x0emax_logit_bias\x18\x06 \x01(\r\x12\x1d\n\x15max_logprob_token_ids\x18\x07 \x01(\r\x12\x15\n\rmax_bad_words\x18\x08 \x01(\r\"\x8f\x01\n\x06\x43hoice\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\x0e\n\x06\x63hoice\x18\x02 \x01(\r\x12\x19\n\x11resumed_token_ids\x18\x03 \x01(\x0c\x12\x1a\n\rcached_tokens\x18\x04 \x01(\rH\x00\x88\x01\x01\x12\x1c\n\x14prompt_logprobs_from\x18\x05 \x01(\rB\x10\n\x0e_cached_tokens\"\xaf\x05\n\x0eSamplingParams\x12\x18\n\x0btemperature\x18\x01 \x01(\x02H\x00\x88\x01\x01\x12\x12\n\x05top_p\x18\x02 \x01(\x02H\x01\x88\x01\x01\x12\x12\n\x05top_k\x18\x03 \x01(\x05H\x02\x88\x01\x01\x12\x12\n\x05min_p\x18\x04 \x01(\x02H\x03\x88\x01\x01\x12\x1d\n\x10presence_penalty\x18\x05 \x01(\x02H\x04\x88\x01\x01\x12\x1e\n\x11\x66requency_penalty\x18\x06 \x01(\x02H\x05\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\x07 \x01(\x02H\x06\x88\x01\x01\x12\x17\n\nmax_tokens\x18\x08 \x01(\rH\x07\x88\x01\x01\x12\x12\n\nmin_tokens\x18\t \x01(\r\x12\x12\n\nignore_eos\x18\n \x01(\x08\x12\x16\n\x0estop_token_ids\x18\x0b \x03(\r\x12\x15\n\x08logprobs\x18\x0c \x01(\rH\x08\x88\x01\x01\x12\x1c\n\x14logit_bias_token_ids\x18\r \x01(\x0c\x12\x14\n\x0clogit_biases\x18\x0e \x01(\x0c\x12\x19\n\x11\x61llowed_token_ids\x18\x0f \x01(\x0c\x12\x1b\n\x13\x62\x61\x64_words_token_ids\x18\x10 \x03(\x0c\x12\x19\n\x11logprob_token_ids\x18\x11 \x01(\x0c\x12\x32\n\x0fthinking_budget\x18\x12 \x01(\x0b\x32\x19.tandem.v1.ThinkingBudget\x12\x1c\n\x0fprompt_logprobs\x18\x13 \x01(\rH\t\x88\x01\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\x08\n\x06_top_kB\x08\n\x06_min_pB\x13\n\x11_presence_penaltyB\x14\n\x12_frequency_penaltyB\x15\n\x13_repetition_penaltyB\r\n\x0b_max_tokensB\x0b\n\t_logprobsB\x12\n\x10_prompt_logprobs\"i\n\x0eThinkingBudget\x12\x12\n\nmax_tokens\x18\x01 \x01(\r\x12\x17\n\x0fstart_token_ids\x18\x02 \x01(\x0c\x12\x15\n\rend_token_ids\x18\x03 \x01(\x0c\x12\x13\n\x0bstarts_open\x18\x04 \x01(\x08\"x\n\x0ePromptLogprobs\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\x13\n\x0bstart_index\x18\x02 \x01(\r\x12\r\n\x05width\x18\x03 \x01(\r\x12\x11\n\ttoken_ids\x18\x04 \x01(\x0c\x12\x10\n\x08logprobs\x18\x05 \x01(\x0c\x12\r\n\x05ranks\x18\x06 \x01(\x0c\"m\n\x05\x45rror\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\r\n\x05param\x18\x03 \x01(\t\x12\x11\n\tretryable\x18\x04 \x01(\x08\x12\x13\n\x0bretry_after\x18\x05 \x01(\r\x12\x0e\n\x06reason\x18\x06 \x01(\t\"\x12\n\x10StartLockGranted\"\x19\n\x17ResetPrefixCacheRequest\"\x1a\n\x18ResetPrefixCacheResponse\"\x17\n\x05\x41\x62ort\x12\x0e\n\x06handle\x18\x01 \x01(\r\"\x15\n\x13GetModelInfoRequest\"\xe0\x01\n\tModelInfo\x12%\n\x05\x66\x61\x63ts\x18\x01 \x01(\x0b\x32\x16.tandem.v1.EngineFacts\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x18\n\x10tokenizer_digest\x18\x03 \x01(\t\x12\x12\n\nmodel_type\x18\x04 \x01(\t\x12\x15\n\rarchitectures\x18\x05 \x03(\t\x12\x19\n\x0c\x62os_token_id\x18\x06 \x01(\rH\x00\x88\x01\x01\x12\x19\n\x0cpad_token_id\x18\x07 \x01(\rH\x01\x88\x01\x01\x42\x0f\n\r_bos_token_idB\x0f\n\r_pad_token_id\"O\n\rResumedChoice\x12\r\n\x05index\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x1c\n\x14prompt_logprobs_from\x18\x03 \x01(\r\"f\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x15\n\routput_tokens\x18\x02 \x01(\r\x12\x15\n\rcached_tokens\x18\x03 \x01(\r\x12\x18\n\x10reasoning_tokens\x18\x04 \x01(\r*\x91\x01\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x17\n\x13\x46INISH_REASON_ABORT\x10\x03\x12\x17\n\x13\x46INISH_REASON_ERROR\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16tandem/v1/common.proto\x12\ttandem.v1\"\x9e\x01\n\x05Hello\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x0c\n\x04role\x18\x03 \x01(\t\x12\x10\n\x08instance\x18\x04 \x01(\t\x12\r\n\x05\x65poch\x18\x05 \x01(\x04\x12\x18\n\x10tokenizer_digest\x18\x06 \x01(\t\x12&\n\x06\x65ngine\x18\x07 \x01(\x0b\x32\x16.tandem.v1.EngineFactsJ\x04\x08\x02\x10\x03R\x0c\x63\x61pabilities\"\xdb\x02\n\x0b\x45ngineFacts\x12\x1a\n\x12served_model_names\x18\x01 \x03(\t\x12\x15\n\rmax_model_len\x18\x02 \x01(\r\x12\x12\n\nvocab_size\x18\x03 \x01(\r\x12\x15\n\reos_token_ids\x18\x04 \x03(\r\x12\x12\n\nblock_size\x18\x05 \x01(\r\x12%\n\tkv_groups\x18\x06 \x03(\x0b\x32\x12.tandem.v1.KvGroup\x12(\n\x06limits\x18\x07 \x01(\x0b\x32\x18.tandem.v1.RequestLimits\x12\x13\n\x0bnumerics_id\x18\x08 \x01(\t\x12\x17\n\x0fweights_version\x18\t \x01(\t\x12\r\n\x05model\x18\n \x01(\t\x12\x33\n\x10\x64\x65\x66\x61ult_sampling\x18\x0b \x01(\x0b\x32\x19.tandem.v1.SamplingParams\x12\x17\n\x0fkv_cache_tokens\x18\x0c \x01(\x04\";\n\x07KvGroup\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x12\n\nnum_blocks\x18\x02 \x01(\r\x12\x0e\n\x06window\x18\x03 \x01(\r\"\xd1\x01\n\rRequestLimits\x12\x14\n\x0cmax_logprobs\x18\x01 \x01(\r\x12\r\n\x05max_n\x18\x02 \x01(\r\x12\x14\n\x0cmax_num_seqs\x18\x03 \x01(\r\x12\x1b\n\x13max_num_queued_reqs\x18\x04 \x01(\r\x12\x1a\n\x12max_stop_token_ids\x18\x05 \x01(\r\x12\x16\n\x0emax_logit_bias\x18\x06 \x01(\r\x12\x1d\n\x15max_logprob_token_ids\x18\x07 \x01(\r\x12\x15\n\rmax_bad_words\x18\x08 \x01(\r\"\x8f\x01\n\x06\x43hoice\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\x0e\n\x06\x63hoice\x18\x02 \x01(\r\x12\x19\n\x11resumed_token_ids\x18\x03 \x01(\x0c\x12\x1a\n\rcached_tokens\x18\x04 \x01(\rH\x00\x88\x01\x01\x12\x1c\n\x14prompt_logprobs_from\x18\x05 \x01(\rB\x10\n\x0e_cached_tokens\"\xaf\x05\n\x0eSamplingParams\x12\x18\n\x0btemperature\x18\x01 \x01(\x02H\x00\x88\x01\x01\x12\x12\n\x05top_p\x18\x02 \x01(\x02H\x01\x88\x01\x01\x12\x12\n\x05top_k\x18\x03 \x01(\x05H\x02\x88\x01\x01\x12\x12\n\x05min_p\x18\x04 \x01(\x02H\x03\x88\x01\x01\x12\x1d\n\x10presence_penalty\x18\x05 \x01(\x02H\x04\x88\x01\x01\x12\x1e\n\x11\x66requency_penalty\x18\x06 \x01(\x02H\x05\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\x07 \x01(\x02H\x06\x88\x01\x01\x12\x17\n\nmax_tokens\x18\x08 \x01(\rH\x07\x88\x01\x01\x12\x12\n\nmin_tokens\x18\t \x01(\r\x12\x12\n\nignore_eos\x18\n \x01(\x08\x12\x16\n\x0estop_token_ids\x18\x0b \x03(\r\x12\x15\n\x08logprobs\x18\x0c \x01(\rH\x08\x88\x01\x01\x12\x1c\n\x14logit_bias_token_ids\x18\r \x01(\x0c\x12\x14\n\x0clogit_biases\x18\x0e \x01(\x0c\x12\x19\n\x11\x61llowed_token_ids\x18\x0f \x01(\x0c\x12\x1b\n\x13\x62\x61\x64_words_token_ids\x18\x10 \x03(\x0c\x12\x19\n\x11logprob_token_ids\x18\x11 \x01(\x0c\x12\x32\n\x0fthinking_budget\x18\x12 \x01(\x0b\x32\x19.tandem.v1.ThinkingBudget\x12\x1c\n\x0fprompt_logprobs\x18\x13 \x01(\rH\t\x88\x01\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\x08\n\x06_top_kB\x08\n\x06_min_pB\x13\n\x11_presence_penaltyB\x14\n\x12_frequency_penaltyB\x15\n\x13_repetition_penaltyB\r\n\x0b_max_tokensB\x0b\n\t_logprobsB\x12\n\x10_prompt_logprobs\"i\n\x0eThinkingBudget\x12\x12\n\nmax_tokens\x18\x01 \x01(\r\x12\x17\n\x0fstart_token_ids\x18\x02 \x01(\x0c\x12\x15\n\rend_token_ids\x18\x03 \x01(\x0c\x12\x13\n\x0bstarts_open\x18\x04 \x01(\x08\"x\n\x0ePromptLogprobs\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\x13\n\x0bstart_index\x18\x02 \x01(\r\x12\r\n\x05width\x18\x03 \x01(\r\x12\x11\n\ttoken_ids\x18\x04 \x01(\x0c\x12\x10\n\x08logprobs\x18\x05 \x01(\x0c\x12\r\n\x05ranks\x18\x06 \x01(\x0c\"m\n\x05\x45rror\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\r\n\x05param\x18\x03 \x01(\t\x12\x11\n\tretryable\x18\x04 \x01(\x08\x12\x13\n\x0bretry_after\x18\x05 \x01(\r\x12\x0e\n\x06reason\x18\x06 \x01(\t\"\x12\n\x10StartLockGranted\"\x19\n\x17ResetPrefixCacheRequest\"\x1a\n\x18ResetPrefixCacheResponse\"\x17\n\x05\x41\x62ort\x12\x0e\n\x06handle\x18\x01 \x01(\r\"\x15\n\x13GetModelInfoRequest\"\xe0\x01\n\tModelInfo\x12%\n\x05\x66\x61\x63ts\x18\x01 \x01(\x0b\x32\x16.tandem.v1.EngineFacts\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x18\n\x10tokenizer_digest\x18\x03 \x01(\t\x12\x12\n\nmodel_type\x18\x04 \x01(\t\x12\x15\n\rarchitectures\x18\x05 \x03(\t\x12\x19\n\x0c\x62os_token_id\x18\x06 \x01(\rH\x00\x88\x01\x01\x12\x19\n\x0cpad_token_id\x18\x07 \x01(\rH\x01\x88\x01\x01\x42\x0f\n\r_bos_token_idB\x0f\n\r_pad_token_id\"O\n\rResumedChoice\x12\r\n\x05index\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x1c\n\x14prompt_logprobs_from\x18\x03 \x01(\r\"f\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x15\n\routput_tokens\x18\x02 \x01(\r\x12\x15\n\rcached_tokens\x18\x03 \x01(\r\x12\x18\n\x10reasoning_tokens\x18\x04 \x01(\r*\x91\x01\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x17\n\x13\x46INISH_REASON_ABORT\x10\x03\x12\x17\n\x13\x46INISH_REASON_ERROR\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'tandem.v1.common_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_FINISHREASON']._serialized_start=2492
-  _globals['_FINISHREASON']._serialized_end=2637
+  _globals['_FINISHREASON']._serialized_start=2533
+  _globals['_FINISHREASON']._serialized_end=2678
   _globals['_HELLO']._serialized_start=38
   _globals['_HELLO']._serialized_end=196
   _globals['_ENGINEFACTS']._serialized_start=199
-  _globals['_ENGINEFACTS']._serialized_end=521
-  _globals['_KVGROUP']._serialized_start=523
-  _globals['_KVGROUP']._serialized_end=566
-  _globals['_REQUESTLIMITS']._serialized_start=569
-  _globals['_REQUESTLIMITS']._serialized_end=778
-  _globals['_CHOICE']._serialized_start=781
-  _globals['_CHOICE']._serialized_end=924
-  _globals['_SAMPLINGPARAMS']._serialized_start=927
-  _globals['_SAMPLINGPARAMS']._serialized_end=1614
-  _globals['_THINKINGBUDGET']._serialized_start=1616
-  _globals['_THINKINGBUDGET']._serialized_end=1721
-  _globals['_PROMPTLOGPROBS']._serialized_start=1723
-  _globals['_PROMPTLOGPROBS']._serialized_end=1843
-  _globals['_ERROR']._serialized_start=1845
-  _globals['_ERROR']._serialized_end=1954
-  _globals['_STARTLOCKGRANTED']._serialized_start=1956
-  _globals['_STARTLOCKGRANTED']._serialized_end=1974
-  _globals['_RESETPREFIXCACHEREQUEST']._serialized_start=1976
-  _globals['_RESETPREFIXCACHEREQUEST']._serialized_end=2001
-  _globals['_RESETPREFIXCACHERESPONSE']._serialized_start=2003
-  _globals['_RESETPREFIXCACHERESPONSE']._serialized_end=2029
-  _globals['_ABORT']._serialized_start=2031
-  _globals['_ABORT']._serialized_end=2054
-  _globals['_GETMODELINFOREQUEST']._serialized_start=2056
-  _globals['_GETMODELINFOREQUEST']._serialized_end=2077
-  _globals['_MODELINFO']._serialized_start=2080
-  _globals['_MODELINFO']._serialized_end=2304
-  _globals['_RESUMEDCHOICE']._serialized_start=2306
-  _globals['_RESUMEDCHOICE']._serialized_end=2385
-  _globals['_USAGE']._serialized_start=2387
-  _globals['_USAGE']._serialized_end=2489
+  _globals['_ENGINEFACTS']._serialized_end=546
+  _globals['_KVGROUP']._serialized_start=548
+  _globals['_KVGROUP']._serialized_end=607
+  _globals['_REQUESTLIMITS']._serialized_start=610
+  _globals['_REQUESTLIMITS']._serialized_end=819
+  _globals['_CHOICE']._serialized_start=822
+  _globals['_CHOICE']._serialized_end=965
+  _globals['_SAMPLINGPARAMS']._serialized_start=968
+  _globals['_SAMPLINGPARAMS']._serialized_end=1655
+  _globals['_THINKINGBUDGET']._serialized_start=1657
+  _globals['_THINKINGBUDGET']._serialized_end=1762
+  _globals['_PROMPTLOGPROBS']._serialized_start=1764
+  _globals['_PROMPTLOGPROBS']._serialized_end=1884
+  _globals['_ERROR']._serialized_start=1886
+  _globals['_ERROR']._serialized_end=1995
+  _globals['_STARTLOCKGRANTED']._serialized_start=1997
+  _globals['_STARTLOCKGRANTED']._serialized_end=2015
+  _globals['_RESETPREFIXCACHEREQUEST']._serialized_start=2017
+  _globals['_RESETPREFIXCACHEREQUEST']._serialized_end=2042
+  _globals['_RESETPREFIXCACHERESPONSE']._serialized_start=2044
+  _globals['_RESETPREFIXCACHERESPONSE']._serialized_end=2070
+  _globals['_ABORT']._serialized_start=2072
+  _globals['_ABORT']._serialized_end=2095
+  _globals['_GETMODELINFOREQUEST']._serialized_start=2097
+  _globals['_GETMODELINFOREQUEST']._serialized_end=2118
+  _globals['_MODELINFO']._serialized_start=2121
+  _globals['_MODELINFO']._serialized_end=2345
+  _globals['_RESUMEDCHOICE']._serialized_start=2347
+  _globals['_RESUMEDCHOICE']._serialized_end=2426
+  _globals['_USAGE']._serialized_start=2428
+  _globals['_USAGE']._serialized_end=2530
 # @@protoc_insertion_point(module_scope)

@@ -37,7 +37,7 @@ class Hello(_message.Message):
     def __init__(self, protocol: _Optional[int] = ..., role: _Optional[str] = ..., instance: _Optional[str] = ..., epoch: _Optional[int] = ..., tokenizer_digest: _Optional[str] = ..., engine: _Optional[_Union[EngineFacts, _Mapping]] = ...) -> None: ...
 
 class EngineFacts(_message.Message):
-    __slots__ = ("served_model_names", "max_model_len", "vocab_size", "eos_token_ids", "block_size", "kv_groups", "limits", "numerics_id", "weights_version", "model", "default_sampling")
+    __slots__ = ("served_model_names", "max_model_len", "vocab_size", "eos_token_ids", "block_size", "kv_groups", "limits", "numerics_id", "weights_version", "model", "default_sampling", "kv_cache_tokens")
     SERVED_MODEL_NAMES_FIELD_NUMBER: _ClassVar[int]
     MAX_MODEL_LEN_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -49,6 +49,7 @@ class EngineFacts(_message.Message):
     WEIGHTS_VERSION_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    KV_CACHE_TOKENS_FIELD_NUMBER: _ClassVar[int]
     served_model_names: _containers.RepeatedScalarFieldContainer[str]
     max_model_len: int
     vocab_size: int
@@ -60,15 +61,18 @@ class EngineFacts(_message.Message):
     weights_version: str
     model: str
     default_sampling: SamplingParams
-    def __init__(self, served_model_names: _Optional[_Iterable[str]] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., block_size: _Optional[int] = ..., kv_groups: _Optional[_Iterable[_Union[KvGroup, _Mapping]]] = ..., limits: _Optional[_Union[RequestLimits, _Mapping]] = ..., numerics_id: _Optional[str] = ..., weights_version: _Optional[str] = ..., model: _Optional[str] = ..., default_sampling: _Optional[_Union[SamplingParams, _Mapping]] = ...) -> None: ...
+    kv_cache_tokens: int
+    def __init__(self, served_model_names: _Optional[_Iterable[str]] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., block_size: _Optional[int] = ..., kv_groups: _Optional[_Iterable[_Union[KvGroup, _Mapping]]] = ..., limits: _Optional[_Union[RequestLimits, _Mapping]] = ..., numerics_id: _Optional[str] = ..., weights_version: _Optional[str] = ..., model: _Optional[str] = ..., default_sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., kv_cache_tokens: _Optional[int] = ...) -> None: ...
 
 class KvGroup(_message.Message):
-    __slots__ = ("kind", "num_blocks")
+    __slots__ = ("kind", "num_blocks", "window")
     KIND_FIELD_NUMBER: _ClassVar[int]
     NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_FIELD_NUMBER: _ClassVar[int]
     kind: str
     num_blocks: int
-    def __init__(self, kind: _Optional[str] = ..., num_blocks: _Optional[int] = ...) -> None: ...
+    window: int
+    def __init__(self, kind: _Optional[str] = ..., num_blocks: _Optional[int] = ..., window: _Optional[int] = ...) -> None: ...
 
 class RequestLimits(_message.Message):
     __slots__ = ("max_logprobs", "max_n", "max_num_seqs", "max_num_queued_reqs", "max_stop_token_ids", "max_logit_bias", "max_logprob_token_ids", "max_bad_words")

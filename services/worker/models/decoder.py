@@ -14,6 +14,7 @@ from kernels.program import Matrix, Multiply
 from kernels.torch_matrix import TorchMatrix
 from kernels.weight_parts import joined
 from services.worker.models.description import Description
+from services.worker.models.kv_layout import kv_layout
 from services.worker.models.operations import ProgramWriter
 from services.worker.models.tensors import EMBEDDING, HEAD, weight
 from services.worker.weights import Weights
@@ -40,7 +41,8 @@ class Decoder:
         self.dtype = dtype
         self.device = device
         self.ops = ops
-        writer = ProgramWriter(description, dtype, device, weights, ops, length)
+        self.kv_layout = kv_layout(description, length)
+        writer = ProgramWriter(description, dtype, device, weights, ops, length, self.kv_layout)
         self._embedding: Matrix
         if description.tied:
             self._embedding = self._head = writer.matrix(EMBEDDING)
@@ -61,11 +63,16 @@ class Decoder:
         return self._head.row_classes(most)
 
     def forward(
-        self, input_ids: Tensor, positions: Tensor, caches: KvCache, inputs: AttentionInputs, logits_indices: Tensor
+        self,
+        input_ids: Tensor,
+        positions: Tensor,
+        caches: KvCache,
+        inputs: Sequence[AttentionInputs],
+        logits_indices: Tensor,
     ) -> Tensor:
         """Returns hidden states [S, hidden], after the final norm, of the tokens `logits_indices` [S] int64, ascending.
 
-        input_ids [T] int64, positions [T] int64. Writes the KV of all T tokens into the caches.
+        input_ids [T] int64, positions [T] int64. inputs: per KV group. Writes the KV of all T tokens into the caches.
         """
         hidden = self._embedding.rows(input_ids)
         if self.description.embedding_factor != 1.0:
@@ -80,13 +87,14 @@ class Decoder:
         return logits
 
     def allocate_kv_cache(self, num_blocks: int, block_size: int) -> KvCache:
-        """Returns a new paged KV cache of all layers. Raises OSError or torch.OutOfMemoryError without the memory.
+        """Returns a new paged KV cache of all layers; those with one place in kv_layout share theirs. Raises OSError or
+        torch.OutOfMemoryError without the memory.
 
-        Freed blocks need no clearing: attention stops at seq_len.
+        Freed blocks need no clearing: attention reads none of its request's tokens that the request has not written.
         """
-        return [
-            self.ops.allocate_kv_cache(
-                num_blocks, block_size, layer.attention.kv_heads, layer.attention.head_dim, self.dtype, self.device
-            )
-            for layer in self.description.layers
-        ]
+        layout, pairs = self.kv_layout, []
+        for place in range(layout.num_places):
+            attention = self.description.layers[layout.layer_at(place)].attention
+            heads, dim = attention.kv_heads, attention.head_dim
+            pairs.append(self.ops.allocate_kv_cache(num_blocks, block_size, heads, dim, self.dtype, self.device))
+        return [pairs[place] for place in layout.places]

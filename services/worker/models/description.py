@@ -49,6 +49,7 @@ class Attention:
     head_dim: int
     scale: float  # of the scores
     rope: Rope | None  # None: no positions
+    window: int | None = None  # a token attends to so many, itself included (arXiv 2004.05150); None: to all before it
     bias: bool = False  # of queries, keys and values
     out_bias: bool = False
     norms: HeadNorms | None = None

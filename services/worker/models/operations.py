@@ -8,6 +8,7 @@ from torch import Tensor
 from kernels.interface import Ops
 from kernels.program import Activate, Add, Attend, Matrix, Multiply, Norm, Operation, Place, Select, fused
 from services.worker.models import description as described
+from services.worker.models.kv_layout import KvLayout
 from services.worker.models.rope import rope_tables
 from services.worker.models.tensors import FINAL_NORM, bias, head_norm_shapes, layer_name, weight
 from services.worker.weights import Weights
@@ -16,7 +17,8 @@ Tables = tuple[Tensor, Tensor]
 
 
 class ProgramWriter:
-    """`length`: positions that a request may have. Takes the tensors out of `weights`, layer by layer."""
+    """`length`: positions that a request may have. `kv_layout`: of the model's layers. Takes the tensors out of
+    `weights`, layer by layer."""
 
     def __init__(
         self,
@@ -26,6 +28,7 @@ class ProgramWriter:
         weights: Weights,
         ops: Ops,
         length: int,
+        kv_layout: KvLayout,
     ) -> None:
         self._model = model
         self._dtype = dtype
@@ -33,6 +36,7 @@ class ProgramWriter:
         self._weights = weights
         self._ops = ops
         self._length = length
+        self._kv_layout = kv_layout
         self._tables: dict[described.Rope, Tables] = {}
 
     def program(self) -> list[Operation]:
@@ -83,7 +87,9 @@ class ProgramWriter:
             else:
                 yield from pair
         tables = self._tables_of(rope) if rope is not None else None
-        yield Attend(index, attention.heads, shared, eps, tables, attention.scale)
+        group = self._kv_layout.groups[index]
+        window = self._kv_layout.windows[group]
+        yield Attend(index, attention.heads, shared, eps, tables, attention.scale, window, group)
 
     def _head_norm(
         self, name: str, norms: described.HeadNorms, attention: described.Attention, *, queries: bool

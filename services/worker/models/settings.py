@@ -128,15 +128,6 @@ class Settings:
         """Returns the dtype of the checkpoint's tensors, "float32" if it is not said."""
         return str(self.raw("dtype") or self.raw("torch_dtype") or "float32")
 
-    def no_window(self, length: int, name: str = "sliding_window") -> None:
-        """Raises ModelError for a window smaller than `length`, the longest request; a larger one is none."""
-        value = self.raw(name)
-        if value is not None and self.size(name) < length:
-            raise ModelError(
-                f"config.json: {name} = {value} is not supported: only a --max-model-len of at most {value} can be"
-                " served, where the window has no effect"
-            )
-
     def refuse_rest(self) -> None:
         """Raises ModelError for a trait that was not read and that asks for something."""
         for name, neutral in TRAITS.items():

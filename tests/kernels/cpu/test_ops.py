@@ -1,5 +1,6 @@
 """The compiled CPU kernels equal their twins over random shapes and are batch-invariant, in every runnable variant."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -152,6 +153,7 @@ def test_rope_and_write(
     head_dim=st.sampled_from([16, 24, 64, 80, 128]),
     block_size=st.sampled_from([1, 3, 4, 16, 32]),
     seed=st.integers(0, 99),
+    window=st.sampled_from([0, 0, 1, 2, 5, 17, 63, 64, 65, 100]),
 )
 def test_paged_attention(
     ops: CpuOps,
@@ -162,8 +164,9 @@ def test_paged_attention(
     head_dim: int,
     block_size: int,
     seed: int,
+    window: int,
 ) -> None:
-    case = attention_case(CPU, dtype, lens, kv_heads, group, head_dim, block_size, seed)
+    case = attention_case(CPU, dtype, lens, kv_heads, group, head_dim, block_size, seed, window)
     expected = case.twin()
     share_of(attend(ops, case), expected, tolerance(expected, floor=0.25))
 
@@ -182,6 +185,18 @@ def test_nan_and_infinity_reach_exactly_the_queries_that_attend_to_them(ops: Cpu
         assert finite.tolist() == [position < place for position in range(40, 70)], (
             "an earlier query reads a later value"
         )
+    case.values[case.tables[0, 60 // 16], 60 % 16] = case.values[case.tables[0, 61 // 16], 61 % 16] = 1.0
+    for window in (1, 2, 7, 8):
+        windowed = replace(case, window=window)
+        for place in (45, 46, 60):
+            value = case.values[case.tables[0, place // 16], place % 16]
+            kept = value.clone()
+            value.fill_(float("nan"))
+            finite = torch.isfinite(attend(ops, windowed)).all(dim=-1).all(dim=-1)
+            assert finite.tolist() == [not place <= position < place + window for position in range(40, 70)], (
+                "a query reads a value outside its window"
+            )
+            value.copy_(kept)
     for kind in ACTIVATIONS:
         assert torch.isnan(ops.activate(torch.full((1, 4), float("nan")), kind, True)).all()
         assert torch.isnan(ops.activate(torch.full((1, 4), float("nan")), kind, False)).all()
@@ -190,16 +205,22 @@ def test_nan_and_infinity_reach_exactly_the_queries_that_attend_to_them(ops: Cpu
 @every_dtype
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("block_size", [3, 4, 16])
+@pytest.mark.parametrize("window", [0, 37])
 def test_attention_gives_the_same_bits_however_a_prompt_is_chunked(
-    library: Library, dtype: torch.dtype, threads: int, block_size: int
+    library: Library, dtype: torch.dtype, threads: int, block_size: int, window: int
 ) -> None:
+    """With a window, blocks that lie before it may be another request's: a NaN there reaches no query."""
     ops = CpuOps(library, threads)
     length = 150
-    case = attention_case(CPU, dtype, [(length, 0), (5, 40)], 2, 3, 24, block_size)
+    case = attention_case(CPU, dtype, [(length, 0), (5, 40)], 2, 3, 24, block_size, window=window)
     whole = attend(ops, case)[:length]
     for size in (1, 3, 64, 149):
         for start in range(0, length, size):
             part = part_of(case, start, min(start + size, length))
+            if window:
+                given_back = case.tables[0, : max(0, start - window + 1) // block_size].long()
+                part = replace(part, keys=part.keys.clone(), values=part.values.clone())
+                part.keys[given_back] = part.values[given_back] = float("nan")
             assert torch.equal(attend(ops, part), whole[start : start + size]), f"from {start} in chunks of {size}"
 
 

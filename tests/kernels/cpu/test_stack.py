@@ -144,7 +144,7 @@ def test_one_call_gives_the_bits_of_many(variant: str, dtype: torch.dtype, int8:
         )
         hidden = randn(CPU, dtype, starts[-1], HIDDEN, seed=step)
         ours, twin = (
-            stack(hidden.clone(), positions, cache, inputs, torch.tensor(wanted, dtype=torch.int64))
+            stack(hidden.clone(), positions, cache, [inputs], torch.tensor(wanted, dtype=torch.int64))
             for stack, cache in zip(stacks, kept, strict=True)
         )
         assert ours.shape == (len(wanted), HIDDEN) and torch.equal(ours, twin), f"step {step}"
@@ -160,7 +160,7 @@ def test_a_cache_is_freed_when_the_caller_frees_it() -> None:
     found = []
     for _ in range(2):
         kept = caches(ops, torch.float32)
-        found.append(stack(torch.ones(1, HIDDEN), one, kept, inputs, one))
+        found.append(stack(torch.ones(1, HIDDEN), one, kept, [inputs], one))
         (keys,) = (weakref.ref(pair[0]) for pair in kept[:1])
         del kept
         assert keys() is None

@@ -28,7 +28,7 @@ def run(ops: Any, kind: str, dtype: torch.dtype, requests: list[int]) -> tuple[T
     slots = tables[rows, positions // BLOCK_SIZE].long() * BLOCK_SIZE + positions % BLOCK_SIZE
     inputs = AttentionInputs(slots, tables, starts, torch.tensor(lens).int(), 0, max(lens), max(lens))
     hidden = torch.cat([randn(CPU, dtype, LENS[request], HIDDEN, seed=request) for request in requests])
-    return ops.stack(operations)(hidden, positions, kept, inputs, starts[1:].long() - 1), kept
+    return ops.stack(operations)(hidden, positions, kept, [inputs], starts[1:].long() - 1), kept
 
 
 @pytest.mark.parametrize("kind", ["post-norm", "parallel", pytest.param("pre-norm", marks=pytest.mark.long)])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from engine_core.kv_cache_manager import KVCacheManager
+from engine_core.kv_groups import FULL
 from engine_core.plan_builder import PlanBuilder
 from engine_core.request import Request
 from engine_core.scheduler import Scheduler
@@ -26,7 +27,7 @@ def test_a_prompt_names_its_stream() -> None:
 def test_every_token_of_every_stream_has_a_send_time(num_streams: int, num_tokens: int) -> None:
     """In a scheduler with the advertised blocks. Streams arrive in reverse order, so slots are not stream numbers."""
     model = facts(num_streams, num_tokens)
-    kv = KVCacheManager(model.num_blocks, model.block_size, ("full",), False)
+    kv = KVCacheManager(model.num_blocks, model.block_size, (FULL,), False)
     scheduler = Scheduler(kv, PlanBuilder(1, 1), SchedulerConfig(num_streams, 64))
     for stream in reversed(range(num_streams)):
         sampling = SamplingParams(max_tokens=num_tokens, temperature=0.0)
@@ -44,7 +45,7 @@ def test_every_token_of_every_stream_has_a_send_time(num_streams: int, num_token
 
 def test_a_prompt_that_names_no_stream_has_no_times() -> None:
     model = facts(1, 3)
-    kv = KVCacheManager(model.num_blocks, model.block_size, ("full",), False)
+    kv = KVCacheManager(model.num_blocks, model.block_size, (FULL,), False)
     scheduler = Scheduler(kv, PlanBuilder(1, 1), SchedulerConfig(1, 64))
     scheduler.add(Request(0, SamplingParams(max_tokens=3, temperature=0.0), 0, 0, [5] * 20, 20, b""))
     times = SendTimes(1, 3)

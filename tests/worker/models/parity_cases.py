@@ -116,7 +116,7 @@ CASES: dict[str, Case] = {
         {
             **TWO_HEADS_OF_80,
             "num_hidden_layers": 3,
-            "sliding_window": 256,
+            "sliding_window": 20,
             "sliding_window_pattern": 2,
             "tie_word_embeddings": True,
         },
@@ -174,7 +174,7 @@ CASES: dict[str, Case] = {
         },
         fixed_length=256,
     ),
-    "ministral3": Case("ministral3", {"head_dim": 96, "rope_parameters": MINISTRAL_3, "sliding_window": None}),
+    "ministral3": Case("ministral3", {"head_dim": 96, "rope_parameters": MINISTRAL_3, "sliding_window": 30}),
     "ministral3-mscale": Case(
         "ministral3",
         {
@@ -184,7 +184,7 @@ CASES: dict[str, Case] = {
             "rope_parameters": {**MINISTRAL_3, "mscale_all_dim": 0.5, "llama_4_scaling_beta": 0.1},
         },
     ),
-    "mistral": Case("mistral", {"head_dim": 80, "num_key_value_heads": 1, "sliding_window": 256}),
+    "mistral": Case("mistral", {"head_dim": 80, "num_key_value_heads": 1, "sliding_window": 21}),
     "mistral-linear": Case(
         "mistral",
         {
@@ -201,9 +201,19 @@ CASES: dict[str, Case] = {
         {**TWO_HEADS_OF_80, **longrope(16, 30), "partial_rotary_factor": 0.75, "tie_word_embeddings": True},
         shortest=17,
     ),
-    "phi3-short": Case("phi3", {**TWO_HEADS_OF_96, **longrope(160, 48)}, max_model_len=160),
+    "phi3-short": Case("phi3", {**TWO_HEADS_OF_96, **longrope(160, 48), "sliding_window": 33}, max_model_len=160),
     "qwen2": Case("qwen2", {**TWO_HEADS_OF_80, "rope_parameters": YARN}),
-    "qwen2-tied": Case("qwen2", {"tie_word_embeddings": True, "hidden_act": "gelu_new", "num_hidden_layers": 3}),
+    "qwen2-tied": Case(
+        "qwen2",
+        {
+            "tie_word_embeddings": True,
+            "hidden_act": "gelu_new",
+            "num_hidden_layers": 3,
+            "use_sliding_window": True,
+            "sliding_window": 17,
+            "max_window_layers": 1,
+        },
+    ),
     "qwen3": Case("qwen3", {"head_dim": 80, "attention_bias": True, "rms_norm_eps": 1e-3}),
     "qwen3-tied": Case("qwen3", {"head_dim": 96, "tie_word_embeddings": True, "rope_parameters": YARN}),
     "seed-oss": Case("seed_oss", {"head_dim": 96, "attention_out_bias": True, "mlp_bias": True}),
@@ -215,7 +225,14 @@ CASES: dict[str, Case] = {
     ),
     "smollm3-listed": Case(
         "smollm3",
-        {**TWO_HEADS_OF_96, "no_rope_layers": [0, 1], "mlp_bias": True, "tie_word_embeddings": False},
+        {
+            **TWO_HEADS_OF_96,
+            "no_rope_layers": [0, 1],
+            "mlp_bias": True,
+            "tie_word_embeddings": False,
+            "use_sliding_window": True,
+            "sliding_window": 12,
+        },
     ),
     "stablelm-parallel": Case(
         "stablelm",
@@ -230,7 +247,7 @@ CASES: dict[str, Case] = {
     "stablelm": Case(
         "stablelm", {**TWO_HEADS_OF_96, "rope_parameters": {"rope_theta": 5000.0, "partial_rotary_factor": 0.5}}
     ),
-    "starcoder2": Case("starcoder2", {**TWO_HEADS_OF_80, "norm_epsilon": 1e-3}),
+    "starcoder2": Case("starcoder2", {**TWO_HEADS_OF_80, "norm_epsilon": 1e-3, "sliding_window": 40}),
     "starcoder2-plain": Case(
         "starcoder2", {**TWO_HEADS_OF_96, "use_bias": False, "hidden_act": "relu2", "tie_word_embeddings": False}
     ),

@@ -22,7 +22,7 @@ TINY = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "
         ({"rope_parameters": {"rope_type": "proportional", "rope_theta": 1e4}}, "rope_type 'proportional'"),
         ({"rope_scaling": {"type": "linear"}}, "rope_parameters.factor is missing"),
         ({"rope_parameters": {"full_attention": {"rope_theta": 1e4}}}, "rope_parameters for each type of layer"),
-        ({"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}, "sliding_window = 8"),
+        ({"use_sliding_window": True, "sliding_window": 0}, "sliding_window is 0, but must be an integer above 0"),
         ({"hidden_act": "xielu"}, "hidden_act = 'xielu'"),
         ({"num_key_value_heads": 3}, "4 attention heads cannot share 3"),
         ({"vocab_size": None}, "vocab_size is missing"),

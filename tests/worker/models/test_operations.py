@@ -12,6 +12,7 @@ from kernels.program import Activate, Add, Attend, Multiply, Norm, Operation, Pl
 from kernels.torch_ops import TorchOps
 from services.worker.models.describe import describe
 from services.worker.models.description import Description
+from services.worker.models.kv_layout import kv_layout
 from services.worker.models.operations import ProgramWriter
 from services.worker.models.rope import rope_tables
 from services.worker.models.tensors import parameter_shapes
@@ -33,7 +34,9 @@ def tensors_of(model: Description) -> dict[str, Tensor]:
 
 
 def program(model: Description) -> list[Operation]:
-    writer = ProgramWriter(model, torch.float32, CPU, Weights(tensors_of(model)), TorchOps(), LENGTH)
+    writer = ProgramWriter(
+        model, torch.float32, CPU, Weights(tensors_of(model)), TorchOps(), LENGTH, kv_layout(model, LENGTH)
+    )
     writer.matrix("model.embed_tokens")
     if not model.tied:
         writer.matrix("lm_head")

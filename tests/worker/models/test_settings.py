@@ -18,16 +18,6 @@ def test_an_object_that_is_null_is_omitted() -> None:
     assert settings.object("null") == {"a": 1} and settings.object("empty") == settings.object("missing") == {}
 
 
-@pytest.mark.parametrize("window", [None, 100, 101])
-def test_a_window_of_at_least_the_longest_request_is_none(window: int | None) -> None:
-    Settings({"sliding_window": window}).no_window(100)
-
-
-def test_a_smaller_window_is_refused_with_the_length_that_can_be_served() -> None:
-    with pytest.raises(ModelError, match="sliding_window = 99 .* --max-model-len of at most 99"):
-        Settings({"sliding_window": 99}).no_window(100)
-
-
 def test_a_trait_that_was_not_read_is_refused() -> None:
     config = {"num_experts": 8, "logit_scale": 1.0, "clip_qkv": None, "use_bias": False}
     Settings({**config, "num_experts": 1}).refuse_rest()

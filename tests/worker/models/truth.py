@@ -53,7 +53,7 @@ def own_log_probs(decoder: Decoder, token_ids: Sequence[int]) -> Tensor:
         max_seq_len=count,
     )
     cache = decoder.allocate_kv_cache(num_blocks, BLOCK_SIZE)
-    hidden = decoder.forward(torch.tensor(token_ids), every, cache, inputs, every)
+    hidden = decoder.forward(torch.tensor(token_ids), every, cache, [inputs] * len(decoder.kv_layout.windows), every)
     return decoder.logits(hidden).log_softmax(-1)
 
 

@@ -1,7 +1,6 @@
 """EXAONE 4 (arXiv 2507.11407): norms behind attention and MLP, a norm of each query and key head, global layers without
-positions; where its window has no effect."""
+positions, and windows in the others."""
 
-from services.worker.errors import ModelError
 from services.worker.models.description import Description, HeadNorms, Layer
 from services.worker.models.families.olmo2 import NAMES
 from services.worker.models.families.parts import (
@@ -10,12 +9,14 @@ from services.worker.models.families.parts import (
     decoder,
     gated_mlp,
     num_layers,
-    refuse_window,
     rms_norm,
     rope_of,
+    sliding_layers,
     turning_layers,
+    window_of,
+    windowed,
 )
-from services.worker.models.settings import FULL_ATTENTION, Settings
+from services.worker.models.settings import Settings
 
 DEFAULTS = {
     "vocab_size": 102400,
@@ -31,26 +32,19 @@ DEFAULTS = {
     "sliding_window": 4096,
     "sliding_window_pattern": 4,
 }
-SLIDING = "sliding_attention"
 
 
 def describe(settings: Settings) -> Description:
     rope, norm = rope_of(settings), rms_norm(settings)
-    refuse_window(settings, rope)
+    window = window_of(settings)
     attend = attention(settings, rope, norms=HeadNorms(norm, over="head"))
     layer = Layer(attend, gated_mlp(settings), norm, norms="output")
-    return decoder(settings, turning_layers(layer, _turning(settings)), rope, norm, names=NAMES)
-
-
-def _turning(settings: Settings) -> list[bool]:
-    """Returns for each layer whether it has positions: with a window, only the layers that have it. Raises ModelError
-    for layer_types that do not fit."""
-    count, kinds = num_layers(settings), settings.raw("layer_types")
+    count = num_layers(settings)
     settings.raw("sliding_window_pattern")  # has no meaning without a window or beside layer_types
-    if settings.raw("sliding_window") is None:
-        return [True] * count
-    if kinds is None:
-        return all_but_every(settings.size("sliding_window_pattern"), count)
-    if not isinstance(kinds, list) or len(kinds) != count or not {*map(str, kinds)} <= {SLIDING, FULL_ATTENTION}:
-        raise ModelError(f"config.json: layer_types must be a list of {count} times {SLIDING!r} or {FULL_ATTENTION!r}")
-    return [kind == SLIDING for kind in kinds]
+    if window is None:  # then all have positions, too
+        sliding_layers(settings, None, [])
+        return decoder(settings, layer, rope, norm, names=NAMES)
+    listed = settings.raw("layer_types") is not None
+    default = [] if listed else all_but_every(settings.size("sliding_window_pattern"), count)
+    sliding = sliding_layers(settings, window, default)
+    return decoder(settings, windowed(turning_layers(layer, sliding), sliding, window), rope, norm, names=NAMES)

@@ -1,7 +1,7 @@
-"""Mistral (arXiv 2310.06825), where its window has no effect."""
+"""Mistral (arXiv 2310.06825): a window, in some."""
 
 from services.worker.models.description import Description, Layer
-from services.worker.models.families.parts import attention, decoder, gated_mlp, refuse_window, rms_norm, rope_of
+from services.worker.models.families.parts import attention, decoder, gated_mlp, rms_norm, rope_of, window_of
 from services.worker.models.settings import Settings
 
 DEFAULTS = {
@@ -21,6 +21,5 @@ DEFAULTS = {
 
 def describe(settings: Settings, *, queries_grow: bool = False) -> Description:
     rope = rope_of(settings, queries_grow=queries_grow)
-    refuse_window(settings, rope)
-    layer = Layer(attention(settings, rope), gated_mlp(settings), rms_norm(settings))
+    layer = Layer(attention(settings, rope, window=window_of(settings)), gated_mlp(settings), rms_norm(settings))
     return decoder(settings, layer, rope, rms_norm(settings))

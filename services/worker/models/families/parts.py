@@ -7,8 +7,9 @@ from typing import Any
 from services.worker.errors import ModelError
 from services.worker.models.description import Attention, Description, HeadNorms, Layer, Mlp, Names, Norm
 from services.worker.models.rope import ReadRope, read_rope
-from services.worker.models.settings import Settings
+from services.worker.models.settings import FULL_ATTENTION, Settings
 
+SLIDING = "sliding_attention"
 MAX_LAYERS, MAX_HEADS, MAX_HEAD_DIM = 10_000, 65_536, 65_536
 
 
@@ -48,12 +49,12 @@ def attention(
     bias: bool = False,
     out_bias: bool = False,
     norms: HeadNorms | None = None,
+    window: int | None = None,
 ) -> Attention:
     """Returns attention with the settings' heads. `scale`: None for head_dim ** -0.5."""
     count, kv_heads, head_dim = heads(settings)
-    return Attention(
-        count, kv_heads, head_dim, scale or head_dim**-0.5, rope.rope, bias=bias, out_bias=out_bias, norms=norms
-    )
+    scale = scale or head_dim**-0.5
+    return Attention(count, kv_heads, head_dim, scale, rope.rope, window, bias, out_bias, norms)
 
 
 def rope_of(settings: Settings, **options: Any) -> ReadRope:
@@ -61,9 +62,33 @@ def rope_of(settings: Settings, **options: Any) -> ReadRope:
     return read_rope(settings, heads(settings)[2], **options)
 
 
-def refuse_window(settings: Settings, rope: ReadRope) -> None:
-    """Raises ModelError for a sliding_window that is smaller than the longest request."""
-    settings.no_window(settings.max_model_len or rope.default_length)
+def window_of(settings: Settings) -> int | None:
+    """Returns sliding_window: how many tokens a token of a layer with a window attends to. None: no layer has one."""
+    return None if settings.raw("sliding_window") is None else settings.size("sliding_window")
+
+
+def sliding_layers(settings: Settings, window: int | None, default: Sequence[bool]) -> list[bool]:
+    """Returns for each layer whether it has the `window`: by layer_types, or else `default`.
+
+    Raises ModelError for layer_types that do not fit, or ask for a window where there is none.
+    """
+    count, kinds = num_layers(settings), settings.raw("layer_types")
+    if kinds is None:
+        return list(default)
+    if not isinstance(kinds, list) or len(kinds) != count or not {*map(str, kinds)} <= {SLIDING, FULL_ATTENTION}:
+        raise ModelError(f"config.json: layer_types must be a list of {count} times {SLIDING!r} or {FULL_ATTENTION!r}")
+    if window is None and SLIDING in kinds:
+        raise ModelError(f"config.json: layer_types has {SLIDING!r}, but no sliding_window is used")
+    return [kind == SLIDING for kind in kinds]
+
+
+def windowed(layers: Sequence[Layer], sliding: Sequence[bool], window: int | None) -> list[Layer]:
+    """Returns the layers, those that slide with the window."""
+    pairs = zip(layers, sliding, strict=True)
+    return [
+        replace(layer, attention=replace(layer.attention, window=window)) if slides else layer
+        for layer, slides in pairs
+    ]
 
 
 def turning_layers(layer: Layer, turning: Sequence[bool]) -> list[Layer]:

@@ -1,7 +1,7 @@
 """Phi-3, Phi-3.5 and Phi-4 (arXiv 2404.14219, 2503.01743): fused projections, a part of each head turns, longrope."""
 
 from services.worker.models.description import Description, Layer, Names
-from services.worker.models.families.parts import attention, decoder, gated_mlp, refuse_window, rms_norm, rope_of
+from services.worker.models.families.parts import attention, decoder, gated_mlp, rms_norm, rope_of, window_of
 from services.worker.models.settings import Settings
 
 DEFAULTS = {
@@ -21,6 +21,5 @@ NAMES = Names(qkv=("self_attn.qkv_proj",), inner=("mlp.gate_up_proj",))
 
 def describe(settings: Settings) -> Description:
     rope = rope_of(settings, share=1.0, renamed={"su": "longrope", "yarn": "longrope"})
-    refuse_window(settings, rope)
-    layer = Layer(attention(settings, rope), gated_mlp(settings), rms_norm(settings))
+    layer = Layer(attention(settings, rope, window=window_of(settings)), gated_mlp(settings), rms_norm(settings))
     return decoder(settings, layer, rope, rms_norm(settings), names=NAMES)

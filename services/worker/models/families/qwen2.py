@@ -1,8 +1,17 @@
-"""Qwen2 and Qwen2.5 (arXiv 2412.15115): biases of queries, keys and values."""
+"""Qwen2 and Qwen2.5 (arXiv 2412.15115): biases of queries, keys and values, a window in the last layers of some."""
 
 from services.worker.models.description import Description, Layer
-from services.worker.models.families.parts import attention, decoder, gated_mlp, refuse_window, rms_norm, rope_of
-from services.worker.models.rope import ReadRope
+from services.worker.models.families.parts import (
+    attention,
+    decoder,
+    gated_mlp,
+    num_layers,
+    rms_norm,
+    rope_of,
+    sliding_layers,
+    window_of,
+    windowed,
+)
 from services.worker.models.settings import Settings
 
 DEFAULTS = {
@@ -23,14 +32,13 @@ DEFAULTS = {
 
 def describe(settings: Settings) -> Description:
     rope = rope_of(settings)
-    refuse_windows(settings, rope)
     layer = Layer(attention(settings, rope, bias=True), gated_mlp(settings), rms_norm(settings))
-    return decoder(settings, layer, rope, rms_norm(settings))
+    return decoder(settings, last_windowed(settings, layer), rope, rms_norm(settings))
 
 
-def refuse_windows(settings: Settings, rope: ReadRope) -> None:
-    """Raises ModelError for a window that has an effect on one of the layers."""
-    if not settings.flag("use_sliding_window"):
-        settings.raw("sliding_window")
-    elif settings.size("max_window_layers") < settings.size("num_hidden_layers"):
-        refuse_window(settings, rope)
+def last_windowed(settings: Settings, layer: Layer) -> list[Layer]:
+    """Returns the layers. If the window is used, those from max_window_layers on have it, or those of layer_types."""
+    count, window = num_layers(settings), window_of(settings)
+    window = window if settings.flag("use_sliding_window") else None
+    first = count if window is None else settings.size("max_window_layers")
+    return windowed([layer] * count, sliding_layers(settings, window, [at >= first for at in range(count)]), window)

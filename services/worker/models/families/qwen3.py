@@ -1,8 +1,8 @@
-"""Qwen3, dense (arXiv 2505.09388): RMS norm of each query and key head."""
+"""Qwen3, dense (arXiv 2505.09388): RMS norm of each query and key head, a window as in Qwen2."""
 
 from services.worker.models.description import Description, HeadNorms, Layer
 from services.worker.models.families.parts import attention, decoder, gated_mlp, rms_norm, rope_of
-from services.worker.models.families.qwen2 import refuse_windows
+from services.worker.models.families.qwen2 import last_windowed
 from services.worker.models.settings import Settings
 
 DEFAULTS = {
@@ -25,7 +25,6 @@ DEFAULTS = {
 
 def describe(settings: Settings) -> Description:
     rope, bias, norm = rope_of(settings), settings.flag("attention_bias"), rms_norm(settings)
-    refuse_windows(settings, rope)
     norms = HeadNorms(norm, over="head")
     layer = Layer(attention(settings, rope, bias=bias, out_bias=bias, norms=norms), gated_mlp(settings), norm)
-    return decoder(settings, layer, rope, norm)
+    return decoder(settings, last_windowed(settings, layer), rope, norm)

@@ -1,4 +1,4 @@
-"""SmolLM3 (https://huggingface.co/blog/smollm3): some layers without positions."""
+"""SmolLM3 (https://huggingface.co/blog/smollm3): some layers without positions, and with a window."""
 
 from services.worker.errors import ModelError
 from services.worker.models.description import Description, Layer
@@ -8,10 +8,12 @@ from services.worker.models.families.parts import (
     decoder,
     gated_mlp,
     num_layers,
-    refuse_window,
     rms_norm,
     rope_of,
+    sliding_layers,
     turning_layers,
+    window_of,
+    windowed,
 )
 from services.worker.models.settings import Settings
 
@@ -33,13 +35,13 @@ THETA = 2_000_000.0
 
 def describe(settings: Settings) -> Description:
     rope, bias = rope_of(settings, theta=THETA), settings.flag("attention_bias")
-    if settings.flag("use_sliding_window"):
-        refuse_window(settings, rope)
-    else:
-        settings.raw("sliding_window")
     attend = attention(settings, rope, bias=bias, out_bias=bias)
     layer = Layer(attend, gated_mlp(settings, bias=settings.flag("mlp_bias")), rms_norm(settings))
-    return decoder(settings, turning_layers(layer, _turning(settings)), rope, rms_norm(settings))
+    turning, window = _turning(settings), window_of(settings)
+    window = window if settings.flag("use_sliding_window") else None
+    sliding = sliding_layers(settings, window, [window is not None and not turns for turns in turning])
+    layers = windowed(turning_layers(layer, turning), sliding, window)
+    return decoder(settings, layers, rope, rms_norm(settings))
 
 
 def _turning(settings: Settings) -> list[bool]:

@@ -1,7 +1,7 @@
-"""StarCoder 2 (arXiv 2402.19173), without a window: layer norm, biases everywhere, an MLP without a gate."""
+"""StarCoder 2 (arXiv 2402.19173): layer norm, biases everywhere, an MLP without a gate, a window."""
 
 from services.worker.models.description import Description, Layer, Mlp, Names, Norm
-from services.worker.models.families.parts import attention, decoder, refuse_window, rope_of
+from services.worker.models.families.parts import attention, decoder, rope_of, window_of
 from services.worker.models.settings import Settings
 
 DEFAULTS = {
@@ -22,8 +22,7 @@ NAMES = Names(inner=("mlp.c_fc",), down="mlp.c_proj")
 
 def describe(settings: Settings) -> Description:
     rope, bias = rope_of(settings), settings.flag("use_bias")
-    refuse_window(settings, rope)
     norm = Norm(settings.number("norm_epsilon"), centred=True, bias=True)
     mlp = Mlp(settings.size("intermediate_size"), settings.activation(), gated=False, bias=bias)
-    layer = Layer(attention(settings, rope, bias=bias, out_bias=bias), mlp, norm)
+    layer = Layer(attention(settings, rope, bias=bias, out_bias=bias, window=window_of(settings)), mlp, norm)
     return decoder(settings, layer, rope, norm, names=NAMES)

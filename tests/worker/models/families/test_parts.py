@@ -1,7 +1,8 @@
 import pytest
 
 from services.worker.errors import ModelError
-from services.worker.models.families.parts import attention, heads, refuse_window, rope_of
+from services.worker.models.description import Layer, Mlp, Norm
+from services.worker.models.families.parts import attention, heads, rope_of, sliding_layers, window_of, windowed
 from services.worker.models.settings import Settings
 
 SIZES = {
@@ -52,12 +53,32 @@ def test_scores_are_divided_by_the_root_of_head_dim_unless_a_family_says_otherwi
     assert attention(settings, rope, scale=0.5).scale == 0.5
 
 
-@pytest.mark.parametrize(("max_model_len", "refused"), [(None, True), (101, True), (100, False), (8, False)])
-def test_a_window_that_a_request_can_leave_is_refused(max_model_len: int | None, refused: bool) -> None:
-    settings = Settings({**SIZES, "sliding_window": 100}, max_model_len)
-    rope = rope_of(settings)
-    if refused:
-        with pytest.raises(ModelError, match="sliding_window = 100"):
-            refuse_window(settings, rope)
-    else:
-        refuse_window(settings, rope)
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, [100, None, 100]),
+        ({"layer_types": ["sliding_attention", "full_attention", "full_attention"]}, [100, None, None]),
+        ({"sliding_window": None}, [None, None, None]),
+        ({"sliding_window": None, "layer_types": ["full_attention"] * 3}, [None, None, None]),
+    ],
+)
+def test_layers_have_the_window_that_layer_types_or_the_family_give_them(
+    changes: dict[str, object], expected: list[int | None]
+) -> None:
+    settings = Settings({**SIZES, "num_hidden_layers": 3, "sliding_window": 100, **changes})
+    layer = Layer(attention(settings, rope_of(settings)), Mlp(8, "silu"), Norm(1e-6))
+    sliding = sliding_layers(settings, window_of(settings), [True, False, True])
+    assert [one.attention.window for one in windowed([layer] * 3, sliding, window_of(settings))] == expected
+
+
+@pytest.mark.parametrize("kinds", ["sliding_attention", ["full_attention"] * 2, ["full_attention", 1, None]])
+def test_layer_types_that_do_not_fit_are_refused(kinds: object) -> None:
+    settings = Settings({**SIZES, "num_hidden_layers": 3, "layer_types": kinds})
+    with pytest.raises(ModelError, match="layer_types must be a list of 3 times 'sliding_attention'"):
+        sliding_layers(settings, 100, [True] * 3)
+
+
+def test_a_window_that_no_size_is_given_for_is_refused() -> None:
+    settings = Settings({**SIZES, "num_hidden_layers": 1, "layer_types": ["sliding_attention"]})
+    with pytest.raises(ModelError, match="layer_types has 'sliding_attention', but no sliding_window is used"):
+        sliding_layers(settings, None, [True])

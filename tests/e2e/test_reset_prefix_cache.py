@@ -74,9 +74,15 @@ def test_it_needs_the_key_and_takes_no_parameter(server: Server) -> None:
 
 
 def test_an_engine_that_is_down_is_reported(server: Server) -> None:
-    engine = next(pid for pid in children_of(server.process.pid) if role_of(pid) == "engine")
-    os.kill(engine, signal.SIGKILL)
-    response = wait_for(lambda: (found := reset(server)).status_code != 200 and found, "the engine is seen to be gone")
+    """The launcher is stopped meanwhile, so that the engine stays down until its absence is seen."""
+    launcher = server.process.pid
+    engine = next(pid for pid in children_of(launcher) if role_of(pid) == "engine")
+    os.kill(launcher, signal.SIGSTOP)
+    try:
+        os.kill(engine, signal.SIGKILL)
+        response = wait_for(lambda: (found := reset(server)).status_code != 200 and found, "it is seen to be gone")
+    finally:
+        os.kill(launcher, signal.SIGCONT)
     assert "not every" in error_of(response, 503)["message"]
     assert int(response.headers["retry-after"]) >= 1
     wait_for(lambda: reset(server).status_code == 200, "it is there again", 30)

@@ -4,6 +4,7 @@ publish.
 Data only: engine_core/block_pool.py and engine_core/prefix_cache.py decide which blocks are taken, shared, published.
 """
 
+import sys
 from collections.abc import Iterator
 
 BlockKey = tuple[bytes, tuple[int, ...]]  # hash of the tokens of all blocks before this one, its token ids
@@ -41,7 +42,17 @@ class UnpublishedBlocks:
     The lists are the request's own, not copies, so they grow as the request does.
     """
 
-    __slots__ = ("block_hashes", "blocks", "end", "next", "parent", "root_hash", "take_numbers", "token_ids")
+    __slots__ = (
+        "block_hashes",
+        "blocks",
+        "end",
+        "given_back",
+        "last_take",
+        "next",
+        "parent",
+        "root_hash",
+        "token_ids",
+    )
 
     def __init__(
         self,
@@ -49,21 +60,25 @@ class UnpublishedBlocks:
         root_hash: bytes,
         block_hashes: list[bytes],
         blocks: list[list[Block]],
-        take_numbers: list[list[int]],
+        given_back: list[list[int]],
         next: int,
     ) -> None:
         self.token_ids = token_ids
         self.root_hash = root_hash
         self.block_hashes = block_hashes
         self.blocks = blocks  # per KV group
-        self.take_numbers = take_numbers  # as blocks: a block that has another one now was taken for other tokens
+        self.given_back = given_back  # per KV group: take_numbers of its first blocks, which the request gave back
         self.next = self.end = next
+        self.last_take = sys.maxsize  # when the request released the others; higher take_numbers are another's
         self.parent: Block | None = None  # the published block right before `next`
 
     def row(self, index: int) -> Row:
         """Returns the blocks at `index` of all groups, with the take numbers that they had for this request."""
-        pairs = zip(self.blocks, self.take_numbers, strict=True)
-        return tuple([(blocks[index], numbers[index]) for blocks, numbers in pairs])
+        row = []
+        for blocks, numbers in zip(self.blocks, self.given_back, strict=True):
+            block = blocks[index]
+            row.append((block, numbers[index] if index < len(numbers) else min(block.take_number, self.last_take)))
+        return tuple(row)
 
 
 class FreeList:

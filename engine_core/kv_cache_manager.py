@@ -70,8 +70,7 @@ class KVCacheManager:
         for blocks in shared:
             self.pool.share(blocks)
         request.blocks = [list(blocks) for blocks in cached]
-        request.take_numbers = [[block.take_number for block in blocks] for blocks in cached]
-        request.first_blocks = firsts
+        request.given_back = [[0] * first for first in firsts]  # ABSENT blocks
         if self._cache is not None:
             self._cache.start(request, len(cached[0]))
         return self.extend(request, num_tokens)
@@ -85,10 +84,8 @@ class KVCacheManager:
         if missing > 0:
             if missing * len(self.kv_groups) > self.pool.num_free_blocks:
                 return False
-            for blocks, take_numbers in zip(request.blocks, request.take_numbers, strict=True):
-                taken = self.pool.take(missing)
-                blocks += taken
-                take_numbers += [block.take_number for block in taken]
+            for blocks in request.blocks:
+                blocks.extend(self.pool.take(missing))
         return True
 
     def give_back(self, batch: Batch) -> None:
@@ -100,9 +97,10 @@ class KVCacheManager:
         for slot in slots.tolist():
             request, num_computed, due = batch.at(slot), int(batch.num_computed[slot]), []
             for number, group in self._givers:
-                begin, first = request.first_blocks[number], first_block(group, num_computed, size)
-                self.pool.release(request.blocks[number][begin:first])
-                request.first_blocks[number] = first
+                numbers, first = request.given_back[number], first_block(group, num_computed, size)
+                blocks = request.blocks[number][len(numbers) : first]
+                numbers += [block.take_number for block in blocks]
+                self.pool.release(blocks)
                 due.append(group.give_back_at(first, size))
             batch.give_back_at[slot] = min(due)
 
@@ -121,9 +119,9 @@ class KVCacheManager:
         """Ends publishing and releases all blocks of a request, the last first, so that it is evicted first."""
         if self._cache is not None:
             self._cache.stop(request)
-        for blocks, first in zip(request.blocks, request.first_blocks, strict=True):
-            self.pool.release(reversed(blocks[first:]))
-        request.blocks, request.take_numbers, request.first_blocks = [], [], []
+        for blocks, given_back in zip(request.blocks, request.given_back, strict=True):
+            self.pool.release(reversed(blocks[len(given_back) :]))
+        request.blocks, request.given_back = [], []
 
     def publish(self, request: Request, num_computed_tokens: int) -> None:
         """Lets other requests find this request's full blocks within its first `num_computed_tokens` known tokens."""

@@ -72,6 +72,7 @@ class PlanBuilder:
     def _new_request(batch: Batch, request: Request) -> NewRequest:
         assert request.slot is not None
         batch.num_sent_blocks[request.slot] = batch.num_blocks[request.slot]
+        firsts = list(map(len, request.given_back))
         return NewRequest(
             handle=request.handle,
             slot=request.slot,
@@ -79,7 +80,7 @@ class PlanBuilder:
             output_token_ids=pack_i32(request.output_token_ids),
             block_ids=[
                 pack_i32([block.block_id for block in blocks[first:]])
-                for blocks, first in zip(request.blocks, request.first_blocks, strict=True)
+                for blocks, first in zip(request.blocks, firsts, strict=True)
             ],
             sampling=request.sampling,
             seed=request.seed,
@@ -87,5 +88,5 @@ class PlanBuilder:
             traceparent=request.traceparent,
             has_grammar=bool(request.grammar),
             prompt_logprobs_from=request.next_prompt_logprob,
-            first_blocks=list(request.first_blocks) if any(request.first_blocks) else [],
+            first_blocks=firsts if any(firsts) else [],
         )

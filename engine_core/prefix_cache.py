@@ -45,7 +45,7 @@ class PrefixCache:
 
     def start(self, request: Request, num_found: int) -> None:
         """Prepares to publish a request's blocks, without the first `num_found`, which find() returned."""
-        lists = request.block_hashes, request.blocks, request.take_numbers
+        lists = request.block_hashes, request.blocks, request.given_back
         request.unpublished = UnpublishedBlocks(request.token_ids, request.root_hash, *lists, next=num_found)
 
     def publish(self, request: Request, num_computed_tokens: int) -> None:
@@ -63,7 +63,10 @@ class PrefixCache:
         Its full blocks can be found until the pool gives them to another request.
         """
         unpublished, request.unpublished = request.unpublished, None
-        if unpublished is not None and unpublished.parent is not None and unpublished.next >= unpublished.end:
+        if unpublished is None:
+            return
+        unpublished.last_take = self._pool.num_takes
+        if unpublished.parent is not None and unpublished.next >= unpublished.end:
             unpublished.parent.unpublished = None
 
     def reset(self, running: Iterable[Request]) -> None:

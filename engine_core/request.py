@@ -32,8 +32,7 @@ class Request:
     num_cached_tokens: int | None = None  # prompt tokens found in the prefix cache; None before the first admission
     slot: int | None = None  # row in the worker's batch; None while it waits
     blocks: list[list[Block]] = field(default_factory=list)  # per KV group: by index, those given back, too
-    take_numbers: list[list[int]] = field(default_factory=list)  # as blocks: that of each when this request got it
-    first_blocks: list[int] = field(default_factory=list)  # per KV group: index of the first block that it still has
+    given_back: list[list[int]] = field(default_factory=list)  # per KV group: take_numbers of its first blocks, gone
     block_hashes: list[bytes] = field(default_factory=list)  # of its first full blocks, as far as computed
     unpublished: UnpublishedBlocks | None = None  # blocks that the prefix cache may still publish
     num_preemptions: int = 0

@@ -122,7 +122,7 @@ class Scheduler:
         requests = [*self.waiting, *self.running]
         for request in list(self.running):
             self.batch.leave(request)
-            request.blocks, request.take_numbers, request.first_blocks, request.unpublished = [], [], [], None
+            request.blocks, request.given_back, request.unpublished = [], [], None
         self.waiting.clear()
         self._preparations.restart(is_death=is_death)
         self.kv, self._builder, self._last_result = kv, builder, 0

@@ -49,12 +49,15 @@ def test_a_new_block_has_no_owner_and_no_key() -> None:
 
 
 def test_unpublished_blocks_see_what_their_request_appends() -> None:
-    token_ids, blocks, numbers = [1, 2, 3, 4], [[Block(0)], [Block(1)]], [[7], [8]]
+    token_ids, blocks, numbers = [1, 2, 3, 4], [[Block(0)], [Block(1)]], [[], [8]]
     unpublished = UnpublishedBlocks(token_ids, b"root", [], blocks, numbers, next=1)
     token_ids.append(5)
     blocks[0].append(Block(2))
     blocks[1].append(Block(3))
-    numbers[0].append(9)
+    blocks[0][1].take_number = blocks[1][1].take_number = 9
+    assert unpublished.token_ids == [1, 2, 3, 4, 5] and unpublished.row(1) == ((blocks[0][1], 9), (blocks[1][1], 9))
     numbers[1].append(10)
-    assert unpublished.token_ids == [1, 2, 3, 4, 5] and unpublished.row(1) == ((blocks[0][1], 9), (blocks[1][1], 10))
+    assert unpublished.row(1) == ((blocks[0][1], 9), (blocks[1][1], 10)), "the number with which it was given back"
+    unpublished.last_take = 8
+    assert unpublished.row(1)[0] == (blocks[0][1], 8), "it was taken since"
     assert (unpublished.next, unpublished.end, unpublished.parent) == (1, 1, None), "no full block is left to publish"

@@ -243,8 +243,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         owners = Counter(
             id(block)
             for request in self.scheduler.running
-            for blocks, first in zip(request.blocks, request.first_blocks, strict=True)
-            for block in blocks[first:]
+            for blocks, given_back in zip(request.blocks, request.given_back, strict=True)
+            for block in blocks[len(given_back) :]
         )
         used = [block for block in pool.blocks if block.ref_count]
         assert {id(block): block.ref_count for block in used} == owners

@@ -156,14 +156,16 @@ class EagerPrefixCache(PrefixCache):
         return self._blocks(row_at, self._longest(row_at, request.num_reusable_tokens // self._block_size))
 
     def publish(self, request: Request, num_computed_tokens: int) -> None:
-        """As PrefixCache.publish, but of all rows."""
+        """As PrefixCache.publish, but of all rows whose first block is still the request's, or free. Rows of an answer
+        are published at its end: by then, another request may have taken what a window gave back."""
         unpublished = request.unpublished
         if unpublished is None:
             return
         end = min(num_computed_tokens, len(unpublished.token_ids)) // self._block_size
         for index in range(unpublished.next, end):
-            (block, _), *others = unpublished.row(index)
-            self._publish_row(block, self._key(unpublished, index), tuple(others))
+            first, *others = unpublished.row(index)
+            if _is_valid(first):
+                self._publish_row(first[0], self._key(unpublished, index), tuple(others))
         unpublished.next = max(unpublished.next, end)
 
 

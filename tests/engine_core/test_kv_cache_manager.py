@@ -260,6 +260,26 @@ def test_a_block_that_was_taken_since_is_not_found_and_a_shorter_prefix_is(group
     assert len(kv.find_cached(later)[0]) == 2
 
 
+@pytest.mark.parametrize("groups", [(WINDOW,), (WINDOW, SlidingWindow(9, 8))])
+def test_a_block_of_an_answer_that_was_taken_before_its_end_is_not_published(groups: tuple[KvGroup, ...]) -> None:
+    """Tokens of answers are published when their request ends, long after a window has left them behind."""
+    kv = make_kv(num_blocks=32, kv_groups=groups)
+    batch, request = start(kv, list(range(1, 21)))
+    while (computed := int(batch.num_computed[request.slot])) < 20:  # as for an answer: nothing is published meanwhile
+        kv.give_back(batch)
+        assert kv.extend(request, computed + 1)
+        batch.num_blocks[request.slot] = len(request.blocks[0])
+        batch.advance(batch.slots, np.array([1], dtype=np.int32))
+    kv.give_back(batch)
+    gone = request.blocks[0][1]
+    taken(kv, gone)
+    kv.publish(request, 20)
+    kv.free(request)
+    assert gone.key is None, "it has the tokens of another request"
+    assert len(kv.find_cached(make_core_request(1, [*range(1, 9), 40], 4))[0]) == 1
+    assert len(kv.find_cached(make_core_request(1, list(range(1, 30)), 4))[0]) == 5
+
+
 def test_what_a_later_request_computes_again_is_found_again() -> None:
     """The row is known, but its block of the window was taken: the later request's stands in for it."""
     kv = make_kv(num_blocks=32, kv_groups=(FULL, WINDOW))

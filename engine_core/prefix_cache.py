@@ -147,7 +147,7 @@ class PrefixCache:
 
 
 class EagerPrefixCache(PrefixCache):
-    """For models whose groups all give blocks back. A prefix is found without its first rows, so nothing can wait
+    """For models without a group that keeps all blocks. A prefix is found without its first rows, so nothing can wait
     behind them: every row is hashed and published once it is full."""
 
     def find(self, request: Request) -> list[list[Block]]:

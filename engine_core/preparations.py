@@ -104,8 +104,7 @@ class Preparations:
             heapq.heapify(self._queue)
 
     def restart(self, *, is_death: bool) -> None:
-        """Forgets everything, for the worker is lost. Counts its death for the requests whose preparation was in
-        progress."""
+        """Forgets everything, for the worker is lost. Counts its death for the requests that it was preparing."""
         for request in self._in_progress.values():
             request.preparation_deaths += is_death
         for kept in (self._queue, self._waiting, self._in_progress, self._held, self._suspects):

@@ -124,9 +124,7 @@ class NewRequest(msgspec.Struct, array_like=True):
     traceparent: str = ""  # W3C trace context; empty: not traced
     has_grammar: bool = False  # its grammar was prepared: worker_messages.Prepare
     prompt_logprobs_from: int = 1  # prompt tokens before this index need no logprobs
-    first_blocks: list[
-        int
-    ] = []  # per KV group: index of the first block; empty: 0 for each. The worker reads none before
+    first_blocks: list[int] = []  # per KV group: index of the first of block_ids; empty: 0 for each
 
 
 class PromptLogprobs(msgspec.Struct, array_like=True, frozen=True):

@@ -12,7 +12,7 @@ import msgspec
 from engine_core.kv_groups import KvGroup, most_blocks
 from engine_core.step_plan import BadMessage, StepPlan, StepResult
 
-PROTOCOL = 6  # 6: policies of KV groups
+PROTOCOL = 6  # 6: policies of KV groups; lost connections
 MAX_BLOCKS = 2**21  # blocks of a KV cache; at 16 tokens each, 34 million tokens
 MAX_CHARACTERS = 4096  # characters of a name, which may be a path
 MAX_DEFAULT = 1e6  # largest sampling default

@@ -86,7 +86,7 @@ class Add:
 class Attend:
     """ATTENTION = attention of QKV over the KV cache of layer `layer`, after its keys and values are written there.
 
-    `group`: the layer's KV group, whose block tables say where. `window`: a query attends to so many keys, its own
+    `group`: the layer's KV group; its block tables say where. `window`: a query attends to so many keys, its own
     included; 0: to all up to its own.
     """
 

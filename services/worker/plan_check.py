@@ -94,7 +94,7 @@ class PlanCheck:
         counts = [len(checked_column("block_ids", ids, self.num_blocks - 1)) for ids in request.block_ids]
         ends = {first + count for first, count in zip(firsts, counts, strict=True)}
         most = -(-self.max_model_len // self.block_size)
-        _require(len(ends) == 1, "a new request whose KV groups have not as many blocks")
+        _require(len(ends) == 1, "a new request with other numbers of blocks in its KV groups")
         _require(min(firsts) >= 0 and max(ends) <= most, f"a new request of {max(ends)} blocks")
         _require(0 <= request.handle < 2**31, f"handle {request.handle} is out of range")
         _require(0 <= request.seed <= MAX_SEED and 0 <= request.choice <= MAX_CHOICE, "a seed or choice out of range")

@@ -180,8 +180,8 @@ PYBIND11_MODULE(TANDEM_MODULE, m) {
              Address groups, int64_t table_stride, Address starts, Address lens, int64_t requests,
              Address wanted, int64_t num_wanted, Address hidden, int64_t hidden_size, Address out) {
               run_program(type, operations, count,
-                          {tokens, block_size, positions, at<const program::Group>(groups), table_stride, starts, lens, requests, wanted,
-                           num_wanted},
+                          {tokens, block_size, positions, at<const program::Group>(groups), table_stride, starts,
+                           lens, requests, wanted, num_wanted},
                           hidden, hidden_size, out);
           },
           released);

@@ -50,6 +50,8 @@ def kv_layout(model: Description, length: int) -> KvLayout:
         held = sum(count * each for count, each in zip(counts, tokens, strict=True))
         return num_places * held, sum(counts)
 
+    sizes = {(layer.attention.kv_heads, layer.attention.head_dim) for layer in model.layers}
+    assert len(kinds) == 1 or len(sizes) == 1, "layers of several groups share tensors: their keys have one size"
     fitting = [size for size in range(1, len(windows) + 1) if cost(size)[1] <= max(MAX_GROUPS, len(kinds))]
     return _layout(model, kinds, members, min(fitting, key=cost))
 

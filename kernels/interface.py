@@ -100,7 +100,14 @@ class Ops(Protocol):
         slot_mapping: Tensor,
     ) -> Tensor: ...
     def paged_attention(
-        self, query: Tensor, cache: KvPair, inputs: AttentionInputs, scale: float, window: int = 0
+        self,
+        query: Tensor,
+        cache: KvPair,
+        inputs: AttentionInputs,
+        scale: float,
+        window: int = 0,
+        soft_cap: float = 0.0,
+        sinks: Tensor | None = None,
     ) -> Tensor: ...
     def activate(self, x: Tensor, kind: str, gated: bool) -> Tensor: ...
     def stack(self, operations: Sequence[Operation]) -> Stack: ...
@@ -108,6 +115,7 @@ class Ops(Protocol):
     def draw(self, logits: Tensor, raw: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
         """Returns (token ids [rows] int64, healthy [rows] bool): one token sampled per row, as sampling.draw."""
 
+    def soft_cap(self, logits: Tensor, cap: float) -> None: ...
     def apply_bitmask(self, logits: Tensor, masks: Tensor, rows: Tensor) -> None: ...
     def kernel_nanoseconds(self) -> int:
         """Returns the wall time in compiled CPU kernels so far, in nanoseconds; 0 without such kernels."""

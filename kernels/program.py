@@ -87,7 +87,8 @@ class Attend:
     """ATTENTION = attention of QKV over the KV cache of layer `layer`, after its keys and values are written there.
 
     `group`: the layer's KV group; its block tables say where. `window`: a query attends to so many keys, its own
-    included; 0: to all up to its own.
+    included; 0: to all up to its own. `soft_cap`: scores become soft_cap * tanh(score / soft_cap); 0: they stay.
+    `sinks` [heads] float32: the score of one more key of each head, which has no value (arXiv 2309.17453).
     """
 
     layer: int
@@ -98,6 +99,8 @@ class Attend:
     scale: float  # of the scores
     window: int = 0
     group: int = 0
+    soft_cap: float = 0.0
+    sinks: Tensor | None = None
 
 
 @dataclass(frozen=True)

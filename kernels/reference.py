@@ -143,13 +143,17 @@ def paged_attention(
     seq_lens: Tensor,
     scale: float,
     window: int = 0,
+    soft_cap: float = 0.0,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Returns causal attention of each request's new tokens over all its tokens, through its block table.
 
     query [T, H, D]; block_tables [R, blocks] int32; query_start_loc [R + 1] and seq_lens [R] int32. Request r has the
     queries [query_start_loc[r], query_start_loc[r + 1]); its last query is at position seq_lens[r] - 1. A request of
     length 0 is padding: no key is read. Sliding window: a query at position p attends to keys p - window + 1 to p;
-    with `window` 0 to all up to p. Returns [T, H, D] in query's dtype; zeros for padding.
+    with `window` 0 to all up to p. `soft_cap`: scaled scores become soft_cap * tanh(score / soft_cap); 0: they stay.
+    `sinks` [H] float32: the score of one more key of each head, which has no value.
+    Returns [T, H, D] in query's dtype; zeros for padding.
     """
     out = torch.zeros_like(query)
     starts, lens = query_start_loc.tolist(), seq_lens.tolist()
@@ -160,11 +164,19 @@ def paged_attention(
         values = value_cache[table].flatten(0, 1)[:seq_len]
         span = slice(starts[row], starts[row + 1])
         if seq_len > 0:
-            out[span] = _attend(query[span], keys, values, scale, window)
+            out[span] = _attend(query[span], keys, values, scale, window, soft_cap, sinks)
     return out
 
 
-def _attend(query: Tensor, keys: Tensor, values: Tensor, scale: float, window: int) -> Tensor:
+def _attend(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    scale: float,
+    window: int,
+    soft_cap: float,
+    sinks: Tensor | None,
+) -> Tensor:
     """Returns one request's attention, [Q, H, D]: query [Q, H, D], the last Q positions; keys, values [S, G, D]."""
     num_queries, num_heads, head_dim = query.shape
     seq_len, num_kv_heads, _ = keys.shape
@@ -172,15 +184,26 @@ def _attend(query: Tensor, keys: Tensor, values: Tensor, scale: float, window: i
     # [G, group * Q, D]: the query heads that share a KV head become rows of one product.
     rows = query.float().view(num_queries, num_kv_heads, group, head_dim).permute(1, 2, 0, 3).flatten(1, 2)
     scores = torch.matmul(rows, keys.float().permute(1, 2, 0)) * scale
+    if soft_cap:
+        scores = soft_cap * torch.tanh(scores / soft_cap)
     if num_queries > 1 or window > 0:
         allowed = torch.ones(num_queries, seq_len, dtype=torch.bool, device=query.device)
         allowed = allowed.tril(diagonal=seq_len - num_queries)
         if window > 0:
             allowed = allowed.triu(diagonal=seq_len - num_queries - window + 1)
         scores = scores.masked_fill(~allowed.repeat(group, 1), float("-inf"))
-    mixed = torch.matmul(torch.softmax(scores, dim=-1), values.float().permute(1, 0, 2))
+    if sinks is not None:
+        own = sinks.view(num_kv_heads, group, 1).expand(-1, -1, num_queries).reshape(num_kv_heads, -1, 1)
+        scores = torch.cat((scores, own), dim=-1)
+    weights = torch.softmax(scores, dim=-1)[..., :seq_len]
+    mixed = torch.matmul(weights, values.float().permute(1, 0, 2))
     back = mixed.view(num_kv_heads, group, num_queries, head_dim).permute(2, 0, 1, 3)
     return back.reshape(num_queries, num_heads, head_dim).to(query.dtype)
+
+
+def soft_cap(logits: Tensor, cap: float) -> None:
+    """Brings logits [S, vocab] float32 between -cap and cap, in place: cap * tanh(logits / cap)."""
+    logits.div_(cap).tanh_().mul_(cap)
 
 
 def apply_bitmask(logits: Tensor, masks: Tensor, rows: Tensor) -> None:

@@ -89,5 +89,5 @@ class EagerRun:
             self.activations[Place.QKV], attend.norms, attend.eps, attend.tables, self._positions, cache,
             inputs.slot_mapping,
         )  # fmt: skip
-        mixed = ops.paged_attention(query, cache, inputs, attend.scale, attend.window)
+        mixed = ops.paged_attention(query, cache, inputs, attend.scale, attend.window, attend.soft_cap, attend.sinks)
         self.activations[Place.ATTENTION] = mixed.flatten(1)

@@ -27,6 +27,7 @@ class TorchOps:
     rope_and_write = staticmethod(reference.rope_and_write)
     activate = staticmethod(reference.activate)
     apply_bitmask = staticmethod(reference.apply_bitmask)
+    soft_cap = staticmethod(reference.soft_cap)
     draw = staticmethod(sampling.draw)
     draw_scratch_bytes = staticmethod(sampling.draw_scratch_bytes)
 
@@ -36,7 +37,14 @@ class TorchOps:
         return TorchMatrix(joined(parts, dtype, device))
 
     def paged_attention(
-        self, query: Tensor, cache: KvPair, inputs: AttentionInputs, scale: float, window: int = 0
+        self,
+        query: Tensor,
+        cache: KvPair,
+        inputs: AttentionInputs,
+        scale: float,
+        window: int = 0,
+        soft_cap: float = 0.0,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """Returns reference.paged_attention. Computes chunks of a request's queries, so that at most SCORES scores (or
         one query's) are in memory. No request may have length 0."""
@@ -50,7 +58,9 @@ class TorchOps:
                 span, seen = torch.tensor([0, last - first]), torch.tensor([length - (end - last)])
                 table = inputs.block_tables[row : row + 1]
                 part = query[first:last]
-                out[first:last] = reference.paged_attention(part, *cache, table, span, seen, scale, window)
+                out[first:last] = reference.paged_attention(
+                    part, *cache, table, span, seen, scale, window, soft_cap, sinks
+                )
         return out
 
     def scratch_bytes(

@@ -63,7 +63,7 @@ class Library(Protocol):
     def paged_attention(
         self, type_: str, query: int, cache: int, kv_heads: int, head_dim: int, block_size: int,
         tables: int, table_stride: int, starts: int, lens: int, requests: int, heads: int, scale: float, window: int,
-        out: int,
+        soft_cap: float, sinks: int, out: int,
     ) -> None: ...  # fmt: skip
     def run(
         self, type_: str, operations: int, count: int, tokens: int, block_size: int, positions: int, groups: int,
@@ -73,6 +73,7 @@ class Library(Protocol):
     def draw(
         self, logits: int, raw: int, rows: int, vocab: int, draws: int, ids: int, healthy: int
     ) -> None: ...  # fmt: skip
+    def soft_cap(self, x: int, rows: int, size: int, cap: float) -> None: ...
     def apply_bitmask(self, logits: int, vocab: int, masks: int, words: int, rows: int, count: int) -> None: ...
 
 

@@ -105,7 +105,14 @@ class CpuOps:
         return query
 
     def paged_attention(
-        self, query: Tensor, cache: KvPair, inputs: AttentionInputs, scale: float, window: int = 0
+        self,
+        query: Tensor,
+        cache: KvPair,
+        inputs: AttentionInputs,
+        scale: float,
+        window: int = 0,
+        soft_cap: float = 0.0,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         keys, values = cache
         kv_heads, block_size, head_dim = values.shape[1], keys.shape[3], values.shape[3]
@@ -116,7 +123,7 @@ class CpuOps:
         self._library.paged_attention(
             TYPES[query.dtype], query.data_ptr(), keys.data_ptr(), kv_heads, head_dim, block_size,
             tables.data_ptr(), tables.stride(0), starts.data_ptr(), lens.data_ptr(), lens.shape[0], query.shape[1],
-            scale, window, out.data_ptr(),
+            scale, window, soft_cap, _floats(sinks), out.data_ptr(),
         )  # fmt: skip
         return out
 
@@ -132,6 +139,11 @@ class CpuOps:
             logits.data_ptr(), raw.data_ptr(), rows, vocab, draws.ctypes.data, ids.data_ptr(), healthy.data_ptr()
         )
         return ids, healthy
+
+    def soft_cap(self, logits: Tensor, cap: float) -> None:
+        assert logits.is_contiguous() and logits.dtype == torch.float32
+        rows, vocab = logits.shape
+        self._library.soft_cap(logits.data_ptr(), rows, vocab, cap)
 
     def apply_bitmask(self, logits: Tensor, masks: Tensor, rows: Tensor) -> None:
         vocab, words = logits.shape[1], masks.shape[1]

@@ -34,6 +34,7 @@ _OPERATION = np.dtype(
         ("key_weight", "<i8"),
         ("query_table", "<i8"),
         ("key_table", "<i8"),
+        ("sinks", "<i8"),
         ("cache", "<i8"),
         ("heads", "<i8"),
         ("kv_heads", "<i8"),
@@ -46,6 +47,7 @@ _OPERATION = np.dtype(
         ("places", "<i8"),
         ("eps", "<f8"),
         ("factor", "<f8"),  # of Add and Norm; of Attend: the scale of the scores
+        ("soft_cap", "<f8"),
     ]
 )
 
@@ -112,11 +114,12 @@ def _write(place: npt.NDArray[np.void] | np.void, operation: Operation) -> None:
             _set(place, adds=adds is not None, factor=adds or 0.0)
         case Add(factor):
             _set(place, factor=factor)
-        case Attend(_, heads, norms, eps, tables, scale, window, group):
+        case Attend(_, heads, norms, eps, tables, scale, window, group, soft_cap, sinks):
             (query_norm, key_norm), (query_table, key_table) = norms or (None, None), tables or (None, None)
             _set(place, heads=heads, weight=_address(query_norm), key_weight=_address(key_norm), eps=eps, factor=scale)
             _set(place, query_table=_address(query_table), key_table=_address(key_table))
             _set(place, rotary=0 if query_table is None else query_table.shape[1], window=window, kv_group=group)
+            _set(place, soft_cap=soft_cap, sinks=_address(sinks))
         case Activate(kind, gated):
             _set(place, activation=ACTIVATIONS.index(kind), gated=gated)
         case Select(places):

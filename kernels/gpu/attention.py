@@ -15,6 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.gpu.attention_tiling import Tiling, choose_num_splits, tiling_of
+from kernels.gpu.soft_cap import tanh
 
 MERGED_AT_ONCE = 8  # segments loaded by one unrolled iteration of the merge
 NO_WINDOW = 2**30  # tokens: longer than any request
@@ -77,6 +78,13 @@ def _merge(best, weight_sum, acc, part_best, part_sum, part_acc, scale):
 
 
 @triton.jit
+def _sink(sinks_ptr, head, inside, scale):
+    """Returns (maximum, sum) of each head's sink: a segment of one key without a value. `scale` includes log2(e)."""
+    sink = tl.load(sinks_ptr + head, mask=inside, other=0.0) * (1.4426950408889634 / scale)
+    return sink, tl.full(sink.shape, 1.0, dtype=tl.float32)
+
+
+@triton.jit
 def _mean(weight_sum, acc):
     """Returns acc / sum; zeros if there was no key. Adding 0.0 turns -0 into +0, so empty segments change no bit."""
     return acc / tl.where(weight_sum == 0.0, 1.0, weight_sum)[:, None] + 0.0
@@ -96,14 +104,16 @@ def _store_part(
 @triton.jit(do_not_specialize=["window", "table_stride", "first_request", "num_requests", "num_segments"])
 def _attention_kernel(
     query_ptr, key_cache_ptr, value_cache_ptr, block_tables_ptr, query_start_loc_ptr, seq_lens_ptr, out_ptr,
-    part_best_ptr, part_sum_ptr, part_acc_ptr,
-    scale, window, table_stride, query_stride, block_stride, token_stride, num_kv_heads, first_request, num_requests,
-    num_segments,
+    part_best_ptr, part_sum_ptr, part_acc_ptr, sinks_ptr,
+    scale, cap_scale, window, table_stride, query_stride, block_stride, token_stride, num_kv_heads, first_request,
+    num_requests, num_segments,
     GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SEGMENT: tl.constexpr,
-    SEARCH: tl.constexpr, SPLIT: tl.constexpr, WINDOWED: tl.constexpr, UPCAST: tl.constexpr,
+    SEARCH: tl.constexpr, SPLIT: tl.constexpr, WINDOWED: tl.constexpr,
+    CAPPED: tl.constexpr, SINKS: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
     """Computes one tile of queries of one KV head. `scale` includes log2(e). SEARCH: requests may have several tiles.
+    CAPPED: it also includes the cap, and scores are tanh(cap_scale * score) first. SINKS: of each head.
 
     SPLIT: the programs of axis 1 share a tile's segments (split i takes segments i, i + splits, ...) and store each
     segment's result in the workspace [tokens, heads, num_segments].
@@ -158,6 +168,8 @@ def _attention_kernel(
     total_best = tl.full([BLOCK_M], float("-inf"), dtype=tl.float32)
     total_sum = tl.zeros([BLOCK_M], dtype=tl.float32)
     total_acc = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
+    if SINKS:
+        total_best, total_sum = _sink(sinks_ptr, head, row_inside, scale)
     best = tl.full([BLOCK_M], float("-inf"), dtype=tl.float32)
     weight_sum = tl.zeros([BLOCK_M], dtype=tl.float32)
     acc = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
@@ -192,6 +204,8 @@ def _attention_kernel(
             key = key.to(tl.float32)
             value = value.to(tl.float32)
         scores = tl.dot(query, tl.trans(key), input_precision="ieee")
+        if CAPPED:
+            scores = tanh(scores * cap_scale)
         seen = keys[None, :] <= last_key[:, None]
         if WINDOWED:
             seen = seen & (keys[None, :] > last_key[:, None] - window)
@@ -217,9 +231,9 @@ def _attention_kernel(
 
 @triton.jit(do_not_specialize=["window", "num_segments"])
 def _merge_kernel(
-    part_best_ptr, part_sum_ptr, part_acc_ptr, query_start_loc_ptr, seq_lens_ptr, out_ptr,
+    part_best_ptr, part_sum_ptr, part_acc_ptr, sinks_ptr, query_start_loc_ptr, seq_lens_ptr, out_ptr,
     scale, window, num_segments,
-    HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, SEGMENT: tl.constexpr, AT_ONCE: tl.constexpr,
+    HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, SEGMENT: tl.constexpr, AT_ONCE: tl.constexpr, SINKS: tl.constexpr,
 ):  # fmt: skip
     """Merges the segments of one head of a request's single query, in ascending order, and stores the result."""
     request, head, num_heads = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
@@ -234,6 +248,8 @@ def _merge_kernel(
     best = tl.full([1], float("-inf"), dtype=tl.float32)
     weight_sum = tl.zeros([1], dtype=tl.float32)
     acc = tl.zeros([1, BLOCK_D], dtype=tl.float32)
+    if SINKS:
+        best, weight_sum = _sink(sinks_ptr, head + tl.arange(0, 1), head + tl.arange(0, 1) < num_heads, scale)
     for first in range(tl.maximum(seq_len - window, 0) // SEGMENT, behind, AT_ONCE):
         for offset in tl.static_range(AT_ONCE):
             segment = first + offset + tl.arange(0, 1)
@@ -261,6 +277,8 @@ def paged_attention(
     max_seq_len: int,
     scale: float,
     window: int = 0,
+    soft_cap: float = 0.0,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Returns reference.paged_attention: [T, H, D] in query's dtype.
 
@@ -272,7 +290,7 @@ def paged_attention(
     kv_heads = key_cache.shape[2]
     return attend(
         query, key_cache, value_cache, block_tables, query_start_loc, seq_lens, num_decodes, max_query_len, max_seq_len,
-        scale, window, tiling_of(query.dtype, head_dim, num_heads // kv_heads),
+        scale, window, soft_cap, sinks, tiling_of(query.dtype, head_dim, num_heads // kv_heads),
         choose_num_splits(num_decodes, kv_heads),
     )  # fmt: skip
 
@@ -289,6 +307,8 @@ def attend(
     max_seq_len: int,
     scale: float,
     window: int,
+    soft_cap: float,
+    sinks: Tensor | None,
     tiling: Tiling,
     num_splits: int,
 ) -> Tensor:
@@ -311,18 +331,21 @@ def attend(
         torch.empty(size, dtype=torch.float32, device=query.device) for size in (shape, shape, (*shape, head_dim))
     )
     block_d = max(16, triton.next_power_of_2(head_dim))
+    with_sinks = sinks is not None
+    # The products become scores times log2(e), because 2 to their power is computed.
+    cap_scale, scale = (scale / soft_cap, soft_cap) if soft_cap else (1.0, scale)
     scale, windowed, window = scale * math.log2(math.e), window > 0, window or NO_WINDOW
 
     def launch(first: int, count: int, tiles: int, splits: int, search: bool) -> None:
         """Computes the requests [first, first + count) by `tiles` tiles of queries for each KV head."""
         _attention_kernel[(tiles * kv_heads, splits)](
             query, key_cache, value_cache, block_tables, query_start_loc, seq_lens, out,
-            part_best, part_sum, part_acc,
-            scale, window, block_tables.stride(0), query.stride(0), key_cache.stride(0), key_cache.stride(1), kv_heads,
-            first, count, num_segments,
+            part_best, part_sum, part_acc, sinks,
+            scale, cap_scale, window, block_tables.stride(0), query.stride(0), key_cache.stride(0), key_cache.stride(1),
+            kv_heads, first, count, num_segments,
             GROUP=group, HEAD_DIM=head_dim, BLOCK_D=block_d, BLOCK_SIZE=block_size,
             BLOCK_M=tiling.rows, BLOCK_N=tiling.keys, SEGMENT=tiling.segment,
-            SEARCH=search, SPLIT=splits > 1, WINDOWED=windowed,
+            SEARCH=search, SPLIT=splits > 1, WINDOWED=windowed, CAPPED=soft_cap > 0, SINKS=with_sinks,
             # The interpreter of Triton 3.7.1 computes bf16 tl.dot wrongly, without an error: upcast to float32 there.
             UPCAST=triton.knobs.runtime.interpret,
             num_warps=tiling.warps, num_stages=tiling.stages,
@@ -331,8 +354,9 @@ def attend(
     if num_split:
         launch(0, num_split, num_split, num_splits, search=False)
         _merge_kernel[(num_split, num_heads)](
-            part_best, part_sum, part_acc, query_start_loc, seq_lens, out, scale, window, num_segments,
-            HEAD_DIM=head_dim, BLOCK_D=block_d, SEGMENT=tiling.segment, AT_ONCE=MERGED_AT_ONCE, num_warps=1,
+            part_best, part_sum, part_acc, sinks, query_start_loc, seq_lens, out, scale, window, num_segments,
+            HEAD_DIM=head_dim, BLOCK_D=block_d, SEGMENT=tiling.segment, AT_ONCE=MERGED_AT_ONCE, SINKS=with_sinks,
+            num_warps=1,
         )  # fmt: skip
     if num_split < num_requests:
         count, search = num_requests - num_split, max_query_len > queries

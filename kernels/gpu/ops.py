@@ -7,6 +7,7 @@ from torch import Tensor
 
 from kernels.gpu import activation, attention, attention_tiling, bitmask, library, linear_tiling, rope, sample
 from kernels.gpu import norm as norms
+from kernels.gpu import soft_cap as caps
 from kernels.gpu.card import H100, Card
 from kernels.gpu.matrix import matrix_of
 from kernels.interface import AttentionInputs, KvPair, Stack
@@ -24,6 +25,7 @@ class TritonOps:
     rope_and_write = staticmethod(rope.rope_and_write)
     activate = staticmethod(activation.activate)
     apply_bitmask = staticmethod(bitmask.apply_bitmask)
+    soft_cap = staticmethod(caps.soft_cap)
     draw = staticmethod(sample.draw)
     draw_scratch_bytes = staticmethod(sample.draw_scratch_bytes)
 
@@ -45,20 +47,19 @@ class TritonOps:
         return matrix_of(parts, self._quantization, dtype, device)
 
     def paged_attention(
-        self, query: Tensor, cache: KvPair, inputs: AttentionInputs, scale: float, window: int = 0
+        self,
+        query: Tensor,
+        cache: KvPair,
+        inputs: AttentionInputs,
+        scale: float,
+        window: int = 0,
+        soft_cap: float = 0.0,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         return attention.paged_attention(
-            query,
-            *cache,
-            inputs.block_tables,
-            inputs.query_start_loc,
-            inputs.seq_lens,
-            inputs.num_decodes,
-            inputs.max_query_len,
-            inputs.max_seq_len,
-            scale,
-            window,
-        )
+            query, *cache, inputs.block_tables, inputs.query_start_loc, inputs.seq_lens, inputs.num_decodes,
+            inputs.max_query_len, inputs.max_seq_len, scale, window, soft_cap, sinks,
+        )  # fmt: skip
 
     def stack(self, operations: Sequence[Operation]) -> Stack:
         return EagerStack(self, operations)

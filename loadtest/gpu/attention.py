@@ -79,7 +79,7 @@ class AttentionCase:
     def attend(self, tiling: Tiling) -> Tensor:
         """Returns the result by another tiling, with as many KV splits as now."""
         splits = choose_num_splits(self.num_decodes, self.cache[0].shape[2])
-        return attention.attend(*self._arguments(), 0, tiling, splits)
+        return attention.attend(*self._arguments(), 0, 0.0, None, tiling, splits)
 
     def _arguments(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, int, int, int, float]:
         bounds = self.num_decodes, self.query_len, self.max_length

@@ -20,7 +20,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from kernels.gpu import activation, bitmask, matrix, norm, sample
+from kernels.gpu import activation, bitmask, matrix, norm, sample, soft_cap
 from kernels.gpu.card import H100, Card
 from kernels.gpu.matrix import matrix_of
 from kernels.program import ACTIVATIONS
@@ -36,7 +36,7 @@ CPU = torch.device("cpu")
 CARDS = {80: Card(80, 108, 163 * 1024), 86: Card(86, 72, 99 * 1024), 90: H100}
 FP8_CAPABILITY = 89
 MOST_ROWS = 8192  # of a product
-OTHERS = 27  # kernels that launch_all launches
+OTHERS = 31  # kernels that launch_all launches
 # The matrix instructions for 16-bit types, without the part that encodes the number of rows.
 INSTRUCTIONS = {
     80: {"mma.sync.aligned.m16n8k16"},
@@ -113,13 +113,17 @@ def launch_all(dtype: torch.dtype, head_dim: int) -> None:
             case = rope_case(CPU, dtype, 3, 16, 8, head_dim, 16, with_norm, turned=turned, own_tables=own_tables)
             case.triton(case.caches)
     # Split decode, a prompt chunk, decode by one program. Block sizes: a divisor of the tile, a multiple, and neither.
-    for lens, kv_heads, group, block_size, window in (
+    # The last two are Gemma 2's and gpt-oss's, in a window.
+    for lens, kv_heads, group, block_size, *traits in (
         ([(1, 300), (1, 3)], 1, 3, 24, 9),
         ([(40, 300), (1, 3)], 8, 2, 16, 0),
         ([(1, 3)], 8, 2, 16, 0),
         ([(1, 300)], 8, 2, 128, 0),
+        ([(40, 300), (1, 3)], 8, 2, 16, 9, 1.5),
+        ([(1, 300)], 8, 2, 16, 9, 0.0, True),
     ):
-        attention_case(CPU, dtype, lens, kv_heads, group, head_dim, block_size, window=window).triton()
+        attention_case(CPU, dtype, lens, kv_heads, group, head_dim, block_size, 0, *traits).triton()
+    soft_cap.soft_cap(x.float(), 30.0)
 
 
 def products_and_shuffles(kernel: Any) -> list[str]:
@@ -180,7 +184,7 @@ def checks(compiled: list[Any]) -> list[Check]:
             assert len(compiled) == expected, f"{len(compiled)} kernels were compiled, not {expected}"
             attending = [kernel for kernel in compiled if kernel.name == "_attention_kernel"]
             used_there = [products_and_shuffles(kernel) for kernel in attending]
-            assert len(used_there) == 4 and all(each == used_there[0] for each in used_there), (
+            assert len(used_there) == 6 and all(each == used_there[0] for each in used_there), (
                 "attention kernels use different instructions"
             )
             if dtype != torch.float32 and head_dim <= 128:

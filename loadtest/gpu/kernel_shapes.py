@@ -25,6 +25,7 @@ LENS = [
     [(7, 0), (1, 130), (33, 77), (16, 48)],
     [(129, 1), (1, 999), (40, 150)],
 ]
+TRAITS: Shape = {"soft_cap": 2.0, "with_sinks": True}  # of Gemma 2 and of gpt-oss
 FEW_HEADS, FEW_LENS = [(2, 2, 16, 4), (1, 3, 24, 1)], [[(1, 0)], [(7, 0), (1, 65), (5, 13)]]
 
 
@@ -122,6 +123,11 @@ def activations(device: torch.device) -> list[Shape]:
     ]
 
 
+def soft_caps(device: torch.device) -> list[Shape]:
+    sizes = [1, 1000, VOCAB] if device.type == "cuda" else [1, 1100]
+    return [{"rows": rows, "vocab": vocab, "cap": cap} for vocab in sizes for rows in (1, 3) for cap in (1.0, 30.0)]
+
+
 def rows_of_pointwise(device: torch.device) -> list[Shape]:
     if device.type != "cuda":
         return [{"rows": [1, 3, 5], "size": 17, "head_dim": 6}]
@@ -140,8 +146,9 @@ def attention(device: torch.device, dtype: torch.dtype) -> list[Shape]:
         for lens in (LENS if many else FEW_LENS)
     ]
     if not many:
-        return [*shapes, {**shapes[-1], "window": 9, "tile": 16, "segment": 32}]
+        return [*shapes, {**shapes[-1], "window": 9, **TRAITS, "tile": 16, "segment": 32}]
     shapes += [{**shape, "window": window} for shape in shapes[:12] for window in (1, 64, 100)]
+    shapes += [{**shape, **TRAITS} for shape in shapes[:20]]
     long = {"lens": [(257, 1024), (1, -1), (1, 40000)], "kv_heads": 8, "group": 2, "head_dim": 128}
     return shapes + [
         {**long, "block_size": block_size, "window": window}
@@ -154,7 +161,8 @@ def cuts(device: torch.device) -> list[Shape]:
     names = ("length", "kv_heads", "group", "head_dim", "block_size", "window")
     many = [(150, 2, 5, 64, 16, 0), (70, 1, 1, 24, 4, 0), (600, 8, 2, 128, 16, 0), (600, 8, 4, 128, 16, 130)]
     few = [(5, 1, 2, 16, 4, 0)]
-    return [dict(zip(names, values, strict=True)) for values in (many if device.type == "cuda" else few)]
+    shapes = [dict(zip(names, values, strict=True)) for values in (many if device.type == "cuda" else few)]
+    return [*shapes, {**shapes[-1], **TRAITS}]
 
 
 def splits(device: torch.device, dtype: torch.dtype) -> list[Shape]:
@@ -164,8 +172,9 @@ def splits(device: torch.device, dtype: torch.dtype) -> list[Shape]:
         return [{"lens": lens, **dict(zip(names, heads, strict=True)), **few} for heads in FEW_HEADS]
     lens = [(40, 1000), (1, -1), (300, 5000), (1, 255), (1, 256), (7, 20000)]
     windowed = HEADS[:NUM_OTHER_HEADS]
-    return [
+    shapes = [
         {"lens": lens, **dict(zip(names, heads, strict=True)), "window": window}
         for heads in heads(device, dtype)
         for window in ((0, 1000) if heads in windowed else (0,))
     ]
+    return [*shapes, *({**shape, **TRAITS} for shape in shapes[:2])]

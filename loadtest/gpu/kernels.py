@@ -50,6 +50,9 @@ def checks(device: torch.device) -> list[Check]:
                 attention_cases.check_splits_of_attention, device, dtype, kernel_shapes.splits(device, dtype),
             ),
         ]  # fmt: skip
+    rows.append(
+        check_of("kernel soft_cap", cases.check_soft_cap, device, torch.float32, kernel_shapes.soft_caps(device))
+    )
     if device.type == "cuda":
         name = "kernel rope_and_write and attention above 2**31 elements"
         rows.append(Check(name, lambda: beyond_int32(device), alone=False))

@@ -29,12 +29,17 @@ class AttentionCase:
     query_lens: list[int]
     seq_lens: list[int]
     window: int = 0
+    soft_cap: float = 0.0
+    sinks: Tensor | None = None
 
     def triton(self) -> Tensor:
-        return attention.paged_attention(*self.arguments(), self.window)
+        return attention.paged_attention(*self.arguments(), *self.traits())
 
     def by(self, tiling: Tiling, num_splits: int) -> Tensor:
-        return attention.attend(*self.arguments(), self.window, tiling, num_splits)
+        return attention.attend(*self.arguments(), *self.traits(), tiling, num_splits)
+
+    def traits(self) -> tuple[int, float, Tensor | None]:
+        return self.window, self.soft_cap, self.sinks
 
     def arguments(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, int, int, int, float]:
         starts, lens = self.places()
@@ -49,7 +54,7 @@ class AttentionCase:
         starts, lens = self.places()
         values = self.values if values is None else values
         return reference.paged_attention(
-            self.query, self.keys, values, self.tables, starts, lens, self.scale, self.window
+            self.query, self.keys, values, self.tables, starts, lens, self.scale, *self.traits()
         )
 
     def tiling(self) -> Tiling:
@@ -78,6 +83,8 @@ def attention_case(
     block_size: int,
     seed: int = 0,
     window: int = 0,
+    soft_cap: float = 0.0,
+    with_sinks: bool = False,
 ) -> AttentionCase:
     """Returns random inputs. `lens`: (new tokens, computed tokens) of each request; (1, -1) is padding: one token,
     length 0."""
@@ -99,7 +106,8 @@ def attention_case(
     for cache in caches:
         cache[foreign.to(device)] = float("nan")
     query = randn(device, dtype, sum(query_lens), kv_heads * group, head_dim, seed=seed + 2)
-    return AttentionCase(query, caches[0], caches[1], tables.to(device), query_lens, seq_lens, window)
+    sinks = randn(device, torch.float32, kv_heads * group, seed=seed + 3) if with_sinks else None
+    return AttentionCase(query, caches[0], caches[1], tables.to(device), query_lens, seq_lens, window, soft_cap, sinks)
 
 
 def part_of(case: AttentionCase, start: int, end: int) -> AttentionCase:
@@ -146,10 +154,14 @@ def check_paged_attention(
     block_size: int,
     seed: int = 0,
     window: int = 0,
+    soft_cap: float = 0.0,
+    with_sinks: bool = False,
     tile: int | None = None,
     segment: int | None = None,
 ) -> float:
-    case = attention_case(device, dtype, lens, kv_heads, group, head_dim, block_size, seed, window)
+    case = attention_case(
+        device, dtype, lens, kv_heads, group, head_dim, block_size, seed, window, soft_cap, with_sinks
+    )
     actual, expected = case.by(tiled(case, tile, segment), 1), case.twin()
     if device.type == "cuda" and dtype != torch.float32:
         # The compiled kernel rounds the softmax weights to 16 bits: half a unit in the last place per summand, and the
@@ -170,13 +182,16 @@ def check_cuts_of_attention(
     head_dim: int,
     block_size: int,
     window: int = 0,
+    soft_cap: float = 0.0,
+    with_sinks: bool = False,
     tile: int | None = None,
     segment: int | None = None,
 ) -> float:
     """Asserts that a token's result has the same bits however its prompt is divided into chunks, alone or in a batch;
     also with KV splits. Returns 0.0."""
     lens = [(length, 0), (1, -1), (5, 40)]
-    case = attention_case(device, dtype, lens, kv_heads, group, head_dim, block_size, window=window)
+    shape = (kv_heads, group, head_dim, block_size)
+    case = attention_case(device, dtype, lens, *shape, 0, window, soft_cap, with_sinks)
     tiling = tiled(case, tile, segment)
     whole = case.by(tiling, 1)[:length]
     assert torch.isfinite(whole).all(), "not a number"
@@ -198,12 +213,16 @@ def check_splits_of_attention(
     block_size: int,
     seed: int = 0,
     window: int = 0,
+    soft_cap: float = 0.0,
+    with_sinks: bool = False,
     tile: int | None = None,
     segment: int | None = None,
 ) -> float:
     """Asserts that each request's last token, decoded by any number of programs, alone or beside a chunk, has the bits
     that it has within its chunk, and that chunk too. Returns 0.0."""
-    case = attention_case(device, dtype, lens, kv_heads, group, head_dim, block_size, seed, window)
+    case = attention_case(
+        device, dtype, lens, kv_heads, group, head_dim, block_size, seed, window, soft_cap, with_sinks
+    )
     tiling = tiled(case, tile, segment)
     decode, rows = last_tokens(case)
     within = case.by(tiling, 1)[rows]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kernels import reference
-from kernels.gpu import activation, norm, rope
+from kernels.gpu import activation, norm, rope, soft_cap
 from kernels.program import ACTIVATIONS
 
 EPS = 1e-6
@@ -194,10 +194,19 @@ def check_activate(
     return share_of(activation.activate(x, kind, gated), expected, allowed)
 
 
+def check_soft_cap(device: torch.device, dtype: torch.dtype, rows: int, vocab: int, cap: float, seed: int = 0) -> float:
+    logits = 3 * cap * randn(device, dtype, rows, vocab, seed=seed)
+    expected = logits.clone()
+    reference.soft_cap(expected, cap)
+    soft_cap.soft_cap(logits, cap)
+    return share_of(logits, expected, 1e-6 * cap + tolerance(expected))
+
+
 def check_rows_of_pointwise(
     device: torch.device, dtype: torch.dtype, rows: list[int], size: int, head_dim: int
 ) -> float:
-    """Asserts that norms, activations and rope give a token the same bits alone and in batches. Returns 0.0."""
+    """Asserts that norms, activations, soft caps and rope give a token the same bits alone and in batches.
+    Returns 0.0."""
     most = max(rows)
     x, residual, gate_up = (randn(device, dtype, most, width, seed=width) for width in (size, size + 1, 2 * size))
     residual, weight, bias = residual[:, :size].contiguous(), vectors(device, size, seed=1), vectors(device, size)
@@ -217,6 +226,9 @@ def check_rows_of_pointwise(
         for kind in ACTIVATIONS:
             yield activation.activate(gate_up[part], kind, True)
             yield activation.activate(gate_up[part], kind, False)
+        logits = gate_up[part].to(torch.float32, copy=True)
+        soft_cap.soft_cap(logits, 2.0)
+        yield logits
         for case in ropes:
             caches, slots = case.copies(), case.slots[part]
             yield case.triton(caches, part)

@@ -41,7 +41,8 @@ def in_cpu_layout(ops: CpuOps, keys: Tensor, values: Tensor) -> KvPair:
 def attend(ops: CpuOps, case: AttentionCase) -> Tensor:
     starts, lens = case.places()
     inputs = AttentionInputs(torch.empty(0), case.tables, starts, lens, *case.bounds())
-    return ops.paged_attention(case.query, in_cpu_layout(ops, case.keys, case.values), inputs, case.scale, case.window)
+    cache = in_cpu_layout(ops, case.keys, case.values)
+    return ops.paged_attention(case.query, cache, inputs, case.scale, *case.traits())
 
 
 def allowed_for_products(x: Tensor, weight: Tensor, expected: Tensor) -> Tensor:

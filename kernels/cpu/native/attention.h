@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "pool.h"
+#include "soft_cap.h"
 #include "tile.h"
 
 namespace attention {
@@ -27,7 +28,9 @@ struct Inputs {
     const int32_t* lens;    // [R]
     int64_t requests, heads;
     float scale;
-    int64_t window;  // keys that a query attends to, its own included; 0: all up to its own
+    int64_t window;      // keys that a query attends to, its own included; 0: all up to its own
+    float soft_cap;      // of the scores, after the scale; 0: none
+    const float* sinks;  // [heads]: the score of a key without a value that each query attends to as well; may be null
     T* out;
 };
 
@@ -73,6 +76,11 @@ public:
         scratch_.weights.resize(rows_ * TILE_KEYS);
         scratch_.best.assign(rows_, -std::numeric_limits<float>::infinity());
         scratch_.totals.assign(rows_ * simd::LANES, 0.0f);
+        if (in.sinks != nullptr)
+            for (int64_t row = 0; row < rows_; ++row) {
+                scratch_.best[row] = in.sinks[kv_head_ * group_ + row % group_];
+                scratch_.totals[row * simd::LANES] = 1.0f;
+            }
     }
 
     // Number of keys of the last row, which has the most.
@@ -148,7 +156,8 @@ private:
         for (int v = 0; v < TILE_VECTORS; ++v) {
             const int from = int(std::clamp<int64_t>(first - v * simd::LANES, 0, simd::LANES));
             const int to = int(std::clamp<int64_t>(last - v * simd::LANES, 0, simd::LANES));
-            const simd::Floats scaled = simd::mul(simd::load(products + v * simd::LANES), simd::broadcast(in_.scale));
+            simd::Floats scaled = simd::mul(simd::load(products + v * simd::LANES), simd::broadcast(in_.scale));
+            if (in_.soft_cap) scaled = soft_cap::capped(scaled, in_.soft_cap);
             scores[v] = to - from == simd::LANES ? scaled : simd::within(scaled, from, to, none);
             top = simd::max(top, scores[v]);
         }

@@ -108,7 +108,8 @@ void rope_and_write(char type, Address qkv, int64_t tokens, int64_t heads, Addre
 
 void paged_attention(char type, Address query, Address cache, int64_t kv_heads, int64_t head_dim, int64_t block_size,
                      Address tables, int64_t table_stride, Address starts, Address lens,
-                     int64_t requests, int64_t heads, float scale, int64_t window, Address out) {
+                     int64_t requests, int64_t heads, float scale, int64_t window, float soft_cap, Address sinks,
+                     Address out) {
     with_type(type, [=](auto t) {
         using T = decltype(t);
         attention::paged_attention(attention::Inputs<T>{
@@ -122,6 +123,8 @@ void paged_attention(char type, Address query, Address cache, int64_t kv_heads, 
             heads,
             scale,
             window,
+            soft_cap,
+            at<const float>(sinks),
             at<T>(out),
         });
     });
@@ -139,6 +142,8 @@ void draw(Address logits, Address raw, int64_t rows, int64_t vocab, Address draw
     sample::draw(at<const float>(logits), at<const float>(raw), rows, vocab, at<const sample::Draw>(draws),
                  at<int64_t>(ids), at<bool>(healthy));
 }
+
+void cap_softly(Address x, int64_t rows, int64_t size, float cap) { soft_cap::apply(at<float>(x), rows, size, cap); }
 
 void apply_bitmask(Address logits, int64_t vocab, Address masks, int64_t words, Address rows, int64_t count) {
     bitmask::apply(at<float>(logits), vocab, at<const int32_t>(masks), words, at<const int64_t>(rows), count);
@@ -174,6 +179,7 @@ PYBIND11_MODULE(TANDEM_MODULE, m) {
     m.def("rope_and_write", rope_and_write, released);
     m.def("paged_attention", paged_attention, released);
     m.def("draw", draw, released);
+    m.def("soft_cap", cap_softly, released);
     m.def("apply_bitmask", apply_bitmask, released);
     m.def("run",
           [](char type, Address operations, int64_t count, int64_t tokens, int64_t block_size, Address positions,

@@ -24,11 +24,11 @@ struct Operation {
     Matrix matrix;
     Address weight, bias;
     int64_t size, first, groups, weight_stride, centred, adds;
-    Address key_weight, query_table, key_table, cache;
+    Address key_weight, query_table, key_table, sinks, cache;
     int64_t heads, kv_heads, head_dim, rotary, window, kv_group;
     int64_t activation, gated;
     int64_t places;  // one bit for each
-    double eps, factor;
+    double eps, factor, soft_cap;
 };
 
 // Where a KV group's layers write and read: slot_mapping and block tables.
@@ -130,7 +130,7 @@ private:
         attention::paged_attention(attention::Inputs<T>{
             query, cache, at<const int32_t>(group.tables), step_.table_stride, at<const int32_t>(step_.starts),
             at<const int32_t>(step_.lens), step_.requests, op.heads, float(op.factor), op.window,
-            write(ATTENTION, op.heads * op.head_dim)});
+            float(op.soft_cap), at<const float>(op.sinks), write(ATTENTION, op.heads * op.head_dim)});
     }
 
     void activate(const Operation& op) {

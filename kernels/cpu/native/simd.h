@@ -75,4 +75,10 @@ inline Floats exp(const Floats& x) {
     return zero_below(scale_by_power(value, n), x, least);
 }
 
+// The hyperbolic tangent, to an absolute error of about 1e-7. NaN for NaN.
+inline Floats tanh(const Floats& x) {
+    const Floats one = broadcast(1.0f), two = broadcast(2.0f);
+    return sub(one, div(two, add(one, exp(mul(two, x)))));
+}
+
 }  // namespace simd

@@ -42,6 +42,9 @@ class Decoder:
         self.device = device
         self.ops = ops
         self.kv_layout = kv_layout(description, length)
+        self._embedding_factor = description.embedding_factor
+        if description.is_factor_rounded:
+            self._embedding_factor = torch.tensor(self._embedding_factor, dtype=dtype).item()
         writer = ProgramWriter(description, dtype, device, weights, ops, length, self.kv_layout)
         self._embedding: Matrix
         if description.tied:
@@ -75,8 +78,8 @@ class Decoder:
         input_ids [T] int64, positions [T] int64. inputs: per KV group. Writes the KV of all T tokens into the caches.
         """
         hidden = self._embedding.rows(input_ids)
-        if self.description.embedding_factor != 1.0:
-            hidden *= self.description.embedding_factor
+        if self._embedding_factor != 1.0:
+            hidden *= self._embedding_factor
         return self._stack(hidden, positions, caches, inputs, logits_indices)
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -84,6 +87,8 @@ class Decoder:
         logits = self._head.product(hidden, torch.float32)
         if self.description.logit_factor != 1.0:
             logits *= self.description.logit_factor
+        if self.description.logit_soft_cap:
+            self.ops.soft_cap(logits, self.description.logit_soft_cap)
         return logits
 
     def allocate_kv_cache(self, num_blocks: int, block_size: int) -> KvCache:

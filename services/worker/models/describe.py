@@ -8,12 +8,16 @@ from services.worker.errors import ModelError
 from services.worker.models.description import Description
 from services.worker.models.families import (
     cohere,
+    cohere2,
     exaone4,
+    gemma2,
+    gemma3,
     granite,
     llama,
     ministral3,
     mistral,
     olmo2,
+    olmo3,
     phi3,
     qwen2,
     qwen3,
@@ -45,12 +49,16 @@ class Family:
 
 FAMILIES = {
     "CohereForCausalLM": Family("cohere", cohere),
+    "Cohere2ForCausalLM": Family("cohere2", cohere2),
     "Exaone4ForCausalLM": Family("exaone4", exaone4),
+    "Gemma2ForCausalLM": Family("gemma2", gemma2),
+    "Gemma3ForCausalLM": Family("gemma3_text", gemma3),
     "GraniteForCausalLM": Family("granite", granite),
     "LlamaForCausalLM": Family("llama", llama),
     "Ministral3ForCausalLM": Family("ministral3", ministral3),
     "MistralForCausalLM": Family("mistral", mistral),
     "Olmo2ForCausalLM": Family("olmo2", olmo2),
+    "Olmo3ForCausalLM": Family("olmo3", olmo3),
     "Phi3ForCausalLM": Family("phi3", phi3),
     "Qwen2ForCausalLM": Family("qwen2", qwen2),
     "Qwen3ForCausalLM": Family("qwen3", qwen3),

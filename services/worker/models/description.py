@@ -15,6 +15,7 @@ class Norm:
     eps: float
     centred: bool = False  # layer norm
     bias: bool = False
+    from_one: bool = False  # the checkpoint has the weights less one
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,8 @@ class Attention:
     bias: bool = False  # of queries, keys and values
     out_bias: bool = False
     norms: HeadNorms | None = None
+    soft_cap: float = 0.0  # scores become soft_cap * tanh(score / soft_cap) (arXiv 2408.00118); 0: they stay
+    sinks: bool = False  # each head has one more key, without a value, with a score of its own (arXiv 2309.17453)
 
     @property
     def query_size(self) -> int:
@@ -81,19 +84,20 @@ class Mlp:
 
 @dataclass(frozen=True)
 class Layer:
-    """`norms`: of the inputs of attention and MLP (pre-norm), of their outputs (OLMo 2), or one for both, which then
-    run in parallel."""
+    """`norms`: of the inputs of attention and MLP (pre-norm), of their outputs (OLMo 2), of both (Gemma 2), or one for
+    the inputs of both, which then run in parallel."""
 
     attention: Attention
     mlp: Mlp
     norm: Norm
-    norms: Literal["input", "output", "parallel"] = "input"
+    norms: Literal["input", "output", "sandwich", "parallel"] = "input"
     residual_factor: float = 1.0  # of what attention and MLP add
 
 
 @dataclass(frozen=True)
 class Names:
-    """Names of tensors, without `.weight` and `.bias`; a part has several where the checkpoint splits it.
+    """Names of tensors, without `.weight` and `.bias`; a part has several where the checkpoint splits it. Sinks have
+    neither ending.
 
     `head_norms`: with `{}`, a tensor for each head. `renamed`: beginnings of other spellings, and what they stand for.
     `skipped`: beginnings of tensors that a text does not need.
@@ -102,7 +106,8 @@ class Names:
     qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
     out: str = "self_attn.o_proj"
     head_norms: tuple[str, str] = ("self_attn.q_norm", "self_attn.k_norm")
-    norms: tuple[str, ...] = ("input_layernorm", "post_attention_layernorm")  # attention's, MLP's; parallel: one
+    sinks: str = "self_attn.sinks"
+    norms: tuple[str, ...] = ("input_layernorm", "post_attention_layernorm")  # as they are computed
     inner: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
     down: str = "mlp.down_proj"
     renamed: tuple[tuple[str, str], ...] = ()
@@ -122,5 +127,7 @@ class Description:
     max_length: int
     default_length: int
     embedding_factor: float = 1.0
+    is_factor_rounded: bool = False  # the embedding's, to the dtype of the activations
     logit_factor: float = 1.0
+    logit_soft_cap: float = 0.0  # logits become logit_soft_cap * tanh(logit / logit_soft_cap); 0: they stay
     names: Names = field(default_factory=Names)

@@ -53,25 +53,26 @@ class ProgramWriter:
     def _layer(self, index: int, layer: described.Layer) -> Iterator[Operation]:
         """Yields the layer's operations. Behind the last attention only the tokens to return are computed."""
         names, add = self._model.names, Add(layer.residual_factor)
-        norms = [layer_name(index, name) for name in names.norms]
-        is_parallel, is_output = layer.norms == "parallel", layer.norms == "output"
-        source = Place.RESIDUAL if is_output else Place.NORMED
-        if not is_output:
-            yield self._residual_norm(norms[0], layer.norm)
+        norms = (layer_name(index, name) for name in names.norms)
+        is_parallel, has_output_norms = layer.norms == "parallel", layer.norms in ("output", "sandwich")
+        has_input_norms = layer.norms != "output"
+        source = Place.NORMED if has_input_norms else Place.RESIDUAL
+        if has_input_norms:
+            yield self._residual_norm(next(norms), layer.norm)
         yield from self._attention(index, layer.attention, source)
         if index + 1 == len(self._model.layers):
             yield Select((Place.RESIDUAL, Place.ATTENTION, *([Place.NORMED] if is_parallel else [])))
         yield self._multiply(Place.ATTENTION, Place.HIDDEN, index, [names.out], layer.attention.out_bias)
-        if is_output:
-            yield self._norm(Place.HIDDEN, norms[0], layer.norm)
+        if has_output_norms:
+            yield self._norm(Place.HIDDEN, next(norms), layer.norm)
         yield add
-        if not is_output and not is_parallel:
-            yield self._residual_norm(norms[1], layer.norm)
+        if has_input_norms and not is_parallel:
+            yield self._residual_norm(next(norms), layer.norm)
         yield self._multiply(source, Place.INTERMEDIATE, index, names.inner, layer.mlp.bias)
         yield Activate(layer.mlp.activation, layer.mlp.gated)
         yield self._multiply(Place.ACTIVATED, Place.HIDDEN, index, [names.down], layer.mlp.bias)
-        if is_output:
-            yield self._norm(Place.HIDDEN, norms[1], layer.norm)
+        if has_output_norms:
+            yield self._norm(Place.HIDDEN, next(norms), layer.norm)
         yield add
 
     def _attention(self, index: int, attention: described.Attention, source: Place) -> Iterator[Operation]:
@@ -89,16 +90,18 @@ class ProgramWriter:
         tables = self._tables_of(rope) if rope is not None else None
         group = self._kv_layout.groups[index]
         window = self._kv_layout.windows[group]
-        yield Attend(index, attention.heads, shared, eps, tables, attention.scale, window, group)
+        sinks = self._vector(layer_name(index, names.sinks)) if attention.sinks else None
+        yield Attend(
+            index, attention.heads, shared, eps, tables, attention.scale, window, group, attention.soft_cap, sinks
+        )
 
     def _head_norm(
         self, name: str, norms: described.HeadNorms, attention: described.Attention, *, queries: bool
     ) -> Norm:
         """Returns the norm of queries or of keys within QKV."""
         heads = attention.heads if queries else attention.kv_heads
-        found = [
-            self._vector(each) for each in head_norm_shapes(name, norms, heads, attention.head_dim)
-        ]  # norms of heads have no bias
+        tensors = head_norm_shapes(name, norms, heads, attention.head_dim)  # norms of heads have no bias
+        found = [self._norm_weight(each, norms.norm) for each in tensors]
         whole = torch.stack(found) if len(found) > 1 else found[0]
         if norms.over == "own":
             whole = whole.view(heads, attention.head_dim)
@@ -139,9 +142,11 @@ class ProgramWriter:
 
     def _norm(self, source: Place, name: str, norm: described.Norm, target: Place | None = None) -> Norm:
         own_bias = self._vector(bias(name)) if norm.bias else None
-        return Norm(
-            source, source if target is None else target, self._vector(weight(name)), own_bias, norm.eps, norm.centred
-        )
+        own_weight = self._norm_weight(weight(name), norm)
+        return Norm(source, source if target is None else target, own_weight, own_bias, norm.eps, norm.centred)
+
+    def _norm_weight(self, name: str, norm: described.Norm) -> Tensor:
+        return self._vector(name) + 1.0 if norm.from_one else self._vector(name)
 
     def _vector(self, name: str) -> Tensor:
         """Returns a norm's weight or a bias as float32, rounded to the model's dtype before."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from services.worker.errors import ModelError
 from services.worker.models.description import Rope
-from services.worker.models.settings import Settings, positive
+from services.worker.models.settings import FULL_ATTENTION, Settings, positive
 
 KEY, ORIGINAL = "rope_parameters", "original_max_position_embeddings"
 ROWS = 65_536  # of a table that are computed at once
@@ -62,21 +62,26 @@ def read_rope(
     interleaved: bool = False,
     renamed: dict[str, str] | None = None,
     queries_grow: bool = False,
+    layer_type: str | None = None,
+    theta_key: str = "rope_theta",
 ) -> ReadRope:
     """Returns the rotary embedding. `theta`, `share` (of a head that turns): where config.json does not say; a `share`
     of None: plain rope always turns whole heads. `renamed`: other names of types. `queries_grow`: llama_4_scaling_beta
-    is read.
+    is read. `layer_type`: of the layers that it is for, where parameters are given for each type; `theta_key`: of the
+    base, outside the parameters.
 
     Raises ModelError for a type, a size or a factor that cannot be used.
     """
     values = settings.object("rope_scaling") or settings.object(KEY)
+    if layer_type is not None:
+        values = _of_layers(values, layer_type)
     if any(isinstance(value, dict) for value in values.values()):
         raise ModelError(f"config.json: {KEY} for each type of layer are not supported")
     kind = str(values.get("rope_type") or values.get("type") or "default")
     kind = (renamed or {}).get(kind, kind)
     if kind not in TYPES:
         raise ModelError(f"config.json: rope_type {kind!r} is not supported, only {sorted(TYPES)}")
-    base = positive(values.get("rope_theta"), f"{KEY}.rope_theta", settings.number("rope_theta", theta))
+    base = positive(values.get("rope_theta"), f"{KEY}.rope_theta", settings.number(theta_key, theta))
     part = values.get("partial_rotary_factor")
     part = positive(part, f"{KEY}.partial_rotary_factor", settings.number("partial_rotary_factor", share or 1.0))
     if share is None and kind == "default" and part != 1:
@@ -103,6 +108,17 @@ def read_rope(
         growth = (parameters.number("llama_4_scaling_beta"), parameters.original)
     rope = replace(read.rope, interleaved=interleaved, query_scaling=growth)
     return replace(read, rope=rope, max_length=longest)
+
+
+def _of_layers(values: dict[str, Any], layer_type: str) -> dict[str, Any]:
+    """Returns the parameters of a type of layers. If there is only one set, it is that of full attention, and layers
+    with a window have plain rope."""
+    if not any(isinstance(value, dict) for value in values.values()):
+        return values if layer_type == FULL_ATTENTION else {}
+    own = values.get(layer_type) or {}
+    if not isinstance(own, dict):
+        raise ModelError(f"config.json: {KEY}.{layer_type} is {own!r}, but must be an object")
+    return dict(own)
 
 
 def _computed(formula: Callable[[Parameters], ReadRope], parameters: Parameters) -> ReadRope:

@@ -62,6 +62,7 @@ TRAITS: dict[str, tuple[Any, ...]] = {
     "sliding_window": (),
     "swiglu_limit": (),
     "use_bias": (False,),
+    "use_bidirectional_attention": (False,),
     "use_parallel_residual": (False,),
     "use_qk_norm": (False,),
     "use_qkv_bias": (False,),

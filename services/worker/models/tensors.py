@@ -75,6 +75,8 @@ def _attention_shapes(description: Description, attention: Attention) -> Iterato
     for name, size in zip(names.qkv, sizes, strict=True):
         yield from _matrix_shapes(name, size, hidden, attention.bias)
     yield from _matrix_shapes(names.out, hidden, attention.query_size, attention.out_bias)
+    if attention.sinks:
+        yield names.sinks, (attention.heads,)
     if attention.norms is not None:
         for name, heads in zip(names.head_norms, (attention.heads, attention.kv_heads), strict=True):
             yield from head_norm_shapes(name, attention.norms, heads, attention.head_dim).items()

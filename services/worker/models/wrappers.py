@@ -31,6 +31,7 @@ class Wrapper:
 
 
 WRAPPERS = {
+    "Gemma3ForConditionalGeneration": Wrapper("gemma3_text", tied=True),
     "Idefics3ForConditionalGeneration": Wrapper("llama"),
     "InternVLForConditionalGeneration": Wrapper("qwen2", tied=True),
     "LlavaForConditionalGeneration": Wrapper("llama"),

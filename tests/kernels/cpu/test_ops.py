@@ -94,6 +94,18 @@ def test_bitmask(ops: CpuOps, rows: int, vocab: int, density: float, seed: int) 
     check_bitmask(ops.apply_bitmask, CPU, rows, vocab, density, seed)
 
 
+@few
+@given(rows=st.integers(1, 9), vocab=st.integers(1, 200), cap=st.sampled_from([1.0, 30.0]), seed=st.integers(0, 99))
+def test_soft_caps(ops: CpuOps, rows: int, vocab: int, cap: float, seed: int) -> None:
+    logits = 3 * cap * randn(CPU, torch.float32, rows, vocab, seed=seed)
+    expected, alone = logits.clone(), logits[:1].clone()
+    reference.soft_cap(expected, cap)
+    ops.soft_cap(logits, cap)
+    share_of(logits, expected, 1e-6 * cap + tolerance(expected))
+    ops.soft_cap(alone, cap)
+    assert torch.equal(alone[0], logits[0])
+
+
 @every_dtype
 @few
 @given(
@@ -154,6 +166,8 @@ def test_rope_and_write(
     block_size=st.sampled_from([1, 3, 4, 16, 32]),
     seed=st.integers(0, 99),
     window=st.sampled_from([0, 0, 1, 2, 5, 17, 63, 64, 65, 100]),
+    soft_cap=st.sampled_from([0.0, 1.5]),
+    with_sinks=st.booleans(),
 )
 def test_paged_attention(
     ops: CpuOps,
@@ -165,8 +179,10 @@ def test_paged_attention(
     block_size: int,
     seed: int,
     window: int,
+    soft_cap: float,
+    with_sinks: bool,
 ) -> None:
-    case = attention_case(CPU, dtype, lens, kv_heads, group, head_dim, block_size, seed, window)
+    case = attention_case(CPU, dtype, lens, kv_heads, group, head_dim, block_size, seed, window, soft_cap, with_sinks)
     expected = case.twin()
     share_of(attend(ops, case), expected, tolerance(expected, floor=0.25))
 
@@ -205,14 +221,20 @@ def test_nan_and_infinity_reach_exactly_the_queries_that_attend_to_them(ops: Cpu
 @every_dtype
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("block_size", [3, 4, 16])
-@pytest.mark.parametrize("window", [0, 37])
+@pytest.mark.parametrize(("window", "soft_cap", "with_sinks"), [(0, 0.0, False), (37, 0.0, True), (37, 1.5, False)])
 def test_attention_gives_the_same_bits_however_a_prompt_is_chunked(
-    library: Library, dtype: torch.dtype, threads: int, block_size: int, window: int
+    library: Library,
+    dtype: torch.dtype,
+    threads: int,
+    block_size: int,
+    window: int,
+    soft_cap: float,
+    with_sinks: bool,
 ) -> None:
     """With a window, blocks that lie before it may be another request's: a NaN there reaches no query."""
     ops = CpuOps(library, threads)
     length = 150
-    case = attention_case(CPU, dtype, [(length, 0), (5, 40)], 2, 3, 24, block_size, window=window)
+    case = attention_case(CPU, dtype, [(length, 0), (5, 40)], 2, 3, 24, block_size, 0, window, soft_cap, with_sinks)
     whole = attend(ops, case)[:length]
     for size in (1, 3, 64, 149):
         for start in range(0, length, size):

@@ -101,11 +101,30 @@ def parallel(weights: Weights, layer: int, table: Tensor) -> list[Operation]:
     ]  # fmt: skip
 
 
+def sandwich(weights: Weights, layer: int, table: Tensor) -> list[Operation]:
+    """As in Gemma 2, with the sinks of gpt-oss: norms around attention and MLP, capped scores."""
+    return [
+        Norm(Place.RESIDUAL, Place.NORMED, weights.vector(HIDDEN), None, EPS),
+        Multiply(Place.NORMED, Place.QKV, weights.matrix(QUERIES + 2 * KEYS, HIDDEN)),
+        Attend(layer, HEADS, None, EPS, (table, table), SCALE, soft_cap=0.7, sinks=weights.vector(HEADS)),
+        *last(layer, Place.ATTENTION),
+        Multiply(Place.ATTENTION, Place.HIDDEN, weights.matrix(HIDDEN, QUERIES)),
+        Norm(Place.HIDDEN, Place.HIDDEN, weights.vector(HIDDEN), None, EPS),
+        Add(),
+        Norm(Place.RESIDUAL, Place.NORMED, weights.vector(HIDDEN), None, EPS),
+        Multiply(Place.NORMED, Place.INTERMEDIATE, weights.matrix(2 * INNER, HIDDEN)),
+        Activate("gelu_tanh", gated=True),
+        Multiply(Place.ACTIVATED, Place.HIDDEN, weights.matrix(HIDDEN, INNER)),
+        Norm(Place.HIDDEN, Place.HIDDEN, weights.vector(HIDDEN), None, EPS),
+        Add(),
+    ]
+
+
 def last(layer: int, *places: Place) -> list[Operation]:
     return [Select((Place.RESIDUAL, *places))] if layer + 1 == NUM_LAYERS else []
 
 
-KINDS = {"pre-norm": pre_norm, "post-norm": post_norm, "parallel": parallel}
+KINDS = {"pre-norm": pre_norm, "post-norm": post_norm, "parallel": parallel, "sandwich": sandwich}
 
 
 def program(ops: CpuOps, dtype: torch.dtype, kind: str) -> list[Operation]:

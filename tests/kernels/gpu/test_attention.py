@@ -22,6 +22,8 @@ ATTENTION: dict[str, st.SearchStrategy[Any]] = {
     "block_size": st.sampled_from([1, 3, 4, 16, 48, 256]),
     "seed": st.integers(0, 99),
     "window": st.one_of(st.just(0), st.integers(1, 200)),
+    "soft_cap": st.sampled_from([0.0, 1.5]),
+    "with_sinks": st.booleans(),
     "tile": st.just(16),
     "segment": st.sampled_from([16, 32, 48]),
 }
@@ -47,11 +49,11 @@ def test_attention_where_one_query_fills_a_tile(group: int) -> None:
     attention_cases.check_paged_attention(DEVICE, torch.float32, [(3, 20), (1, 5)], 1, group, 16, 16)
 
 
-@pytest.mark.parametrize("window", [0, 30])
-def test_attention_with_production_tiling(window: int) -> None:
+@pytest.mark.parametrize(("window", "soft_cap", "with_sinks"), [(0, 0.0, True), (30, 1.5, False)])
+def test_attention_with_production_tiling(window: int, soft_cap: float, with_sinks: bool) -> None:
     """The production tiling and number of KV splits, over more than two segments."""
     lens = [(1, 600), (1, -1), (1, 255), (1, 256)]
-    case = attention_cases.attention_case(DEVICE, torch.bfloat16, lens, 1, 2, 16, 16, window=window)
+    case = attention_cases.attention_case(DEVICE, torch.bfloat16, lens, 1, 2, 16, 16, 0, window, soft_cap, with_sinks)
     out = case.triton()
     assert attention_tiling.choose_num_splits(4, 1) > 1 and attention_cases.same_bits(out, case.by(case.tiling(), 1))
     assert not out[1].any()

@@ -1,4 +1,4 @@
-"""Triton's activations equal their twins; they, norms and rope are batch-invariant."""
+"""Triton's activations and soft caps equal their twins; they, norms and rope are batch-invariant."""
 
 import pytest
 import torch
@@ -21,6 +21,13 @@ from tests.kernels.gpu_cases import DEVICE, DTYPES, few
 )  # fmt: skip
 def test_activations(dtype: torch.dtype, kind: str, rows: int, size: int, gated: bool, seed: int) -> None:
     cases.check_activate(DEVICE, dtype, rows, size, kind, gated, seed)
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered in exp")  # the interpreter's
+@few
+@given(rows=st.integers(1, 9), vocab=st.sampled_from([1, 17, 1024, 1500]), cap=st.sampled_from([1.0, 30.0]))
+def test_soft_caps(rows: int, vocab: int, cap: float) -> None:
+    cases.check_soft_cap(DEVICE, torch.float32, rows, vocab, cap)
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered")  # the interpreter's

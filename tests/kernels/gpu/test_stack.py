@@ -31,7 +31,9 @@ def run(ops: Any, kind: str, dtype: torch.dtype, requests: list[int]) -> tuple[T
     return ops.stack(operations)(hidden, positions, kept, [inputs], starts[1:].long() - 1), kept
 
 
-@pytest.mark.parametrize("kind", ["post-norm", "parallel", pytest.param("pre-norm", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "kind", ["post-norm", "parallel", "sandwich", pytest.param("pre-norm", marks=pytest.mark.long)]
+)
 def test_a_program_gives_what_the_twins_give_and_a_request_the_same_bits_alone(kind: str) -> None:
     implementations: list[Ops] = [TritonOps(), TorchOps()]
     (ours, kept), (twin, expected) = (run(ops, kind, torch.float32, [0, 1, 2]) for ops in implementations)

@@ -76,6 +76,12 @@ def ungated(each: Description) -> Description:
     return replace(mlps(gated=False)(each), names=replace(each.names, inner=each.names.inner[:1]))
 
 
+def full_attention_rope(each: Description) -> Description:
+    """Gives the layers with a window the rope of those without."""
+    found = next(one.attention.rope for one in each.layers if one.attention.window is None)
+    return attentions(rope=found)(each)
+
+
 @dataclass(frozen=True)
 class Flip:
     """`trait`: the field of the description that the change is about, Class.field."""
@@ -100,7 +106,13 @@ FLIPS = [
     Flip("olmo2", "HeadNorms.over", head_norms(lambda each: replace(each, over="own"))),
     Flip("smollm3", "Attention.rope", attentions(rope=None)),
     Flip("smollm3-listed", "Attention.rope", everywhere_rope),
+    Flip("gemma3", "Attention.rope", full_attention_rope),
+    Flip("olmo3", "Attention.rope", full_attention_rope),
+    Flip("cohere2", "Attention.rope", everywhere_rope),
     Flip("granite", "Attention.scale", attentions(scale=80**-0.5)),
+    Flip("gemma2", "Attention.scale", attentions(scale=80**-0.5)),
+    Flip("gemma2", "Attention.soft_cap", attentions(soft_cap=0.0)),
+    Flip("gemma2", "Attention.window", attentions(window=20)),
     Flip("mistral", "Attention.window", attentions(window=None)),
     Flip("mistral", "Attention.window", attentions(window=20)),
     Flip("qwen2-tied", "Attention.window", attentions(window=17)),
@@ -123,7 +135,11 @@ FLIPS = [
     Flip("stablelm", "Norm.centred", norms(centred=False)),
     Flip("mistral", "Norm.centred", norms(centred=True)),
     Flip("starcoder2", "Norm.bias", norms(bias=False)),
+    Flip("gemma2", "Norm.from_one", norms(from_one=False)),
+    Flip("gemma3", "HeadNorms.norm", head_norm(from_one=False)),
+    Flip("gemma3", "Description.final_norm", final_norm(from_one=False)),
     Flip("stablelm", "Layer.norms", layer(norms="parallel")),
+    Flip("gemma2", "Layer.norms", layer(norms="input")),
     Flip("olmo2", "Layer.norms", layer(norms="input")),
     Flip("qwen2-tied", "Layer.norms", layer(norms="output")),
     Flip("granite", "Layer.residual_factor", layer(residual_factor=1.0)),
@@ -134,11 +150,15 @@ FLIPS = [
     Flip("granite", "Description.embedding_factor", model(embedding_factor=1.0)),
     Flip("granite", "Description.logit_factor", model(logit_factor=1.0)),
     Flip("cohere-norms", "Description.logit_factor", model(logit_factor=1.0)),
+    Flip("gemma3", "Description.embedding_factor", model(embedding_factor=1.0)),
+    Flip("gemma2", "Description.logit_soft_cap", model(logit_soft_cap=0.0)),
     Flip("mistral", "Description.layers", lambda each: replace(each, layers=each.layers[:1])),
     Flip("mistral", "Description.names", names(inner=("mlp.up_proj", "mlp.gate_proj"))),
 ]
-# Fields that follow from a field above, hold such a dataclass, or change no result.
+# Fields that follow from a field above, hold such a dataclass, change no result, or are compared elsewhere: in
+# test_sinks.py and test_decoder.py.
 SIZES = {
+    "Attention.sinks", "Description.is_factor_rounded",
     "Layer.attention", "Layer.mlp", "Layer.norm", "Mlp.size", "Description.vocab_size",
     "Description.hidden_size", "Description.dtype", "Description.max_length", "Description.default_length",
 }  # fmt: skip

@@ -111,6 +111,28 @@ CASES: dict[str, Case] = {
         {"head_dim": 96, "use_qk_norm": True, "attention_bias": True, "logit_scale": 0.5, "layer_norm_eps": 1e-3},
     ),
     "cohere": Case("cohere", {**TWO_HEADS_OF_80, "logit_scale": 1.5, "tie_word_embeddings": False}),
+    "cohere2": Case(
+        "cohere2",
+        {
+            **TWO_HEADS_OF_80,
+            "num_hidden_layers": 3,
+            "sliding_window": 20,
+            "sliding_window_pattern": 2,
+            "logit_scale": 0.5,
+        },
+    ),
+    "cohere2-listed": Case(
+        "cohere2",
+        {
+            **TWO_HEADS_OF_96,
+            "sliding_window": 33,
+            "layer_types": ["full_attention", "sliding_attention"],
+            "attention_bias": True,
+            "layer_norm_eps": 1e-3,
+            "tie_word_embeddings": False,
+            "rope_parameters": LLAMA_3,
+        },
+    ),
     "exaone4": Case(
         "exaone4",
         {
@@ -128,6 +150,62 @@ CASES: dict[str, Case] = {
             "sliding_window": None,
             "layer_types": ["full_attention"] * 2,
             "rope_parameters": LLAMA_3,
+        },
+    ),
+    "gemma2": Case(
+        "gemma2",
+        {
+            "head_dim": 80,
+            "num_hidden_layers": 3,
+            "sliding_window": 20,
+            "query_pre_attn_scalar": 20,
+            "attn_logit_softcapping": 2.0,
+            "final_logit_softcapping": 9.0,
+            "tie_word_embeddings": False,
+        },
+    ),
+    "gemma2-listed": Case(
+        "gemma2",
+        {
+            "head_dim": 96,
+            "num_key_value_heads": 1,
+            "sliding_window": 37,
+            "layer_types": ["full_attention", "sliding_attention"],
+            "attention_bias": True,
+            "attn_logit_softcapping": None,
+            "final_logit_softcapping": None,
+            "hidden_activation": "silu",
+            "tie_word_embeddings": False,
+            "rms_norm_eps": 1e-3,
+            "rope_parameters": LLAMA_3,
+        },
+    ),
+    "gemma3": Case(
+        "gemma3_text",
+        {
+            "head_dim": 80,
+            "num_hidden_layers": 5,
+            "sliding_window": 20,
+            "sliding_window_pattern": 3,
+            "query_pre_attn_scalar": 30,
+            "tie_word_embeddings": False,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "rope_theta": 5000.0, "factor": 2.5},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+            },
+        },
+    ),
+    "gemma3-listed": Case(
+        "gemma3_text",
+        {
+            "head_dim": 96,
+            "num_key_value_heads": 4,
+            "sliding_window": 41,
+            "layer_types": ["full_attention", "sliding_attention"],
+            "attention_bias": True,
+            "final_logit_softcapping": 9.0,
+            "tie_word_embeddings": False,
+            "rms_norm_eps": 1e-3,
         },
     ),
     "granite": Case(
@@ -196,6 +274,28 @@ CASES: dict[str, Case] = {
     ),
     "olmo2": Case("olmo2", {"head_dim": 80, "attention_bias": True, "rms_norm_eps": 1e-3}),
     "olmo2-yarn": Case("olmo2", {**TWO_HEADS_OF_96, "tie_word_embeddings": True, "rope_parameters": YARN}),
+    "olmo3": Case(
+        "olmo3",
+        {
+            "head_dim": 80,
+            "num_hidden_layers": 5,
+            "sliding_window": 20,
+            "rms_norm_eps": 1e-3,
+            "rope_parameters": {
+                "full_attention": YARN,
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+            },
+        },
+    ),
+    "olmo3-listed": Case(
+        "olmo3",
+        {
+            **TWO_HEADS_OF_96,
+            "sliding_window": 33,
+            "layer_types": ["full_attention", "sliding_attention"],
+            "attention_bias": True,
+        },
+    ),
     "phi3-long": Case(
         "phi3",
         {**TWO_HEADS_OF_80, **longrope(16, 30), "partial_rotary_factor": 0.75, "tie_word_embeddings": True},

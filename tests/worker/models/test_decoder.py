@@ -14,6 +14,7 @@ from kernels.program import Multiply, Norm, Operation, Place
 from kernels.torch_ops import TorchOps
 from services.options.declarations import WorkerOptions
 from services.worker.loading import load_model
+from tests.worker.models.parity_cases import CASES, TWO_HEADS_OF_80, Case
 
 HEADS, INNER = Place.QKV, Place.INTERMEDIATE
 
@@ -41,6 +42,24 @@ def test_a_decoder_computes_with_the_checkpoints_weights(path: Path, ops: Ops, d
     assert torch.equal(norm.weight, named["model.layers.0.input_layernorm.weight"].float())
     embedding = named["model.embed_tokens.weight"]
     assert torch.equal(decoder._embedding.rows(torch.arange(len(embedding))), embedding)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("model_type", ["gemma2", "granite"])
+def test_embeddings_are_scaled_as_by_transformers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_type: str, dtype: str
+) -> None:
+    """Gemma rounds the factor, here the root of 160, to the activations' dtype; Granite does not."""
+    factor = {"embedding_multiplier": 160**0.5} if model_type == "granite" else {}
+    case = Case(model_type, {**CASES[model_type].config, **TWO_HEADS_OF_80, **factor})
+    options = WorkerOptions(model=str(case.save(tmp_path)), device="cpu", dtype=dtype, max_model_len=256)
+    decoder, ids = load_model(tmp_path, options).decoder, torch.arange(50)
+    their = case.reference(tmp_path, decoder.dtype).model
+    expected = their.embed_tokens(ids) * getattr(their, "embedding_multiplier", 1.0)
+    seen: list[torch.Tensor] = []
+    monkeypatch.setattr(decoder, "_stack", lambda hidden, *rest: seen.append(hidden.clone()))
+    decoder.forward(ids, ids, [], [], ids)
+    assert torch.equal(seen[0], expected)
 
 
 def test_a_loaded_decoder_does_not_need_its_files(path: Path) -> None:

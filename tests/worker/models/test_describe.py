@@ -67,7 +67,7 @@ def test_omitted_keys_have_the_defaults_of_transformers(architecture: str, given
 @pytest.mark.parametrize("architecture", FAMILIES)
 @pytest.mark.parametrize("key", TRAITS)
 def test_a_trait_changes_the_description_or_is_refused_by_name(architecture: str, key: str) -> None:
-    config = {**TINY, "architectures": [architecture]}
+    config = {**TINY, **BOTH_KINDS.get(architecture, {}), "architectures": [architecture]}
     before = describe(config, 2048)
     for value in OTHER.get(key, (True, 7, 0.5)):
         try:
@@ -82,13 +82,15 @@ def test_a_trait_changes_the_description_or_is_refused_by_name(architecture: str
 # Values that mean something for a key, where True, 7 and 0.5 do not.
 OTHER: dict[str, tuple[Any, ...]] = {
     "is_causal": (False,),
-    "layer_types": (["sliding_attention", "full_attention"],),
+    "layer_types": (["full_attention", "sliding_attention"],),
     "no_rope_layers": ([1, 0], [0, 0]),
     "quantization_config": ({"quant_method": "awq"},),
     "rope_parameters": ({"rope_type": "linear", "factor": 2.0}, {"rope_type": "none"}),
     "rope_scaling": ({"rope_type": "linear", "factor": 2.0}, {"rope_type": "none"}),
     "sliding_window": (16,),
 }
+# Keys with which two layers are of both kinds.
+BOTH_KINDS = {"Gemma3ForCausalLM": {"sliding_window_pattern": 2}}
 BY_WHAT_IT_HOLDS = ("rope_parameters", "rope_scaling")
 # Keys that say nothing without another one: a window that is not used, and what these families have anyway.
 HARMLESS = {

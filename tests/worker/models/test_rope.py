@@ -142,3 +142,48 @@ def test_what_cannot_be_used_is_refused_by_its_key(parameters: dict[str, Any], m
 def test_what_transformers_ignores_in_a_family_is_refused(parameters: dict[str, Any], key: str) -> None:
     with pytest.raises(ModelError, match=f"{key} is not supported for this architecture"):
         read(parameters)
+
+
+@pytest.mark.parametrize(
+    ("config", "theta", "factor", "sliding"),
+    [
+        ({}, 7000.0, 1.0, 300.0),
+        ({"rope_theta": 500.0, "rope_local_base_freq": 20.0}, 500.0, 1.0, 20.0),
+        (
+            {"rope_theta": 500.0, "rope_scaling": {"rope_type": "linear", "factor": 8.0}},
+            500.0,
+            8.0,
+            300.0,
+        ),
+        (
+            {
+                "rope_parameters": {
+                    "full_attention": {"rope_type": "linear", "rope_theta": 500.0, "factor": 8.0},
+                    "sliding_attention": {"rope_type": "default", "rope_theta": 20.0},
+                }
+            },
+            500.0,
+            8.0,
+            20.0,
+        ),
+        ({"rope_parameters": {"full_attention": {"rope_theta": 500.0}}}, 500.0, 1.0, 300.0),
+    ],
+)
+def test_layers_with_a_window_have_a_rope_of_their_own(
+    config: dict[str, Any], theta: float, factor: float, sliding: float
+) -> None:
+    """In transformers 5's spelling, and in that of older versions: scaling is for full attention only."""
+    settings = Settings({"max_position_embeddings": POSITIONS, **config})
+    found = read_rope(settings, HEAD_DIM, theta=7000.0, layer_type="full_attention")
+    own = read_rope(settings, HEAD_DIM, theta=300.0, layer_type="sliding_attention", theta_key="rope_local_base_freq")
+    powers = torch.arange(0, HEAD_DIM, 2).float() / HEAD_DIM
+    assert found.rope.frequencies == pytest.approx((theta**-powers / factor).tolist())
+    assert own.rope.frequencies == pytest.approx((sliding**-powers).tolist())
+
+
+def test_parameters_of_a_type_of_layers_must_be_an_object() -> None:
+    settings = Settings(
+        {"max_position_embeddings": 8, "rope_parameters": {"full_attention": 7, "sliding_attention": {}}}
+    )
+    with pytest.raises(ModelError, match="rope_parameters.full_attention is 7, but must be an object"):
+        read_rope(settings, HEAD_DIM, layer_type="full_attention")

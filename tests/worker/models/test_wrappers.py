@@ -24,6 +24,11 @@ SMALL = {
 }  # fmt: skip
 # (model type of the wrapper, of its text model with more of its keys, of what sees)
 MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "Gemma3ForConditionalGeneration": (
+        "gemma3",
+        {"model_type": "gemma3_text", "num_hidden_layers": 3, "sliding_window": 20, "sliding_window_pattern": 2},
+        {"model_type": "siglip_vision_model"},
+    ),
     "Idefics3ForConditionalGeneration": ("idefics3", {"model_type": "llama"}, {}),
     "InternVLForConditionalGeneration": (
         "internvl",
@@ -121,7 +126,7 @@ def test_end_tokens_and_dtype_may_be_in_either_place(tmp_path: Path) -> None:
     [
         ({"architectures": ["Llama4ForConditionalGeneration"]}, "Llama4ForConditionalGeneration.*are not supported"),
         ({"text_config": None}, "text_config is None, but must be an object"),
-        ({"text_config": {"model_type": "gemma3_text"}}, "text_config.model_type 'gemma3_text' is not supported"),
+        ({"text_config": {"model_type": "gemma3n_text"}}, "text_config.model_type 'gemma3n_text' is not supported"),
         ({"text_config": {"model_type": []}}, r"text_config.model_type \[\] is not supported"),
         ({"text_config": {"hidden_size": -1}}, r"hidden_size is -1, but must be .*\(in text_config\)"),
         ({"quantization_config": {"quant_method": "fp8"}}, r"quantization_config = .*fp8"),

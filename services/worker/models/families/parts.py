@@ -50,11 +50,12 @@ def attention(
     out_bias: bool = False,
     norms: HeadNorms | None = None,
     window: int | None = None,
+    soft_cap: float = 0.0,
 ) -> Attention:
     """Returns attention with the settings' heads. `scale`: None for head_dim ** -0.5."""
     count, kv_heads, head_dim = heads(settings)
     scale = scale or head_dim**-0.5
-    return Attention(count, kv_heads, head_dim, scale, rope.rope, window, bias, out_bias, norms)
+    return Attention(count, kv_heads, head_dim, scale, rope.rope, window, bias, out_bias, norms, soft_cap)
 
 
 def rope_of(settings: Settings, **options: Any) -> ReadRope:
@@ -91,6 +92,15 @@ def windowed(layers: Sequence[Layer], sliding: Sequence[bool], window: int | Non
     ]
 
 
+def ropes_by_window(layers: Sequence[Layer], sliding: Sequence[bool], rope: ReadRope) -> list[Layer]:
+    """Returns the layers, those that slide with `rope`."""
+    pairs = zip(layers, sliding, strict=True)
+    return [
+        replace(layer, attention=replace(layer.attention, rope=rope.rope)) if slides else layer
+        for layer, slides in pairs
+    ]
+
+
 def turning_layers(layer: Layer, turning: Sequence[bool]) -> list[Layer]:
     """Returns a layer for each entry: `layer`, or the same without positions (NoPE, arXiv 2305.19466)."""
     still = replace(layer, attention=replace(layer.attention, rope=None))
@@ -102,8 +112,9 @@ def all_but_every(interval: int, count: int) -> list[bool]:
     return [(index + 1) % interval != 0 for index in range(count)]
 
 
-def gated_mlp(settings: Settings, *, bias: bool = False) -> Mlp:
-    return Mlp(settings.size("intermediate_size"), settings.activation(), bias=bias)
+def gated_mlp(settings: Settings, *, bias: bool = False, activation: str = "hidden_act") -> Mlp:
+    """`activation`: the name of its key."""
+    return Mlp(settings.size("intermediate_size"), settings.activation(activation), bias=bias)
 
 
 def rms_norm(settings: Settings) -> Norm:

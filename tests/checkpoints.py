@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import Gemma3ForCausalLM, Gemma3TextConfig, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 from transformers.utils import logging as transformers_logging
 
 import demo
@@ -32,6 +32,15 @@ SMALL: dict[str, Any] = {
     "bos_token_id": None,
     "pad_token_id": None,
 }
+# Three layers with a window to one without: one place, four KV groups.
+WINDOWED: dict[str, Any] = {
+    **SMALL,
+    "num_hidden_layers": 4,
+    "sliding_window": 20,
+    "sliding_window_pattern": 4,
+    "query_pre_attn_scalar": 16,
+    "tie_word_embeddings": False,
+}
 # Heads and sizes for the tests of parity with transformers.
 PARITY_CONFIGS: dict[str, dict[str, Any]] = {
     "grouped-tied": {"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 16, "tie_word_embeddings": True},
@@ -51,7 +60,16 @@ def make_qwen3(path: Path, seed: int = 0, shard_size: str = "5GB", **config: Any
     """Writes config.json, generation_config.json, safetensors and the demo's tokenizer into `path`, and returns `path`.
     `config` changes the values of SMALL."""
     torch.manual_seed(seed)
-    model = Qwen3ForCausalLM(Qwen3Config(**{**SMALL, "initializer_range": WIDE, **config}))
+    return _saved(Qwen3ForCausalLM(Qwen3Config(**{**SMALL, "initializer_range": WIDE, **config})), path, shard_size)
+
+
+def make_gemma3(path: Path, seed: int = 0, **config: Any) -> Path:
+    """Writes a checkpoint as make_qwen3 does. `config` changes the values of WINDOWED."""
+    torch.manual_seed(seed)
+    return _saved(Gemma3ForCausalLM(Gemma3TextConfig(**{**WINDOWED, "initializer_range": WIDE, **config})), path)
+
+
+def _saved(model: PreTrainedModel, path: Path, shard_size: str = "5GB") -> Path:
     model.save_pretrained(path, max_shard_size=shard_size)
     for name in TOKENIZER_FILES:
         shutil.copy(demo.CHECKPOINT / name, path / name)

@@ -45,6 +45,7 @@ class Preparer:
         self._closed.set()
         self._control.send(b"")
         self._thread.join()
+        self._failure = None  # its traceback keeps this object: the grammars would stay until a full garbage collection
         self._control.close()
         self._inner.close()
 

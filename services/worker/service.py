@@ -10,6 +10,7 @@ from types import FrameType
 from engine_core.step_plan import BadMessage
 from services.errors import Fatal
 from services.machine import process_age
+from services.machine.freed_memory import give_back_freed
 from services.machine.own_limits import offer_to_oom_killer
 from services.model_files.resolve import resolve
 from services.options.declarations import WorkerOptions
@@ -107,6 +108,7 @@ def _run(
             if link.is_registered:
                 is_intact = is_lost
             link.close()
+            give_back_freed()  # each engine has a preparer's thread of its own
             phases = Phases()
         time.sleep(pause)
 

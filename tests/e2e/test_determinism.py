@@ -11,15 +11,20 @@ from typing import Any
 
 import httpx
 import pytest
+import torch
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.checkpoints import DEMO_VOCAB_SIZE, make_qwen3
+from services.worker.checkpoint import read_checkpoint
+from services.worker.kv_cache import block_bytes
+from services.worker.models.describe import describe
+from services.worker.models.kv_layout import kv_layout
+from tests.checkpoints import DEMO_VOCAB_SIZE, make_gemma3, make_qwen3
 from tests.e2e.harness import Server
 from tests.e2e.options import all_kernels
 
 NUM_REQUESTS = 32
 MAX_TOKENS = 40
-BLOCK_SIZE, NUM_BLOCKS = 8, 48
+BLOCK_SIZE, NUM_BLOCKS, MAX_LEN = 8, 48, 300
 SEED = 11
 MAX_CROWDS = 8
 SHAPES: dict[str, dict[str, Any]] = {
@@ -28,7 +33,9 @@ SHAPES: dict[str, dict[str, Any]] = {
         "hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 24,
         "intermediate_size": 136, "tie_word_embeddings": False, "num_hidden_layers": 3,
     },
+    "windowed": {},
 }  # fmt: skip
+MORE_BLOCKS = {"windowed": 72}  # of four KV groups
 SAMPLINGS: list[dict[str, Any]] = [
     {"temperature": 0},
     {"temperature": 1.1, "top_p": 0.95},
@@ -95,29 +102,35 @@ def histogram(server: Server) -> dict[str, int]:
     return {le: count - before for (le, count), (_, before) in zip(counts, [("", 0), *counts], strict=False)}
 
 
+def block_size_in_bytes(path: Path, dtype: str) -> int:
+    description = describe(read_checkpoint(path, {}, "auto").config)
+    return block_bytes(description, kv_layout(description, MAX_LEN), BLOCK_SIZE, getattr(torch, dtype))
+
+
 @all_kernels
 @pytest.mark.parametrize(
     ("shape", "dtype"),
     [
         ("grouped-tied", "bfloat16"),
         ("odd-sizes", "float32"),
+        ("windowed", "bfloat16"),
         pytest.param("grouped-tied", "float32", marks=pytest.mark.long),
         pytest.param("odd-sizes", "bfloat16", marks=pytest.mark.long),
+        pytest.param("windowed", "float32", marks=pytest.mark.long),
     ],
 )
 def test_a_request_gets_the_same_answer_alone_and_in_a_crowd(
     tmp_path: Path, shape: str, dtype: str, kernels: tuple[str, ...]
 ) -> None:
-    path = make_qwen3(tmp_path / "model", seed=SEED, **SHAPES[shape])
+    make = make_gemma3 if shape == "windowed" else make_qwen3
+    path = make(tmp_path / "model", seed=SEED, **SHAPES[shape])
     bodies = requests(SEED)
     with Server(str(path), f"--dtype={dtype}", *kernels, "--no-enable-prefix-caching") as server:
         alone = asyncio.run(one_by_one(server, bodies))
         assert server.stats().prefix_cache_hits == server.stats().num_preemptions == 0
-    config = {**SHAPES[shape]}
-    layers = config.get("num_hidden_layers", 2)
-    per_token = 2 * layers * config["num_key_value_heads"] * config["head_dim"] * (4 if dtype == "float32" else 2)
-    limits = (f"--block-size={BLOCK_SIZE}", f"--kv-cache-memory-bytes={NUM_BLOCKS * BLOCK_SIZE * per_token}")
-    steps = ("--max-num-batched-tokens=48", "--max-num-seqs=16", "--max-model-len=300")
+    num_blocks = MORE_BLOCKS.get(shape, NUM_BLOCKS)
+    limits = (f"--block-size={BLOCK_SIZE}", f"--kv-cache-memory-bytes={num_blocks * block_size_in_bytes(path, dtype)}")
+    steps = ("--max-num-batched-tokens=48", "--max-num-seqs=16", f"--max-model-len={MAX_LEN}")
     source, crowds = random.Random(SEED), []
     with Server(str(path), f"--dtype={dtype}", "--cpu-threads=2", *kernels, *limits, *steps) as server:
         asyncio.run(one_by_one(server, bodies[2::4]))  # so that the prefixes of the others are cached
@@ -126,7 +139,7 @@ def test_a_request_gets_the_same_answer_alone_and_in_a_crowd(
             crowds.append(asyncio.run(at_random_moments(server, bodies, source, seconds)))
         assert is_crowded(server), f"{len(crowds)} crowds left it at peace: {server.stats()}"
         stats, sizes = server.stats(), histogram(server)
-        assert stats.num_blocks == NUM_BLOCKS
+        assert stats.num_blocks == num_blocks
         assert sum(count > 0 for count in sizes.values()) >= 4, f"too few batch sizes were met: {sizes}"
         print(f"{shape}, {dtype}: {len(crowds)} crowds, {stats.num_preemptions} preemptions; tokens of a step: {sizes}")
     for crowd in crowds:

@@ -21,7 +21,7 @@ from services.shim.tokenizer_client import TokenizerClient
 from services.tokenizer.choice_output import ChoiceOutput, OutputRules
 from services.tokenizer.engine_client import EngineCall, EngineClient, TokenLogprobColumns
 from services.tokenizer.vocabulary import Vocabulary
-from tests.checkpoints import make_qwen3
+from tests.checkpoints import make_gemma3, make_qwen3
 from tests.e2e.harness import Server
 from tests.rpc.pipeline import silent_telemetry
 
@@ -36,10 +36,14 @@ SAMPLINGS = {"greedy": GREEDY, "sampled": SAMPLED, "penalised": PENALISED}
 PROMPT = [7, 300, 41, 8, 900, 12, 77, 5, 1000, 44]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    # Narrow enough that the penalties decide between tokens, wide enough that the answers vary without them.
-    path = make_qwen3(tmp_path_factory.mktemp("model"), seed=5, initializer_range=0.12)
+@pytest.fixture(scope="module", params=["full attention", "windows"])
+def server(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("model")
+    if request.param == "windows":
+        path = make_gemma3(folder, seed=5, initializer_range=0.12, sliding_window=7)
+    else:
+        # Narrow enough that the penalties decide between tokens, wide enough that the answers vary without them.
+        path = make_qwen3(folder, seed=5, initializer_range=0.12)
     with Server(str(path), "--dtype=float32", "--block-size=4") as running:
         yield running
 

@@ -9,7 +9,7 @@ from engine_core.request_check import NewChoice, make_request
 from engine_core.step_plan import SamplingParams
 from engine_core.worker_messages import BatchLimits
 from services.options.declarations import WorkerOptions
-from tests.checkpoints import DEMO_VOCAB_SIZE, make_qwen3
+from tests.checkpoints import DEMO_VOCAB_SIZE, make_gemma3, make_qwen3
 from tests.fakes import ROOT_KEY
 from tests.reference import mixed_prompts
 from tests.worker.in_process import Answer, InProcess
@@ -20,6 +20,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 24,
         "intermediate_size": 136, "tie_word_embeddings": False, "dtype": "bfloat16",
     },
+    "windowed": {"dtype": "bfloat16"},
 }  # fmt: skip
 PROMPT = [token_id % DEMO_VOCAB_SIZE for token_id in range(3, 3000, 71)]
 NUM_TOKENS = 48
@@ -33,7 +34,8 @@ def quantization(request: pytest.FixtureRequest) -> str | None:
 
 @pytest.fixture(scope="module", params=list(SHAPES))
 def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_qwen3(tmp_path_factory.mktemp("model"), seed=2, **SHAPES[request.param])
+    make = make_gemma3 if request.param == "windowed" else make_qwen3
+    return make(tmp_path_factory.mktemp("model"), seed=2, **SHAPES[request.param])
 
 
 def start(path: Path, quantization: str | None, budget: int = 512, seqs: int = 8, caching: bool = False) -> InProcess:

@@ -1,6 +1,8 @@
 """The preparer's thread over real sockets: it answers each Prepare, ends with its link, and its errors end it too."""
 
+import gc
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -149,6 +151,26 @@ def test_an_engine_that_ends_ends_both(engine: EngineSocket, link: EngineLink, p
     engine.close()
     with pytest.raises(EngineGone):
         link.next_plan()
+
+
+def test_grammars_are_freed_with_their_engine(engine: EngineSocket, socket_dir: Path, source: GrammarSource) -> None:
+    """At once: a worker makes so few objects that the garbage collector hardly ever runs."""
+    link, grammars = EngineLink(f"ipc://{socket_dir}/engine"), PreparedGrammars(4)
+    preparer, kept = Preparer(link, source, grammars), weakref.ref(grammars)
+    engine.receive()
+    engine.send(prepare(link, 7, DIGITS))
+    engine.receive()
+    gc.disable()
+    try:
+        engine.send(b"\xc1")
+        with pytest.raises(EngineRefused):
+            link.next_plan()
+        preparer.close()
+        link.close()
+        del grammars, preparer, link
+        assert kept() is None
+    finally:
+        gc.enable()
 
 
 class Signalling(GrammarSource):

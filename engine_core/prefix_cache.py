@@ -127,10 +127,11 @@ class PrefixCache:
         """
         unpublished.parent = None
         while unpublished.next < unpublished.end and unpublished.parent is None:
-            (block, take_number), *others = unpublished.row(unpublished.next)
-            if block.take_number != take_number:
+            first, *others = unpublished.row(unpublished.next)
+            if not _is_valid(first):
                 unpublished.next = unpublished.end
                 return  # the rows behind it are found only through it
+            block = first[0]
             if self._publish_row(block, self._key(unpublished, unpublished.next), tuple(others)):
                 unpublished.parent, block.unpublished = block, unpublished
             unpublished.next += 1

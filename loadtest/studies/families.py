@@ -20,15 +20,15 @@ from kernels.cpu.ops import CpuOps
 from loadtest.kernels.limits import Limits, Work, probe
 from loadtest.studies.quantization import Texts
 from services.machine import available_cores
+from services.machine.available import available_bytes
 from services.options.declarations import WorkerOptions
 from services.worker.loading import load_model
 from services.worker.models.decoder import Decoder
 from services.worker.models.tensors import num_weight_bytes
 
 # (rows, new tokens of each, tokens before)
-STEPS = ((1, 1, 128), (8, 1, 128), (32, 1, 128), (1, 256, 0))
-ROUNDS, MAX_LEN = 11, 512
-BASELINE = "Qwen3-0.6B"
+STEPS = (*((rows, 1, context) for context in (300, 8000) for rows in (1, 8, 32)), (1, 256, 0))
+ROUNDS, MAX_LEN = 11, 8192
 LLAMA_3 = {
     "rope_type": "llama3", "rope_theta": 500000.0, "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
@@ -39,10 +39,16 @@ LONGROPE = {
 }  # fmt: skip
 # From the models' config.json; Phi-4-mini with 8 of its 32 layers.
 SHAPES: dict[str, dict[str, Any]] = {
-    BASELINE: {
+    "Qwen3-0.6B": {
         "architectures": ["Qwen3ForCausalLM"], "vocab_size": 151936, "hidden_size": 1024, "intermediate_size": 3072,
         "num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128,
         "tie_word_embeddings": True,
+    },
+    "Gemma-3-1B": {
+        "architectures": ["Gemma3ForCausalLM"], "vocab_size": 262144, "hidden_size": 1152, "intermediate_size": 6912,
+        "num_hidden_layers": 26, "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 256,
+        "query_pre_attn_scalar": 256, "sliding_window": 512, "sliding_window_pattern": 6,
+        "max_position_embeddings": 32768, "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0,
     },
     "Llama-3.2-1B": {
         "architectures": ["LlamaForCausalLM"], "vocab_size": 128256, "hidden_size": 2048, "intermediate_size": 8192,
@@ -69,19 +75,29 @@ class Step:
     context: int
 
     def work(self, decoder: Decoder) -> Work:
-        """Returns what the step must read and multiply: the weights, the KV cache of the tokens before, attention."""
+        """Returns what the step must read and multiply: the weights, the KV cache of the tokens before, attention; of
+        layers with a window, the keys in it."""
         model = decoder.description
         embedding = model.vocab_size * model.hidden_size
         layers = num_weight_bytes(model, 2, 2) // 2 - embedding * (1 if model.tied else 2)
         length = self.context + self.tokens
-        pairs = self.rows * sum(range(self.context + 1, length + 1))  # of a query and a key
-        heads = sum(layer.attention.query_size for layer in model.layers)
-        keys = sum(layer.attention.key_size for layer in model.layers)
+        attended = cached = 0
+        for attention in (layer.attention for layer in model.layers):
+            window = attention.window or length
+            pairs = sum(min(seen, window) for seen in range(self.context + 1, length + 1))  # of a query and a key
+            attended += attention.query_size * pairs
+            cached += attention.key_size * min(self.context, window - 1)
         products = 2 * (layers * self.rows * self.tokens + embedding * self.rows)
         return Work(
-            cold_bytes=2 * (layers + embedding) + 4 * keys * self.rows * self.context,
-            operations=products + 4 * heads * pairs,
+            cold_bytes=2 * (layers + embedding) + 4 * self.rows * cached,
+            operations=products + 4 * self.rows * attended,
         )
+
+    def cache_bytes(self, decoder: Decoder) -> int:
+        """Returns the bytes of the texts' KV cache."""
+        layout = decoder.kv_layout
+        sizes = [decoder.description.layers[layout.layer_at(place)].attention for place in range(layout.num_places)]
+        return 4 * self.rows * (self.context + self.tokens) * sum(size.key_size for size in sizes)
 
 
 def decoder_of(shape: dict[str, Any], ops: CpuOps) -> Decoder:
@@ -96,8 +112,7 @@ def seconds_of(decoders: list[Decoder], step: Step) -> list[float]:
     several = [Texts(decoder, step.rows, step.context + step.tokens) for decoder in decoders]
     source = torch.Generator().manual_seed(1)
     for texts in several:
-        if step.context:
-            texts.read(torch.randint(0, 1000, (step.rows, step.context), generator=source))
+        texts.fill(step.context)
     ids = torch.randint(0, 1000, (step.rows, step.tokens), generator=source)
     times: list[list[float]] = [[] for _ in decoders]
     for _ in range(ROUNDS):
@@ -113,31 +128,35 @@ def seconds_of(decoders: list[Decoder], step: Step) -> list[float]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m loadtest.studies.families")
     parser.add_argument("--layers", type=int, help="at most so many layers of each model")
+    parser.add_argument("--models", nargs="*", choices=SHAPES, default=list(SHAPES), help="the first is compared with")
     args = parser.parse_args()
     ops = CpuOps(load(), available_cores())
     limits = probe(available_cores())
     decoders = []
-    for name, shape in SHAPES.items():
+    for name in args.models:
+        shape = SHAPES[name]
         layers = min(args.layers or shape["num_hidden_layers"], shape["num_hidden_layers"])
         decoders.append(decoder_of({**shape, "num_hidden_layers": layers}, ops))
         print(f"{name}: {layers} layers", flush=True)
-    steps = [Step(*sizes) for sizes in STEPS]
+    every = [Step(*sizes) for sizes in STEPS]
+    steps = [step for step in every if sum(map(step.cache_bytes, decoders)) < 0.8 * available_bytes()]
+    print(f"without memory for their KV cache: {[step for step in every if step not in steps]}", flush=True)
     measured = {step: seconds_of(decoders, step) for step in steps}
     for step, times in measured.items():
         for decoder, seconds in zip(decoders, times, strict=True):
             limits = limits.raised(step.work(decoder), seconds)
-    report(decoders, measured, limits)
+    report(args.models, decoders, measured, limits)
 
 
-def report(decoders: list[Decoder], measured: dict[Step, list[float]], limits: Limits) -> None:
+def report(names: list[str], decoders: list[Decoder], measured: dict[Step, list[float]], limits: Limits) -> None:
     print(f"limit: {limits.memory_bytes / 1e9:.1f} GB/s, {limits.operations / 1e9:.0f} Gop/s\n")
     print(
-        f"| rows x tokens after context | model | ms | share of the limit | of {BASELINE}'s |\n|---|---|---:|---:|---:|"
+        f"| rows x tokens after context | model | ms | share of the limit | of {names[0]}'s |\n|---|---|---:|---:|---:|"
     )
     for step, times in measured.items():
         found = zip(decoders, times, strict=True)
         shares = [limits.seconds(step.work(decoder)) / seconds for decoder, seconds in found]
-        for name, seconds, share in zip(SHAPES, times, shares, strict=True):
+        for name, seconds, share in zip(names, times, shares, strict=True):
             size = f"{step.rows} x {step.tokens} after {step.context}"
             print(f"| {size} | {name} | {1e3 * seconds:.2f} | {share:.1%} | {share / shares[0]:.3f} |")
 

@@ -47,6 +47,14 @@ class Texts:
         self._tables = torch.arange(count * blocks, dtype=torch.int32).view(count, blocks)
         self._cache = decoder.allocate_kv_cache(count * blocks, BLOCK_SIZE)
 
+    def fill(self, count: int) -> None:
+        """Gives every text `count` tokens with random keys and values, without computing them."""
+        source = torch.Generator().manual_seed(2)
+        for pair in {id(pair): pair for pair in self._cache}.values():
+            for tensor in pair:
+                tensor.normal_(generator=source)
+        self._length = count
+
     def read(self, ids: Tensor, keep: bool = True) -> Tensor:
         """Computes new tokens of every text. Returns hidden states [texts * tokens, size].
 

@@ -1,4 +1,4 @@
-"""`python -m loadtest.studies.windows [--memory-gib N]`: requests and prefix hits of one cache, with and without windows.
+"""`python -m loadtest.studies.windows [--memory-gib N]`: requests and prefix hits of a cache, with and without windows.
 
 Gemma 3 1B's layers, and the same layers without windows, with the same memory. The engine core's scheduler and block
 pool run the requests, with a simulated worker: tokens and blocks are counted, not timed.

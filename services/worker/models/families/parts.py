@@ -5,12 +5,22 @@ from dataclasses import replace
 from typing import Any
 
 from services.worker.errors import ModelError
-from services.worker.models.description import Attention, Description, HeadNorms, Layer, Mlp, Names, Norm
+from services.worker.models.description import (
+    Attention,
+    Description,
+    HeadNorms,
+    Layer,
+    Mixture,
+    Mlp,
+    Names,
+    Norm,
+    Router,
+)
 from services.worker.models.rope import ReadRope, read_rope
 from services.worker.models.settings import FULL_ATTENTION, Settings
 
 SLIDING = "sliding_attention"
-MAX_LAYERS, MAX_HEADS, MAX_HEAD_DIM = 10_000, 65_536, 65_536
+MAX_LAYERS, MAX_HEADS, MAX_HEAD_DIM, MAX_EXPERTS = 10_000, 65_536, 65_536, 4096
 
 
 def num_layers(settings: Settings) -> int:
@@ -51,11 +61,12 @@ def attention(
     norms: HeadNorms | None = None,
     window: int | None = None,
     soft_cap: float = 0.0,
+    sinks: bool = False,
 ) -> Attention:
     """Returns attention with the settings' heads. `scale`: None for head_dim ** -0.5."""
     count, kv_heads, head_dim = heads(settings)
     scale = scale or head_dim**-0.5
-    return Attention(count, kv_heads, head_dim, scale, rope.rope, window, bias, out_bias, norms, soft_cap)
+    return Attention(count, kv_heads, head_dim, scale, rope.rope, window, bias, out_bias, norms, soft_cap, sinks)
 
 
 def rope_of(settings: Settings, **options: Any) -> ReadRope:
@@ -115,6 +126,25 @@ def all_but_every(interval: int, count: int) -> list[bool]:
 def gated_mlp(settings: Settings, *, bias: bool = False, activation: str = "hidden_act") -> Mlp:
     """`activation`: the name of its key."""
     return Mlp(settings.size("intermediate_size"), settings.activation(activation), bias=bias)
+
+
+def mixture(settings: Settings, count: int, expert: Mlp, router: Router, shared: Mlp | None = None) -> Mixture:
+    """Raises ModelError for more than MAX_EXPERTS, and if a token has more experts than there are."""
+    if count > MAX_EXPERTS:
+        raise ModelError(f"config.json: {count} experts, but at most {MAX_EXPERTS} are supported")
+    if count % router.groups:
+        raise ModelError(f"config.json: n_group {router.groups} does not divide the {count} experts")
+    if router.kept_groups > router.groups:
+        raise ModelError(f"config.json: topk_group is {router.kept_groups}, but there are {router.groups} groups")
+    if router.top_k > count // router.groups * router.kept_groups:
+        raise ModelError(f"config.json: num_experts_per_tok is {router.top_k}, but so many cannot be chosen of {count}")
+    return Mixture(count, expert, router, shared)
+
+
+def with_mixtures(layer: Layer, experts: Mixture, mixed: Sequence[bool]) -> list[Layer]:
+    """Returns a layer for each entry: `layer`, or the same with experts."""
+    mixing = replace(layer, mlp=experts)
+    return [mixing if mixes else layer for mixes in mixed]
 
 
 def rms_norm(settings: Settings) -> Norm:

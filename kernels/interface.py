@@ -73,8 +73,15 @@ class Ops(Protocol):
     name: str
     batch_invariant: bool
 
-    def matrix(self, *parts: Tensor, dtype: torch.dtype | None = None, device: torch.device | None = None) -> Matrix:
-        """Returns a copy of `parts` [rows, k], concatenated along rows, as a Matrix, quantised if these Ops quantise.
+    def matrix(
+        self,
+        *parts: Tensor,
+        dtype: torch.dtype | None = None,
+        device: torch.device | None = None,
+        exact: bool = False,
+    ) -> Matrix:
+        """Returns a copy of `parts` [rows, k], concatenated along rows, as a Matrix, quantised if these Ops quantise and
+        it need not be `exact`.
 
         The parts may be memory-mapped. `dtype`, of the activations, and device default to those of the first part.
         """

@@ -32,7 +32,11 @@ class TorchOps:
     draw_scratch_bytes = staticmethod(sampling.draw_scratch_bytes)
 
     def matrix(
-        self, *parts: Tensor, dtype: torch.dtype | None = None, device: torch.device | None = None
+        self,
+        *parts: Tensor,
+        dtype: torch.dtype | None = None,
+        device: torch.device | None = None,
+        exact: bool = False,
     ) -> TorchMatrix:
         return TorchMatrix(joined(parts, dtype, device))
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from kernels import pages
 from kernels.cpu.library import Library
-from kernels.cpu.matrix import CpuMatrix
+from kernels.cpu.matrix import ALIGNMENT, CpuMatrix
 
 
 class CpuExperts:
@@ -19,9 +19,10 @@ class CpuExperts:
     ) -> None:
         """`weights`: the parts of each expert's matrix, as CpuMatrix takes them."""
         assert len({tuple(tuple(part.shape) for part in parts) for parts in weights}) == 1
-        storage = pages.zeros((len(weights), kind.num_bytes(library, weights[0], dtype)), torch.uint8)
+        size = kind.num_bytes(library, weights[0], dtype)
+        storage = pages.zeros((len(weights), -(-size // ALIGNMENT) * ALIGNMENT), torch.uint8)
         pairs = zip(weights, storage, strict=True)
-        self._matrices = [kind(library, parts, dtype, own) for parts, own in pairs]
+        self._matrices = [kind(library, parts, dtype, own[:size]) for parts, own in pairs]
         assert not self._matrices[0].padding
         self.operands = np.array([matrix.operand() for matrix in self._matrices], dtype=np.int64)
 

@@ -33,7 +33,9 @@ class CpuMatrix(ABC):
         self._n, self._num_columns = sum(map(len, parts)), parts[0].shape[1]
         self.padding = self._num_columns % STEP[dtype]  # bfloat16 takes K in pairs: 1 zero column if k is odd
         self._k = self._num_columns + self.padding
-        self._packed = pages.zeros((self.num_bytes(library, parts, dtype),), torch.uint8) if storage is None else storage
+        self._packed = (
+            pages.zeros((self.num_bytes(library, parts, dtype),), torch.uint8) if storage is None else storage
+        )
         self._scales = self._pack(parts)
         assert self._packed.data_ptr() % ALIGNMENT == 0
 

@@ -34,8 +34,15 @@ class CpuOps:
         self._matrix = Int8Matrix if int8 else PackedMatrix
         self.name = f"{library.NAME}+int8" if int8 else library.NAME
 
-    def matrix(self, *parts: Tensor, dtype: torch.dtype | None = None, device: torch.device | None = None) -> Matrix:
-        return self._matrix(self._library, parts, dtype or parts[0].dtype)
+    def matrix(
+        self,
+        *parts: Tensor,
+        dtype: torch.dtype | None = None,
+        device: torch.device | None = None,
+        exact: bool = False,
+    ) -> Matrix:
+        kind = PackedMatrix if exact else self._matrix
+        return kind(self._library, parts, dtype or parts[0].dtype)
 
     def experts(
         self, weights: Sequence[Sequence[Tensor]], dtype: torch.dtype | None = None, device: torch.device | None = None

@@ -15,7 +15,9 @@ from kernels.cpu.matrix import TYPES, CpuMatrix
 from kernels.interface import AttentionInputs, KvPair
 from kernels.program import ACTIVATIONS, Activate, Add, Attend, Mix, Multiply, Norm, Operation, Route, Select
 
-_KINDS: dict[type, int] = {kind: index for index, kind in enumerate((Multiply, Norm, Add, Attend, Activate, Select, Route, Mix))}
+_KINDS: dict[type, int] = {
+    kind: index for index, kind in enumerate((Multiply, Norm, Add, Attend, Activate, Select, Route, Mix))
+}
 _MATRIX = [("n", "<i8"), ("k", "<i8"), ("packed", "<i8"), ("scales", "<i8")]
 # The memory layout of program::Operation in native/program.h.
 _OPERATION = np.dtype(

@@ -6,7 +6,21 @@ import torch
 from torch import Tensor
 
 from kernels.interface import Ops
-from kernels.program import Activate, Add, Attend, Experts, Matrix, Mix, Multiply, Norm, Operation, Place, Route, Select, fused
+from kernels.program import (
+    Activate,
+    Add,
+    Attend,
+    Experts,
+    Matrix,
+    Mix,
+    Multiply,
+    Norm,
+    Operation,
+    Place,
+    Route,
+    Select,
+    fused,
+)
 from services.worker.models import description as described
 from services.worker.models.kv_layout import KvLayout
 from services.worker.models.rope import rope_tables
@@ -104,9 +118,7 @@ class ProgramWriter:
             index, attention.heads, shared, eps, tables, attention.scale, window, group, attention.soft_cap, sinks
         )
 
-    def _mlp(
-        self, index: int, mlp: described.Mlp, source: Place, inner: list[str], down: str
-    ) -> Iterator[Operation]:
+    def _mlp(self, index: int, mlp: described.Mlp, source: Place, inner: list[str], down: str) -> Iterator[Operation]:
         yield self._multiply(source, Place.INTERMEDIATE, index, inner, mlp.bias)
         yield _activate(mlp)
         yield self._multiply(Place.ACTIVATED, Place.HIDDEN, index, [down], mlp.bias)
@@ -116,7 +128,7 @@ class ProgramWriter:
         gate = layer_name(index, names.router)
         yield Route(
             source,
-            self._ops.matrix(self._weights.take(weight(gate)), dtype=self._dtype, device=self._device),
+            self._ops.matrix(self._weights.take(weight(gate)), dtype=self._dtype, device=self._device, exact=True),
             router.top_k,
             bias=self._vector(bias(gate)) if router.bias else None,
             correction=self._exact(layer_name(index, names.correction)) if router.correction else None,

@@ -42,12 +42,13 @@ def _outer_shapes(description: Description) -> dict[str, Shape]:
 
 def num_weight_bytes(description: Description, itemsize: int, matrix_itemsize: int) -> int:
     """Returns the bytes of a decoder's weights: `matrix_itemsize` per element of matrices, `itemsize` of an untied
-    embedding, which is never quantised, and 4 per element of norms and biases. Scales and padding are not counted."""
-    plain = None if description.tied else weight(EMBEDDING)
+    embedding and of routers, which are never quantised, and 4 per element of norms and biases. Scales and padding are
+    not counted."""
+    plain = [weight(EMBEDDING)] * (not description.tied) + [weight(description.names.router)]
 
     def size(shapes: Mapping[str, Shape]) -> int:
         return sum(
-            math.prod(shape) * (itemsize if name == plain else matrix_itemsize if _is_matrix(name, shape) else 4)
+            math.prod(shape) * (itemsize if name in plain else matrix_itemsize if _is_matrix(name, shape) else 4)
             for name, shape in shapes.items()
         )
 

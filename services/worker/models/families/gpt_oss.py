@@ -49,7 +49,9 @@ GATE_UP = ("gate_proj", "up_proj")
 NAMES = Names(
     router="mlp.router",
     fused=(
-        Fused("mlp.experts.gate_up_proj", tuple(f"{part}.weight" for part in GATE_UP), transposed=True, interleaved=True),
+        Fused(
+            "mlp.experts.gate_up_proj", tuple(f"{part}.weight" for part in GATE_UP), transposed=True, interleaved=True
+        ),
         Fused("mlp.experts.gate_up_proj_bias", tuple(f"{part}.bias" for part in GATE_UP), interleaved=True),
         Fused("mlp.experts.down_proj", ("down_proj.weight",), transposed=True),
         Fused("mlp.experts.down_proj_bias", ("down_proj.bias",)),

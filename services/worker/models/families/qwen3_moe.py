@@ -55,7 +55,11 @@ def _num_experts(settings: Settings) -> int:
 
 def _mixed(settings: Settings) -> list[bool]:
     """Returns for each layer whether it has experts. Raises ModelError for mlp_only_layers that are no list of numbers."""
-    count, dense, step = num_layers(settings), settings.raw("mlp_only_layers") or [], settings.size("decoder_sparse_step")
+    count, dense, step = (
+        num_layers(settings),
+        settings.raw("mlp_only_layers") or [],
+        settings.size("decoder_sparse_step"),
+    )
     if not isinstance(dense, list) or not all(isinstance(one, int) for one in dense):
         raise ModelError(f"config.json: mlp_only_layers is {dense!r}, but must be a list of layers")
     return [index not in dense and (index + 1) % step == 0 for index in range(count)]

@@ -1,5 +1,5 @@
-"""`python -m tests.zeromq.flooded`: a socket with the options of this edge, which reads little, while one peer after the
-other sends much and goes away. libzmq aborts this process if it has stopped reading from such a peer."""
+"""`python -m tests.zeromq.flooded`: a socket with the options of this edge reads little, while one peer after the other
+sends much and goes away. libzmq aborts this process if it has stopped reading from such a peer."""
 
 import zmq
 

@@ -12,15 +12,15 @@ from engine_core.waiting import SLACK, Place
 
 GRAMMAR = "grammar"  # Request.waits_for
 MAX_IN_PROGRESS = 64  # the worker prepares them one after the other; more would only fill its socket's queue
-DEADLY = 2  # worker deaths during a request's preparation, the second one with nothing else at work
-DEADLY_GRAMMAR = "the worker died twice while it prepared this request's grammar"
+DEADLY = 3  # worker deaths during a request's preparation, the last two with nothing else at work
+DEADLY_GRAMMAR = "the worker died three times while it prepared this request's grammar"
 
 
 class Preparations:
     """At most `2 * max_num_seqs` requests are held by the worker: as many as run, and as many to run next.
 
     After a worker's death, each request whose preparation was in progress is a suspect. Suspects are prepared first,
-    one at a time, and no step runs meanwhile. So if the worker dies again, that grammar is the reason.
+    one at a time, and no step runs meanwhile. So if the worker dies again and again, that grammar is the reason.
     """
 
     def __init__(self, max_num_seqs: int) -> None:

@@ -2,7 +2,7 @@
 
 A death is a strike against every request that ran. Each is on *trial* from then on, until it has some new tokens: they
 take its strikes back. A request with SUSPECT_AT strikes is a suspect: it runs alone until its trial ends or the worker
-dies once more. Knows no blocks and no plans.
+has died ALONE_DEATHS times more. Knows no blocks and no plans.
 """
 
 from collections import deque
@@ -17,8 +17,10 @@ from engine_core.waiting import WaitingQueue
 FIRST_TRIAL = 4
 LONGER = 4  # times the last trial: for a request that has ended it and was there at the next death, soon after
 LONGEST_TRIAL = 64
+# A death by chance may hit a suspect while it is alone; the next one hits a request that kills, again.
+ALONE_DEATHS = 2
 # A worker that has died more often than one request explains, without a suspect alone, dies for another reason as well.
-# Then one death may hit a suspect by chance, and two deaths alone are needed to end it.
+# Then one death more is needed to end a suspect.
 MAX_EXPLAINED = 3
 RECENT_STEPS = 10_000
 
@@ -98,8 +100,8 @@ class Suspects:
 
     @property
     def guilty_at(self) -> int:
-        """The strikes at which a suspect ends: one death alone, or two if the worker also dies for another reason."""
-        return SUSPECT_AT + 1 + (len(self._shared_deaths) > MAX_EXPLAINED)
+        """The strikes at which a suspect ends. One more is needed if the worker also dies for another reason."""
+        return SUSPECT_AT + ALONE_DEATHS + (len(self._shared_deaths) > MAX_EXPLAINED)
 
     def strike(self, running: Sequence[Request], rule: StepRule, num_steps: int) -> None:
         """Counts the worker's death as a strike against those of `running` that `rule` did not pause. `num_steps`: of

@@ -92,7 +92,8 @@ class ModelFacts(msgspec.Struct, frozen=True):
 class WorkerHello(msgspec.Struct, tag="hello"):
     """The first message of a worker, before it allocates memory. `epoch` identifies this connection of the worker.
 
-    `is_intact`: it only lost its last connection. No request of that time can have killed it.
+    `is_intact`: it only lost its last connection, or the worker before it ended in order. No request of that time can
+    have killed it.
     """
 
     protocol: int

@@ -33,7 +33,10 @@ MIN_SPEED = 0.8
 ROUNDS_ALONE = 4  # before each pass, and after it
 PASSES = 6
 SETTLED_PASS = 3  # by then the allocators have their reserves, and the caches are full
-WIDER = {"hidden_size": 768, "intermediate_size": 2304, "num_hidden_layers": 8, "num_attention_heads": 24}
+WIDER: dict[str, Any] = {
+    "hidden_size": 768, "intermediate_size": 2304, "num_hidden_layers": 8, "num_attention_heads": 24,
+    "layer_types": None,
+}  # fmt: skip
 # Bytes of one process, from SETTLED_PASS to the last. The worker takes 16 MiB more at a time, at one pass in five; in
 # 45 passes it was flat from the 27th on.
 MAX_GROWTH = 48 * 2**20

@@ -35,6 +35,7 @@ class WorkerRecord(msgspec.Struct, frozen=True):
     cache: FirstCache | None = None
     shrinks: int = 0  # how often the KV cache got smaller, because memory ran out
     serving: bool = False  # the present worker, or the last one, has registered with an engine
+    ended_in_order: bool = False  # the last worker, by a signal that it handled
 
     @property
     def num_blocks(self) -> int | None:

@@ -63,14 +63,23 @@ def _serve(options: WorkerOptions, progress: Progress) -> None:
     secret = cluster_secret(options)
     checks = HealthChecks(progress.is_alive, metrics.registered.is_set, metrics.has_registered.is_set)
     with open_metrics_server(options, secret, registry, checks):
+        record = RecordFile(options.record_fd)
         try:
-            _run(options, secret, metrics, StepSpans(tracing), progress)
+            _run(options, secret, metrics, StepSpans(tracing), progress, record)
+        except SystemExit:
+            record.update(ended_in_order=True)  # no request has killed it
+            raise
         finally:
             tracing.stop()
 
 
 def _run(
-    options: WorkerOptions, secret: ClusterSecret | None, metrics: WorkerMetrics, spans: StepSpans, progress: Progress
+    options: WorkerOptions,
+    secret: ClusterSecret | None,
+    metrics: WorkerMetrics,
+    spans: StepSpans,
+    progress: Progress,
+    record: RecordFile,
 ) -> None:
     """Serves one engine after the other. The weights stay loaded; KV cache, batch and graphs are built per engine.
 
@@ -78,9 +87,8 @@ def _run(
     """
     loaded: tuple[LoadedModel, GrammarSource] | None = None
     retry = FIRST_RETRY_SECONDS
-    record = RecordFile(options.record_fd)
-    record.update(serving=False)
-    phases, is_intact = Phases(process_age()), False
+    is_intact, phases = record.read().ended_in_order, Phases(process_age())
+    record.update(serving=False, ended_in_order=False)
     while True:
         link, pause, is_lost = EngineLink(options.engine, secret), 0.0, False
         try:

@@ -72,7 +72,9 @@ def test_a_grammar_that_kills_workers_fails_alone() -> None:
     assert begun(scheduler) == []
     prepare_one(scheduler, worker, 2)
     assert begun(scheduler) == [3] and scheduler.schedule() is None
-    worker, ended = next_worker(scheduler)  # it was 3
+    worker, ended = next_worker(scheduler)  # it was 3, or chance
+    assert not ended and begun(scheduler) == [3] and scheduler.schedule() is None
+    worker, ended = next_worker(scheduler)
     assert [(one.handle, one.stop) for one in ended] == [(3, Stop("error", message=DEADLY_GRAMMAR))]
     assert all(request.strikes <= 1 for request in scheduler.waiting), "nothing ran when it died again"
     assert begun(scheduler) == [1, 2]
@@ -97,6 +99,8 @@ def test_a_suspect_is_prepared_once_no_step_is_in_flight() -> None:
     assert begun(scheduler) == [] and scheduler.schedule() is None
     scheduler.update(worker.execute(plan))
     assert scheduler.schedule() is None and begun(scheduler) == [1] and scheduler.schedule() is None
+    worker, ended = next_worker(scheduler)
+    assert not ended and begun(scheduler) == [1] and scheduler.schedule() is None
     worker, ended = next_worker(scheduler)
     assert [one.handle for one in ended] == [1]
     assert [request.strikes for request in scheduler.waiting] == [0], "the one that ran was paused"

@@ -229,7 +229,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 assert finished.stop.message == "not a number: no grammar"
                 expected = expected[: len(self.outputs[finished.handle])]
             elif finished.stop.reason == "error":
-                least = 2 if finished.stop.message == DEADLY_GRAMMAR else 1 if self.suspected else 3
+                least = 3 if finished.stop.message == DEADLY_GRAMMAR else 2 if self.suspected else 4
                 assert self.deaths >= least
                 expected = expected[: len(self.outputs[finished.handle])]
             assert self.outputs[finished.handle] == expected

@@ -185,7 +185,7 @@ def test_a_suspect_that_has_ended_is_forgotten() -> None:
     assert suspects.step_rule([], make_queue(other)) is NO_SUSPECT
 
 
-@pytest.mark.parametrize(("num_deaths", "later", "alone"), [(MAX_EXPLAINED, 0, 1), (9, 0, 2), (9, RECENT_STEPS + 1, 1)])
+@pytest.mark.parametrize(("num_deaths", "later", "alone"), [(MAX_EXPLAINED, 0, 2), (9, 0, 3), (9, RECENT_STEPS + 1, 2)])
 def test_a_worker_that_dies_often_needs_more_evidence(num_deaths: int, later: int, alone: int) -> None:
     """How often it must die while it runs a suspect `alone`, `later` steps after `num_deaths` deaths."""
     suspects, suspect = Suspects(), make_request(0, SUSPECT_AT)

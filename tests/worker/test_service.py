@@ -1,6 +1,7 @@
 """A worker serves one engine after the other: it keeps only the model, and survives an engine that dies in a step."""
 
 import gc
+import os
 import signal
 import weakref
 from pathlib import Path
@@ -14,6 +15,7 @@ from prometheus_client import CollectorRegistry
 from engine_core.worker_messages import BatchLimits
 from services.options.declarations import WorkerOptions
 from services.process.progress_page import Progress
+from services.process.worker_record import RecordFile
 from services.telemetry.tracing import set_up_tracing
 from services.worker import service
 from services.worker.building import build_runner
@@ -31,7 +33,7 @@ class ShortEngine(EngineLink):
     """A link to an engine that dies as soon as the worker is registered."""
 
     num_connected = 0
-    hellos: ClassVar[list[bool]] = []  # whether each said that it only lost its connection
+    hellos: ClassVar[list[bool]] = []  # whether each said that no request had killed the worker before
 
     def hello(self, *, is_intact: bool = False) -> None:
         self.hellos.append(is_intact)
@@ -69,9 +71,37 @@ def test_an_engines_kv_cache_is_freed_before_the_next_one_is_allocated(
     )
     tracing = set_up_tracing("worker", None)
     with pytest.raises(SystemExit):
-        service._run(options, None, WorkerMetrics(CollectorRegistry()), StepSpans(tracing), Progress())
+        service._run(
+            options, None, WorkerMetrics(CollectorRegistry()), StepSpans(tracing), Progress(), RecordFile(None)
+        )
     assert len(made) == NUM_ENGINES
     assert ShortEngine.hellos == [False, *[True] * NUM_ENGINES], "it lost its connection, and nothing else"
+
+
+class NextEngine(ShortEngine):
+    """A link whose first hello is the last one."""
+
+    hellos: ClassVar[list[bool]] = []
+    num_connected = NUM_ENGINES
+
+
+def test_a_worker_says_that_the_one_before_ended_in_order(socket_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a signal that it handled: no request had killed it."""
+    fd = os.memfd_create("record")
+    options = WorkerOptions(engine=f"ipc://{socket_dir}/engine", device="cpu", record_fd=fd)
+    monkeypatch.setattr(service, "EngineLink", NextEngine)
+    with pytest.raises(SystemExit):
+        service._serve(options, Progress())
+    assert RecordFile(fd).read().ended_in_order
+    with pytest.raises(SystemExit):
+        service._serve(options, Progress())
+    monkeypatch.setattr(NextEngine, "hello", lambda self, is_intact: 1 / 0)  # it crashes
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            service._serve(options, Progress())
+        assert not RecordFile(fd).read().ended_in_order
+    assert NextEngine.hellos == [False, True]
+    os.close(fd)
 
 
 class NoMemory(ShortEngine):
@@ -107,7 +137,12 @@ def test_a_worker_without_memory_registers_again_with_fewer_blocks_until_it_cann
     try:
         with pytest.raises(ModelError, match="memory ran out .*Cannot allocate.*: the KV cache gets no smaller: lower"):
             service._run(
-                options, None, WorkerMetrics(CollectorRegistry()), StepSpans(set_up_tracing("worker", None)), Progress()
+                options,
+                None,
+                WorkerMetrics(CollectorRegistry()),
+                StepSpans(set_up_tracing("worker", None)),
+                Progress(),
+                RecordFile(None),
             )
     finally:
         gc.enable()
@@ -179,5 +214,7 @@ def test_a_connection_that_fails_before_the_registration_changes_nothing(
     )
     tracing = set_up_tracing("worker", None)
     with pytest.raises(SystemExit):
-        service._run(options, None, WorkerMetrics(CollectorRegistry()), StepSpans(tracing), Progress())
+        service._run(
+            options, None, WorkerMetrics(CollectorRegistry()), StepSpans(tracing), Progress(), RecordFile(None)
+        )
     assert Refusing.hellos == [False, True, True, True]

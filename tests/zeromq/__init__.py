@@ -1,0 +1,1 @@
+"""Tests of the ZeroMQ edge between engine and worker."""

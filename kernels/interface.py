@@ -80,8 +80,8 @@ class Ops(Protocol):
         device: torch.device | None = None,
         exact: bool = False,
     ) -> Matrix:
-        """Returns a copy of `parts` [rows, k], concatenated along rows, as a Matrix, quantised if these Ops quantise and
-        it need not be `exact`.
+        """Returns a copy of `parts` [rows, k], concatenated along rows, as a Matrix, quantised if these Ops quantise
+        and it need not be `exact`.
 
         The parts may be memory-mapped. `dtype`, of the activations, and device default to those of the first part.
         """

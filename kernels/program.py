@@ -31,6 +31,8 @@ class Experts(Protocol):
     """The weights [n, k] of all experts of a layer, in the layout and dtype that their Ops multiplies with."""
 
     def __len__(self) -> int: ...
+    def row_classes(self, most: int, top_k: int) -> Sequence[int]:
+        """Returns what Matrix.row_classes does, for rows that have `top_k` experts each."""
 
 
 class Place(IntEnum):
@@ -121,8 +123,8 @@ class Activate:
 
 @dataclass(frozen=True)
 class Route:
-    """Chooses `top_k` experts for each row of the source, and the weight of each: see reference.route. The next Mix uses
-    them."""
+    """Chooses `top_k` experts for each row of the source, and the weight of each: see reference.route. The next Mix
+    uses them."""
 
     source: Place
     matrix: Matrix  # [experts, k]: its product, in float32, is the logits

@@ -225,13 +225,13 @@ def route(
 
     Scores are the softmax of the logits, or their sigmoid. Chosen are the experts with the largest scores, plus
     `correction` [experts] float32, the lower of equal ones. With `kept_groups` below `groups` only from so many groups:
-    those with the largest sums of their two best experts (arXiv 2412.19437). Weights are the scores, `renormalised`: divided by their sum;
-    times `scale`.
+    those with the largest sums of their two best experts (arXiv 2412.19437). Weights are the scores, `renormalised`:
+    divided by their sum, times `scale`.
     """
     scores = logits.sigmoid() if sigmoid else logits.softmax(-1)
     choice = scores if correction is None else scores + correction
     if kept_groups < groups:
-        by_group = choice.unflatten(1, (groups, -1))
+        by_group = choice.view(len(choice), groups, -1)
         best = by_group.topk(min(2, by_group.shape[2]), dim=-1).values.sum(-1)
         kept = best.sort(dim=-1, descending=True, stable=True).indices[:, :kept_groups]
         mask = torch.zeros_like(best, dtype=torch.bool).scatter_(1, kept, True)
@@ -257,7 +257,7 @@ def mix(
     x [rows, k]; experts and weights [rows, top_k]. An expert computes down(activated(inner(x))) of its rows.
     """
     parts = x.new_zeros(*experts.shape, x.shape[1])
-    for number in experts.unique().tolist():
+    for number in sorted(set(experts.flatten().tolist())):
         places = experts == number
         rows = x[places.nonzero()[:, 0]]
         parts[places] = down[number](activated(inner[number](rows)))

@@ -33,6 +33,9 @@ class TorchExperts:
     def __len__(self) -> int:
         return len(self._matrices)
 
+    def row_classes(self, most: int, top_k: int) -> Sequence[int]:
+        return (1,)
+
     def products(self, biases: Tensor | None) -> list[Callable[[Tensor], Tensor]]:
         """Returns each expert's product of rows [rows, k], with its bias of `biases` [experts, n] float32."""
         rows = [None] * len(self) if biases is None else list(biases)

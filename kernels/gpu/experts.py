@@ -28,7 +28,7 @@ class Order(NamedTuple):
 
     pairs: Tensor  # [P] int64: the pair at each place
     places: Tensor  # [P] int64: the place of each pair
-    starts: Tensor  # [experts + 1] int64: an expert's first place
+    starts: Tensor  # [experts + 1] int32: an expert's first place
 
 
 def ordered(ids: Tensor, num_experts: int) -> Order:
@@ -38,7 +38,7 @@ def ordered(ids: Tensor, num_experts: int) -> Order:
     places = torch.empty_like(pairs)
     places[pairs] = torch.arange(len(pairs), device=ids.device)
     experts = torch.arange(num_experts + 1, dtype=numbers.dtype, device=ids.device)
-    return Order(pairs, places, torch.searchsorted(numbers, experts))
+    return Order(pairs, places, torch.searchsorted(numbers, experts, out_int32=True))
 
 
 @triton.jit
@@ -122,11 +122,20 @@ class TritonExperts:
     def __len__(self) -> int:
         return len(self.weight)
 
+    @property
+    def tiles(self) -> list[Tile]:
+        """Those that fit the registers, with the fewest rows first."""
+        return [tile for tile in tiles_of(card_of(self.weight.device), self.dtype) if _is_light(tile)]
+
     def tile(self, pairs: int) -> Tile:
-        """Returns the tile for so many pairs; no bit depends on it."""
-        tiles = [tile for tile in tiles_of(card_of(self.weight.device), self.dtype) if _is_light(tile)]
+        """Returns the tile for so many pairs: the first one that an expert's rows fit into, if all have as many. No bit
+        depends on it."""
         each = -(-pairs // len(self))
-        return next((tile for tile in tiles if tile.rows >= each), tiles[-1])
+        return next((tile for tile in self.tiles if tile.rows >= each), self.tiles[-1])
+
+    def row_classes(self, most: int, top_k: int) -> Sequence[int]:
+        found = {1, *(tile.rows * len(self) // top_k + 1 for tile in self.tiles[:-1])}
+        return sorted(count for count in found if count <= most)
 
     def product(self, x: Tensor, order: Order, top_k: int, biases: Tensor | None, *, gathered: bool) -> Tensor:
         """Returns the products of all places with their experts, [places, n] in x's dtype. `gathered`: x [tokens, k];
@@ -173,7 +182,7 @@ def experts_of(
 
 
 def summed(parts: Tensor, order: Order, weights: Tensor, added: Tensor | None) -> Tensor:
-    """Returns each token's weighted sum of `parts` [places, n], added to `added` [tokens, n]; weights [tokens, top_k]."""
+    """Returns each token's sum of `parts` [places, n] times `weights` [tokens, top_k], with `added` [tokens, n]."""
     (tokens, top_k), size = weights.shape, parts.shape[1]
     out = torch.empty(tokens, size, dtype=parts.dtype, device=parts.device)
     assert added is None or added.is_contiguous()

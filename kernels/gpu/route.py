@@ -1,5 +1,5 @@
-"""Triton: the choice of each token's experts. Twin: reference.route. One program computes a row, so it is batch-invariant;
-equal scores go to the lower expert."""
+"""Triton: the choice of each token's experts. Twin: reference.route. One program computes a row, so it is
+batch-invariant; equal scores go to the lower expert."""
 
 import torch
 import triton

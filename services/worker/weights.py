@@ -54,7 +54,7 @@ def map_safetensors(files: list[Path], shapes: Shapes, tied: bool, names: Names 
     for file in files:
         with opened(file) as tensors:
             for spelled in tensors.keys():  # noqa: SIM118 (not a dict)
-                name = _plain_name(spelled, names)
+                name = plain_name(spelled, names)
                 if name.endswith(IGNORED_SUFFIXES) or (tied and name == weight(HEAD)):
                     continue
                 if name.startswith(names.skipped):
@@ -64,10 +64,8 @@ def map_safetensors(files: list[Path], shapes: Shapes, tied: bool, names: Names 
                     if plain not in shapes or plain in found:
                         raise ModelError(f"{file.name}: unexpected tensor {_told(spelled, name, plain)}")
                     if tuple(tensor.shape) != shapes[plain]:
-                        raise ModelError(
-                            f"{file.name}: {_told(spelled, name, plain)} has shape {list(tensor.shape)}, config.json says"
-                            f" {list(shapes[plain])}"
-                        )
+                        told, shape, expected = _told(spelled, name, plain), list(tensor.shape), list(shapes[plain])
+                        raise ModelError(f"{file.name}: {told} has shape {shape}, config.json says {expected}")
                     if tensor.dtype not in DTYPES:
                         dtype = str(tensor.dtype).removeprefix("torch.")
                         raise ModelError(f"{file.name}: {spelled} is {dtype}, which is not supported")
@@ -85,7 +83,7 @@ def has_own_head(files: list[Path], names: Names) -> bool:
     for file in files:
         with opened(file) as tensors:
             for spelled in tensors.keys():  # noqa: SIM118 (not a dict)
-                if (name := _plain_name(spelled, names)) in (weight(EMBEDDING), weight(HEAD)):
+                if (name := plain_name(spelled, names)) in (weight(EMBEDDING), weight(HEAD)):
                     found[name] = tensors.get_tensor(spelled)
     head, embedding = found.get(weight(HEAD)), found.get(weight(EMBEDDING))
     if head is None or embedding is None:
@@ -93,7 +91,7 @@ def has_own_head(files: list[Path], names: Names) -> bool:
     return head.dtype != embedding.dtype or not torch.equal(head, embedding)
 
 
-def _plain_name(name: str, names: Names) -> str:
+def plain_name(name: str, names: Names) -> str:
     """Returns the name as parameter_shapes has it."""
     for beginning, plain in names.renamed:
         if name.startswith(beginning):

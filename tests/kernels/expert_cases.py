@@ -73,14 +73,15 @@ def expert_case(
         device, torch.float32, tokens, experts, seed=seed + 1
     )
     correction = randn(device, torch.float32, experts, seed=seed + 7) / 4 if sigmoid else None
+    router = TWIN.matrix(torch.zeros(experts, 1))  # its product is not part of the case
+    route = Route(Place.NORMED, router, top_k, None, correction, sigmoid, True, groups, kept_groups, 1.5)
     return ExpertCase(
         randn(device, dtype, tokens, hidden, seed=seed + 2),
         levels.round(),
         randn(device, dtype, experts, inner_size, hidden, seed=seed + 3) * hidden**-0.5,
         randn(device, dtype, experts, hidden, size, seed=seed + 4) * size**-0.5,
         biases,
-        # The router's own product is not part of the case.
-        Route(Place.NORMED, TWIN.matrix(torch.zeros(experts, 1)), top_k, None, correction, sigmoid, True, groups, kept_groups, 1.5),
+        route,
         Activate(kind, gated, alpha=1.7, limit=1.2),
         randn(device, dtype, tokens, hidden, seed=seed + 8) if adds else None,
     )  # fmt: skip

@@ -53,7 +53,7 @@ def describe(settings: Settings) -> Description:
     )
     size, activation = settings.size("moe_intermediate_size"), settings.activation()
     shared = Mlp(size * settings.size("n_shared_experts"), activation)
-    experts = mixture(settings, settings.size("n_routed_experts"), Mlp(size, activation), router, shared)
+    experts = mixture(settings, "n_routed_experts", Mlp(size, activation), router, shared)
     dense = settings.whole("first_k_dense_replace")
     layers = with_mixtures(Layer(attend, gated_mlp(settings), norm), experts, [at >= dense for at in range(count)])
     skipped = (*Names().skipped, f"model.layers.{count}.")  # multi-token prediction

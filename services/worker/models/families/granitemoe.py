@@ -21,8 +21,6 @@ RESPELLED = (
 def describe(settings: Settings) -> Description:
     dense = granite.describe(settings)
     router = Router(settings.size("num_experts_per_tok"))
-    experts = mixture(
-        settings, settings.size("num_local_experts"), gated_mlp(settings, bias=settings.flag("mlp_bias")), router
-    )
+    experts = mixture(settings, "num_local_experts", gated_mlp(settings, bias=settings.flag("mlp_bias")), router)
     layers = tuple(replace(layer, mlp=experts) for layer in dense.layers)
     return replace(dense, layers=layers, names=Names(respelled=RESPELLED))

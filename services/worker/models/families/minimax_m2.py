@@ -1,5 +1,5 @@
-"""MiniMax-M2 (https://huggingface.co/MiniMaxAI/MiniMax-M2): sigmoid with a correction, queries and keys normed over their
-whole width, a part of each head turns."""
+"""MiniMax-M2 (https://huggingface.co/MiniMaxAI/MiniMax-M2): experts by sigmoid with a correction, queries and keys
+normed over their whole width, a part of each head turns."""
 
 from services.worker.errors import ModelError
 from services.worker.models.description import Description, HeadNorms, Layer, Names, Router
@@ -34,6 +34,6 @@ def describe(settings: Settings) -> Description:
         raise ModelError("config.json: use_qk_norm = False is not supported for this architecture")
     attend = attention(settings, rope, norms=HeadNorms(norm, over="width"))
     router = Router(settings.size("num_experts_per_tok"), scores="sigmoid", correction=True)
-    experts = mixture(settings, settings.size("num_local_experts"), gated_mlp(settings), router)
+    experts = mixture(settings, "num_local_experts", gated_mlp(settings), router)
     names = Names(correction="mlp.e_score_correction_bias", respelled=RESPELLED)
     return decoder(settings, Layer(attend, experts, norm), rope, norm, names=names)

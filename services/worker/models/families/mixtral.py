@@ -26,6 +26,7 @@ DEFAULTS = {
     "num_experts_per_tok": 2,
     "num_local_experts": 8,
 }
+THETA = 1_000_000.0
 # The hub's spelling of what transformers 5 calls as others do.
 RESPELLED = (
     ("block_sparse_moe.", "mlp."),
@@ -36,8 +37,8 @@ RESPELLED = (
 
 
 def describe(settings: Settings) -> Description:
-    rope, norm = rope_of(settings), rms_norm(settings)
+    rope, norm = rope_of(settings, theta=THETA), rms_norm(settings)
     router = Router(settings.size("num_experts_per_tok"))
-    experts = mixture(settings, settings.size("num_local_experts"), gated_mlp(settings), router)
+    experts = mixture(settings, "num_local_experts", gated_mlp(settings), router)
     layer = Layer(attention(settings, rope, window=window_of(settings)), experts, norm)
     return decoder(settings, layer, rope, norm, names=Names(respelled=RESPELLED))

@@ -128,16 +128,23 @@ def gated_mlp(settings: Settings, *, bias: bool = False, activation: str = "hidd
     return Mlp(settings.size("intermediate_size"), settings.activation(activation), bias=bias)
 
 
-def mixture(settings: Settings, count: int, expert: Mlp, router: Router, shared: Mlp | None = None) -> Mixture:
-    """Raises ModelError for more than MAX_EXPERTS, and if a token has more experts than there are."""
+def mixture(settings: Settings, key: str, expert: Mlp, router: Router, shared: Mlp | None = None) -> Mixture:
+    """Returns a mixture of as many experts as `key` says.
+
+    Raises ModelError for more than MAX_EXPERTS, for groups that do not fit, and if a token has more experts than there
+    are to choose from.
+    """
+    count = settings.size(key)
     if count > MAX_EXPERTS:
-        raise ModelError(f"config.json: {count} experts, but at most {MAX_EXPERTS} are supported")
-    if count % router.groups:
-        raise ModelError(f"config.json: n_group {router.groups} does not divide the {count} experts")
-    if router.kept_groups > router.groups:
-        raise ModelError(f"config.json: topk_group is {router.kept_groups}, but there are {router.groups} groups")
-    if router.top_k > count // router.groups * router.kept_groups:
-        raise ModelError(f"config.json: num_experts_per_tok is {router.top_k}, but so many cannot be chosen of {count}")
+        raise ModelError(f"config.json: {key} is {count}, but at most {MAX_EXPERTS} experts are supported")
+    if count % router.groups or router.kept_groups > router.groups:
+        raise ModelError(
+            f"config.json: {key} {count}, n_group {router.groups} and topk_group {router.kept_groups} do not fit"
+        )
+    if router.top_k > (choice := count // router.groups * router.kept_groups):
+        raise ModelError(
+            f"config.json: num_experts_per_tok is {router.top_k}, but {key} leaves {choice} to choose from"
+        )
     return Mixture(count, expert, router, shared)
 
 

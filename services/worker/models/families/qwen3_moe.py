@@ -42,19 +42,18 @@ def describe(settings: Settings) -> Description:
     attend = attention(settings, rope, bias=bias, out_bias=bias, norms=HeadNorms(norm), window=window)
     router = Router(settings.size("num_experts_per_tok"), renormalised=settings.flag("norm_topk_prob"))
     expert = Mlp(settings.size("moe_intermediate_size"), settings.activation())
-    experts = mixture(settings, _num_experts(settings), expert, router)
+    experts = mixture(settings, _key(settings), expert, router)
     layers = with_mixtures(Layer(attend, gated_mlp(settings), norm), experts, _mixed(settings))
     return decoder(settings, layers, rope, norm)
 
 
-def _num_experts(settings: Settings) -> int:
-    """Returns the number of experts: by the hub's key, or that of transformers 5."""
-    key = "num_experts" if settings.raw("num_local_experts") is None else "num_local_experts"
-    return settings.size(key)
+def _key(settings: Settings) -> str:
+    """Returns the key of the number of experts: the hub's, or that of transformers 5."""
+    return "num_experts" if settings.raw("num_local_experts") is None else "num_local_experts"
 
 
 def _mixed(settings: Settings) -> list[bool]:
-    """Returns for each layer whether it has experts. Raises ModelError for mlp_only_layers that are no list of numbers."""
+    """Returns for each layer whether it has experts. Raises ModelError for mlp_only_layers that are no list."""
     count, dense, step = (
         num_layers(settings),
         settings.raw("mlp_only_layers") or [],

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from kernels.program import Matrix, Operation
+from kernels.program import Experts, Matrix, Mix, Operation, Route
 
 # Sampling parameters of a row. The memory layout of sample::Draw in kernels/cpu/native/sample.h.
 DRAW = np.dtype(
@@ -73,11 +73,23 @@ class Ops(Protocol):
     name: str
     batch_invariant: bool
 
-    def matrix(self, *parts: Tensor, dtype: torch.dtype | None = None, device: torch.device | None = None) -> Matrix:
-        """Returns a copy of `parts` [rows, k], concatenated along rows, as a Matrix, quantised if these Ops quantise.
+    def matrix(
+        self,
+        *parts: Tensor,
+        dtype: torch.dtype | None = None,
+        device: torch.device | None = None,
+        exact: bool = False,
+    ) -> Matrix:
+        """Returns a copy of `parts` [rows, k], concatenated along rows, as a Matrix, quantised if these Ops quantise
+        and it need not be `exact`.
 
         The parts may be memory-mapped. `dtype`, of the activations, and device default to those of the first part.
         """
+
+    def experts(
+        self, weights: Sequence[Sequence[Tensor]], dtype: torch.dtype | None = None, device: torch.device | None = None
+    ) -> Experts:
+        """Returns a copy of the weights of all experts of a layer: of each, what `matrix` takes. All have one shape."""
 
     def allocate_kv_cache(
         self, num_blocks: int, block_size: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device
@@ -109,7 +121,9 @@ class Ops(Protocol):
         soft_cap: float = 0.0,
         sinks: Tensor | None = None,
     ) -> Tensor: ...
-    def activate(self, x: Tensor, kind: str, gated: bool) -> Tensor: ...
+    def activate(self, x: Tensor, kind: str, gated: bool, alpha: float = 1.0, limit: float = 0.0) -> Tensor: ...
+    def route(self, logits: Tensor, how: Route) -> tuple[Tensor, Tensor]: ...
+    def mix(self, x: Tensor, chosen: tuple[Tensor, Tensor], how: Mix, added: Tensor | None) -> Tensor: ...
     def stack(self, operations: Sequence[Operation]) -> Stack: ...
 
     def draw(self, logits: Tensor, raw: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:

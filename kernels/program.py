@@ -27,6 +27,14 @@ class Matrix(Protocol):
         """Returns the weight's rows `ids` [count] int64 as [count, k], in the activations' dtype (embedding lookup)."""
 
 
+class Experts(Protocol):
+    """The weights [n, k] of all experts of a layer, in the layout and dtype that their Ops multiplies with."""
+
+    def __len__(self) -> int: ...
+    def row_classes(self, most: int, top_k: int) -> Sequence[int]:
+        """Returns what Matrix.row_classes does, for rows that have `top_k` experts each."""
+
+
 class Place(IntEnum):
     """An activation of a step: a row for each token. Its width is that of what was written last.
 
@@ -42,7 +50,7 @@ class Place(IntEnum):
     ACTIVATED = 6
 
 
-ACTIVATIONS = ("silu", "gelu_tanh", "gelu", "relu2")  # in the order of native/activation.h
+ACTIVATIONS = ("silu", "gelu_tanh", "gelu", "relu2", "clamped_silu")  # in the order of native/activation.h
 
 
 @dataclass(frozen=True)
@@ -109,6 +117,39 @@ class Activate:
 
     kind: str  # one of ACTIVATIONS
     gated: bool
+    alpha: float = 1.0  # of clamped_silu, which is always gated: see reference.activate
+    limit: float = 0.0
+
+
+@dataclass(frozen=True)
+class Route:
+    """Chooses `top_k` experts for each row of the source, and the weight of each: see reference.route. The next Mix
+    uses them."""
+
+    source: Place
+    matrix: Matrix  # [experts, k]: its product, in float32, is the logits
+    top_k: int
+    bias: Tensor | None = None  # of the logits [experts] float32
+    correction: Tensor | None = None  # [experts] float32: added to the scores for the choice alone
+    sigmoid: bool = False  # scores are a sigmoid of the logits, not their softmax
+    renormalised: bool = True  # a row's weights are divided by their sum
+    groups: int = 1  # of experts, of equal size; experts are chosen from the best `kept_groups`
+    kept_groups: int = 1
+    scale: float = 1.0  # of the weights
+
+
+@dataclass(frozen=True)
+class Mix:
+    """HIDDEN = the sum of the MLPs of each row's experts, times their weights, in the order of the choice; `adds`: of
+    that and HIDDEN. The sum is in float32, rounded once."""
+
+    source: Place
+    inner: Experts  # the first matrix of each; gated: gate and up
+    activate: Activate
+    down: Experts
+    inner_bias: Tensor | None = None  # [experts, n] float32
+    down_bias: Tensor | None = None
+    adds: bool = False
 
 
 @dataclass(frozen=True)
@@ -118,7 +159,7 @@ class Select:
     places: tuple[Place, ...]
 
 
-Operation = Multiply | Norm | Add | Attend | Activate | Select
+Operation = Multiply | Norm | Add | Attend | Activate | Select | Route | Mix
 
 
 def fused(operations: Sequence[Operation]) -> list[Operation]:

@@ -4,11 +4,13 @@ Shapes: T tokens of the step, R requests, H query heads, G KV heads, D head size
 [N, B, G, D].
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+Product = Callable[[Tensor], Tensor]  # of rows with a weight
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -44,11 +46,18 @@ def _divided(weight: Tensor, largest: int) -> tuple[Tensor, Tensor]:
     return torch.where((scales > 0) & scales.isfinite(), steps.T, 0).T, scales
 
 
-def activate(x: Tensor, kind: str, gated: bool) -> Tensor:
+def activate(x: Tensor, kind: str, gated: bool, alpha: float = 1.0, limit: float = 0.0) -> Tensor:
     """Returns an activation (program.ACTIVATIONS) of x [rows, size]; gated: of the first half of x [rows, 2 * size],
-    times the second (arXiv 2002.05202). In float32, rounded once."""
+    times the second (arXiv 2002.05202). In float32, rounded once.
+
+    "clamped_silu" (gpt-oss) takes x up to `limit` for x * sigmoid(alpha * x), and the second half between -limit and
+    limit, plus one."""
     first, *rest = x.float().chunk(2, dim=-1) if gated else (x.float(),)
-    out = _ACTIVATIONS[kind](first)
+    if kind == "clamped_silu":
+        first, rest = first.clamp(max=limit), [each.clamp(-limit, limit) + 1.0 for each in rest]
+        out = first * torch.sigmoid(alpha * first)
+    else:
+        out = _ACTIVATIONS[kind](first)
     return (out * rest[0] if gated else out).to(x.dtype)
 
 
@@ -199,6 +208,63 @@ def _attend(
     mixed = torch.matmul(weights, values.float().permute(1, 0, 2))
     back = mixed.view(num_kv_heads, group, num_queries, head_dim).permute(2, 0, 1, 3)
     return back.reshape(num_queries, num_heads, head_dim).to(query.dtype)
+
+
+def route(
+    logits: Tensor,
+    top_k: int,
+    correction: Tensor | None,
+    sigmoid: bool,
+    renormalised: bool,
+    groups: int,
+    kept_groups: int,
+    scale: float,
+) -> tuple[Tensor, Tensor]:
+    """Returns (experts [rows, top_k] int32, the best first, and their weights [rows, top_k] float32) of logits [rows,
+    experts] float32, which may be overwritten.
+
+    Scores are the softmax of the logits, or their sigmoid. Chosen are the experts with the largest scores, plus
+    `correction` [experts] float32, the lower of equal ones. With `kept_groups` below `groups` only from so many groups:
+    those with the largest sums of their two best experts (arXiv 2412.19437). Weights are the scores, `renormalised`:
+    divided by their sum, times `scale`.
+    """
+    scores = logits.sigmoid() if sigmoid else logits.softmax(-1)
+    choice = scores if correction is None else scores + correction
+    if kept_groups < groups:
+        by_group = choice.view(len(choice), groups, -1)
+        best = by_group.topk(min(2, by_group.shape[2]), dim=-1).values.sum(-1)
+        kept = best.sort(dim=-1, descending=True, stable=True).indices[:, :kept_groups]
+        mask = torch.zeros_like(best, dtype=torch.bool).scatter_(1, kept, True)
+        choice = by_group.masked_fill(~mask[:, :, None], float("-inf")).flatten(1)
+    experts = choice.sort(dim=-1, descending=True, stable=True).indices[:, :top_k]
+    weights = scores.gather(1, experts)
+    if renormalised:
+        weights = weights / weights.sum(-1, keepdim=True)
+    return experts.int(), weights * scale
+
+
+def mix(
+    x: Tensor,
+    experts: Tensor,
+    weights: Tensor,
+    inner: Sequence[Product],
+    activated: Callable[[Tensor], Tensor],
+    down: Sequence[Product],
+    added: Tensor | None = None,
+) -> Tensor:
+    """Returns the weighted sum of each row's experts, [rows, n] in x's dtype, `added` to it if given.
+
+    x [rows, k]; experts and weights [rows, top_k]. An expert computes down(activated(inner(x))) of its rows.
+    """
+    parts = x.new_zeros(*experts.shape, x.shape[1])
+    for number in sorted(set(experts.flatten().tolist())):
+        places = experts == number
+        rows = x[places.nonzero()[:, 0]]
+        parts[places] = down[number](activated(inner[number](rows)))
+    total = torch.zeros_like(x, dtype=torch.float32) if added is None else added.float()
+    for slot in range(experts.shape[1]):
+        total = total + weights[:, slot, None] * parts[:, slot].float()
+    return total.to(x.dtype)
 
 
 def soft_cap(logits: Tensor, cap: float) -> None:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from kernels.interface import AttentionInputs, KvPair, Ops
-from kernels.program import Activate, Add, Attend, Multiply, Norm, Operation, Place, Select
+from kernels.program import Activate, Add, Attend, Mix, Multiply, Norm, Operation, Place, Route, Select
 
 
 class EagerStack:
@@ -48,6 +48,7 @@ class EagerRun:
         self._inputs = inputs
         self._wanted = logits_indices
         self.activations: dict[Place, Tensor] = {Place.RESIDUAL: hidden}
+        self._chosen: tuple[Tensor, Tensor]  # by the last Route
 
     def do(self, operation: Operation) -> None:
         at = self.activations
@@ -66,8 +67,14 @@ class EagerRun:
                 at[Place.RESIDUAL] = torch.add(at[Place.RESIDUAL], at[Place.HIDDEN], alpha=factor)
             case Attend():
                 self._attend(operation)
-            case Activate(kind, gated):
-                at[Place.ACTIVATED] = self._ops.activate(at[Place.INTERMEDIATE], kind, gated)
+            case Activate(kind, gated, alpha, limit):
+                at[Place.ACTIVATED] = self._ops.activate(at[Place.INTERMEDIATE], kind, gated, alpha, limit)
+            case Route(source, matrix, bias=bias):
+                logits = matrix.product(at[source], torch.float32, bias)
+                self._chosen = self._ops.route(logits, operation)
+            case Mix(source, adds=adds):
+                added = at[Place.HIDDEN] if adds else None
+                at[Place.HIDDEN] = self._ops.mix(at[source], self._chosen, operation, added)
             case Select(places):
                 for place in places:
                     at[place] = at[place][self._wanted]

@@ -1,6 +1,7 @@
 """A weight with torch's matrix product. Not batch-invariant."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -21,3 +22,21 @@ class TorchMatrix:
 
     def rows(self, ids: Tensor) -> Tensor:
         return F.embedding(ids, self._weight)
+
+
+class TorchExperts:
+    """Experts whose weights are TorchMatrix."""
+
+    def __init__(self, matrices: Sequence[TorchMatrix]) -> None:
+        self._matrices = matrices
+
+    def __len__(self) -> int:
+        return len(self._matrices)
+
+    def row_classes(self, most: int, top_k: int) -> Sequence[int]:
+        return (1,)
+
+    def products(self, biases: Tensor | None) -> list[Callable[[Tensor], Tensor]]:
+        """Returns each expert's product of rows [rows, k], with its bias of `biases` [experts, n] float32."""
+        rows = [None] * len(self) if biases is None else list(biases)
+        return [partial(one.product, bias=bias) for one, bias in zip(self._matrices, rows, strict=True)]

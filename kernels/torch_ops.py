@@ -8,9 +8,9 @@ from torch import Tensor
 from kernels import reference, sampling
 from kernels.interface import AttentionInputs, KvPair, Stack
 from kernels.plain_cache import plain_cache
-from kernels.program import Operation
+from kernels.program import Mix, Operation, Route
 from kernels.stack import EagerStack
-from kernels.torch_matrix import TorchMatrix
+from kernels.torch_matrix import TorchExperts, TorchMatrix
 from kernels.weight_parts import joined
 
 SCORES = 2**24  # attention scores computed at once
@@ -32,9 +32,36 @@ class TorchOps:
     draw_scratch_bytes = staticmethod(sampling.draw_scratch_bytes)
 
     def matrix(
-        self, *parts: Tensor, dtype: torch.dtype | None = None, device: torch.device | None = None
+        self,
+        *parts: Tensor,
+        dtype: torch.dtype | None = None,
+        device: torch.device | None = None,
+        exact: bool = False,
     ) -> TorchMatrix:
         return TorchMatrix(joined(parts, dtype, device))
+
+    def experts(
+        self, weights: Sequence[Sequence[Tensor]], dtype: torch.dtype | None = None, device: torch.device | None = None
+    ) -> TorchExperts:
+        return TorchExperts([self.matrix(*parts, dtype=dtype, device=device) for parts in weights])
+
+    def route(self, logits: Tensor, how: Route) -> tuple[Tensor, Tensor]:
+        return reference.route(
+            logits, how.top_k, how.correction, how.sigmoid, how.renormalised, how.groups, how.kept_groups, how.scale
+        )
+
+    def mix(self, x: Tensor, chosen: tuple[Tensor, Tensor], how: Mix, added: Tensor | None) -> Tensor:
+        """Returns reference.mix."""
+        assert isinstance(how.inner, TorchExperts) and isinstance(how.down, TorchExperts)
+        form = how.activate
+        return reference.mix(
+            x,
+            *chosen,
+            how.inner.products(how.inner_bias),
+            lambda inner: self.activate(inner, form.kind, form.gated, form.alpha, form.limit),
+            how.down.products(how.down_bias),
+            added,
+        )
 
     def paged_attention(
         self,

@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import Gemma3ForCausalLM, Gemma3TextConfig, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    GptOssConfig,
+    GptOssForCausalLM,
+    PreTrainedModel,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 from transformers.utils import logging as transformers_logging
 
 import demo
@@ -41,6 +49,16 @@ WINDOWED: dict[str, Any] = {
     "query_pre_attn_scalar": 16,
     "tie_word_embeddings": False,
 }
+# Experts, sinks, a window in the first of two layers.
+MIXED: dict[str, Any] = {
+    **SMALL,
+    "intermediate_size": 32,
+    "num_local_experts": 6,
+    "num_experts_per_tok": 2,
+    "sliding_window": 20,
+    "tie_word_embeddings": False,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+}
 # Heads and sizes for the tests of parity with transformers.
 PARITY_CONFIGS: dict[str, dict[str, Any]] = {
     "grouped-tied": {"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 16, "tie_word_embeddings": True},
@@ -67,6 +85,12 @@ def make_gemma3(path: Path, seed: int = 0, **config: Any) -> Path:
     """Writes a checkpoint as make_qwen3 does. `config` changes the values of WINDOWED."""
     torch.manual_seed(seed)
     return _saved(Gemma3ForCausalLM(Gemma3TextConfig(**{**WINDOWED, "initializer_range": WIDE, **config})), path)
+
+
+def make_gpt_oss(path: Path, seed: int = 0, **config: Any) -> Path:
+    """Writes a checkpoint as make_qwen3 does. `config` changes the values of MIXED."""
+    torch.manual_seed(seed)
+    return _saved(GptOssForCausalLM(GptOssConfig(**{**MIXED, "initializer_range": WIDE, **config})), path)
 
 
 def _saved(model: PreTrainedModel, path: Path, shard_size: str = "5GB") -> Path:

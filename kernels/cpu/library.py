@@ -54,7 +54,17 @@ class Library(Protocol):
         self, type_: str, x: int, x_stride: int, residual: int, factor: float, weight: int, bias: int, size: int,
         eps: float, centred: bool, rows: int, out: int, total: int,
     ) -> None: ...  # fmt: skip
-    def activate(self, type_: str, x: int, kind: int, gated: bool, rows: int, size: int, out: int) -> None: ...
+    def activate(
+        self, type_: str, x: int, kind: int, gated: bool, alpha: float, limit: float, rows: int, size: int, out: int
+    ) -> None: ...  # fmt: skip
+    def route(
+        self, logits: int, tokens: int, experts: int, top_k: int, sigmoid: bool, renormalised: bool, groups: int,
+        kept_groups: int, scale: float, correction: int, ids: int, weights: int,
+    ) -> None: ...  # fmt: skip
+    def mix(
+        self, type_: str, x: int, tokens: int, top_k: int, ids: int, weights: int, experts: int, inner: int, down: int,
+        inner_bias: int, down_bias: int, kind: int, gated: bool, alpha: float, limit: float, adds: bool, out: int,
+    ) -> None: ...  # fmt: skip
     def rope_and_write(
         self, type_: str, qkv: int, tokens: int, heads: int, query_norm: int, key_norm: int, eps: float,
         query_table: int, key_table: int, rotary: int, positions: int, slots: int, cache: int, kv_heads: int,

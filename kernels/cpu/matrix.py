@@ -19,10 +19,13 @@ ALIGNMENT = 64  # bytes, of a packed weight
 class CpuMatrix(ABC):
     """A Matrix of n outputs and k inputs, packed so that the compiled product reads it sequentially."""
 
-    def __init__(self, library: Library, parts: Sequence[Tensor], dtype: torch.dtype) -> None:
+    def __init__(
+        self, library: Library, parts: Sequence[Tensor], dtype: torch.dtype, storage: Tensor | None = None
+    ) -> None:
         """`parts` [rows, k] are concatenated along rows; they may be memory-mapped and of any dtype.
 
-        `dtype`: of the activations that the weight is multiplied with.
+        `dtype`: of the activations that the weight is multiplied with. `storage` [num_bytes] uint8, zeroed: for the
+        packed weight.
         """
         self._library = library
         self._type = TYPES[dtype]
@@ -30,12 +33,27 @@ class CpuMatrix(ABC):
         self._n, self._num_columns = sum(map(len, parts)), parts[0].shape[1]
         self.padding = self._num_columns % STEP[dtype]  # bfloat16 takes K in pairs: 1 zero column if k is odd
         self._k = self._num_columns + self.padding
-        self._packed, self._scales = self._pack(parts)
+        self._packed = (
+            pages.zeros((self.num_bytes(library, parts, dtype),), torch.uint8) if storage is None else storage
+        )
+        self._scales = self._pack(parts)
         assert self._packed.data_ptr() % ALIGNMENT == 0
 
+    @classmethod
+    def num_bytes(cls, library: Library, parts: Sequence[Tensor], dtype: torch.dtype) -> int:
+        """Returns the size of the packed weight."""
+        columns = parts[0].shape[1]
+        rows, padded = sum(map(len, parts)), columns + columns % STEP[dtype]
+        return library.packed_size(TYPES[dtype], rows, padded) // dtype.itemsize * cls.itemsize(dtype)
+
+    @staticmethod
     @abstractmethod
-    def _pack(self, parts: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
-        """Returns the packed weight, and one float32 scale per output if it is quantised, else None."""
+    def itemsize(dtype: torch.dtype) -> int:
+        """Returns the bytes of an element of the packed weight."""
+
+    @abstractmethod
+    def _pack(self, parts: Sequence[Tensor]) -> Tensor | None:
+        """Packs the weight. Returns one float32 scale per output if it is quantised, else None."""
 
     def operand(self) -> tuple[int, int, int, int]:
         """Returns n, k (with padding) and the addresses of weight and scales (0: none), in native/operand.h's order."""
@@ -71,23 +89,29 @@ class CpuMatrix(ABC):
 class PackedMatrix(CpuMatrix):
     """A CpuMatrix that is not quantised: its elements have the activations' dtype."""
 
-    def _pack(self, parts: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
-        library, size = self._library, self._library.packed_size(self._type, self._n, self._k)
-        packed = pages.zeros((size,), torch.uint8)
+    @staticmethod
+    def itemsize(dtype: torch.dtype) -> int:
+        return dtype.itemsize
+
+    def _pack(self, parts: Sequence[Tensor]) -> None:
         for first, rows in rows_of(parts, self._dtype):
-            library.pack(self._type, rows.data_ptr(), first, len(rows), self._n, self._num_columns, packed.data_ptr())
-        return packed, None
+            self._library.pack(
+                self._type, rows.data_ptr(), first, len(rows), self._n, self._num_columns, self._packed.data_ptr()
+            )
 
 
 class Int8Matrix(CpuMatrix):
     """A CpuMatrix of int8, symmetric, with one float32 scale per output. Twin: reference.quantise."""
 
-    def _pack(self, parts: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
-        library, size = self._library, self._library.packed_size(self._type, self._n, self._k) // self._dtype.itemsize
-        packed = pages.zeros((size,), torch.int8)
-        scales = torch.zeros(size // self._k, dtype=torch.float32)  # n, rounded up to whole panels
+    @staticmethod
+    def itemsize(dtype: torch.dtype) -> int:
+        return 1
+
+    def _pack(self, parts: Sequence[Tensor]) -> Tensor:
+        scales = torch.zeros(len(self._packed) // self._k, dtype=torch.float32)  # n, rounded up to whole panels
         for first, rows in rows_of(parts, self._dtype):
-            library.quantise(
-                self._type, rows.data_ptr(), first, len(rows), self._num_columns, packed.data_ptr(), scales.data_ptr()
-            )
-        return packed, scales
+            self._library.quantise(
+                self._type, rows.data_ptr(), first, len(rows), self._num_columns, self._packed.data_ptr(),
+                scales.data_ptr(),
+            )  # fmt: skip
+        return scales

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from kernels import pages
+from kernels.cpu.experts import CpuExperts
 from kernels.cpu.library import Library
 from kernels.cpu.matrix import STEP, TYPES, Int8Matrix, PackedMatrix
 from kernels.cpu.stack import CompiledStack
 from kernels.interface import DRAW, AttentionInputs, Draws, KvPair, Stack
-from kernels.program import ACTIVATIONS, Matrix, Operation
+from kernels.program import ACTIVATIONS, Matrix, Mix, Operation, Route
 
 THREAD_BYTES = 4 * 1024**2  # upper bound of one thread's tiles
 CANDIDATE_BYTES = 32  # per token: a Candidate takes 16, in a std::vector that doubles as it grows
@@ -33,8 +34,20 @@ class CpuOps:
         self._matrix = Int8Matrix if int8 else PackedMatrix
         self.name = f"{library.NAME}+int8" if int8 else library.NAME
 
-    def matrix(self, *parts: Tensor, dtype: torch.dtype | None = None, device: torch.device | None = None) -> Matrix:
-        return self._matrix(self._library, parts, dtype or parts[0].dtype)
+    def matrix(
+        self,
+        *parts: Tensor,
+        dtype: torch.dtype | None = None,
+        device: torch.device | None = None,
+        exact: bool = False,
+    ) -> Matrix:
+        kind = PackedMatrix if exact else self._matrix
+        return kind(self._library, parts, dtype or parts[0].dtype)
+
+    def experts(
+        self, weights: Sequence[Sequence[Tensor]], dtype: torch.dtype | None = None, device: torch.device | None = None
+    ) -> CpuExperts:
+        return CpuExperts(self._matrix, self._library, weights, dtype or weights[0][0].dtype)
 
     def allocate_kv_cache(
         self, num_blocks: int, block_size: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device
@@ -72,11 +85,36 @@ class CpuOps:
         )  # fmt: skip
         return out, total
 
-    def activate(self, x: Tensor, kind: str, gated: bool) -> Tensor:
+    def activate(self, x: Tensor, kind: str, gated: bool, alpha: float = 1.0, limit: float = 0.0) -> Tensor:
         rows, size = x.shape[0], x.shape[1] // (2 if gated else 1)
         assert x.is_contiguous()
         out = torch.empty(rows, size, dtype=x.dtype)
-        self._library.activate(TYPES[x.dtype], x.data_ptr(), ACTIVATIONS.index(kind), gated, rows, size, out.data_ptr())
+        self._library.activate(
+            TYPES[x.dtype], x.data_ptr(), ACTIVATIONS.index(kind), gated, alpha, limit, rows, size, out.data_ptr()
+        )
+        return out
+
+    def route(self, logits: Tensor, how: Route) -> tuple[Tensor, Tensor]:
+        tokens, experts = logits.shape
+        assert logits.is_contiguous() and logits.dtype == torch.float32 and experts % how.groups == 0
+        ids, weights = torch.empty(tokens, how.top_k, dtype=torch.int32), torch.empty(tokens, how.top_k)
+        self._library.route(
+            logits.data_ptr(), tokens, experts, how.top_k, how.sigmoid, how.renormalised, how.groups, how.kept_groups,
+            how.scale, _floats(how.correction), ids.data_ptr(), weights.data_ptr(),
+        )  # fmt: skip
+        return ids, weights
+
+    def mix(self, x: Tensor, chosen: tuple[Tensor, Tensor], how: Mix, added: Tensor | None) -> Tensor:
+        (ids, weights), form = chosen, how.activate
+        assert x.is_contiguous() and ids.is_contiguous() and weights.is_contiguous() and ids.dtype == torch.int32
+        assert isinstance(how.inner, CpuExperts) and isinstance(how.down, CpuExperts)
+        out = torch.empty_like(x) if added is None else added.clone()
+        self._library.mix(
+            TYPES[x.dtype], x.data_ptr(), len(x), ids.shape[1], ids.data_ptr(), weights.data_ptr(), len(how.inner),
+            how.inner.operands.ctypes.data, how.down.operands.ctypes.data, _floats(how.inner_bias),
+            _floats(how.down_bias), ACTIVATIONS.index(form.kind), form.gated, form.alpha, form.limit,
+            added is not None, out.data_ptr(),
+        )  # fmt: skip
         return out
 
     def rope_and_write(

@@ -9,12 +9,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from kernels.cpu.experts import CpuExperts
 from kernels.cpu.library import Library
 from kernels.cpu.matrix import TYPES, CpuMatrix
 from kernels.interface import AttentionInputs, KvPair
-from kernels.program import ACTIVATIONS, Activate, Add, Attend, Multiply, Norm, Operation, Select
+from kernels.program import ACTIVATIONS, Activate, Add, Attend, Mix, Multiply, Norm, Operation, Route, Select
 
-_KINDS: dict[type, int] = {kind: index for index, kind in enumerate((Multiply, Norm, Add, Attend, Activate, Select))}
+_KINDS: dict[type, int] = {
+    kind: index for index, kind in enumerate((Multiply, Norm, Add, Attend, Activate, Select, Route, Mix))
+}
 _MATRIX = [("n", "<i8"), ("k", "<i8"), ("packed", "<i8"), ("scales", "<i8")]
 # The memory layout of program::Operation in native/program.h.
 _OPERATION = np.dtype(
@@ -45,9 +48,22 @@ _OPERATION = np.dtype(
         ("activation", "<i8"),
         ("gated", "<i8"),
         ("places", "<i8"),
+        ("experts", "<i8"),
+        ("top_k", "<i8"),
+        ("sigmoid", "<i8"),
+        ("renormalised", "<i8"),
+        ("route_groups", "<i8"),
+        ("kept_groups", "<i8"),
+        ("correction", "<i8"),
+        ("inner", "<i8"),
+        ("down", "<i8"),
+        ("inner_bias", "<i8"),
+        ("down_bias", "<i8"),
         ("eps", "<f8"),
-        ("factor", "<f8"),  # of Add and Norm; of Attend: the scale of the scores
+        ("factor", "<f8"),  # of Add and Norm; of Attend: the scale of the scores; of Route: that of the weights
         ("soft_cap", "<f8"),
+        ("alpha", "<f8"),
+        ("limit", "<f8"),
     ]
 )
 
@@ -120,10 +136,25 @@ def _write(place: npt.NDArray[np.void] | np.void, operation: Operation) -> None:
             _set(place, query_table=_address(query_table), key_table=_address(key_table))
             _set(place, rotary=0 if query_table is None else query_table.shape[1], window=window, kv_group=group)
             _set(place, soft_cap=soft_cap, sinks=_address(sinks))
-        case Activate(kind, gated):
-            _set(place, activation=ACTIVATIONS.index(kind), gated=gated)
+        case Activate():
+            _write_form(place, operation)
+        case Route(source, matrix, top_k, bias, correction, sigmoid, renormalised, groups, kept_groups, scale):
+            assert isinstance(matrix, CpuMatrix) and not matrix.padding
+            operand = matrix.operand()
+            _set(place, source=source, matrix=operand, bias=_address(bias), experts=operand[0], top_k=top_k)
+            _set(place, correction=_address(correction), sigmoid=sigmoid, renormalised=renormalised, factor=scale)
+            _set(place, route_groups=groups, kept_groups=kept_groups)
+        case Mix(source, inner, form, down, inner_bias, down_bias, adds):
+            assert isinstance(inner, CpuExperts) and isinstance(down, CpuExperts)
+            _set(place, source=source, experts=len(inner), inner=inner.operands.ctypes.data, adds=adds)
+            _set(place, down=down.operands.ctypes.data, inner_bias=_address(inner_bias), down_bias=_address(down_bias))
+            _write_form(place, form)
         case Select(places):
             _set(place, places=sum(1 << each for each in places))
+
+
+def _write_form(place: npt.NDArray[np.void] | np.void, form: Activate) -> None:
+    _set(place, activation=ACTIVATIONS.index(form.kind), gated=form.gated, alpha=form.alpha, limit=form.limit)
 
 
 def _set(place: npt.NDArray[np.void] | np.void, **fields: Any) -> None:

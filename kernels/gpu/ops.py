@@ -5,14 +5,25 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from kernels.gpu import activation, attention, attention_tiling, bitmask, library, linear_tiling, rope, sample
+from kernels.gpu import (
+    activation,
+    attention,
+    attention_tiling,
+    bitmask,
+    experts,
+    library,
+    linear_tiling,
+    rope,
+    route,
+    sample,
+)
 from kernels.gpu import norm as norms
 from kernels.gpu import soft_cap as caps
 from kernels.gpu.card import H100, Card
 from kernels.gpu.matrix import matrix_of
 from kernels.interface import AttentionInputs, KvPair, Stack
 from kernels.plain_cache import plain_cache
-from kernels.program import Matrix, Operation
+from kernels.program import Experts, Matrix, Mix, Operation, Route
 from kernels.stack import EagerStack
 from kernels.torch_matrix import TorchMatrix
 from kernels.weight_parts import joined
@@ -41,10 +52,35 @@ class TritonOps:
         if batch_invariant and (used := library.used_by(card)):
             self.name += f"+{used}"
 
-    def matrix(self, *parts: Tensor, dtype: torch.dtype | None = None, device: torch.device | None = None) -> Matrix:
+    def matrix(
+        self,
+        *parts: Tensor,
+        dtype: torch.dtype | None = None,
+        device: torch.device | None = None,
+        exact: bool = False,
+    ) -> Matrix:
         if not self.batch_invariant:
             return TorchMatrix(joined(parts, dtype, device))
-        return matrix_of(parts, self._quantization, dtype, device)
+        return matrix_of(parts, None if exact else self._quantization, dtype, device)
+
+    def experts(
+        self, weights: Sequence[Sequence[Tensor]], dtype: torch.dtype | None = None, device: torch.device | None = None
+    ) -> Experts:
+        return experts.experts_of(weights, self._quantization, dtype, device)
+
+    def route(self, logits: Tensor, how: Route) -> tuple[Tensor, Tensor]:
+        return route.route(
+            logits, how.top_k, how.correction, how.sigmoid, how.renormalised, how.groups, how.kept_groups, how.scale
+        )
+
+    def mix(self, x: Tensor, chosen: tuple[Tensor, Tensor], how: Mix, added: Tensor | None) -> Tensor:
+        (ids, weights), form = chosen, how.activate
+        assert isinstance(how.inner, experts.TritonExperts) and isinstance(how.down, experts.TritonExperts)
+        order, top_k = experts.ordered(ids, len(how.inner)), ids.shape[1]
+        inner = how.inner.product(x, order, top_k, how.inner_bias, gathered=True)
+        activated = self.activate(inner, form.kind, form.gated, form.alpha, form.limit)
+        parts = how.down.product(activated, order, top_k, how.down_bias, gathered=False)
+        return experts.summed(parts, order, weights, added)
 
     def paged_attention(
         self,

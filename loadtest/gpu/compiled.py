@@ -23,6 +23,7 @@ from triton.runtime.jit import JITFunction
 from kernels.gpu import activation, bitmask, matrix, norm, sample, soft_cap
 from kernels.gpu.card import H100, Card
 from kernels.gpu.matrix import matrix_of
+from kernels.gpu.ops import TritonOps
 from kernels.program import ACTIVATIONS
 from loadtest.gpu import table
 from loadtest.gpu.table import Check
@@ -30,13 +31,14 @@ from services.grammar.matcher import mask_words
 from tests.kernels.attention_cases import attention_case
 from tests.kernels.cases import randn, rope_case, vectors
 from tests.kernels.draw_cases import draws_of
+from tests.kernels.expert_cases import expert_case
 
 CPU = torch.device("cpu")
 # By compute capability: A100, A10, H100.
 CARDS = {80: Card(80, 108, 163 * 1024), 86: Card(86, 72, 99 * 1024), 90: H100}
 FP8_CAPABILITY = 89
 MOST_ROWS = 8192  # of a product
-OTHERS = 31  # kernels that launch_all launches
+OTHERS = 43  # kernels that launch_all launches
 # The matrix instructions for 16-bit types, without the part that encodes the number of rows.
 INSTRUCTIONS = {
     80: {"mma.sync.aligned.m16n8k16"},
@@ -124,6 +126,13 @@ def launch_all(dtype: torch.dtype, head_dim: int) -> None:
     ):
         attention_case(CPU, dtype, lens, kv_heads, group, head_dim, block_size, 0, *traits).triton()
     soft_cap.soft_cap(x.float(), 30.0)
+    # gpt-oss's experts, then GLM-4's, of which none has rows enough for a larger tile.
+    for tokens, more in (
+        (3, {"with_bias": True, "kind": "clamped_silu"}),
+        (400, {"sigmoid": True, "groups": 4, "kept_groups": 2, "adds": True}),
+    ):
+        case = expert_case(CPU, dtype, tokens, 8, 2, 1024, 256, **more)
+        case.result(TritonOps())
 
 
 def products_and_shuffles(kernel: Any) -> list[str]:

@@ -122,7 +122,7 @@ def _operations(model: Description, itemsize: int, batch: Batch) -> Iterator[tup
 
 def _layer(layer: Layer, hidden: int, itemsize: int, batch: Batch, rows_behind: int) -> Iterator[tuple[str, Work]]:
     """Yields the operations of a layer, of which those behind attention compute `rows_behind` rows."""
-    attention, mlp, rows = layer.attention, layer.mlp, batch.count
+    attention, (mlp,), rows = layer.attention, layer.mlps, batch.count
 
     def multiply(rows: int, n: int, k: int) -> tuple[str, Work]:
         return "products", product(rows, n, k, itemsize, itemsize, itemsize)

@@ -50,7 +50,7 @@ class Shape:
     @classmethod
     def of(cls, model: Description) -> "Shape":
         """Returns the sizes of the model's first layer."""
-        attention, mlp = model.layers[0].attention, model.layers[0].mlp
+        attention, mlp = model.layers[0].attention, model.layers[0].mlps[0]
         return cls(
             model.hidden_size, mlp.size, attention.heads, attention.kv_heads, attention.head_dim, model.vocab_size
         )

@@ -31,11 +31,16 @@ class PlainHead(CpuOps):
 
     def __init__(self, library: Library, num_threads: int, vocab_size: int) -> None:
         super().__init__(library, num_threads, int8=True)
-        self._plain, self._vocab_size = CpuOps(library, num_threads), vocab_size
+        self._vocab_size = vocab_size
 
-    def matrix(self, *parts: Tensor, dtype: torch.dtype | None = None, device: torch.device | None = None) -> Matrix:
-        plain = parts[0].shape[0] == self._vocab_size
-        return (self._plain.matrix if plain else super().matrix)(*parts, dtype=dtype, device=device)
+    def matrix(
+        self,
+        *parts: Tensor,
+        dtype: torch.dtype | None = None,
+        device: torch.device | None = None,
+        exact: bool = False,
+    ) -> Matrix:
+        return super().matrix(*parts, dtype=dtype, exact=exact or parts[0].shape[0] == self._vocab_size)
 
 
 class Texts:

@@ -164,7 +164,7 @@ def check_even_sizes(description: Description) -> None:
     """Raises ModelError for a size that the compiled CPU kernels cannot use in bfloat16: they multiply pairs."""
     sizes = [("hidden_size", description.hidden_size)]
     for layer in description.layers:
-        sizes += [("head_dim", layer.attention.head_dim), ("intermediate_size", layer.mlp.size)]
+        sizes += [("head_dim", layer.attention.head_dim), *(("intermediate_size", mlp.size) for mlp in layer.mlps)]
     for key, size in sizes:
         if size % 2:
             raise ModelError(

@@ -21,7 +21,7 @@ from services.worker.kv_cache import block_bytes, request_length
 from services.worker.logits import pipeline
 from services.worker.logprob_limit import logprob_width
 from services.worker.logprobs import ENTRY_BYTES
-from services.worker.models.description import Description, Layer
+from services.worker.models.description import Description, Layer, Mixture
 from services.worker.models.kv_layout import kv_layout
 from services.worker.models.rope import table_bytes
 from services.worker.models.tensors import num_weight_bytes
@@ -160,13 +160,23 @@ def _forward_bytes(model: Description, dtype: torch.dtype, ops: Ops, tokens: int
 
 
 def _layer_bytes(hidden: int, layer: Layer, dtype: torch.dtype, ops: Ops, tokens: int, length: int) -> int:
-    attention, inner = layer.attention, layer.mlp.inner_size
+    attention, mlps = layer.attention, layer.mlps
+    inner, size = max(mlp.inner_size for mlp in mlps), max(mlp.size for mlp in mlps)
     query, qkv = attention.query_size, attention.qkv_size
-    largest = max(2 * hidden, qkv, inner + layer.mlp.size)
+    largest = max(2 * hidden, qkv, inner + size)
     widest = max(inner, qkv, hidden)
     heads, kv_heads, head_dim = attention.heads, attention.kv_heads, attention.head_dim
     scratch = ops.scratch_bytes(tokens, widest, heads, kv_heads, head_dim, length, dtype)
-    return tokens * dtype.itemsize * (3 * hidden + qkv + 2 * query + largest) + scratch
+    mixed = _mixture_bytes(hidden, layer.mlp, dtype, tokens) if isinstance(layer.mlp, Mixture) else 0
+    return tokens * dtype.itemsize * (3 * hidden + qkv + 2 * query + largest) + scratch + mixed
+
+
+def _mixture_bytes(hidden: int, mixture: Mixture, dtype: torch.dtype, tokens: int) -> int:
+    """Returns the bytes of a mixture's temporaries: a row for each token and expert of it with input or output, both
+    sides of the activation and its place; logits, experts and weights."""
+    rows, expert = tokens * mixture.router.top_k, mixture.expert
+    row = dtype.itemsize * (hidden + expert.inner_size + expert.size) + 8 + 8
+    return rows * row + tokens * 4 * mixture.count
 
 
 def _free_gpu_bytes(device: torch.device, options: WorkerOptions) -> int:

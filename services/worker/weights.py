@@ -13,6 +13,7 @@ from torch import Tensor
 
 from services.worker.errors import ModelError
 from services.worker.models.description import Names
+from services.worker.models.fused_experts import split
 from services.worker.models.tensors import EMBEDDING, HEAD, weight
 from services.worker.weight_files import opened
 
@@ -53,23 +54,22 @@ def map_safetensors(files: list[Path], shapes: Shapes, tied: bool, names: Names 
     for file in files:
         with opened(file) as tensors:
             for spelled in tensors.keys():  # noqa: SIM118 (not a dict)
-                name = _plain_name(spelled, names)
+                name = plain_name(spelled, names)
                 if name.endswith(IGNORED_SUFFIXES) or (tied and name == weight(HEAD)):
                     continue
                 if name.startswith(names.skipped):
                     skipped += 1
                     continue
-                if name not in shapes or name in found:
-                    raise ModelError(f"{file.name}: unexpected tensor {spelled}")
-                tensor = tensors.get_tensor(spelled)
-                if tuple(tensor.shape) != shapes[name]:
-                    raise ModelError(
-                        f"{file.name}: {spelled} has shape {list(tensor.shape)}, config.json says {list(shapes[name])}"
-                    )
-                if tensor.dtype not in DTYPES:
-                    dtype = str(tensor.dtype).removeprefix("torch.")
-                    raise ModelError(f"{file.name}: {spelled} is {dtype}, which is not supported")
-                found[name] = tensor
+                for plain, tensor in split(name, tensors.get_tensor(spelled), names):
+                    if plain not in shapes or plain in found:
+                        raise ModelError(f"{file.name}: unexpected tensor {_told(spelled, name, plain)}")
+                    if tuple(tensor.shape) != shapes[plain]:
+                        told, shape, expected = _told(spelled, name, plain), list(tensor.shape), list(shapes[plain])
+                        raise ModelError(f"{file.name}: {told} has shape {shape}, config.json says {expected}")
+                    if tensor.dtype not in DTYPES:
+                        dtype = str(tensor.dtype).removeprefix("torch.")
+                        raise ModelError(f"{file.name}: {spelled} is {dtype}, which is not supported")
+                    found[plain] = tensor
     if skipped:
         log.info("skipped %d tensors that text does not need (images, sound, multi-token prediction)", skipped)
     if missing := sorted(shapes.keys() - found.keys()):
@@ -83,7 +83,7 @@ def has_own_head(files: list[Path], names: Names) -> bool:
     for file in files:
         with opened(file) as tensors:
             for spelled in tensors.keys():  # noqa: SIM118 (not a dict)
-                if (name := _plain_name(spelled, names)) in (weight(EMBEDDING), weight(HEAD)):
+                if (name := plain_name(spelled, names)) in (weight(EMBEDDING), weight(HEAD)):
                     found[name] = tensors.get_tensor(spelled)
     head, embedding = found.get(weight(HEAD)), found.get(weight(EMBEDDING))
     if head is None or embedding is None:
@@ -91,12 +91,20 @@ def has_own_head(files: list[Path], names: Names) -> bool:
     return head.dtype != embedding.dtype or not torch.equal(head, embedding)
 
 
-def _plain_name(name: str, names: Names) -> str:
+def plain_name(name: str, names: Names) -> str:
     """Returns the name as parameter_shapes has it."""
     for beginning, plain in names.renamed:
         if name.startswith(beginning):
-            return plain + name.removeprefix(beginning)
+            name = plain + name.removeprefix(beginning)
+            break
+    for spelling, plain in names.respelled:
+        name = name.replace(spelling, plain)
     return name
+
+
+def _told(spelled: str, name: str, plain: str) -> str:
+    """Returns the tensor's name in the file, and, if it is fused, that of the part."""
+    return spelled if plain == name else f"{spelled}, {plain},"
 
 
 def dummy_weights(shapes: Shapes, dtype: torch.dtype, seed: int) -> dict[str, Tensor]:

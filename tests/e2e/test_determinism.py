@@ -18,7 +18,7 @@ from services.worker.checkpoint import read_checkpoint
 from services.worker.kv_cache import block_bytes
 from services.worker.models.describe import describe
 from services.worker.models.kv_layout import kv_layout
-from tests.checkpoints import DEMO_VOCAB_SIZE, make_gemma3, make_qwen3
+from tests.checkpoints import DEMO_VOCAB_SIZE, make_gemma3, make_gpt_oss, make_qwen3
 from tests.e2e.harness import Server
 from tests.e2e.options import all_kernels
 
@@ -34,6 +34,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "intermediate_size": 136, "tie_word_embeddings": False, "num_hidden_layers": 3,
     },
     "windowed": {},
+    "experts": {},
 }  # fmt: skip
 MORE_BLOCKS = {"windowed": 72}  # of four KV groups
 SAMPLINGS: list[dict[str, Any]] = [
@@ -114,15 +115,17 @@ def block_size_in_bytes(path: Path, dtype: str) -> int:
         ("grouped-tied", "bfloat16"),
         ("odd-sizes", "float32"),
         ("windowed", "bfloat16"),
+        ("experts", "bfloat16"),
         pytest.param("grouped-tied", "float32", marks=pytest.mark.long),
         pytest.param("odd-sizes", "bfloat16", marks=pytest.mark.long),
         pytest.param("windowed", "float32", marks=pytest.mark.long),
+        pytest.param("experts", "float32", marks=pytest.mark.long),
     ],
 )
 def test_a_request_gets_the_same_answer_alone_and_in_a_crowd(
     tmp_path: Path, shape: str, dtype: str, kernels: tuple[str, ...]
 ) -> None:
-    make = make_gemma3 if shape == "windowed" else make_qwen3
+    make = {"windowed": make_gemma3, "experts": make_gpt_oss}.get(shape, make_qwen3)
     path = make(tmp_path / "model", seed=SEED, **SHAPES[shape])
     bodies = requests(SEED)
     with Server(str(path), f"--dtype={dtype}", *kernels, "--no-enable-prefix-caching") as server:

@@ -21,7 +21,7 @@ from services.shim.tokenizer_client import TokenizerClient
 from services.tokenizer.choice_output import ChoiceOutput, OutputRules
 from services.tokenizer.engine_client import EngineCall, EngineClient, TokenLogprobColumns
 from services.tokenizer.vocabulary import Vocabulary
-from tests.checkpoints import make_gemma3, make_qwen3
+from tests.checkpoints import make_gemma3, make_gpt_oss, make_qwen3
 from tests.e2e.harness import Server
 from tests.rpc.pipeline import silent_telemetry
 
@@ -36,11 +36,13 @@ SAMPLINGS = {"greedy": GREEDY, "sampled": SAMPLED, "penalised": PENALISED}
 PROMPT = [7, 300, 41, 8, 900, 12, 77, 5, 1000, 44]
 
 
-@pytest.fixture(scope="module", params=["full attention", "windows"])
+@pytest.fixture(scope="module", params=["full attention", "windows", "experts"])
 def server(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("model")
     if request.param == "windows":
         path = make_gemma3(folder, seed=5, initializer_range=0.12, sliding_window=7)
+    elif request.param == "experts":
+        path = make_gpt_oss(folder, seed=5, initializer_range=0.12, sliding_window=7)
     else:
         # Narrow enough that the penalties decide between tokens, wide enough that the answers vary without them.
         path = make_qwen3(folder, seed=5, initializer_range=0.12)

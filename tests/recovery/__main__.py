@@ -1,4 +1,4 @@
-"""`make recovery-test`: forty random kills while answers stream, in four servers; takes a few minutes.
+"""`make recovery-test`: fifty random kills while answers stream, in five servers; takes a few minutes.
 
 `python -m tests.recovery --seed N` repeats the schedule of a run that failed.
 """
@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.checkpoints import make_gemma3
+from tests.checkpoints import make_gemma3, make_gpt_oss
 from tests.e2e.harness import SPARES, Server
 from tests.recovery.kills import RandomKills
 
@@ -21,7 +21,9 @@ VARIANTS = {
     "two tokenizers": (*CHUNKED, "--tokenizer-replicas=2"),
     "small KV cache": (*CHUNKED, "--kv-cache-memory-bytes=3M", "--block-size=8"),
     "windows": CHUNKED,  # with a random model, whose layers have a window but for one
+    "experts": CHUNKED,  # with a random model, which also has sinks and a window
 }
+RANDOM = {"windows": make_gemma3, "experts": make_gpt_oss}
 
 
 def kill_at_random(variant: str, seed: int, num_kills: int) -> list[str]:
@@ -29,7 +31,8 @@ def kill_at_random(variant: str, seed: int, num_kills: int) -> list[str]:
     kills found no live answer."""
     rng = random.Random(f"{variant} {seed}")
     with tempfile.TemporaryDirectory() as folder:
-        model = [str(make_gemma3(Path(folder), max_position_embeddings=MAX_LEN))] if variant == "windows" else []
+        make = RANDOM.get(variant)
+        model = [str(make(Path(folder), max_position_embeddings=MAX_LEN))] if make is not None else []
         with Server(*model, SPARES, *VARIANTS[variant]) as server:
             killer = RandomKills(server, rng, small=variant == "small KV cache")
             killer.run(num_kills)

@@ -9,7 +9,7 @@ from engine_core.request_check import NewChoice, make_request
 from engine_core.step_plan import SamplingParams
 from engine_core.worker_messages import BatchLimits
 from services.options.declarations import WorkerOptions
-from tests.checkpoints import DEMO_VOCAB_SIZE, make_gemma3, make_qwen3
+from tests.checkpoints import DEMO_VOCAB_SIZE, make_gemma3, make_gpt_oss, make_qwen3
 from tests.fakes import ROOT_KEY
 from tests.reference import mixed_prompts
 from tests.worker.in_process import Answer, InProcess
@@ -21,6 +21,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "intermediate_size": 136, "tie_word_embeddings": False, "dtype": "bfloat16",
     },
     "windowed": {"dtype": "bfloat16"},
+    "experts": {"dtype": "bfloat16"},
 }  # fmt: skip
 PROMPT = [token_id % DEMO_VOCAB_SIZE for token_id in range(3, 3000, 71)]
 NUM_TOKENS = 48
@@ -34,7 +35,7 @@ def quantization(request: pytest.FixtureRequest) -> str | None:
 
 @pytest.fixture(scope="module", params=list(SHAPES))
 def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    make = make_gemma3 if request.param == "windowed" else make_qwen3
+    make = {"windowed": make_gemma3, "experts": make_gpt_oss}.get(request.param, make_qwen3)
     return make(tmp_path_factory.mktemp("model"), seed=2, **SHAPES[request.param])
 
 

@@ -5,7 +5,14 @@
 namespace activation {
 
 // In the order of ACTIVATIONS in kernels/program.py.
-enum class Kind : int64_t { SILU, GELU_TANH, GELU, RELU2 };
+enum class Kind : int64_t { SILU, GELU_TANH, GELU, RELU2, CLAMPED_SILU };
+
+// `alpha` and `limit`: of CLAMPED_SILU.
+struct Form {
+    Kind kind;
+    bool gated;
+    float alpha, limit;
+};
 
 using simd::broadcast;
 using simd::Floats;
@@ -16,12 +23,17 @@ inline Floats times_sigmoid(const Floats& x, const Floats& z) {
     return mul(x, simd::div(one, simd::add(one, simd::exp(simd::sub(simd::zero(), z)))));
 }
 
-struct Silu {
+// The second half of what is gated, as it is.
+struct AsIs {
+    Floats second(const Floats& x) const { return x; }
+};
+
+struct Silu : AsIs {
     Floats operator()(const Floats& x) const { return times_sigmoid(x, x); }
 };
 
 // 0.5 (1 + tanh z) is the sigmoid of 2 z.
-struct GeluTanh {
+struct GeluTanh : AsIs {
     Floats operator()(const Floats& x) const {
         const Floats cubic = simd::fma(mul(mul(x, x), broadcast(0.044715f)), x, x);
         return times_sigmoid(x, mul(cubic, broadcast(1.5957691216057308f)));
@@ -29,7 +41,7 @@ struct GeluTanh {
 };
 
 // x Phi(x), with the error function of Abramowitz and Stegun, 7.1.26 (absolute error 1.5e-7).
-struct Gelu {
+struct Gelu : AsIs {
     Floats operator()(const Floats& x) const {
         const Floats size = simd::max(x, simd::sub(simd::zero(), x)), one = broadcast(1.0f);
         const Floats z = mul(size, broadcast(0.70710678118654752f));
@@ -42,33 +54,48 @@ struct Gelu {
     }
 };
 
-struct Relu2 {
+struct Relu2 : AsIs {
     Floats operator()(const Floats& x) const {
         const Floats positive = simd::max(simd::zero(), x);
         return mul(positive, positive);
     }
 };
 
-// out [rows, size] = f(x), x [rows, size]; gated: f(first) * second of the halves of x [rows, 2 * size].
+// x sigmoid(alpha x) of x up to a limit; the second half is limited, too, and one is added (gpt-oss).
+struct ClampedSilu {
+    float alpha, limit;
+
+    Floats operator()(const Floats& x) const {
+        const Floats gate = simd::min(broadcast(limit), x);
+        return times_sigmoid(gate, mul(gate, broadcast(alpha)));
+    }
+    Floats second(const Floats& x) const {
+        return simd::add(simd::min(broadcast(limit), simd::max(broadcast(-limit), x)), broadcast(1.0f));
+    }
+};
+
+// out [rows, size] = f(x), x [rows, size]; gated: f(first) * f.second(second) of the halves of x [rows, 2 * size].
 template <class T, class F>
 void apply(const T* x, bool gated, int64_t rows, int64_t size, T* out, F f) {
     rows::each_row(rows, [=](int64_t row) {
         const T *first = x + row * (gated ? 2 : 1) * size, *second = first + size;
         rows::each_vector(size, [&](int64_t at, int count) {
             const Floats value = f(simd::load_first(first + at, count));
-            const Floats result = gated ? mul(value, simd::load_first(second + at, count)) : value;
+            const Floats result = gated ? mul(value, f.second(simd::load_first(second + at, count))) : value;
             simd::store_first(out + row * size + at, result, count);
         });
     });
 }
 
 template <class T>
-void activate(const T* x, Kind kind, bool gated, int64_t rows, int64_t size, T* out) {
-    switch (kind) {
+void activate(const T* x, const Form& form, int64_t rows, int64_t size, T* out) {
+    const bool gated = form.gated;
+    switch (form.kind) {
         case Kind::SILU: return apply(x, gated, rows, size, out, Silu{});
         case Kind::GELU_TANH: return apply(x, gated, rows, size, out, GeluTanh{});
         case Kind::GELU: return apply(x, gated, rows, size, out, Gelu{});
         case Kind::RELU2: return apply(x, gated, rows, size, out, Relu2{});
+        case Kind::CLAMPED_SILU: return apply(x, gated, rows, size, out, ClampedSilu{form.alpha, form.limit});
     }
 }
 

@@ -103,25 +103,20 @@ void store_row(const float* sums, const float* bias, int64_t columns, Out* out) 
 // The part of a bias [n] for a panel; null if there is none.
 inline const float* bias_of(const float* bias, int64_t panel) { return bias == nullptr ? bias : bias + panel * PANEL; }
 
-// out [rows, n] = x [rows, k] @ weight [n, k].T + bias [n], the weight packed; bias may be null. Strides in elements.
+// One panel of out [rows, n] = x [rows, k] @ weight [n, k].T + bias [n], the weight packed, for at most BLOCK_ROWS rows;
+// bias may be null. Strides in elements.
 template <class T, class Out>
-void product(const T* x, int64_t x_stride, int64_t rows, const T* packed, const float* bias, int64_t n, int64_t k,
-             Out* out, int64_t out_stride) {
-    const int64_t blocks = (rows + BLOCK_ROWS - 1) / BLOCK_ROWS, count = panels(n);
-    Pool::instance().run(blocks * count, [=](int64_t task, int) {
-        const int64_t panel = task % count, first = task / count * BLOCK_ROWS;
-        const int64_t last = std::min(rows, first + BLOCK_ROWS);
-        alignas(64) float sums[(BLOCK_ROWS + simd::TILE_ROWS) * PANEL];
-        std::memset(sums, 0, (last - first) * PANEL * sizeof(float));
-        for (int64_t from = 0; from < k; from += BLOCK_K) {
-            const int64_t length = std::min(BLOCK_K, k - from);
-            rows_of(x + first * x_stride + from, x_stride, last - first, Packed<T>{packed + (panel * k + from) * PANEL},
-                    length, sums);
-        }
-        for (int64_t row = first; row < last; ++row)
-            store_row(sums + (row - first) * PANEL, bias_of(bias, panel), std::min<int64_t>(PANEL, n - panel * PANEL),
-                      out + row * out_stride + panel * PANEL);
-    });
+void panel_product(const T* x, int64_t x_stride, int64_t rows, const T* packed, const float* bias, int64_t n, int64_t k,
+                   int64_t panel, Out* out, int64_t out_stride) {
+    alignas(64) float sums[(BLOCK_ROWS + simd::TILE_ROWS) * PANEL];
+    std::memset(sums, 0, rows * PANEL * sizeof(float));
+    for (int64_t from = 0; from < k; from += BLOCK_K) {
+        const int64_t length = std::min(BLOCK_K, k - from);
+        rows_of(x + from, x_stride, rows, Packed<T>{packed + (panel * k + from) * PANEL}, length, sums);
+    }
+    for (int64_t row = 0; row < rows; ++row)
+        store_row(sums + row * PANEL, bias_of(bias, panel), std::min<int64_t>(PANEL, n - panel * PANEL),
+                  out + row * out_stride + panel * PANEL);
 }
 
 }  // namespace linear

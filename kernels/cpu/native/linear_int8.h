@@ -105,24 +105,19 @@ void panel_sums(const T* x, int64_t x_stride, int64_t rows, const int8_t* panel,
     }
 }
 
-// product() of linear.h with int8 weights; each sum is multiplied by its column's scale before the bias is added.
+// panel_product() of linear.h with int8 weights; each sum is multiplied by its column's scale before the bias is added.
 template <class T, class Out>
-void product_int8(const T* x, int64_t x_stride, int64_t rows, const int8_t* packed, const float* scales,
-                  const float* bias, int64_t n, int64_t k, Out* out, int64_t out_stride) {
-    const int64_t blocks = (rows + BLOCK_ROWS - 1) / BLOCK_ROWS, count = panels(n);
-    Pool::instance().run(blocks * count, [=](int64_t task, int) {
-        const int64_t panel = task % count, first = task / count * BLOCK_ROWS;
-        const int64_t last = std::min(rows, first + BLOCK_ROWS);
-        alignas(64) float sums[BLOCK_ROWS * PANEL];
-        std::memset(sums, 0, (last - first) * PANEL * sizeof(float));
-        panel_sums(x + first * x_stride, x_stride, last - first, packed + panel * PANEL * k, k, sums);
-        for (int64_t row = first; row < last; ++row) {
-            float* const sum = sums + (row - first) * PANEL;
-            for (int64_t at = 0; at < PANEL; at += simd::LANES)
-                simd::store(sum + at, simd::mul(simd::load(sum + at), simd::load(scales + panel * PANEL + at)));
-            store_row(sum, bias_of(bias, panel), std::min<int64_t>(PANEL, n - panel * PANEL), out + row * out_stride + panel * PANEL);
-        }
-    });
+void panel_product_int8(const T* x, int64_t x_stride, int64_t rows, const int8_t* packed, const float* scales,
+                        const float* bias, int64_t n, int64_t k, int64_t panel, Out* out, int64_t out_stride) {
+    alignas(64) float sums[BLOCK_ROWS * PANEL];
+    std::memset(sums, 0, rows * PANEL * sizeof(float));
+    panel_sums(x, x_stride, rows, packed + panel * PANEL * k, k, sums);
+    for (int64_t row = 0; row < rows; ++row) {
+        float* const sum = sums + row * PANEL;
+        for (int64_t at = 0; at < PANEL; at += simd::LANES)
+            simd::store(sum + at, simd::mul(simd::load(sum + at), simd::load(scales + panel * PANEL + at)));
+        store_row(sum, bias_of(bias, panel), std::min<int64_t>(PANEL, n - panel * PANEL), out + row * out_stride + panel * PANEL);
+    }
 }
 
 }  // namespace linear

@@ -86,10 +86,31 @@ void add_norm(char type, Address x, int64_t x_stride, Address residual, float fa
     });
 }
 
-void activate(char type, Address x, int64_t kind, bool gated, int64_t rows, int64_t size, Address out) {
+void activate(char type, Address x, int64_t kind, bool gated, float alpha, float limit, int64_t rows, int64_t size,
+              Address out) {
     with_type(type, [=](auto t) {
         using T = decltype(t);
-        activation::activate(at<const T>(x), activation::Kind(kind), gated, rows, size, at<T>(out));
+        activation::activate(at<const T>(x), {activation::Kind(kind), gated, alpha, limit}, rows, size, at<T>(out));
+    });
+}
+
+void route(Address logits, int64_t tokens, int64_t experts, int64_t top_k, bool sigmoid, bool renormalised,
+           int64_t groups, int64_t kept_groups, float scale, Address correction, Address ids, Address weights) {
+    mixture::route(at<float>(logits), tokens,
+                   {experts, top_k, sigmoid, renormalised, groups, kept_groups, scale, at<const float>(correction)},
+                   at<int32_t>(ids), at<float>(weights));
+}
+
+void mix(char type, Address x, int64_t tokens, int64_t top_k, Address ids, Address weights, int64_t experts,
+         Address inner, Address down, Address inner_bias, Address down_bias, int64_t kind, bool gated, float alpha,
+         float limit, bool adds, Address out) {
+    with_type(type, [=](auto t) {
+        using T = decltype(t);
+        const mixture::Experts each{experts, at<const mixture::Matrix>(inner), at<const mixture::Matrix>(down),
+                                    at<const float>(inner_bias), at<const float>(down_bias),
+                                    {activation::Kind(kind), gated, alpha, limit}};
+        mixture::mix(at<const T>(x), tokens, top_k, at<const int32_t>(ids), at<const float>(weights), each, adds,
+                     at<T>(out));
     });
 }
 
@@ -176,6 +197,8 @@ PYBIND11_MODULE(TANDEM_MODULE, m) {
     m.def("norm", normalise, released);
     m.def("add_norm", add_norm, released);
     m.def("activate", activate, released);
+    m.def("route", route, released);
+    m.def("mix", mix, released);
     m.def("rope_and_write", rope_and_write, released);
     m.def("paged_attention", paged_attention, released);
     m.def("draw", draw, released);

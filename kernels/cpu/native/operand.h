@@ -16,14 +16,25 @@ struct Matrix {
     }
 };
 
+// One panel of multiply() for at most BLOCK_ROWS rows.
+template <class T, class Out>
+void multiply_panel(const T* x, int64_t x_stride, int64_t rows, const Matrix& matrix, const float* bias, int64_t panel,
+                    Out* out) {
+    const int64_t n = matrix.n, k = matrix.k;
+    if (matrix.is_int8())
+        panel_product_int8(x, x_stride, rows, matrix.weights<int8_t>(), matrix.scale(), bias, n, k, panel, out, n);
+    else
+        panel_product(x, x_stride, rows, matrix.weights<T>(), bias, n, k, panel, out, n);
+}
+
 // out [rows, n] = x [rows, k] @ weight [n, k].T + bias [n]; rows of x are `x_stride` elements apart; bias may be null.
 template <class T, class Out>
 void multiply(const T* x, int64_t x_stride, int64_t rows, const Matrix& matrix, const float* bias, Out* out) {
-    const int64_t n = matrix.n, k = matrix.k;
-    if (matrix.is_int8())
-        product_int8(x, x_stride, rows, matrix.weights<int8_t>(), matrix.scale(), bias, n, k, out, n);
-    else
-        product(x, x_stride, rows, matrix.weights<T>(), bias, n, k, out, n);
+    const int64_t blocks = (rows + BLOCK_ROWS - 1) / BLOCK_ROWS, count = panels(matrix.n);
+    Pool::instance().run(blocks * count, [=, &matrix](int64_t task, int) {
+        const int64_t first = task / count * BLOCK_ROWS, some = std::min(rows - first, BLOCK_ROWS);
+        multiply_panel(x + first * x_stride, x_stride, some, matrix, bias, task % count, out + first * matrix.n);
+    });
 }
 
 // Rows `ids` of the weight: embedding lookup in a tied output head.

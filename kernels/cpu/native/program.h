@@ -1,8 +1,7 @@
 // Runs all operations of a decoder in one call, without Python between kernels. Twin: kernels/stack.py.
 #pragma once
-#include "activation.h"
 #include "attention.h"
-#include "operand.h"
+#include "mixture.h"
 #include "rope.h"
 
 namespace program {
@@ -11,7 +10,7 @@ using Address = uintptr_t;
 using linear::Matrix;
 
 // In the order of _KINDS in kernels/cpu/stack.py.
-enum class Kind : int64_t { MULTIPLY, NORM, ADD, ATTEND, ACTIVATE, SELECT };
+enum class Kind : int64_t { MULTIPLY, NORM, ADD, ATTEND, ACTIVATE, SELECT, ROUTE, MIX };
 
 // Activations of a step; the values of Place in kernels/program.py.
 enum Place : int64_t { RESIDUAL, HIDDEN, NORMED, QKV, ATTENTION, INTERMEDIATE, ACTIVATED, NUM_PLACES };
@@ -28,7 +27,9 @@ struct Operation {
     int64_t heads, kv_heads, head_dim, rotary, window, kv_group;
     int64_t activation, gated;
     int64_t places;  // one bit for each
-    double eps, factor, soft_cap;
+    int64_t experts, top_k, sigmoid, renormalised, route_groups, kept_groups;
+    Address correction, inner, down, inner_bias, down_bias;  // inner, down: of an expert each, [experts] Matrix
+    double eps, factor, soft_cap, alpha, limit;
 };
 
 // Where a KV group's layers write and read: slot_mapping and block tables.
@@ -56,6 +57,8 @@ T* at(Address address) {
 template <class T>
 struct Buffers {
     std::vector<T> places[NUM_PLACES], query;
+    std::vector<float> logits, weights;  // of the router
+    std::vector<int32_t> experts;
 };
 
 template <class T>
@@ -76,6 +79,8 @@ public:
             case Kind::ATTEND: return attend(op);
             case Kind::ACTIVATE: return activate(op);
             case Kind::SELECT: return select(op);
+            case Kind::ROUTE: return route(op);
+            case Kind::MIX: return mix(op);
         }
     }
 
@@ -135,8 +140,31 @@ private:
 
     void activate(const Operation& op) {
         const int64_t size = width_[INTERMEDIATE] / (op.gated ? 2 : 1);
-        activation::activate(data_[INTERMEDIATE], activation::Kind(op.activation), op.gated != 0, rows_, size,
-                             write(ACTIVATED, size));
+        activation::activate(data_[INTERMEDIATE], form(op), rows_, size, write(ACTIVATED, size));
+    }
+
+    static activation::Form form(const Operation& op) {
+        return {activation::Kind(op.activation), op.gated != 0, float(op.alpha), float(op.limit)};
+    }
+
+    void route(const Operation& op) {
+        Buffers<T>& kept = buffers();
+        float* const logits = mixture::room(kept.logits, rows_ * op.experts);
+        linear::multiply(data_[op.source], width_[op.source], rows_, op.matrix, at<const float>(op.bias), logits);
+        top_k_ = op.top_k;
+        mixture::route(logits, rows_,
+                       mixture::Router{op.experts, op.top_k, op.sigmoid != 0, op.renormalised != 0, op.route_groups,
+                                       op.kept_groups, float(op.factor), at<const float>(op.correction)},
+                       mixture::room(kept.experts, rows_ * op.top_k), mixture::room(kept.weights, rows_ * op.top_k));
+    }
+
+    void mix(const Operation& op) {
+        Buffers<T>& kept = buffers();
+        const mixture::Experts experts{op.experts, at<const Matrix>(op.inner), at<const Matrix>(op.down),
+                                       at<const float>(op.inner_bias), at<const float>(op.down_bias), form(op)};
+        const T* const source = data_[op.source];
+        T* const out = op.adds ? data_[HIDDEN] : write(HIDDEN, width_[op.source]);
+        mixture::mix(source, rows_, top_k_, kept.experts.data(), kept.weights.data(), experts, op.adds != 0, out);
     }
 
     // Moves the wanted rows (ascending) of some places to their beginning.
@@ -156,6 +184,7 @@ private:
     int64_t rows_;
     T* data_[NUM_PLACES] = {};
     int64_t width_[NUM_PLACES] = {};
+    int64_t top_k_ = 0;  // of the last ROUTE
 };
 
 // Runs the operations. hidden [tokens, hidden size]: the embeddings, overwritten. out: the last norm's result.

@@ -4,13 +4,14 @@ Owns the weights in the layout of its kernels. It does not know requests: its in
 metadata.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from kernels.interface import AttentionInputs, KvPair, Ops
-from kernels.program import Matrix, Multiply
+from kernels.program import Matrix, Mix, Multiply, Operation, Route
 from kernels.torch_matrix import TorchMatrix
 from kernels.weight_parts import joined
 from services.worker.models.description import Description
@@ -54,12 +55,12 @@ class Decoder:
             self._embedding = TorchMatrix(joined([weights.take(weight(EMBEDDING))], dtype, device))
             self._head = writer.matrix(HEAD)
         program = writer.program()
-        self._matrices = [operation.matrix for operation in program if isinstance(operation, Multiply)]
+        self._row_classes = list(_row_classes(program))
         self._stack = ops.stack(program)
 
     def row_classes(self, most: int) -> list[int]:
         """Returns numbers of tokens up to `most` with which each variant of the layers' products runs, ascending."""
-        return sorted({count for matrix in self._matrices for count in matrix.row_classes(most)})
+        return sorted({count for classes in self._row_classes for count in classes(most)})
 
     def head_row_classes(self, most: int) -> Sequence[int]:
         """Returns numbers of rows up to `most` with which each variant of the head's product runs, ascending."""
@@ -103,3 +104,16 @@ class Decoder:
             heads, dim = attention.kv_heads, attention.head_dim
             pairs.append(self.ops.allocate_kv_cache(num_blocks, block_size, heads, dim, self.dtype, self.device))
         return [pairs[place] for place in layout.places]
+
+
+def _row_classes(program: Sequence[Operation]) -> Iterator[Callable[[int], Sequence[int]]]:
+    """Yields the row_classes of each product: functions of the most rows."""
+    top_k = 1
+    for operation in program:
+        match operation:
+            case Multiply(matrix=matrix):
+                yield matrix.row_classes
+            case Route(matrix=matrix, top_k=top_k):
+                yield matrix.row_classes
+            case Mix(inner=inner, down=down):
+                yield from (partial(each.row_classes, top_k=top_k) for each in (inner, down))

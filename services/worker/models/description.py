@@ -76,10 +76,41 @@ class Mlp:
     activation: str  # one of kernels.program.ACTIVATIONS
     gated: bool = True
     bias: bool = False  # of all its matrices
+    alpha: float = 1.0  # of clamped_silu, as `limit`
+    limit: float = 0.0
 
     @property
     def inner_size(self) -> int:
         return self.size * (2 if self.gated else 1)
+
+
+@dataclass(frozen=True)
+class Router:
+    """Which experts a token has, and their weights, by the scores that a linear layer gives all experts.
+
+    `scores`: softmax over all experts, or sigmoid of each. `renormalised`: a token's weights are divided by their sum;
+    with softmax that is a softmax over the chosen ones. `correction`: each expert has a number that is added to its
+    score for the choice alone. `groups`: experts are chosen from the best `kept_groups` groups (arXiv 2412.19437).
+    """
+
+    top_k: int
+    scores: Literal["softmax", "sigmoid"] = "softmax"
+    renormalised: bool = True
+    bias: bool = False  # of the linear layer
+    correction: bool = False
+    groups: int = 1
+    kept_groups: int = 1
+    scale: float = 1.0  # of the weights
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """A mixture of `count` experts (arXiv 1701.06538), each an MLP; `shared`: an MLP of all tokens, added to it."""
+
+    count: int
+    expert: Mlp
+    router: Router
+    shared: Mlp | None = None
 
 
 @dataclass(frozen=True)
@@ -88,10 +119,28 @@ class Layer:
     the inputs of both, which then run in parallel."""
 
     attention: Attention
-    mlp: Mlp
+    mlp: Mlp | Mixture
     norm: Norm
     norms: Literal["input", "output", "sandwich", "parallel"] = "input"
     residual_factor: float = 1.0  # of what attention and MLP add
+
+    @property
+    def mlps(self) -> tuple[Mlp, ...]:
+        """Its MLP, or an expert of its mixture, and the shared one."""
+        if isinstance(self.mlp, Mlp):
+            return (self.mlp,)
+        return (self.mlp.expert, self.mlp.shared) if self.mlp.shared is not None else (self.mlp.expert,)
+
+
+@dataclass(frozen=True)
+class Fused:
+    """A tensor [experts, rows, columns] with the `parts` of all experts, one behind the other or in turn
+    (`interleaved`), their outputs along rows, or along columns (`transposed`). Biases are [experts, rows]."""
+
+    name: str
+    parts: tuple[str, ...]
+    transposed: bool = False
+    interleaved: bool = False
 
 
 @dataclass(frozen=True)
@@ -110,6 +159,15 @@ class Names:
     norms: tuple[str, ...] = ("input_layernorm", "post_attention_layernorm")  # as they are computed
     inner: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
     down: str = "mlp.down_proj"
+    router: str = "mlp.gate"
+    correction: str = "mlp.gate.e_score_correction_bias"
+    expert: str = "mlp.experts.{}."  # begins the parts of each expert, which are named as those of an MLP are
+    shared: str = "mlp.shared_experts."
+    fused: tuple[Fused, ...] = (
+        Fused("mlp.experts.gate_up_proj", ("gate_proj.weight", "up_proj.weight")),
+        Fused("mlp.experts.down_proj", ("down_proj.weight",)),
+    )
+    respelled: tuple[tuple[str, str], ...] = ()  # parts of other spellings, and what they stand for
     renamed: tuple[tuple[str, str], ...] = ()
     skipped: tuple[str, ...] = ("mtp.", "model.mtp.")  # multi-token prediction
 

@@ -6,11 +6,33 @@ import torch
 from torch import Tensor
 
 from kernels.interface import Ops
-from kernels.program import Activate, Add, Attend, Matrix, Multiply, Norm, Operation, Place, Select, fused
+from kernels.program import (
+    Activate,
+    Add,
+    Attend,
+    Experts,
+    Matrix,
+    Mix,
+    Multiply,
+    Norm,
+    Operation,
+    Place,
+    Route,
+    Select,
+    fused,
+)
 from services.worker.models import description as described
 from services.worker.models.kv_layout import KvLayout
 from services.worker.models.rope import rope_tables
-from services.worker.models.tensors import FINAL_NORM, bias, head_norm_shapes, layer_name, weight
+from services.worker.models.tensors import (
+    FINAL_NORM,
+    bias,
+    expert_names,
+    head_norm_shapes,
+    layer_name,
+    parts_of,
+    weight,
+)
 from services.worker.weights import Weights
 
 Tables = tuple[Tensor, Tensor]
@@ -68,9 +90,10 @@ class ProgramWriter:
         yield add
         if has_input_norms and not is_parallel:
             yield self._residual_norm(next(norms), layer.norm)
-        yield self._multiply(source, Place.INTERMEDIATE, index, names.inner, layer.mlp.bias)
-        yield Activate(layer.mlp.activation, layer.mlp.gated)
-        yield self._multiply(Place.ACTIVATED, Place.HIDDEN, index, [names.down], layer.mlp.bias)
+        if isinstance(layer.mlp, described.Mixture):
+            yield from self._mixture(index, layer.mlp, source)
+        else:
+            yield from self._mlp(index, layer.mlp, source, list(names.inner), names.down)
         if has_output_norms:
             yield self._norm(Place.HIDDEN, next(norms), layer.norm)
         yield add
@@ -94,6 +117,48 @@ class ProgramWriter:
         yield Attend(
             index, attention.heads, shared, eps, tables, attention.scale, window, group, attention.soft_cap, sinks
         )
+
+    def _mlp(self, index: int, mlp: described.Mlp, source: Place, inner: list[str], down: str) -> Iterator[Operation]:
+        yield self._multiply(source, Place.INTERMEDIATE, index, inner, mlp.bias)
+        yield _activate(mlp)
+        yield self._multiply(Place.ACTIVATED, Place.HIDDEN, index, [down], mlp.bias)
+
+    def _mixture(self, index: int, mixture: described.Mixture, source: Place) -> Iterator[Operation]:
+        names, router, expert = self._model.names, mixture.router, mixture.expert
+        gate = layer_name(index, names.router)
+        yield Route(
+            source,
+            self._ops.matrix(self._weights.take(weight(gate)), dtype=self._dtype, device=self._device, exact=True),
+            router.top_k,
+            bias=self._vector(bias(gate)) if router.bias else None,
+            correction=self._exact(layer_name(index, names.correction)) if router.correction else None,
+            sigmoid=router.scores == "sigmoid",
+            renormalised=router.renormalised,
+            groups=router.groups,
+            kept_groups=router.kept_groups,
+            scale=router.scale,
+        )
+        if mixture.shared is not None:
+            yield from self._mlp(index, mixture.shared, source, *parts_of(names, names.shared))
+        every = [expert_names(names, number) for number in range(mixture.count)]
+        inner, down = [inner for inner, _ in every], [[down] for _, down in every]
+        yield Mix(
+            source,
+            self._experts(index, inner),
+            _activate(expert),
+            self._experts(index, down),
+            self._biases(index, inner) if expert.bias else None,
+            self._biases(index, down) if expert.bias else None,
+            adds=mixture.shared is not None,
+        )
+
+    def _experts(self, index: int, names: Sequence[Sequence[str]]) -> Experts:
+        weights = [[self._weights.take(weight(layer_name(index, part))) for part in parts] for parts in names]
+        return self._ops.experts(weights, self._dtype, self._device)
+
+    def _biases(self, index: int, names: Sequence[Sequence[str]]) -> Tensor:
+        rows = [torch.cat([self._vector(bias(layer_name(index, part))) for part in parts]) for parts in names]
+        return torch.stack(rows)
 
     def _head_norm(
         self, name: str, norms: described.HeadNorms, attention: described.Attention, *, queries: bool
@@ -152,10 +217,18 @@ class ProgramWriter:
         """Returns a norm's weight or a bias as float32, rounded to the model's dtype before."""
         return self._weights.take(name).to(self._device, self._dtype).to(torch.float32, copy=True)
 
+    def _exact(self, name: str) -> Tensor:
+        """Returns a vector as float32, whatever the model's dtype."""
+        return self._weights.take(name).to(self._device, torch.float32, copy=True)
+
     def _tables_of(self, rope: described.Rope) -> Tables:
         if rope not in self._tables:
             self._tables[rope] = rope_tables(rope, self._length, self._device)
         return self._tables[rope]
+
+
+def _activate(mlp: described.Mlp) -> Activate:
+    return Activate(mlp.activation, mlp.gated, mlp.alpha, mlp.limit)
 
 
 def _half_split_of(attention: described.Attention) -> Tensor:

@@ -98,6 +98,10 @@ class Settings:
             raise ModelError(f"config.json: {name} is above {MAX_SIZE}")
         return value
 
+    def whole(self, name: str) -> int:
+        """Returns an integer from 0 to MAX_SIZE. Raises ModelError for another value, or none."""
+        return 0 if self.raw(name) == 0 and not isinstance(self.raw(name), bool) else self.size(name)
+
     def number(self, name: str, default: float | None = None) -> float:
         """Returns a number above 0; `default` for null. Raises ModelError for another value, or none."""
         return positive(self.raw(name), name, default)

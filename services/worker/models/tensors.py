@@ -4,9 +4,10 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from services.worker.models.description import Attention, Description, HeadNorms, Layer, Mlp, Norm
+from services.worker.models.description import Attention, Description, HeadNorms, Layer, Mixture, Mlp, Names, Norm
 
 EMBEDDING, FINAL_NORM, HEAD = "model.embed_tokens", "model.norm", "lm_head"
+MLP = "mlp."
 Shape = tuple[int, ...]
 
 
@@ -41,12 +42,13 @@ def _outer_shapes(description: Description) -> dict[str, Shape]:
 
 def num_weight_bytes(description: Description, itemsize: int, matrix_itemsize: int) -> int:
     """Returns the bytes of a decoder's weights: `matrix_itemsize` per element of matrices, `itemsize` of an untied
-    embedding, which is never quantised, and 4 per element of norms and biases. Scales and padding are not counted."""
-    plain = None if description.tied else weight(EMBEDDING)
+    embedding and of routers, which are never quantised, and 4 per element of norms and biases. Scales and padding are
+    not counted."""
+    plain = [weight(EMBEDDING)] * (not description.tied) + [weight(description.names.router)]
 
     def size(shapes: Mapping[str, Shape]) -> int:
         return sum(
-            math.prod(shape) * (itemsize if name == plain else matrix_itemsize if _is_matrix(name, shape) else 4)
+            math.prod(shape) * (itemsize if name in plain else matrix_itemsize if _is_matrix(name, shape) else 4)
             for name, shape in shapes.items()
         )
 
@@ -60,10 +62,23 @@ def _is_matrix(name: str, shape: Shape) -> bool:
     return len(shape) == 2 and "norm" not in name
 
 
+def expert_names(names: Names, number: int) -> tuple[list[str], str]:
+    """Returns the names of an expert's matrices before and after the activation."""
+    return parts_of(names, names.expert.format(number))
+
+
+def parts_of(names: Names, beginning: str) -> tuple[list[str], str]:
+    """Returns the names of an MLP's matrices before and after the activation, behind `beginning` instead of `mlp.`."""
+    return [beginning + name.removeprefix(MLP) for name in names.inner], beginning + names.down.removeprefix(MLP)
+
+
 def _layer_shapes(description: Description, layer: Layer) -> Iterator[tuple[str, Shape]]:
     names, hidden = description.names, description.hidden_size
     yield from _attention_shapes(description, layer.attention)
-    yield from _mlp_shapes(description, layer.mlp)
+    if isinstance(layer.mlp, Mixture):
+        yield from _mixture_shapes(description, layer.mlp)
+    else:
+        yield from _mlp_shapes(description, layer.mlp, list(names.inner), names.down)
     for name in names.norms:
         yield from _norm_shapes(name, layer.norm, hidden).items()
 
@@ -91,11 +106,21 @@ def head_norm_shapes(name: str, norms: HeadNorms, heads: int, head_dim: int) -> 
     return _norm_shapes(name, norms.norm, *shape)
 
 
-def _mlp_shapes(description: Description, mlp: Mlp) -> Iterator[tuple[str, Shape]]:
-    names, hidden = description.names, description.hidden_size
-    for name in names.inner:
-        yield from _matrix_shapes(name, mlp.inner_size // len(names.inner), hidden, mlp.bias)
-    yield from _matrix_shapes(names.down, hidden, mlp.size, mlp.bias)
+def _mixture_shapes(description: Description, mixture: Mixture) -> Iterator[tuple[str, Shape]]:
+    names, router = description.names, mixture.router
+    yield from _matrix_shapes(names.router, mixture.count, description.hidden_size, router.bias)
+    if router.correction:
+        yield names.correction, (mixture.count,)
+    for number in range(mixture.count):
+        yield from _mlp_shapes(description, mixture.expert, *expert_names(names, number))
+    if mixture.shared is not None:
+        yield from _mlp_shapes(description, mixture.shared, *parts_of(names, names.shared))
+
+
+def _mlp_shapes(description: Description, mlp: Mlp, inner: list[str], down: str) -> Iterator[tuple[str, Shape]]:
+    for name in inner:
+        yield from _matrix_shapes(name, mlp.inner_size // len(inner), description.hidden_size, mlp.bias)
+    yield from _matrix_shapes(down, description.hidden_size, mlp.size, mlp.bias)
 
 
 def _matrix_shapes(name: str, outputs: int, inputs: int, has_bias: bool) -> Iterator[tuple[str, Shape]]:

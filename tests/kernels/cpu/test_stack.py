@@ -12,13 +12,27 @@ from kernels.cpu.library import load, runnable_variants
 from kernels.cpu.ops import CpuOps
 from kernels.cpu.stack import _OPERATION, CompiledStack
 from kernels.interface import AttentionInputs, KvPair
-from kernels.program import Activate, Add, Attend, Matrix, Multiply, Norm, Operation, Place, Select, fused
+from kernels.program import (
+    Activate,
+    Add,
+    Attend,
+    Experts,
+    Matrix,
+    Mix,
+    Multiply,
+    Norm,
+    Operation,
+    Place,
+    Route,
+    Select,
+    fused,
+)
 from kernels.stack import EagerStack
 from tests.kernels.cases import randn
 
 CPU = torch.device("cpu")
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, INNER = 96, 6, 3, 24, 130
-NUM_LAYERS, BLOCK_SIZE, NUM_BLOCKS = 3, 4, 40
+NUM_LAYERS, BLOCK_SIZE, NUM_BLOCKS, NUM_EXPERTS, EXPERT = 3, 4, 40, 6, 34
 EPS, SCALE = 1e-6, 0.2
 QUERIES, KEYS = HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM
 NATIVE = Path(__file__).parents[3] / "kernels" / "cpu" / "native" / "program.h"
@@ -33,6 +47,11 @@ class Weights:
     def matrix(self, n: int, k: int) -> Matrix:
         self._seed += 1
         return self._ops.matrix(randn(CPU, self._dtype, n, k, seed=self._seed) * k**-0.5)
+
+    def experts(self, n: int, k: int) -> Experts:
+        self._seed += 1
+        source = randn(CPU, self._dtype, NUM_EXPERTS, n, k, seed=self._seed) * k**-0.5
+        return self._ops.experts([[each] for each in source], self._dtype)
 
     def vector(self, *shape: int) -> Tensor:
         self._seed += 1
@@ -120,11 +139,43 @@ def sandwich(weights: Weights, layer: int, table: Tensor) -> list[Operation]:
     ]
 
 
+def mixture(weights: Weights, layer: int, table: Tensor) -> list[Operation]:
+    """Experts by softmax, as in Qwen3, and in the second layer by sigmoid in groups beside a shared one, as in GLM-4,
+    with the biases and the activation of gpt-oss."""
+    shared = layer == 1
+    inner, down = weights.experts(2 * EXPERT, HIDDEN), weights.experts(HIDDEN, EXPERT)
+    biases = (weights.vector(NUM_EXPERTS, 2 * EXPERT), weights.vector(NUM_EXPERTS, HIDDEN)) if shared else (None, None)
+    form = Activate("clamped_silu", gated=True, alpha=1.5, limit=0.9) if shared else Activate("silu", gated=True)
+    beside = [
+        Multiply(Place.NORMED, Place.INTERMEDIATE, weights.matrix(2 * INNER, HIDDEN)),
+        Activate("silu", gated=True),
+        Multiply(Place.ACTIVATED, Place.HIDDEN, weights.matrix(HIDDEN, INNER)),
+    ]
+    router = weights.matrix(NUM_EXPERTS, HIDDEN)
+    route = Route(Place.NORMED, router, 2)
+    if shared:
+        bias, correction = weights.vector(NUM_EXPERTS), weights.vector(NUM_EXPERTS)
+        route = Route(Place.NORMED, router, 3, bias, correction, True, True, groups=3, kept_groups=2, scale=1.5)
+    return [
+        Norm(Place.RESIDUAL, Place.NORMED, weights.vector(HIDDEN), None, EPS),
+        Multiply(Place.NORMED, Place.QKV, weights.matrix(QUERIES + 2 * KEYS, HIDDEN)),
+        Attend(layer, HEADS, None, EPS, (table, table), SCALE),
+        *last(layer, Place.ATTENTION),
+        Multiply(Place.ATTENTION, Place.HIDDEN, weights.matrix(HIDDEN, QUERIES)),
+        Add(),
+        Norm(Place.RESIDUAL, Place.NORMED, weights.vector(HIDDEN), None, EPS),
+        route,
+        *(beside if shared else []),
+        Mix(Place.NORMED, inner, form, down, *biases, adds=shared),
+        Add(),
+    ]
+
+
 def last(layer: int, *places: Place) -> list[Operation]:
     return [Select((Place.RESIDUAL, *places))] if layer + 1 == NUM_LAYERS else []
 
 
-KINDS = {"pre-norm": pre_norm, "post-norm": post_norm, "parallel": parallel, "sandwich": sandwich}
+KINDS = {"pre-norm": pre_norm, "post-norm": post_norm, "parallel": parallel, "sandwich": sandwich, "mixture": mixture}
 
 
 def program(ops: CpuOps, dtype: torch.dtype, kind: str) -> list[Operation]:

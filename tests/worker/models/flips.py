@@ -4,7 +4,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from services.worker.models.description import Attention, Description, HeadNorms, Layer, Mlp, Norm, Rope
+from services.worker.models.description import (
+    Attention,
+    Description,
+    HeadNorms,
+    Layer,
+    Mixture,
+    Mlp,
+    Norm,
+    Rope,
+    Router,
+)
 
 Change = Callable[[Description], Description]
 
@@ -51,6 +61,18 @@ def head_norm(**fields: Any) -> Change:
 
 def mlps(**fields: Any) -> Change:
     return layers(lambda each: replace(each, mlp=replace(each.mlp, **fields)))
+
+
+def mixture(change: Callable[[Mixture], Mixture]) -> Change:
+    return layers(lambda each: replace(each, mlp=change(each.mlp)) if isinstance(each.mlp, Mixture) else each)
+
+
+def routers(**fields: Any) -> Change:
+    return mixture(lambda each: replace(each, router=replace(each.router, **fields)))
+
+
+def experts(**fields: Any) -> Change:
+    return mixture(lambda each: replace(each, expert=replace(each.expert, **fields)))
 
 
 def model(**fields: Any) -> Change:
@@ -131,6 +153,22 @@ FLIPS = [
     Flip("llama-3", "Mlp.gated", ungated),
     Flip("starcoder2", "Mlp.bias", mlps(bias=False)),
     Flip("granite", "Mlp.bias", mlps(bias=False)),
+    Flip("gpt-oss", "Mlp.alpha", experts(alpha=1.0)),
+    Flip("gpt-oss", "Mlp.limit", experts(limit=7.0)),
+    Flip("gpt-oss", "Mlp.activation", experts(activation="silu")),
+    Flip("gpt-oss", "Mlp.bias", experts(bias=False)),
+    Flip("gpt-oss", "Attention.sinks", attentions(sinks=False)),
+    Flip("gpt-oss", "Router.bias", routers(bias=False)),
+    Flip("mixtral", "Router.top_k", routers(top_k=1)),
+    Flip("mixtral", "Router.scores", routers(scores="sigmoid")),
+    Flip("minimax-m2", "Router.scores", routers(scores="softmax")),
+    Flip("glm4-moe", "Router.renormalised", routers(renormalised=False)),
+    Flip("qwen3-moe-windowed", "Router.renormalised", routers(renormalised=True)),
+    Flip("glm4-moe", "Router.correction", routers(correction=False)),
+    Flip("glm4-moe", "Router.groups", routers(groups=2, kept_groups=1)),
+    Flip("glm4-moe", "Router.kept_groups", routers(kept_groups=4)),
+    Flip("glm4-moe", "Router.scale", routers(scale=1.0)),
+    Flip("glm4-moe", "Mixture.shared", mixture(lambda each: replace(each, shared=None))),
     Flip("olmo2", "Norm.eps", norms(eps=1.0)),
     Flip("stablelm", "Norm.centred", norms(centred=False)),
     Flip("mistral", "Norm.centred", norms(centred=True)),
@@ -155,11 +193,10 @@ FLIPS = [
     Flip("mistral", "Description.layers", lambda each: replace(each, layers=each.layers[:1])),
     Flip("mistral", "Description.names", names(inner=("mlp.up_proj", "mlp.gate_proj"))),
 ]
-# Fields that follow from a field above, hold such a dataclass, change no result, or are compared elsewhere: in
-# test_sinks.py and test_decoder.py.
+# Fields that follow from a field above, hold such a dataclass, change no result, or are compared in test_decoder.py.
 SIZES = {
-    "Attention.sinks", "Description.is_factor_rounded",
+    "Description.is_factor_rounded", "Mixture.count", "Mixture.expert", "Mixture.router",
     "Layer.attention", "Layer.mlp", "Layer.norm", "Mlp.size", "Description.vocab_size",
     "Description.hidden_size", "Description.dtype", "Description.max_length", "Description.default_length",
 }  # fmt: skip
-PARTS = (Rope, HeadNorms, Attention, Mlp, Norm, Layer, Description)
+PARTS = (Rope, HeadNorms, Attention, Mlp, Router, Mixture, Norm, Layer, Description)

@@ -102,6 +102,9 @@ def spread(model: torch.nn.Module, seed: int) -> None:
         else:
             values = values * SPREAD / parameter.shape[-1] ** 0.5
         parameter.copy_(values.bfloat16())
+    for name, buffer in model.named_buffers():
+        if name.endswith("correction_bias"):
+            buffer.copy_((0.3 * torch.randn(buffer.shape, generator=generator)).bfloat16())
 
 
 # The first of each family runs in `make test`.
@@ -208,6 +211,64 @@ CASES: dict[str, Case] = {
             "rms_norm_eps": 1e-3,
         },
     ),
+    "glm4-moe": Case(
+        "glm4_moe",
+        {
+            "head_dim": 80,
+            "num_hidden_layers": 3,
+            "moe_intermediate_size": 40,
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 3,
+            "n_group": 4,
+            "topk_group": 2,
+            "routed_scaling_factor": 1.5,
+            "use_qk_norm": True,
+            "attention_bias": True,
+        },
+    ),
+    "glm4-moe-tied": Case(
+        "glm4_moe",
+        {
+            "head_dim": 96,
+            "moe_intermediate_size": 24,
+            "n_routed_experts": 6,
+            "num_experts_per_tok": 2,
+            "n_shared_experts": 2,
+            "first_k_dense_replace": 0,
+            "norm_topk_prob": False,
+            "tie_word_embeddings": True,
+            "rope_parameters": {"rope_theta": 5000.0, "partial_rotary_factor": 0.25},
+        },
+    ),
+    "gpt-oss": Case(
+        "gpt_oss",
+        {
+            "head_dim": 80,
+            "num_hidden_layers": 3,
+            "intermediate_size": 40,
+            "num_local_experts": 5,
+            "num_experts_per_tok": 2,
+            "sliding_window": 20,
+            "swiglu_limit": 1.5,
+            "rope_parameters": YARN,
+        },
+    ),
+    "gpt-oss-listed": Case(
+        "gpt_oss",
+        {
+            "head_dim": 96,
+            "num_key_value_heads": 1,
+            "num_local_experts": 3,
+            "num_experts_per_tok": 3,
+            "sliding_window": 33,
+            "layer_types": ["full_attention", "sliding_attention"],
+            "attention_bias": False,
+            "swiglu_alpha": 1.0,
+            "swiglu_limit": 4.0,
+            "tie_word_embeddings": True,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 5000.0},
+        },
+    ),
     "granite": Case(
         "granite",
         {
@@ -228,6 +289,32 @@ CASES: dict[str, Case] = {
             "embedding_multiplier": 12.0,
             "attention_multiplier": 0.05,
             "residual_multiplier": 0.22,
+            "rope_parameters": YARN,
+        },
+    ),
+    "granitemoe": Case(
+        "granitemoe",
+        {
+            "head_dim": 80,
+            "intermediate_size": 40,
+            "num_local_experts": 6,
+            "num_experts_per_tok": 3,
+            "embedding_multiplier": 3.0,
+            "attention_multiplier": 0.2,
+            "residual_multiplier": 0.4,
+            "logits_scaling": 1.25,
+        },
+    ),
+    "granitemoe-wide": Case(
+        "granitemoe",
+        {
+            **TWO_HEADS_OF_96,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 1,
+            "attention_multiplier": 0.05,
+            "residual_multiplier": 0.6,
+            "attention_bias": True,
+            "hidden_act": "gelu",
             "rope_parameters": YARN,
         },
     ),
@@ -252,6 +339,27 @@ CASES: dict[str, Case] = {
         },
         fixed_length=256,
     ),
+    "minimax-m2": Case(
+        "minimax_m2",
+        {
+            "head_dim": 80,
+            "intermediate_size": 40,
+            "num_local_experts": 7,
+            "num_experts_per_tok": 3,
+            "rope_parameters": {"rope_theta": 5000.0, "partial_rotary_factor": 0.5},
+        },
+    ),
+    "minimax-m2-tied": Case(
+        "minimax_m2",
+        {
+            "head_dim": 96,
+            "num_key_value_heads": 4,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "rms_norm_eps": 1e-3,
+            "tie_word_embeddings": True,
+        },
+    ),
     "ministral3": Case("ministral3", {"head_dim": 96, "rope_parameters": MINISTRAL_3, "sliding_window": 30}),
     "ministral3-mscale": Case(
         "ministral3",
@@ -270,6 +378,27 @@ CASES: dict[str, Case] = {
             "tie_word_embeddings": True,
             "sliding_window": None,
             "rope_parameters": {"rope_type": "linear", "rope_theta": 500.0, "factor": 2.5},
+        },
+    ),
+    "mixtral": Case(
+        "mixtral",
+        {
+            "head_dim": 80,
+            "intermediate_size": 40,
+            "num_local_experts": 6,
+            "num_experts_per_tok": 2,
+            "sliding_window": 21,
+        },
+    ),
+    "mixtral-one": Case(
+        "mixtral",
+        {
+            "head_dim": 96,
+            "num_key_value_heads": 1,
+            "num_local_experts": 3,
+            "num_experts_per_tok": 1,
+            "tie_word_embeddings": True,
+            "rope_parameters": LLAMA_3,
         },
     ),
     "olmo2": Case("olmo2", {"head_dim": 80, "attention_bias": True, "rms_norm_eps": 1e-3}),
@@ -316,6 +445,33 @@ CASES: dict[str, Case] = {
     ),
     "qwen3": Case("qwen3", {"head_dim": 80, "attention_bias": True, "rms_norm_eps": 1e-3}),
     "qwen3-tied": Case("qwen3", {"head_dim": 96, "tie_word_embeddings": True, "rope_parameters": YARN}),
+    "qwen3-moe": Case(
+        "qwen3_moe",
+        {
+            "head_dim": 80,
+            "num_hidden_layers": 4,
+            "decoder_sparse_step": 2,
+            "moe_intermediate_size": 40,
+            "num_experts": 9,
+            "num_experts_per_tok": 3,
+            "norm_topk_prob": True,
+            "attention_bias": True,
+        },
+    ),
+    "qwen3-moe-windowed": Case(
+        "qwen3_moe",
+        {
+            "head_dim": 96,
+            "num_hidden_layers": 3,
+            "mlp_only_layers": [1],
+            "moe_intermediate_size": 24,
+            "num_experts": 5,
+            "num_experts_per_tok": 2,
+            "use_sliding_window": True,
+            "sliding_window": 21,
+            "tie_word_embeddings": True,
+        },
+    ),
     "seed-oss": Case("seed_oss", {"head_dim": 96, "attention_out_bias": True, "mlp_bias": True}),
     "seed-oss-plain": Case(
         "seed_oss", {"head_dim": 80, "attention_bias": False, "attention_out_bias": False, "tie_word_embeddings": True}

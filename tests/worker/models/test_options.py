@@ -51,8 +51,14 @@ class RoundedOps(TorchOps):
     """Plain matrices of the values that int8 weights have."""
 
     def matrix(
-        self, *parts: Tensor, dtype: torch.dtype | None = None, device: torch.device | None = None
+        self,
+        *parts: Tensor,
+        dtype: torch.dtype | None = None,
+        device: torch.device | None = None,
+        exact: bool = False,
     ) -> TorchMatrix:
+        if exact:
+            return TorchMatrix(joined(parts, dtype, device))
         steps, scales = reference.quantise(joined(parts, dtype, device))
         return TorchMatrix(steps.float() * scales[:, None])
 

@@ -5,12 +5,22 @@ from dataclasses import replace
 from typing import Any
 
 from services.worker.errors import ModelError
-from services.worker.models.description import Attention, Description, HeadNorms, Layer, Mlp, Names, Norm
+from services.worker.models.description import (
+    Attention,
+    Description,
+    HeadNorms,
+    Layer,
+    Mixture,
+    Mlp,
+    Names,
+    Norm,
+    Router,
+)
 from services.worker.models.rope import ReadRope, read_rope
 from services.worker.models.settings import FULL_ATTENTION, Settings
 
 SLIDING = "sliding_attention"
-MAX_LAYERS, MAX_HEADS, MAX_HEAD_DIM = 10_000, 65_536, 65_536
+MAX_LAYERS, MAX_HEADS, MAX_HEAD_DIM, MAX_EXPERTS = 10_000, 65_536, 65_536, 4096
 
 
 def num_layers(settings: Settings) -> int:
@@ -51,11 +61,12 @@ def attention(
     norms: HeadNorms | None = None,
     window: int | None = None,
     soft_cap: float = 0.0,
+    sinks: bool = False,
 ) -> Attention:
     """Returns attention with the settings' heads. `scale`: None for head_dim ** -0.5."""
     count, kv_heads, head_dim = heads(settings)
     scale = scale or head_dim**-0.5
-    return Attention(count, kv_heads, head_dim, scale, rope.rope, window, bias, out_bias, norms, soft_cap)
+    return Attention(count, kv_heads, head_dim, scale, rope.rope, window, bias, out_bias, norms, soft_cap, sinks)
 
 
 def rope_of(settings: Settings, **options: Any) -> ReadRope:
@@ -115,6 +126,32 @@ def all_but_every(interval: int, count: int) -> list[bool]:
 def gated_mlp(settings: Settings, *, bias: bool = False, activation: str = "hidden_act") -> Mlp:
     """`activation`: the name of its key."""
     return Mlp(settings.size("intermediate_size"), settings.activation(activation), bias=bias)
+
+
+def mixture(settings: Settings, key: str, expert: Mlp, router: Router, shared: Mlp | None = None) -> Mixture:
+    """Returns a mixture of as many experts as `key` says.
+
+    Raises ModelError for more than MAX_EXPERTS, for groups that do not fit, and if a token has more experts than there
+    are to choose from.
+    """
+    count = settings.size(key)
+    if count > MAX_EXPERTS:
+        raise ModelError(f"config.json: {key} is {count}, but at most {MAX_EXPERTS} experts are supported")
+    if count % router.groups or router.kept_groups > router.groups:
+        raise ModelError(
+            f"config.json: {key} {count}, n_group {router.groups} and topk_group {router.kept_groups} do not fit"
+        )
+    if router.top_k > (choice := count // router.groups * router.kept_groups):
+        raise ModelError(
+            f"config.json: num_experts_per_tok is {router.top_k}, but {key} leaves {choice} to choose from"
+        )
+    return Mixture(count, expert, router, shared)
+
+
+def with_mixtures(layer: Layer, experts: Mixture, mixed: Sequence[bool]) -> list[Layer]:
+    """Returns a layer for each entry: `layer`, or the same with experts."""
+    mixing = replace(layer, mlp=experts)
+    return [mixing if mixes else layer for mixes in mixed]
 
 
 def rms_norm(settings: Settings) -> Norm:

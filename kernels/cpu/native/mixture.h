@@ -1,0 +1,190 @@
+// Mixtures of experts: which experts a token has, and the sum of their MLPs. Twins: kernels/reference.py.
+//
+// Batch invariance: a row of an expert's product depends on no other row; a token's experts are summed in the order in
+// which they were chosen; equal scores go to the lower expert.
+#pragma once
+#include <limits>
+
+#include "activation.h"
+#include "operand.h"
+
+namespace mixture {
+
+using linear::Matrix;
+
+struct Router {
+    int64_t experts, top_k;
+    bool sigmoid, renormalised;
+    int64_t groups, kept_groups;  // experts are chosen from the best groups
+    float scale;                  // of the weights
+    const float* correction;      // [experts]: added to the scores for the choice alone; may be null
+};
+
+constexpr float NONE = -std::numeric_limits<float>::infinity();
+
+// Softmax or sigmoid of a token's logits, in place.
+inline void score(float* x, const Router& router) {
+    const int64_t size = router.experts;
+    if (router.sigmoid) {
+        const simd::Floats one = simd::broadcast(1.0f);
+        return rows::each_vector(size, [&](int64_t at, int count) {
+            const simd::Floats e = simd::exp(simd::sub(simd::zero(), simd::load_first(x + at, count)));
+            simd::store_first(x + at, simd::div(one, simd::add(one, e)), count);
+        });
+    }
+    const float top = *std::max_element(x, x + size);
+    rows::each_vector(size, [&](int64_t at, int count) {
+        simd::store_first(x + at, simd::exp(simd::sub(simd::load_first(x + at, count), simd::broadcast(top))), count);
+    });
+    float total = 0.0f;
+    for (int64_t i = 0; i < size; ++i) total += x[i];
+    for (int64_t i = 0; i < size; ++i) x[i] /= total;
+}
+
+// Index of the largest element that is not NONE, the first of equals; 0 if there is none.
+inline int64_t largest(const float* x, int64_t size) {
+    int64_t best = 0;
+    for (int64_t i = 1; i < size; ++i)
+        if (x[i] > x[best]) best = i;
+    return best;
+}
+
+// Takes the experts of all groups but the best from the choice. A group is as good as the sum of its two best experts.
+inline void keep_groups(float* choice, const Router& router) {
+    const int64_t size = router.experts / router.groups;
+    std::vector<float> values(router.groups);
+    for (int64_t group = 0; group < router.groups; ++group) {
+        float first = NONE, second = NONE;
+        for (int64_t i = group * size; i < (group + 1) * size; ++i) {
+            second = std::max(second, std::min(first, choice[i]));
+            first = std::max(first, choice[i]);
+        }
+        values[group] = first + second;
+    }
+    std::vector<bool> kept(router.groups);
+    for (int64_t i = 0; i < router.kept_groups; ++i) {
+        const int64_t best = largest(values.data(), router.groups);
+        kept[best] = true;
+        values[best] = NONE;
+    }
+    for (int64_t i = 0; i < router.experts; ++i)
+        if (!kept[i / size]) choice[i] = NONE;
+}
+
+// From logits [tokens, experts], which are overwritten: ids [tokens, top_k], the best expert first, and their weights.
+inline void route(float* logits, int64_t tokens, const Router& router, int32_t* ids, float* weights) {
+    rows::each_row(tokens, [=](int64_t token) {
+        thread_local std::vector<float> choice;
+        float* const scores = logits + token * router.experts;
+        score(scores, router);
+        choice.assign(scores, scores + router.experts);
+        if (router.correction != nullptr)
+            for (int64_t i = 0; i < router.experts; ++i) choice[i] += router.correction[i];
+        if (router.kept_groups < router.groups) keep_groups(choice.data(), router);
+        int32_t* const own = ids + token * router.top_k;
+        float* const shares = weights + token * router.top_k;
+        float total = 0.0f;
+        for (int64_t slot = 0; slot < router.top_k; ++slot) {
+            const int64_t best = largest(choice.data(), router.experts);
+            choice[best] = NONE;
+            own[slot] = int32_t(best);
+            total += shares[slot] = scores[best];
+        }
+        for (int64_t slot = 0; slot < router.top_k; ++slot)
+            shares[slot] = (router.renormalised ? shares[slot] / total : shares[slot]) * router.scale;
+    });
+}
+
+// The experts of a layer: [experts] matrices each; biases [experts, n], may be null.
+struct Experts {
+    int64_t count;
+    const Matrix *inner, *down;
+    const float *inner_bias, *down_bias;
+    activation::Form form;
+};
+
+// Some rows of an expert, by a panel of its weight.
+struct Task {
+    int64_t expert, panel, first, rows;
+};
+
+// What one call needs, kept for the next one. One caller at a time. Rows are (token, slot) pairs, sorted by expert.
+template <class T>
+struct Workspace {
+    std::vector<int64_t> starts;  // [experts + 1]: an expert's first row
+    std::vector<int64_t> places;  // [tokens * top_k]: the row of each pair
+    std::vector<Task> tasks;
+    std::vector<T> rows, inner, activated;
+
+    static Workspace& instance() {
+        static Workspace kept;
+        return kept;
+    }
+};
+
+template <class T>
+T* room(std::vector<T>& buffer, int64_t size) {
+    if (int64_t(buffer.size()) < size) buffer.resize(size);
+    return buffer.data();
+}
+
+// out [rows, n] = x [rows, k] @ each row's expert: one list of tasks, in which an expert's panels follow each other. Only
+// experts with rows are read.
+template <class T>
+void multiply(Workspace<T>& work, const T* x, const Matrix* matrices, const float* biases, int64_t experts, T* out) {
+    const int64_t n = matrices[0].n, k = matrices[0].k;
+    work.tasks.clear();
+    for (int64_t expert = 0; expert < experts; ++expert)
+        for (int64_t first = work.starts[expert]; first < work.starts[expert + 1]; first += linear::BLOCK_ROWS)
+            for (int64_t panel = 0; panel < linear::panels(n); ++panel)
+                work.tasks.push_back(
+                    {expert, panel, first, std::min(work.starts[expert + 1] - first, linear::BLOCK_ROWS)});
+    Pool::instance().run(int64_t(work.tasks.size()), [&](int64_t index, int) {
+        const Task& task = work.tasks[index];
+        const float* const bias = biases == nullptr ? biases : biases + task.expert * n;
+        linear::multiply_panel(x + task.first * k, k, task.rows, matrices[task.expert], bias, task.panel,
+                               out + task.first * n);
+    });
+}
+
+// Sorts the pairs by expert; those of an expert stay in the order of tokens.
+template <class T>
+void sort(Workspace<T>& work, const int32_t* ids, int64_t pairs, int64_t experts) {
+    work.starts.assign(experts + 1, 0);
+    for (int64_t pair = 0; pair < pairs; ++pair) ++work.starts[ids[pair] + 1];
+    for (int64_t expert = 0; expert < experts; ++expert) work.starts[expert + 1] += work.starts[expert];
+    std::vector<int64_t> next(work.starts.begin(), work.starts.end() - 1);
+    work.places.resize(pairs);
+    for (int64_t pair = 0; pair < pairs; ++pair) work.places[pair] = next[ids[pair]]++;
+}
+
+// out [tokens, k] = the weighted sum of each token's experts; `adds`: of that and out. x [tokens, k]; ids and weights
+// [tokens, top_k]. Rounded once.
+template <class T>
+void mix(const T* x, int64_t tokens, int64_t top_k, const int32_t* ids, const float* weights, const Experts& experts,
+         bool adds, T* out) {
+    Workspace<T>& work = Workspace<T>::instance();
+    const int64_t pairs = tokens * top_k, k = experts.inner[0].k, inner = experts.inner[0].n, size = experts.down[0].k;
+    sort(work, ids, pairs, experts.count);
+    T* const some = room(work.rows, pairs * k);
+    rows::each_row(pairs, [&](int64_t pair) {
+        std::memcpy(static_cast<void*>(some + work.places[pair] * k), x + pair / top_k * k, k * sizeof(T));
+    });
+    T* const wide = room(work.inner, pairs * inner);
+    multiply(work, some, experts.inner, experts.inner_bias, experts.count, wide);
+    T* const activated = room(work.activated, pairs * size);
+    activation::activate(wide, experts.form, pairs, size, activated);
+    multiply(work, activated, experts.down, experts.down_bias, experts.count, some);
+    rows::each_row(tokens, [&](int64_t token) {
+        rows::each_vector(k, [&](int64_t at, int count) {
+            T* const place = out + token * k + at;
+            simd::Floats sum = adds ? simd::load_first(place, count) : simd::zero();
+            for (int64_t pair = token * top_k; pair < (token + 1) * top_k; ++pair)
+                sum = simd::fma(simd::broadcast(weights[pair]), simd::load_first(some + work.places[pair] * k + at, count),
+                                sum);
+            simd::store_first(place, sum, count);
+        });
+    });
+}
+
+}  // namespace mixture

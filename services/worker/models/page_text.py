@@ -1,7 +1,7 @@
 """The text of docs/models.md around what is made from the code (page.py)."""
 
 DEVICES = {
-    "cpu": "compiled C++ for AVX-512 with bf16, AVX2 and any other CPU; for AMX by emulation, not yet on its hardware",
+    "cpu": "compiled C++ for AMX, AVX-512 with bf16, AVX2 and any other CPU",
     "cuda": "Triton; proven by its interpreter and compiled for sm_80 and sm_90, not yet run on a GPU",
 }
 

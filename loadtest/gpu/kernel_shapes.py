@@ -123,6 +123,32 @@ def activations(device: torch.device) -> list[Shape]:
     ]
 
 
+def experts(device: torch.device) -> list[Shape]:
+    """Returns mixtures like those of Qwen3, GLM-4 and gpt-oss, and odd ones."""
+    if device.type != "cuda":
+        return [{"tokens": 7, "experts": 4, "top_k": 2, "hidden": 16, "size": 16}]
+    kinds: list[Shape] = [
+        {"experts": 128, "top_k": 8, "hidden": 2048, "size": 768},
+        {
+            "experts": 64,
+            "top_k": 8,
+            "hidden": 1024,
+            "size": 384,
+            "sigmoid": True,
+            "groups": 8,
+            "kept_groups": 4,
+            "adds": True,
+        },
+        {"experts": 32, "top_k": 4, "hidden": 2880, "size": 2880, "with_bias": True, "kind": "clamped_silu"},
+        {"experts": 5, "top_k": 3, "hidden": 130, "size": 34, "kind": "gelu", "gated": False},
+    ]
+    return [{"tokens": tokens, **kind} for kind in kinds for tokens in (1, 17, 300)]
+
+
+def rows_of_experts(device: torch.device) -> list[Shape]:
+    return [{**shape, "tokens": 40 if device.type == "cuda" else 5} for shape in experts(device)[::3]]
+
+
 def soft_caps(device: torch.device) -> list[Shape]:
     sizes = [1, 1000, VOCAB] if device.type == "cuda" else [1, 1100]
     return [{"rows": rows, "vocab": vocab, "cap": cap} for vocab in sizes for rows in (1, 3) for cap in (1.0, 30.0)]

@@ -5,15 +5,17 @@ shapes; the other dtypes have fewer of products, rope and attention.
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import torch
 
 from kernels.gpu import attention, rope
+from kernels.gpu.ops import TritonOps
 from loadtest.gpu import kernel_shapes
 from loadtest.gpu.kernel_shapes import Shape
 from loadtest.gpu.shapes import quantizations
 from loadtest.gpu.table import Check, Note
-from tests.kernels import attention_cases, cases, product_cases
+from tests.kernels import attention_cases, cases, expert_cases, product_cases
 
 DTYPES = {"bf16": torch.bfloat16, "float32": torch.float32, "float16": torch.float16}
 
@@ -36,6 +38,15 @@ def checks(device: torch.device) -> list[Check]:
             check_of(
                 f"kernels of one token {name}, any number: same bits",
                 cases.check_rows_of_pointwise, device, dtype, kernel_shapes.rows_of_pointwise(device),
+            ),
+            check_of(
+                f"kernel experts {name}",
+                partial(expert_cases.check_experts, TritonOps()), device, dtype, kernel_shapes.experts(device),
+            ),
+            check_of(
+                f"kernel experts {name}, any rows: same bits",
+                partial(expert_cases.check_tokens_alone, TritonOps()), device, dtype,
+                kernel_shapes.rows_of_experts(device),
             ),
             check_of(
                 f"kernel paged_attention {name}",

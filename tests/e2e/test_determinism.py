@@ -36,7 +36,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "windowed": {},
     "experts": {},
 }  # fmt: skip
-MORE_BLOCKS = {"windowed": 72}  # of four KV groups
+MORE_BLOCKS = {"windowed": 72, "experts": 64}  # of several KV groups
 SAMPLINGS: list[dict[str, Any]] = [
     {"temperature": 0},
     {"temperature": 1.1, "top_p": 0.95},
@@ -113,9 +113,9 @@ def block_size_in_bytes(path: Path, dtype: str) -> int:
     ("shape", "dtype"),
     [
         ("grouped-tied", "bfloat16"),
-        ("odd-sizes", "float32"),
+        pytest.param("odd-sizes", "float32", marks=pytest.mark.long),
         ("windowed", "bfloat16"),
-        ("experts", "bfloat16"),
+        pytest.param("experts", "bfloat16", marks=pytest.mark.long),
         pytest.param("grouped-tied", "float32", marks=pytest.mark.long),
         pytest.param("odd-sizes", "bfloat16", marks=pytest.mark.long),
         pytest.param("windowed", "float32", marks=pytest.mark.long),

@@ -26,7 +26,7 @@ def statuses(server: Server) -> list[int]:
     return [server.get(path).status_code for path in ("/live", "/ready", "/health")]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_accepted_requests_end_and_new_ones_are_refused(number: signal.Signals) -> None:
     """Queued ones end as well; a role that dies meanwhile is restarted, and its requests resume."""
     with Server("--max-num-seqs=16") as server, concurrent.futures.ThreadPoolExecutor(NUMBER) as pool:

@@ -91,7 +91,7 @@ def test_answers_survive_workers_and_a_deadly_grammar_fails_alone() -> None:
             with pytest.raises(grpc.aio.AioRpcError) as error:
                 await responses(text, engine, request(GRAMMAR.ljust(DEADLY)))
             assert error.value.code() == grpc.StatusCode.INTERNAL
-            assert error.value.details() == "the worker died twice while it prepared this request's grammar"
+            assert error.value.details() == "the worker died three times while it prepared this request's grammar"
             assert not task.done(), "the answers were too short"
             return await task
 

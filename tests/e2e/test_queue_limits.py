@@ -56,7 +56,7 @@ def refusal(server: Server, path: str, **body: object) -> str:
 
 
 @both
-@pytest.mark.parametrize("streaming", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("streaming", [False, pytest.param(True, marks=pytest.mark.long)], ids=["whole", "stream"])
 def test_max_num_queued_reqs(narrow: Server, path: str, streaming: bool) -> None:
     before = scrape(narrow)
     with busy(narrow, 5, 6, 7):

@@ -36,7 +36,7 @@ SAMPLINGS = {"greedy": GREEDY, "sampled": SAMPLED, "penalised": PENALISED}
 PROMPT = [7, 300, 41, 8, 900, 12, 77, 5, 1000, 44]
 
 
-@pytest.fixture(scope="module", params=["full attention", "windows", "experts"])
+@pytest.fixture(scope="module", params=["full attention", "windows", pytest.param("experts", marks=pytest.mark.long)])
 def server(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("model")
     if request.param == "windows":

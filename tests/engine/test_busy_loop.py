@@ -92,9 +92,9 @@ def test_a_registration_that_cannot_be_served_is_refused(engine: Engine) -> None
 
 @pytest.mark.parametrize("is_intact", [True, False])
 def test_a_worker_that_only_lost_its_connection_has_not_died(patient: Engine, is_intact: bool) -> None:
-    """A request that runs at three deaths is taken for what kills; it may run at any number of lost connections."""
+    """A request that runs at four deaths is taken for what kills; it may run at any number of lost connections."""
     patient.loop.add(make_core_request(0, [1, 2, 3], 2))
-    for _ in range(3):
+    for _ in range(4):
         worker = patient.worker(is_intact=is_intact)
         assert worker.next_plan().new_requests
         worker.close()
@@ -217,7 +217,7 @@ def test_a_grammar_is_prepared_while_a_step_runs(patient: Engine) -> None:
 
 def test_a_preparer_that_hangs_costs_its_worker(engine: Engine) -> None:
     engine.loop.add(make_core_request(0, [1, 2, 3], 9, grammar="2"))
-    for expected in (1, 2):
+    for expected in (1, 2, 3):
         link = engine.worker()
         preparer = FakePreparer(link)
         assert preparer.asked().handle == 0

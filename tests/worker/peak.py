@@ -68,7 +68,8 @@ def main(argv: list[str]) -> None:
     before = status_bytes("VmRSS")
     worker = InProcess(path, options, limits, model=model)
     kv_bytes = 0
-    for tensor in (tensor for pair in worker.runner._forward._cache for tensor in pair):
+    pairs = {id(pair): pair for pair in worker.runner._forward._cache}  # layers with one place share theirs
+    for tensor in (tensor for pair in pairs.values() for tensor in pair):
         tensor.fill_(0)  # commits its pages now, so that they do not count as a step's
         kv_bytes += tensor.nbytes
     release()

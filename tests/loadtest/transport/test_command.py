@@ -21,7 +21,9 @@ def rows(*args: str) -> list[dict[str, float]]:
     return [dict(zip(NAMES, each, strict=True)) for each in values]
 
 
-@pytest.mark.parametrize("edges", [[], ["--tcp"]], ids=["Unix sockets", "TLS and CURVE"])
+@pytest.mark.parametrize(
+    "edges", [[], pytest.param(["--tcp"], marks=pytest.mark.long)], ids=["Unix sockets", "TLS and CURVE"]
+)
 def test_messages_per_step_do_not_grow_with_the_streams(edges: list[str]) -> None:
     few, many = rows("--num-streams", "2", "64", "--num-tokens=100", "--step-ms=10", "--num-requests=40", *edges)
     assert (few["streams"], many["streams"]) == (2, 64)

@@ -16,7 +16,7 @@ def test_a_token_that_is_lost_repeated_or_swapped_is_seen() -> None:
 
 
 @pytest.mark.parametrize(("client", "idle"), [("text", "shim"), ("tokens", "tokenizer")])
-@pytest.mark.parametrize("edges", [[], ["--tcp"]], ids=["Unix sockets", "TLS"])
+@pytest.mark.parametrize("edges", [[], pytest.param(["--tcp"], marks=pytest.mark.long)], ids=["Unix sockets", "TLS"])
 def test_every_token_arrives_over_grpc(client: str, idle: str, edges: list[str]) -> None:
     (row,) = rows("--num-streams=16", "--num-tokens=100", "--step-ms=10", f"--client={client}", *edges)
     assert row["per_chunk"] >= 1 and 0 < row["p50"] <= row["p99"]

@@ -25,7 +25,7 @@ class TorchMatrix:
 
 
 class TorchExperts:
-    """Experts whose weights are TorchMatrix."""
+    """Experts of TorchMatrix."""
 
     def __init__(self, matrices: Sequence[TorchMatrix]) -> None:
         self._matrices = matrices

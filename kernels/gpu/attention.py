@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.gpu.attention_segments import mean, merge, sink, store_part
 from kernels.gpu.attention_tiling import Tiling, choose_num_splits, tiling_of
 from kernels.gpu.soft_cap import tanh
 
@@ -58,47 +59,6 @@ def _places(
         block = tl.load(table_ptr + keys // BLOCK_SIZE, mask=inside, other=0)
         offsets = keys % BLOCK_SIZE
     return block.to(tl.int64) * block_stride + offsets * token_stride
-
-
-@triton.jit
-def _merge(best, weight_sum, acc, part_best, part_sum, part_acc, scale):
-    """Returns the running (maximum, sum, accumulator) with one segment's `part_` values merged in.
-
-    fma is explicit, because a compiler could contract it in one kernel and not in the other. A segment without keys
-    has maximum -inf and zeros; merging it can only change the sign of a zero.
-    """
-    new_best = tl.maximum(best, part_best)
-    # Infinity minus itself would be NaN.
-    shift = tl.where(new_best == float("-inf"), 0.0, new_best)
-    rescale = tl.exp2((best - shift) * scale)
-    part_rescale = tl.exp2((part_best - shift) * scale)
-    new_sum = tl.fma(part_sum, part_rescale, weight_sum * rescale)
-    new_acc = tl.fma(part_acc, part_rescale[:, None], acc * rescale[:, None])
-    return new_best, new_sum, new_acc
-
-
-@triton.jit
-def _sink(sinks_ptr, head, inside, scale):
-    """Returns (maximum, sum) of each head's sink: a segment of one key without a value. `scale` includes log2(e)."""
-    sink = tl.load(sinks_ptr + head, mask=inside, other=0.0) * (1.4426950408889634 / scale)
-    return sink, tl.full(sink.shape, 1.0, dtype=tl.float32)
-
-
-@triton.jit
-def _mean(weight_sum, acc):
-    """Returns acc / sum; zeros if there was no key. Adding 0.0 turns -0 into +0, so empty segments change no bit."""
-    return acc / tl.where(weight_sum == 0.0, 1.0, weight_sum)[:, None] + 0.0
-
-
-@triton.jit
-def _store_part(
-    part_best_ptr, part_sum_ptr, part_acc_ptr, best, weight_sum, acc, place, dims, row_inside, mask_q,
-    HEAD_DIM: tl.constexpr,
-):  # fmt: skip
-    """Stores a segment's maximum, sum and accumulator in the workspace."""
-    tl.store(part_best_ptr + place, best, mask=row_inside)
-    tl.store(part_sum_ptr + place, weight_sum, mask=row_inside)
-    tl.store(part_acc_ptr + place[:, None] * HEAD_DIM + dims[None, :], acc, mask=mask_q)
 
 
 @triton.jit(do_not_specialize=["window", "table_stride", "first_request", "num_requests", "num_segments"])
@@ -169,7 +129,7 @@ def _attention_kernel(
     total_sum = tl.zeros([BLOCK_M], dtype=tl.float32)
     total_acc = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
     if SINKS:
-        total_best, total_sum = _sink(sinks_ptr, head, row_inside, scale)
+        total_best, total_sum = sink(sinks_ptr, head, row_inside, scale)
     best = tl.full([BLOCK_M], float("-inf"), dtype=tl.float32)
     weight_sum = tl.zeros([BLOCK_M], dtype=tl.float32)
     acc = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
@@ -180,14 +140,12 @@ def _attention_kernel(
         # acc without waiting for its wgmma, and ptxas then serializes all wgmma (C7515).
         if (index % TILES == 0) & (index > skipped):
             if SPLIT:
-                _store_part(
+                store_part(
                     part_best_ptr, part_sum_ptr, part_acc_ptr, best, weight_sum, acc,
                     (token * num_heads + head) * num_segments + segment - parts, dims, row_inside, mask_q, HEAD_DIM,
                 )  # fmt: skip
             else:
-                total_best, total_sum, total_acc = _merge(
-                    total_best, total_sum, total_acc, best, weight_sum, acc, scale
-                )
+                total_best, total_sum, total_acc = merge(total_best, total_sum, total_acc, best, weight_sum, acc, scale)
             best = tl.full([BLOCK_M], float("-inf"), dtype=tl.float32)
             weight_sum = tl.zeros([BLOCK_M], dtype=tl.float32)
             acc = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
@@ -218,13 +176,13 @@ def _attention_kernel(
         acc = tl.dot(weights.to(value.dtype), value, acc * rescale[:, None], input_precision="ieee")
         best = new_best
     if SPLIT:
-        _store_part(
+        store_part(
             part_best_ptr, part_sum_ptr, part_acc_ptr, best, weight_sum, acc,
             (token * num_heads + head) * num_segments + last_segment, dims, row_inside, mask_q, HEAD_DIM,
         )  # fmt: skip
     else:
-        total_best, total_sum, total_acc = _merge(total_best, total_sum, total_acc, best, weight_sum, acc, scale)
-        out = _mean(total_sum, total_acc)
+        total_best, total_sum, total_acc = merge(total_best, total_sum, total_acc, best, weight_sum, acc, scale)
+        out = mean(total_sum, total_acc)
         place_out = (token[:, None] * num_heads + head[:, None]) * HEAD_DIM + dims[None, :]
         tl.store(out_ptr + place_out, out.to(out_ptr.dtype.element_ty), mask=mask_q)
 
@@ -249,7 +207,7 @@ def _merge_kernel(
     weight_sum = tl.zeros([1], dtype=tl.float32)
     acc = tl.zeros([1, BLOCK_D], dtype=tl.float32)
     if SINKS:
-        best, weight_sum = _sink(sinks_ptr, head + tl.arange(0, 1), head + tl.arange(0, 1) < num_heads, scale)
+        best, weight_sum = sink(sinks_ptr, head + tl.arange(0, 1), head + tl.arange(0, 1) < num_heads, scale)
     for first in range(tl.maximum(seq_len - window, 0) // SEGMENT, behind, AT_ONCE):
         for offset in tl.static_range(AT_ONCE):
             segment = first + offset + tl.arange(0, 1)
@@ -260,8 +218,8 @@ def _merge_kernel(
             part_acc = tl.load(
                 part_acc_ptr + place[:, None] * HEAD_DIM + dims, mask=inside[:, None] & dim_inside, other=0.0
             )
-            best, weight_sum, acc = _merge(best, weight_sum, acc, part_best, part_sum, part_acc, scale)
-    out = _mean(weight_sum, acc)
+            best, weight_sum, acc = merge(best, weight_sum, acc, part_best, part_sum, part_acc, scale)
+    out = mean(weight_sum, acc)
     tl.store(out_ptr + row * HEAD_DIM + dims, out.to(out_ptr.dtype.element_ty), mask=dim_inside)
 
 

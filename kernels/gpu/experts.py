@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.gpu.card import card_of
-from kernels.gpu.linear import _scaled_and_biased, _segment
+from kernels.gpu.linear import scaled_and_biased, segment_sum
 from kernels.gpu.linear_tiling import ONE_ACCUMULATOR, Tile, schedule_for, tiles_of
 from kernels.gpu.matrix import EIGHT_BITS, QUANTISED_ROWS
 from kernels.weight_parts import joined
@@ -78,10 +78,10 @@ def _experts_kernel(
     total = tl.zeros([BLOCK_N, BLOCK_M], dtype=tl.float32)
     for first in range(0, num_steps, steps):
         last = tl.minimum(first + steps, num_steps)
-        total += _segment(
+        total += segment_sum(
             x_ptr, own_weight, row, column, rows, n, k, k, first, last, BLOCK_M, BLOCK_N, BLOCK_K, EVEN_K, UPCAST
         )
-    total = _scaled_and_biased(
+    total = scaled_and_biased(
         total, scale_ptr + expert * n, bias_ptr + expert * n, column, column < n, SCALED, BIASED, True
     )
     tl.store(

@@ -21,7 +21,7 @@ SUM_BLOCK = 256
 
 
 @triton.jit
-def _segment(
+def segment_sum(
     x_ptr, weight_ptr, row, column, rows, n, k, x_stride, first, last,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, EVEN_K: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
@@ -50,7 +50,7 @@ def _segment(
 
 
 @triton.jit
-def _scaled_and_biased(
+def scaled_and_biased(
     total, scale_ptr, bias_ptr, column, inside, SCALED: tl.constexpr, BIASED: tl.constexpr, TRANSPOSED: tl.constexpr
 ):
     """Returns total * scale + bias of each output column. TRANSPOSED: total is [columns, rows], otherwise as `column`.
@@ -91,18 +91,18 @@ def _linear_kernel(
         total = tl.zeros([BLOCK_N, BLOCK_M], dtype=tl.float32)
         for first in range(0, num_steps, steps):
             last = tl.minimum(first + steps, num_steps)
-            total += _segment(
+            total += segment_sum(
                 x_ptr, weight_ptr, row, column, rows, n, k, x_stride, first, last,
                 BLOCK_M, BLOCK_N, BLOCK_K, EVEN_K, UPCAST,
             )  # fmt: skip
     else:
         first = segment * steps
         last = tl.minimum(first + steps, num_steps)
-        total = _segment(
+        total = segment_sum(
             x_ptr, weight_ptr, row, column, rows, n, k, x_stride, first, last,
             BLOCK_M, BLOCK_N, BLOCK_K, EVEN_K, UPCAST,
         )  # fmt: skip
-    total = _scaled_and_biased(total, scale_ptr, bias_ptr, column, column < n, SCALED, BIASED, True)
+    total = scaled_and_biased(total, scale_ptr, bias_ptr, column, column < n, SCALED, BIASED, True)
     place = segment.to(tl.int64) * rows * n + row.to(tl.int64)[None, :] * n + column[:, None]
     tl.store(out_ptr + place, total.to(out_ptr.dtype.element_ty), mask=(row < rows)[None, :] & (column < n)[:, None])
 
@@ -117,7 +117,7 @@ def _sum_kernel(
     total = tl.zeros([BLOCK], dtype=tl.float32)
     for segment in tl.static_range(SEGMENTS):
         total += tl.load(partial_ptr + segment * rows * n + place, mask=inside, other=0.0)
-    total = _scaled_and_biased(total, scale_ptr, bias_ptr, place % n, inside, SCALED, BIASED, False)
+    total = scaled_and_biased(total, scale_ptr, bias_ptr, place % n, inside, SCALED, BIASED, False)
     tl.store(out_ptr + place, total.to(out_ptr.dtype.element_ty), mask=inside)
 
 

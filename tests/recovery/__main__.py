@@ -20,7 +20,7 @@ VARIANTS = {
     "one tokenizer": CHUNKED,
     "two tokenizers": (*CHUNKED, "--tokenizer-replicas=2"),
     "small KV cache": (*CHUNKED, "--kv-cache-memory-bytes=3M", "--block-size=8"),
-    "windows": CHUNKED,  # with a random model, whose layers have a window but for one
+    "windows": CHUNKED,  # a random model: all layers but one have a window
     "experts": CHUNKED,  # with a random model, which also has sinks and a window
 }
 RANDOM = {"windows": make_gemma3, "experts": make_gpt_oss}

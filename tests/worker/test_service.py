@@ -79,7 +79,7 @@ def test_an_engines_kv_cache_is_freed_before_the_next_one_is_allocated(
 
 
 class NextEngine(ShortEngine):
-    """A link whose first hello is the last one."""
+    """A link with one hello."""
 
     hellos: ClassVar[list[bool]] = []
     num_connected = NUM_ENGINES

@@ -85,7 +85,7 @@ hostile: install-test
 	$(BIN)/python -m tests.security $(ARGS)
 	$(BIN)/python -m tests.security.front
 
-# Fifty kills at random under live answers (a few minutes); ARGS="--seed N" repeats a run that failed.
+# Sixty kills at random under live answers (a few minutes); ARGS="--seed N" repeats a run that failed.
 recovery-test: install-test
 	$(BIN)/python -m tests.recovery $(ARGS)
 

@@ -17,6 +17,8 @@ from transformers import (
     PreTrainedModel,
     Qwen3Config,
     Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
 )
 from transformers.utils import logging as transformers_logging
 
@@ -59,6 +61,14 @@ MIXED: dict[str, Any] = {
     "tie_word_embeddings": False,
     "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
 }
+# Experts in every layer, full attention.
+SPARSE: dict[str, Any] = {
+    **SMALL,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "norm_topk_prob": True,
+}
 # Heads and sizes for the tests of parity with transformers.
 PARITY_CONFIGS: dict[str, dict[str, Any]] = {
     "grouped-tied": {"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 16, "tie_word_embeddings": True},
@@ -91,6 +101,13 @@ def make_gpt_oss(path: Path, seed: int = 0, **config: Any) -> Path:
     """Writes a checkpoint as make_qwen3 does. `config` changes the values of MIXED."""
     torch.manual_seed(seed)
     return _saved(GptOssForCausalLM(GptOssConfig(**{**MIXED, "initializer_range": WIDE, **config})), path)
+
+
+def make_qwen3_moe(path: Path, seed: int = 0, shard_size: str = "5GB", **config: Any) -> Path:
+    """Writes a checkpoint as make_qwen3 does. `config` changes the values of SPARSE."""
+    torch.manual_seed(seed)
+    model = Qwen3MoeForCausalLM(Qwen3MoeConfig(**{**SPARSE, "initializer_range": WIDE, **config}))
+    return _saved(model, path, shard_size)
 
 
 def _saved(model: PreTrainedModel, path: Path, shard_size: str = "5GB") -> Path:

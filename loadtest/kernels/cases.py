@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from kernels.interface import DRAW, AttentionInputs, Ops
-from kernels.program import Matrix
+from kernels.program import Activate, Matrix, Mix, Place, Route
 from loadtest.kernels.limits import Work
-from services.worker.models.description import Description
+from services.worker.models.description import Description, Mixture, Mlp
 
 DTYPE, CPU = torch.bfloat16, torch.device("cpu")
 ROWS = (1, 8, 32, 256)
@@ -38,7 +38,8 @@ Run = Callable[[], object]
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes of a decoder; by default Qwen3-0.6B's."""
+    """The sizes of a decoder; by default Qwen3-0.6B's. `intermediate_size`: of MLPs that all tokens have, 0 for none;
+    `mixture`: of one layer."""
 
     hidden_size: int = 1024
     intermediate_size: int = 3072
@@ -46,14 +47,20 @@ class Shape:
     num_kv_heads: int = 8
     head_dim: int = 128
     vocab_size: int = 151936
+    mixture: Mixture | None = None
 
     @classmethod
     def of(cls, model: Description) -> "Shape":
-        """Returns the sizes of the model's first layer."""
-        attention, mlp = model.layers[0].attention, model.layers[0].mlps[0]
+        """Returns the sizes of the model's first attention, MLP and mixture."""
+        attention, mlps = model.layers[0].attention, [layer.mlp for layer in model.layers]
+        mixture = next((mlp for mlp in mlps if isinstance(mlp, Mixture)), None)
+        dense = [mlp for mlp in mlps if isinstance(mlp, Mlp)]
+        if mixture is not None and mixture.shared is not None:
+            dense.append(mixture.shared)
         return cls(
-            model.hidden_size, mlp.size, attention.heads, attention.kv_heads, attention.head_dim, model.vocab_size
-        )
+            model.hidden_size, dense[0].size if dense else 0, attention.heads, attention.kv_heads, attention.head_dim,
+            model.vocab_size, mixture,
+        )  # fmt: skip
 
     @property
     def query_size(self) -> int:
@@ -90,8 +97,11 @@ def cases(shape: Shape, cold_bytes: int) -> Iterator[Case]:
         "head": (shape.vocab_size, shape.hidden_size),
     }
     for name, (n, k) in products.items():
-        for rows in ROWS:
+        for rows in ROWS if n and k else ():
             yield _product(name, rows, n, k, cold_bytes)
+    if (mixture := shape.mixture) is not None:
+        yield from (_route(mixture, rows) for rows in ROWS)
+        yield from (_mix(mixture, rows, shape.hidden_size, cold_bytes) for rows in ROWS)
     for requests in REQUESTS:
         yield _decode(shape, requests, cold_bytes)
     for length in PROMPTS:
@@ -100,7 +110,7 @@ def cases(shape: Shape, cold_bytes: int) -> Iterator[Case]:
         yield from _norms(rows, shape.hidden_size)
     for rows in ROWS:
         yield _rope(shape, rows, cold_bytes)
-    for rows in ROWS:
+    for rows in ROWS if shape.intermediate_size else ():
         yield _activation(rows, shape.intermediate_size)
     for name in DRAWS:
         for rows in REQUESTS:
@@ -141,6 +151,46 @@ def _product(name: str, rows: int, n: int, k: int, cold_bytes: int) -> Case:
 
     work = _work(weight_bytes, copies, rows * (k * DTYPE.itemsize + n * out_type.itemsize), 2 * rows * n * k)
     return Case(f"product {name}", f"{rows} x {k} x {n}", work, make)
+
+
+def _route(mixture: Mixture, rows: int) -> Case:
+    """Returns the case of choosing experts, without the product that gives their scores."""
+    router = mixture.router
+
+    def make(ops: Ops) -> list[Run]:
+        how = Route(
+            Place.NORMED, ops.matrix(_randn(mixture.count, 1)), router.top_k,
+            correction=torch.randn(mixture.count) if router.correction else None,
+            sigmoid=router.scores == "sigmoid", renormalised=router.renormalised,
+            groups=router.groups, kept_groups=router.kept_groups, scale=router.scale,
+        )  # fmt: skip
+        return [partial(ops.route, torch.randn(rows, mixture.count), how)]
+
+    work = Work(warm_bytes=rows * 4 * (mixture.count + 2 * router.top_k))
+    return Case("route", f"{rows} x {mixture.count}", work, make)
+
+
+def _mix(mixture: Mixture, rows: int, hidden: int, cold_bytes: int) -> Case:
+    """Returns the case of the experts of `rows` tokens, chosen at random. Only those that are chosen count as bytes."""
+    expert, top_k = mixture.expert, mixture.router.top_k
+    expert_bytes = _bytes(hidden * (expert.inner_size + expert.size))
+    copies = _copies(mixture.count * expert_bytes, cold_bytes)
+    scores = torch.rand(rows, mixture.count, generator=torch.Generator().manual_seed(0))
+    ids = scores.topk(top_k).indices.int()
+
+    def make(ops: Ops) -> list[Run]:
+        x, weights = _randn(rows, hidden), torch.full((rows, top_k), 1 / top_k)
+        form = Activate(expert.activation, expert.gated, expert.alpha, expert.limit)
+        inner, down = _randn(expert.inner_size, hidden), _randn(hidden, expert.size)
+        calls: list[Run] = []
+        for _ in range(max(1, copies)):
+            matrices = ops.experts([[inner]] * mixture.count), ops.experts([[down]] * mixture.count)
+            calls.append(partial(ops.mix, x, (ids, weights), Mix(Place.NORMED, matrices[0], form, matrices[1]), None))
+        return calls
+
+    hit = len({*ids.flatten().tolist()}) * expert_bytes
+    work = _work(hit, copies, _bytes(2 * rows * hidden), rows * top_k * expert_bytes)  # 2 operations for 2 bytes
+    return Case("experts", f"{rows} x {top_k} of {mixture.count}", work, make)
 
 
 def _attention(shape: Shape, requests: int, queries: int, length: int, copies: int, ops: Ops) -> list[Run]:

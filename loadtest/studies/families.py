@@ -1,7 +1,8 @@
 """`python -m loadtest.studies.families [--layers N]`: shares of the machine's limit that whole steps of families reach.
 
 The limit of a step is the larger of its bytes over the memory's rate and its operations over the rate of products, both
-of one probe (loadtest/kernels/limits.py). Random weights in the shapes of published models; the models take turns.
+of one probe (loadtest/kernels/limits.py). Of a mixture, only experts that a step's rows have are counted; one more,
+untimed step counts them. Random weights in the shapes of published models; the models take turns.
 """
 
 import argparse
@@ -9,14 +10,19 @@ import json
 import statistics
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from kernels.cpu.library import load
 from kernels.cpu.ops import CpuOps
+from kernels.interface import Stack
+from kernels.program import Operation, Route
+from kernels.stack import EagerStack
 from loadtest.kernels.limits import Limits, Work, probe
 from loadtest.studies.quantization import Texts
 from services.machine import available_cores
@@ -24,6 +30,7 @@ from services.machine.available import available_bytes
 from services.options.declarations import WorkerOptions
 from services.worker.loading import load_model
 from services.worker.models.decoder import Decoder
+from services.worker.models.description import Mixture
 from services.worker.models.tensors import num_weight_bytes
 
 # (rows, new tokens of each, tokens before)
@@ -37,7 +44,7 @@ LONGROPE = {
     "rope_type": "longrope", "rope_theta": 10000.0, "partial_rotary_factor": 0.75, "short_factor": [1.0] * 48,
     "long_factor": [1.5] * 48,
 }  # fmt: skip
-# From the models' config.json; Phi-4-mini with 8 of its 32 layers.
+# From the models' config.json; Phi-4-mini with 8 of its 32 layers. The mixtures are smaller than any that is published.
 SHAPES: dict[str, dict[str, Any]] = {
     "Qwen3-0.6B": {
         "architectures": ["Qwen3ForCausalLM"], "vocab_size": 151936, "hidden_size": 1024, "intermediate_size": 3072,
@@ -65,7 +72,34 @@ SHAPES: dict[str, dict[str, Any]] = {
         "rope_parameters": LONGROPE, "partial_rotary_factor": 0.75, "original_max_position_embeddings": 4096,
         "max_position_embeddings": 131072,
     },
+    "Qwen3-MoE": {
+        "architectures": ["Qwen3MoeForCausalLM"], "vocab_size": 151936, "hidden_size": 1024, "intermediate_size": 3072,
+        "num_hidden_layers": 16, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128,
+        "num_experts": 64, "num_experts_per_tok": 8, "moe_intermediate_size": 384, "norm_topk_prob": True,
+        "tie_word_embeddings": True,
+    },
+    "gpt-oss": {
+        "architectures": ["GptOssForCausalLM"], "vocab_size": 151936, "hidden_size": 1440, "intermediate_size": 1440,
+        "num_hidden_layers": 12, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 64,
+        "num_local_experts": 32, "num_experts_per_tok": 4, "sliding_window": 128, "tie_word_embeddings": True,
+    },
 }  # fmt: skip
+
+
+class CountingOps(CpuOps):
+    """Kernels that count how many experts of each layer a step's rows have, while `hits` is a list."""
+
+    hits: list[int] | None = None
+
+    def route(self, logits: Tensor, how: Route) -> tuple[Tensor, Tensor]:
+        ids, weights = super().route(logits, how)
+        if self.hits is not None:
+            self.hits.append(len(ids.unique()))
+        return ids, weights
+
+    def stack(self, operations: Sequence[Operation]) -> Stack:
+        compiled, eager = super().stack(operations), EagerStack(self, operations)
+        return lambda *step: (compiled if self.hits is None else eager)(*step)
 
 
 @dataclass(frozen=True)
@@ -74,9 +108,9 @@ class Step:
     tokens: int
     context: int
 
-    def work(self, decoder: Decoder) -> Work:
+    def work(self, decoder: Decoder, hits: Sequence[int]) -> Work:
         """Returns what the step must read and multiply: the weights, the KV cache of the tokens before, attention; of
-        layers with a window, the keys in it."""
+        layers with a window, the keys in it. `hits`: how many experts each mixture's rows have."""
         model = decoder.description
         embedding = model.vocab_size * model.hidden_size
         layers = num_weight_bytes(model, 2, 2) // 2 - embedding * (1 if model.tied else 2)
@@ -87,9 +121,14 @@ class Step:
             pairs = sum(min(seen, window) for seen in range(self.context + 1, length + 1))  # of a query and a key
             attended += attention.query_size * pairs
             cached += attention.key_size * min(self.context, window - 1)
-        products = 2 * (layers * self.rows * self.tokens + embedding * self.rows)
+        mixtures = [layer.mlp for layer in model.layers if isinstance(layer.mlp, Mixture)]
+        sizes = [model.hidden_size * (mixture.expert.inner_size + mixture.expert.size) for mixture in mixtures]
+        found = list(zip(mixtures, sizes, hits, strict=True))
+        unread = sum((mixture.count - hit) * size for mixture, size, hit in found)
+        unused = sum((mixture.count - mixture.router.top_k) * size for mixture, size, _ in found)  # of a row
+        products = 2 * ((layers - unused) * self.rows * self.tokens + embedding * self.rows)
         return Work(
-            cold_bytes=2 * (layers + embedding) + 4 * self.rows * cached,
+            cold_bytes=2 * (layers - unread + embedding) + 4 * self.rows * cached,
             operations=products + 4 * self.rows * attended,
         )
 
@@ -100,20 +139,32 @@ class Step:
         return 4 * self.rows * (self.context + self.tokens) * sum(size.key_size for size in sizes)
 
 
-def decoder_of(shape: dict[str, Any], ops: CpuOps) -> Decoder:
+def decoder_of(shape: dict[str, Any], ops: CountingOps) -> Decoder:
     options = WorkerOptions(device="cpu", load_format="dummy", dtype="bfloat16", max_model_len=MAX_LEN)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(shape))
         return load_model(Path(folder), options, ops).decoder
 
 
-def seconds_of(decoders: list[Decoder], step: Step) -> list[float]:
+@dataclass(frozen=True)
+class Timed:
+    seconds: float
+    work: Work
+
+
+def timed(decoders: list[Decoder], ops: CountingOps, step: Step) -> list[Timed]:
     """Returns the median seconds of the step for each decoder, sampled rows' logits included; they take turns."""
     several = [Texts(decoder, step.rows, step.context + step.tokens) for decoder in decoders]
     source = torch.Generator().manual_seed(1)
     for texts in several:
         texts.fill(step.context)
     ids = torch.randint(0, 1000, (step.rows, step.tokens), generator=source)
+    works = []
+    for decoder, texts in zip(decoders, several, strict=True):
+        ops.hits = []
+        texts.read(ids, keep=False)
+        works.append(step.work(decoder, ops.hits))
+    ops.hits = None
     times: list[list[float]] = [[] for _ in decoders]
     for _ in range(ROUNDS):
         for decoder, texts, one in zip(decoders, several, times, strict=True):
@@ -121,7 +172,7 @@ def seconds_of(decoders: list[Decoder], step: Step) -> list[float]:
             hidden = texts.read(ids, keep=False)
             decoder.logits(hidden.unflatten(0, ids.shape)[:, -1])
             one.append(time.perf_counter() - began)
-    return [statistics.median(one[1:]) for one in times]
+    return [Timed(statistics.median(one[1:]), work) for one, work in zip(times, works, strict=True)]
 
 
 @torch.inference_mode()
@@ -130,7 +181,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, help="at most so many layers of each model")
     parser.add_argument("--models", nargs="*", choices=SHAPES, default=list(SHAPES), help="the first is compared with")
     args = parser.parse_args()
-    ops = CpuOps(load(), available_cores())
+    ops = CountingOps(load(), available_cores())
     limits = probe(available_cores())
     decoders = []
     for name in args.models:
@@ -141,24 +192,22 @@ def main() -> None:
     every = [Step(*sizes) for sizes in STEPS]
     steps = [step for step in every if sum(map(step.cache_bytes, decoders)) < 0.8 * available_bytes()]
     print(f"without memory for their KV cache: {[step for step in every if step not in steps]}", flush=True)
-    measured = {step: seconds_of(decoders, step) for step in steps}
-    for step, times in measured.items():
-        for decoder, seconds in zip(decoders, times, strict=True):
-            limits = limits.raised(step.work(decoder), seconds)
-    report(args.models, decoders, measured, limits)
+    measured = {step: timed(decoders, ops, step) for step in steps}
+    for one in (one for found in measured.values() for one in found):
+        limits = limits.raised(one.work, one.seconds)
+    report(args.models, measured, limits)
 
 
-def report(names: list[str], decoders: list[Decoder], measured: dict[Step, list[float]], limits: Limits) -> None:
+def report(names: list[str], measured: dict[Step, list[Timed]], limits: Limits) -> None:
     print(f"limit: {limits.memory_bytes / 1e9:.1f} GB/s, {limits.operations / 1e9:.0f} Gop/s\n")
     print(
         f"| rows x tokens after context | model | ms | share of the limit | of {names[0]}'s |\n|---|---|---:|---:|---:|"
     )
-    for step, times in measured.items():
-        found = zip(decoders, times, strict=True)
-        shares = [limits.seconds(step.work(decoder)) / seconds for decoder, seconds in found]
-        for name, seconds, share in zip(names, times, shares, strict=True):
+    for step, found in measured.items():
+        shares = [limits.seconds(one.work) / one.seconds for one in found]
+        for name, one, share in zip(names, found, shares, strict=True):
             size = f"{step.rows} x {step.tokens} after {step.context}"
-            print(f"| {size} | {name} | {1e3 * seconds:.2f} | {share:.1%} | {share / shares[0]:.3f} |")
+            print(f"| {size} | {name} | {1e3 * one.seconds:.2f} | {share:.1%} | {share / shares[0]:.3f} |")
 
 
 if __name__ == "__main__":

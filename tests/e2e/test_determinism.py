@@ -18,7 +18,7 @@ from services.worker.checkpoint import read_checkpoint
 from services.worker.kv_cache import block_bytes
 from services.worker.models.describe import describe
 from services.worker.models.kv_layout import kv_layout
-from tests.checkpoints import DEMO_VOCAB_SIZE, make_gemma3, make_gpt_oss, make_qwen3
+from tests.checkpoints import DEMO_VOCAB_SIZE, make_gemma3, make_gpt_oss, make_qwen3, make_qwen3_moe
 from tests.e2e.harness import Server
 from tests.e2e.options import all_kernels
 
@@ -35,6 +35,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     },
     "windowed": {},
     "experts": {},
+    "sparse": {},
 }  # fmt: skip
 MORE_BLOCKS = {"windowed": 72, "experts": 64}  # of several KV groups
 SAMPLINGS: list[dict[str, Any]] = [
@@ -120,12 +121,13 @@ def block_size_in_bytes(path: Path, dtype: str) -> int:
         pytest.param("odd-sizes", "bfloat16", marks=pytest.mark.long),
         pytest.param("windowed", "float32", marks=pytest.mark.long),
         pytest.param("experts", "float32", marks=pytest.mark.long),
+        pytest.param("sparse", "bfloat16", marks=pytest.mark.long),
     ],
 )
 def test_a_request_gets_the_same_answer_alone_and_in_a_crowd(
     tmp_path: Path, shape: str, dtype: str, kernels: tuple[str, ...]
 ) -> None:
-    make = {"windowed": make_gemma3, "experts": make_gpt_oss}.get(shape, make_qwen3)
+    make = {"windowed": make_gemma3, "experts": make_gpt_oss, "sparse": make_qwen3_moe}.get(shape, make_qwen3)
     path = make(tmp_path / "model", seed=SEED, **SHAPES[shape])
     bodies = requests(SEED)
     with Server(str(path), f"--dtype={dtype}", *kernels, "--no-enable-prefix-caching") as server:

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import Qwen3ForCausalLM
+from transformers import Qwen3MoeForCausalLM
 
 from tests.addresses import at, open_server
-from tests.checkpoints import make_qwen3
+from tests.checkpoints import make_qwen3, make_qwen3_moe
 from tests.e2e.harness import TANDEM, Server, run_tandem, wait_for
 from tests.e2e.hub import Hub
 
@@ -45,11 +45,11 @@ def refusal(*args: str, env: dict[str, str]) -> str:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Two revisions: one in shards, one with different weights in one file."""
+    """Two revisions in shards: a dense model, and a mixture of experts with a tensor for each expert."""
     base = tmp_path_factory.mktemp("repository")
     return {
         "main": make_qwen3(base / "main", shard_size="100KB"),
-        "refs/pr/1": make_qwen3(base / "other", seed=1),
+        "refs/pr/1": make_qwen3_moe(base / "other", seed=1, shard_size="150KB"),
     }
 
 
@@ -88,9 +88,18 @@ def test_a_repository_answers_like_its_directory(
 def test_revision_picks_the_other_weights(
     hub: Hub, folders: dict[str, Path], main_tokens: list[int], tmp_path: Path
 ) -> None:
-    with Server(REPOSITORY, "--revision=refs/pr/1", env=hub.environment(tmp_path)) as server:
-        choice = server.complete("Hello there", temperature=0, max_tokens=12, ignore_eos=True)
-    model: Any = Qwen3ForCausalLM.from_pretrained(folders["refs/pr/1"])
+    names = json.loads((folders["refs/pr/1"] / "model.safetensors.index.json").read_text())["weight_map"]
+    assert len(set(names.values())) > 1 and "model.layers.1.mlp.experts.7.down_proj.weight" in names
+    extra = {"ignore_eos": True, "return_token_ids": True}
+    with (
+        Server(REPOSITORY, "--revision=refs/pr/1", env=hub.environment(tmp_path)) as server,
+        server.openai() as client,
+    ):
+        answer = client.completions.create(
+            model=REPOSITORY, prompt="Hello there", temperature=0, max_tokens=12, extra_body=extra
+        )
+    choice = answer.choices[0].model_dump()
+    model: Any = Qwen3MoeForCausalLM.from_pretrained(folders["refs/pr/1"])
     prompt = torch.tensor([choice["prompt_token_ids"]])
     expected = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=12, do_sample=False)
     assert choice["token_ids"] == expected[0, prompt.shape[1] :].tolist()

@@ -21,7 +21,7 @@ from services.shim.tokenizer_client import TokenizerClient
 from services.tokenizer.choice_output import ChoiceOutput, OutputRules
 from services.tokenizer.engine_client import EngineCall, EngineClient, TokenLogprobColumns
 from services.tokenizer.vocabulary import Vocabulary
-from tests.checkpoints import make_gemma3, make_gpt_oss, make_qwen3
+from tests.checkpoints import make_gemma3, make_gpt_oss, make_qwen3, make_qwen3_moe
 from tests.e2e.harness import Server
 from tests.rpc.pipeline import silent_telemetry
 
@@ -36,13 +36,18 @@ SAMPLINGS = {"greedy": GREEDY, "sampled": SAMPLED, "penalised": PENALISED}
 PROMPT = [7, 300, 41, 8, 900, 12, 77, 5, 1000, 44]
 
 
-@pytest.fixture(scope="module", params=["full attention", "windows", pytest.param("experts", marks=pytest.mark.long)])
+SHAPES = ["full attention", "windows", *(pytest.param(name, marks=pytest.mark.long) for name in ("experts", "sparse"))]
+
+
+@pytest.fixture(scope="module", params=SHAPES)
 def server(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("model")
     if request.param == "windows":
         path = make_gemma3(folder, seed=5, initializer_range=0.12, sliding_window=7)
     elif request.param == "experts":
         path = make_gpt_oss(folder, seed=5, initializer_range=0.12, sliding_window=7)
+    elif request.param == "sparse":
+        path = make_qwen3_moe(folder, seed=5, initializer_range=0.12)
     else:
         # Narrow enough that the penalties decide between tokens, wide enough that the answers vary without them.
         path = make_qwen3(folder, seed=5, initializer_range=0.12)

@@ -1,4 +1,4 @@
-"""`make recovery-test`: fifty random kills while answers stream, in five servers; takes a few minutes.
+"""`make recovery-test`: sixty random kills while answers stream, in six servers; takes a few minutes.
 
 `python -m tests.recovery --seed N` repeats the schedule of a run that failed.
 """
@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.checkpoints import make_gemma3, make_gpt_oss
+from tests.checkpoints import make_gemma3, make_gpt_oss, make_qwen3_moe
 from tests.e2e.harness import SPARES, Server
 from tests.recovery.kills import RandomKills
 
@@ -22,8 +22,9 @@ VARIANTS = {
     "small KV cache": (*CHUNKED, "--kv-cache-memory-bytes=3M", "--block-size=8"),
     "windows": CHUNKED,  # a random model: all layers but one have a window
     "experts": CHUNKED,  # with a random model, which also has sinks and a window
+    "experts alone": CHUNKED,
 }
-RANDOM = {"windows": make_gemma3, "experts": make_gpt_oss}
+RANDOM = {"windows": make_gemma3, "experts": make_gpt_oss, "experts alone": make_qwen3_moe}
 
 
 def kill_at_random(variant: str, seed: int, num_kills: int) -> list[str]:

@@ -6,9 +6,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from kernels.cpu.library import Library
 from kernels.cpu.ops import CpuOps
+from kernels.program import Mix
 from kernels.torch_ops import TorchOps
 from tests.kernels.cpu_cases import CPU, every_dtype, few
 from tests.kernels.expert_cases import check_experts, check_tokens_alone, expert_case
@@ -62,3 +64,21 @@ def test_all_experts_of_a_token_count_once_and_uneven_ones_too(ops: CpuOps) -> N
         ids, weights = ops.route(case.logits.clone(), case.route)
         assert ids.tolist() == [[7 - slot for slot in range(top_k)]] * 30
         assert torch.allclose(weights.sum(-1), torch.tensor(case.route.scale))
+
+
+class InOrderOfArrival(CpuOps):
+    """Adds a token's experts up as they end: those with fewer rows end earlier."""
+
+    def mix(self, x: Tensor, chosen: tuple[Tensor, Tensor], how: Mix, added: Tensor | None) -> Tensor:
+        ids, weights = chosen
+        ids = ids.long()
+        arrival = ids.flatten().bincount()[ids].argsort(dim=-1, stable=True)
+        return super().mix(x, (ids.gather(-1, arrival).int(), weights.gather(-1, arrival)), how, added)
+
+
+@every_dtype
+def test_a_planted_order_of_arrival_is_noticed(library: Library, dtype: torch.dtype) -> None:
+    with pytest.raises(AssertionError, match="tokens from"):
+        check_tokens_alone(
+            InOrderOfArrival(library, 3), CPU, dtype, tokens=450, experts=12, top_k=8, hidden=66, size=34
+        )

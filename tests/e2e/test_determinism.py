@@ -26,7 +26,8 @@ NUM_REQUESTS = 32
 MAX_TOKENS = 40
 BLOCK_SIZE, NUM_BLOCKS, MAX_LEN = 8, 48, 300
 SEED = 11
-MAX_CROWDS = 8
+# Seconds over which a crowd arrives. Dense ones preempt, sparse ones find prefixes; which is which, the machine decides.
+SPREADS = (0.5, 1.0, 0.25, 2.0, 0.125, 4.0, 0.06, 8.0)
 SHAPES: dict[str, dict[str, Any]] = {
     "grouped-tied": {"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 16},
     "odd-sizes": {
@@ -54,12 +55,12 @@ TRUNCATED = {"truncate_prompt_tokens": 50}  # of every fifth request
 
 
 def requests(seed: int) -> list[dict[str, Any]]:
-    """Every fourth prompt is the prefix of a second request; sampling parameters alternate."""
+    """Every second prompt begins with the one before; sampling parameters alternate."""
     source = random.Random(seed)
     bodies = []
     for index in range(NUM_REQUESTS):
         prompt = [source.randrange(DEMO_VOCAB_SIZE) for _ in range(source.choice([1, 5, 20, 60, 120]))]
-        if index % 4 == 3:
+        if index % 2:
             prompt = bodies[-1]["prompt"] + prompt
         body = {
             "prompt": prompt, "max_tokens": source.randrange(10, MAX_TOKENS), "seed": index, "ignore_eos": True,
@@ -86,8 +87,15 @@ async def one_by_one(server: Server, bodies: list[dict[str, Any]]) -> list[dict[
 async def at_random_moments(
     server: Server, bodies: list[dict[str, Any]], source: random.Random, seconds: float
 ) -> list[dict[str, Any]]:
+    """Sends every second request when the one before, its prefix, has its answer."""
+
+    async def both(client: httpx.AsyncClient, index: int) -> list[dict[str, Any]]:
+        first = await ask(client, bodies[index], seconds * source.random())
+        return [first, await ask(client, bodies[index + 1])]
+
     async with httpx.AsyncClient(base_url=server.url, timeout=120, trust_env=False) as client:
-        return await asyncio.gather(*(ask(client, body, seconds * source.random()) for body in bodies))
+        pairs = await asyncio.gather(*(both(client, index) for index in range(0, len(bodies), 2)))
+    return [answer for pair in pairs for answer in pair]
 
 
 def is_crowded(server: Server) -> bool:
@@ -138,10 +146,8 @@ def test_a_request_gets_the_same_answer_alone_and_in_a_crowd(
     steps = ("--max-num-batched-tokens=48", "--max-num-seqs=16", f"--max-model-len={MAX_LEN}")
     source, crowds = random.Random(SEED), []
     with Server(str(path), f"--dtype={dtype}", "--cpu-threads=2", *kernels, *limits, *steps) as server:
-        asyncio.run(one_by_one(server, bodies[2::4]))  # so that the prefixes of the others are cached
-        while len(crowds) < MAX_CROWDS and not (crowds and is_crowded(server)):
-            seconds = 0.5 ** len(crowds)  # the rate that loads the server depends on the machine
-            crowds.append(asyncio.run(at_random_moments(server, bodies, source, seconds)))
+        while len(crowds) < len(SPREADS) and not (crowds and is_crowded(server)):
+            crowds.append(asyncio.run(at_random_moments(server, bodies, source, SPREADS[len(crowds)])))
         assert is_crowded(server), f"{len(crowds)} crowds left it at peace: {server.stats()}"
         stats, sizes = server.stats(), histogram(server)
         assert stats.num_blocks == num_blocks

@@ -201,7 +201,7 @@ def _attention(shape: Shape, requests: int, queries: int, length: int, copies: i
         copies * requests * blocks, BLOCK_SIZE, shape.num_kv_heads, shape.head_dim, DTYPE, CPU
     )
     for part in cache:
-        part.normal_()
+        part.copy_(_randn(*part.shape[1:]))  # all blocks the same
     query = _randn(requests * queries, shape.num_heads, shape.head_dim)
     starts = torch.arange(0, requests * queries + 1, queries, dtype=torch.int32)
     lens = torch.full((requests,), length, dtype=torch.int32)

@@ -133,6 +133,7 @@ def test_it_answers_well_over_all(server: Server) -> None:
     assert sum(score(server, kind) for kind in EXAM) >= 0.95 * COUNT * len(EXAM)
 
 
+@pytest.mark.long
 def test_without_the_weights_nothing_is_right() -> None:
     """With other weights no answer is right, so the answers come from the weights. A sentiment is one of few words,
     which the form lets through: chance may be right."""

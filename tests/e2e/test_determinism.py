@@ -26,7 +26,7 @@ NUM_REQUESTS = 32
 MAX_TOKENS = 40
 BLOCK_SIZE, NUM_BLOCKS, MAX_LEN = 8, 48, 300
 SEED = 11
-# Seconds over which a crowd arrives. Dense ones preempt, sparse ones find prefixes; which is which, the machine decides.
+# Seconds over which a crowd arrives. Dense ones preempt, sparse ones find prefixes; the machine decides which.
 SPREADS = (0.5, 1.0, 0.25, 2.0, 0.125, 4.0, 0.06, 8.0)
 SHAPES: dict[str, dict[str, Any]] = {
     "grouped-tied": {"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 16},
@@ -123,7 +123,7 @@ def block_size_in_bytes(path: Path, dtype: str) -> int:
     [
         ("grouped-tied", "bfloat16"),
         pytest.param("odd-sizes", "float32", marks=pytest.mark.long),
-        ("windowed", "bfloat16"),
+        pytest.param("windowed", "bfloat16", marks=pytest.mark.long),
         pytest.param("experts", "bfloat16", marks=pytest.mark.long),
         pytest.param("grouped-tied", "float32", marks=pytest.mark.long),
         pytest.param("odd-sizes", "bfloat16", marks=pytest.mark.long),

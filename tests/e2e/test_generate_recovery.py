@@ -52,6 +52,7 @@ def seen(answer: Any) -> Any:
     return answer
 
 
+@pytest.mark.long
 def test_streams_of_programs_survive_engine_and_worker() -> None:
     with Server() as server:
         wait_for(lambda: ALL_READY in server.log, "the launcher knows that all are ready")

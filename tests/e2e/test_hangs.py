@@ -24,7 +24,7 @@ def worker_of(server: Server) -> int:
     return next(pid for pid in children_of(server.process.pid) if argv_of(pid)[3:4] == ["worker"])
 
 
-@pytest.mark.parametrize("how", ["waits", "holds_the_gil"])
+@pytest.mark.parametrize("how", [pytest.param("waits", marks=pytest.mark.long), "holds_the_gil"])
 def test_step_timeout(how: str, tmp_path: Path) -> None:
     """The worker exits and logs its stacks; the engine logs the step; every answer continues."""
     once = {"TANDEM_TEST_ONCE": str(tmp_path / "it happened")}

@@ -8,21 +8,11 @@ import pytest
 from loadtest.studies.killers import KINDS, compare
 
 MAX_DEATHS = 8  # for each killer
-SHORT = [("worker-later", 1)]
 
 
-@pytest.mark.parametrize(
-    ("kind", "count"),
-    [
-        *SHORT,
-        *(
-            pytest.param(kind, count, marks=pytest.mark.long)
-            for kind in KINDS
-            for count in (1, 3)
-            if (kind, count) not in SHORT
-        ),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("kind", KINDS)
 def test_only_the_requests_that_kill_are_lost(kind: str, count: int) -> None:
     found = compare(kind, count)
     assert found.lost == [] and found.num_different == 0

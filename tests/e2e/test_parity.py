@@ -22,8 +22,8 @@ NUM_PROMPTS = 32
 MAX_TOKENS = 32
 BLOCK_SIZE = 8
 
-LONG = "untied-wide-heads"
-CONFIGS = [pytest.param(name, marks=[pytest.mark.long] * (name == LONG)) for name in PARITY_CONFIGS]
+SHORT = "grouped-tied"
+CONFIGS = [pytest.param(name, marks=[pytest.mark.long] * (name != SHORT)) for name in PARITY_CONFIGS]
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from tests.e2e.api import CHAT, INPUT, TEXT, Json, ask, both, choices_of, error_of, fold, fresh, stream
+from tests.e2e.api import CHAT, INPUT, TEXT, Json, ask, choices_of, error_of, fold, fresh, stream
 from tests.e2e.harness import Server, wait_for
 from tests.e2e.test_hang_ups import read_chunked, send_without_reading
 from tests.e2e.test_metrics import scrape
@@ -55,7 +55,7 @@ def refusal(server: Server, path: str, **body: object) -> str:
     return str(error["message"])
 
 
-@both
+@pytest.mark.parametrize("path", [CHAT, pytest.param(TEXT, marks=pytest.mark.long)], ids=["chat", "text"])
 @pytest.mark.parametrize("streaming", [False, pytest.param(True, marks=pytest.mark.long)], ids=["whole", "stream"])
 def test_max_num_queued_reqs(narrow: Server, path: str, streaming: bool) -> None:
     before = scrape(narrow)

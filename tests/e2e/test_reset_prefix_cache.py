@@ -18,7 +18,7 @@ PROMPT = list(range(100, 150))  # three blocks of 16, and two tokens
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with Server("--dtype=float32", "--tokenizer-replicas=2", "--api-key=secret") as running:
+    with Server("--dtype=float32", "--tokenizer-replicas=2", "--api-key=secret", "--resume-wait=2") as running:
         wait_for(lambda: ALL_READY in running.log, "the launcher knows that all are ready")
         yield running
 

@@ -63,10 +63,10 @@ def test_a_machine_that_stands_still_restarts_nothing(server: Server, expected: 
     ("role", "number"),
     [
         ("tokenizer", STUCK_EVENT_LOOP),
-        ("tokenizer", signal.SIGSTOP),
-        ("engine", STUCK_EVENT_LOOP),
+        pytest.param("tokenizer", signal.SIGSTOP, marks=pytest.mark.long),
+        pytest.param("engine", STUCK_EVENT_LOOP, marks=pytest.mark.long),
         ("engine", STUCK_BUSY_LOOP),
-        ("engine", signal.SIGSTOP),
+        pytest.param("engine", signal.SIGSTOP, marks=pytest.mark.long),
     ],
 )
 def test_what_hangs_is_killed_and_the_stream_goes_on(

@@ -14,6 +14,7 @@ from tests.recovery.workload import differences
 SEED = int(os.environ.get("TANDEM_RECOVERY_SEED") or random.randrange(10**6))
 
 
+@pytest.mark.long
 def test_random_kills_change_no_answer() -> None:
     print(f"python -m tests.recovery --seed {SEED} --kills 4")
     assert len(kill_at_random("two tokenizers", SEED, 4)) == 4

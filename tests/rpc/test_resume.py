@@ -100,7 +100,7 @@ async def over_http(pipeline: Pipeline, stops: dict[str, str]) -> dict[str, Json
         return dict(zip(names, await asyncio.gather(*(ask(http, name) for name in names)), strict=True))
 
 
-@pytest.mark.parametrize("edge", ["engine_proxy", "text_proxy"])
+@pytest.mark.parametrize("edge", ["engine_proxy", pytest.param("text_proxy", marks=pytest.mark.long)])
 async def test_http_answers_of_every_kind_are_the_same_after_every_cut(pipeline: Pipeline, edge: str) -> None:
     stops = {}
     for name, answer in (await over_http(pipeline, {})).items():

@@ -22,6 +22,7 @@ def case() -> Iterator[Case]:
     release()
 
 
+@pytest.mark.long
 def test_the_small_forms_run_to_their_end() -> None:
     found = checks(CPU, ["0.6B"], (1, 256), True)
     assert {check.name: check.run() for check in found} == {

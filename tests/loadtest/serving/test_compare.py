@@ -35,6 +35,7 @@ def test_wrong_lengths_are_marked(tmp_path: Path, journal: Journal) -> None:
     assert (tmp_path / "out" / "comparison.md").read_text() == done.stdout
 
 
+@pytest.mark.long
 def test_two_tandem_servers(tmp_path: Path) -> None:
     tandem = shlex.join([*TANDEM, "serve", "--dtype=float32", "--port"]) + " {port}"
     servers = (f"--server=all={tandem}", f"--server=one={tandem} --max-num-seqs=1")

@@ -38,6 +38,7 @@ def test_messages_per_step_do_not_grow_with_the_streams(edges: list[str]) -> Non
         assert all(row[f"{process}/req"] > row[process] for process in PER_REQUEST), "a request costs more than a token"
 
 
+@pytest.mark.long
 def test_without_a_step_time_it_is_faster() -> None:
     (row,) = rows("--num-streams=4", "--num-tokens=2000", "--step-ms=0", "--num-requests=0")
     assert row["tokens_per_s"] > 4 * 20, "no faster than with a step of 50 ms"

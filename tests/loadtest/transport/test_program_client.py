@@ -15,7 +15,9 @@ def test_a_token_that_is_lost_repeated_or_swapped_is_seen() -> None:
             check_order(wrong, LETTERS)
 
 
-@pytest.mark.parametrize(("client", "idle"), [("text", "shim"), ("tokens", "tokenizer")])
+@pytest.mark.parametrize(
+    ("client", "idle"), [("text", "shim"), pytest.param("tokens", "tokenizer", marks=pytest.mark.long)]
+)
 @pytest.mark.parametrize("edges", [[], pytest.param(["--tcp"], marks=pytest.mark.long)], ids=["Unix sockets", "TLS"])
 def test_every_token_arrives_over_grpc(client: str, idle: str, edges: list[str]) -> None:
     (row,) = rows("--num-streams=16", "--num-tokens=100", "--step-ms=10", f"--client={client}", *edges)

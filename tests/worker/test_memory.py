@@ -47,6 +47,13 @@ STEPS: dict[str, tuple[dict[str, Any], int, int, int, list[str]]] = {
     "batch-state": ({}, 512, 512, 100_000, []),
     "scored prompts": ({"vocab_size": 100_000}, 16, 512, 600, []),
     "noise, torch": ({"vocab_size": 100_000}, 24, 128, 256, ["--no-batch-invariant"]),
+    "experts": (
+        {
+            "architectures": ["Qwen3MoeForCausalLM"], "hidden_size": 512, "num_experts": 16, "num_experts_per_tok": 8,
+            "moe_intermediate_size": 512, "norm_topk_prob": True,
+        },
+        4, 2048, 2100, [],
+    ),
     "scores, torch": ({"num_attention_heads": 64}, 4, 512, 4096, ["--no-batch-invariant"]),
     "gate-and-up, torch": ({"intermediate_size": 12_288}, 4, 1024, 1100, ["--no-batch-invariant"]),
 }  # fmt: skip
@@ -54,6 +61,7 @@ STEPS: dict[str, tuple[dict[str, Any], int, int, int, list[str]]] = {
 PROFILED = ("noise", "gate-and-up", "gate-and-up, then noise", "batch-state")
 LONG = (
     "batch-state",
+    "experts",
     "gate-and-up",
     "gate-and-up, then noise",
     "wide-heads",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from engine_core.kv_groups import FULL, KvGroup, capacity_tokens, most_blocks
-from engine_core.worker_messages import BatchLimits
+from engine_core.worker_messages import MAX_BLOCKS, BatchLimits
 from services.process.worker_record import WorkerRecord
 from services.worker.errors import ModelError
 from services.worker.models.description import Description
@@ -53,22 +53,23 @@ def shape_kv_cache(
     max_model_len: int | None,
     limits: BatchLimits,
 ) -> KvCacheShape:
-    """Returns a shape with all blocks that fit into memory_bytes, at most what limits.max_num_seqs longest requests
-    fill, with those that windows leave behind: these stay for the prefix cache.
+    """Returns a shape with all blocks that fit into memory_bytes, at most MAX_BLOCKS and what limits.max_num_seqs
+    requests of the largest length fill, with those that windows leave behind: these stay for the prefix cache.
 
     If max_model_len is None, the length is reduced to what fits. Raises ModelError if an explicit one does not fit or
     is above the model's limit, or if no block fits.
     """
     wanted = request_length(model, max_model_len)
     per_block, groups = block_bytes(model, layout, block_size, dtype), layout.policies(limits.max_num_batched_tokens)
-    fits = memory_bytes // per_block
+    fits = min(memory_bytes // per_block, MAX_BLOCKS)
     room, needed = capacity_tokens(groups, fits, block_size), most_blocks(groups, 0, wanted, block_size)
     if room < wanted:
         if max_model_len is not None or room == 0:
+            and_budget = " or --max-num-batched-tokens" if any(group.window for group in groups) else ""
             raise ModelError(
                 f"the KV cache has room for {room} tokens in {memory_bytes} bytes, but one request of"
                 f" {wanted} tokens needs {needed * per_block} bytes: raise --kv-cache-memory-bytes"
-                " or lower --max-model-len"
+                f" or lower --max-model-len{and_budget}"
             )
         wanted = room
     num_blocks = min(fits, limits.max_num_seqs * len(groups) * -(-wanted // block_size))

@@ -20,7 +20,7 @@ from services.worker.kv_cache import request_length
 from services.worker.memory import check_weights_fit
 from services.worker.models.decoder import Decoder
 from services.worker.models.describe import describe
-from services.worker.models.description import Description
+from services.worker.models.description import Description, Mlp
 from services.worker.models.tensors import parameter_shapes
 from services.worker.triton_cache import use_writable_cache
 from services.worker.weight_files import WeightFiles
@@ -164,7 +164,8 @@ def check_even_sizes(description: Description) -> None:
     """Raises ModelError for a size that the compiled CPU kernels cannot use in bfloat16: they multiply pairs."""
     sizes = [("hidden_size", description.hidden_size)]
     for layer in description.layers:
-        sizes += [("head_dim", layer.attention.head_dim), *(("intermediate_size", mlp.size) for mlp in layer.mlps)]
+        key = "intermediate_size" if isinstance(layer.mlp, Mlp) else "intermediate_size or moe_intermediate_size"
+        sizes += [("head_dim", layer.attention.head_dim), *((key, mlp.size) for mlp in layer.mlps)]
     for key, size in sizes:
         if size % 2:
             raise ModelError(

@@ -5,11 +5,12 @@ import pytest
 
 from engine_core.batch import Batch
 from engine_core.block import Block
+from engine_core.block_pool import BlockPool
 from engine_core.kv_cache_manager import KVCacheManager
 from engine_core.kv_groups import FULL, MAX_TOKENS, KvGroup, SlidingWindow
 from engine_core.prefix_cache import ABSENT
 from engine_core.request import Request
-from tests.fakes import make_core_request
+from tests.fakes import make_core_request, make_facts
 
 BLOCK_SIZE = 4
 
@@ -278,6 +279,16 @@ def test_a_block_of_an_answer_that_was_taken_before_its_end_is_not_published(gro
     assert gone.key is None, "it has the tokens of another request"
     assert len(kv.find_cached(make_core_request(1, [*range(1, 9), 40], 4))[0]) == 1
     assert len(kv.find_cached(make_core_request(1, list(range(1, 30)), 4))[0]) == 5
+
+
+def test_a_long_prompt_that_is_not_cached_is_looked_for_once_per_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A prefix that ends within a window behind a row reads that row: if it is missing, none of them is cached."""
+    kv = make_kv(num_blocks=32, kv_groups=(SlidingWindow(256, 8),))
+    looked_for: list[object] = []
+    monkeypatch.setattr(BlockPool, "find", lambda self, key: looked_for.append(key))
+    request = make_core_request(1, list(range(1, 4001)), 4, make_facts(max_model_len=5000, num_blocks=2000))
+    assert kv.find_cached(request) == [[]]
+    assert len(looked_for) <= 4000 // 256 + 1
 
 
 def test_what_a_later_request_computes_again_is_found_again() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from engine_core.kv_groups import FULL, SlidingWindow
-from engine_core.worker_messages import BatchLimits
+from engine_core.worker_messages import MAX_BLOCKS, BatchLimits
 from services.process.worker_record import FirstCache, WorkerRecord
 from services.worker.errors import ModelError
 from services.worker.kv_cache import KvCacheShape, after_the_first, shape_kv_cache
@@ -49,6 +49,28 @@ def test_a_windowed_model_has_room_for_longer_requests(path: Path) -> None:
     made = shape_kv_cache(config, layout, torch.float32, 16, 20 * per_block, None, BatchLimits(1, 8, 64))
     assert (made.num_blocks, made.max_model_len) == (20, 16 * (20 - 7)), "32 - 1 + 64 tokens touch 7 blocks at most"
     assert made.groups == (FULL, SlidingWindow(32, 64))
+
+
+def test_there_are_no_more_blocks_than_messages_allow(path: Path) -> None:
+    config = describe(json.loads((path / "config.json").read_text()))
+    made = shape_kv_cache(
+        config,
+        kv_layout(config, 512),
+        torch.float32,
+        1,
+        2**40,
+        512,
+        BatchLimits(1, max_num_seqs=8192, max_num_batched_tokens=64),
+    )
+    assert made.num_blocks == MAX_BLOCKS
+
+
+def test_a_small_cache_of_a_windowed_model_names_the_budget_of_a_step(path: Path) -> None:
+    full = describe(json.loads((path / "config.json").read_text()))
+    layers = tuple(replace(layer, attention=replace(layer.attention, window=32)) for layer in full.layers)
+    config = replace(full, layers=layers)
+    with pytest.raises(ModelError, match="lower --max-model-len or --max-num-batched-tokens"):
+        shape_kv_cache(config, kv_layout(config, 512), torch.float32, 16, 2**15, 512, BatchLimits(1, 8, 256))
 
 
 def test_after_memory_ran_out_there_are_fewer_blocks_and_never_longer_requests() -> None:

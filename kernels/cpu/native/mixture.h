@@ -122,9 +122,13 @@ struct Workspace {
     }
 };
 
+// Returns room for `size` elements. Old contents go first, so that a buffer which grows is never there twice.
 template <class T>
 T* room(std::vector<T>& buffer, int64_t size) {
-    if (int64_t(buffer.size()) < size) buffer.resize(size);
+    if (int64_t(buffer.size()) < size) {
+        buffer = std::vector<T>();
+        buffer.resize(size);
+    }
     return buffer.data();
 }
 

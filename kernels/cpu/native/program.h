@@ -90,8 +90,7 @@ public:
 private:
     // Returns room for a row of `width` elements for each token.
     T* room(std::vector<T>& buffer, int64_t width) const {
-        if (int64_t(buffer.size()) < step_.tokens * width) buffer.resize(step_.tokens * width);
-        return buffer.data();
+        return mixture::room(buffer, step_.tokens * width);
     }
 
     T* write(int64_t place, int64_t width) {

@@ -113,7 +113,7 @@ def read_rope(
 def _of_layers(values: dict[str, Any], layer_type: str) -> dict[str, Any]:
     """Returns the parameters of a type of layers. If there is only one set, it is that of full attention, and layers
     with a window have plain rope."""
-    if not any(isinstance(value, dict) for value in values.values()):
+    if layer_type not in values and not any(isinstance(value, dict) for value in values.values()):
         return values if layer_type == FULL_ATTENTION else {}
     own = values.get(layer_type) or {}
     if not isinstance(own, dict):

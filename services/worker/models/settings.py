@@ -41,7 +41,10 @@ TRAITS: dict[str, tuple[Any, ...]] = {
     "logits_scaling": (1,),
     "mlp_bias": (False,),
     "moe_intermediate_size": (0,),
+    "moe_layer_freq": (1,),
+    "n_group": (1,),
     "n_routed_experts": (0,),
+    "n_shared_experts": (0,),
     "no_rope_layers": (),
     "num_experts": (0, 1),
     "num_kv_shared_layers": (0,),
@@ -58,14 +61,19 @@ TRAITS: dict[str, tuple[Any, ...]] = {
     "rope_local_base_freq": (),
     "rope_parameters": (),
     "rope_scaling": (),
+    "routed_scaling_factor": (1,),
     "scale_embedding": (False,),
+    "scoring_func": ("softmax",),
+    "shared_intermediate_size": (0,),
     "sliding_window": (),
     "swiglu_limit": (),
+    "topk_method": ("greedy",),
     "use_bias": (False,),
     "use_bidirectional_attention": (False,),
     "use_parallel_residual": (False,),
     "use_qk_norm": (False,),
     "use_qkv_bias": (False,),
+    "use_routing_bias": (False,),
     "use_sliding_window": (False,),
 }
 
@@ -100,7 +108,25 @@ class Settings:
 
     def whole(self, name: str) -> int:
         """Returns an integer from 0 to MAX_SIZE. Raises ModelError for another value, or none."""
-        return 0 if self.raw(name) == 0 and not isinstance(self.raw(name), bool) else self.size(name)
+        value = self.raw(name)
+        if isinstance(value, int) and not isinstance(value, bool) and value < 0:
+            raise ModelError(f"config.json: {name} is {value}, but must be an integer of at least 0")
+        return 0 if value == 0 and not isinstance(value, bool) else self.size(name)
+
+    def spelling(self, *names: str) -> str:
+        """Returns the one of several names of one key that the file has; the first if it has none. Raises ModelError if
+        it has two with different values."""
+        found = [name for name in names if self.raw(name) is not None and self._config.get(name) is not None]
+        for other in found[1:]:
+            if self.raw(other) != self.raw(found[0]):
+                raise ModelError(f"config.json: {found[0]} is {self.raw(found[0])}, but {other} is {self.raw(other)}")
+        return (found or names)[0]
+
+    def must_be(self, name: str, *allowed: Any) -> None:
+        """Raises ModelError for a value that is neither null nor one of these."""
+        value = self.raw(name)
+        if value is not None and not any(_same(value, one) for one in allowed):
+            raise ModelError(f"config.json: {name} = {value!r} is not supported for this architecture")
 
     def number(self, name: str, default: float | None = None) -> float:
         """Returns a number above 0; `default` for null. Raises ModelError for another value, or none."""

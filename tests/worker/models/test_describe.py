@@ -53,6 +53,69 @@ def test_old_and_new_spellings_of_rope_and_dtype_mean_the_same(path: Path) -> No
     assert describe(old) == new
 
 
+MIXED = {**TINY, "num_experts_per_tok": 2, "intermediate_size": 96}
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "Glm4MoeForCausalLM": ({"n_routed_experts": 8, "n_group": 8, "topk_group": 2, "head_dim": 16}, "n_group is 8 of 8"),
+    "Qwen3MoeForCausalLM": ({"num_experts": 8, "num_local_experts": 6}, "num_experts is 8, but num_local_experts is 6"),
+    "Gemma3ForCausalLM": ({"rope_parameters": {"full_attention": 5}}, "rope_parameters.full_attention is 5"),
+    "MixtralForCausalLM": ({"num_local_experts": 4, "scoring_func": "sigmoid"}, "scoring_func = 'sigmoid'"),
+    "MiniMaxM2ForCausalLM": ({"num_local_experts": 4, "scoring_func": "softmax"}, "scoring_func = 'softmax'"),
+}
+
+
+@pytest.mark.parametrize("architecture", REFUSED)
+def test_what_a_family_does_not_compute_is_refused_by_name(architecture: str) -> None:
+    config, message = REFUSED[architecture]
+    with pytest.raises(ModelError, match=message):
+        describe({**MIXED, **config, "architectures": [architecture]}, 128)
+
+
+# What says nothing, in an architecture, beside other keys: configurations that are equal.
+EQUAL: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "windows from the first layer on": (
+        "Qwen2ForCausalLM",
+        {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 0},
+        {"use_sliding_window": True, "sliding_window": 9, "layer_types": ["sliding_attention"] * 2},
+    ),
+    "listed windows": (
+        "Qwen3ForCausalLM",
+        {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1},
+        {
+            "use_sliding_window": True, "sliding_window": 9, "max_window_layers": None,
+            "layer_types": ["full_attention", "sliding_attention"],
+        },
+    ),
+    "a window that is not used": ("Qwen3MoeForCausalLM", {}, {"use_sliding_window": False, "sliding_window": 0}),
+    "no pattern beside a list": (
+        "Gemma3ForCausalLM",
+        {"sliding_window": 9, "sliding_window_pattern": 2},
+        {
+            "sliding_window": 9, "sliding_window_pattern": None,
+            "layer_types": ["sliding_attention", "full_attention"],
+        },
+    ),
+    "both names of the experts": (
+        "Qwen3MoeForCausalLM", {"num_experts": 8}, {"num_experts": 8, "num_local_experts": 8},
+    ),
+    "another name of the experts": ("GptOssForCausalLM", {"num_local_experts": 4}, {"num_experts": 4}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EQUAL)
+def test_what_transformers_takes_is_taken(name: str) -> None:
+    architecture, one, other = EQUAL[name]
+    base = {**MIXED, "architectures": [architecture]}
+    assert describe({**base, **one}, 128) == describe({**base, **other}, 128)
+
+
+def test_a_mixture_may_have_no_shared_expert() -> None:
+    config = {**MIXED, "n_routed_experts": 8, "head_dim": 16, "architectures": ["Glm4MoeForCausalLM"]}
+    shared = [layer.mlp.shared for layer in describe({**config, "n_shared_experts": 0}, 128).layers[1:]]  # type: ignore[union-attr]
+    assert shared == [None]
+    with pytest.raises(ModelError, match="first_k_dense_replace is -1, but must be an integer of at least 0"):
+        describe({**config, "first_k_dense_replace": -1}, 128)
+
+
 # transformers would round 4096 / 96 down.
 WITHOUT_DEFAULT = {"Glm4MoeForCausalLM": {"head_dim": 128}}
 
@@ -106,6 +169,6 @@ HARMLESS = {
     "SeedOssForCausalLM": ("attention_bias",),
     "Glm4MoeForCausalLM": ("partial_rotary_factor",),
     "GptOssForCausalLM": ("attention_bias", "swiglu_limit"),
-    "MiniMaxM2ForCausalLM": ("use_qk_norm",),
+    "MiniMaxM2ForCausalLM": ("use_qk_norm", "use_routing_bias"),
     "Starcoder2ForCausalLM": ("use_bias",),
 }

@@ -4,13 +4,11 @@ others."""
 from services.worker.models.description import Description, Layer, Norm
 from services.worker.models.families import cohere
 from services.worker.models.families.parts import (
-    all_but_every,
     attention,
     decoder,
     gated_mlp,
-    num_layers,
     rope_of,
-    sliding_layers,
+    sliding_by_pattern,
     turning_layers,
     windowed,
 )
@@ -23,8 +21,7 @@ def describe(settings: Settings) -> Description:
     rope, window = rope_of(settings, interleaved=True), settings.size("sliding_window")
     bias, norm = settings.flag("attention_bias"), Norm(settings.number("layer_norm_eps"), centred=True)
     layer = Layer(attention(settings, rope, bias=bias, out_bias=bias), gated_mlp(settings), norm, norms="parallel")
-    count, pattern = num_layers(settings), settings.size("sliding_window_pattern")
-    sliding = sliding_layers(settings, window, all_but_every(pattern, count))
+    sliding = sliding_by_pattern(settings, window)
     layers = windowed(turning_layers(layer, sliding), sliding, window)
     scale = settings.number("logit_scale")
     return decoder(settings, layers, rope, norm, names=cohere.NAMES, logit_factor=scale)

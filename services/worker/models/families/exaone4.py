@@ -4,13 +4,12 @@ positions, and windows in the others."""
 from services.worker.models.description import Description, HeadNorms, Layer
 from services.worker.models.families.olmo2 import NAMES
 from services.worker.models.families.parts import (
-    all_but_every,
     attention,
     decoder,
     gated_mlp,
-    num_layers,
     rms_norm,
     rope_of,
+    sliding_by_pattern,
     sliding_layers,
     turning_layers,
     window_of,
@@ -39,12 +38,8 @@ def describe(settings: Settings) -> Description:
     window = window_of(settings)
     attend = attention(settings, rope, norms=HeadNorms(norm, over="head"))
     layer = Layer(attend, gated_mlp(settings), norm, norms="output")
-    count = num_layers(settings)
-    settings.raw("sliding_window_pattern")  # has no meaning without a window or beside layer_types
     if window is None:  # then all have positions, too
         sliding_layers(settings, None, [])
         return decoder(settings, layer, rope, norm, names=NAMES)
-    listed = settings.raw("layer_types") is not None
-    default = [] if listed else all_but_every(settings.size("sliding_window_pattern"), count)
-    sliding = sliding_layers(settings, window, default)
+    sliding = sliding_by_pattern(settings, window)
     return decoder(settings, windowed(turning_layers(layer, sliding), sliding, window), rope, norm, names=NAMES)

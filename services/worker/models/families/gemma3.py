@@ -7,14 +7,13 @@ from services.worker.models.description import Description, HeadNorms, Layer
 from services.worker.models.families import gemma2
 from services.worker.models.families.parts import (
     SLIDING,
-    all_but_every,
     attention,
     decoder,
     gated_mlp,
     num_layers,
     rope_of,
     ropes_by_window,
-    sliding_layers,
+    sliding_by_pattern,
     window_of,
     windowed,
 )
@@ -41,6 +40,6 @@ def describe(settings: Settings) -> Description:
     attend = attention(settings, rope, scale=scale, bias=bias, out_bias=bias, norms=HeadNorms(norm))
     layer = Layer(attend, gated_mlp(settings, activation="hidden_activation"), norm, norms="sandwich")
     count, window = num_layers(settings), window_of(settings)
-    sliding = sliding_layers(settings, window, all_but_every(settings.size("sliding_window_pattern"), count))
+    sliding = sliding_by_pattern(settings, window)
     layers = windowed(ropes_by_window([layer] * count, sliding, own_rope), sliding, window)
     return decoder(settings, layers, rope, norm, names=gemma2.NAMES, **gemma2.outer(settings))

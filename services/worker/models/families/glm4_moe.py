@@ -51,8 +51,12 @@ def describe(settings: Settings) -> Description:
         kept_groups=settings.size("topk_group"),
         scale=settings.number("routed_scaling_factor"),
     )
+    settings.must_be("scoring_func", "sigmoid")
+    settings.must_be("topk_method", "noaux_tc")
+    settings.must_be("moe_layer_freq", 1)
     size, activation = settings.size("moe_intermediate_size"), settings.activation()
-    shared = Mlp(size * settings.size("n_shared_experts"), activation)
+    num_shared = settings.whole("n_shared_experts")
+    shared = Mlp(size * num_shared, activation) if num_shared else None
     experts = mixture(settings, "n_routed_experts", Mlp(size, activation), router, shared)
     dense = settings.whole("first_k_dense_replace")
     layers = with_mixtures(Layer(attend, gated_mlp(settings), norm), experts, [at >= dense for at in range(count)])

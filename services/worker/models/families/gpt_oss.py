@@ -67,7 +67,7 @@ def describe(settings: Settings) -> Description:
     alpha, limit = settings.number("swiglu_alpha"), settings.number("swiglu_limit")
     expert = Mlp(settings.size("intermediate_size"), "clamped_silu", bias=True, alpha=alpha, limit=limit)
     router = Router(settings.size("num_experts_per_tok"), bias=True)
-    experts = mixture(settings, "num_local_experts", expert, router)
+    experts = mixture(settings, settings.spelling("num_local_experts", "num_experts"), expert, router)
     count, window = num_layers(settings), window_of(settings)
     sliding = sliding_layers(settings, window, all_but_every(2, count))
     layers = windowed([Layer(attend, experts, norm)] * count, sliding, window)

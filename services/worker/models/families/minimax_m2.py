@@ -1,7 +1,6 @@
 """MiniMax-M2 (https://huggingface.co/MiniMaxAI/MiniMax-M2): experts by sigmoid with a correction, queries and keys
 normed over their whole width, a part of each head turns."""
 
-from services.worker.errors import ModelError
 from services.worker.models.description import Description, HeadNorms, Layer, Names, Router
 from services.worker.models.families.mixtral import RESPELLED
 from services.worker.models.families.parts import attention, decoder, gated_mlp, heads, mixture, rms_norm, rope_of
@@ -30,10 +29,11 @@ def describe(settings: Settings) -> Description:
     rotary, (_, _, head_dim) = settings.raw("rotary_dim"), heads(settings)
     share = 1.0 if rotary is None else settings.size("rotary_dim") / head_dim
     rope, norm = rope_of(settings, theta=THETA, share=share), rms_norm(settings)
-    if not settings.flag("use_qk_norm"):
-        raise ModelError("config.json: use_qk_norm = False is not supported for this architecture")
+    for key, only in {"use_qk_norm": True, "scoring_func": "sigmoid", "use_routing_bias": True}.items():
+        settings.must_be(key, only)
+    settings.must_be("shared_intermediate_size", 0)
     attend = attention(settings, rope, norms=HeadNorms(norm, over="width"))
     router = Router(settings.size("num_experts_per_tok"), scores="sigmoid", correction=True)
-    experts = mixture(settings, "num_local_experts", gated_mlp(settings), router)
+    experts = mixture(settings, settings.spelling("num_local_experts", "num_experts"), gated_mlp(settings), router)
     names = Names(correction="mlp.e_score_correction_bias", respelled=RESPELLED)
     return decoder(settings, Layer(attend, experts, norm), rope, norm, names=names)

@@ -39,6 +39,6 @@ RESPELLED = (
 def describe(settings: Settings) -> Description:
     rope, norm = rope_of(settings, theta=THETA), rms_norm(settings)
     router = Router(settings.size("num_experts_per_tok"))
-    experts = mixture(settings, "num_local_experts", gated_mlp(settings), router)
+    experts = mixture(settings, settings.spelling("num_local_experts", "num_experts"), gated_mlp(settings), router)
     layer = Layer(attention(settings, rope, window=window_of(settings)), experts, norm)
     return decoder(settings, layer, rope, norm, names=Names(respelled=RESPELLED))

@@ -19,6 +19,7 @@ from services.worker.models.families.parts import (
 from services.worker.models.settings import FULL_ATTENTION, Settings
 
 DEFAULTS = {**olmo2.DEFAULTS, "sliding_window": 4096}
+# A rope_theta outside rope_parameters is that of all layers; transformers 5.23 takes it for full ones alone.
 THETA, PATTERN = 500_000.0, 4
 
 

@@ -79,6 +79,12 @@ def window_of(settings: Settings) -> int | None:
     return None if settings.raw("sliding_window") is None else settings.size("sliding_window")
 
 
+def switched_window(settings: Settings) -> int | None:
+    """Returns window_of if use_sliding_window is true; else None, whatever sliding_window is."""
+    settings.raw("sliding_window")
+    return window_of(settings) if settings.flag("use_sliding_window") else None
+
+
 def sliding_layers(settings: Settings, window: int | None, default: Sequence[bool]) -> list[bool]:
     """Returns for each layer whether it has the `window`: by layer_types, or else `default`.
 
@@ -92,6 +98,14 @@ def sliding_layers(settings: Settings, window: int | None, default: Sequence[boo
     if window is None and SLIDING in kinds:
         raise ModelError(f"config.json: layer_types has {SLIDING!r}, but no sliding_window is used")
     return [kind == SLIDING for kind in kinds]
+
+
+def sliding_by_pattern(settings: Settings, window: int | None) -> list[bool]:
+    """Returns sliding_layers; without layer_types, all but every sliding_window_pattern-th layer have the window."""
+    settings.raw("sliding_window_pattern")  # has no meaning beside layer_types
+    listed = settings.raw("layer_types") is not None
+    default = [] if listed else all_but_every(settings.size("sliding_window_pattern"), num_layers(settings))
+    return sliding_layers(settings, window, default)
 
 
 def windowed(layers: Sequence[Layer], sliding: Sequence[bool], window: int | None) -> list[Layer]:
@@ -141,6 +155,8 @@ def mixture(settings: Settings, key: str, expert: Mlp, router: Router, shared: M
         raise ModelError(
             f"config.json: {key} {count}, n_group {router.groups} and topk_group {router.kept_groups} do not fit"
         )
+    if router.kept_groups < router.groups and count == router.groups:
+        raise ModelError(f"config.json: n_group is {count} of {count} experts, but a group is ranked by its best two")
     if router.top_k > (choice := count // router.groups * router.kept_groups):
         raise ModelError(
             f"config.json: num_experts_per_tok is {router.top_k}, but {key} leaves {choice} to choose from"

@@ -9,7 +9,7 @@ from services.worker.models.families.parts import (
     rms_norm,
     rope_of,
     sliding_layers,
-    window_of,
+    switched_window,
     windowed,
 )
 from services.worker.models.settings import Settings
@@ -38,7 +38,7 @@ def describe(settings: Settings) -> Description:
 
 def last_windowed(settings: Settings, layer: Layer) -> list[Layer]:
     """Returns the layers. If the window is used, those from max_window_layers on have it, or those of layer_types."""
-    count, window = num_layers(settings), window_of(settings)
-    window = window if settings.flag("use_sliding_window") else None
-    first = count if window is None else settings.size("max_window_layers")
+    count, window = num_layers(settings), switched_window(settings)
+    listed = settings.raw("layer_types") is not None
+    first = count if window is None or listed else settings.whole("max_window_layers")
     return windowed([layer] * count, sliding_layers(settings, window, [at >= first for at in range(count)]), window)

@@ -10,7 +10,7 @@ from services.worker.models.families.parts import (
     num_layers,
     rms_norm,
     rope_of,
-    window_of,
+    switched_window,
     with_mixtures,
 )
 from services.worker.models.settings import Settings
@@ -37,28 +37,24 @@ DEFAULTS = {
 
 def describe(settings: Settings) -> Description:
     rope, bias, norm = rope_of(settings), settings.flag("attention_bias"), rms_norm(settings)
-    window = window_of(settings)
-    window = window if settings.flag("use_sliding_window") else None
+    window = switched_window(settings)
     attend = attention(settings, rope, bias=bias, out_bias=bias, norms=HeadNorms(norm), window=window)
     router = Router(settings.size("num_experts_per_tok"), renormalised=settings.flag("norm_topk_prob"))
     expert = Mlp(settings.size("moe_intermediate_size"), settings.activation())
-    experts = mixture(settings, _key(settings), expert, router)
+    key = settings.spelling("num_experts", "num_local_experts")  # the hub's, and that of transformers 5
+    experts = mixture(settings, key, expert, router)
     layers = with_mixtures(Layer(attend, gated_mlp(settings), norm), experts, _mixed(settings))
     return decoder(settings, layers, rope, norm)
-
-
-def _key(settings: Settings) -> str:
-    """Returns the key of the number of experts: the hub's, or that of transformers 5."""
-    return "num_experts" if settings.raw("num_local_experts") is None else "num_local_experts"
 
 
 def _mixed(settings: Settings) -> list[bool]:
     """Returns for each layer whether it has experts. Raises ModelError for mlp_only_layers that are no list."""
     count, dense, step = (
         num_layers(settings),
-        settings.raw("mlp_only_layers") or [],
+        settings.raw("mlp_only_layers"),
         settings.size("decoder_sparse_step"),
     )
+    dense = [] if dense is None else dense
     if not isinstance(dense, list) or not all(isinstance(one, int) for one in dense):
         raise ModelError(f"config.json: mlp_only_layers is {dense!r}, but must be a list of layers")
     return [index not in dense and (index + 1) % step == 0 for index in range(count)]

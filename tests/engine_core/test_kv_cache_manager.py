@@ -286,7 +286,7 @@ def test_a_long_prompt_that_is_not_cached_is_looked_for_once_per_window(monkeypa
     kv = make_kv(num_blocks=32, kv_groups=(SlidingWindow(256, 8),))
     looked_for: list[object] = []
     monkeypatch.setattr(BlockPool, "find", lambda self, key: looked_for.append(key))
-    request = make_core_request(1, list(range(1, 4001)), 4, make_facts(max_model_len=5000, num_blocks=2000))
+    request = make_core_request(1, [7] * 4000, 4, make_facts(max_model_len=5000, num_blocks=2000))
     assert kv.find_cached(request) == [[]]
     assert len(looked_for) <= 4000 // 256 + 1
 

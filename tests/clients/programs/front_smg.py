@@ -5,6 +5,7 @@ another than tandem's (completions' max_tokens), the request has a value.
 """
 
 import re
+import struct
 from concurrent.futures import ThreadPoolExecutor
 
 from forms import MESSAGES as FORM_MESSAGES
@@ -105,13 +106,18 @@ def entries(choices):
     """Returns the entries of each choice but that of an end token: SMG leaves it out of whole answers, and of streams
     where it comes with other tokens."""
     ordered = sorted(choices, key=lambda one: one["index"])
-    found = [list(map(rounded, one["logprobs"]["content"])) for one in ordered]
+    found = [list(map(in_float32, one["logprobs"]["content"])) for one in ordered]
     return [one[:-1] if one[-1][0] == END else one for one in found]
 
 
-def rounded(entry):
-    top = [(one["token"], round(one["logprob"], 4)) for one in entry["top_logprobs"]]
-    return entry["token"], round(entry["logprob"], 4), entry["bytes"], top
+def in_float32(entry):
+    """Returns an entry with logprobs as SMG has them: rounded to float32."""
+    top = [(one["token"], float32(one["logprob"])) for one in entry["top_logprobs"]]
+    return entry["token"], float32(entry["logprob"]), entry["bytes"], top
+
+
+def float32(value):
+    return struct.unpack("f", struct.pack("f", value))[0]
 
 
 def choices_with_logprobs(chunks):

@@ -1,7 +1,7 @@
 """Runs all attacks on one deployment while seeded clients stream, and checks answers, waits, logs and memory."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tests.e2e.harness import wait_for
 from tests.security.attacks import attacks
@@ -33,9 +33,17 @@ class Growth:
         return max(self.mib().values()) < MAX_MIB and max(self.descriptors().values()) <= MAX_DESCRIPTORS
 
 
-def run(at: Deployment, num_frames: int, seed: int, report: Callable[[str], None], patience: float = PATIENCE) -> None:
+def run(
+    at: Deployment,
+    num_frames: int,
+    seed: int,
+    report: Callable[[str], None],
+    patience: float = PATIENCE,
+    words: Sequence[str] = (),
+) -> None:
     """Runs every attack with `num_frames` frames and calls `report` with one line for each. Raises AssertionError when
-    a check fails. `patience`: seconds that a client may wait longer than without an attack."""
+    a check fails. `patience`: seconds that a client may wait longer than without an attack. `words`: if there are any,
+    only attacks with one of them in their names run."""
     expected = expected_answers(at.url)
     assert expected_answers(at.url) == expected, "the answers are the same without an attack"
     with Clients(at.url, expected) as clients:
@@ -44,6 +52,8 @@ def run(at: Deployment, num_frames: int, seed: int, report: Callable[[str], None
     growth = Growth(at)
     report(f"without an attack: {clients.num_answers} answers, longest wait {usual:.2f} s")
     for index, (name, attack) in enumerate(attacks(at).items()):
+        if words and not any(word in name for word in words):
+            continue
         began = time.monotonic()
         with Clients(at.url, expected) as clients:
             attack(num_frames, seed + index)

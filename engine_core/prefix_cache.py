@@ -101,7 +101,7 @@ class PrefixCache:
             firsts = [
                 (first_block(group, count * self._block_size, self._block_size), number) for number, group in windows
             ]
-            for index in range(min(firsts)[0], count):  # from the first: without it, all prefixes that read it end
+            for index in range(min(firsts)[0], count):  # the first one before: if it is missing, a window is skipped
                 row = row_at(index)
                 read = [number for first, number in firsts if first <= index]
                 if row is None or not all(_is_valid(row.others[number - 1]) for number in read if number):

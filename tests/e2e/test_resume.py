@@ -47,7 +47,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
     elif request.param == "experts":
         path = make_gpt_oss(folder, seed=5, initializer_range=0.12, sliding_window=7)
     elif request.param == "sparse":
-        path = make_qwen3_moe(folder, seed=5, initializer_range=0.12)
+        path = make_qwen3_moe(folder, seed=5)
     else:
         # Narrow enough that the penalties decide between tokens, wide enough that the answers vary without them.
         path = make_qwen3(folder, seed=5, initializer_range=0.12)

@@ -22,7 +22,7 @@ VARIANTS = {
     "small KV cache": (*CHUNKED, "--kv-cache-memory-bytes=3M", "--block-size=8"),
     "windows": CHUNKED,  # a random model: all layers but one have a window
     "experts": CHUNKED,  # with a random model, which also has sinks and a window
-    "experts alone": CHUNKED,
+    "experts alone": CHUNKED,  # with a random model whose layers keep all blocks
 }
 RANDOM = {"windows": make_gemma3, "experts": make_gpt_oss, "experts alone": make_qwen3_moe}
 

@@ -109,18 +109,20 @@ class Settings:
     def whole(self, name: str) -> int:
         """Returns an integer from 0 to MAX_SIZE. Raises ModelError for another value, or none."""
         value = self.raw(name)
-        if isinstance(value, int) and not isinstance(value, bool) and value < 0:
+        if value == 0 and not isinstance(value, bool):
+            return 0
+        if isinstance(value, int) and value < 0:
             raise ModelError(f"config.json: {name} is {value}, but must be an integer of at least 0")
-        return 0 if value == 0 and not isinstance(value, bool) else self.size(name)
+        return self.size(name)
 
     def spelling(self, *names: str) -> str:
         """Returns the one of several names of one key that the file has; the first if it has none. Raises ModelError if
         it has two with different values."""
-        found = [name for name in names if self.raw(name) is not None and self._config.get(name) is not None]
-        for other in found[1:]:
-            if self.raw(other) != self.raw(found[0]):
-                raise ModelError(f"config.json: {found[0]} is {self.raw(found[0])}, but {other} is {self.raw(other)}")
-        return (found or names)[0]
+        self._read.update(names)
+        found = {name: self._config[name] for name in names if self._config.get(name) is not None}
+        if len({*map(repr, found.values())}) > 1:
+            raise ModelError(f"config.json: {', but '.join(f'{name} is {found[name]!r}' for name in found)}")
+        return next(iter(found), names[0])
 
     def must_be(self, name: str, *allowed: Any) -> None:
         """Raises ModelError for a value that is neither null nor one of these."""

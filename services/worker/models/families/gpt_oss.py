@@ -1,7 +1,6 @@
 """gpt-oss (arXiv 2508.10925): experts by softmax over the chosen ones, with biases and clamped activations; sinks, and
 windows in every second layer."""
 
-from services.worker.errors import ModelError
 from services.worker.models.description import Description, Fused, Layer, Mlp, Names, Router
 from services.worker.models.families.parts import (
     all_but_every,
@@ -62,8 +61,7 @@ NAMES = Names(
 def describe(settings: Settings) -> Description:
     rope, norm, bias = rope_of(settings, theta=THETA), rms_norm(settings), settings.flag("attention_bias")
     attend = attention(settings, rope, bias=bias, out_bias=bias, sinks=True)
-    if settings.raw("hidden_act") != "silu":
-        raise ModelError(f"config.json: hidden_act = {settings.raw('hidden_act')!r} is not supported, only 'silu'")
+    settings.must_be("hidden_act", "silu")
     alpha, limit = settings.number("swiglu_alpha"), settings.number("swiglu_limit")
     expert = Mlp(settings.size("intermediate_size"), "clamped_silu", bias=True, alpha=alpha, limit=limit)
     router = Router(settings.size("num_experts_per_tok"), bias=True)

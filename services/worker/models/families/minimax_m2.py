@@ -29,8 +29,9 @@ def describe(settings: Settings) -> Description:
     rotary, (_, _, head_dim) = settings.raw("rotary_dim"), heads(settings)
     share = 1.0 if rotary is None else settings.size("rotary_dim") / head_dim
     rope, norm = rope_of(settings, theta=THETA, share=share), rms_norm(settings)
-    for key, only in {"use_qk_norm": True, "scoring_func": "sigmoid", "use_routing_bias": True}.items():
-        settings.must_be(key, only)
+    settings.must_be("use_qk_norm", True)
+    settings.must_be("scoring_func", "sigmoid")
+    settings.must_be("use_routing_bias", True)
     settings.must_be("shared_intermediate_size", 0)
     attend = attention(settings, rope, norms=HeadNorms(norm, over="width"))
     router = Router(settings.size("num_experts_per_tok"), scores="sigmoid", correction=True)

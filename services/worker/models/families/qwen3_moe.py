@@ -49,12 +49,8 @@ def describe(settings: Settings) -> Description:
 
 def _mixed(settings: Settings) -> list[bool]:
     """Returns for each layer whether it has experts. Raises ModelError for mlp_only_layers that are no list."""
-    count, dense, step = (
-        num_layers(settings),
-        settings.raw("mlp_only_layers"),
-        settings.size("decoder_sparse_step"),
-    )
-    dense = [] if dense is None else dense
+    count, step, listed = num_layers(settings), settings.size("decoder_sparse_step"), settings.raw("mlp_only_layers")
+    dense = [] if listed is None else listed
     if not isinstance(dense, list) or not all(isinstance(one, int) for one in dense):
         raise ModelError(f"config.json: mlp_only_layers is {dense!r}, but must be a list of layers")
     return [index not in dense and (index + 1) % step == 0 for index in range(count)]

@@ -22,7 +22,7 @@ from engine_core.row_errors import param_at_fault
 from engine_core.scheduler_config import SchedulerConfig
 from engine_core.scheduler_counters import Counters, scheduler_stats
 from engine_core.step_plan import StepPlan, StepResult, pack_i32, unpack_i32
-from engine_core.suspects import StepRule, Suspects
+from engine_core.suspects import NO_SUSPECT, StepRule, Suspects
 from engine_core.waiting import WaitingQueue
 
 
@@ -42,6 +42,7 @@ class Scheduler:
         self._requests: dict[int, Request] = {}
         self._config = config
         self._suspects = Suspects()
+        self._rule = NO_SUSPECT  # of the newest plan
         self._preparations = Preparations(config.max_num_seqs)
         self._reader = ResultReader()
         self._last_result = 0  # step id of the newest result
@@ -116,7 +117,7 @@ class Scheduler:
         Returns the Finished events of requests that end here: a suspect that ran, or was prepared, alone when the
         worker died again, and requests that do not fit into the new worker's KV cache.
         """
-        rule = self._step_rule()
+        rule, self._rule = self._rule, NO_SUSPECT
         if is_death and not self._preparations.explains_death:
             self._suspects.strike(self.running, rule, self.counters.steps)
         requests = [*self.waiting, *self.running]
@@ -139,7 +140,8 @@ class Scheduler:
 
         Returns None when nothing may be computed before the next result or request.
         """
-        batch, budget, rule = self.batch, self._config.max_num_batched_tokens, self._step_rule()
+        batch, budget = self.batch, self._config.max_num_batched_tokens
+        rule = self._suspects.step_rule(self.running, self.waiting, self._rule)
         preemptions_before = self.counters.preemptions
         if (rule.waits_for_results and self._last_result < self._builder.step_id) or self._preparations.holds_steps:
             return None
@@ -159,9 +161,9 @@ class Scheduler:
         admitted: list[Request] = []
         admitted_new: list[int] = []
         preempted = self.counters.preemptions > preemptions_before
-        while self.waiting.num_ready and not preempted and budget > 0:
-            request = self.waiting.peek()
-            if request.last_step_id > self._last_result or not rule.admits(request):
+        while not preempted and budget > 0:
+            request = self.waiting.peek(suspects=rule.suspect is not None)
+            if request is None or request.last_step_id > self._last_result or not rule.admits(request):
                 break
             if num_tokens := self._admit(request, budget):
                 admitted.append(request)
@@ -178,7 +180,7 @@ class Scheduler:
             num_new = np.append(num_new, np.array(admitted_new, dtype=np.int32))
         if not slots.size:
             return None
-        plan = self._builder.build(batch, slots, num_new, admitted)
+        plan, self._rule = self._builder.build(batch, slots, num_new, admitted), rule
         self.counters.scheduled_tokens += self._config.max_num_batched_tokens - budget
         self.counters.chunked_rows += len(slots) - int(unpack_i32(plan.sampled).sum())
         self.counters.steps += 1
@@ -240,9 +242,6 @@ class Scheduler:
         """The most tokens of one request in the next step; 0: no limit, as for a request that is alone."""
         return self._config.long_prefill_token_threshold if len(self._requests) > 1 else 0
 
-    def _step_rule(self) -> StepRule:
-        return self._suspects.step_rule(self.running, self.waiting)
-
     def _split_budget(self, budget: int, rule: StepRule) -> Ints:
         """Returns how many tokens each running request computes next, [running] int32.
 
@@ -289,7 +288,7 @@ class Scheduler:
         if not self.kv.allocate(request, cached, num_computed + num_tokens, reserved):
             return 0
         self.kv.publish(request, num_computed + num_tokens)
-        self.batch.join(self.waiting.pop(), num_computed)
+        self.batch.join(self.waiting.pop(request), num_computed)
         if request.num_cached_tokens is None:  # not counted again after a preemption
             self.counters.prefix_cache_queries += request.num_tokens if self.kv.prefix_caching else 0
             self.counters.prefix_cache_hits += num_computed

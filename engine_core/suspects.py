@@ -83,15 +83,18 @@ class Suspects:
         self._handles: set[int] = set()
         self._shared_deaths: deque[int] = deque()  # deaths while no suspect ran alone: numbers of steps before them
 
-    def step_rule(self, running: Sequence[Request], waiting: WaitingQueue) -> StepRule:
+    def step_rule(self, running: Sequence[Request], waiting: WaitingQueue, last: StepRule) -> StepRule:
         """Returns the rule for the next step: NO_SUSPECT if no suspect could run, else the rule for one of them.
 
-        A running one comes first, then the first of the queue, which ranks suspects first.
+        A running one comes first, then the first of the queue, which ranks suspects first. When one has left (`last`
+        was its rule), the others get a step before the next suspect, so that many suspects don't stop them for long.
         """
         if not self._handles:
             return NO_SUSPECT
-        first = [waiting.peek()] if waiting.num_ready else []
-        return next((StepRule(one) for one in (*running, *first) if one.handle in self._handles), NO_SUSPECT)
+        suspect = next((one for one in running if one.handle in self._handles), None)
+        if suspect is None and (last.suspect is None or not (running or waiting.peek(suspects=False))):
+            suspect = waiting.peek()
+        return StepRule(suspect) if suspect is not None and suspect.handle in self._handles else NO_SUSPECT
 
     def watch(self, request: Request) -> None:
         """Registers a request as a suspect if it has at least SUSPECT_AT strikes; a new one may already have them."""

@@ -18,7 +18,8 @@ Place = tuple[bool, int, bool, int, Request]  # the smallest is the first reques
 class WaitingQueue:
     def __init__(self, by_priority: bool) -> None:
         self._by_priority = by_priority
-        self._heap: list[Place] = []  # of ready requests
+        self._suspects: list[Place] = []  # a heap of ready requests, as is the next
+        self._others: list[Place] = []
         self._ready: dict[int, int] = {}  # handle -> num_tokens when pushed; other heap entries were removed
         self._deferred: dict[int, Request] = {}  # by handle
         self.num_tokens = 0  # known tokens of all waiting requests
@@ -46,7 +47,7 @@ class WaitingQueue:
         if request.waits_for:
             self._deferred[request.handle] = request
         else:
-            heapq.heappush(self._heap, self.place(request))
+            heapq.heappush(self._suspects if request.is_suspect else self._others, self.place(request))
             self._ready[request.handle] = request.num_tokens
 
     def ready(self, request: Request) -> None:
@@ -55,16 +56,18 @@ class WaitingQueue:
         request.waits_for = ""
         self.push(request)
 
-    def peek(self) -> Request:
-        """Returns the first ready request. Raises IndexError when there is none."""
-        while self._heap[0][-1].handle not in self._ready:
-            heapq.heappop(self._heap)
-        return self._heap[0][-1]
+    def peek(self, *, suspects: bool = True) -> Request | None:
+        """Returns the first ready request, or None if there is none; without `suspects`, the first that is none."""
+        for heap in (self._suspects, self._others) if suspects else (self._others,):
+            while heap and heap[0][-1].handle not in self._ready:
+                heapq.heappop(heap)
+            if heap:
+                return heap[0][-1]
+        return None
 
-    def pop(self) -> Request:
-        """Removes and returns the first ready request. Raises IndexError when there is none."""
-        request = self.peek()
-        heapq.heappop(self._heap)
+    def pop(self, request: Request) -> Request:
+        """Removes and returns a request that `peek` has just returned."""
+        heapq.heappop(self._suspects if request.is_suspect else self._others)
         self._leave(request)
         return request
 
@@ -74,18 +77,21 @@ class WaitingQueue:
             self.num_tokens -= self._deferred.pop(request.handle).num_tokens
             return
         self._leave(request)
-        if len(self._heap) > 2 * len(self._ready) + SLACK:
-            self._heap = [entry for entry in self._heap if entry[-1].handle in self._ready]
-            heapq.heapify(self._heap)
+        for heap in (self._suspects, self._others):
+            if len(heap) > 2 * len(self._ready) + SLACK:
+                heap[:] = [entry for entry in heap if entry[-1].handle in self._ready]
+                heapq.heapify(heap)
 
     def _leave(self, request: Request) -> None:
         self.num_tokens -= self._ready.pop(request.handle)
         if not self._ready:
-            self._heap.clear()  # of removed requests
+            self._suspects.clear()  # of removed requests
+            self._others.clear()
 
     def clear(self) -> None:
         """Removes all requests. They may be pushed again."""
-        self._heap.clear()
+        self._suspects.clear()
+        self._others.clear()
         self._ready.clear()
         self._deferred.clear()
         self.num_tokens = 0
@@ -102,5 +108,5 @@ class WaitingQueue:
 
     def __iter__(self) -> Iterator[Request]:
         """Iterates over all waiting requests in queue order, O(n log n), deferred ones at their later places."""
-        ready = [entry for entry in self._heap if entry[-1].handle in self._ready]
+        ready = [entry for entry in self._suspects + self._others if entry[-1].handle in self._ready]
         return (request for *_, request in sorted(ready + [self.place(one) for one in self._deferred.values()]))

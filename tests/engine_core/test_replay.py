@@ -115,7 +115,8 @@ def test_a_replay_begins_where_the_first_worker_joined() -> None:
 
 
 def test_suspects_are_suspects_again() -> None:
-    """The last worker joins after two deaths without a token: each request runs alone for its trial."""
+    """The last worker joins after two deaths without a token: each request runs alone for its trial, the
+    first one once more before the other's."""
     recorder = FlightRecorder()
     pipe = recorded(recorder)
     add_all(pipe.scheduler, *(make_core_request(handle, [1, 2, handle], 9) for handle in range(2)))
@@ -127,7 +128,7 @@ def test_suspects_are_suspects_again() -> None:
     frames = recorder.recording().frames
     last = max(index for index, frame in enumerate(frames) if isinstance(frame, WorkerJoined))
     made = plans(Recording(VERSION, frames[last:]))
-    assert [len(plan.new_requests) for plan in made[: FIRST_TRIAL + 1]] == [1, *[0] * (FIRST_TRIAL - 1), 1]
+    assert [len(plan.new_requests) for plan in made[: FIRST_TRIAL + 2]] == [1, *[0] * FIRST_TRIAL, 1]
     assert replay(Recording(VERSION, frames[last:])) == len(made)
 
 

@@ -100,14 +100,14 @@ def test_a_trial_clears_a_suspect() -> None:
     assert die(scheduler) == die(scheduler) == []
     worker, _ = next_worker(scheduler)  # nothing ran: no strike
     steps = []
-    for _ in range(2 * FIRST_TRIAL + 1):
+    for _ in range(2 * FIRST_TRIAL + 2):
         plan = scheduler.schedule()
         assert plan is not None
-        if len(steps) < 2 * FIRST_TRIAL:
+        if len(steps) not in (FIRST_TRIAL, 2 * FIRST_TRIAL + 1):
             assert scheduler.schedule() is None, "no step is planned while a suspect's step is in flight"
         steps.append([tokens.handle for tokens in scheduler.update(worker.execute(plan)).new_tokens])
-    assert steps == [[0]] * FIRST_TRIAL + [[1]] * FIRST_TRIAL + [[0, 1]], (
-        "the first one pauses while the second one runs alone"
+    assert steps == [[0]] * (FIRST_TRIAL + 1) + [[1]] * FIRST_TRIAL + [[0, 1]], (
+        "the first one pauses while the second one runs alone, and has a step before"
     )
     assert die(scheduler) == []
 
@@ -164,6 +164,35 @@ def test_a_suspect_waits_for_no_other_request_to_end() -> None:
     assert {handle: tokens[-5:] for handle, tokens in outputs.items()} == {
         handle: oracle([handle, 2, 3], 20)[-5:] for handle in range(2)
     } | {2: oracle([4, 5], 9)[-5:]}
+
+
+def test_many_suspects_stop_the_others_for_one_at_a_time() -> None:
+    """One of the others runs, one waits for a slot of its own: it is admitted, though suspects rank before it."""
+    scheduler, worker = make_scheduler(max_num_seqs=3)
+    add_all(scheduler, make_core_request(0, [1, 2, 3], 20))
+    run_steps(scheduler, worker, 2)
+    suspects = [make_core_request(handle, [4, 5], 1) for handle in range(1, 5)]
+    for suspect in suspects:
+        suspect.strikes = SUSPECT_AT
+    add_all(scheduler, *suspects, make_core_request(5, [6, 7], 20))
+    steps = []
+    for _ in range(9):
+        plan = scheduler.schedule()
+        assert plan is not None
+        steps.append([tokens.handle for tokens in scheduler.update(worker.execute(plan)).new_tokens])
+    assert steps == [[1], [0, 5], [2], [0, 5], [3], [0, 5], [4], [0, 5], [0, 5]]
+
+
+def test_a_death_in_the_others_step_is_a_strike_for_them() -> None:
+    """The next suspect waits in that step: its own strikes stay as they are."""
+    scheduler, worker = make_scheduler()
+    other, last = make_core_request(0, [1, 2, 3], 20), make_core_request(2, [4, 5], 1)
+    add_all(scheduler, other)
+    first = make_core_request(1, [4, 5], 1)
+    first.strikes = last.strikes = SUSPECT_AT
+    add_all(scheduler, first, last)
+    run_steps(scheduler, worker, 1)
+    assert die(scheduler) == [] and (other.strikes, last.strikes) == (1, SUSPECT_AT)
 
 
 def test_a_request_that_does_not_fit_the_next_worker_ends_with_the_reason() -> None:

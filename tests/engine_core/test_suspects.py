@@ -124,7 +124,7 @@ def test_a_death_long_after_the_last_one_begins_with_a_short_trial() -> None:
 
 def test_there_is_no_suspect_at_first() -> None:
     queue = make_queue(make_request(1))
-    assert Suspects().step_rule([make_request(0)], queue) is NO_SUSPECT
+    assert Suspects().step_rule([make_request(0)], queue, NO_SUSPECT) is NO_SUSPECT
 
 
 def test_a_running_suspect_comes_before_a_waiting_one() -> None:
@@ -134,11 +134,11 @@ def test_a_running_suspect_comes_before_a_waiting_one() -> None:
     for request in (*running, waiting):
         suspects.watch(request)
     queue = make_queue(waiting)
-    assert suspects.step_rule(running, queue).suspect is running[1]
+    assert suspects.step_rule(running, queue, NO_SUSPECT).suspect is running[1]
     suspects.clear(running[1])
-    assert suspects.step_rule(running, queue).suspect is running[2]
+    assert suspects.step_rule(running, queue, NO_SUSPECT).suspect is running[2]
     suspects.clear(running[2])
-    assert suspects.step_rule(running, queue).suspect is waiting
+    assert suspects.step_rule(running, queue, NO_SUSPECT).suspect is waiting
 
 
 def test_the_queue_gives_the_suspect_that_arrived_first() -> None:
@@ -146,7 +146,7 @@ def test_the_queue_gives_the_suspect_that_arrived_first() -> None:
     queue = make_queue(make_request(0), make_request(2, SUSPECT_AT), make_request(1, SUSPECT_AT))
     for request in queue:
         suspects.watch(request)
-    rule = suspects.step_rule([], queue)
+    rule = suspects.step_rule([], queue, NO_SUSPECT)
     assert rule.suspect is not None and rule.suspect.handle == 1
 
 
@@ -154,7 +154,7 @@ def test_the_queue_gives_the_suspect_that_arrived_first() -> None:
 def test_a_request_is_a_suspect_from_so_many_strikes_on(strikes: int, is_suspect: bool) -> None:
     suspects, request = Suspects(), make_request(0, strikes)
     suspects.watch(request)
-    rule = suspects.step_rule([], make_queue(request))
+    rule = suspects.step_rule([], make_queue(request), NO_SUSPECT)
     assert rule.suspect is (request if is_suspect else None)
 
 
@@ -163,7 +163,7 @@ def test_a_death_is_a_strike_against_all_that_ran() -> None:
     running = [make_request(0), make_request(1, SUSPECT_AT - 1)]
     suspects.strike(running, NO_SUSPECT, 0)
     assert [request.strikes for request in running] == [1, SUSPECT_AT]
-    rule = suspects.step_rule(running, make_queue())
+    rule = suspects.step_rule(running, make_queue(), NO_SUSPECT)
     assert rule.suspect is running[1]
     suspects.strike(running, rule, 0)
     assert [request.strikes for request in running] == [1, SUSPECT_AT + 1], "the other one paused"
@@ -174,7 +174,7 @@ def test_a_token_clears_a_suspect_of_all_strikes() -> None:
     suspects.watch(request)
     suspects.clear(request)
     assert request.strikes == 0
-    assert suspects.step_rule([request], make_queue()) is NO_SUSPECT
+    assert suspects.step_rule([request], make_queue(), NO_SUSPECT) is NO_SUSPECT
 
 
 def test_a_suspect_that_has_ended_is_forgotten() -> None:
@@ -182,7 +182,7 @@ def test_a_suspect_that_has_ended_is_forgotten() -> None:
     suspects.watch(ended)
     suspects.forget(ended)
     suspects.forget(other)
-    assert suspects.step_rule([], make_queue(other)) is NO_SUSPECT
+    assert suspects.step_rule([], make_queue(other), NO_SUSPECT) is NO_SUSPECT
 
 
 @pytest.mark.parametrize(("num_deaths", "later", "alone"), [(MAX_EXPLAINED, 0, 2), (9, 0, 3), (9, RECENT_STEPS + 1, 2)])
@@ -193,3 +193,19 @@ def test_a_worker_that_dies_often_needs_more_evidence(num_deaths: int, later: in
         suspects.strike([], NO_SUSPECT, 5)
     suspects.strike([suspect], StepRule(suspect), 5 + later)
     assert suspects.guilty_at == SUSPECT_AT + alone
+
+
+def test_the_others_get_a_step_when_a_suspect_has_left() -> None:
+    """Whether they run or wait; not if there is none, nor while the suspect runs."""
+    suspects = Suspects()
+    first, second, other = make_request(0, SUSPECT_AT), make_request(1, SUSPECT_AT), make_request(2)
+    suspects.watch(first)
+    suspects.watch(second)
+    queue, last = make_queue(second), StepRule(first)
+    assert suspects.step_rule([first], queue, last).suspect is first
+    suspects.clear(first)
+    assert suspects.step_rule([first], queue, last) is NO_SUSPECT, "it is one of the others now"
+    assert suspects.step_rule([first], queue, NO_SUSPECT).suspect is second
+    assert suspects.step_rule([], queue, last).suspect is second
+    queue.push(other)
+    assert suspects.step_rule([], queue, last) is NO_SUSPECT

@@ -1,8 +1,6 @@
 """The queue of waiting requests: its order, what is removed, and deferred requests. Through the scheduler:
 test_policies.py, test_preparations.py."""
 
-import pytest
-
 from engine_core.request import SUSPECT_AT, Request
 from engine_core.waiting import WaitingQueue
 from tests.engine_core.test_policies import with_priority
@@ -15,6 +13,12 @@ def deferred(handle: int) -> Request:
     return request
 
 
+def pop(queue: WaitingQueue) -> Request:
+    first = queue.peek()
+    assert first is not None
+    return queue.pop(first)
+
+
 def test_resumed_and_preempted_requests_go_before_new_ones() -> None:
     queue = WaitingQueue(by_priority=False)
     new, resumed = make_core_request(0, [1], 4), make_core_request(2, [1], 4, resumed=[3])
@@ -25,7 +29,7 @@ def test_resumed_and_preempted_requests_go_before_new_ones() -> None:
     assert [request.handle for request in queue] == [1, 2, 0]
     assert queue.num_tokens == 4
     queue.remove(preempted)
-    assert [queue.pop().handle, queue.pop().handle] == [2, 0] and len(queue) == queue.num_tokens == 0
+    assert [pop(queue).handle, pop(queue).handle] == [2, 0] and len(queue) == queue.num_tokens == 0
 
 
 def test_removed_requests_do_not_stay_in_the_heap() -> None:
@@ -35,19 +39,19 @@ def test_removed_requests_do_not_stay_in_the_heap() -> None:
         request = with_priority(handle, 0, [1])
         queue.push(request)
         queue.remove(request)
-    assert len(queue) == 1 and len(queue._heap) < 100
+    assert len(queue) == 1 and len(queue._others) < 100
 
 
 def test_an_empty_queue_holds_no_removed_request() -> None:
     queue = WaitingQueue(by_priority=False)
-    for ends in (queue.remove, lambda request: queue.pop()):
+    for ends in (queue.remove, queue.pop):
         requests = [make_core_request(handle, [1]) for handle in range(3)]
         for request in requests:
             queue.push(request)
         queue.remove(requests[1])
         queue.remove(requests[2])
         ends(requests[0])
-        assert not queue._heap
+        assert not queue._others
 
 
 def test_the_queue_offers_ready_requests_alone_and_counts_all() -> None:
@@ -60,12 +64,26 @@ def test_the_queue_offers_ready_requests_alone_and_counts_all() -> None:
     assert (len(queue), queue.num_ready, queue.num_deferred, queue.num_tokens) == (3, 1, 2, 7)
     assert queue.peek() is second
     queue.ready(urgent)
-    assert queue.pop() is urgent and queue.pop() is second
+    assert pop(queue) is urgent and pop(queue) is second
     assert (len(queue), queue.num_ready, queue.num_tokens) == (1, 0, 3)
-    with pytest.raises(IndexError):
-        queue.peek()
+    assert queue.peek() is None
     queue.remove(first)
     assert len(queue) == queue.num_tokens == 0
+
+
+def test_the_first_that_is_no_suspect_is_found_behind_suspects() -> None:
+    queue = WaitingQueue(by_priority=False)
+    other, *suspects = (make_core_request(handle, [1]) for handle in range(3))
+    for suspect in suspects:
+        suspect.strikes = SUSPECT_AT
+        queue.push(suspect)
+    assert queue.peek(suspects=False) is None
+    queue.push(other)
+    assert queue.peek() is suspects[0] and queue.peek(suspects=False) is other
+    assert queue.pop(other) is other and list(queue) == suspects
+    queue.push(other)
+    queue.remove(other)
+    assert queue.peek(suspects=False) is None and queue.peek() is suspects[0]
 
 
 def test_a_queue_that_is_cleared_takes_its_requests_again() -> None:

@@ -22,8 +22,8 @@ from tests.security.peers import OURS
 
 MESSAGES_PER_STREAM = 50  # unless the callee closes the stream earlier
 CALLS_PER_CHANNEL = 100
-# One start lock, or one long prompt, for this many frames of an attack: they take longer.
-FRAMES_PER_START_LOCK, FRAMES_PER_PROMPT = 1000, 500
+# Of an attack, for each start lock or long prompt: they take longer.
+FRAMES_PER_SLOW_ONE = 1000
 CALL_SECONDS = 5.0
 SAMPLING = pb.SamplingParams(max_tokens=1, temperature=0.0)
 ENGINE_ENTRIES = [
@@ -158,7 +158,7 @@ async def _other_call(channel: grpc.aio.Channel, service: str, content: bytes, r
 async def idle_start_locks(address: str, service: str, role: str, num_frames: int) -> None:
     """Takes the start lock again and again without starting a request, until each grant ends."""
     async with open_channel(address, OURS) as channel:
-        for _ in range(max(1, num_frames // FRAMES_PER_START_LOCK)):
+        for _ in range(max(1, num_frames // FRAMES_PER_SLOW_ONE)):
             hello = make_hello(role).SerializeToString()
             call = channel.unary_stream(f"/tandem.v1.{service}/HoldStartLock")(hello, timeout=CALL_SECONDS)
             with contextlib.suppress(grpc.aio.AioRpcError):
@@ -167,15 +167,18 @@ async def idle_start_locks(address: str, service: str, role: str, num_frames: in
 
 
 async def suspects_with_long_prompts(address: str, num_frames: int) -> None:
-    """Submits long prompts as suspects, without the start lock, and as resumed calls, which no queue limit refuses."""
+    """Submits long prompts as suspects, without the start lock, and as resumed calls, which no queue limit refuses.
+
+    They run like any others: a client that comes behind them waits for all of their tokens.
+    """
     entries = [
         engine_pb2.EngineEntry(
             submit=engine_pb2.Submit(
-                attempt=2, prompt_token_ids=pack_u32([5] * 500), choices=[pb.Choice(handle=handle)], sampling=SAMPLING,
+                attempt=2, prompt_token_ids=pack_u32([5] * 250), choices=[pb.Choice(handle=handle)], sampling=SAMPLING,
                 cache_salt=str(handle), alone=True,
             )
         )
-        for handle in range(1, max(2, num_frames // FRAMES_PER_PROMPT))
+        for handle in range(1, max(2, num_frames // FRAMES_PER_SLOW_ONE))
     ]  # fmt: skip
     async with open_channel(address, OURS) as channel, asyncio.timeout(CALL_SECONDS * 10):
         stream = channel.stream_stream("/tandem.v1.EngineService/Connect")()

@@ -44,6 +44,10 @@ template <class T>
 struct Packed {
     const T* at;
 
+    // What follows `length` elements, and so is read next.
+    const void* next(int64_t length) const { return at + length * PANEL; }
+    static constexpr int64_t BYTES = sizeof(T);  // of a weight
+
     void operator()(Operand<T>* column) {
         constexpr int size = simd::LANES * simd::STEP<T>;
         for (int v = 0; v < simd::TILE_VECTORS; ++v, at += size) column[v] = simd::columns(at);
@@ -81,7 +85,8 @@ void tile_of(int64_t rows, const T* x, int64_t x_stride, Weights weights, int64_
 template <class T, class Weights>
 void rows_of(const T* x, int64_t x_stride, int64_t rows, Weights weights, int64_t length, float* sums) {
     if constexpr (amx::MULTIPLIES<T>) {
-        amx::rows_of(x, x_stride, rows, reinterpret_cast<const T*>(weights.at), length, sums);
+        amx::rows_of(x, x_stride, rows, reinterpret_cast<const T*>(weights.at), length, sums, weights.next(length),
+                     length * PANEL * Weights::BYTES);
     } else {
         for (int64_t row = 0; row < rows; row += simd::TILE_ROWS)
             tile_of<simd::TILE_ROWS>(std::min<int64_t>(simd::TILE_ROWS, rows - row), x + row * x_stride, x_stride,

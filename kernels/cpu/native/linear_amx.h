@@ -19,8 +19,8 @@ constexpr int COLUMNS_OF_TILE = tiles::BYTES / int(sizeof(float));
 constexpr int64_t STEP = tiles::BYTES / int64_t(sizeof(bfloat16));  // elements along K in a tile
 constexpr int64_t PANEL_STRIDE = 2 * COLUMNS * sizeof(bfloat16);    // of pairs, in bytes
 constexpr int64_t SUMS_STRIDE = COLUMNS * sizeof(float);
-constexpr int64_t LINE = 64 / sizeof(bfloat16);  // of the cache
-constexpr int64_t AHEAD = 2 * STEP * COLUMNS;  // prefetch distance in elements of the panel
+constexpr int64_t LINE = 64;  // bytes, of the cache
+constexpr int64_t AHEAD = 2 * STEP * COLUMNS;  // prefetch distance in elements of the panel, if it is read once
 
 // Tiles 0 to 3 hold sums: HEIGHT row tiles by 4 / HEIGHT column tiles; 4 and 5 hold rows of x; 6 and 7 weights.
 template <int HEIGHT>
@@ -55,6 +55,25 @@ inline void step(const bfloat16* x, int64_t x_stride, const bfloat16* panel) {
     }
 }
 
+// Fetches weights into the cache while others are multiplied: `lines` at each step along K of a strip.
+struct Fetch {
+    const char* at;
+    int64_t lines;
+
+    void step() {
+        for (int64_t i = 0; i < lines; ++i, at += LINE) simd::prefetch_far(at);
+    }
+};
+
+// What to fetch during a product of `rows` with `length` elements of a panel. All its strips share the fetching of the
+// `bytes` that are needed next, at `next`: if each fetched what it reads, memory would wait for all but the first. One
+// strip alone is so short that it fetches its own panel just ahead, unless that is in the cache (`next` does not follow).
+inline Fetch fetch_for(int64_t rows, const bfloat16* panel, int64_t length, const void* next, int64_t bytes) {
+    const int64_t strips = (rows + tiles::ROWS - 1) / tiles::ROWS, steps = std::max<int64_t>(1, length / STEP) * strips;
+    const bool near = strips == 1 && next == panel + length * COLUMNS;
+    return {static_cast<const char*>(near ? panel + AHEAD : next), (bytes / LINE + steps - 1) / steps};
+}
+
 // The last partial K-step, zero-padded to a whole one.
 struct Rest {
     bfloat16 x[2 * tiles::ROWS * STEP] = {}, panel[STEP * COLUMNS] = {};
@@ -63,7 +82,7 @@ struct Rest {
 // The sums of 4 / HEIGHT column tiles, from `column` on, for up to 16 * HEIGHT rows.
 template <int HEIGHT>
 void strip(const bfloat16* x, int64_t x_stride, int64_t rows, const bfloat16* panel, int column, int64_t length,
-           float* sums) {
+           float* sums, Fetch& fetch) {
     float* place[4];
     for (int tile = 0; tile < 4; ++tile)
         place[tile] = sums + tile / (4 / HEIGHT) * tiles::ROWS * COLUMNS + tile % (4 / HEIGHT) * COLUMNS_OF_TILE + column;
@@ -74,8 +93,7 @@ void strip(const bfloat16* x, int64_t x_stride, int64_t rows, const bfloat16* pa
     int64_t at = 0;
     for (; at + STEP <= length; at += STEP) {
         const bfloat16* const weights = panel + at * COLUMNS;
-        if constexpr (HEIGHT == 1)  // with more rows the panel is in the cache already
-            for (int64_t i = 0; i < STEP * COLUMNS; i += LINE) simd::prefetch(weights + AHEAD + i);
+        fetch.step();
         step<HEIGHT>(x + at, x_stride * sizeof(bfloat16), weights + 2 * column);
     }
     if (at < length) {
@@ -91,10 +109,11 @@ void strip(const bfloat16* x, int64_t x_stride, int64_t rows, const bfloat16* pa
     tiles::store<3>(place[3], SUMS_STRIDE);
 }
 
-// sums [rows][64] += x [rows, length] times `length` elements of a panel; x_stride in elements. Tiles are configured with
-// the actual number of rows.
+// sums [rows][64] += x [rows, length] times `length` elements of a panel; x_stride in elements; next, bytes: what is read
+// from memory next. Tiles are configured with the actual number of rows.
 inline void rows_of(const bfloat16* x, int64_t x_stride, int64_t rows, const bfloat16* panel, int64_t length,
-                    float* sums) {
+                    float* sums, const void* next, int64_t bytes) {
+    Fetch fetch = fetch_for(rows, panel, length, next, bytes);
     for (int64_t row = 0, shaped = 0; row < rows; row += 2 * tiles::ROWS) {
         const int64_t count = std::min<int64_t>(2 * tiles::ROWS, rows - row);
         const bool low = count <= tiles::ROWS;
@@ -103,10 +122,10 @@ inline void rows_of(const bfloat16* x, int64_t x_stride, int64_t rows, const bfl
         const bfloat16* const some = x + row * x_stride;
         float* const out = sums + row * COLUMNS;
         if (low) {
-            strip<1>(some, x_stride, count, panel, 0, length, out);
+            strip<1>(some, x_stride, count, panel, 0, length, out, fetch);
         } else {
-            strip<2>(some, x_stride, count, panel, 0, length, out);
-            strip<2>(some, x_stride, count, panel, COLUMNS / 2, length, out);
+            strip<2>(some, x_stride, count, panel, 0, length, out, fetch);
+            strip<2>(some, x_stride, count, panel, COLUMNS / 2, length, out, fetch);
         }
     }
     tiles::release();

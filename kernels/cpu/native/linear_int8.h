@@ -83,6 +83,9 @@ struct Widened {
     const Operand<T>* at;
     const int8_t* ahead;
 
+    const void* next(int64_t) const { return ahead; }
+    static constexpr int64_t BYTES = sizeof(int8_t);
+
     void operator()(Operand<T>* column) {
         constexpr int size = simd::LANES * simd::STEP<T> * simd::WIDENED<T>;
         for (int v = 0; v < simd::TILE_VECTORS; v += simd::WIDENED<T>, ahead += size) simd::prefetch(ahead);

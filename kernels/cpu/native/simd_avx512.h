@@ -137,6 +137,7 @@ inline void transpose(const T* in, int64_t in_stride, T* out, int64_t out_stride
 inline void drain() { _mm_sfence(); }
 
 inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+inline void prefetch_far(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }  // into the second cache
 inline void relax() { _mm_pause(); }
 
 }  // namespace simd

@@ -1,4 +1,4 @@
-// AMX tile instructions. Not yet run on AMX hardware: the code that uses them is tested with tiles_emulated.h.
+// AMX tile instructions. On machines without them, the code that uses them is tested with tiles_emulated.h.
 // Inline assembly, because the compilers' intrinsics do not declare that they read memory.
 #pragma once
 #include "tiles.h"

@@ -155,7 +155,7 @@ def _json_or_text(value: bytes) -> Any:
     """Returns JSON as it is, and a text that is none as a text: its form is checked where it is used."""
     try:
         msgspec.json.decode(value)
-    except ValueError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return value.decode(errors="replace")
     return msgspec.Raw(value)
 

@@ -4,7 +4,7 @@ import functools
 from dataclasses import dataclass
 
 import torch
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 import demo
 from engine_core.step_plan import SamplingParams
@@ -23,7 +23,7 @@ LENGTH = 256
 class Prompt:
     """The question as a chat prompt of the demo checkpoint, and the text of an answer's tokens."""
 
-    tokenizer: AutoTokenizer
+    tokenizer: PreTrainedTokenizerBase
 
     @property
     def token_ids(self) -> list[int]:

@@ -131,8 +131,8 @@ def launch_all(dtype: torch.dtype, head_dim: int) -> None:
         (3, {"with_bias": True, "kind": "clamped_silu"}),
         (400, {"sigmoid": True, "groups": 4, "kept_groups": 2, "adds": True}),
     ):
-        case = expert_case(CPU, dtype, tokens, 8, 2, 1024, 256, **more)
-        case.result(TritonOps())
+        experts = expert_case(CPU, dtype, tokens, 8, 2, 1024, 256, **more)
+        experts.result(TritonOps())
 
 
 def products_and_shuffles(kernel: Any) -> list[str]:
@@ -183,7 +183,7 @@ def checks(compiled: list[Any]) -> list[Check]:
         def run() -> str:
             compiled.clear()
             driver.set_active(AbsentGpu(capability))
-            matrix.card_of = lambda device: CARDS[capability]
+            vars(matrix)["card_of"] = lambda device: CARDS[capability]
             quantizations = [None, "int8"] + ["fp8"] * (capability >= FP8_CAPABILITY)
             products = sum(launch_products(dtype, quantization) for quantization in quantizations)
             used = {"".join(instructions(kernel)) for kernel in compiled if "linear" in kernel.name}

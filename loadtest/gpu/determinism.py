@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Callable
 
+import msgspec
 import torch
 
 from engine_core.request_check import NewChoice, make_request
@@ -19,7 +20,7 @@ from tests.worker.in_process import Answer, InProcess
 MAX_TOKENS = {"cuda": 48, "cpu": 4}
 DTYPES = {"cuda": ("bfloat16", "float32"), "cpu": ("bfloat16",)}
 BATCH = {"cuda": 40, "cpu": 2}
-SAMPLING = {"temperature": 0.8, "top_p": 0.95, "logprobs": 0}
+SAMPLING = SamplingParams(max_tokens=1, temperature=0.8, top_p=0.95, logprobs=0)
 
 
 def checks(device: torch.device) -> list[Check]:
@@ -44,7 +45,7 @@ def start(place: torch.device, dtype: str, device: Device | None = None) -> InPr
 
 def ask(engine: InProcess, prompts: list[list[int]]) -> list[Answer]:
     count = MAX_TOKENS[engine.model.decoder.device.type]
-    return engine.complete(prompts, SamplingParams(max_tokens=count, **SAMPLING), list(range(len(prompts))))
+    return engine.complete(prompts, msgspec.structs.replace(SAMPLING, max_tokens=count), list(range(len(prompts))))
 
 
 def prompts_for(place: torch.device) -> list[list[int]]:
@@ -82,7 +83,7 @@ def resumed(place: torch.device, dtype: str) -> str:
     for index in range(len(whole.token_ids)):
         handle = len(engine.answers)
         engine.answers[handle] = answer = Answer()
-        sampling = SamplingParams(max_tokens=len(whole.token_ids), **SAMPLING)
+        sampling = msgspec.structs.replace(SAMPLING, max_tokens=len(whole.token_ids))
         choice = NewChoice(handle, 0, prompt, whole.token_ids[:index], sampling, 0, "", None)
         assert engine.scheduler.add(make_request(choice, engine.facts, ROOT_KEY)) is None
         while engine.step():

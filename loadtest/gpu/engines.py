@@ -11,6 +11,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -68,11 +69,8 @@ def _start(device: torch.device, shape: str, invariant: bool) -> InProcess:
     )  # fmt: skip
     limits = BatchLimits(1, size.max_num_seqs, size.budget)
     ops = None if device.type == "cuda" else TritonOps(invariant)
-    made, loading.dummy_weights = loading.dummy_weights, functools.partial(_weights_on, device)
-    try:
+    with patch.object(loading, "dummy_weights", functools.partial(_weights_on, device)):
         engine = InProcess(path, options, limits, prefix_caching=False, ops=ops)
-    finally:
-        loading.dummy_weights = made
     while engine.runner.capture_next_graph():
         pass
     return engine

@@ -5,7 +5,7 @@ rate, and to do its multiplications and additions at the matrix rate (a roofline
 time to launch kernels is not in it.
 """
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -98,7 +98,7 @@ def step_seconds(model: Description, itemsize: int, batch: Batch, rates: Limits)
     `itemsize`: bytes of an element of weights, activations and KV. Layers have no sliding windows here. Behind the last
     attention only the sampled tokens are computed, as in Decoder.
     """
-    found: Counter[str] = Counter()
+    found: defaultdict[str, float] = defaultdict(float)
     for kind, work in _operations(model, itemsize, batch):
         found[kind] += work.seconds(rates)
     return dict(found)

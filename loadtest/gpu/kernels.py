@@ -136,10 +136,10 @@ def beyond_int32(device: torch.device) -> str:
         found, expected = cache[own].flatten(0, 1)[:30], small_cache.flatten(0, 1)[:30]
         assert torch.equal(found, expected), "rope_and_write wrote to other slots"
     starts, length = (torch.tensor(values, dtype=torch.int32, device=device) for values in ([0, 30], [30]))
-    bounds = 30, 30
+    bounds = 0, 30, 30  # decodes, new tokens, length
     outs = [
-        attention.paged_attention(small.query, *pair, table[None].int(), starts, length, *bounds, head_dim**-0.5)
-        for pair, table in ((caches, own), (few, torch.arange(2, device=device)))
+        attention.paged_attention(small.query, keys, values, table[None].int(), starts, length, *bounds, head_dim**-0.5)
+        for (keys, values), table in ((caches, own), (few, torch.arange(2, device=device)))
     ]
     assert torch.equal(*outs), "attention differs from attention over a small cache"
     return f"{num_blocks} blocks, bit for bit"

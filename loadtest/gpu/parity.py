@@ -22,6 +22,7 @@ from services.options.declarations import WorkerOptions
 from services.worker.checkpoint import read_checkpoint
 from services.worker.kv_cache import block_bytes
 from services.worker.models.describe import describe
+from services.worker.models.kv_layout import kv_layout
 from tests import reference
 from tests.checkpoints import PARITY_CONFIGS, make_qwen3
 from tests.reference import ReferenceAnswer
@@ -146,7 +147,7 @@ def chunked(case: Case, device: torch.device) -> str:
 def few_blocks(case: Case, device: torch.device, caching: bool) -> str:
     size = size_for(device)
     model = describe(read_checkpoint(case.path, {}, "auto").config)
-    memory = size.few_blocks * block_bytes(model, size.block_size, torch.float32)
+    memory = size.few_blocks * block_bytes(model, kv_layout(model, size.few_len), size.block_size, torch.float32)
     engine = start(case.path, device, caching=caching, max_model_len=size.few_len, kv_cache_memory_bytes=memory)
     assert engine.shape.num_blocks == size.few_blocks
     found = compare(engine, case)

@@ -66,7 +66,8 @@ def measured(device: torch.device, heads: int, batch: int, query_len: int, conte
     AssertionError if one gives other bits than the present tiling."""
     case = attention_case(device, heads, batch, query_len, context)
     expected = case.attend(case.tiling)
-    limit, times, parts = limit_us(device, case), {}, [f"now {case.tiling.stages} stages"]
+    limit, parts = limit_us(device, case), [f"now {case.tiling.stages} stages"]
+    times: dict[str, float | None] = {}
     for stages in STAGES:
         tiling = replace(case.tiling, stages=stages)
         out = attended(case, tiling)
@@ -75,7 +76,7 @@ def measured(device: torch.device, heads: int, batch: int, query_len: int, conte
             parts.append(f"{stages}: too much shared memory")
             continue
         assert torch.equal(out, expected), f"{stages} stages give other bits"
-        us = times[str(stages)] = median_us(device, functools.partial(case.attend, tiling))
+        times[str(stages)] = us = median_us(device, functools.partial(case.attend, tiling))
         parts.append(f"{stages}: {us:.1f} us ({limit / us:.0%} of the limit)")
     return Measured(", ".join(parts), us=times, limit_us=limit, present=case.tiling.stages)
 

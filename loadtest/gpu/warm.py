@@ -9,6 +9,7 @@ import json
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 
@@ -74,11 +75,8 @@ def step(device: torch.device, shape: Shape) -> str:
             model=folder, device=device.type, load_format="dummy", max_model_len=2 * LENGTH, block_size=BLOCK_SIZE,
             kv_cache_memory_bytes=CACHE_BYTES,
         )  # fmt: skip
-        made, loading.dummy_weights = loading.dummy_weights, functools.partial(engines._weights_on, device)
-        try:
+        with patch.object(loading, "dummy_weights", functools.partial(engines._weights_on, device)):
             engine = InProcess(Path(folder), options, BatchLimits(1, NUM_SEQS, LENGTH), False)
-        finally:
-            loading.dummy_weights = made
     return complete(engine, [[1] * LENGTH, [1]])
 
 

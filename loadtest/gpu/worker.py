@@ -87,7 +87,8 @@ def sized_by_utilization(device: torch.device) -> str:
     step = step_bytes(model.decoder.description, model.decoder.dtype, model.decoder.ops, options, limits, graphs=True)
     options = replace(options, gpu_memory_utilization=(total - free + step + MEMORY) / total)
     runner, shape = build_runner(model, options, limits, Phases())
-    size = shape.num_blocks * block_bytes(model.decoder.description, shape.block_size, torch.float32)
+    decoder = model.decoder
+    size = shape.num_blocks * block_bytes(decoder.description, decoder.kv_layout, shape.block_size, torch.float32)
     after, _ = torch.cuda.mem_get_info(device)
     assert 0 < size <= MEMORY, f"a cache of {size >> 20} MiB"
     assert size <= free - after <= step + MEMORY, (

@@ -45,7 +45,7 @@ def main() -> None:
         pauses = []
         for _ in range(args.runs):
             settled = time.monotonic() + SETTLE_SECONDS
-            wait_for(lambda settled=settled: time.monotonic() > settled, "it settles", 2 * SETTLE_SECONDS)
+            wait_for(lambda: time.monotonic() > settled, "it settles", 2 * SETTLE_SECONDS)  # noqa: B023
             pauses.append(pause(server, args.role))
         for pid in children_of(server.process.pid):
             print(f"{role_of(pid)} {pid}: {megabytes(pid):.0f} MB")

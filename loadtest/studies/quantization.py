@@ -16,7 +16,8 @@ from torch import Tensor
 import demo
 from kernels.cpu.library import Library, load
 from kernels.cpu.ops import CpuOps
-from kernels.interface import AttentionInputs, Matrix
+from kernels.interface import AttentionInputs
+from kernels.program import Matrix
 from services.options.declarations import WorkerOptions
 from services.worker.loading import load_model
 from services.worker.models.decoder import Decoder

@@ -263,8 +263,9 @@ def test_children_that_drain_while_the_others_are_supervised(file: Path, caplog:
     caplog.set_level(logging.INFO)
     with ChildProcesses() as children:
         front, other = start(children, "run", kind="front"), start(children, "run", file, kind="other")
-        start(children, "ignore-sigterm", kind="slow")
         (pid,) = wait_for_pids(file, 1)
+        start(children, "ignore-sigterm", file, kind="slow")
+        wait_for_pids(file, 2)
         supervise(children, lambda: None)
         began = time.monotonic()
         children.drain("front", began + 60)
@@ -272,7 +273,7 @@ def test_children_that_drain_while_the_others_are_supervised(file: Path, caplog:
         os.kill(pid, signal.SIGKILL)
         children.drain("slow", time.monotonic() + 1)
         assert children.children["slow"].process.poll() is None
-        wait_for_pids(file, 2)
+        wait_for_pids(file, 3)
         assert children.children[other].process.poll() is None
         children.kill_all()
     assert "the front" not in caplog.text and "the other was killed by SIGKILL; it is restarted" in caplog.text

@@ -34,7 +34,7 @@ from services.worker.models.description import Mixture
 from services.worker.models.tensors import num_weight_bytes
 
 # (rows, new tokens of each, tokens before)
-STEPS = (*((rows, 1, context) for context in (300, 8000) for rows in (1, 8, 32)), (1, 256, 0))
+STEPS = (*((rows, 1, context) for context in (300, 8000) for rows in (1, 8, 32)), (1, 256, 0), (1, 1024, 0))
 ROUNDS, MAX_LEN = 11, 8192
 LLAMA_3 = {
     "rope_type": "llama3", "rope_theta": 500000.0, "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,

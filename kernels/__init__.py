@@ -18,7 +18,7 @@ way, because no sum crosses a row or a column; K and the keys are divided at fix
 | operation | CPU | GPU | order of sums |
 |---|---|---|---|
 | matrix product | cpu/native/linear.h, linear_amx.h | gpu/linear.py | along K, divided as the weight's shape says |
-| attention | cpu/native/attention.h | gpu/attention.py | ascending; key tiles and segments at absolute positions |
+| attention | cpu/native/attention_run.h | gpu/attention.py | ascending; key tiles and segments at absolute positions |
 | norm, rope, activation | cpu/native/, by name | gpu/, by name | one thread or program per row |
 | sampling | cpu/native/sample.h | gpu/{sample,cut_off}.py | CPU: one task per row; GPU: integer sums, any order |
 

@@ -15,6 +15,12 @@ template <class T>
 constexpr bool MULTIPLIES = false;
 template <class... Any>
 void rows_of(Any...) = delete;
+inline bool fits(int64_t) { return false; }
+inline void end_attention() {}
+template <class... Any>
+void score(Any...) = delete;
+template <class... Any>
+void mix(Any...) = delete;
 }  // namespace amx
 #endif
 

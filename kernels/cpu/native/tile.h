@@ -29,6 +29,9 @@ public:
         if (gathers()) room_.resize(2 * TILE_KEYS * cache_.head_dim);
     }
 
+    // Whether `at` copies.
+    bool gathers() const { return cache_.block_size % simd::LANES != 0; }
+
     // The keys [begin, begin + 64); those at or past `end` are undefined.
     Tile<T> at(int64_t begin, int64_t end) const {
         Tile<T> tile;
@@ -46,7 +49,6 @@ public:
 private:
     static constexpr int STEP = simd::STEP<T>;
 
-    bool gathers() const { return cache_.block_size % simd::LANES != 0; }
     int64_t slot(int64_t key) const { return table_[key / cache_.block_size] * cache_.block_size + key % cache_.block_size; }
     const T* key(int64_t key, int64_t i) const { return cache_.key(slot(key), kv_head_, i); }
     const T* value(int64_t key, int64_t i) const { return cache_.value(slot(key), kv_head_, i); }

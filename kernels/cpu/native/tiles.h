@@ -1,5 +1,5 @@
 // The eight tile registers of AMX, up to 16 rows of 64 bytes each; their shapes are configured before use. Operations:
-// LDTILECFG, TILELOADD, TDPBF16PS of Intel's Software Developer's Manual. tiles_amx.h has the instructions;
+// LDTILECFG, TILELOADD, TILEZERO, TDPBF16PS of Intel's Software Developer's Manual. tiles_amx.h has the instructions;
 // tiles_emulated.h emulates them in C++ for CPUs without AMX (built by tests only).
 #pragma once
 #include <cstdint>

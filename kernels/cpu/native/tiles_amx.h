@@ -19,6 +19,10 @@ template <int TILE>
 inline void store(void* first, int64_t stride) {
     asm volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(first), "r"(stride), "i"(TILE) : "memory");
 }
+template <int TILE>
+inline void zero() {
+    asm volatile("tilezero %%tmm%c0" : : "i"(TILE));
+}
 
 // SUM [rows][16] floats += X [rows][16 pairs] times W [16 pairs][16], pairs of bfloat16.
 template <int SUM, int X, int W>

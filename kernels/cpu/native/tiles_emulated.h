@@ -53,6 +53,11 @@ inline void store(void* first, int64_t stride) {
     for (int row = 0; row < rows_of(TILE); ++row)
         std::memcpy(static_cast<char*>(first) + row * stride, state.data[TILE][row], state.shapes.row_bytes[TILE]);
 }
+template <int TILE>
+inline void zero() {
+    rows_of(TILE);
+    std::memset(state.data[TILE], 0, sizeof state.data[TILE]);
+}
 
 template <int SUM, int X, int W>
 inline void multiply_add() {

@@ -22,9 +22,10 @@ from kernels import reference
 from kernels.cpu.library import Library, best_variant, load, runnable_variants
 from kernels.cpu.ops import CpuOps
 from kernels.cpu.self_check import products_are_exact
-from tests.kernels.cases import randn, share_of
+from tests.kernels.attention_cases import attention_case, last_tokens
+from tests.kernels.cases import randn, share_of, tolerance
 from tests.kernels.cpu.test_int8 import twin
-from tests.kernels.cpu_cases import CPU, allowed_for_products, few
+from tests.kernels.cpu_cases import CPU, allowed_for_products, attend, few
 
 SOURCES = Path(__file__).parents[3] / "kernels" / "cpu" / "native"
 NAME = "_amx_emulated"
@@ -97,6 +98,28 @@ def test_a_row_of_a_product_depends_on_that_row_alone(
         assert torch.equal(matrix.product(x[:rows]), alone[:rows]), f"{rows} rows"
         mixed = torch.randperm(count, generator=torch.Generator().manual_seed(rows))[:rows]
         assert torch.equal(matrix.product(x[mixed]), alone[mixed]), f"{rows} rows, mixed"
+
+
+@needs_avx512
+@few
+@given(
+    lens=st.lists(st.tuples(st.integers(1, 40), st.integers(0, 150)), min_size=1, max_size=3),
+    group=st.sampled_from([1, 3, 5]),
+    head_dim=st.sampled_from([32, 80, 96, 128]),
+    block_size=st.sampled_from([4, 16, 32]),
+    window=st.sampled_from([0, 0, 5, 65, 100]),
+    seed=st.integers(0, 99),
+)
+def test_attention(
+    library: Library, lens: list[tuple[int, int]], group: int, head_dim: int, block_size: int, window: int, seed: int
+) -> None:
+    """As the twin's; and the last token of each request alone has the bits that it has in its chunk."""
+    ops = CpuOps(library)
+    case = attention_case(CPU, DTYPE, lens, 2, group, head_dim, block_size, seed, window)
+    found, expected = attend(ops, case), case.twin()
+    share_of(found, expected, tolerance(expected, floor=0.25))
+    alone, rows = last_tokens(case)
+    assert torch.equal(attend(ops, alone), found[rows])
 
 
 @needs_avx512

@@ -162,7 +162,7 @@ def test_rope_and_write(
     lens=st.lists(st.tuples(st.integers(1, 40), st.integers(0, 150)), min_size=1, max_size=4),
     kv_heads=st.integers(1, 3),
     group=st.sampled_from([1, 2, 3, 5]),
-    head_dim=st.sampled_from([16, 24, 64, 80, 128]),
+    head_dim=st.sampled_from([16, 24, 64, 80, 96, 128]),
     block_size=st.sampled_from([1, 3, 4, 16, 32]),
     seed=st.integers(0, 99),
     window=st.sampled_from([0, 0, 1, 2, 5, 17, 63, 64, 65, 100]),
@@ -188,9 +188,12 @@ def test_paged_attention(
 
 
 @every_dtype
-def test_nan_and_infinity_reach_exactly_the_queries_that_attend_to_them(ops: CpuOps, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("head_dim", [16, 96])  # AMX multiplies heads of whole multiples of 32
+def test_nan_and_infinity_reach_exactly_the_queries_that_attend_to_them(
+    ops: CpuOps, dtype: torch.dtype, head_dim: int
+) -> None:
     """A NaN key or infinite value shows in every query that attends to it, and in no earlier query."""
-    case = attention_case(CPU, dtype, [(30, 40)], 1, 2, 16, 16)
+    case = attention_case(CPU, dtype, [(30, 40)], 1, 2, head_dim, 16)
     case.keys[case.tables[0, 50 // 16], 50 % 16] = float("nan")
     found = torch.isnan(attend(ops, case)).all(dim=-1).all(dim=-1)
     assert found.tolist() == [position >= 50 for position in range(40, 70)]
@@ -220,13 +223,14 @@ def test_nan_and_infinity_reach_exactly_the_queries_that_attend_to_them(ops: Cpu
 
 @every_dtype
 @pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("block_size", [3, 4, 16])
-@pytest.mark.parametrize(("window", "soft_cap", "with_sinks"), [(0, 0.0, False), (37, 0.0, True), (37, 1.5, False)])
+@pytest.mark.parametrize(("block_size", "head_dim"), [(3, 24), (4, 96), (16, 24), (16, 64)])
+@pytest.mark.parametrize(("window", "soft_cap", "with_sinks"), [(0, 0.0, False), (37, 0.0, True), (70, 1.5, False)])
 def test_attention_gives_the_same_bits_however_a_prompt_is_chunked(
     library: Library,
     dtype: torch.dtype,
     threads: int,
     block_size: int,
+    head_dim: int,
     window: int,
     soft_cap: float,
     with_sinks: bool,
@@ -234,7 +238,9 @@ def test_attention_gives_the_same_bits_however_a_prompt_is_chunked(
     """With a window, blocks that lie before it may be another request's: a NaN there reaches no query."""
     ops = CpuOps(library, threads)
     length = 150
-    case = attention_case(CPU, dtype, [(length, 0), (5, 40)], 2, 3, 24, block_size, 0, window, soft_cap, with_sinks)
+    case = attention_case(
+        CPU, dtype, [(length, 0), (5, 40)], 2, 3, head_dim, block_size, 0, window, soft_cap, with_sinks
+    )
     whole = attend(ops, case)[:length]
     for size in (1, 3, 64, 149):
         for start in range(0, length, size):

@@ -8,7 +8,6 @@ import json
 import os
 import shlex
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -17,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+from tests.addresses import free_port
 from tests.clients.environments import ROOT
 from tests.clients.page import sections
 from tests.clients.server import START_SECONDS, STOP_SECONDS, NotReady
@@ -32,7 +32,7 @@ def running_edges(tandem: list[str], cwd: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="tandem-grpc-", dir="/tmp") as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         (folder / "protos").symlink_to(ROOT / "protos")
-        unix, tcp, *ports = _free_ports(2 + len(PORTS))
+        unix, tcp, *ports = (free_port() for _ in range(2 + len(PORTS)))
         mapping = dict(zip(PORTS, map(str, ports), strict=True))
         (folder / "ports.json").write_text(json.dumps(mapping))
         _write_command(folder, tandem, cwd, unix, tcp)
@@ -110,8 +110,3 @@ def _wait(process: "subprocess.Popen[bytes]", port: int, folder: Path) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(0.2)
     raise NotReady((folder / "log").read_text()[-2000:])
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        return [stack.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1] for _ in range(count)]

@@ -3,7 +3,6 @@ of a `with`. Imports only the standard library.
 """
 
 import contextlib
-import socket
 import subprocess
 import sys
 import tempfile
@@ -13,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.addresses import free_port
 from tests.clients.environments import ROOT
 
 MODEL = "demo"
@@ -38,7 +38,7 @@ class Server:
 def running(tandem: list[str], cwd: Path, *, gateway: bool, options: tuple[str, ...] = ()) -> Iterator[Server]:
     """Starts `TANDEM serve` in `cwd` with these options, with its gateway API if `gateway`, and yields it once /health
     answers 200; then ends it. Raises NotReady."""
-    port, grpc_port = _free_port(), _free_port()
+    port, grpc_port = free_port(), free_port()
     url = f"http://127.0.0.1:{port}"
     arguments = ["serve", str(FOLDER), "--served-model-name", MODEL, "--host", "127.0.0.1", "--port", str(port)]
     arguments += options
@@ -59,7 +59,7 @@ def running(tandem: list[str], cwd: Path, *, gateway: bool, options: tuple[str, 
 def running_played(tandem: list[str], cwd: Path) -> Iterator[Server]:
     """Starts shim, tokenizer and engine of TANDEM in `cwd` beside the worker of player.py, and yields the server once
     /health answers 200; then ends them. Raises NotReady."""
-    port = _free_port()
+    port = free_port()
     url = f"http://127.0.0.1:{port}"
     with tempfile.TemporaryDirectory(prefix="tandem-played-", dir="/tmp") as folder, contextlib.ExitStack() as stack:
         worker = f"ipc://{folder}/worker.sock"
@@ -97,8 +97,3 @@ def _stop(process: "subprocess.Popen[bytes]") -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])

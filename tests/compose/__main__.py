@@ -8,7 +8,6 @@ import contextlib
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import threading
@@ -17,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.addresses import free_port
 from tests.clients.page import sections
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,11 +27,6 @@ FILES = ("compose.yaml", "tests/compose/collector.yaml", "tests/compose/program.
 QUESTION = {"model": "demo", "messages": [{"role": "user", "content": "What is 17 + 25?"}]}
 ANSWER = "42"
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def compose_command() -> list[str]:

@@ -15,7 +15,7 @@ import pytest
 
 from services.machine import authority, loopback
 from services.process.runtime_dir import runtime_dir
-from tests.addresses import open_server
+from tests.addresses import free_port
 from tests.e2e.harness import ALL_READY, TANDEM, Server, children_of, role_of, wait_for
 
 FLAG_KEY, SECOND_KEY, ENVIRONMENT_KEY = "key-of-the-flag", "second-key-of-the-flag", "key-of-the-environment"
@@ -59,12 +59,6 @@ class Front:
 def line(name: str, group: str, key: str) -> str:
     """Returns a line of a file with keys."""
     return f"{name}, {group}, {hashlib.sha256(key.encode()).hexdigest()}\n"
-
-
-def free_port() -> int:
-    with open_server() as taken:
-        port: int = taken.getsockname()[1]
-        return port
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """Helpers for tests of the TCP edges: two secrets, free ports, an engine's gRPC server with one RPC."""
 
 import contextlib
-import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,15 +11,14 @@ import zmq
 from services.rpc.generated import engine_pb2, engine_pb2_grpc
 from services.rpc.transport import RpcServer
 from services.security.secret import ClusterSecret
-from tests.addresses import HOST, at
+from tests.addresses import HOST, at, free_port
 
 OURS = ClusterSecret(b"0123456789abcdef0123456789abcdef")
 THEIRS = ClusterSecret(b"0123456789abcdef0123456789abcdeX")
 
 
 def free_address() -> str:
-    with socket.create_server((HOST, 0), family=socket.AF_INET6 if ":" in HOST else socket.AF_INET) as found:
-        return at(found.getsockname()[1])
+    return at(free_port())
 
 
 class Stats(engine_pb2_grpc.EngineServiceServicer):

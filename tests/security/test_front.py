@@ -15,4 +15,6 @@ def test_no_attack_on_the_http_port_changes_an_answer(tmp_path: Path) -> None:
     lags, options = tmp_path / "lags", ["--trust-request-chat-template"]
     with Deployment(tmp_path, lags=lags, tokenizer_options=options).running() as deployment:
         late = run(deployment, lags, list(ATTACKS), SECONDS, reports.append, MAX_LAG)
+        if late:  # the machine stood still, or the shim did: only the shim is late again
+            late = run(deployment, lags, late, SECONDS, reports.append, MAX_LAG)
     assert late == [], "\n".join(reports)

@@ -24,6 +24,6 @@ def test_another_secret_is_named_as_the_likely_cause(tmp_path: Path, role: str) 
     began = time.monotonic()
     with deployment.started(**{role: other}):
         wait_for(lambda: any(SAID[role] in line for line in deployment.lines[role]), "it says so", 30)
-        assert not deployment.ready and not deployment.ended
+        assert not deployment.ready and not deployment.ended, deployment.log
     said = [line for line in deployment.lines[role] if SAID[role] in line]
     assert len(said) <= 2 + time.monotonic() - began

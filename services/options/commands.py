@@ -8,6 +8,7 @@ from services.options.access import AccessOptions
 from services.options.common import (
     ClusterOptions,
     GrpcOptions,
+    ListenOptions,
     MetricsOptions,
     ModelOptions,
     ProcessOptions,
@@ -44,6 +45,7 @@ _TITLES: dict[type, str] = {
     ServeOptions: "process tree (launcher)",
     ProcessOptions: "logs and traces",
     SpareOptions: "logs and traces",
+    ListenOptions: "logs and traces",
     ClusterOptions: "metrics",
     MetricsOptions: "metrics",
     SecretOptions: "secret",

@@ -122,14 +122,20 @@ class MetricsOptions(ClusterOptions):
 class SpareOptions(MetricsOptions):
     """Options of the roles that may have a spare process (services/process/spare.py)."""
 
-    listen: str = setting("", "address to listen on: host:port or unix:PATH", internal=True)
     spare_fd: int | None = setting(
         None,
-        "file descriptor of a socket; the process loads everything, then waits there for its address",
+        "file descriptor of a socket; the process loads what it can, then waits there for its place",
         unset="none",
         parse=int,
         internal=True,
     )
+
+
+@dataclass(frozen=True)
+class ListenOptions(SpareOptions):
+    """Options of the roles that serve gRPC to other roles."""
+
+    listen: str = setting("", "address to listen on: host:port or unix:PATH", internal=True)
 
 
 @dataclass(frozen=True)

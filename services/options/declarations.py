@@ -14,7 +14,7 @@ from services.options.access import AccessOptions
 from services.options.common import (
     ClusterOptions,
     GrpcOptions,
-    MetricsOptions,
+    ListenOptions,
     ModelOptions,
     RecoveryOptions,
     SpareOptions,
@@ -138,7 +138,7 @@ class ShimOptions(HttpOptions, AccessOptions, GrpcOptions, RecoveryOptions, Clus
 
 
 @dataclass(frozen=True)
-class EngineOptions(GrpcOptions, RecoveryOptions, SpareOptions):
+class EngineOptions(GrpcOptions, RecoveryOptions, ListenOptions):
     """The scheduler and its KV cache."""
 
     max_num_seqs: int = setting(
@@ -204,7 +204,7 @@ class EngineOptions(GrpcOptions, RecoveryOptions, SpareOptions):
 
 
 @dataclass(frozen=True)
-class WorkerOptions(MetricsOptions, ModelOptions):
+class WorkerOptions(SpareOptions, ModelOptions):
     """The model on its accelerator."""
 
     served_model_name: tuple[str, ...] | None = setting(
@@ -311,8 +311,8 @@ class ServeOptions:
     )
     spare_processes: bool = setting(
         True,
-        "keep a loaded process of tokenizer and of engine, which takes over when one ends; false: a new one is started"
-        " then",
+        "keep one more process of tokenizer, engine and worker (this one without weights), which takes over when one"
+        " ends; false: a new one is started then",
         parse=boolean,
     )
     role_values: dict[str, Any] = field(default_factory=dict)

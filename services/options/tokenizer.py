@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from services.options.common import GrpcOptions, ModelOptions, RecoveryOptions, SpareOptions
+from services.options.common import GrpcOptions, ListenOptions, ModelOptions, RecoveryOptions
 from services.options.setting import addresses, boolean, json_object, setting
 from services.options.structured import structured_outputs
 
 
 @dataclass(frozen=True)
-class TokenizerOptions(GrpcOptions, RecoveryOptions, SpareOptions, ModelOptions):
+class TokenizerOptions(GrpcOptions, RecoveryOptions, ListenOptions, ModelOptions):
     """Text to token ids and back."""
 
     chat_template: str | None = setting(None, "chat template: a file, or the template itself", unset="the model's")

@@ -77,22 +77,22 @@ class ChildProcesses:
     ) -> None:
         """Starts a role as `start` does, with a metrics server on a free port of the loopback address.
 
-        `fds` are passed to the child. `address`: what the role listens on, if its spare may take the place. Adds the
-        server to `metrics_peers`. Raises Fatal if no port can be bound or the role cannot start.
+        `fds` are passed to the child. `address`: what the role listens on. A spare of the role may take the place. Adds
+        the server to `metrics_peers`. Raises Fatal if no port can be bound or the role cannot start.
         """
         front = listen(None, 0)
         self._metrics_sockets.append(front)
-        own = [f"--listen={address}"] if address is not None else []
-        name = self.start(role, values, *own, *addresses, f"--metrics-fd={front.fileno()}", fds=[front.fileno(), *fds])
+        own = {"listen": address} if address is not None else {}
+        flags = [*(f"--{option}={value}" for option, value in own.items()), f"--metrics-fd={front.fileno()}"]
+        name = self.start(role, values, *flags, *addresses, fds=[front.fileno(), *fds])
         self.metrics_peers.append(f"{name}={authority(*front.getsockname()[:2])}")
-        if address is not None:
-            self.places[name] = Place(role, address, front.fileno())
+        self.places[name] = Place(role, own, front.fileno())
 
-    def keep_spare(self, role: str, values: dict[str, Any], *addresses: str) -> None:
+    def keep_spare(self, role: str, values: dict[str, Any], *addresses: str, fds: Sequence[int] = ()) -> None:
         """Keeps a spare process of a role while this object supervises. Arguments as those of `start`, without the
         address to listen on."""
         argv = ["services.cli", role, *role_argv(role, values), *addresses]
-        self.spares[role] = Spare(self._new_child(f"spare {role}", argv, role_environment(role, values), []))
+        self.spares[role] = Spare(self._new_child(f"spare {role}", argv, role_environment(role, values), list(fds)))
 
     def start(self, role: str, values: dict[str, Any], *addresses: str, fds: list[int] | None = None) -> str:
         """Starts a role and returns the child's name. `values`: settings by name; `addresses`: more flags, as they are.

@@ -223,6 +223,7 @@ def _start_roles(
     if options.spare_processes:
         children.keep_spare("tokenizer", values, f"--engine={engine}")
         children.keep_spare("engine", keyed, f"--worker={worker}")
+        children.keep_spare("worker", values, f"--engine={worker}", f"--record-fd={record}", fds=[record])
     children.start(
         "shim",
         values,

@@ -16,7 +16,8 @@ from services.model_files.resolve import resolve
 from services.options.declarations import WorkerOptions
 from services.process.metrics_server import HealthChecks, new_registry, open_metrics_server
 from services.process.progress_page import Progress
-from services.process.shell import begin
+from services.process.shell import HAND_OVER, begin
+from services.process.spare import take_over_in_thread
 from services.process.worker_record import FirstCache, RecordFile
 from services.security.secret import ClusterSecret, cluster_secret
 from services.telemetry.logs import fail
@@ -41,16 +42,17 @@ OOM_SCORE = 250  # if memory runs out, the kernel ends the worker before other r
 
 
 def main(options: WorkerOptions) -> int:
-    """Runs the worker until SIGTERM or SIGINT, which exit with status 0, or a fatal error.
+    """Runs the worker until SIGTERM, SIGINT or HAND_OVER, which exit with status 0, or a fatal error. A spare process
+    waits here, where everything is imported: weights and KV cache have no room for two.
 
     Returns the exit status, 1 after Fatal or ModelError, which it reports in one line. Others are raised.
     """
     progress = begin("worker", options)
     offer_to_oom_killer(OOM_SCORE)
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, HAND_OVER):
         signal.signal(number, _stop)
     try:
-        _serve(options, progress)
+        _serve(take_over_in_thread(options, progress), progress)
     except (Fatal, ModelError) as error:
         return fail("worker", error)
     return 0
@@ -87,7 +89,7 @@ def _run(
     """
     loaded: tuple[LoadedModel, GrammarSource] | None = None
     retry = FIRST_RETRY_SECONDS
-    is_intact, phases = record.read().ended_in_order, Phases(process_age())
+    is_intact, phases = record.read().ended_in_order, Phases(process_age() if options.spare_fd is None else 0.0)
     record.update(serving=False, ended_in_order=False)
     while True:
         link, pause, is_lost = EngineLink(options.engine, secret), 0.0, False

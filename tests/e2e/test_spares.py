@@ -1,4 +1,4 @@
-"""A spare process takes over at once when a tokenizer or engine ends, and streams go on with the same tokens."""
+"""A spare process takes over at once when another process of its role ends, and streams go on with the same tokens."""
 
 import os
 import signal
@@ -11,11 +11,12 @@ from services.process.spare import WAITING_NAME
 from tests.e2e.api import TEXT, Json
 from tests.e2e.harness import ALL_READY, SPARES, Server, alive, argv_of, children_of, name_of, pid_of, role_of, wait_for
 
+ROLES = ("tokenizer", "engine", "worker")
 BODY: Json = {"prompt": "Which way?", "temperature": 0, "max_tokens": 400, "ignore_eos": True}
 
 
 def spare_of(server: Server, role: str) -> int:
-    """Returns the spare process of a role; 0 if it has not loaded everything."""
+    """Returns the spare process of a role; 0 if it has not loaded what it can."""
     found = [pid for pid in children_of(server.process.pid) if argv_of(pid)[3:4] == [role]]
     return next((pid for pid in found if name_of(pid) == WAITING_NAME), 0)
 
@@ -27,7 +28,7 @@ def server() -> Iterator[Server]:
         yield running
 
 
-@pytest.mark.parametrize("role", ["tokenizer", "engine"])
+@pytest.mark.parametrize("role", ROLES)
 def test_the_spare_takes_over_in_the_middle_of_a_stream(server: Server, role: str) -> None:
     """Twice: each spare that took over is followed by the next one."""
     expected = server.post(TEXT, BODY).json()["choices"]
@@ -62,7 +63,7 @@ def test_a_stopped_spare_is_replaced(server: Server) -> None:
 
 def test_a_killed_launcher_leaves_no_spare() -> None:
     with Server(SPARES) as server:
-        spares = [wait_for(lambda role=role: spare_of(server, role), "a spare") for role in ("tokenizer", "engine")]
+        spares = [wait_for(lambda role=role: spare_of(server, role), "a spare") for role in ROLES]
         server.process.kill()
         wait_for(lambda: not any(map(alive, spares)), "the spares have ended")
 

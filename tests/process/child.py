@@ -9,14 +9,17 @@ import sys
 import threading
 from pathlib import Path
 
-from services.options.common import SpareOptions
+from services.options.common import ListenOptions
 from services.process.child_processes import ChildProcesses
 from services.process.progress_page import BEAT_SECONDS, Progress
 from services.process.shell import exit_with_parent
-from services.process.spare import take_over
+from services.process.spare import take_over, take_over_in_thread
 
 MODULE = "tests.process.child"
-MODES = ("exit", "run", "work", "beat", "beat-once", "ignore-sigterm", "write", "write-all", "parent", "spare")
+MODES = (
+    *("exit", "run", "work", "beat", "beat-once", "ignore-sigterm", "write", "write-all", "parent"),
+    *("spare", "spare-thread"),
+)
 
 
 def main() -> None:
@@ -46,7 +49,11 @@ def main() -> None:
                 threading.Event().wait()
     progress = Progress(args.progress_fd)
     if args.mode == "spare":
-        asyncio.run(be_spare(SpareOptions(spare_fd=args.spare_fd), progress, Path(args.argument)))
+        asyncio.run(be_spare(ListenOptions(spare_fd=args.spare_fd), progress, Path(args.argument)))
+    if args.mode == "spare-thread":
+        tell(take_over_in_thread(ListenOptions(spare_fd=args.spare_fd), progress), Path(args.argument))
+        while not threading.Event().wait(BEAT_SECONDS):
+            progress.thread.beat()
     if args.mode in ("beat", "beat-once"):
         progress.event_loop.beat()
     if args.mode == "work":
@@ -58,15 +65,18 @@ def main() -> None:
         progress.event_loop.beat()
 
 
-async def be_spare(options: SpareOptions, progress: Progress, file: Path) -> None:
+async def be_spare(options: ListenOptions, progress: Progress, file: Path) -> None:
     """Loads nothing; writes the place that it takes: its address, and the port of its metrics server."""
     progress.beat_in_event_loop()
-    place = await take_over(options)
+    tell(await take_over(options), file)
+    await asyncio.Event().wait()
+
+
+def tell(place: ListenOptions, file: Path) -> None:
     assert place.metrics_fd is not None
     with socket.socket(fileno=place.metrics_fd) as metrics:
         text = f"{place.listen} {metrics.getsockname()[1]}"
-    await asyncio.to_thread(file.write_text, text)
-    await asyncio.Event().wait()
+    file.write_text(text)
 
 
 if __name__ == "__main__":

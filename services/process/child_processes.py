@@ -183,13 +183,17 @@ class ChildProcesses:
         child.process.send_signal(HAND_OVER if name in self.places else signal.SIGTERM)
         return True
 
-    def renew_spares(self) -> None:
-        """Ends the spares, so that new ones are started: they have loaded the code of their start."""
-        for spare in self.spares.values():
-            if spare.is_started and spare.child.restart_at is None:
-                spare.child.is_replaced = True
-                spare.child.process.kill()
-                spare.child.page.clear()
+    def renew_spare(self, role: str) -> None:
+        """Ends a role's spare, if it has one, so that a new one is started: it has loaded the code of its start."""
+        spare = self.spares.get(role)
+        if spare is not None and spare.is_started and spare.child.restart_at is None:
+            spare.child.is_replaced = True
+            spare.child.process.kill()
+            spare.child.page.clear()
+
+    def role_of(self, name: str) -> str:
+        """Returns the role of a child that was started with a metrics server."""
+        return self.places[name].role
 
     def metrics_address(self, name: str) -> str:
         """Returns host:port of a child's metrics server."""

@@ -1,7 +1,8 @@
 """Replaces the processes behind the shim one after the other, with the code that is installed now.
 
-Each process hands over its requests, and the next one is replaced once a token could be made again. The shim stays,
-with all connections of clients.
+Each process hands over its requests. The next one is replaced once a token could be made again, and REST_SECONDS later:
+on a busy machine, requests wait for what loads as well, and few are to wait for two replacements. The shim stays, with
+all connections of clients.
 """
 
 import http.client
@@ -18,6 +19,7 @@ from services.version import PROTOCOL
 log = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 600.0  # for one process to be ready: a worker loads the model
+REST_SECONDS = 5.0
 ASK_SECONDS = 0.5
 ASK_PROTOCOL = "from services.version import PROTOCOL; print(PROTOCOL)"
 
@@ -35,8 +37,13 @@ def reload(children: ChildProcesses, names: list[str], control: ControlFile) -> 
     log.info("a reload begins: %s", ", ".join(names))
     try:
         check_protocol()
-        children.renew_spares()
+        renewed: set[str] = set()
         for number, name in enumerate(names, start=1):
+            if number > 1:
+                yield from _rest()
+            if (role := children.role_of(name)) not in renewed:
+                children.renew_spare(role)
+                renewed.add(role)
             yield from _replace(children, name)
             log.info("the %s is replaced", name)
             control.report(RUNNING, f"{name}: replaced ({number} of {len(names)})")
@@ -62,6 +69,12 @@ def _replace(children: ChildProcesses, name: str) -> Iterator[None]:
     old = child.process
     yield from _until(lambda: child.process is not old, f"the {name} was not replaced")
     yield from _until(lambda: is_ready(children.metrics_address(name)), f"the new {name} was not ready")
+
+
+def _rest() -> Iterator[None]:
+    end = time.monotonic() + REST_SECONDS
+    while time.monotonic() < end:
+        yield
 
 
 def _until(condition: Callable[[], bool], failure: str) -> Iterator[None]:

@@ -13,6 +13,8 @@ from services.process.control_file import ControlFile, read
 from services.process.reload import ReloadFailed, check_protocol, reload
 from services.version import PROTOCOL
 
+NAMES = ("tokenizer", "tokenizer-1", "engine")
+
 
 class Children:
     """What a reload needs of ChildProcesses. `ready`: the children whose new process is ready."""
@@ -21,11 +23,14 @@ class Children:
         self.children: dict[str, Any] = {}
         self.ready: set[str] = set()
         self.steps: list[str] = []
-        for name in ("tokenizer", "engine"):
+        for name in NAMES:
             self.children[name] = type("Child", (), {"process": object(), "name": name})()
 
-    def renew_spares(self) -> None:
-        self.steps.append("spares")
+    def role_of(self, name: str) -> str:
+        return name.partition("-")[0]
+
+    def renew_spare(self, role: str) -> None:
+        self.steps.append(f"spare {role}")
 
     def replace(self, name: str) -> bool:
         self.steps.append(name)
@@ -39,6 +44,7 @@ class Children:
 def children(monkeypatch: pytest.MonkeyPatch) -> Children:
     made = Children()
     monkeypatch.setattr(module, "is_ready", lambda address: address in made.ready)
+    monkeypatch.setattr(module, "REST_SECONDS", 0)
     return made
 
 
@@ -47,9 +53,10 @@ def steps(children: Any, control: ControlFile) -> Iterator[None]:
 
 
 def test_children_are_replaced_one_after_the_other(children: Children, tmp_path: Path) -> None:
+    """The spare of each role is renewed once: the one after it has loaded the new code."""
     control = ControlFile(tmp_path)
     running = steps(children, control)
-    for name in ("tokenizer", "engine"):
+    for name in NAMES:
         next(running)  # its spare loads
         next(running)  # it ends
         assert children.steps[-2:] == [name, name]
@@ -58,8 +65,28 @@ def test_children_are_replaced_one_after_the_other(children: Children, tmp_path:
         children.ready.add(name)
     assert list(running) == []
     found = read(tmp_path)
-    assert children.steps == ["spares", "tokenizer", "tokenizer", "engine", "engine"]
-    assert found is not None and (found.state, found.text) == ("done", "2 processes are replaced")
+    tokenizers = ["spare tokenizer", "tokenizer", "tokenizer", "tokenizer-1", "tokenizer-1"]
+    assert children.steps == [*tokenizers, "spare engine", "engine", "engine"]
+    assert found is not None and (found.state, found.text) == ("done", "3 processes are replaced")
+
+
+def test_the_next_one_waits_until_requests_have_gone_on(
+    children: Children, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(module, "REST_SECONDS", 5)
+    running = steps(children, ControlFile(tmp_path))
+    next(running)
+    next(running)
+    children.children["tokenizer"].process = object()
+    children.ready.add("tokenizer")
+    for clock[0] in (0.0, 4.9):
+        next(running)
+        assert "tokenizer-1" not in children.steps
+    clock[0] = 5.0
+    next(running)
+    assert children.steps[-1] == "tokenizer-1"
 
 
 def test_it_stops_at_a_process_that_is_not_ready(

@@ -19,7 +19,7 @@ from services.version import PROTOCOL
 log = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 600.0  # for one process to be ready: a worker loads the model
-REST_SECONDS = 5.0
+REST_SECONDS = 10.0
 ASK_SECONDS = 0.5
 ASK_PROTOCOL = "from services.version import PROTOCOL; print(PROTOCOL)"
 

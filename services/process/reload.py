@@ -37,13 +37,11 @@ def reload(children: ChildProcesses, names: list[str], control: ControlFile) -> 
     log.info("a reload begins: %s", ", ".join(names))
     try:
         check_protocol()
-        renewed: set[str] = set()
         for number, name in enumerate(names, start=1):
             if number > 1:
                 yield from _rest()
-            if (role := children.role_of(name)) not in renewed:
-                children.renew_spare(role)
-                renewed.add(role)
+            if children.role_of(name) == name:  # the first of its role: later spares have loaded the new code
+                children.renew_spare(name)
             yield from _replace(children, name)
             log.info("the %s is replaced", name)
             control.report(RUNNING, f"{name}: replaced ({number} of {len(names)})")

@@ -7,7 +7,7 @@ import time
 from typing import Any, Protocol
 
 STOP_SECONDS = 1.0
-_EPOCH = time.time_ns() - time.perf_counter_ns()
+_READINGS = 8
 
 
 class Span(Protocol):
@@ -55,6 +55,23 @@ class NoTracing:
 
     def stop(self) -> None:
         pass
+
+
+def monotonic_epoch() -> int:
+    """Returns the system's time less the monotonic clock's, in nanoseconds.
+
+    Of several readings it takes the one whose clocks were read closest together: a busy machine can pause a process
+    between them for tens of milliseconds, and all its spans would be that far from those of other processes.
+    """
+    readings = []
+    for _ in range(_READINGS):
+        before = time.perf_counter_ns()
+        system = time.time_ns()
+        readings.append((time.perf_counter_ns() - before, system - before))
+    return min(readings)[1]
+
+
+_EPOCH = monotonic_epoch()
 
 
 def now() -> int:

@@ -31,11 +31,13 @@ SOURCES := pyproject.toml constraints.txt setup.py Makefile $(wildcard kernels/c
 	$(install)
 	touch .venv/installed $@
 
-# torch comes first and without dependencies, because an index of torch has few versions of them.
+# torch comes first and without dependencies, because an index of torch has few versions of them. pip compiles no Python
+# files of an editable package, and where PYTHONDONTWRITEBYTECODE is set, each process would compile them at its start.
 define install
 $(PYTHON) -m venv .venv
 $(PINNED) $(BIN)/pip install --no-deps $(TORCH) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 $(PINNED) $(BIN)/pip install -e '.[$(EXTRAS)]'
+$(BIN)/python -m compileall -q engine_core kernels services
 endef
 
 # Writes constraints.txt anew: the newest versions that pyproject.toml allows.

@@ -17,4 +17,13 @@ few = settings(
 )
 
 
-every_form = pytest.mark.parametrize("quantization", [None, "int8", "fp8"], ids=str)
+# Of a weight, and of the activations; quantised ones in float32 with `make test-long`.
+every_form = pytest.mark.parametrize(
+    ("dtype", "quantization"),
+    [
+        *((dtype, None) for dtype in DTYPES),
+        *((torch.bfloat16, name) for name in ("int8", "fp8")),
+        *(pytest.param(torch.float32, name, marks=pytest.mark.long) for name in ("int8", "fp8")),
+    ],
+    ids=str,
+)

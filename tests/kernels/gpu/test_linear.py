@@ -11,11 +11,10 @@ from kernels.gpu import linear_tiling, matrix, tile_table
 from kernels.gpu.card import H100
 from kernels.gpu.tile_table import Entry
 from tests.kernels import product_cases
-from tests.kernels.gpu_cases import DEVICE, DTYPES, every_form, few
+from tests.kernels.gpu_cases import DEVICE, every_form, few
 
 
 @every_form
-@pytest.mark.parametrize("dtype", DTYPES)
 @few
 @given(
     rows=st.integers(1, 130),
@@ -27,15 +26,7 @@ def test_linear(dtype: torch.dtype, quantization: str | None, rows: int, n: int,
     product_cases.check_linear(DEVICE, dtype, rows, n, k, quantization, seed)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "quantization"),
-    [
-        *((dtype, None) for dtype in DTYPES),
-        *((torch.bfloat16, name) for name in ("int8", "fp8")),
-        *(pytest.param(torch.float32, name, marks=pytest.mark.long) for name in ("int8", "fp8")),
-    ],
-    ids=str,
-)
+@every_form
 def test_a_row_of_a_product_depends_on_that_row_alone(
     dtype: torch.dtype, quantization: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -50,7 +41,6 @@ def test_a_row_of_a_product_depends_on_that_row_alone(
 
 
 @every_form
-@pytest.mark.parametrize("dtype", DTYPES)
 @settings(few, max_examples=2)
 @given(rows=st.integers(1, 130), n=st.integers(1, 150), k=st.sampled_from([1, 137, 261, 256]), seed=st.integers(0, 99))
 def test_paths_of_a_product_give_the_same_bits(

@@ -20,8 +20,9 @@ LONGEST_TRIAL = 64
 # A death by chance may hit a suspect while it is alone; the next one hits a request that kills, again.
 ALONE_DEATHS = 2
 # A worker that has died more often than one request explains, without a suspect alone, dies for another reason as well.
-# Then one death more is needed to end a suspect.
+# Then one death more is needed to end a suspect, and one for each death alone of a suspect that was innocent.
 MAX_EXPLAINED = 3
+MOST_INNOCENT = 3
 RECENT_STEPS = 10_000
 
 
@@ -82,6 +83,9 @@ class Suspects:
     def __init__(self) -> None:
         self._handles: set[int] = set()
         self._shared_deaths: deque[int] = deque()  # deaths while no suspect ran alone: numbers of steps before them
+        # The deaths alone, the last few, of requests whose trial ended later: numbers of steps before their last one.
+        self._innocent_deaths: deque[int] = deque(maxlen=MOST_INNOCENT)
+        self._last_death = 0
 
     def step_rule(self, running: Sequence[Request], waiting: WaitingQueue, last: StepRule) -> StepRule:
         """Returns the rule for the next step: NO_SUSPECT if no suspect could run, else the rule for one of them.
@@ -103,16 +107,18 @@ class Suspects:
 
     @property
     def guilty_at(self) -> int:
-        """The strikes at which a suspect ends. One more is needed if the worker also dies for another reason."""
-        return SUSPECT_AT + ALONE_DEATHS + (len(self._shared_deaths) > MAX_EXPLAINED)
+        """The strikes at which a suspect ends. More are needed if the worker also dies for another reason."""
+        return SUSPECT_AT + ALONE_DEATHS + (len(self._shared_deaths) > MAX_EXPLAINED) + len(self._innocent_deaths)
 
     def strike(self, running: Sequence[Request], rule: StepRule, num_steps: int) -> None:
         """Counts the worker's death as a strike against those of `running` that `rule` did not pause. `num_steps`: of
         all workers so far."""
         if rule.suspect is None:
             self._shared_deaths.append(num_steps)
-        while self._shared_deaths and self._shared_deaths[0] < num_steps - RECENT_STEPS:
-            self._shared_deaths.popleft()
+        for deaths in (self._shared_deaths, self._innocent_deaths):
+            while deaths and deaths[0] < num_steps - RECENT_STEPS:
+                deaths.popleft()
+        self._last_death = num_steps
         for request in running:
             if rule.strikes(request):
                 request.trial = _next_trial(request)
@@ -122,6 +128,7 @@ class Suspects:
 
     def clear(self, request: Request) -> None:
         """Takes back all strikes of a request, for its trial has ended."""
+        self._innocent_deaths.extend((request.strikes - SUSPECT_AT) * [self._last_death])
         request.strikes = 0
         self._handles.discard(request.handle)
 

@@ -22,10 +22,12 @@ SUSPECT_AT = 2  # a call with this many strikes is a suspect
 RECONNECT_SECONDS = 30.0  # timeout for a lost link to reconnect: the epoch shows whether the peer died
 START_LOCK_RETRY_SECONDS = 0.05
 # Deaths alone that fail a suspect. Streams that have tokens go on beside it, and may have been why: but a request that
-# kills at a certain token has none left afterwards, so it hits one suspect at most. One more is needed once peers have
-# died more often, without a suspect alone, than one request at its start explains.
-ALONE_DEATHS = 2
+# kills at a certain token has none left afterwards, so it hits one suspect at most. A peer may be killed by chance;
+# one more death costs little, because a spare takes over. One more is needed once peers have died more often, without a
+# suspect alone, than one request at its start explains, and one for each death alone of a suspect that was innocent.
+ALONE_DEATHS = 3
 MAX_EXPLAINED = 2
+MOST_INNOCENT = 3
 RECENT_SECONDS = 120.0
 
 
@@ -51,6 +53,8 @@ class SuspectRetries(Generic[CallT]):
         self._died = False  # the link of `_retrying` went down without an orderly end
         self._changed = asyncio.Event()
         self._shared_deaths: deque[float] = deque()  # times of deaths at which no suspect was alone; the newest few
+        # For each death of a suspect alone: when its trial ended later. The newest few.
+        self._innocent_deaths: deque[float] = deque(maxlen=MOST_INNOCENT)
 
     def add(self, call: CallT) -> None:
         """Queues a suspect for its retry, and starts the task that retries if it is not running."""
@@ -90,7 +94,8 @@ class SuspectRetries(Generic[CallT]):
     def _is_guilty(self, call: CallT) -> bool:
         recent = asyncio.get_running_loop().time() - RECENT_SECONDS
         others = sum(moment > recent for moment in self._shared_deaths)
-        return call.strikes >= SUSPECT_AT + ALONE_DEATHS + (others > MAX_EXPLAINED)
+        innocent = sum(moment > recent for moment in self._innocent_deaths)
+        return call.strikes >= SUSPECT_AT + ALONE_DEATHS + (others > MAX_EXPLAINED) + innocent
 
     def link_down(self, call: CallT, *, died: bool) -> bool:
         """Handles the loss of a call's link. `died`: it had no orderly end. Returns whether the call was starting alone
@@ -130,6 +135,7 @@ class SuspectRetries(Generic[CallT]):
             "request %s: %s processes died while it was starting, so it starts alone", call.request_id, call.strikes
         )
         self._retrying, self._died, epoch, was_alone = call, False, 0, False
+        deaths_alone = call.strikes - SUSPECT_AT
         try:
             async with link.hold_start_lock() as held:
                 if link in self._calls and call.open_choices:
@@ -149,6 +155,8 @@ class SuspectRetries(Generic[CallT]):
                 self._place(call)
         elif no_result:
             self._place(call)
+        elif not call.starting:
+            self._innocent_deaths.extend(deaths_alone * [asyncio.get_running_loop().time()])
 
     async def _peer_died(self, link: Link[Any, Any], epoch: int) -> bool:
         """Waits for the link's next peer. Returns whether its epoch is not `epoch`.

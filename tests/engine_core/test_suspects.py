@@ -195,6 +195,19 @@ def test_a_worker_that_dies_often_needs_more_evidence(num_deaths: int, later: in
     assert suspects.guilty_at == SUSPECT_AT + alone
 
 
+@pytest.mark.parametrize(
+    ("alone", "later", "more"), [(0, 0, 0), (1, 0, 1), (2, 0, 2), (9, 0, 3), (2, RECENT_STEPS + 1, 0)]
+)
+def test_deaths_alone_of_an_innocent_request_need_as_many_more(alone: int, later: int, more: int) -> None:
+    """The worker dies `alone` times while it runs a suspect, whose trial ends then; and again `later` steps later."""
+    suspects, innocent, other = Suspects(), make_request(0, SUSPECT_AT), make_request(1, SUSPECT_AT)
+    for _ in range(alone):
+        suspects.strike([innocent], StepRule(innocent), 5)
+    suspects.clear(innocent)
+    suspects.strike([other], StepRule(other), 5 + later)
+    assert suspects.guilty_at == SUSPECT_AT + 2 + more
+
+
 def test_the_others_get_a_step_when_a_suspect_has_left() -> None:
     """Whether they run or wait; not if there is none, nor while the suspect runs."""
     suspects = Suspects()

@@ -21,7 +21,7 @@ from tests.rpc.pipeline import Pipeline, silent_telemetry
 from tests.rpc.streams import next_terminal, open_stream, short_request
 
 
-async def test_two_deaths_make_a_suspect_and_two_more_fail_it(edge: FakeEdge) -> None:
+async def test_two_deaths_make_a_suspect_and_three_more_fail_it(edge: FakeEdge) -> None:
     (link,) = edge.links
     poison, running = edge.start("poison"), edge.start("running")
     running.token()
@@ -30,7 +30,7 @@ async def test_two_deaths_make_a_suspect_and_two_more_fail_it(edge: FakeEdge) ->
     running.token()
     await link.restart()
     late = edge.start("late")
-    for _ in range(2):
+    for _ in range(ALONE_DEATHS):
         assert link.submits == {"poison": True}, "resumed and new requests wait"
         assert poison.error is None
         await link.down()
@@ -47,7 +47,7 @@ async def test_two_deaths_make_a_suspect_and_two_more_fail_it(edge: FakeEdge) ->
 
 async def test_a_call_that_kills_behind_some_tokens_is_found(edge: FakeEdge) -> None:
     """Each peer dies at its tenth token. The second trial, of sixteen tokens, gives two strikes, and each death alone
-    one more. Four deaths not alone could have had another reason, so three alone are needed."""
+    one more. Four deaths not alone could have had another reason, so four alone are needed."""
     (link,) = edge.links
     poison, deaths = edge.start("poison"), 0
     while poison.error is None:
@@ -55,8 +55,8 @@ async def test_a_call_that_kills_behind_some_tokens_is_found(edge: FakeEdge) -> 
             poison.token()
         await link.restart()
         deaths += 1
-        assert deaths < 9
-    assert deaths == 7 and str(poison.error) == "the engine died while it ran this request alone"
+        assert deaths < 10
+    assert deaths == 8 and str(poison.error) == "the engine died while it ran this request alone"
 
 
 async def test_a_token_clears_a_suspect_and_the_next_one_starts(edge: FakeEdge) -> None:
@@ -269,3 +269,19 @@ async def test_the_scheduler_gets_a_suspect_as_one(socket_dir: Path, monkeypatch
         pipeline.client.dispatcher.start(call, alone=True)
         await updates.take()
     assert strikes == [0, 0, SUSPECT_AT, SUSPECT_AT]
+
+
+async def test_after_deaths_alone_of_an_innocent_one_as_many_more_are_needed(edge: FakeEdge) -> None:
+    """Two, and one more because four deaths not alone could have had another reason."""
+    (link,) = edge.links
+    innocent = edge.start("innocent")
+    for _ in range(2 + 2):
+        await link.restart()
+    innocent.token()
+    await settle()
+    other = edge.start("other")
+    for _ in range(2 + ALONE_DEATHS + 2 + 1):
+        assert other.error is None
+        innocent.token()
+        await link.restart()
+    assert other.error is not None and innocent.error is None

@@ -134,7 +134,7 @@ def pack(out: Path) -> list[Row]:
     files = out / FILES
     rows.append(pack_one(packing.FILES_ROW, files, out / f"{FILES}.tar.gz"))
     if rows[-1].result == "ok":
-        shutil.rmtree(files)
+        shutil.rmtree(files, ignore_errors=True)
     return rows
 
 

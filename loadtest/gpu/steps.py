@@ -117,7 +117,11 @@ def _with_engine(run: Run, device: torch.device, shape: str, invariant: bool) ->
     case = Case(engine_for(device, shape, invariant), device, shape, invariant)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    return shown(device, run(case))
+    try:
+        return shown(device, run(case))
+    except BaseException:
+        release()  # requests of the failed check are left in it
+        raise
 
 
 def add(engine: InProcess, count: int, length: int, max_tokens: int) -> list[Answer]:

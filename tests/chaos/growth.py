@@ -2,7 +2,9 @@
 squares with its standard error.
 
 A restarted process begins a new series with a level of its own; the first seconds of a series are left out. All
-series of a role share one slope. Samples close in time are alike, so the true error is larger than the one given.
+series of a role share one slope. Memory also has a slope for the first and for the second half of each series: caches
+and heaps that fill up grow less in the second, a leak grows as fast. Samples close in time are alike, so the true error
+is larger than the one given.
 """
 
 import asyncio
@@ -49,11 +51,27 @@ class Growth:
 def _line(role: str, series: Sequence[Sequence[tuple[float, Snapshot]]]) -> str:
     figures = []
     for label, name, unit in (("memory", "kilobytes", 1024.0), ("files", "files", 1.0), ("threads", "threads", 1.0)):
-        found = slope([[(moment, getattr(one, name) / unit) for moment, one in points] for points in series])
-        figures.append(f"{label} {found[0] * HOUR:+.2f} ± {found[1] * HOUR:.2f}" if found else f"{label}: too few")
+        values = [[(moment, getattr(one, name) / unit) for moment, one in points] for points in series]
+        text = f"{label} {_an_hour(values)}"
+        if name == "kilobytes":
+            text += f" (first halves {_an_hour(map(first_half, values))}, second {_an_hour(map(second_half, values))})"
+        figures.append(text)
     count = sum(map(len, series))
     mean = sum(one.kilobytes for points in series for _, one in points) / count / 1024
     return f"{role}: {', '.join(figures)} an hour ({len(series)} series, {count} samples, {mean:.0f} MiB on average)"
+
+
+def _an_hour(series: Iterable[Sequence[Point]]) -> str:
+    found = slope(series)
+    return f"{found[0] * HOUR:+.2f} ± {found[1] * HOUR:.2f}" if found else "unknown"
+
+
+def first_half(points: Sequence[Point]) -> Sequence[Point]:
+    return points[: len(points) // 2]
+
+
+def second_half(points: Sequence[Point]) -> Sequence[Point]:
+    return points[len(points) // 2 :]
 
 
 def slope(series: Iterable[Sequence[Point]]) -> tuple[float, float] | None:

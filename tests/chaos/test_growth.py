@@ -1,10 +1,12 @@
 """The slope of several series with levels of their own, and its standard error."""
 
 import random
+from collections.abc import Callable
 
 import pytest
 
-from tests.chaos.growth import slope
+from tests.chaos.growth import Growth, slope
+from tests.chaos.snapshots import Snapshot
 
 
 def test_series_on_lines_have_their_slope_and_no_error() -> None:
@@ -26,3 +28,18 @@ def test_the_error_holds_the_true_slope_as_often_as_it_should() -> None:
 def test_too_few_points_have_no_slope() -> None:
     assert slope([[(0.0, 1.0), (1.0, 2.0)]]) is None
     assert slope([]) is None
+
+
+def test_a_line_tells_what_fills_up_from_what_leaks() -> None:
+    """One process gains 1 MiB each 5 s for 50 s and then nothing, the other 1 MiB each 40 s all the time."""
+
+    def samples(pid: int, role: str, mib: Callable[[int], float]) -> list[tuple[float, Snapshot]]:
+        return [(5.0 * n, Snapshot(pid, role, role, 4, 2, round(1024 * mib(n)))) for n in range(21)]
+
+    growth = Growth(warm_seconds=5.0)
+    growth.samples["filling", 1] = samples(1, "filling", lambda n: 100 + min(n, 10))
+    growth.samples["leaking", 2] = samples(2, "leaking", lambda n: 100 + n / 8)
+    filling, leaking = growth.lines()
+    assert "(first halves +720.00 ± 0.00, second +0.00 ± 0.00)" in filling
+    assert "memory +90.00 ± 0.00 (first halves +90.00 ± 0.00, second +90.00 ± 0.00)" in leaking
+    assert "files +0.00 ± 0.00, threads +0.00 ± 0.00 an hour (1 series, 20 samples," in leaking

@@ -10,6 +10,7 @@ import torch
 import triton
 
 SEGMENT = 256
+STAGES = 3
 PROGRAMS = 512  # target of a decode launch, about four per SM of an H200; a launch of at most half of it is split
 
 
@@ -32,14 +33,13 @@ def tiling_of(dtype: torch.dtype, head_dim: int, group: int) -> Tiling:
     """Returns the tiling for a dtype, head size and GQA group size.
 
     64 rows and 4 warps are one warpgroup. So sm_90 uses wgmma for a single query as for a prefill chunk. Float32 uses
-    no such instruction, and fewer rows fit the registers. The block table's load takes stages of its own: 5 load one
-    tile ahead, 3 or 4 none. For head sizes above 128 and float32, 5 would not fit the shared memory of sm_86.
+    no such instruction, and fewer rows fit the registers. More stages than 3 take shared memory that other programs
+    need: on an H200 5 and 7 are slower.
     """
     wide = head_dim > 128
     rows = 16 if dtype == torch.float32 else 64
     keys = 32 if wide else 64
-    stages = 3 if dtype == torch.float32 or wide else 5
-    return Tiling(max(rows, triton.next_power_of_2(group)), keys, SEGMENT, 8 if wide else 4, stages)
+    return Tiling(max(rows, triton.next_power_of_2(group)), keys, SEGMENT, 8 if wide else 4, STAGES)
 
 
 def choose_num_splits(requests: int, kv_heads: int) -> int:

@@ -129,6 +129,8 @@ def product(
     The weight has x's dtype; or it is int8 or float8_e4m3fn, and column j's sum is multiplied by scales[j]
     (`scales` [n] float32) before the bias is added.
     """
+    if not len(x):  # a step of prompt chunks alone samples nothing: behind the last attention there are no rows
+        return torch.empty(0, len(weight), dtype=dtype, device=x.device)
     return multiply(x, weight, scales, bias, launches.schedule, dtype, launches.at(x.shape[0]))
 
 

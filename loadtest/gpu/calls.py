@@ -19,6 +19,7 @@ from loadtest.gpu import (
     attention,
     cublas,
     determinism,
+    forms,
     grammars,
     kernels,
     limits,
@@ -28,7 +29,6 @@ from loadtest.gpu import (
     sampling,
     sanitizer,
     serving,
-    stages,
     steps,
     tiles,
     warm,
@@ -117,7 +117,7 @@ FIRST: tuple[Source, ...] = (machine, warm.checks)
 WORKS: tuple[Source, ...] = (with_all_memory(answers.checks), with_all_memory(serving.checks))
 STEPS: tuple[Source, ...] = (gpu_only(limits.checks), timed(invariant=True))
 SAME_BITS: tuple[Source, ...] = (kernels.checks, sampling.checks, parity.checks, determinism.checks, grammars.checks)
-CHOICES: tuple[Source, ...] = (with_all_memory(stages.checks), with_all_memory(tiles.checks))
+CHOICES: tuple[Source, ...] = (with_all_memory(forms.checks), with_all_memory(tiles.checks))
 SINGLE: tuple[Source, ...] = tuple(
     with_all_memory(gpu_only(source)) for source in (products.checks, pointwise.checks, attention.checks)
 )

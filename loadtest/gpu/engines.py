@@ -31,7 +31,7 @@ class Size:
     budget: int  # --max-num-batched-tokens
 
 
-SIZES = {"cuda": Size(4096, 256, 8192), "cpu": Size(64, 2, 8)}
+SIZES = {"cuda": Size(8192, 256, 8192), "cpu": Size(64, 2, 8)}
 TINY = {
     "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2,
     "num_key_value_heads": 1, "head_dim": 16, "vocab_size": 60, "max_position_embeddings": 64, "eos_token_id": 59,

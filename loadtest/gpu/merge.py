@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if table:
         args.tables.mkdir(parents=True, exist_ok=True)
         target = tile_table.path_of(table["card"], args.tables)
-        target.write_text(json.dumps(table, indent=1) + "\n")
+        target.write_text(text_of(table))
         print(target)
     return 0
 
@@ -99,6 +99,13 @@ def page(runs: Sequence[Run], rows: Sequence[dict[str, Any]]) -> str:
     if absent:
         lines += ["", "Not run:", "", *(f"- {row['name']}: {row['detail']}" for row in absent)]
     return "\n".join(lines) + "\n"
+
+
+def text_of(table: dict[str, Any]) -> str:
+    """Returns a table of tiles as JSON with a line for each product."""
+    products = ",\n".join(f"  {json.dumps(key)}: {json.dumps(entries)}" for key, entries in table["products"].items())
+    others = json.dumps({key: value for key, value in table.items() if key != "products"}, indent=1)
+    return f'{others.removesuffix("}").rstrip()},\n "products": {{\n{products}\n }}\n}}\n'
 
 
 def cell(text: str) -> str:

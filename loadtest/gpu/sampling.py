@@ -137,7 +137,11 @@ def sampled_rows(count: int) -> list[Row]:
     ]
     return [
         row(
-            [3, 4, 4, 90], [7, 7, index % 50], seed=index * 2**57 + index, choice=index % 3, **kinds[index % len(kinds)]
+            [3, 4, 4, 90],
+            [7, 7, index % 50],
+            seed=(index * 2**57 + index) % 2**64,
+            choice=index % 3,
+            **kinds[index % len(kinds)],
         )
         for index in range(count)
     ]

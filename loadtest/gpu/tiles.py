@@ -25,7 +25,7 @@ from loadtest.gpu.table import Check, Measured
 from loadtest.gpu.tile_candidates import Shape, can_walk, candidates, shapes, stages_of
 from loadtest.gpu.timings import median_us, shown
 
-ROWS = (1, 32, 64, 256, 2048)
+ROWS = (1, 32, 64, 128, 256, 512, 2048)
 MAX_HEAD_ROWS = 256  # sampled tokens of a step
 SMALL = ([(70, 200), (64, 64)], (1, 17))  # on a CPU: products, and rows
 COMPILED = Schedule(STEP_BYTES // DTYPE.itemsize, 4, 2)  # of the products that compile kernels

@@ -34,12 +34,12 @@ def weight_and_twin(
 
 def share_of_product(actual: Tensor, x: Tensor, twin: Tensor, bias: Tensor | None = None) -> float:
     """Returns share_of `actual` and x @ twin.T + bias, with a tolerance for k float32 roundings in any order, and for
-    rounding the result."""
+    rounding the result. An H200's wgmma, which truncates its sums, took 4.3e-7 of the sum of absolute products."""
     added = torch.zeros(len(twin), dtype=torch.float64, device=x.device) if bias is None else bias.double()
     wide = x.double() @ twin.T + added
     expected = wide.float().to(actual.dtype)
     summed = x.double().abs() @ twin.abs().T + added.abs()
-    return share_of(actual, expected, 4e-7 * summed + tolerance(expected))
+    return share_of(actual, expected, 6e-7 * summed + tolerance(expected))
 
 
 def check_linear(

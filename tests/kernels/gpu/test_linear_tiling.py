@@ -1,5 +1,8 @@
 """Launches of products: schedules cover the weight, launches fit the card and its workspace, and keep it busy."""
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -13,6 +16,12 @@ from tests.kernels.gpu_cases import DTYPES
 
 A100, A10 = Card(80, 108, 163 * 1024), Card(86, 72, 99 * 1024)
 BF16 = torch.bfloat16
+
+
+@pytest.fixture
+def estimated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No card has a table."""
+    monkeypatch.setattr(tile_table, "entries", lambda *args: [])
 
 
 def programs(launches: Launches, n: int, rows: int) -> int:
@@ -49,6 +58,7 @@ def test_tiles_fit_the_cards_shared_memory(card: Card, dtype: torch.dtype) -> No
         assert all(4 <= tile.num_stages <= 6 for tile in tiles)
 
 
+@pytest.mark.usefixtures("estimated")
 @pytest.mark.parametrize(("n", "k"), [(4096, 4096), (4096, 12288)], ids=["out", "down"])
 def test_no_row_count_leaves_half_of_a_card_idle(n: int, k: int) -> None:
     """The products of Qwen3-8B with the fewest outputs."""
@@ -65,16 +75,33 @@ def test_row_classes_reach_every_launch() -> None:
     assert launches.row_classes(1) == [1]
 
 
+@pytest.mark.usefixtures("estimated")
 def test_measured_launches_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """At most `rows` rows; beyond the last entry the estimate decides."""
     few, many = Entry(2, (64, 32, 4, 3), False), Entry(40, (128, 64, 8, 5), True)
-    estimated = Launches(4096, 4096, BF16, BF16, H100).at(41)
+    beyond = Launches(4096, 4096, BF16, BF16, H100).at(41)
     monkeypatch.setattr(tile_table, "entries", lambda *args: [few, many])
     launches = Launches(4096, 4096, BF16, BF16, H100)
     assert [launches.at(rows) for rows in (1, 2)] == [Launch(Tile(64, 32, 4, 3), False)] * 2
     assert [launches.at(rows) for rows in (3, 40)] == [Launch(Tile(128, 64, 8, 5), True)] * 2
-    assert launches.at(41) == estimated
+    assert launches.at(41) == beyond
     assert launches.row_classes(41)[:2] == [1, 3]
+
+
+@pytest.mark.parametrize("path", sorted(tile_table.FOLDER.glob("*.json")), ids=lambda path: path.stem)
+def test_the_launches_of_a_table_fit_card_workspace_and_registers(path: Path) -> None:
+    card = {H100.name: H100}[path.stem]
+    for key, entries in json.loads(path.read_text())["products"].items():
+        n, k, dtype, quantization = key.split(",")
+        assert (dtype, quantization) == ("bfloat16", "none")
+        schedule = schedule_for(int(n), int(k), BF16)
+        for entry in entries:
+            columns, rows, _, stages = entry["tile"]
+            assert stages * (columns + rows) * linear_tiling.STEP_BYTES <= card.shared_bytes
+            if not entry["split"]:
+                assert schedule.segments == 1 or columns * rows <= linear_tiling.ONE_ACCUMULATOR
+            elif schedule.segments > 1:
+                assert 4 * schedule.segments * entry["rows"] * int(n) <= linear_tiling.MAX_PARTIAL_BYTES
 
 
 def test_an_8_bit_weight_takes_no_tile_whose_registers_would_spill() -> None:

@@ -1,10 +1,18 @@
-"""Quantised weights on the GPU: exact conversion of each 8-bit value; zeros, NaN and infinity in a row."""
+"""Weights on the GPU: products of no rows; quantised: exact conversion of each 8-bit value; zeros, NaN and infinity."""
 
 import pytest
 import torch
 
 from kernels.gpu.matrix import EightBitMatrix, matrix_of
 from tests.kernels.gpu_cases import DEVICE, DTYPES
+
+
+@pytest.mark.parametrize("quantization", [None, "int8"])
+def test_no_rows_give_no_rows(quantization: str | None) -> None:
+    """A step whose prompts all go on in the next one samples nothing."""
+    matrix = matrix_of([torch.ones(70, 600, dtype=torch.bfloat16, device=DEVICE)], quantization)
+    out = matrix.product(torch.empty(0, 600, dtype=torch.bfloat16, device=DEVICE), torch.float32)
+    assert out.shape == (0, 70) and out.dtype == torch.float32 and out.device.type == DEVICE.type
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered in multiply")  # the interpreter's

@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from kernels.gpu import library
+from kernels.gpu.card import H100
 from kernels.gpu.matrix import EightBitMatrix, TritonMatrix
 from kernels.gpu.ops import TritonOps
 from kernels.torch_matrix import TorchMatrix
@@ -23,7 +25,7 @@ def test_matrices_and_experts_are_quantised_unless_they_must_be_exact(quantizati
         assert experts.scales is not None and experts.weight.dtype.itemsize == 1
         restored = experts.weight.float() * experts.scales[..., None]
         assert (restored - weight.float()).abs().max() < 0.2
-    assert ops.name == ("triton" if quantization is None else f"triton+{quantization}")
+    assert ops.name == "+".join(filter(None, ["triton", quantization, library.used_by(H100)]))
 
 
 def test_without_batch_invariance_products_are_those_of_torch() -> None:

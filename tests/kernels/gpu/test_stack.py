@@ -16,9 +16,11 @@ pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the programs'
 LENS = [3, 5, 2]  # of the prompts
 
 
-def run(ops: Any, kind: str, dtype: torch.dtype, requests: list[int]) -> tuple[Tensor, list[KvPair]]:
-    """Returns the result for the last token of each of these prompts, after a step with all their tokens, and the
-    caches."""
+def run(
+    ops: Any, kind: str, dtype: torch.dtype, requests: list[int], *, sampled: bool = True
+) -> tuple[Tensor, list[KvPair]]:
+    """Returns the result for the last token of each of these prompts, if they are `sampled`, after a step with all
+    their tokens, and the caches."""
     operations, kept = program(ops, dtype, kind), caches(ops, dtype)
     lens = [LENS[request] for request in requests]
     starts = torch.tensor([0, *lens]).cumsum(0).int()
@@ -28,7 +30,8 @@ def run(ops: Any, kind: str, dtype: torch.dtype, requests: list[int]) -> tuple[T
     slots = tables[rows, positions // BLOCK_SIZE].long() * BLOCK_SIZE + positions % BLOCK_SIZE
     inputs = AttentionInputs(slots, tables, starts, torch.tensor(lens).int(), 0, max(lens), max(lens))
     hidden = torch.cat([randn(CPU, dtype, LENS[request], HIDDEN, seed=request) for request in requests])
-    return ops.stack(operations)(hidden, positions, kept, [inputs], starts[1:].long() - 1), kept
+    rows = starts[1:].long() - 1 if sampled else starts[:0].long()
+    return ops.stack(operations)(hidden, positions, kept, [inputs], rows), kept
 
 
 @pytest.mark.parametrize(
@@ -50,6 +53,15 @@ def test_a_request_has_the_same_bits_alone_in_bf16(kind: str, quantization: str 
     ops = TritonOps(quantization=quantization)
     together, alone = (run(ops, kind, torch.bfloat16, requests) for requests in ([0, 1, 2], [1]))
     assert_same(alone, together)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_that_samples_nothing_writes_the_same_kv(kind: str) -> None:
+    """Its prompts go on in the next step: behind the last attention there are no rows."""
+    result, kept = run(TritonOps(), kind, torch.float32, [0, 1, 2], sampled=False)
+    assert result.shape == (0, HIDDEN)
+    for pair, other in zip(kept, run(TritonOps(), kind, torch.float32, [0, 1, 2])[1], strict=True):
+        assert all(torch.equal(cache, expected) for cache, expected in zip(pair, other, strict=True))
 
 
 def assert_same(alone: tuple[Tensor, list[KvPair]], together: tuple[Tensor, list[KvPair]]) -> None:

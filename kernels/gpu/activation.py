@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.gpu.rounding import cdiv
 from kernels.program import ACTIVATIONS
 
 BLOCK = 1024
@@ -56,7 +57,7 @@ def activate(x: Tensor, kind: str, gated: bool, alpha: float = 1.0, limit: float
     rows, size = x.shape[0], x.shape[1] // (2 if gated else 1)
     assert x.stride(1) == 1 and kind in ACTIVATIONS
     out = torch.empty(rows, size, dtype=x.dtype, device=x.device)
-    _activate_kernel[rows, triton.cdiv(size, BLOCK)](
+    _activate_kernel[rows, cdiv(size, BLOCK)](
         x, out, size, x.stride(0), alpha, limit, KIND=kind, GATED=gated, BLOCK=BLOCK
     )
     return out

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from kernels.gpu.attention_segments import mean, merge, sink, store_part
 from kernels.gpu.attention_tiling import Tiling, choose_num_splits, tiling_of
+from kernels.gpu.rounding import cdiv, next_power_of_2
 from kernels.gpu.soft_cap import tanh
 
 MERGED_AT_ONCE = 8  # segments loaded by one unrolled iteration of the merge
@@ -279,7 +280,7 @@ def attend(
     group, num_requests = num_heads // kv_heads, seq_lens.shape[0]
     assert query.stride()[1:] == (head_dim, 1)
     assert tiling.segment % tiling.keys == 0
-    num_segments = triton.cdiv(max_seq_len, tiling.segment)
+    num_segments = cdiv(max_seq_len, tiling.segment)
     num_splits = min(num_splits, num_segments)
     num_split = num_decodes if num_splits > 1 else 0  # requests
     queries = tiling.rows // group
@@ -288,7 +289,7 @@ def attend(
     part_best, part_sum, part_acc = (
         torch.empty(size, dtype=torch.float32, device=query.device) for size in (shape, shape, (*shape, head_dim))
     )
-    block_d = max(16, triton.next_power_of_2(head_dim))
+    block_d = max(16, next_power_of_2(head_dim))
     with_sinks = sinks is not None
     # The products become scores times log2(e), because 2 to their power is computed.
     cap_scale, scale = (scale / soft_cap, soft_cap) if soft_cap else (1.0, scale)
@@ -306,7 +307,7 @@ def attend(
             SEARCH=search, SPLIT=splits > 1, WINDOWED=windowed, CAPPED=soft_cap > 0, SINKS=with_sinks,
             # The interpreter of Triton 3.7.1 computes bf16 tl.dot wrongly, without an error: upcast to float32 there.
             UPCAST=triton.knobs.runtime.interpret,
-            num_warps=tiling.warps, num_stages=tiling.stages,
+            num_warps=tiling.warps, num_stages=tiling.stages if search or splits > 1 else tiling.walking_stages,
         )  # fmt: skip
 
     if num_split:

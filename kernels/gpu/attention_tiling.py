@@ -7,19 +7,21 @@ number of splits depends on the batch, but changes no bit. docs/decisions/0021-g
 from dataclasses import dataclass
 
 import torch
-import triton
+
+from kernels.gpu.rounding import next_power_of_2
 
 SEGMENT = 256
-STAGES = 3
+STAGES, WALKING_STAGES = 3, 5
 PROGRAMS = 512  # target of a decode launch, about four per SM of an H200; a launch of at most half of it is split
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """Tile shape of one program. All fields but `stages` decide a row's bits.
+    """Tile shape of one program. All fields but the stages decide a row's bits.
 
     `rows` (queries times the query heads that share a KV head) and `warps` choose the MMA instruction. `keys` per tile
-    and per `segment` choose the order of sums. `stages` is the depth of the software pipeline over key tiles.
+    and per `segment` choose the order of sums. `stages` is the depth of the software pipeline over key tiles;
+    `walking_stages` that of a program with a single query and all segments of its request.
     """
 
     rows: int
@@ -27,19 +29,23 @@ class Tiling:
     segment: int
     warps: int
     stages: int
+    walking_stages: int
 
 
 def tiling_of(dtype: torch.dtype, head_dim: int, group: int) -> Tiling:
     """Returns the tiling for a dtype, head size and GQA group size.
 
     64 rows and 4 warps are one warpgroup. So sm_90 uses wgmma for a single query as for a prefill chunk. Float32 uses
-    no such instruction, and fewer rows fit the registers. More stages than 3 take shared memory that other programs
-    need: on an H200 5 and 7 are slower.
+    no such instruction, and fewer rows fit the registers. The block table's load takes stages of its own: 5 load one
+    tile ahead, 3 none. On an H200 5 are faster where a program walks all segments, and slower in split launches and
+    chunks: they take the shared memory of another program. For head sizes above 128 and float32, 5 would not fit the
+    shared memory of sm_86.
     """
     wide = head_dim > 128
     rows = 16 if dtype == torch.float32 else 64
     keys = 32 if wide else 64
-    return Tiling(max(rows, triton.next_power_of_2(group)), keys, SEGMENT, 8 if wide else 4, STAGES)
+    walking = STAGES if dtype == torch.float32 or wide else WALKING_STAGES
+    return Tiling(max(rows, next_power_of_2(group)), keys, SEGMENT, 8 if wide else 4, STAGES, walking)
 
 
 def choose_num_splits(requests: int, kv_heads: int) -> int:

@@ -5,6 +5,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.gpu.rounding import cdiv
+
 BLOCK = 1024
 
 
@@ -23,4 +25,4 @@ def apply_bitmask(logits: Tensor, masks: Tensor, rows: Tensor) -> None:
     """Does what reference.apply_bitmask does; logits and masks are contiguous."""
     vocab, words = logits.shape[1], masks.shape[1]
     assert logits.is_contiguous() and masks.is_contiguous() and words * 32 >= vocab
-    _apply_bitmask_kernel[len(rows), triton.cdiv(vocab, BLOCK)](logits, masks, rows, vocab, words, BLOCK=BLOCK)
+    _apply_bitmask_kernel[len(rows), cdiv(vocab, BLOCK)](logits, masks, rows, vocab, words, BLOCK=BLOCK)

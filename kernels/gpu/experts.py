@@ -18,6 +18,7 @@ from kernels.gpu.card import card_of
 from kernels.gpu.linear import scaled_and_biased, segment_sum
 from kernels.gpu.linear_tiling import ONE_ACCUMULATOR, Tile, schedule_for, tiles_of
 from kernels.gpu.matrix import EIGHT_BITS, QUANTISED_ROWS
+from kernels.gpu.rounding import cdiv
 from kernels.weight_parts import joined
 
 BLOCK = 256  # columns of a token's sum that a program computes
@@ -146,10 +147,10 @@ class TritonExperts:
         block_k, steps, _ = schedule_for(n, k, self.dtype)
         tile = self.tile(pairs)
         out = torch.empty(pairs, n, dtype=self.dtype, device=x.device)
-        row_tiles = triton.cdiv(pairs, tile.rows) + min(num_experts, pairs)  # at least as many as there are
+        row_tiles = cdiv(pairs, tile.rows) + min(num_experts, pairs)  # at least as many as there are
         ends = self.weight if self.scales is None else self.scales, self.weight if biases is None else biases
-        _experts_kernel[triton.cdiv(n, tile.columns), row_tiles](
-            x, order.pairs, order.starts, self.weight, *ends, out, len(x), n, k, triton.cdiv(k, block_k), steps,
+        _experts_kernel[cdiv(n, tile.columns), row_tiles](
+            x, order.pairs, order.starts, self.weight, *ends, out, len(x), n, k, cdiv(k, block_k), steps,
             num_experts,
             TOP_K=top_k, BLOCK_M=tile.rows, BLOCK_N=tile.columns, BLOCK_K=block_k, GATHERED=gathered,
             SCALED=self.scales is not None, BIASED=biases is not None, EVEN_K=k % block_k == 0,
@@ -186,7 +187,7 @@ def summed(parts: Tensor, order: Order, weights: Tensor, added: Tensor | None) -
     (tokens, top_k), size = weights.shape, parts.shape[1]
     out = torch.empty(tokens, size, dtype=parts.dtype, device=parts.device)
     assert added is None or added.is_contiguous()
-    _sum_kernel[tokens, triton.cdiv(size, BLOCK)](
+    _sum_kernel[tokens, cdiv(size, BLOCK)](
         parts, order.places, weights, parts if added is None else added, out, size,
         TOP_K=top_k, ADDS=added is not None, BLOCK=BLOCK,
     )  # fmt: skip

@@ -15,6 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.gpu.linear_tiling import Launch, Launches, Schedule
+from kernels.gpu.rounding import cdiv
 
 GROUP = 16  # row tiles per group in the grouped launch order, for L2 reuse
 SUM_BLOCK = 256
@@ -129,8 +130,8 @@ def product(
     The weight has x's dtype; or it is int8 or float8_e4m3fn, and column j's sum is multiplied by scales[j]
     (`scales` [n] float32) before the bias is added.
     """
-    if not len(x):  # a step of prompt chunks alone samples nothing: behind the last attention there are no rows
-        return torch.empty(0, len(weight), dtype=dtype, device=x.device)
+    if not x.shape[0]:  # a step of prompt chunks alone samples nothing: behind the last attention there are no rows
+        return torch.empty(0, weight.shape[0], dtype=dtype, device=x.device)
     return multiply(x, weight, scales, bias, launches.schedule, dtype, launches.at(x.shape[0]))
 
 
@@ -150,9 +151,9 @@ def multiply(
     scaled, biased = scales is not None, bias is not None
     partial = split and segments > 1
     target = torch.empty(segments, rows, n, dtype=torch.float32, device=x.device) if partial else out
-    tiles = triton.cdiv(rows, tile.rows) * triton.cdiv(n, tile.columns)
+    tiles = cdiv(rows, tile.rows) * cdiv(n, tile.columns)
     _linear_kernel[tiles, segments if split else 1](
-        x, weight, *ends, target, rows, n, k, x.stride(0), triton.cdiv(k, block_k), steps,
+        x, weight, *ends, target, rows, n, k, x.stride(0), cdiv(k, block_k), steps,
         BLOCK_M=tile.rows, BLOCK_N=tile.columns, BLOCK_K=block_k, GROUP=GROUP,
         WALK=not split, SCALED=scaled and not partial, BIASED=biased and not partial, EVEN_K=k % block_k == 0,
         # The interpreter of Triton 3.7.1 computes bf16 tl.dot wrongly, without an error: upcast to float32 there.
@@ -160,7 +161,7 @@ def multiply(
         num_warps=tile.num_warps, num_stages=tile.num_stages,
     )  # fmt: skip
     if partial:
-        _sum_kernel[(triton.cdiv(rows * n, SUM_BLOCK),)](
+        _sum_kernel[(cdiv(rows * n, SUM_BLOCK),)](
             target, *ends, out, rows, n, SEGMENTS=segments, SCALED=scaled, BIASED=biased, BLOCK=SUM_BLOCK
         )
     return out

@@ -9,10 +9,10 @@ import functools
 from typing import NamedTuple
 
 import torch
-import triton
 
 from kernels.gpu import tile_table
 from kernels.gpu.card import Card
+from kernels.gpu.rounding import cdiv
 
 STEP_BYTES = 128  # of one row of x in one K-step
 PROGRAMS = 256  # target number of programs for one row, if K is long enough to split
@@ -60,11 +60,11 @@ def schedule_for(n: int, k: int, dtype: torch.dtype) -> Schedule:
     It depends neither on the rows nor on the card.
     """
     block_k = STEP_BYTES // dtype.itemsize
-    num_steps = triton.cdiv(k, block_k)
+    num_steps = cdiv(k, block_k)
     columns = SHAPES[0][0]
-    segments = min(triton.cdiv(PROGRAMS, triton.cdiv(n, columns)), num_steps // MIN_STEPS, MAX_SEGMENTS)
-    steps = triton.cdiv(num_steps, max(1, segments))
-    return Schedule(block_k, steps, triton.cdiv(num_steps, steps))
+    segments = min(cdiv(PROGRAMS, cdiv(n, columns)), num_steps // MIN_STEPS, MAX_SEGMENTS)
+    steps = cdiv(num_steps, max(1, segments))
+    return Schedule(block_k, steps, cdiv(num_steps, steps))
 
 
 def workspace_bytes(rows: int) -> int:
@@ -138,13 +138,13 @@ class Launches:
         """Returns an estimate of a launch's time: of the busiest multiprocessor, or of reading the weight."""
         (columns, tile_rows, *_), (block_k, steps, segments) = launch.tile, self.schedule
         x_bytes, weight_bytes = self._itemsize
-        tiles = triton.cdiv(rows, tile_rows) * triton.cdiv(self._n, columns)
+        tiles = cdiv(rows, tile_rows) * cdiv(self._n, columns)
         programs = tiles * segments if launch.split else tiles
         if not launch.split:
-            steps = triton.cdiv(self._k, block_k)
+            steps = cdiv(self._k, block_k)
         loaded = (columns * weight_bytes + tile_rows * x_bytes) * block_k
         step = max(2 * columns * tile_rows * block_k / MATRIX_RATE, loaded / L2_RATE)
-        computing = triton.cdiv(programs, self._card.processors) * (PROGRAM_CYCLES + steps * step)
+        computing = cdiv(programs, self._card.processors) * (PROGRAM_CYCLES + steps * step)
         busy = min(programs, self._card.processors)
         total: float = max(computing, self._n * self._k * weight_bytes / (busy * MEMORY_RATE))
         if launch.split and segments > 1:

@@ -34,7 +34,7 @@ class TritonMatrix:
 
     def product(self, x: Tensor, dtype: torch.dtype | None = None, bias: Tensor | None = None) -> Tensor:
         assert x.dtype == self.weight.dtype
-        if len(x) >= self._library_rows and bias is None and dtype in (None, x.dtype):
+        if x.shape[0] >= self._library_rows and bias is None and dtype in (None, x.dtype):
             return library.product(x, self.weight)
         return product(x, self.weight, None, bias, self.launches, dtype or x.dtype)
 

@@ -9,6 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.gpu.rounding import next_power_of_2
+
 # Elements of a part. Up to NARROW one warp computes it, above WIDE eight do, otherwise four.
 NARROW, WIDE = 256, 2048
 
@@ -76,7 +78,7 @@ def _launch(
     assert weight.shape in ((size,), (groups, size)) and weight.dtype == torch.float32 and weight.is_contiguous()
     if bias is not None:
         assert bias.shape == weight.shape and bias.dtype == torch.float32 and bias.is_contiguous()
-    block = triton.next_power_of_2(size)
+    block = next_power_of_2(size)
     _norm_kernel[rows, groups](
         x, x if residual is None else residual, weight, weight if bias is None else bias, out, total,
         size, x.stride(0), factor, eps,

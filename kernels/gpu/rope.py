@@ -10,6 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.gpu.rounding import cdiv, next_power_of_2
+
 TILE = 1024  # elements of heads in one program
 
 
@@ -115,11 +117,11 @@ def rope_and_write(
         assert query_table.dtype == key_table.dtype == torch.float32
         assert query_table.is_contiguous() and key_table.is_contiguous()
     query = torch.empty(tokens, heads, head_dim, dtype=qkv.dtype, device=qkv.device)
-    block = triton.next_power_of_2(half)
-    block_rest = triton.next_power_of_2(head_dim - 2 * half) if head_dim > 2 * half else 0
-    most = max(1, TILE // triton.next_power_of_2(2 * block + block_rest))
-    block_heads = min(most, triton.next_power_of_2(heads + 2 * kv_heads))
-    _rope_and_write_kernel[tokens, triton.cdiv(heads + 2 * kv_heads, block_heads)](
+    block = next_power_of_2(half)
+    block_rest = next_power_of_2(head_dim - 2 * half) if head_dim > 2 * half else 0
+    most = max(1, TILE // next_power_of_2(2 * block + block_rest))
+    block_heads = min(most, next_power_of_2(heads + 2 * kv_heads))
+    _rope_and_write_kernel[tokens, cdiv(heads + 2 * kv_heads, block_heads)](
         qkv, query_norm, key_norm, query_table, key_table, positions, slot_mapping, query, keys, values,
         qkv.stride(0), eps,
         HEADS=heads, KV_HEADS=kv_heads, SIZE=head_dim, HALF=half, NORM=norms is not None, TURN=tables is not None,

@@ -6,6 +6,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.gpu.rounding import next_power_of_2
+
 
 @triton.jit
 def _route_kernel(
@@ -40,9 +42,9 @@ def _route_kernel(
             kept = kept | (numbers == taken)
             values = tl.where(numbers == taken, float("-inf"), values)
         choice = tl.where(kept[:, None], choice, float("-inf"))
-    slots = tl.arange(0, triton.next_power_of_2(TOP_K))
-    ids = tl.zeros([triton.next_power_of_2(TOP_K)], dtype=tl.int32)
-    shares = tl.zeros([triton.next_power_of_2(TOP_K)], dtype=tl.float32)
+    slots = tl.arange(0, next_power_of_2(TOP_K))
+    ids = tl.zeros([next_power_of_2(TOP_K)], dtype=tl.int32)
+    shares = tl.zeros([next_power_of_2(TOP_K)], dtype=tl.float32)
     total = 0.0
     for slot in tl.static_range(TOP_K):
         chosen = tl.min(tl.where(choice == tl.max(choice), expert, GROUPS * size - 1))
@@ -75,8 +77,8 @@ def route(
     size = experts // groups
     _route_kernel[(rows,)](
         logits, logits if correction is None else correction, ids, weights, size, scale,
-        GROUPS=groups, KEPT=kept_groups, TOP_K=top_k, GROUPS_PADDED=triton.next_power_of_2(groups),
-        SIZE_PADDED=triton.next_power_of_2(size), SIGMOID=sigmoid, CORRECTED=correction is not None,
+        GROUPS=groups, KEPT=kept_groups, TOP_K=top_k, GROUPS_PADDED=next_power_of_2(groups),
+        SIZE_PADDED=next_power_of_2(size), SIGMOID=sigmoid, CORRECTED=correction is not None,
         RENORMALISED=renormalised,
     )  # fmt: skip
     return ids, weights

@@ -18,6 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.gpu.cut_off import amount_from, find_cut, key_of, load_logits, logit_of, mass_of, num_equal
+from kernels.gpu.rounding import cdiv, next_power_of_2
 from kernels.interface import DRAW, Draws
 from kernels.transfer import to_device
 
@@ -246,7 +247,7 @@ def draw(logits: Tensor, raw: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
     (rows, vocab), device = logits.shape, logits.device
     assert logits.is_contiguous() and raw.is_contiguous() and logits.shape == raw.shape
     assert logits.dtype == raw.dtype == torch.float32 and draws.shape == (rows,) and draws.dtype == DRAW
-    chunks = triton.cdiv(vocab, CHUNK)
+    chunks = cdiv(vocab, CHUNK)
     records = to_device(np.ascontiguousarray(draws).view(np.int64), torch.int64, device)
     scale = 2.0 ** (61 - (vocab - 1).bit_length())
 
@@ -264,7 +265,7 @@ def draw(logits: Tensor, raw: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
     )  # fmt: skip
     _reduce_kernel[(rows,)](
         records, best, first, mass, finite, segments, tokens, healthy, bounds, keys, counts, vocab, chunks,
-        SCALE=scale, CHUNKS=triton.next_power_of_2(chunks), SEGMENTS=CHUNK // SEGMENT, BLOCK=BLOCK,
+        SCALE=scale, CHUNKS=next_power_of_2(chunks), SEGMENTS=CHUNK // SEGMENT, BLOCK=BLOCK,
     )  # fmt: skip
     if _any_filter(draws, vocab):
         candidates, ids = empty(torch.float32, vocab), empty(torch.int32, vocab)

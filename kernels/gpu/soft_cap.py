@@ -5,6 +5,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.gpu.rounding import cdiv
+
 BLOCK = 1024
 
 
@@ -27,4 +29,4 @@ def soft_cap(logits: Tensor, cap: float) -> None:
     """Computes reference.soft_cap of logits [S, vocab] float32, contiguous, in place."""
     rows, size = logits.shape
     assert logits.is_contiguous()
-    _soft_cap_kernel[rows, triton.cdiv(size, BLOCK)](logits, cap, size, BLOCK=BLOCK)
+    _soft_cap_kernel[rows, cdiv(size, BLOCK)](logits, cap, size, BLOCK=BLOCK)

@@ -20,7 +20,7 @@ from loadtest.gpu.shapes import SHAPES
 from loadtest.gpu.table import Check, Measured
 from loadtest.gpu.timings import median_us, shown
 
-FORMS = ((256, 3), (256, 2), (256, 4), (256, 5), (128, 3), (128, 2), (64, 3))  # segment, stages; those in use are first
+FORMS = ((256, 3), (256, 2), (256, 4), (256, 5), (128, 3), (128, 2), (64, 3))  # segment, stages
 # Requests, new tokens, length.
 DECODES = [(batch, 1, context) for context in (512, 4096) for batch in (1, 8, 32, 256)] + [
     (batch, 1, 32768) for batch in (1, 8, 32)
@@ -55,10 +55,14 @@ def named(segment: int, stages: int) -> str:
     return f"segments of {segment}, {stages} stages"
 
 
+def formed(case: AttentionCase, segment: int, stages: int) -> Tiling:
+    return replace(case.tiling, segment=segment, stages=stages, walking_stages=stages)
+
+
 def compile_form(device: torch.device, model: str, segment: int, stages: int) -> str:
     """Launches the kernels of one form once. Returns whether the GPU has the shared memory for them, as text."""
     cases = [attention_case(device, SHAPES[model].heads, *small) for small in SMALL]
-    fit = [attended(case, replace(case.tiling, segment=segment, stages=stages)) is not None for case in cases]
+    fit = [attended(case, formed(case, segment, stages)) is not None for case in cases]
     return f"{sum(fit)} of {len(fit)} fit the shared memory"
 
 
@@ -74,7 +78,7 @@ def measured(device: torch.device, heads: int, batch: int, query_len: int, conte
     limit, expected = limit_us(device, case), dict[int, Tensor]()
     times: dict[str, float | None] = {}
     for segment, stages in FORMS:
-        tiling, name = replace(case.tiling, segment=segment, stages=stages), f"{segment}/{stages}"
+        tiling, name = formed(case, segment, stages), f"{segment}/{stages}"
         out = attended(case, tiling)
         times[name] = None
         if out is not None:

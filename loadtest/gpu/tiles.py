@@ -18,6 +18,7 @@ from triton.runtime.errors import OutOfResources
 from kernels.gpu import linear, tile_table
 from kernels.gpu.card import card_of
 from kernels.gpu.linear_tiling import STEP_BYTES, Launch, Schedule, Tile
+from loadtest.gpu.cublas_bits import library_rows
 from loadtest.gpu.engines import release
 from loadtest.gpu.products import limit_us, multiplying, operands, weight_for
 from loadtest.gpu.shapes import DTYPE, PRODUCTS, VOCAB
@@ -109,8 +110,8 @@ def where(device: torch.device) -> dict[str, str]:
 
 def table_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Returns the table of `rows`, the JSON rows of checks, in the format of kernels/gpu/tiles; {} if none of them has
-    tiles. `data["tiles"]` are entries by product, `data["library"]` (cublas.py) the rows from which on the library is
-    taken. A later row replaces an earlier one of the same product.
+    tiles. `data["tiles"]` are entries by product, `data["shapes"]` what cublas_bits.py found of cuBLASLt. A later row
+    replaces an earlier one of the same product.
 
     Raises ValueError if the rows are from different cards or versions.
     """
@@ -118,7 +119,8 @@ def table_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     products: dict[str, list[Entry]] = {}
     library: dict[str, int] = {}
     for data in (row["data"] for row in rows):
-        library |= data.get("library", {})
+        if data.get("backend") == "cublaslt":
+            library |= library_rows(data["shapes"])
         if "tiles" not in data:
             continue
         found = {name: data[name] for name in ("card", "torch", "triton")}

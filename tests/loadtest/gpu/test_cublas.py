@@ -7,6 +7,7 @@ from torch import Tensor
 from loadtest.gpu import cublas_bits
 from loadtest.gpu.cublas import BACKENDS, ask, checks, describe
 from loadtest.gpu.cublas_bits import Answer, compare, library_rows, of_shape, row_counts
+from loadtest.gpu.shapes import VOCAB
 from loadtest.gpu.table import Note
 
 CPU = torch.device("cpu")
@@ -72,9 +73,10 @@ def shape_answer(times: tuple[tuple[int, float, float], ...], equal_from: int = 
 
 
 def test_the_library_is_taken_from_where_it_is_equal_and_faster_to_the_last() -> None:
-    faster = ((256, 1.0, 2.0), (1024, 2.0, 4.0), (4096, 4.0, 8.0))
-    slow_at_first = ((256, 3.0, 2.0), (1024, 2.0, 4.0), (4096, 4.0, 8.0))
-    slower = ((256, 1.0, 2.0), (1024, 2.0, 4.0), (4096, 9.0, 8.0))
+    faster = ((256, 200.0, 300.0), (1024, 400.0, 500.0), (4096, 2000.0, 2200.0))
+    slow_at_first = ((256, 400.0, 300.0), *faster[1:])
+    slower = (*faster[:2], (4096, 2300.0, 2200.0))
+    hosts = ((256, 100.0, 300.0), *faster[1:])  # shorter than the host takes for it
     shapes = {
         "1,1": shape_answer(faster),
         "2,2": shape_answer(slow_at_first),
@@ -82,18 +84,20 @@ def test_the_library_is_taken_from_where_it_is_equal_and_faster_to_the_last() ->
         "4,4": shape_answer(faster, equal_from=257),
         "5,5": shape_answer(faster, equals=False),
         "6,6": shape_answer(faster, equal_from=8192),
+        "7,7": shape_answer(hosts),
+        f"{VOCAB},8": shape_answer(faster),
     }
     assert library_rows(shapes) == {
-        "1,1,bfloat16,none": 256, "2,2,bfloat16,none": 1024, "4,4,bfloat16,none": 1024
+        "1,1,bfloat16,none": 256, "2,2,bfloat16,none": 1024, "4,4,bfloat16,none": 1024, "7,7,bfloat16,none": 1024
     }  # fmt: skip
     fp8 = {"1,1": {"exact": {"equal": True}, "fast": {"error": ""}}}
     detail = describe({"version": "cuBLAS 1", "shapes": shapes, "fp8": fp8})
     assert type(detail) is Note and detail.data["shapes"] == shapes
-    assert "4 of 6 weights have the same bits" in detail and "4,4: 257, 6,6: 8192" in detail
+    assert "6 of 8 weights have the same bits" in detail and "4,4: 257, 6,6: 8192" in detail
     assert "fp8, exact sums: 1 of 1" in detail and "fp8, fast sums: 0 of 1" in detail
 
 
 def test_the_small_form_runs_in_a_process_of_its_own() -> None:
     assert len(checks(CPU)) == len(BACKENDS)
     detail = ask(CPU, BACKENDS[0])
-    assert detail == "small form, nothing is timed on a CPU: backend, version, shapes, fp8, library"
+    assert detail == "small form, nothing is timed on a CPU: backend, version, shapes, fp8"

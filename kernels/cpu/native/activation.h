@@ -74,29 +74,32 @@ struct ClampedSilu {
     }
 };
 
-// out [rows, size] = f(x), x [rows, size]; gated: f(first) * f.second(second) of the halves of x [rows, 2 * size].
+// out [size] = f(x), x [size]; gated: f(first) * f.second(second) of the halves of x [2 * size].
 template <class T, class F>
-void apply(const T* x, bool gated, int64_t rows, int64_t size, T* out, F f) {
-    rows::each_row(rows, [=](int64_t row) {
-        const T *first = x + row * (gated ? 2 : 1) * size, *second = first + size;
-        rows::each_vector(size, [&](int64_t at, int count) {
-            const Floats value = f(simd::load_first(first + at, count));
-            const Floats result = gated ? mul(value, f.second(simd::load_first(second + at, count))) : value;
-            simd::store_first(out + row * size + at, result, count);
-        });
+void apply(const T* x, bool gated, int64_t size, T* out, F f) {
+    rows::each_vector(size, [=](int64_t at, int count) {
+        const Floats value = f(simd::load_first(x + at, count));
+        const Floats result = gated ? mul(value, f.second(simd::load_first(x + size + at, count))) : value;
+        simd::store_first(out + at, result, count);
     });
 }
 
 template <class T>
-void activate(const T* x, const Form& form, int64_t rows, int64_t size, T* out) {
-    const bool gated = form.gated;
+void activate_row(const T* x, const Form& form, int64_t size, T* out) {
     switch (form.kind) {
-        case Kind::SILU: return apply(x, gated, rows, size, out, Silu{});
-        case Kind::GELU_TANH: return apply(x, gated, rows, size, out, GeluTanh{});
-        case Kind::GELU: return apply(x, gated, rows, size, out, Gelu{});
-        case Kind::RELU2: return apply(x, gated, rows, size, out, Relu2{});
-        case Kind::CLAMPED_SILU: return apply(x, gated, rows, size, out, ClampedSilu{form.alpha, form.limit});
+        case Kind::SILU: return apply(x, form.gated, size, out, Silu{});
+        case Kind::GELU_TANH: return apply(x, form.gated, size, out, GeluTanh{});
+        case Kind::GELU: return apply(x, form.gated, size, out, Gelu{});
+        case Kind::RELU2: return apply(x, form.gated, size, out, Relu2{});
+        case Kind::CLAMPED_SILU: return apply(x, form.gated, size, out, ClampedSilu{form.alpha, form.limit});
     }
+}
+
+// out [rows, size] from x [rows, size], or [rows, 2 * size] if it is gated.
+template <class T>
+void activate(const T* x, const Form& form, int64_t rows, int64_t size, T* out) {
+    const int64_t width = (form.gated ? 2 : 1) * size;
+    rows::each_row(rows, [=](int64_t row) { activate_row(x + row * width, form, size, out + row * size); });
 }
 
 }  // namespace activation

@@ -20,6 +20,7 @@ struct Router {
     const float* correction;      // [experts]: added to the scores for the choice alone; may be null
 };
 
+constexpr int64_t BLOCKS_OF_A_THREAD = 8;  // so many end about together without sharing a block
 constexpr float NONE = -std::numeric_limits<float>::infinity();
 
 // Softmax or sigmoid of a token's logits, in place.
@@ -103,9 +104,9 @@ struct Experts {
     activation::Form form;
 };
 
-// Some rows of an expert, by a panel of its weight.
-struct Task {
-    int64_t expert, panel, first, rows;
+// At most BLOCK_ROWS rows of an expert.
+struct Block {
+    int64_t expert, first, rows;
 };
 
 // What one call needs, kept for the next one. One caller at a time. Rows are (token, slot) pairs, sorted by expert.
@@ -113,7 +114,8 @@ template <class T>
 struct Workspace {
     std::vector<int64_t> starts;  // [experts + 1]: an expert's first row
     std::vector<int64_t> places;  // [tokens * top_k]: the row of each pair
-    std::vector<Task> tasks;
+    std::vector<int64_t> pairs;   // [tokens * top_k]: the pair of each row
+    std::vector<Block> blocks;    // in the order of rows
     std::vector<T> rows, inner, activated;
 
     static Workspace& instance() {
@@ -132,26 +134,66 @@ T* room(std::vector<T>& buffer, int64_t size) {
     return buffer.data();
 }
 
-// out [rows, n] = x [rows, k] @ each row's expert: one list of tasks, in which an expert's panels follow each other. Only
-// experts with rows are read.
+// A panel of out [rows, n] = x [rows, k] @ the block's expert.
 template <class T>
-void multiply(Workspace<T>& work, const T* x, const Matrix* matrices, const float* biases, int64_t experts, T* out) {
-    const int64_t n = matrices[0].n, k = matrices[0].k;
-    work.tasks.clear();
-    for (int64_t expert = 0; expert < experts; ++expert)
-        for (int64_t first = work.starts[expert]; first < work.starts[expert + 1]; first += linear::BLOCK_ROWS)
-            for (int64_t panel = 0; panel < linear::panels(n); ++panel)
-                work.tasks.push_back(
-                    {expert, panel, first, std::min(work.starts[expert + 1] - first, linear::BLOCK_ROWS)});
-    Pool::instance().run(int64_t(work.tasks.size()), [&](int64_t index, int) {
-        const Task& task = work.tasks[index];
-        const float* const bias = biases == nullptr ? biases : biases + task.expert * n;
-        linear::multiply_panel(x + task.first * k, k, task.rows, matrices[task.expert], bias, task.panel,
-                               out + task.first * n);
+void multiply_panel(const Block& block, const T* x, const Matrix* matrices, const float* biases, int64_t panel, T* out) {
+    const Matrix& matrix = matrices[block.expert];
+    const float* const bias = biases == nullptr ? biases : biases + block.expert * matrix.n;
+    linear::multiply_panel(x, matrix.k, block.rows, matrix, bias, panel, out);
+}
+
+// The rows of a block: each is one of x [tokens, k].
+template <class T>
+void gather(const Workspace<T>& work, const Block& block, const T* x, int64_t top_k, int64_t k, T* out) {
+    for (int64_t row = 0; row < block.rows; ++row)
+        std::memcpy(static_cast<void*>(out + row * k), x + work.pairs[block.first + row] / top_k * k, k * sizeof(T));
+}
+
+// out [rows, n] = x [rows, k] @ each row's expert: one list of tasks, in which a block's panels follow each other.
+template <class T>
+void multiply(const Workspace<T>& work, const T* x, const Matrix* matrices, const float* biases, T* out) {
+    const int64_t n = matrices[0].n, k = matrices[0].k, panels = linear::panels(n);
+    Pool::instance().run(int64_t(work.blocks.size()) * panels, [&](int64_t task, int) {
+        const Block& block = work.blocks[task / panels];
+        multiply_panel(block, x + block.first * k, matrices, biases, task % panels, out + block.first * n);
     });
 }
 
-// Sorts the pairs by expert; those of an expert stay in the order of tokens.
+// out [rows, k] = each row's expert: all tasks share each of its steps, so few blocks keep all threads busy.
+template <class T>
+void step_by_step(Workspace<T>& work, const T* x, int64_t top_k, const Experts& experts, T* out) {
+    const int64_t k = experts.inner[0].k, inner = experts.inner[0].n, size = experts.down[0].k;
+    const int64_t count = int64_t(work.pairs.size());
+    Pool::instance().run(int64_t(work.blocks.size()), [&](int64_t task, int) {
+        gather(work, work.blocks[task], x, top_k, k, out + work.blocks[task].first * k);
+    });
+    T* const wide = room(work.inner, count * inner);
+    multiply(work, out, experts.inner, experts.inner_bias, wide);
+    T* const activated = room(work.activated, count * size);
+    activation::activate(wide, experts.form, count, size, activated);
+    multiply(work, activated, experts.down, experts.down_bias, out);
+}
+
+// The same, by a task for each block: its rows stay in the cache of a core from the first step to the last.
+template <class T>
+void block_by_block(const Workspace<T>& work, const T* x, int64_t top_k, const Experts& experts, T* out) {
+    const int64_t k = experts.inner[0].k, inner = experts.inner[0].n, size = experts.down[0].k;
+    Pool::instance().run(int64_t(work.blocks.size()), [&](int64_t task, int) {
+        thread_local std::vector<T> kept;
+        const Block& block = work.blocks[task];
+        T* const some = room(kept, linear::BLOCK_ROWS * (k + inner + size));
+        T *const wide = some + block.rows * k, *const activated = wide + block.rows * inner;
+        gather(work, block, x, top_k, k, some);
+        for (int64_t panel = 0; panel < linear::panels(inner); ++panel)
+            multiply_panel(block, some, experts.inner, experts.inner_bias, panel, wide);
+        for (int64_t row = 0; row < block.rows; ++row)
+            activation::activate_row(wide + row * inner, experts.form, size, activated + row * size);
+        for (int64_t panel = 0; panel < linear::panels(k); ++panel)
+            multiply_panel(block, activated, experts.down, experts.down_bias, panel, out + block.first * k);
+    });
+}
+
+// Sorts the pairs by expert, and cuts them into blocks; the pairs of an expert stay in the order of tokens.
 template <class T>
 void sort(Workspace<T>& work, const int32_t* ids, int64_t pairs, int64_t experts) {
     work.starts.assign(experts + 1, 0);
@@ -159,7 +201,12 @@ void sort(Workspace<T>& work, const int32_t* ids, int64_t pairs, int64_t experts
     for (int64_t expert = 0; expert < experts; ++expert) work.starts[expert + 1] += work.starts[expert];
     std::vector<int64_t> next(work.starts.begin(), work.starts.end() - 1);
     work.places.resize(pairs);
-    for (int64_t pair = 0; pair < pairs; ++pair) work.places[pair] = next[ids[pair]]++;
+    work.pairs.resize(pairs);
+    for (int64_t pair = 0; pair < pairs; ++pair) work.pairs[work.places[pair] = next[ids[pair]]++] = pair;
+    work.blocks.clear();
+    for (int64_t expert = 0; expert < experts; ++expert)
+        for (int64_t first = work.starts[expert]; first < work.starts[expert + 1]; first += linear::BLOCK_ROWS)
+            work.blocks.push_back({expert, first, std::min(work.starts[expert + 1] - first, linear::BLOCK_ROWS)});
 }
 
 // out [tokens, k] = the weighted sum of each token's experts; `adds`: of that and out. x [tokens, k]; ids and weights
@@ -168,17 +215,13 @@ template <class T>
 void mix(const T* x, int64_t tokens, int64_t top_k, const int32_t* ids, const float* weights, const Experts& experts,
          bool adds, T* out) {
     Workspace<T>& work = Workspace<T>::instance();
-    const int64_t pairs = tokens * top_k, k = experts.inner[0].k, inner = experts.inner[0].n, size = experts.down[0].k;
+    const int64_t pairs = tokens * top_k, k = experts.inner[0].k;
     sort(work, ids, pairs, experts.count);
     T* const some = room(work.rows, pairs * k);
-    rows::each_row(pairs, [&](int64_t pair) {
-        std::memcpy(static_cast<void*>(some + work.places[pair] * k), x + pair / top_k * k, k * sizeof(T));
-    });
-    T* const wide = room(work.inner, pairs * inner);
-    multiply(work, some, experts.inner, experts.inner_bias, experts.count, wide);
-    T* const activated = room(work.activated, pairs * size);
-    activation::activate(wide, experts.form, pairs, size, activated);
-    multiply(work, activated, experts.down, experts.down_bias, experts.count, some);
+    if (int64_t(work.blocks.size()) < BLOCKS_OF_A_THREAD * Pool::instance().num_threads())
+        step_by_step(work, x, top_k, experts, some);
+    else
+        block_by_block(work, x, top_k, experts, some);
     rows::each_row(tokens, [&](int64_t token) {
         rows::each_vector(k, [&](int64_t at, int count) {
             T* const place = out + token * k + at;

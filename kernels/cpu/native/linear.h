@@ -60,13 +60,14 @@ struct Packed {
     }
 };
 
-// sums [ROWS][PANEL] += x [ROWS, k] times `k` elements of a panel; `weights` iterates over them.
+// sums [ROWS][PANEL] += x [ROWS, k] times `k` elements of a panel; `weights` iterates over them. `first`: = in place of +=.
 template <int ROWS, class T, class Weights>
-void tile(const T* x, int64_t x_stride, Weights weights, int64_t k, float* sums) {
+void tile(const T* x, int64_t x_stride, Weights weights, int64_t k, bool first, float* sums) {
     constexpr int step = simd::STEP<T>, vectors = simd::TILE_VECTORS;
     simd::Floats sum[ROWS][vectors];
     for (int row = 0; row < ROWS; ++row)
-        for (int v = 0; v < vectors; ++v) sum[row][v] = simd::load(sums + row * PANEL + v * simd::LANES);
+        for (int v = 0; v < vectors; ++v)
+            sum[row][v] = first ? simd::zero() : simd::load(sums + row * PANEL + v * simd::LANES);
     for (int64_t at = 0; at < k; at += step) {
         Operand<T> column[vectors];
         weights(column);
@@ -81,22 +82,22 @@ void tile(const T* x, int64_t x_stride, Weights weights, int64_t k, float* sums)
 
 // `tile` for `rows` in [1, ROWS].
 template <int ROWS, class T, class Weights>
-void tile_of(int64_t rows, const T* x, int64_t x_stride, Weights weights, int64_t k, float* sums) {
+void tile_of(int64_t rows, const T* x, int64_t x_stride, Weights weights, int64_t k, bool first, float* sums) {
     if constexpr (ROWS > 1)
-        if (rows < ROWS) return tile_of<ROWS - 1>(rows, x, x_stride, weights, k, sums);
-    tile<ROWS>(x, x_stride, weights, k, sums);
+        if (rows < ROWS) return tile_of<ROWS - 1>(rows, x, x_stride, weights, k, first, sums);
+    tile<ROWS>(x, x_stride, weights, k, first, sums);
 }
 
-// sums [rows][PANEL] += x [rows, length] times `length` elements of a panel.
+// sums [rows][PANEL] += x [rows, length] times `length` elements of a panel. `first`: = in place of +=.
 template <class T, class Weights>
-void rows_of(const T* x, int64_t x_stride, int64_t rows, Weights weights, int64_t length, float* sums) {
+void rows_of(const T* x, int64_t x_stride, int64_t rows, Weights weights, int64_t length, bool first, float* sums) {
     if constexpr (amx::MULTIPLIES<T>) {
-        amx::rows_of(x, x_stride, rows, reinterpret_cast<const T*>(weights.at), length, sums, weights.next(length),
-                     length * PANEL * Weights::BYTES);
+        amx::rows_of(x, x_stride, rows, reinterpret_cast<const T*>(weights.at), length, first, sums,
+                     weights.next(length), length * PANEL * Weights::BYTES);
     } else {
         for (int64_t row = 0; row < rows; row += simd::TILE_ROWS)
             tile_of<simd::TILE_ROWS>(std::min<int64_t>(simd::TILE_ROWS, rows - row), x + row * x_stride, x_stride,
-                                     weights, length, sums + row * PANEL);
+                                     weights, length, first, sums + row * PANEL);
     }
 }
 
@@ -120,10 +121,9 @@ template <class T, class Out>
 void panel_product(const T* x, int64_t x_stride, int64_t rows, const T* packed, const float* bias, int64_t n, int64_t k,
                    int64_t panel, Out* out, int64_t out_stride) {
     alignas(64) float sums[(BLOCK_ROWS + simd::TILE_ROWS) * PANEL];
-    std::memset(sums, 0, rows * PANEL * sizeof(float));
     for (int64_t from = 0; from < k; from += BLOCK_K) {
         const int64_t length = std::min(BLOCK_K, k - from);
-        rows_of(x + from, x_stride, rows, Packed<T>{packed + (panel * k + from) * PANEL}, length, sums);
+        rows_of(x + from, x_stride, rows, Packed<T>{packed + (panel * k + from) * PANEL}, length, from == 0, sums);
     }
     for (int64_t row = 0; row < rows; ++row)
         store_row(sums + row * PANEL, bias_of(bias, panel), std::min<int64_t>(PANEL, n - panel * PANEL),

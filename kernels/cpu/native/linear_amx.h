@@ -79,17 +79,24 @@ struct Rest {
     bfloat16 x[2 * tiles::ROWS * STEP] = {}, panel[STEP * COLUMNS] = {};
 };
 
-// The sums of 4 / HEIGHT column tiles, from `column` on, for up to 16 * HEIGHT rows.
+// The sums of 4 / HEIGHT column tiles, from `column` on, for up to 16 * HEIGHT rows. `first`: they begin at 0.
 template <int HEIGHT>
 void strip(const bfloat16* x, int64_t x_stride, int64_t rows, const bfloat16* panel, int column, int64_t length,
-           float* sums, Fetch& fetch) {
+           bool first, float* sums, Fetch& fetch) {
     float* place[4];
     for (int tile = 0; tile < 4; ++tile)
         place[tile] = sums + tile / (4 / HEIGHT) * tiles::ROWS * COLUMNS + tile % (4 / HEIGHT) * COLUMNS_OF_TILE + column;
-    tiles::load<0>(place[0], SUMS_STRIDE);
-    tiles::load<1>(place[1], SUMS_STRIDE);
-    tiles::load<2>(place[2], SUMS_STRIDE);
-    tiles::load<3>(place[3], SUMS_STRIDE);
+    if (first) {
+        tiles::zero<0>();
+        tiles::zero<1>();
+        tiles::zero<2>();
+        tiles::zero<3>();
+    } else {
+        tiles::load<0>(place[0], SUMS_STRIDE);
+        tiles::load<1>(place[1], SUMS_STRIDE);
+        tiles::load<2>(place[2], SUMS_STRIDE);
+        tiles::load<3>(place[3], SUMS_STRIDE);
+    }
     int64_t at = 0;
     for (; at + STEP <= length; at += STEP) {
         const bfloat16* const weights = panel + at * COLUMNS;
@@ -109,10 +116,10 @@ void strip(const bfloat16* x, int64_t x_stride, int64_t rows, const bfloat16* pa
     tiles::store<3>(place[3], SUMS_STRIDE);
 }
 
-// sums [rows][64] += x [rows, length] times `length` elements of a panel; x_stride in elements; next, bytes: what is read
-// from memory next. Tiles are configured with the actual number of rows.
+// sums [rows][64] += x [rows, length] times `length` elements of a panel; `first`: = in place of +=; x_stride in elements;
+// next, bytes: what is read from memory next. Tiles are configured with the actual number of rows.
 inline void rows_of(const bfloat16* x, int64_t x_stride, int64_t rows, const bfloat16* panel, int64_t length,
-                    float* sums, const void* next, int64_t bytes) {
+                    bool first, float* sums, const void* next, int64_t bytes) {
     Fetch fetch = fetch_for(rows, panel, length, next, bytes);
     for (int64_t row = 0, shaped = 0; row < rows; row += 2 * tiles::ROWS) {
         const int64_t count = std::min<int64_t>(2 * tiles::ROWS, rows - row);
@@ -122,10 +129,10 @@ inline void rows_of(const bfloat16* x, int64_t x_stride, int64_t rows, const bfl
         const bfloat16* const some = x + row * x_stride;
         float* const out = sums + row * COLUMNS;
         if (low) {
-            strip<1>(some, x_stride, count, panel, 0, length, out, fetch);
+            strip<1>(some, x_stride, count, panel, 0, length, first, out, fetch);
         } else {
-            strip<2>(some, x_stride, count, panel, 0, length, out, fetch);
-            strip<2>(some, x_stride, count, panel, COLUMNS / 2, length, out, fetch);
+            strip<2>(some, x_stride, count, panel, 0, length, first, out, fetch);
+            strip<2>(some, x_stride, count, panel, COLUMNS / 2, length, first, out, fetch);
         }
     }
     tiles::release();

@@ -93,18 +93,18 @@ struct Widened {
     }
 };
 
-// sums [rows][PANEL] += x [rows, k] times a panel.
+// sums [rows][PANEL] = x [rows, k] times a panel.
 template <class T>
 void panel_sums(const T* x, int64_t x_stride, int64_t rows, const int8_t* panel, int64_t k, float* sums) {
     PackedInt8<T> weights{panel};
     if constexpr (!amx::MULTIPLIES<T>)
-        if (rows <= DIRECT_ROWS) return rows_of(x, x_stride, rows, weights, k, sums);
+        if (rows <= DIRECT_ROWS) return rows_of(x, x_stride, rows, weights, k, true, sums);
     constexpr int step = simd::STEP<T>, vectors = simd::TILE_VECTORS;
     Operand<T> wide[WIDE_K / step * vectors];
     for (int64_t from = 0; from < k; from += WIDE_K) {
         const int64_t length = std::min(WIDE_K, k - from);
         for (int64_t at = 0; at < length / step; ++at) weights(wide + at * vectors);
-        rows_of(x + from, x_stride, rows, Widened<T>{wide, weights.at}, length, sums);
+        rows_of(x + from, x_stride, rows, Widened<T>{wide, weights.at}, length, from == 0, sums);
     }
 }
 
@@ -113,7 +113,6 @@ template <class T, class Out>
 void panel_product_int8(const T* x, int64_t x_stride, int64_t rows, const int8_t* packed, const float* scales,
                         const float* bias, int64_t n, int64_t k, int64_t panel, Out* out, int64_t out_stride) {
     alignas(64) float sums[BLOCK_ROWS * PANEL];
-    std::memset(sums, 0, rows * PANEL * sizeof(float));
     panel_sums(x, x_stride, rows, packed + panel * PANEL * k, k, sums);
     for (int64_t row = 0; row < rows; ++row) {
         float* const sum = sums + row * PANEL;

@@ -11,6 +11,7 @@ import torch
 
 from kernels.cpu import library
 from kernels.gpu import card
+from kernels.gpu import library as gpu_library
 from services.options.declarations import WorkerOptions
 from services.worker.errors import ModelError
 from services.worker.loading import load_model, pick_ops
@@ -56,10 +57,11 @@ def test_kernels_that_cannot_run_are_refused_before_anything_is_read(
 
 @pytest.mark.parametrize(("quantization", "name"), [(None, "triton"), ("int8", "triton+int8"), ("fp8", "triton+fp8")])
 def test_on_cuda_there_are_all_of_them(quantization: str | None, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The name goes into the numerics id."""
+    """The name goes into the numerics id, with cuBLAS's version where the card's table lists weights for it."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    monkeypatch.setattr(card, "card_of", lambda device: card.H100)
-    assert pick_ops(torch.device("cuda"), WorkerOptions(quantization=quantization)).name == name
+    for found, suffix in ((card.H100, f"+{gpu_library.version()}"), (card.Card(80, 108, 163 * 1024), "")):
+        monkeypatch.setattr(card, "card_of", lambda device, found=found: found)
+        assert pick_ops(torch.device("cuda"), WorkerOptions(quantization=quantization)).name == name + suffix
 
 
 @pytest.mark.parametrize(("temperature", "lines"), [(0.6, 1), (1.0, 0)])

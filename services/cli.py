@@ -7,6 +7,7 @@ import os
 import sys
 from types import ModuleType
 
+from services.machine.freed_memory import keep_giving_back
 from services.options.command_line import parse
 from services.options.declarations import ROLES
 from services.options.extras import missing
@@ -84,7 +85,9 @@ def main(argv: list[str] | None = None) -> int:
         hide_secrets(command, rest)
     if not _is_installed(command):
         return 1
-    return int(_import(MODULES[command]).main(options))
+    module = _import(MODULES[command])
+    keep_giving_back()
+    return int(module.main(options))
 
 
 def _escape_unencodable_output() -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from services.machine.freed_memory import give_back_freed
+from services.machine import freed_memory
+from services.machine.freed_memory import give_back_freed, keep_giving_back
 
 SIZE, COUNT = 100_000, 400  # below the size that glibc maps by itself
 
@@ -41,3 +42,12 @@ def test_freed_memory_is_given_back_while_a_block_behind_it_is_used() -> None:
     give_back_freed()
     assert before - resident_bytes() > SIZE * COUNT // 2
     libc.free(blocks[-1])
+
+
+def test_a_process_gives_back_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = threading.Semaphore(0)
+    monkeypatch.setattr(freed_memory, "PACE_SECONDS", 0.001)
+    monkeypatch.setattr(freed_memory, "_TRIM", lambda padding: given.release())
+    keep_giving_back()
+    assert given.acquire(timeout=10) and given.acquire(timeout=10)
+    monkeypatch.undo()  # the thread goes on at its usual pace

@@ -55,7 +55,9 @@ def test_a_request_has_the_same_bits_alone_in_bf16(kind: str, quantization: str 
     assert_same(alone, together)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", ["mixture", *(pytest.param(kind, marks=pytest.mark.long) for kind in KINDS if kind != "mixture")]
+)
 def test_a_step_that_samples_nothing_writes_the_same_kv(kind: str) -> None:
     """Its prompts go on in the next step: behind the last attention there are no rows."""
     result, kept = run(TritonOps(), kind, torch.float32, [0, 1, 2], sampled=False)

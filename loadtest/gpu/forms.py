@@ -20,7 +20,11 @@ from loadtest.gpu.shapes import SHAPES
 from loadtest.gpu.table import Check, Measured
 from loadtest.gpu.timings import median_us, shown
 
-FORMS = ((256, 3), (256, 2), (256, 4), (256, 5), (128, 3), (128, 2), (64, 3))  # segment, stages
+# Segment, stages.
+FORMS = {
+    "cuda": ((256, 3), (256, 2), (256, 4), (256, 5), (128, 3), (128, 2), (64, 3)),
+    "cpu": ((256, 3), (256, 5), (64, 3)),
+}
 # Requests, new tokens, length.
 DECODES = [(batch, 1, context) for context in (512, 4096) for batch in (1, 8, 32, 256)] + [
     (batch, 1, 32768) for batch in (1, 8, 32)
@@ -37,7 +41,7 @@ def checks(device: torch.device) -> list[Check]:
             f"compile attention {model}, {named(*form)}", functools.partial(compile_form, device, model, *form), False
         )
         for model in SHAPES
-        for form in FORMS
+        for form in FORMS["cuda"]
     ]
     timing = [
         Check(
@@ -77,7 +81,7 @@ def measured(device: torch.device, heads: int, batch: int, query_len: int, conte
     case = attention_case(device, heads, batch, query_len, context)
     limit, expected = limit_us(device, case), dict[int, Tensor]()
     times: dict[str, float | None] = {}
-    for segment, stages in FORMS:
+    for segment, stages in FORMS[device.type]:
         tiling, name = formed(case, segment, stages), f"{segment}/{stages}"
         out = attended(case, tiling)
         times[name] = None

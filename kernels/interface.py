@@ -142,5 +142,11 @@ class Ops(Protocol):
         For `tokens` rows of at most `width` elements; in attention, for requests of up to `length` tokens.
         """
 
+    def mixture_bytes(self, pairs: int, hidden: int, inner: int, size: int, dtype: torch.dtype) -> int:
+        """Returns an upper bound of the temporaries of `mix`, in bytes, without its result.
+
+        For `pairs` of a token and an expert, and experts [hidden] -> [inner] -> [size] -> [hidden].
+        """
+
     def draw_scratch_bytes(self, rows: int, vocab: int) -> int:
         """Returns an upper bound of the temporaries of `draw` on logits [rows, vocab], in bytes."""

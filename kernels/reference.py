@@ -267,6 +267,12 @@ def mix(
     return total.to(x.dtype)
 
 
+def mixture_bytes(pairs: int, hidden: int, inner: int, size: int, dtype: torch.dtype) -> int:
+    """Returns the bytes of `mix` with a row for each pair of a token and an expert: with input or output, both sides of
+    the activation, its expert and its place (Ops.mixture_bytes)."""
+    return pairs * (dtype.itemsize * (hidden + inner + size) + 4 + 4)
+
+
 def soft_cap(logits: Tensor, cap: float) -> None:
     """Brings logits [S, vocab] float32 between -cap and cap, in place: cap * tanh(logits / cap)."""
     logits.div_(cap).tanh_().mul_(cap)

@@ -30,6 +30,7 @@ class TorchOps:
     soft_cap = staticmethod(reference.soft_cap)
     draw = staticmethod(sampling.draw)
     draw_scratch_bytes = staticmethod(sampling.draw_scratch_bytes)
+    mixture_bytes = staticmethod(reference.mixture_bytes)
 
     def matrix(
         self,

@@ -65,6 +65,7 @@ class Library(Protocol):
         self, type_: str, x: int, tokens: int, top_k: int, ids: int, weights: int, experts: int, inner: int, down: int,
         inner_bias: int, down_bias: int, kind: int, gated: bool, alpha: float, limit: float, adds: bool, out: int,
     ) -> None: ...  # fmt: skip
+    def mixture_bytes(self, type_: str, pairs: int, k: int, inner: int, size: int) -> int: ...
     def rope_and_write(
         self, type_: str, qkv: int, tokens: int, heads: int, query_norm: int, key_norm: int, eps: float,
         query_table: int, key_table: int, rotary: int, positions: int, slots: int, cache: int, kv_heads: int,

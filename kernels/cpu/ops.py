@@ -199,6 +199,9 @@ class CpuOps:
         """Returns the bytes of all threads' tiles, an upper bound."""
         return self._library.num_threads() * THREAD_BYTES
 
+    def mixture_bytes(self, pairs: int, hidden: int, inner: int, size: int, dtype: torch.dtype) -> int:
+        return self._library.mixture_bytes(TYPES[dtype], pairs, hidden, inner, size)
+
     def draw_scratch_bytes(self, rows: int, vocab: int) -> int:
         """Returns the bytes of the candidates that all threads hold (native/sample.h), an upper bound."""
         return self._library.num_threads() * vocab * CANDIDATE_BYTES

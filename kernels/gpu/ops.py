@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from kernels import reference
 from kernels.gpu import (
     activation,
     attention,
@@ -39,6 +40,7 @@ class TritonOps:
     soft_cap = staticmethod(caps.soft_cap)
     draw = staticmethod(sample.draw)
     draw_scratch_bytes = staticmethod(sample.draw_scratch_bytes)
+    mixture_bytes = staticmethod(reference.mixture_bytes)
 
     def __init__(self, batch_invariant: bool = True, quantization: str | None = None, card: Card = H100) -> None:
         """`quantization`: one of matrix.EIGHT_BITS, only with batch-invariant products. Without batch invariance,

@@ -167,16 +167,15 @@ def _layer_bytes(hidden: int, layer: Layer, dtype: torch.dtype, ops: Ops, tokens
     widest = max(inner, qkv, hidden)
     heads, kv_heads, head_dim = attention.heads, attention.kv_heads, attention.head_dim
     scratch = ops.scratch_bytes(tokens, widest, heads, kv_heads, head_dim, length, dtype)
-    mixed = _mixture_bytes(hidden, layer.mlp, dtype, tokens) if isinstance(layer.mlp, Mixture) else 0
+    mixed = _mixture_bytes(hidden, layer.mlp, dtype, ops, tokens) if isinstance(layer.mlp, Mixture) else 0
     return tokens * dtype.itemsize * (3 * hidden + qkv + 2 * query + largest) + scratch + mixed
 
 
-def _mixture_bytes(hidden: int, mixture: Mixture, dtype: torch.dtype, tokens: int) -> int:
-    """Returns the bytes of a mixture's temporaries: a row for each token and expert of it with input or output, both
-    sides of the activation and its place; logits, experts and weights."""
-    rows, expert = tokens * mixture.router.top_k, mixture.expert
-    row = dtype.itemsize * (hidden + expert.inner_size + expert.size) + 8 + 8
-    return rows * row + tokens * 4 * mixture.count
+def _mixture_bytes(hidden: int, mixture: Mixture, dtype: torch.dtype, ops: Ops, tokens: int) -> int:
+    """Returns the bytes of a mixture's temporaries: those of its experts, their ids and weights, and the logits."""
+    pairs, expert = tokens * mixture.router.top_k, mixture.expert
+    experts = ops.mixture_bytes(pairs, hidden, expert.inner_size, expert.size, dtype)
+    return experts + pairs * (4 + 4) + tokens * 4 * mixture.count
 
 
 def _free_gpu_bytes(device: torch.device, options: WorkerOptions) -> int:

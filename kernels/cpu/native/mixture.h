@@ -20,7 +20,7 @@ struct Router {
     const float* correction;      // [experts]: added to the scores for the choice alone; may be null
 };
 
-constexpr int64_t BLOCKS_OF_A_THREAD = 8;  // so many end about together without sharing a block
+constexpr int64_t BLOCKS_OF_A_THREAD = 4;  // with more, threads end about together without sharing a block
 constexpr float NONE = -std::numeric_limits<float>::infinity();
 
 // Softmax or sigmoid of a token's logits, in place.
@@ -116,7 +116,7 @@ struct Workspace {
     std::vector<int64_t> places;  // [tokens * top_k]: the row of each pair
     std::vector<int64_t> pairs;   // [tokens * top_k]: the pair of each row
     std::vector<Block> blocks;    // in the order of rows
-    std::vector<T> rows, inner, activated;
+    std::vector<T> rows, between;
 
     static Workspace& instance() {
         static Workspace kept;
@@ -167,21 +167,22 @@ void step_by_step(Workspace<T>& work, const T* x, int64_t top_k, const Experts& 
     Pool::instance().run(int64_t(work.blocks.size()), [&](int64_t task, int) {
         gather(work, work.blocks[task], x, top_k, k, out + work.blocks[task].first * k);
     });
-    T* const wide = room(work.inner, count * inner);
+    T* const wide = room(work.between, count * (inner + size));
+    T* const activated = wide + count * inner;
     multiply(work, out, experts.inner, experts.inner_bias, wide);
-    T* const activated = room(work.activated, count * size);
     activation::activate(wide, experts.form, count, size, activated);
     multiply(work, activated, experts.down, experts.down_bias, out);
 }
 
 // The same, by a task for each block: its rows stay in the cache of a core from the first step to the last.
 template <class T>
-void block_by_block(const Workspace<T>& work, const T* x, int64_t top_k, const Experts& experts, T* out) {
+void block_by_block(Workspace<T>& work, const T* x, int64_t top_k, const Experts& experts, T* out) {
     const int64_t k = experts.inner[0].k, inner = experts.inner[0].n, size = experts.down[0].k;
-    Pool::instance().run(int64_t(work.blocks.size()), [&](int64_t task, int) {
-        thread_local std::vector<T> kept;
+    const int64_t own = linear::BLOCK_ROWS * (k + inner + size);  // of each thread
+    T* const all = room(work.between, Pool::instance().num_threads() * own);
+    Pool::instance().run(int64_t(work.blocks.size()), [&](int64_t task, int thread) {
         const Block& block = work.blocks[task];
-        T* const some = room(kept, linear::BLOCK_ROWS * (k + inner + size));
+        T* const some = all + thread * own;
         T *const wide = some + block.rows * k, *const activated = wide + block.rows * inner;
         gather(work, block, x, top_k, k, some);
         for (int64_t panel = 0; panel < linear::panels(inner); ++panel)
@@ -191,6 +192,15 @@ void block_by_block(const Workspace<T>& work, const T* x, int64_t top_k, const E
         for (int64_t panel = 0; panel < linear::panels(k); ++panel)
             multiply_panel(block, activated, experts.down, experts.down_bias, panel, out + block.first * k);
     });
+}
+
+// Returns the bytes of the workspace for `pairs` rows of k elements, at most: mix() follows the same formula.
+template <class T>
+int64_t bytes(int64_t pairs, int64_t k, int64_t inner, int64_t size) {
+    const int64_t threads = Pool::instance().num_threads();
+    const int64_t shared = std::min(pairs, BLOCKS_OF_A_THREAD * threads * linear::BLOCK_ROWS) * (inner + size);
+    const int64_t own = threads * linear::BLOCK_ROWS * (k + inner + size);
+    return (pairs * k + std::max(shared, own)) * int64_t(sizeof(T)) + pairs * 2 * int64_t(sizeof(int64_t));
 }
 
 // Sorts the pairs by expert, and cuts them into blocks; the pairs of an expert stay in the order of tokens.
@@ -218,7 +228,7 @@ void mix(const T* x, int64_t tokens, int64_t top_k, const int32_t* ids, const fl
     const int64_t pairs = tokens * top_k, k = experts.inner[0].k;
     sort(work, ids, pairs, experts.count);
     T* const some = room(work.rows, pairs * k);
-    if (int64_t(work.blocks.size()) < BLOCKS_OF_A_THREAD * Pool::instance().num_threads())
+    if (int64_t(work.blocks.size()) <= BLOCKS_OF_A_THREAD * Pool::instance().num_threads())
         step_by_step(work, x, top_k, experts, some);
     else
         block_by_block(work, x, top_k, experts, some);

@@ -114,6 +114,12 @@ void mix(char type, Address x, int64_t tokens, int64_t top_k, Address ids, Addre
     });
 }
 
+int64_t mixture_bytes(char type, int64_t pairs, int64_t k, int64_t inner, int64_t size) {
+    int64_t found = 0;
+    with_type(type, [&](auto t) { found = mixture::bytes<decltype(t)>(pairs, k, inner, size); });
+    return found;
+}
+
 void rope_and_write(char type, Address qkv, int64_t tokens, int64_t heads, Address query_norm, Address key_norm,
                     float eps, Address query_table, Address key_table, int64_t rotary, Address positions, Address slots,
                     Address cache, int64_t kv_heads, int64_t head_dim, int64_t block_size, Address query) {
@@ -199,6 +205,7 @@ PYBIND11_MODULE(TANDEM_MODULE, m) {
     m.def("activate", activate, released);
     m.def("route", route, released);
     m.def("mix", mix, released);
+    m.def("mixture_bytes", mixture_bytes);
     m.def("rope_and_write", rope_and_write, released);
     m.def("paged_attention", paged_attention, released);
     m.def("draw", draw, released);

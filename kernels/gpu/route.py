@@ -42,9 +42,9 @@ def _route_kernel(
             kept = kept | (numbers == taken)
             values = tl.where(numbers == taken, float("-inf"), values)
         choice = tl.where(kept[:, None], choice, float("-inf"))
-    slots = tl.arange(0, next_power_of_2(TOP_K))
-    ids = tl.zeros([next_power_of_2(TOP_K)], dtype=tl.int32)
-    shares = tl.zeros([next_power_of_2(TOP_K)], dtype=tl.float32)
+    slots = tl.arange(0, triton.next_power_of_2(TOP_K))
+    ids = tl.zeros([triton.next_power_of_2(TOP_K)], dtype=tl.int32)
+    shares = tl.zeros([triton.next_power_of_2(TOP_K)], dtype=tl.float32)
     total = 0.0
     for slot in tl.static_range(TOP_K):
         chosen = tl.min(tl.where(choice == tl.max(choice), expert, GROUPS * size - 1))

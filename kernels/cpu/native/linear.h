@@ -5,6 +5,7 @@
 
 #include "pack.h"
 #include "pool.h"
+#include "rows.h"
 
 #if defined(__AMX_BF16__) || defined(TANDEM_EMULATE_TILES)
 #include "linear_amx.h"
@@ -27,7 +28,12 @@ void mix(Any...) = delete;
 namespace linear {
 
 constexpr int64_t BLOCK_K = 2048;  // K-panel that stays in the cache for all rows of a task
-constexpr int64_t BLOCK_ROWS = 192;
+constexpr int64_t BLOCK_ROWS = 256;
+
+// A part of K: sums begin at 0 in the first one, and are complete after the last one.
+struct Part {
+    bool first, last;
+};
 
 // Unpacks rows `ids` of a packed weight: embedding lookup in a tied output head.
 template <class T>
@@ -45,14 +51,22 @@ void unpack_rows(const T* packed, int64_t k, const int64_t* ids, int64_t count, 
 template <class T>
 using Operand = decltype(simd::columns(static_cast<const T*>(nullptr)));
 
-// Iterates over a panel: each call loads the operands of one K-step.
+// What is read from memory after a part of a panel. `follows_memory`: that part is read from memory, too, not from a cache.
+struct Next {
+    const void* at;
+    int64_t bytes;
+    bool follows_memory;
+};
+
+// Iterates over a panel: each call loads the operands of one K-step. `after`: what is read after it; null: what follows it.
 template <class T>
 struct Packed {
     const T* at;
+    const void* after;
 
-    // What follows `length` elements, and so is read next.
-    const void* next(int64_t length) const { return at + length * PANEL; }
-    static constexpr int64_t BYTES = sizeof(T);  // of a weight
+    Next next(int64_t length) const {
+        return {after == nullptr ? at + length * PANEL : after, length * PANEL * int64_t(sizeof(T)), true};
+    }
 
     void operator()(Operand<T>* column) {
         constexpr int size = simd::LANES * simd::STEP<T>;
@@ -88,46 +102,80 @@ void tile_of(int64_t rows, const T* x, int64_t x_stride, Weights weights, int64_
     tile<ROWS>(x, x_stride, weights, k, first, sums);
 }
 
-// sums [rows][PANEL] += x [rows, length] times `length` elements of a panel. `first`: = in place of +=.
-template <class T, class Weights>
-void rows_of(const T* x, int64_t x_stride, int64_t rows, Weights weights, int64_t length, bool first, float* sums) {
-    if constexpr (amx::MULTIPLIES<T>) {
-        amx::rows_of(x, x_stride, rows, reinterpret_cast<const T*>(weights.at), length, first, sums,
-                     weights.next(length), length * PANEL * Weights::BYTES);
-    } else {
-        for (int64_t row = 0; row < rows; row += simd::TILE_ROWS)
-            tile_of<simd::TILE_ROWS>(std::min<int64_t>(simd::TILE_ROWS, rows - row), x + row * x_stride, x_stride,
-                                     weights, length, first, sums + row * PANEL);
-    }
-}
-
-// out = sums + bias, `columns` elements of a panel's row; bias may be null.
+// A panel's columns of an output. Rows are `stride` elements apart; scales and bias [PANEL] may be null.
 template <class Out>
-void store_row(const float* sums, const float* bias, int64_t columns, Out* out) {
-    for (int64_t at = 0; at < columns; at += simd::LANES) {
-        const int count = int(std::min<int64_t>(simd::LANES, columns - at));
-        simd::Floats sum = simd::load(sums + at);
-        if (bias != nullptr) sum = simd::add(sum, simd::load_first(bias + at, count));
-        simd::store_first(out + at, sum, count);
+struct PanelOf {
+    Out* out;
+    int64_t stride, columns;
+    const float *scales, *bias;
+
+    // Panel `panel` of out [.., n], scales and bias [n].
+    static PanelOf at(int64_t panel, int64_t n, const float* scales, const float* bias, Out* out, int64_t stride) {
+        const auto part_of = [=](const float* all) { return all == nullptr ? all : all + panel * PANEL; };
+        return {out + panel * PANEL, stride, std::min<int64_t>(PANEL, n - panel * PANEL), part_of(scales), part_of(bias)};
+    }
+
+    // Fetches the rows [first, last) into the cache, to which store() writes soon.
+    void fetch(int64_t first, int64_t last) const {
+        for (const Out* row = out + first * stride; first < last; ++first, row += stride) {
+            simd::prefetch(row);
+            simd::prefetch(row + PANEL - 1);
+        }
+    }
+
+    // Rows [first, last) = their sums [..][PANEL], times the scales, plus the bias.
+    void store(int64_t first, int64_t last, const float* sums) const {
+        if (scales == nullptr && bias == nullptr)
+            return store_each(first, last, sums, [](const simd::Floats& sum, int64_t) { return sum; });
+        store_each(first, last, sums, [this](simd::Floats sum, int64_t at) {
+            if (scales != nullptr) sum = simd::mul(sum, simd::load(scales + at));
+            const int count = int(std::min<int64_t>(simd::LANES, columns - at));
+            return bias == nullptr ? sum : simd::add(sum, simd::load_first(bias + at, count));
+        });
+    }
+
+    template <class F>
+    void store_each(int64_t first, int64_t last, const float* sums, F value) const {
+        for (Out* row = out + first * stride; first < last; ++first, row += stride, sums += PANEL)
+            if (columns == PANEL)
+                for (int64_t at = 0; at < PANEL; at += simd::LANES) simd::store(row + at, value(simd::load(sums + at), at));
+            else
+                rows::each_vector(columns, [=](int64_t at, int count) {
+                    simd::store_first(row + at, value(simd::load(sums + at), at), count);
+                });
+    }
+};
+
+// sums [rows][PANEL] += x [rows, length] times `length` elements of a panel. Those of the last part go to `out` a tile at a
+// time, while they are in the first cache.
+template <class T, class Weights, class Out>
+void rows_of(const T* x, int64_t x_stride, int64_t rows, Weights weights, int64_t length, Part part, float* sums,
+             const PanelOf<Out>& out) {
+    if constexpr (amx::MULTIPLIES<T>) {
+        amx::rows_of(x, x_stride, rows, reinterpret_cast<const T*>(weights.at), length, part, sums,
+                     weights.next(length), out);
+    } else {
+        for (int64_t row = 0; row < rows; row += simd::TILE_ROWS) {
+            const int64_t count = std::min<int64_t>(simd::TILE_ROWS, rows - row);
+            tile_of<simd::TILE_ROWS>(count, x + row * x_stride, x_stride, weights, length, part.first, sums + row * PANEL);
+            if (part.last) out.store(row, row + count, sums + row * PANEL);
+        }
     }
 }
-
-// The part of a bias [n] for a panel; null if there is none.
-inline const float* bias_of(const float* bias, int64_t panel) { return bias == nullptr ? bias : bias + panel * PANEL; }
 
 // One panel of out [rows, n] = x [rows, k] @ weight [n, k].T + bias [n], the weight packed, for at most BLOCK_ROWS rows;
-// bias may be null. Strides in elements.
+// bias may be null. Strides in elements. `after`: as Packed's.
 template <class T, class Out>
 void panel_product(const T* x, int64_t x_stride, int64_t rows, const T* packed, const float* bias, int64_t n, int64_t k,
-                   int64_t panel, Out* out, int64_t out_stride) {
+                   int64_t panel, Out* out, int64_t out_stride, const void* after) {
     alignas(64) float sums[(BLOCK_ROWS + simd::TILE_ROWS) * PANEL];
+    const auto place = PanelOf<Out>::at(panel, n, nullptr, bias, out, out_stride);
     for (int64_t from = 0; from < k; from += BLOCK_K) {
         const int64_t length = std::min(BLOCK_K, k - from);
-        rows_of(x + from, x_stride, rows, Packed<T>{packed + (panel * k + from) * PANEL}, length, from == 0, sums);
+        const Part part{from == 0, from + length == k};
+        const Packed<T> weights{packed + (panel * k + from) * PANEL, part.last ? after : nullptr};
+        rows_of(x + from, x_stride, rows, weights, length, part, sums, place);
     }
-    for (int64_t row = 0; row < rows; ++row)
-        store_row(sums + row * PANEL, bias_of(bias, panel), std::min<int64_t>(PANEL, n - panel * PANEL),
-                  out + row * out_stride + panel * PANEL);
 }
 
 }  // namespace linear

@@ -34,44 +34,52 @@ tiles::Shapes shapes_for(int64_t rows) {
     return shapes;
 }
 
-// One step along K. x_stride in bytes.
-template <int HEIGHT>
-inline void step(const bfloat16* x, int64_t x_stride, const bfloat16* panel) {
+// One step along K. x_stride in bytes. between(0) to between(3) are called before and after products.
+template <int HEIGHT, class Between>
+inline void step(const bfloat16* x, int64_t x_stride, const bfloat16* panel, Between between) {
     constexpr int next = 2 * COLUMNS_OF_TILE;  // elements of a pair of the panel's rows
     tiles::load<4>(x, x_stride);
     tiles::load<6>(panel, PANEL_STRIDE);
     tiles::load<7>(panel + next, PANEL_STRIDE);
+    between(0);
     tiles::multiply_add<0, 4, 6>();
+    between(1);
     tiles::multiply_add<1, 4, 7>();
     if constexpr (HEIGHT == 1) {
         tiles::load<6>(panel + 2 * next, PANEL_STRIDE);
         tiles::load<7>(panel + 3 * next, PANEL_STRIDE);
+        between(2);
         tiles::multiply_add<2, 4, 6>();
+        between(3);
         tiles::multiply_add<3, 4, 7>();
     } else {
         tiles::load<5>(reinterpret_cast<const char*>(x) + tiles::ROWS * x_stride, x_stride);
+        between(2);
         tiles::multiply_add<2, 5, 6>();
+        between(3);
         tiles::multiply_add<3, 5, 7>();
     }
 }
 
-// Fetches weights into the cache while others are multiplied: `lines` at each step along K of a strip.
+// Fetches weights into the cache while others are multiplied: `lines` at each step along K of a strip, a quarter of them at
+// a time, because tiles are loaded through the same few buffers.
 struct Fetch {
     const char* at;
     int64_t lines;
 
-    void step() {
-        for (int64_t i = 0; i < lines; ++i, at += LINE) simd::prefetch_far(at);
+    void quarter(int which) {
+        for (int64_t left = (lines + 3 - which) / 4; left > 0; --left, at += LINE) simd::prefetch_far(at);
     }
 };
 
-// What to fetch during a product of `rows` with `length` elements of a panel. All its strips share the fetching of the
-// `bytes` that are needed next, at `next`: if each fetched what it reads, memory would wait for all but the first. One
-// strip alone is so short that it fetches its own panel just ahead, unless that is in the cache (`next` does not follow).
-inline Fetch fetch_for(int64_t rows, const bfloat16* panel, int64_t length, const void* next, int64_t bytes) {
+// What to fetch during a product of `rows` with `length` elements of a panel. All its strips share the fetching of what is
+// needed next: if each fetched what it reads, memory would wait for all but the first. One strip alone is so short that it
+// fetches its own panel just ahead, unless that is in the cache.
+template <class Next>
+Fetch fetch_for(int64_t rows, const bfloat16* panel, int64_t length, const Next& next) {
     const int64_t strips = (rows + tiles::ROWS - 1) / tiles::ROWS, steps = std::max<int64_t>(1, length / STEP) * strips;
-    const bool near = strips == 1 && next == panel + length * COLUMNS;
-    return {static_cast<const char*>(near ? panel + AHEAD : next), (bytes / LINE + steps - 1) / steps};
+    const bool near = strips == 1 && next.follows_memory;
+    return {static_cast<const char*>(near ? panel + AHEAD : next.at), (next.bytes / LINE + steps - 1) / steps};
 }
 
 // The last partial K-step, zero-padded to a whole one.
@@ -79,10 +87,11 @@ struct Rest {
     bfloat16 x[2 * tiles::ROWS * STEP] = {}, panel[STEP * COLUMNS] = {};
 };
 
-// The sums of 4 / HEIGHT column tiles, from `column` on, for up to 16 * HEIGHT rows. `first`: they begin at 0.
-template <int HEIGHT>
+// The sums of 4 / HEIGHT column tiles, from `column` on, for up to 16 * HEIGHT rows. `first`: they begin at 0. expect(at) is
+// called before the step at element `at`.
+template <int HEIGHT, class Expect>
 void strip(const bfloat16* x, int64_t x_stride, int64_t rows, const bfloat16* panel, int column, int64_t length,
-           bool first, float* sums, Fetch& fetch) {
+           bool first, float* sums, Fetch& fetch, Expect expect) {
     float* place[4];
     for (int tile = 0; tile < 4; ++tile)
         place[tile] = sums + tile / (4 / HEIGHT) * tiles::ROWS * COLUMNS + tile % (4 / HEIGHT) * COLUMNS_OF_TILE + column;
@@ -100,15 +109,15 @@ void strip(const bfloat16* x, int64_t x_stride, int64_t rows, const bfloat16* pa
     int64_t at = 0;
     for (; at + STEP <= length; at += STEP) {
         const bfloat16* const weights = panel + at * COLUMNS;
-        fetch.step();
-        step<HEIGHT>(x + at, x_stride * sizeof(bfloat16), weights + 2 * column);
+        expect(at);
+        step<HEIGHT>(x + at, x_stride * sizeof(bfloat16), weights + 2 * column, [&](int which) { fetch.quarter(which); });
     }
     if (at < length) {
         Rest rest;
         for (int64_t row = 0; row < rows; ++row)
             std::memcpy(rest.x + row * STEP, x + row * x_stride + at, (length - at) * sizeof(bfloat16));
         std::memcpy(rest.panel, panel + at * COLUMNS, (length - at) * COLUMNS * sizeof(bfloat16));
-        step<HEIGHT>(rest.x, STEP * sizeof(bfloat16), rest.panel + 2 * column);
+        step<HEIGHT>(rest.x, STEP * sizeof(bfloat16), rest.panel + 2 * column, [](int) {});
     }
     tiles::store<0>(place[0], SUMS_STRIDE);
     tiles::store<1>(place[1], SUMS_STRIDE);
@@ -116,24 +125,31 @@ void strip(const bfloat16* x, int64_t x_stride, int64_t rows, const bfloat16* pa
     tiles::store<3>(place[3], SUMS_STRIDE);
 }
 
-// sums [rows][64] += x [rows, length] times `length` elements of a panel; `first`: = in place of +=; x_stride in elements;
-// next, bytes: what is read from memory next. Tiles are configured with the actual number of rows.
-inline void rows_of(const bfloat16* x, int64_t x_stride, int64_t rows, const bfloat16* panel, int64_t length,
-                    bool first, float* sums, const void* next, int64_t bytes) {
-    Fetch fetch = fetch_for(rows, panel, length, next, bytes);
+// sums [rows][64] += x [rows, length] times `length` elements of a panel; `part`, `next` and `out` as in linear.h;
+// x_stride in elements. Tiles are configured with the actual number of rows.
+template <class Part, class Next, class Out>
+void rows_of(const bfloat16* x, int64_t x_stride, int64_t rows, const bfloat16* panel, int64_t length, Part part,
+             float* sums, const Next& next, const Out& out) {
+    Fetch fetch = fetch_for(rows, panel, length, next);
     for (int64_t row = 0, shaped = 0; row < rows; row += 2 * tiles::ROWS) {
         const int64_t count = std::min<int64_t>(2 * tiles::ROWS, rows - row);
         const bool low = count <= tiles::ROWS;
         if (count != shaped) tiles::configure(low ? shapes_for<1>(count) : shapes_for<2>(count));
         shaped = count;
         const bfloat16* const some = x + row * x_stride;
-        float* const out = sums + row * COLUMNS;
+        float* const place = sums + row * COLUMNS;
+        const int64_t each = (count * STEP + length - 1) / length;  // rows of `out` to fetch at a step
+        const auto expect = [&](int64_t at) {
+            const int64_t first = at / STEP * each;
+            if (part.last) out.fetch(row + std::min(first, count), row + std::min(first + each, count));
+        };
         if (low) {
-            strip<1>(some, x_stride, count, panel, 0, length, first, out, fetch);
+            strip<1>(some, x_stride, count, panel, 0, length, part.first, place, fetch, expect);
         } else {
-            strip<2>(some, x_stride, count, panel, 0, length, first, out, fetch);
-            strip<2>(some, x_stride, count, panel, COLUMNS / 2, length, first, out, fetch);
+            strip<2>(some, x_stride, count, panel, 0, length, part.first, place, fetch, expect);
+            strip<2>(some, x_stride, count, panel, COLUMNS / 2, length, part.first, place, fetch, [](int64_t) {});
         }
+        if (part.last) out.store(row, row + count, place);
     }
     tiles::release();
 }

@@ -83,8 +83,7 @@ struct Widened {
     const Operand<T>* at;
     const int8_t* ahead;
 
-    const void* next(int64_t) const { return ahead; }
-    static constexpr int64_t BYTES = sizeof(int8_t);
+    Next next(int64_t length) const { return {ahead, length * PANEL, false}; }
 
     void operator()(Operand<T>* column) {
         constexpr int size = simd::LANES * simd::STEP<T> * simd::WIDENED<T>;
@@ -93,32 +92,22 @@ struct Widened {
     }
 };
 
-// sums [rows][PANEL] = x [rows, k] times a panel.
-template <class T>
-void panel_sums(const T* x, int64_t x_stride, int64_t rows, const int8_t* panel, int64_t k, float* sums) {
-    PackedInt8<T> weights{panel};
-    if constexpr (!amx::MULTIPLIES<T>)
-        if (rows <= DIRECT_ROWS) return rows_of(x, x_stride, rows, weights, k, true, sums);
-    constexpr int step = simd::STEP<T>, vectors = simd::TILE_VECTORS;
-    Operand<T> wide[WIDE_K / step * vectors];
-    for (int64_t from = 0; from < k; from += WIDE_K) {
-        const int64_t length = std::min(WIDE_K, k - from);
-        for (int64_t at = 0; at < length / step; ++at) weights(wide + at * vectors);
-        rows_of(x + from, x_stride, rows, Widened<T>{wide, weights.at}, length, from == 0, sums);
-    }
-}
-
 // panel_product() of linear.h with int8 weights; each sum is multiplied by its column's scale before the bias is added.
 template <class T, class Out>
 void panel_product_int8(const T* x, int64_t x_stride, int64_t rows, const int8_t* packed, const float* scales,
                         const float* bias, int64_t n, int64_t k, int64_t panel, Out* out, int64_t out_stride) {
     alignas(64) float sums[BLOCK_ROWS * PANEL];
-    panel_sums(x, x_stride, rows, packed + panel * PANEL * k, k, sums);
-    for (int64_t row = 0; row < rows; ++row) {
-        float* const sum = sums + row * PANEL;
-        for (int64_t at = 0; at < PANEL; at += simd::LANES)
-            simd::store(sum + at, simd::mul(simd::load(sum + at), simd::load(scales + panel * PANEL + at)));
-        store_row(sum, bias_of(bias, panel), std::min<int64_t>(PANEL, n - panel * PANEL), out + row * out_stride + panel * PANEL);
+    const auto place = PanelOf<Out>::at(panel, n, scales, bias, out, out_stride);
+    PackedInt8<T> weights{packed + panel * PANEL * k};
+    if constexpr (!amx::MULTIPLIES<T>)
+        if (rows <= DIRECT_ROWS) return rows_of(x, x_stride, rows, weights, k, Part{true, true}, sums, place);
+    constexpr int step = simd::STEP<T>, vectors = simd::TILE_VECTORS;
+    Operand<T> wide[WIDE_K / step * vectors];
+    for (int64_t from = 0; from < k; from += WIDE_K) {
+        const int64_t length = std::min(WIDE_K, k - from);
+        for (int64_t at = 0; at < length / step; ++at) weights(wide + at * vectors);
+        rows_of(x + from, x_stride, rows, Widened<T>{wide, weights.at}, length, Part{from == 0, from + length == k}, sums,
+                place);
     }
 }
 

@@ -134,12 +134,22 @@ T* room(std::vector<T>& buffer, int64_t size) {
     return buffer.data();
 }
 
-// A panel of out [rows, n] = x [rows, k] @ the block's expert.
+// A panel of out [rows, n] = x [rows, k] @ the block's expert. `after`: as in linear::multiply_panel.
 template <class T>
-void multiply_panel(const Block& block, const T* x, const Matrix* matrices, const float* biases, int64_t panel, T* out) {
+void multiply_panel(const Block& block, const T* x, const Matrix* matrices, const float* biases, int64_t panel, T* out,
+                    const void* after = nullptr) {
     const Matrix& matrix = matrices[block.expert];
     const float* const bias = biases == nullptr ? biases : biases + block.expert * matrix.n;
-    linear::multiply_panel(x, matrix.k, block.rows, matrix, bias, panel, out);
+    linear::multiply_panel(x, matrix.k, block.rows, matrix, bias, panel, out, after);
+}
+
+// The same for all panels. `after`: what is read after the last one.
+template <class T>
+void multiply_panels(const Block& block, const T* x, const Matrix* matrices, const float* biases, T* out,
+                     const void* after) {
+    const int64_t panels = linear::panels(matrices[0].n);
+    for (int64_t panel = 0; panel < panels; ++panel)
+        multiply_panel(block, x, matrices, biases, panel, out, panel + 1 < panels ? nullptr : after);
 }
 
 // The rows of a block: each is one of x [tokens, k].
@@ -185,12 +195,13 @@ void block_by_block(Workspace<T>& work, const T* x, int64_t top_k, const Experts
         T* const some = all + thread * own;
         T *const wide = some + block.rows * k, *const activated = wide + block.rows * inner;
         gather(work, block, x, top_k, k, some);
-        for (int64_t panel = 0; panel < linear::panels(inner); ++panel)
-            multiply_panel(block, some, experts.inner, experts.inner_bias, panel, wide);
+        multiply_panels(block, some, experts.inner, experts.inner_bias, wide,
+                        experts.down[block.expert].template weights<T>());
         for (int64_t row = 0; row < block.rows; ++row)
             activation::activate_row(wide + row * inner, experts.form, size, activated + row * size);
-        for (int64_t panel = 0; panel < linear::panels(k); ++panel)
-            multiply_panel(block, activated, experts.down, experts.down_bias, panel, out + block.first * k);
+        const Block& following = work.blocks[std::min(task + 1, int64_t(work.blocks.size()) - 1)];
+        multiply_panels(block, activated, experts.down, experts.down_bias, out + block.first * k,
+                        experts.inner[following.expert].template weights<T>());
     });
 }
 

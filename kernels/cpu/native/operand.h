@@ -16,15 +16,15 @@ struct Matrix {
     }
 };
 
-// One panel of multiply() for at most BLOCK_ROWS rows.
+// One panel of multiply() for at most BLOCK_ROWS rows. `after`: the weights that are read next; null: those that follow.
 template <class T, class Out>
 void multiply_panel(const T* x, int64_t x_stride, int64_t rows, const Matrix& matrix, const float* bias, int64_t panel,
-                    Out* out) {
+                    Out* out, const void* after = nullptr) {
     const int64_t n = matrix.n, k = matrix.k;
     if (matrix.is_int8())
         panel_product_int8(x, x_stride, rows, matrix.weights<int8_t>(), matrix.scale(), bias, n, k, panel, out, n);
     else
-        panel_product(x, x_stride, rows, matrix.weights<T>(), bias, n, k, panel, out, n);
+        panel_product(x, x_stride, rows, matrix.weights<T>(), bias, n, k, panel, out, n, after);
 }
 
 // out [rows, n] = x [rows, k] @ weight [n, k].T + bias [n]; rows of x are `x_stride` elements apart; bias may be null.

@@ -29,7 +29,7 @@ inline Floats zero_below(Floats a, Floats value, float least) {
 }
 // The lanes [from, to) of a, `rest` in the others.
 inline Floats within(Floats a, int from, int to, float rest) {
-    return _mm512_mask_mov_ps(broadcast(rest), __mmask16((1u << to) - 1 & ~((1u << from) - 1)), a);
+    return _mm512_mask_mov_ps(broadcast(rest), __mmask16(((1u << to) - 1) & ~((1u << from) - 1)), a);
 }
 // a * 2^n for integral n in [-126, 127]
 inline Floats scale_by_power(Floats a, Floats n) {

@@ -17,7 +17,7 @@ from services.worker.kv_cache import KvCacheShape
 from services.worker.loading import LoadedModel
 from services.worker.logprob_limit import logprob_limit
 
-NUMERICS_VERSION = 7  # increment it if a change of kernels, sampler or grammars' limits changes any bit of an answer
+NUMERICS_VERSION = 8  # increment it if a change of kernels, sampler or grammars' limits changes any bit of an answer
 
 
 def model_facts(model: LoadedModel, options: WorkerOptions, shape: KvCacheShape) -> ModelFacts:

@@ -69,8 +69,8 @@ inline void score(const bfloat16* queries, int64_t rows, int64_t dim, const bflo
     }
 }
 
-// mixed [rows, width] += weights [rows][64] times the values of 64 keys: values[i] has two keys, [dim][2]; those of a vector
-// follow each other. next: the values that are needed next, or null.
+// mixed [rows, width] += weights [rows][64] times the values of 64 keys: four vectors of 16 keys, [keys / 2][dim][2], each or
+// null, which is left out. next: the values that are needed next, or nulls.
 inline void mix(const bfloat16* weights, int64_t rows, const bfloat16* const* values, const bfloat16* const* next,
                 int64_t dim, int64_t width, float* mixed) {
     const int64_t stride = 2 * dim * int64_t(sizeof(bfloat16)), mixed_stride = width * int64_t(sizeof(float));
@@ -84,9 +84,10 @@ inline void mix(const bfloat16* weights, int64_t rows, const bfloat16* const* va
             if (whole) tiles::load<2>(out + 2 * VECTOR, mixed_stride);
             if (whole) tiles::load<3>(out + 3 * VECTOR, mixed_stride);
             for (int64_t vector = 0; vector < VECTORS; ++vector) {
-                const bfloat16* const some = values[vector * PAIRS] + 2 * at;
+                if (values[vector] == nullptr) continue;
+                const bfloat16* const some = values[vector] + 2 * at;
                 const auto ahead = [&](int tile) {
-                    return next == nullptr ? nullptr : next[vector * PAIRS] + 2 * at + 2 * tile * VECTOR;
+                    return next[vector] == nullptr ? nullptr : next[vector] + 2 * at + 2 * tile * VECTOR;
                 };
                 tiles::load<4>(weights + row * COLUMNS + vector * VECTOR, COLUMNS * sizeof(bfloat16));
                 add_product<0>(some, ahead(0), stride);

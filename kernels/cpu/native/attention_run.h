@@ -61,6 +61,7 @@ struct Scratch {
     std::vector<float> totals;  // [rows, 16]: running sums of weights, per lane
     std::vector<T> gathered;    // keys and values of a tile (tile.h)
     std::vector<T> queries;     // [rows, head_dim], for AMX
+    std::vector<T> some;        // [TILE_KEYS, head_dim], as in the cache: values of a part of a tile's keys, for AMX
 };
 
 // One KV head of a task, tile by tile.
@@ -174,7 +175,10 @@ private:
         const float* const products = scratch_.scores.data() + row * TILE_KEYS;
         Weight* const weights = scratch_.weights.data() + row * TILE_KEYS;
         const int64_t first = unseen_by(row, begin), last = seen_by(row, begin);
-        if (first >= last) return;
+        if (first >= last) {
+            std::fill_n(weights, TILE_KEYS, Weight{});
+            return;
+        }
         constexpr float none = -std::numeric_limits<float>::infinity();
         simd::Floats scores[TILE_VECTORS], top = simd::broadcast(none);
         for (int v = 0; v < TILE_VECTORS; ++v) {
@@ -203,20 +207,60 @@ private:
         simd::store(scratch_.totals.data() + row * simd::LANES, total);
     }
 
-    // Adds the tile's weighted values to each row's accumulator. By AMX where a row attends to all of the tile's keys:
-    // that depends on the row alone. A product with a key that a row does not attend to may not be finite.
+    // Adds the tile's weighted values to each row's accumulator.
     void mix(const Tile<T>& tile, const Tile<T>* next, int64_t begin) {
-        int64_t first = rows_, last = rows_;  // rows that attend to all keys
         if constexpr (amx::MULTIPLIES<T>)
-            if (uses_amx()) {
-                while (first > 0 && seen_by(first - 1, begin) == TILE_KEYS) --first;
-                while (last > first && unseen_by(last - 1, begin) > 0) --last;
-                amx::mix(scratch_.weights.data() + first * TILE_KEYS, last - first, tile.values,
-                         next == nullptr ? nullptr : next->values, in_.cache.head_dim, width_,
-                         scratch_.mixed.data() + first * width_);
+            if (uses_amx()) return mix_by_amx(tile, next, begin, 0, rows_);
+        mix(tile, begin, 0, rows_);
+    }
+
+    // The same for rows [first, end), by AMX. A key has weight 0 for a row that does not attend to it. Keys that no row
+    // attends to are never read: vectors of them are left out, or zeros stand in for them. If a value to which only some
+    // rows attend is not finite, each row is alone, for 0 times it is not 0; the sums are the same.
+    void mix_by_amx(const Tile<T>& tile, const Tile<T>* next, int64_t begin, int64_t first, int64_t end) {
+        const int64_t from = unseen_by(first, begin), to = seen_by(end - 1, begin);
+        const int64_t all_from = unseen_by(end - 1, begin), all_to = seen_by(first, begin);
+        const T *values[TILE_VECTORS], *ahead[TILE_VECTORS];
+        for (int v = 0; v < TILE_VECTORS; ++v) {
+            const int64_t low = v * simd::LANES, high = low + simd::LANES;
+            values[v] = tile.values[low / STEP];
+            ahead[v] = next == nullptr ? nullptr : next->values[low / STEP];
+            if (from >= high || to <= low) values[v] = nullptr;
+            else if (from > low || to < high) values[v] = only(values[v], v, from - low, to - low);
+            if (values[v] == nullptr || (all_from <= low && all_to >= high)) continue;
+            if (end - first > 1 && !is_finite(values[v])) {
+                for (int64_t row = first; row < end; ++row) mix_by_amx(tile, next, begin, row, row + 1);
+                return;
             }
-        mix(tile, begin, 0, first);
-        mix(tile, begin, last, rows_);
+        }
+        amx::mix(scratch_.weights.data() + first * TILE_KEYS, end - first, values, ahead, in_.cache.head_dim, width_,
+                 scratch_.mixed.data() + first * width_);
+    }
+
+    // A copy of a vector's values, [keys / 2][dim][2], with zeros but for the keys [from, to).
+    const T* only(const T* values, int vector, int64_t from, int64_t to) {
+        const int64_t pair_size = STEP * in_.cache.head_dim, size = simd::LANES / STEP * pair_size;
+        scratch_.some.resize(TILE_VECTORS * size);
+        T* const out = scratch_.some.data() + vector * size;
+        const auto mask = [=](int64_t key) { return uint16_t(from <= key && key < to ? 0xffff : 0); };
+        for (int64_t key = 0; key < simd::LANES; key += STEP) {
+            const uint16_t even = mask(key), odd = mask(key + 1);
+            const int64_t first = key / STEP * pair_size;
+            for (int64_t at = first; at < first + pair_size; at += STEP) {
+                out[at].bits = values[at].bits & even;
+                out[at + 1].bits = values[at + 1].bits & odd;
+            }
+        }
+        return out;
+    }
+
+    bool is_finite(const T* values) const {
+        simd::Floats wrong = simd::zero();
+        for (int64_t at = 0; at < simd::LANES * in_.cache.head_dim; at += simd::LANES) {
+            const simd::Floats x = simd::load(values + at);
+            wrong = simd::add(wrong, simd::sub(x, x));
+        }
+        return simd::sum(wrong) == 0.0f;
     }
 
     // Rows [first, end).

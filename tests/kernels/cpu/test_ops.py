@@ -192,7 +192,7 @@ def test_paged_attention(
 def test_nan_and_infinity_reach_exactly_the_queries_that_attend_to_them(
     ops: CpuOps, dtype: torch.dtype, head_dim: int
 ) -> None:
-    """A NaN key or infinite value shows in every query that attends to it, and changes no bit of an earlier one's result."""
+    """A NaN key or infinite value shows in every query that attends to it, and changes no bit of an earlier one."""
     case = attention_case(CPU, dtype, [(30, 40)], 1, 2, head_dim, 16)
     case.keys[case.tables[0, 50 // 16], 50 % 16] = float("nan")
     found = torch.isnan(attend(ops, case)).all(dim=-1).all(dim=-1)

@@ -16,7 +16,8 @@ struct Matrix {
     }
 };
 
-// One panel of multiply() for at most BLOCK_ROWS rows. `after`: the weights that are read next; null: those that follow.
+// One panel of multiply() for at most BLOCK_ROWS rows. `after`: the weights that are read next; null: those that follow. It
+// is for those of the activations' dtype: int8 weights are widened, and what follows them is fetched.
 template <class T, class Out>
 void multiply_panel(const T* x, int64_t x_stride, int64_t rows, const Matrix& matrix, const float* bias, int64_t panel,
                     Out* out, const void* after = nullptr) {

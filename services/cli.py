@@ -8,6 +8,7 @@ import sys
 from types import ModuleType
 
 from services.machine.freed_memory import keep_giving_back
+from services.machine.low_priority import at_low_priority
 from services.options.command_line import parse
 from services.options.declarations import ROLES
 from services.options.extras import missing
@@ -85,7 +86,8 @@ def main(argv: list[str] | None = None) -> int:
         hide_secrets(command, rest)
     if not _is_installed(command):
         return 1
-    module = _import(MODULES[command])
+    is_spare = getattr(options, "spare_fd", None) is not None
+    module = at_low_priority(lambda: _import(MODULES[command])) if is_spare else _import(MODULES[command])
     keep_giving_back()
     return int(module.main(options))
 

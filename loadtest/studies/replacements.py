@@ -4,8 +4,9 @@
 - *rolling*: SIGTERM to tokenizer, engine and worker in turn, under clients that send again and again.
 - *reload*: `tandem reload`, again ten seconds after its end, under the same load.
 
-The last two go on until so many requests have ended. They print by how much requests took longer than the same ones
-without, and each time.
+The last two go on until so many requests have ended, between phases of the same load without them. They print by how
+much requests took longer than the same ones without: than the median of the phase before or after, whichever is longer,
+because other guests of a machine change its speed within a minute. `without` compares those phases with each other.
 """
 
 import argparse
@@ -46,10 +47,14 @@ class Phase:
         if attempt.outcome == ANSWERED:
             self.seconds[attempt.case.name].append(attempt.ended_at - attempt.started)
 
-    def longer_than(self, quiet: "Phase") -> list[float]:
-        """Returns how much longer each answer took than the median of its case without replacements, in order."""
-        medians = {name: statistics.median(times) for name, times in quiet.seconds.items()}
-        return sorted(one - medians[name] for name, times in self.seconds.items() if name in medians for one in times)
+    def medians(self) -> dict[str, float]:
+        return {name: statistics.median(times) for name, times in self.seconds.items()}
+
+    def longer_than(self, *quiet: "Phase") -> list[float]:
+        """Returns how much longer each answer took than the longest of its case's medians in other phases, in order."""
+        all_medians = [one.medians() for one in quiet]
+        longest = {name: max(medians.get(name, 0.0) for medians in all_medians) for name in all_medians[0]}
+        return sorted(one - longest[name] for name, times in self.seconds.items() if name in longest for one in times)
 
 
 async def drain(server: Server, load: Load) -> Counter[str]:
@@ -66,7 +71,10 @@ async def drain(server: Server, load: Load) -> Counter[str]:
 
 
 async def phase(load: Load, num_requests: int, replace: Callable[[], Awaitable[None]] | None) -> Phase:
-    """Runs the load until so many requests have ended, with `replace` again and again meanwhile; the last one ends."""
+    """Runs the load until so many requests have ended, with `replace` again and again meanwhile; the last one ends.
+
+    All clients begin at once: replacements begin REST_SECONDS later.
+    """
     found = Phase()
     load.counts = found.outcomes
     load.on_end = found.see
@@ -75,9 +83,9 @@ async def phase(load: Load, num_requests: int, replace: Callable[[], Awaitable[N
         if replace is None:
             await asyncio.sleep(POLL_SECONDS)
         else:
+            await asyncio.sleep(REST_SECONDS)
             await replace()
             found.num_done += 1
-            await asyncio.sleep(REST_SECONDS)
     load.close()
     await _until(lambda: not load.in_flight)
     await load.stop()
@@ -126,15 +134,18 @@ async def run_replacements(seed: int, num_requests: int) -> bool:
         wait_for(lambda: ALL_READY in server.log, "all are ready")
         load = Load(server.url, make_cases(seed), REQUEST_SECONDS)
         await load.learn()
-        quiet = await phase(load, num_requests, None)
-        _show("without", quiet, quiet)
-        _show("rolling", await phase(load, num_requests, lambda: roll(server)), quiet)
-        _show("reload", await phase(load, num_requests, lambda: reload(server)), quiet)
+        before = await phase(load, num_requests, None)
+        for name, replace in (("rolling", roll), ("reload", reload)):
+            replaced = await phase(load, num_requests, functools.partial(replace, server))
+            after = await phase(load, num_requests, None)
+            _show("without", after, before)
+            _show(name, replaced, before, after)
+            before = after
     return _told(load)
 
 
-def _show(name: str, found: Phase, quiet: Phase) -> None:
-    more = found.longer_than(quiet)
+def _show(name: str, found: Phase, *quiet: Phase) -> None:
+    more = found.longer_than(*quiet)
     print(
         f"{name}: {found.num_done} times, {dict(found.outcomes)}; longer by median {statistics.median(more):.2f}, "
         f"p99 {more[int(0.99 * len(more))]:.2f}, most {more[-1]:.2f} s",

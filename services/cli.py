@@ -7,7 +7,7 @@ import os
 import sys
 from types import ModuleType
 
-from services.machine.freed_memory import keep_giving_back
+from services.machine.freed_memory import keep_giving_back, use_one_heap
 from services.machine.low_priority import at_low_priority
 from services.options.command_line import parse
 from services.options.declarations import ROLES
@@ -86,6 +86,7 @@ def main(argv: list[str] | None = None) -> int:
         hide_secrets(command, rest)
     if not _is_installed(command):
         return 1
+    use_one_heap()
     is_spare = getattr(options, "spare_fd", None) is not None
     module = at_low_priority(lambda: _import(MODULES[command])) if is_spare else _import(MODULES[command])
     keep_giving_back()

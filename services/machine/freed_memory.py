@@ -1,11 +1,20 @@
-"""Gives memory that was freed back to the operating system."""
+"""Keeps the memory small that the C allocator holds beyond what is in use."""
 
 import ctypes
 import threading
 import time
 
 PACE_SECONDS = 60.0
-_TRIM = getattr(ctypes.CDLL(None), "malloc_trim", None)
+M_ARENA_MAX = -8  # malloc.h of glibc
+_TRIM, _MALLOPT = (getattr(ctypes.CDLL(None), name, None) for name in ("malloc_trim", "mallopt"))
+
+
+def use_one_heap() -> None:
+    """Makes all threads allocate from one heap (mallopt(3)); call it before there are any. Does nothing with another C
+    library than glibc, which has a heap for each thread, up to eight a core: in an engine 14, each with its own gaps,
+    which grow for hours (docs/log.md, 2026-11-27)."""
+    if _MALLOPT is not None:
+        _MALLOPT(M_ARENA_MAX, 1)
 
 
 def give_back_freed() -> None:
@@ -16,8 +25,8 @@ def give_back_freed() -> None:
 
 
 def keep_giving_back() -> None:
-    """Starts a thread that gives back freed memory every PACE_SECONDS, as long as the process lives. Without it heaps
-    grow for hours, although no more of them is in use (docs/log.md, 2026-11-27)."""
+    """Starts a thread that gives back freed memory every PACE_SECONDS, as long as the process lives. Without it a heap
+    grows for hours, although no more of it is in use (docs/log.md, 2026-11-27)."""
 
     def run() -> None:
         while True:

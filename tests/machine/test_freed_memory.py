@@ -1,8 +1,10 @@
-"""Memory that a thread has freed is given back: its arena would keep it."""
+"""All threads allocate from one heap, and memory that one has freed is given back."""
 
 import ctypes
 import platform
 import resource
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -12,6 +14,36 @@ from services.machine import freed_memory
 from services.machine.freed_memory import give_back_freed, keep_giving_back
 
 SIZE, COUNT = 100_000, 400  # below the size that glibc maps by itself
+HEAPS_OF_THREADS = """
+import ctypes, os, threading
+from services.machine.freed_memory import use_one_heap
+if {one}:
+    use_one_heap()
+libc = ctypes.CDLL(None)
+libc.malloc.restype = libc.fdopen.restype = ctypes.c_void_p
+libc.free.argtypes = libc.fclose.argtypes = [ctypes.c_void_p]
+libc.malloc_info.argtypes = [ctypes.c_int, ctypes.c_void_p]
+threads = [threading.Thread(target=lambda: libc.free(libc.malloc(100_000))) for _ in range(3)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+out = libc.fdopen(os.dup(1), b"w")
+libc.malloc_info(0, out)
+libc.fclose(out)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
+def test_threads_allocate_from_one_heap() -> None:
+    def heaps(one: bool) -> int:
+        program = HEAPS_OF_THREADS.format(one=one)
+        return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.count(
+            "<heap nr"
+        )
+
+    assert heaps(one=False) > 1
+    assert heaps(one=True) == 1
 
 
 def resident_bytes() -> int:

@@ -1,5 +1,6 @@
 """The entry point `tandem`: `tandem serve`, the four roles, and the tools. Imports only the command that runs."""
 
+import functools
 import gc
 import importlib
 import io
@@ -87,8 +88,8 @@ def main(argv: list[str] | None = None) -> int:
     if not _is_installed(command):
         return 1
     use_one_heap()
-    is_spare = getattr(options, "spare_fd", None) is not None
-    module = at_low_priority(lambda: _import(MODULES[command])) if is_spare else _import(MODULES[command])
+    load = functools.partial(_import, MODULES[command])
+    module = at_low_priority(load) if getattr(options, "load_gently", False) else load()
     keep_giving_back()
     return int(module.main(options))
 

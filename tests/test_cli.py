@@ -101,7 +101,7 @@ def test_help_imports_nothing_heavy(args: list[str]) -> None:
     assert imported & {"torch", "grpc", "zmq", "uvicorn", "huggingface_hub", "yaml", "numpy"} == set()
 
 
-def test_a_spare_imports_at_a_low_priority(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_spare_imports_at_a_low_priority_if_it_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would take time from the processes that serve."""
     done: list[str] = []
     role = type("Role", (), {"main": staticmethod(lambda options: 0)})
@@ -109,6 +109,6 @@ def test_a_spare_imports_at_a_low_priority(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(cli, "keep_giving_back", lambda: None)
     monkeypatch.setattr(cli, "use_one_heap", lambda: None)
     monkeypatch.setattr(cli, "at_low_priority", lambda load: done.append("low") or load())
-    assert cli.main(["engine", "--worker=ipc:///nowhere"]) == 0
     assert cli.main(["engine", "--worker=ipc:///nowhere", "--spare-fd=9"]) == 0
+    assert cli.main(["engine", "--worker=ipc:///nowhere", "--spare-fd=9", "--load-gently"]) == 0
     assert done == ["services.engine.service", "low", "services.engine.service"]

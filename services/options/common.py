@@ -129,6 +129,7 @@ class SpareOptions(MetricsOptions):
         parse=int,
         internal=True,
     )
+    load_gently: bool = setting(False, "load at a low priority: nothing waits for it yet", parse=boolean, internal=True)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ nothing of what the roles do.
 """
 
 import logging
+import math
 import os
 import signal
 import socket
@@ -30,6 +31,7 @@ log = logging.getLogger(__name__)
 STOP_SECONDS = 3.0  # from SIGTERM to SIGKILL
 READY_POLL_SECONDS = 0.05
 SPARE_DELAY_SECONDS = 1.0  # from "all ready", or a restart, to the start of a spare: it must not delay the others
+CALM_SECONDS = 60.0  # after a fault; then a spare loads at a low priority, because no death is expected soon
 _ENDED = object()
 FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.5, 10.0
 
@@ -52,6 +54,7 @@ class ChildProcesses:
     explain: Callable[[str, int], str] = lambda name, returncode: ""  # what the log adds about an exit
     _is_stopping: bool = False
     _background: Iterator[None] | None = None
+    _last_fault: float = -math.inf  # time.monotonic() of the last exit that was a fault
 
     def __enter__(self) -> "ChildProcesses":
         self._child_end, self._own_end = os.pipe()  # the parent-death pipe
@@ -235,7 +238,7 @@ class ChildProcesses:
 
     def _start_spare(self, spare: Spare) -> None:
         try:
-            spare.start()
+            spare.start(gently=time.monotonic() - self._last_fault > CALM_SECONDS)
         except Fatal as error:  # for lack of memory, for example: the server goes on without it
             log.warning("%s; trying again in %.0f s", error, MAX_BACKOFF_SECONDS)
             spare.child.restart_at = time.monotonic() + MAX_BACKOFF_SECONDS
@@ -259,6 +262,7 @@ class ChildProcesses:
         if child.is_replaced:
             child.is_replaced = False
             return 0.0
+        self._last_fault = time.monotonic()
         if child.page.has_worked():
             child.backoff = 0.0
         backoff = child.backoff

@@ -93,12 +93,12 @@ class Spare:
         child = self.child
         return self.is_started and child.restart_at is None and not child.watch.is_stopped and any(child.page.beats())
 
-    def start(self) -> None:
-        """Starts a new process. Raises Fatal if it cannot start."""
+    def start(self, gently: bool = False) -> None:
+        """Starts a new process; `gently`: it loads at a low priority. Raises Fatal if it cannot start."""
         self.close()
         self._told, end = socket.socketpair()
         with end:
-            self.child.argv = [*self._argv, f"--spare-fd={end.fileno()}"]
+            self.child.argv = [*self._argv, f"--spare-fd={end.fileno()}", *(["--load-gently"] if gently else [])]
             self.child.fds = [*self._fds, end.fileno()]
             self.child.spawn()
         self.is_started = True

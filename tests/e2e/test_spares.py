@@ -28,11 +28,21 @@ def server() -> Iterator[Server]:
         yield running
 
 
+def test_a_spare_loads_at_a_low_priority_unless_there_was_a_fault(server: Server) -> None:
+    spare = wait_for(lambda: spare_of(server, "engine"), "a spare")
+    assert "--load-gently" in argv_of(spare)
+    os.kill(pid_of(server, "engine"), signal.SIGKILL)
+    wait_for(lambda: pid_of(server, "engine") == spare, "it takes over")
+    assert "--load-gently" not in argv_of(wait_for(lambda: spare_of(server, "engine"), "another one"))
+
+
 @pytest.mark.parametrize("role", ROLES)
 def test_the_spare_takes_over_in_the_middle_of_a_stream(server: Server, role: str) -> None:
     """Twice: each spare that took over is followed by the next one."""
     expected = server.post(TEXT, BODY).json()["choices"]
-    for count in (1, 2):
+    taken_over = f"the spare {role} takes over as the {role}"
+    before = server.log.count(taken_over)
+    for count in (before + 1, before + 2):
         spare = wait_for(lambda: spare_of(server, role), "a spare")
         with ThreadPoolExecutor(1) as pool:
             answer = pool.submit(server.post, TEXT, BODY)
@@ -40,7 +50,7 @@ def test_the_spare_takes_over_in_the_middle_of_a_stream(server: Server, role: st
             os.kill(pid_of(server, role), signal.SIGKILL)
             assert answer.result().json()["choices"] == expected
         assert pid_of(server, role) == spare
-        assert server.log.count(f"the spare {role} takes over as the {role}") == count
+        assert server.log.count(taken_over) == count
 
 
 def test_the_spare_serves_the_metrics_of_the_process_before_it(server: Server) -> None:

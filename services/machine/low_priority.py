@@ -23,7 +23,7 @@ def at_low_priority(work: Callable[[], T]) -> T:
     On Linux a thread has its own niceness, which needs a privilege to be lowered again: the calling thread keeps its
     own. Where the kernel shares the processors among sessions (autogroup, man 7 sched), a niceness counts within a
     session only; so a process that has begun its session raises the session's meanwhile. Threads that `work` starts
-    keep the niceness. On other systems `work` just runs.
+    keep the niceness. On other systems, or if the system refuses, `work` just runs.
     """
     if sys.platform != "linux":
         return work()
@@ -32,30 +32,37 @@ def at_low_priority(work: Callable[[], T]) -> T:
 
 
 def _be_nice() -> None:
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
 
 
 @contextmanager
 def _nice_session() -> Iterator[None]:
     path = files.PROC / "self/autogroup"
-    if os.getsid(0) != os.getpid() or not os.access(path, os.W_OK):
-        yield
-        return
-    _write(path, NICENESS)
+    is_nice = os.getsid(0) == os.getpid() and _write(path, NICENESS)
     try:
         yield
     finally:
-        _write(path, 0)
+        if is_nice:
+            _write(path, 0)
 
 
-def _write(path: Path, niceness: int) -> None:
-    """Sets a session's niceness. The kernel grants a user ten changes a second, of all sessions (EAGAIN)."""
-    fd = os.open(path, os.O_WRONLY)
+def _write(path: Path, niceness: int) -> bool:
+    """Sets a session's niceness; returns whether the system did. It grants ten changes a second, of all sessions, and
+    puts others off (EAGAIN)."""
+    try:
+        fd = os.open(path, os.O_WRONLY)
+    except OSError:
+        return False
     try:
         while True:
-            with suppress(BlockingIOError):
+            try:
                 os.write(fd, str(niceness).encode())
-                return
-            time.sleep(AGAIN_SECONDS)
+            except BlockingIOError:
+                time.sleep(AGAIN_SECONDS)
+            except OSError:
+                return False
+            else:
+                return True
     finally:
         os.close(fd)

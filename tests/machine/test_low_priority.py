@@ -4,11 +4,12 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from services.machine import files, low_priority
+from services.machine import files
 from services.machine.low_priority import NICENESS, at_low_priority
 
 IN_A_SESSION = """
@@ -54,6 +55,18 @@ def test_a_session_that_others_share_keeps_its_priority(tmp_path: Path, monkeypa
 
 
 @needs_linux
+@pytest.mark.parametrize("refused", ["open", "write", "setpriority"])
+def test_work_runs_if_the_system_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str) -> None:
+    def refuse(*args: object) -> None:
+        raise PermissionError
+
+    with_autogroup(tmp_path, monkeypatch)
+    monkeypatch.setattr(os, "getsid", lambda pid: os.getpid())
+    monkeypatch.setattr(os, refused, refuse)
+    assert at_low_priority(lambda: 7) == 7
+
+
+@needs_linux
 def test_a_change_that_the_kernel_puts_off_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = with_autogroup(tmp_path, monkeypatch)
     monkeypatch.setattr(os, "getsid", lambda pid: os.getpid())
@@ -65,8 +78,8 @@ def test_a_change_that_the_kernel_puts_off_is_made_again(tmp_path: Path, monkeyp
             raise BlockingIOError
         return really_write(fd, data)
 
-    monkeypatch.setattr(low_priority.os, "write", write)
-    monkeypatch.setattr(low_priority.time, "sleep", lambda seconds: events.append("waited"))
+    monkeypatch.setattr(os, "write", write)
+    monkeypatch.setattr(time, "sleep", lambda seconds: events.append("waited"))
     assert at_low_priority(written.read_text) == str(NICENESS)
     assert events == [b"10", "waited", b"10", b"0", "waited", b"0"]
 

@@ -32,7 +32,7 @@ def test_a_spare_loads_at_a_low_priority_unless_there_was_a_fault(server: Server
     spare = wait_for(lambda: spare_of(server, "engine"), "a spare")
     assert "--load-gently" in argv_of(spare)
     os.kill(pid_of(server, "engine"), signal.SIGKILL)
-    wait_for(lambda: pid_of(server, "engine") == spare, "it takes over")
+    wait_for(lambda: role_of(spare) == "engine", "it takes over")
     assert "--load-gently" not in argv_of(wait_for(lambda: spare_of(server, "engine"), "another one"))
 
 

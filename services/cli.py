@@ -11,6 +11,7 @@ from types import ModuleType
 from services.machine.freed_memory import keep_giving_back, use_one_heap
 from services.machine.low_priority import at_low_priority
 from services.options.command_line import parse
+from services.options.common import SpareOptions
 from services.options.declarations import ROLES
 from services.options.extras import missing
 from services.options.hide_secrets import hide_secrets
@@ -89,7 +90,7 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     use_one_heap()
     load = functools.partial(_import, MODULES[command])
-    module = at_low_priority(load) if getattr(options, "load_gently", False) else load()
+    module = at_low_priority(load) if isinstance(options, SpareOptions) and options.load_gently else load()
     keep_giving_back()
     return int(module.main(options))
 

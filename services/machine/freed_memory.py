@@ -18,7 +18,7 @@ def use_one_heap() -> None:
 
 
 def give_back_freed() -> None:
-    """Gives back the whole free pages of the C allocator: glibc keeps those of every thread's arena (malloc_trim(3)).
+    """Gives back the whole free pages of the C allocator: glibc keeps those between blocks in use (malloc_trim(3)).
     Does nothing with another C library."""
     if _TRIM is not None:
         _TRIM(0)

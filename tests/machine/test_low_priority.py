@@ -1,4 +1,4 @@
-"""Work at a low priority: in a thread, whose niceness is its own, and for a session of its own."""
+"""Work at a low priority: the niceness of its thread and of the session, and systems that refuse it."""
 
 import os
 import subprocess

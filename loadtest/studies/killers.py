@@ -152,6 +152,7 @@ def compare(kind: str, count: int, *options: str) -> Comparison:
     env = {"PYTHONPATH": f"{FAULTS}:{Path(__file__).parents[2]}", "TANDEM_TEST_POISON": f"{kind}:{POISON}"}
     with Server(SPARES, "--tokenizer-replicas=2", "--step-timeout=1", *options, env=env) as server:
         wait_for(lambda: ALL_READY in server.log, "all are ready")
+        wait_for(lambda: server.post("/reset_prefix_cache", {}).is_success, "the shim is connected to both tokenizers")
         asyncio.run(run(server, []))  # warms up
         before = asyncio.run(run(server, []))
         now = asyncio.run(run(server, [killer(kind, index) for index in range(count)]))

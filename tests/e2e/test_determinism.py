@@ -38,7 +38,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "experts": {},
     "sparse": {},
 }  # fmt: skip
-MORE_BLOCKS = {"windowed": 72, "experts": 64}  # of several KV groups
+MORE_BLOCKS = {"windowed": 96, "experts": 64}  # of several KV groups
 SAMPLINGS: list[dict[str, Any]] = [
     {"temperature": 0},
     {"temperature": 1.1, "top_p": 0.95},

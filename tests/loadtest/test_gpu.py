@@ -153,6 +153,7 @@ def test_without_a_gpu_all_rows_are_not_run(capsys: pytest.CaptureFixture[str]) 
     assert len(rows(out)) > 50 and set(rows(out).values()) == {"not run"}
 
 
+@pytest.mark.timeout(900)  # all kernels on one slow core
 @pytest.mark.parametrize(
     ("only", "count"),
     [("draw from 151936", len(GPUS)), *(pytest.param(gpu, NUM_COMPILED, marks=pytest.mark.long) for gpu in GPUS)],

@@ -35,6 +35,7 @@ def rows_of(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     return first, rows
 
 
+@pytest.mark.timeout(900)  # a whole call on one slow core
 @pytest.mark.parametrize(
     ("call", "only"),
     [
@@ -44,7 +45,7 @@ def rows_of(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 )
 def test_a_call_runs_to_its_end_without_other_packages(call: str, only: tuple[str, ...], tmp_path: Path) -> None:
     """One row of each kind; whole calls with `make test-long`. Nothing fails; rows without a GPU's clock say why."""
-    arguments = ["--call", call, "--seconds", "280", "--processes", "2", *(("--only", *only) if only else ())]
+    arguments = ["--call", call, "--seconds", "840", "--processes", "2", *(("--only", *only) if only else ())]
     ended = run_call(tmp_path, *arguments)
     log = (tmp_path / "out" / "log.txt").read_text()
     assert ended.returncode == 0, ended.stdout + ended.stderr + log

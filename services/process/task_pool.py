@@ -1,105 +1,33 @@
 """Runs a function on bytes in child processes with limited memory and time, for an event loop.
 
 What holds Python's global lock for seconds, or never ends, does so in a child: the event loop goes on, and a call
-beyond its limits ends its child alone. The children are forked by a server process of their own (task_server.py).
+beyond its limits ends its child alone. The children are forked by a server process of their own (fork_server.py).
 """
 
 import asyncio
-import contextlib
-import os
-import signal
 import socket
-import subprocess
-import sys
-from dataclasses import dataclass
 
-from services.process.task_server import (
-    COMMAND,
-    DONE,
-    DONE_AND_ENDING,
-    FORK,
-    KILL,
-    LENGTH,
-    OUT_OF_MEMORY,
-    REPLY,
-    WALL_FACTOR,
-    WorkerLimits,
-)
+from services.process.fork_server import DEATH_SECONDS, ForkServer, ServerDied, Worker
+from services.process.task_server import DONE, DONE_AND_ENDING, LENGTH, OUT_OF_MEMORY, REPLY, WALL_FACTOR
 
 START_SECONDS = 30.0  # for the server to start, beside the time of the call
-DEATH_SECONDS = 0.01  # after its sockets are closed, a killed process counts as ended
 MAX_PART_BYTES = 256 * 1024
-OWN_VARIABLES = "TANDEM_"  # some of these variables hold secrets; a child needs none of them
 
 
 class TaskFailed(Exception):
     """The child could not complete the call: it reached a limit or crashed, or its function raised an exception."""
 
 
-class _ServerDied(Exception):
-    """The server process has ended, by none of the limits of a call."""
-
-
-@dataclass(frozen=True)
-class _Worker:
-    number: int
-    calls: socket.socket
-
-
 class TaskPool:
-    """At most `max_processes` workers, each of which has one call at a time; further calls wait in order.
+    """At most `max_processes` workers of a server, each of which has one call at a time; further calls wait in order.
 
-    `target` is "package.module:maker". `maker(setup)` is called once, in the server process, and returns the function
-    that workers call: bytes to bytes. What it expects to go wrong is a result of its own, not an exception.
+    No other pool of the server uses these workers. Close the server first: calls that run raise TaskFailed.
     """
 
-    def __init__(
-        self,
-        target: str,
-        setup: bytes,
-        *,
-        max_processes: int,
-        memory_bytes: int,
-        cpu_seconds: float,
-        nice: int = 5,
-    ) -> None:
-        """`memory_bytes`: what a worker may allocate (Linux only); `cpu_seconds`: of one call. A call that waits for
-        the cores may take WALL_FACTOR times as long on the clock."""
-        self._target = target
-        self._setup = setup
-        self._limits = WorkerLimits(memory_bytes, cpu_seconds, nice)
+    def __init__(self, server: ForkServer, max_processes: int) -> None:
+        self._server = server
         self._places = asyncio.Semaphore(max_processes)
-        self._idle: list[_Worker] = []
-        self._starting = asyncio.Lock()
-        self._server: subprocess.Popen[bytes] | None = None
-        self._control: socket.socket | None = None
-        self._last_number = 0
-        self._closed = False
-
-    async def start(self) -> None:
-        """Starts the server process, if it does not run. Otherwise the first call starts it, and waits for imports."""
-        async with self._starting:
-            if self._is_running():
-                return
-            await self._stop_server()
-            own_end, child_end = socket.socketpair()
-            own_end.setblocking(False)
-            with child_end:
-                self._server = self._spawn(child_end)
-            self._control = own_end
-            with contextlib.suppress(OSError):  # it has ended: the call says so
-                await asyncio.get_running_loop().sock_sendall(own_end, LENGTH.pack(len(self._setup)) + self._setup)
-
-    def _spawn(self, control: socket.socket) -> "subprocess.Popen[bytes]":
-        limits = self._limits
-        numbers = map(str, (limits.memory_bytes, limits.cpu_seconds, limits.nice))
-        return subprocess.Popen(
-            [sys.executable, "-m", "services.process.task_server", str(control.fileno()), self._target, *numbers],
-            env={name: value for name, value in os.environ.items() if not name.startswith(OWN_VARIABLES)},
-            stdin=subprocess.DEVNULL,
-            pass_fds=[control.fileno()],
-            start_new_session=True,  # its workers are in the same process group
-        )
+        self._idle: list[Worker] = []
 
     async def run(self, payload: bytes | bytearray) -> bytearray:
         """Returns the function's result for `payload`. Waits while all workers are busy.
@@ -110,92 +38,53 @@ class TaskPool:
         async with self._places:
             try:
                 return await self._run(payload)
-            except _ServerDied as error:
-                if self._closed:
+            except ServerDied as error:
+                if self._server.is_closed:
                     raise self._failure() from error
             try:
                 return await self._run(payload)
-            except _ServerDied as error:
+            except ServerDied as error:
                 raise self._failure() from error
 
+    def close(self) -> None:
+        """Frees the sockets of idle workers."""
+        while self._idle:
+            self._idle.pop().calls.close()
+
     async def _run(self, payload: bytes | bytearray) -> bytearray:
-        """Makes the call in a worker. Raises TaskFailed, and _ServerDied if it ended because the server process did."""
+        """Makes the call in a worker. Raises TaskFailed, and ServerDied if it ended because the server process did."""
         worker = await self._worker()
         is_reusable = False
         try:
-            async with asyncio.timeout(START_SECONDS + WALL_FACTOR * self._limits.cpu_seconds):
+            async with asyncio.timeout(START_SECONDS + WALL_FACTOR * self._server.limits.cpu_seconds):
                 status, result = await _called(worker.calls, payload)
             is_reusable = status == DONE
         except TimeoutError as error:  # the server process hangs, or was stopped
-            await self._stop_server()
+            await self._server.kill()
             raise self._failure() from error
         except OSError as error:
             await asyncio.sleep(DEATH_SECONDS)
-            raise (self._failure() if self._is_running() else _ServerDied()) from error
+            raise (self._failure() if self._server.has(worker) else ServerDied()) from error
         finally:
             if is_reusable:
                 self._idle.append(worker)
             else:
-                self._drop(worker)
+                self._server.drop(worker)
         if status in (DONE, DONE_AND_ENDING):
             return result
         raise self._failure() if status == OUT_OF_MEMORY else TaskFailed(f"it raised {result.decode()}")
 
-    def _is_running(self) -> bool:
-        return self._server is not None and self._server.poll() is None
-
-    async def close(self) -> None:
-        """Kills the server process and its workers. Calls that run raise TaskFailed; later ones are no use."""
-        self._closed = True
-        async with self._starting:
-            await self._stop_server()
-
-    async def _stop_server(self) -> None:
-        for worker in self._idle:
-            worker.calls.close()
-        self._idle.clear()
-        if self._control is not None:
-            self._control.close()
-            self._control = None
-        if self._server is not None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: EPERM for a group of zombies
-                os.killpg(self._server.pid, signal.SIGKILL)
-            await asyncio.to_thread(self._server.wait)
-            self._server = None
-
-    async def _worker(self) -> _Worker:
-        """Returns an idle worker, or a new one. Raises _ServerDied if the server process takes no orders."""
+    async def _worker(self) -> Worker:
+        """Returns an idle worker, or a new one. Raises ServerDied as ForkServer.new_worker."""
         while self._idle:
             worker = self._idle.pop()
-            if _is_open(worker.calls):
+            if self._server.has(worker) and _is_open(worker.calls):
                 return worker
             worker.calls.close()
-        await self.start()
-        own_end, child_end = socket.socketpair()
-        own_end.setblocking(False)
-        self._last_number = (self._last_number + 1) % 2**32
-        worker = _Worker(self._last_number, own_end)
-        try:
-            with child_end:
-                self._order(FORK, worker, child_end)
-        except OSError as error:
-            own_end.close()
-            await asyncio.sleep(DEATH_SECONDS)
-            raise _ServerDied from error
-        return worker
-
-    def _drop(self, worker: _Worker) -> None:
-        worker.calls.close()
-        with contextlib.suppress(OSError):  # the server process has ended, and with it its workers
-            self._order(KILL, worker)
-
-    def _order(self, command: int, worker: _Worker, *passed: socket.socket) -> None:
-        if self._control is None:
-            raise OSError("the server process has ended")
-        socket.send_fds(self._control, [COMMAND.pack(command, worker.number)], [one.fileno() for one in passed])
+        return await self._server.new_worker()
 
     def _failure(self) -> TaskFailed:
-        memory, seconds = self._limits.memory_bytes // 2**20, self._limits.cpu_seconds
+        memory, seconds = self._server.limits.memory_bytes // 2**20, self._server.limits.cpu_seconds
         return TaskFailed(f"its child process ended; it may use {memory} MiB of memory and {seconds:g} s of CPU time")
 
 

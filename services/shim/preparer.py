@@ -4,6 +4,7 @@ json, msgspec and pydantic hold Python's global lock while they parse, so a thre
 """
 
 from services.options.declarations import ShimOptions
+from services.process.fork_server import ForkServer
 from services.process.task_pool import TaskFailed, TaskPool
 from services.rpc.errors import TandemError
 from services.rpc.generated import common_pb2 as pb
@@ -31,19 +32,16 @@ class Preparer:
             enable_prompt_tokens_details=options.enable_prompt_tokens_details,
             max_logprob_entries=options.max_logprob_entries,
         )
-        self._pool = TaskPool(
-            TARGET,
-            setup_of(self._options),
-            max_processes=MAX_PROCESSES,
-            memory_bytes=MEMORY_BYTES,
-            cpu_seconds=CPU_SECONDS,
-        )
+        setup = setup_of(self._options)
+        self._server = ForkServer(TARGET, setup, memory_bytes=MEMORY_BYTES, cpu_seconds=CPU_SECONDS)
+        self._pool = TaskPool(self._server, MAX_PROCESSES)
 
     async def start(self) -> None:
-        await self._pool.start()
+        await self._server.start()
 
     async def close(self) -> None:
-        await self._pool.close()
+        await self._server.close()
+        self._pool.close()
 
     @staticmethod
     def is_inline(size: int) -> bool:

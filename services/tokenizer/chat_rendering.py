@@ -11,6 +11,7 @@ import logging
 
 import msgspec
 
+from services.process.fork_server import ForkServer
 from services.process.task_pool import TaskFailed, TaskPool
 from services.rpc.errors import TandemError, invalid
 from services.rpc.generated import text_pb2
@@ -45,29 +46,21 @@ class ChatRendering:
         """`timeout`: seconds of CPU time for one chat in a worker. Raises Fatal as ChatRenderer."""
         self._renderer = ChatRenderer(settings, may_probe=False)
         setup = msgspec.msgpack.encode(settings)
-        self._pools = {
-            kind: TaskPool(
-                rendering_worker.TARGET,
-                setup,
-                max_processes=number,
-                memory_bytes=MEMORY_BYTES,
-                cpu_seconds=timeout,
-            )
-            for kind, number in NUM_WORKERS.items()
-        }
+        self._server = ForkServer(rendering_worker.TARGET, setup, memory_bytes=MEMORY_BYTES, cpu_seconds=timeout)
+        self._pools = {kind: TaskPool(self._server, number) for kind, number in NUM_WORKERS.items()}
         self._usual_variables: dict[bytes, None] = {}
         self._failures = RateLimitedLog(log, logging.WARNING)
         self._has_warned = False
 
     async def start(self) -> None:
-        """Starts the process that workers for usual chats are forked from, so that the first chat does not wait for it.
-        Those of the others start with their first chat."""
-        await self._pools[USUAL].start()
+        """Starts the process that workers are forked from, so that the first chat does not wait for its imports."""
+        await self._server.start()
 
     async def close(self) -> None:
         """Ends all processes."""
+        await self._server.close()
         for pool in self._pools.values():
-            await pool.close()
+            pool.close()
 
     async def render(self, chat: text_pb2.ChatInput, tools_json: bytes, limits: TextLimits) -> PromptText:
         """Returns the prompt. `tools_json`: OpenAI's `tools`; empty: none.

@@ -97,6 +97,7 @@ async def serve(options: TokenizerOptions, progress: Progress) -> None:
     HelloMismatch for an engine with another tokenizer.json, protocol or role.
     """
     model = _load(options)
+    await model.rendering.start()
     progress.beat_in_event_loop()
     options = await take_over(options)
     hello = make_hello("tokenizer", digest=model.vocabulary.digest)
@@ -131,7 +132,7 @@ async def serve(options: TokenizerOptions, progress: Progress) -> None:
         log.info("tokenizer loaded")
         try:
             reporting = _report_ready(server, servicer, engines, resolver)
-            work = [model.rendering.start(), reporting, *(link.run() for link in engines.links)]
+            work = [reporting, *(link.run() for link in engines.links)]
             await run_and_drain(work, lambda: _drain(server, servicer), options.shutdown_timeout)
         finally:
             await to_the_end(_stop(server, servicer, model.rendering, tracing))

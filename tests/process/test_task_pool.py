@@ -10,6 +10,7 @@ import pytest
 
 from services.machine import files
 from services.machine.files import read
+from services.process.fork_server import ForkServer
 from services.process.task_pool import TaskFailed, TaskPool
 from services.process.task_server import MAX_GROWTH_BYTES
 
@@ -19,13 +20,15 @@ linux_only = pytest.mark.skipif(not files.PROC.exists(), reason="memory is limit
 
 
 @contextlib.asynccontextmanager
-async def running(**changed: Any) -> AsyncIterator[TaskPool]:
-    settings: dict[str, Any] = {"max_processes": 1, "memory_bytes": MEMORY, "cpu_seconds": 5.0} | changed
-    pool = TaskPool(MAKER, b"the setup", **settings)
+async def running(max_processes: int = 1, **changed: Any) -> AsyncIterator[TaskPool]:
+    settings: dict[str, Any] = {"memory_bytes": MEMORY, "cpu_seconds": 5.0} | changed
+    server = ForkServer(MAKER, b"the setup", **settings)
+    pool = TaskPool(server, max_processes)
     try:
         yield pool
     finally:
-        await pool.close()
+        await server.close()
+        pool.close()
 
 
 def process_state(pid: int) -> str:
@@ -128,9 +131,9 @@ async def test_an_idle_worker_that_was_killed_is_replaced() -> None:
 async def test_a_killed_server_process_is_started_again() -> None:
     async with running() as pool:
         await pool.run(b"pid")
-        assert pool._server is not None
-        os.kill(pool._server.pid, signal.SIGKILL)
-        await asyncio.to_thread(pool._server.wait)
+        pid = pool._server.pid
+        os.kill(pid, signal.SIGKILL)
+        await until_gone(pid)
         assert await pool.run(b"echo again") == b"again"
 
 
@@ -140,7 +143,6 @@ async def test_a_call_that_lost_its_server_process_is_made_again() -> None:
         pid = int(await pool.run(b"pid"))
         call = asyncio.create_task(pool.run(b"slow but sure"))
         await asyncio.sleep(0)
-        assert pool._server is not None
         os.killpg(pool._server.pid, signal.SIGKILL)
         assert await call == b"but sure"
         assert int(await pool.run(b"pid")) != pid
@@ -151,7 +153,7 @@ async def test_close_leaves_no_process() -> None:
         pid = int(await pool.run(b"pid"))
         call = asyncio.create_task(pool.run(b"wait"))
         await asyncio.sleep(0)
-        await pool.close()
+        await pool._server.close()
         with pytest.raises(TaskFailed):
             await call
         await until_gone(pid)
@@ -167,7 +169,7 @@ async def test_workers_give_way_and_know_no_secrets(monkeypatch: pytest.MonkeyPa
 
 
 async def test_a_wrong_target_fails_in_words() -> None:
-    pool = TaskPool("tests.process.nowhere:f", b"", max_processes=1, memory_bytes=MEMORY, cpu_seconds=1)
+    server = ForkServer("tests.process.nowhere:f", b"", memory_bytes=MEMORY, cpu_seconds=1)
     with pytest.raises(TaskFailed):
-        await pool.run(b"echo")
-    await pool.close()
+        await TaskPool(server, 1).run(b"echo")
+    await server.close()

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import os
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -18,7 +19,6 @@ from services.tokenizer.chat_rendering import (
     LARGE_BYTES,
     NUM_WORKERS,
     TRUSTED,
-    USUAL,
     ChatRendering,
     TooManyCharactersError,
 )
@@ -227,10 +227,11 @@ async def test_a_template_that_leaves_tools_out_is_logged_once(caplog: pytest.Lo
 async def test_no_process_is_left() -> None:
     rendering = ChatRendering(RendererSettings(MODELS, {}), TIMEOUT)
     await rendering.start()
-    server = rendering._pools[USUAL]._server
-    assert server is not None and server.poll() is None
+    pid = rendering._server.pid
+    os.kill(pid, 0)
     await rendering.close()
-    assert server.poll() is not None
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
 
 
 @pytest.mark.parametrize("number", [1, INLINE_OBJECTS + 1], ids=["inline", "by a worker"])

@@ -54,14 +54,14 @@ struct WeightOf<bfloat16> {
 // A task's workspace, kept by its thread for the next task.
 template <class T>
 struct Scratch {
-    std::vector<float> mixed;   // [rows, width]: accumulator, the weighted sum of values, not yet normalised
-    std::vector<float> scores;  // [rows, TILE_KEYS]
-    std::vector<typename WeightOf<T>::type> weights;  // [rows, TILE_KEYS]: exp(score - best)
-    std::vector<float> best;    // [rows]: running maximum of scores
-    std::vector<float> totals;  // [rows, 16]: running sums of weights, per lane
-    std::vector<T> gathered;    // keys and values of a tile (tile.h)
-    std::vector<T> queries;     // [rows, head_dim], for AMX
-    std::vector<T> some;        // [TILE_KEYS, head_dim], as in the cache: values of a part of a tile's keys, for AMX
+    Buffer<float> mixed;   // [rows, width]: accumulator, the weighted sum of values, not yet normalised
+    Buffer<float> scores;  // [rows, TILE_KEYS]
+    Buffer<typename WeightOf<T>::type> weights;  // [rows, TILE_KEYS]: exp(score - best)
+    Buffer<float> best;    // [rows]: running maximum of scores
+    Buffer<float> totals;  // [rows, 16]: running sums of weights, per lane
+    Buffer<T> gathered;    // keys and values of a tile (tile.h)
+    Buffer<T> queries;     // [rows, head_dim], for AMX
+    Buffer<T> some;        // [TILE_KEYS, head_dim], as in the cache: values of a part of a tile's keys, for AMX
 };
 
 // One KV head of a task, tile by tile.

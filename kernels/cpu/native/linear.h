@@ -14,6 +14,10 @@ namespace amx {
 constexpr const char* NAME = simd::NAME;
 template <class T>
 constexpr bool MULTIPLIES = false;
+constexpr int64_t STEP = 1;
+struct Tiled;
+template <class... Any>
+Tiled tile_rows(Any...) = delete;
 template <class... Any>
 void rows_of(Any...) = delete;
 inline bool fits(int64_t) { return false; }
@@ -29,6 +33,8 @@ namespace linear {
 
 constexpr int64_t BLOCK_K = 2048;  // K-panel that stays in the cache for all rows of a task
 constexpr int64_t BLOCK_ROWS = 256;
+
+using rows::RowMajor;
 
 // A part of K: sums begin at 0 in the first one, and are complete after the last one.
 struct Part {
@@ -109,10 +115,10 @@ struct PanelOf {
     int64_t stride, columns;
     const float *scales, *bias;
 
-    // Panel `panel` of out [.., n], scales and bias [n].
+    // Panel `panel` of n columns, of which the first is at `out`; scales and bias [n].
     static PanelOf at(int64_t panel, int64_t n, const float* scales, const float* bias, Out* out, int64_t stride) {
         const auto part_of = [=](const float* all) { return all == nullptr ? all : all + panel * PANEL; };
-        return {out + panel * PANEL, stride, std::min<int64_t>(PANEL, n - panel * PANEL), part_of(scales), part_of(bias)};
+        return {out, stride, std::min<int64_t>(PANEL, n - panel * PANEL), part_of(scales), part_of(bias)};
     }
 
     // Fetches the rows [first, last) into the cache, to which store() writes soon.
@@ -148,33 +154,28 @@ struct PanelOf {
 
 // sums [rows][PANEL] += x [rows, length] times `length` elements of a panel. Those of the last part go to `out` a tile at a
 // time, while they are in the first cache.
-template <class T, class Weights, class Out>
-void rows_of(const T* x, int64_t x_stride, int64_t rows, Weights weights, int64_t length, Part part, float* sums,
-             const PanelOf<Out>& out) {
+template <class T, class Rows, class Weights, class Out>
+void rows_of(const Rows& x, int64_t rows, Weights weights, int64_t length, Part part, float* sums, const Out& out) {
     if constexpr (amx::MULTIPLIES<T>) {
-        amx::rows_of(x, x_stride, rows, reinterpret_cast<const T*>(weights.at), length, part, sums,
-                     weights.next(length), out);
+        amx::rows_of(x, rows, reinterpret_cast<const T*>(weights.at), length, part, sums, weights.next(length), out);
     } else {
         for (int64_t row = 0; row < rows; row += simd::TILE_ROWS) {
             const int64_t count = std::min<int64_t>(simd::TILE_ROWS, rows - row);
-            tile_of<simd::TILE_ROWS>(count, x + row * x_stride, x_stride, weights, length, part.first, sums + row * PANEL);
+            tile_of<simd::TILE_ROWS>(count, x.from(row, 0).at, x.stride, weights, length, part.first, sums + row * PANEL);
             if (part.last) out.store(row, row + count, sums + row * PANEL);
         }
     }
 }
 
-// One panel of out [rows, n] = x [rows, k] @ weight [n, k].T + bias [n], the weight packed, for at most BLOCK_ROWS rows;
-// bias may be null. Strides in elements. `after`: as Packed's.
+// A panel of `out` = x [rows, k] times `k` elements of packed weights, for at most BLOCK_ROWS rows. `after`: as Packed's.
 template <class T, class Out>
-void panel_product(const T* x, int64_t x_stride, int64_t rows, const T* packed, const float* bias, int64_t n, int64_t k,
-                   int64_t panel, Out* out, int64_t out_stride, const void* after) {
-    alignas(64) float sums[(BLOCK_ROWS + simd::TILE_ROWS) * PANEL];
-    const auto place = PanelOf<Out>::at(panel, n, nullptr, bias, out, out_stride);
+void panel_product(RowMajor<T> x, int64_t rows, const T* packed, int64_t k, const Out& out, const void* after) {
+    alignas(64) float sums[BLOCK_ROWS * PANEL];
     for (int64_t from = 0; from < k; from += BLOCK_K) {
         const int64_t length = std::min(BLOCK_K, k - from);
         const Part part{from == 0, from + length == k};
-        const Packed<T> weights{packed + (panel * k + from) * PANEL, part.last ? after : nullptr};
-        rows_of(x + from, x_stride, rows, weights, length, part, sums, place);
+        const Packed<T> weights{packed + from * PANEL, part.last ? after : nullptr};
+        rows_of<T>(x.from(0, from), rows, weights, length, part, sums, out);
     }
 }
 

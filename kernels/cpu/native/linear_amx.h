@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "simd.h"
+#include "rows.h"
 #include "tiles.h"
 
 namespace amx {
@@ -34,11 +34,45 @@ tiles::Shapes shapes_for(int64_t rows) {
     return shapes;
 }
 
-// One step along K. x_stride in bytes. between(0) to between(3) are called before and after products.
+// Rows of x in the order in which products load them: for each 32 rows, and each step along K, two tiles. `depth`: elements of
+// a row, a multiple of STEP.
+struct Tiled {
+    static constexpr int64_t SIZE = tiles::ROWS * STEP;  // elements of a tile
+
+    const bfloat16* at;
+    int64_t depth;
+
+    // The same from an element on, at the beginning of tiles.
+    Tiled from(int64_t row, int64_t column) const { return {at + row * depth + column * 2 * tiles::ROWS, depth}; }
+};
+
+// Where a step loads x: two tiles, whose rows are `stride` bytes apart.
+struct TilePair {
+    const bfloat16 *first, *second;
+    int64_t stride;
+};
+inline TilePair tile_pair(const rows::RowMajor<bfloat16>& x) {
+    return {x.at, x.at + tiles::ROWS * x.stride, x.stride * int64_t(sizeof(bfloat16))};
+}
+inline TilePair tile_pair(const Tiled& x) { return {x.at, x.at + Tiled::SIZE, tiles::BYTES}; }
+
+// Writes rows x [rows, depth] as Tiled to `out`, which has room for a multiple of 32 rows. Rows that are not there stay.
+inline Tiled tile_rows(const rows::RowMajor<bfloat16>& x, int64_t rows, int64_t depth, bfloat16* out) {
+    for (int64_t first = 0; first < rows; first += tiles::ROWS) {
+        bfloat16* tile = out + first / tiles::ROWS / 2 * 2 * tiles::ROWS * depth + first / tiles::ROWS % 2 * Tiled::SIZE;
+        const int64_t count = std::min<int64_t>(tiles::ROWS, rows - first);
+        for (int64_t at = 0; at < depth; at += STEP, tile += 2 * Tiled::SIZE)
+            for (int64_t row = 0; row < count; ++row)
+                std::memcpy(tile + row * STEP, x.from(first + row, at).at, STEP * sizeof(bfloat16));
+    }
+    return {out, depth};
+}
+
+// One step along K. between(0) to between(3) are called before and after products.
 template <int HEIGHT, class Between>
-inline void step(const bfloat16* x, int64_t x_stride, const bfloat16* panel, Between between) {
+inline void step(const TilePair& x, const bfloat16* panel, Between between) {
     constexpr int next = 2 * COLUMNS_OF_TILE;  // elements of a pair of the panel's rows
-    tiles::load<4>(x, x_stride);
+    tiles::load<4>(x.first, x.stride);
     tiles::load<6>(panel, PANEL_STRIDE);
     tiles::load<7>(panel + next, PANEL_STRIDE);
     between(0);
@@ -53,7 +87,7 @@ inline void step(const bfloat16* x, int64_t x_stride, const bfloat16* panel, Bet
         between(3);
         tiles::multiply_add<3, 4, 7>();
     } else {
-        tiles::load<5>(reinterpret_cast<const char*>(x) + tiles::ROWS * x_stride, x_stride);
+        tiles::load<5>(x.second, x.stride);
         between(2);
         tiles::multiply_add<2, 5, 6>();
         between(3);
@@ -89,9 +123,9 @@ struct Rest {
 
 // The sums of 4 / HEIGHT column tiles, from `column` on, for up to 16 * HEIGHT rows. `first`: they begin at 0. expect(at) is
 // called before the step at element `at`.
-template <int HEIGHT, class Expect>
-void strip(const bfloat16* x, int64_t x_stride, int64_t rows, const bfloat16* panel, int column, int64_t length,
-           bool first, float* sums, Fetch& fetch, Expect expect) {
+template <int HEIGHT, class Rows, class Expect>
+void strip(const Rows& x, int64_t rows, const bfloat16* panel, int column, int64_t length, bool first, float* sums,
+           Fetch& fetch, Expect expect) {
     float* place[4];
     for (int tile = 0; tile < 4; ++tile)
         place[tile] = sums + tile / (4 / HEIGHT) * tiles::ROWS * COLUMNS + tile % (4 / HEIGHT) * COLUMNS_OF_TILE + column;
@@ -110,33 +144,34 @@ void strip(const bfloat16* x, int64_t x_stride, int64_t rows, const bfloat16* pa
     for (; at + STEP <= length; at += STEP) {
         const bfloat16* const weights = panel + at * COLUMNS;
         expect(at);
-        step<HEIGHT>(x + at, x_stride * sizeof(bfloat16), weights + 2 * column, [&](int which) { fetch.quarter(which); });
+        step<HEIGHT>(tile_pair(x.from(0, at)), weights + 2 * column, [&](int which) { fetch.quarter(which); });
     }
-    if (at < length) {
-        Rest rest;
-        for (int64_t row = 0; row < rows; ++row)
-            std::memcpy(rest.x + row * STEP, x + row * x_stride + at, (length - at) * sizeof(bfloat16));
-        std::memcpy(rest.panel, panel + at * COLUMNS, (length - at) * COLUMNS * sizeof(bfloat16));
-        step<HEIGHT>(rest.x, STEP * sizeof(bfloat16), rest.panel + 2 * column, [](int) {});
-    }
+    if constexpr (!std::is_same_v<Rows, Tiled>)
+        if (at < length) {
+            Rest rest;
+            for (int64_t row = 0; row < rows; ++row)
+                std::memcpy(rest.x + row * STEP, x.from(row, at).at, (length - at) * sizeof(bfloat16));
+            std::memcpy(rest.panel, panel + at * COLUMNS, (length - at) * COLUMNS * sizeof(bfloat16));
+            step<HEIGHT>(tile_pair(rows::RowMajor<bfloat16>{rest.x, STEP}), rest.panel + 2 * column, [](int) {});
+        }
     tiles::store<0>(place[0], SUMS_STRIDE);
     tiles::store<1>(place[1], SUMS_STRIDE);
     tiles::store<2>(place[2], SUMS_STRIDE);
     tiles::store<3>(place[3], SUMS_STRIDE);
 }
 
-// sums [rows][64] += x [rows, length] times `length` elements of a panel; `part`, `next` and `out` as in linear.h;
-// x_stride in elements. Tiles are configured with the actual number of rows.
-template <class Part, class Next, class Out>
-void rows_of(const bfloat16* x, int64_t x_stride, int64_t rows, const bfloat16* panel, int64_t length, Part part,
-             float* sums, const Next& next, const Out& out) {
+// sums [rows][64] += x [rows, length], RowMajor or Tiled, times `length` elements of a panel; `part`, `next` and `out` as in
+// linear.h. Tiles are configured with the actual number of rows.
+template <class Rows, class Part, class Next, class Out>
+void rows_of(const Rows& x, int64_t rows, const bfloat16* panel, int64_t length, Part part, float* sums, const Next& next,
+             const Out& out) {
     Fetch fetch = fetch_for(rows, panel, length, next);
     for (int64_t row = 0, shaped = 0; row < rows; row += 2 * tiles::ROWS) {
         const int64_t count = std::min<int64_t>(2 * tiles::ROWS, rows - row);
         const bool low = count <= tiles::ROWS;
         if (count != shaped) tiles::configure(low ? shapes_for<1>(count) : shapes_for<2>(count));
         shaped = count;
-        const bfloat16* const some = x + row * x_stride;
+        const Rows some = x.from(row, 0);
         float* const place = sums + row * COLUMNS;
         const int64_t each = (count * STEP + length - 1) / length;  // rows of `out` to fetch at a step
         const auto expect = [&](int64_t at) {
@@ -144,10 +179,10 @@ void rows_of(const bfloat16* x, int64_t x_stride, int64_t rows, const bfloat16* 
             if (part.last) out.fetch(row + std::min(first, count), row + std::min(first + each, count));
         };
         if (low) {
-            strip<1>(some, x_stride, count, panel, 0, length, part.first, place, fetch, expect);
+            strip<1>(some, count, panel, 0, length, part.first, place, fetch, expect);
         } else {
-            strip<2>(some, x_stride, count, panel, 0, length, part.first, place, fetch, expect);
-            strip<2>(some, x_stride, count, panel, COLUMNS / 2, length, part.first, place, fetch, [](int64_t) {});
+            strip<2>(some, count, panel, 0, length, part.first, place, fetch, expect);
+            strip<2>(some, count, panel, COLUMNS / 2, length, part.first, place, fetch, [](int64_t) {});
         }
         if (part.last) out.store(row, row + count, place);
     }

@@ -92,22 +92,20 @@ struct Widened {
     }
 };
 
-// panel_product() of linear.h with int8 weights; each sum is multiplied by its column's scale before the bias is added.
+// panel_product() of linear.h with int8 weights; `out` multiplies each sum by its column's scale.
 template <class T, class Out>
-void panel_product_int8(const T* x, int64_t x_stride, int64_t rows, const int8_t* packed, const float* scales,
-                        const float* bias, int64_t n, int64_t k, int64_t panel, Out* out, int64_t out_stride) {
+void panel_product_int8(RowMajor<T> x, int64_t rows, const int8_t* packed, int64_t k, const Out& out) {
     alignas(64) float sums[BLOCK_ROWS * PANEL];
-    const auto place = PanelOf<Out>::at(panel, n, scales, bias, out, out_stride);
-    PackedInt8<T> weights{packed + panel * PANEL * k};
+    PackedInt8<T> weights{packed};
     if constexpr (!amx::MULTIPLIES<T>)
-        if (rows <= DIRECT_ROWS) return rows_of(x, x_stride, rows, weights, k, Part{true, true}, sums, place);
+        if (rows <= DIRECT_ROWS) return rows_of<T>(x, rows, weights, k, Part{true, true}, sums, out);
     constexpr int step = simd::STEP<T>, vectors = simd::TILE_VECTORS;
     Operand<T> wide[WIDE_K / step * vectors];
     for (int64_t from = 0; from < k; from += WIDE_K) {
         const int64_t length = std::min(WIDE_K, k - from);
         for (int64_t at = 0; at < length / step; ++at) weights(wide + at * vectors);
-        rows_of(x + from, x_stride, rows, Widened<T>{wide, weights.at}, length, Part{from == 0, from + length == k}, sums,
-                place);
+        rows_of<T>(x.from(0, from), rows, Widened<T>{wide, weights.at}, length, Part{from == 0, from + length == k}, sums,
+                   out);
     }
 }
 

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "activation.h"
+#include "buffer.h"
 #include "operand.h"
 
 namespace mixture {
@@ -116,7 +117,7 @@ struct Workspace {
     std::vector<int64_t> places;  // [tokens * top_k]: the row of each pair
     std::vector<int64_t> pairs;   // [tokens * top_k]: the pair of each row
     std::vector<Block> blocks;    // in the order of rows
-    std::vector<T> rows, between;
+    Buffer<T> rows, between;
 
     static Workspace& instance() {
         static Workspace kept;
@@ -126,9 +127,9 @@ struct Workspace {
 
 // Returns room for `size` elements. Old contents go first, so that a buffer which grows is never there twice.
 template <class T>
-T* room(std::vector<T>& buffer, int64_t size) {
+T* room(Buffer<T>& buffer, int64_t size) {
     if (int64_t(buffer.size()) < size) {
-        buffer = std::vector<T>();
+        buffer = Buffer<T>();
         buffer.resize(size);
     }
     return buffer.data();
@@ -140,7 +141,8 @@ void multiply_panel(const Block& block, const T* x, const Matrix* matrices, cons
                     const void* after = nullptr) {
     const Matrix& matrix = matrices[block.expert];
     const float* const bias = biases == nullptr ? biases : biases + block.expert * matrix.n;
-    linear::multiply_panel(x, matrix.k, block.rows, matrix, bias, panel, out, after);
+    linear::multiply_panel(linear::RowMajor<T>{x, matrix.k}, block.rows, matrix, panel,
+                           matrix.place(panel, bias, out + panel * linear::PANEL, matrix.n), after);
 }
 
 // The same for all panels. `after`: what is read after the last one.

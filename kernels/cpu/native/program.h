@@ -1,6 +1,7 @@
 // Runs all operations of a decoder in one call, without Python between kernels. Twin: kernels/stack.py.
 #pragma once
 #include "attention.h"
+#include "gated.h"
 #include "mixture.h"
 #include "rope.h"
 
@@ -56,9 +57,9 @@ T* at(Address address) {
 // Activations, sized for the largest step so far and kept between steps. One caller at a time.
 template <class T>
 struct Buffers {
-    std::vector<T> places[NUM_PLACES], query;
-    std::vector<float> logits, weights;  // of the router
-    std::vector<int32_t> experts;
+    Buffer<T> places[NUM_PLACES], query;
+    Buffer<float> logits, weights;  // of the router
+    Buffer<int32_t> experts;
 };
 
 template <class T>
@@ -70,7 +71,22 @@ public:
         width_[RESIDUAL] = hidden_size;
     }
 
-    void operator()(const Operation& op) {
+    // Returns how many operations it has run: two for a product and the gated activation of its halves, if it joins them.
+    int64_t operator()(const Operation* op, int64_t left) {
+        if (left > 1 && op[0].kind == Kind::MULTIPLY && op[0].target == INTERMEDIATE && op[1].kind == Kind::ACTIVATE &&
+            op[1].gated && gated::fits(rows_, op[0].matrix)) {
+            multiply_gated(op[0], op[1]);
+            return 2;
+        }
+        run(*op);
+        return 1;
+    }
+
+    // Copies the result of the last norm, [rows, hidden size].
+    void copy_to(T* out) const { std::memcpy(static_cast<void*>(out), data_[NORMED], rows_ * width_[NORMED] * sizeof(T)); }
+
+private:
+    void run(const Operation& op) {
         switch (op.kind) {
             case Kind::MULTIPLY: return multiply(op);
             case Kind::NORM: return normalise(op);
@@ -84,12 +100,8 @@ public:
         }
     }
 
-    // Copies the result of the last norm, [rows, hidden size].
-    void copy_to(T* out) const { std::memcpy(static_cast<void*>(out), data_[NORMED], rows_ * width_[NORMED] * sizeof(T)); }
-
-private:
     // Returns room for a row of `width` elements for each token.
-    T* room(std::vector<T>& buffer, int64_t width) const {
+    T* room(Buffer<T>& buffer, int64_t width) const {
         return mixture::room(buffer, step_.tokens * width);
     }
 
@@ -107,6 +119,11 @@ private:
         const T* const source = data_[op.source];
         linear::multiply(source, width_[op.source], rows_, op.matrix, at<const float>(op.bias),
                          write(op.target, op.matrix.n));
+    }
+
+    void multiply_gated(const Operation& op, const Operation& activation) {
+        gated::multiply(data_[op.source], width_[op.source], rows_, op.matrix, at<const float>(op.bias), form(activation),
+                        write(ACTIVATED, op.matrix.n / 2));
     }
 
     void normalise(const Operation& op) {
@@ -190,7 +207,7 @@ private:
 template <class T>
 void run(const Operation* operations, int64_t count, const Step& step, T* hidden, int64_t hidden_size, T* out) {
     Run<T> run(step, hidden, hidden_size);
-    for (int64_t index = 0; index < count; ++index) run(operations[index]);
+    for (int64_t index = 0; index < count;) index += run(operations + index, count - index);
     run.copy_to(out);
 }
 

@@ -6,6 +6,16 @@
 
 namespace rows {
 
+// Rows of a matrix, `stride` elements apart.
+template <class T>
+struct RowMajor {
+    const T* at;
+    int64_t stride;
+
+    // The same from an element on.
+    RowMajor from(int64_t row, int64_t column) const { return {at + row * stride + column, stride}; }
+};
+
 constexpr int64_t PER_TASK = 8;
 
 // Calls work(first, last) for chunks of rows, in parallel.

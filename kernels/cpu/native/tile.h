@@ -2,8 +2,8 @@
 // copy if block_size is not a multiple of a vector.
 #pragma once
 #include <algorithm>
-#include <vector>
 
+#include "buffer.h"
 #include "cache.h"
 
 namespace attention {
@@ -24,7 +24,7 @@ template <class T>
 class Tiles {
 public:
     // `table`: the request's block table. `room`: buffer for gathered copies, reused between tasks.
-    Tiles(const Cache<T>& cache, const int32_t* table, int64_t kv_head, std::vector<T>& room)
+    Tiles(const Cache<T>& cache, const int32_t* table, int64_t kv_head, Buffer<T>& room)
         : cache_(cache), table_(table), kv_head_(kv_head), room_(room) {
         if (gathers()) room_.resize(2 * TILE_KEYS * cache_.head_dim);
     }
@@ -74,7 +74,7 @@ private:
     const Cache<T>& cache_;
     const int32_t* const table_;
     const int64_t kv_head_;
-    std::vector<T>& room_;
+    Buffer<T>& room_;
 };
 
 }  // namespace attention

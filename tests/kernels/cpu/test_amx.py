@@ -101,6 +101,17 @@ def test_a_row_of_a_product_depends_on_that_row_alone(
 
 
 @needs_avx512
+@pytest.mark.parametrize("k", [2080, 2082])
+def test_a_row_of_a_deep_product_depends_on_that_row_alone(library: Library, k: int) -> None:
+    """From 64 rows on and with more than 2,048 columns that fill tiles, x is multiplied part by part, as tiles."""
+    count = 257
+    x, matrix = randn(CPU, DTYPE, count, k), CpuOps(library).matrix(randn(CPU, DTYPE, 330, k, seed=1))
+    alone = torch.cat([matrix.product(x[first : first + 1]) for first in range(count)])
+    for rows in (63, 64, 79, 257):
+        assert torch.equal(matrix.product(x[:rows]), alone[:rows]), f"{rows} rows"
+
+
+@needs_avx512
 @few
 @given(
     lens=st.lists(st.tuples(st.integers(1, 40), st.integers(0, 150)), min_size=1, max_size=3),
@@ -131,10 +142,12 @@ def test_what_is_not_a_number_stays_in_its_row(library: Library) -> None:
 
 
 @needs_avx512
-@pytest.mark.parametrize("rows", [1, 15, 16, 17, 31, 32, 33, 47, 49])
-def test_nothing_behind_the_last_row_is_read(library: Library, rows: int) -> None:
+@pytest.mark.parametrize(
+    ("rows", "n", "k"), [*((rows, 70, 70) for rows in (1, 15, 16, 17, 31, 32, 33, 47, 49)), (77, 260, 2080)]
+)
+def test_nothing_behind_the_last_row_is_read(library: Library, rows: int, n: int, k: int) -> None:
     """The rows end where memory does: tiles with a row too many would end the process."""
-    k, page = 70, mmap.PAGESIZE
+    page = mmap.PAGESIZE
     pages = -(-rows * k * 2 // page)
     memory = mmap.mmap(-1, (pages + 1) * page)
     x = torch.frombuffer(memory, dtype=DTYPE, offset=pages * page - rows * k * 2, count=rows * k).view(rows, k)
@@ -142,7 +155,7 @@ def test_nothing_behind_the_last_row_is_read(library: Library, rows: int) -> Non
     end = ctypes.c_void_p(x.data_ptr() + rows * k * 2)
     mprotect = ctypes.CDLL(None, use_errno=True).mprotect
     assert mprotect(end, page, 0) == 0
-    matrix = CpuOps(library).matrix(randn(CPU, DTYPE, 70, k, seed=1))
+    matrix = CpuOps(library).matrix(randn(CPU, DTYPE, n, k, seed=1))
     assert torch.equal(matrix.product(x), matrix.product(x.clone()))
 
 

@@ -222,6 +222,39 @@ def test_one_call_gives_the_bits_of_many(variant: str, dtype: torch.dtype, int8:
         assert all(map(torch.equal, (v for _, v in kept[0]), (v for _, v in kept[1])))
 
 
+@pytest.mark.parametrize("variant", runnable_variants())
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize(("hidden_size", "size"), [(HIDDEN, 192), (2112, 256)])
+def test_a_gated_activation_of_many_rows_has_the_bits_of_its_own_pass(
+    variant: str, dtype: torch.dtype, int8: bool, hidden_size: int, size: int
+) -> None:
+    """From 64 rows on, it is applied to each panel of the product of gate and up."""
+    ops = CpuOps(load(variant), 2, int8)
+    weights, one = Weights(ops, dtype), torch.tensor([0])
+    forms = Activate("silu", gated=True), Activate("clamped_silu", gated=True, alpha=1.5, limit=0.9)
+    layers = [
+        [
+            Norm(Place.RESIDUAL, Place.NORMED, weights.vector(hidden_size), None, EPS),
+            Multiply(Place.NORMED, Place.INTERMEDIATE, weights.matrix(2 * size, hidden_size), weights.vector(2 * size)),
+            form,
+            Multiply(Place.ACTIVATED, Place.HIDDEN, weights.matrix(hidden_size, size)),
+            Add(),
+        ]
+        for form in forms
+    ]
+    last_norm = Norm(Place.RESIDUAL, Place.NORMED, weights.vector(hidden_size), None, EPS)
+    operations = fused([*layers[0], *layers[1], last_norm])
+    inputs = AttentionInputs(one, one.int()[None], torch.tensor([0, 1]).int(), torch.tensor([1]).int(), 0, 1, 1)
+    for rows in (63, 64, 300):
+        hidden, wanted = randn(CPU, dtype, rows, hidden_size, seed=rows), torch.arange(rows)
+        ours, twin = (
+            stack(hidden.clone(), one, caches(ops, dtype), [inputs], wanted)
+            for stack in (ops.stack(operations), EagerStack(ops, operations))
+        )
+        assert torch.equal(ours, twin), f"{rows} rows"
+
+
 def test_a_cache_is_freed_when_the_caller_frees_it() -> None:
     """A worker must free it before it allocates the next engine's."""
     ops, one = CpuOps(load(), 1, False), torch.tensor([0])

@@ -8,8 +8,8 @@ namespace gated {
 using linear::BLOCK_ROWS;
 using linear::PANEL;
 
-constexpr int64_t WIDTH = 2 * PANEL;                       // of a panel of gate and one of up, side by side
-constexpr int64_t MOST_PAIRS = linear::MOST_PANELS / 2;    // of these panels, of a task
+constexpr int64_t WIDTH = 2 * PANEL;                     // of a panel of gate and one of up, side by side
+constexpr int64_t MOST_PAIRS = linear::MOST_PANELS / 2;  // of these panels, of a task
 
 // Where a panel of gate or up goes. With the latter, rows are complete: they are activated.
 template <class T>

@@ -167,9 +167,10 @@ void rows_of(const Rows& x, int64_t rows, Weights weights, int64_t length, Part 
     }
 }
 
-// A panel of `out` = x [rows, k] times `k` elements of packed weights, for at most BLOCK_ROWS rows. `after`: as Packed's.
-template <class T, class Out>
-void panel_product(RowMajor<T> x, int64_t rows, const T* packed, int64_t k, const Out& out, const void* after) {
+// A panel of `out` = x [rows, k] times `k` elements of packed weights, for at most BLOCK_ROWS rows; x is RowMajor or amx::Tiled.
+// `after`: as Packed's.
+template <class T, class Rows, class Out>
+void panel_product(const Rows& x, int64_t rows, const T* packed, int64_t k, const Out& out, const void* after) {
     alignas(64) float sums[BLOCK_ROWS * PANEL];
     for (int64_t from = 0; from < k; from += BLOCK_K) {
         const int64_t length = std::min(BLOCK_K, k - from);

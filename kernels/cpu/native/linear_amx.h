@@ -56,14 +56,16 @@ inline TilePair tile_pair(const rows::RowMajor<bfloat16>& x) {
 }
 inline TilePair tile_pair(const Tiled& x) { return {x.at, x.at + Tiled::SIZE, tiles::BYTES}; }
 
-// Writes rows x [rows, depth] as Tiled to `out`, which has room for a multiple of 32 rows. Rows that are not there stay.
-inline Tiled tile_rows(const rows::RowMajor<bfloat16>& x, int64_t rows, int64_t depth, bfloat16* out) {
+// Writes rows of `depth` elements as Tiled to `out`, which has room for a multiple of 32 rows; at_row(row) is where a row
+// begins. Those that are not there stay.
+template <class At>
+Tiled tile_rows(int64_t rows, int64_t depth, At at_row, bfloat16* out) {
     for (int64_t first = 0; first < rows; first += tiles::ROWS) {
         bfloat16* tile = out + first / tiles::ROWS / 2 * 2 * tiles::ROWS * depth + first / tiles::ROWS % 2 * Tiled::SIZE;
         const int64_t count = std::min<int64_t>(tiles::ROWS, rows - first);
         for (int64_t at = 0; at < depth; at += STEP, tile += 2 * Tiled::SIZE)
             for (int64_t row = 0; row < count; ++row)
-                std::memcpy(tile + row * STEP, x.from(first + row, at).at, STEP * sizeof(bfloat16));
+                std::memcpy(tile + row * STEP, at_row(first + row) + at, STEP * sizeof(bfloat16));
     }
     return {out, depth};
 }

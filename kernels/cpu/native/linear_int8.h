@@ -93,8 +93,8 @@ struct Widened {
 };
 
 // panel_product() of linear.h with int8 weights; `out` multiplies each sum by its column's scale.
-template <class T, class Out>
-void panel_product_int8(RowMajor<T> x, int64_t rows, const int8_t* packed, int64_t k, const Out& out) {
+template <class T, class Rows, class Out>
+void panel_product_int8(const Rows& x, int64_t rows, const int8_t* packed, int64_t k, const Out& out) {
     alignas(64) float sums[BLOCK_ROWS * PANEL];
     PackedInt8<T> weights{packed};
     if constexpr (!amx::MULTIPLIES<T>)

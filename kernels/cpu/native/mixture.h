@@ -135,19 +135,19 @@ T* room(Buffer<T>& buffer, int64_t size) {
     return buffer.data();
 }
 
-// A panel of out [rows, n] = x [rows, k] @ the block's expert. `after`: as in linear::multiply_panel.
-template <class T>
-void multiply_panel(const Block& block, const T* x, const Matrix* matrices, const float* biases, int64_t panel, T* out,
+// A panel of out [rows, n] = x [rows, k] @ the block's expert. `x` and `after`: as in linear::multiply_panel.
+template <class T, class Rows>
+void multiply_panel(const Block& block, const Rows& x, const Matrix* matrices, const float* biases, int64_t panel, T* out,
                     const void* after = nullptr) {
     const Matrix& matrix = matrices[block.expert];
     const float* const bias = biases == nullptr ? biases : biases + block.expert * matrix.n;
-    linear::multiply_panel(linear::RowMajor<T>{x, matrix.k}, block.rows, matrix, panel,
+    linear::multiply_panel<T>(x, block.rows, matrix, panel,
                            matrix.place(panel, bias, out + panel * linear::PANEL, matrix.n), after);
 }
 
 // The same for all panels. `after`: what is read after the last one.
-template <class T>
-void multiply_panels(const Block& block, const T* x, const Matrix* matrices, const float* biases, T* out,
+template <class T, class Rows>
+void multiply_panels(const Block& block, const Rows& x, const Matrix* matrices, const float* biases, T* out,
                      const void* after) {
     const int64_t panels = linear::panels(matrices[0].n);
     for (int64_t panel = 0; panel < panels; ++panel)
@@ -161,13 +161,25 @@ void gather(const Workspace<T>& work, const Block& block, const T* x, int64_t to
         std::memcpy(static_cast<void*>(out + row * k), x + work.pairs[block.first + row] / top_k * k, k * sizeof(T));
 }
 
+// Calls call(rows) with the rows of a block, which are copied to `out`: as tiles, if AMX multiplies them.
+template <class T, class F>
+void with_gathered(const Workspace<T>& work, const Block& block, const T* x, int64_t top_k, int64_t k, T* out, F&& call) {
+    if constexpr (amx::MULTIPLIES<T>)
+        if (k % amx::STEP == 0)
+            return call(amx::tile_rows(
+                block.rows, k, [&](int64_t row) { return x + work.pairs[block.first + row] / top_k * k; }, out));
+    gather(work, block, x, top_k, k, out);
+    call(linear::RowMajor<T>{out, k});
+}
+
 // out [rows, n] = x [rows, k] @ each row's expert: one list of tasks, in which a block's panels follow each other.
 template <class T>
 void multiply(const Workspace<T>& work, const T* x, const Matrix* matrices, const float* biases, T* out) {
     const int64_t n = matrices[0].n, k = matrices[0].k, panels = linear::panels(n);
     Pool::instance().run(int64_t(work.blocks.size()) * panels, [&](int64_t task, int) {
         const Block& block = work.blocks[task / panels];
-        multiply_panel(block, x + block.first * k, matrices, biases, task % panels, out + block.first * n);
+        const linear::RowMajor<T> rows{x + block.first * k, k};
+        multiply_panel(block, rows, matrices, biases, task % panels, out + block.first * n);
     });
 }
 
@@ -195,14 +207,15 @@ void block_by_block(Workspace<T>& work, const T* x, int64_t top_k, const Experts
     Pool::instance().run(int64_t(work.blocks.size()), [&](int64_t task, int thread) {
         const Block& block = work.blocks[task];
         T* const some = all + thread * own;
-        T *const wide = some + block.rows * k, *const activated = wide + block.rows * inner;
-        gather(work, block, x, top_k, k, some);
-        multiply_panels(block, some, experts.inner, experts.inner_bias, wide,
-                        experts.down[block.expert].template weights<T>());
+        T *const wide = some + linear::BLOCK_ROWS * k, *const activated = wide + block.rows * inner;
+        with_gathered(work, block, x, top_k, k, some, [&](const auto& gathered) {
+            multiply_panels(block, gathered, experts.inner, experts.inner_bias, wide,
+                            experts.down[block.expert].template weights<T>());
+        });
         for (int64_t row = 0; row < block.rows; ++row)
             activation::activate_row(wide + row * inner, experts.form, size, activated + row * size);
         const Block& following = work.blocks[std::min(task + 1, int64_t(work.blocks.size()) - 1)];
-        multiply_panels(block, activated, experts.down, experts.down_bias, out + block.first * k,
+        multiply_panels(block, linear::RowMajor<T>{activated, size}, experts.down, experts.down_bias, out + block.first * k,
                         experts.inner[following.expert].template weights<T>());
     });
 }

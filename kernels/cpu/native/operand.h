@@ -28,30 +28,30 @@ struct Matrix {
     }
 };
 
-// A panel of x [rows, k] @ weight.T to `out`, a PanelOf or what does the same, for at most BLOCK_ROWS rows. `after`: the weights
-// that are read next; null: those that follow. It is for those of the activations' dtype: int8 weights are widened, and what
-// follows them is fetched.
-template <class T, class Out>
-void multiply_panel(RowMajor<T> x, int64_t rows, const Matrix& matrix, int64_t panel, const Out& out,
+// A panel of x [rows, k] @ weight.T for at most BLOCK_ROWS rows; x is RowMajor or amx::Tiled, `out` a PanelOf or what does the
+// same. `after`: the weights that are read next; null: those that follow. It is for those of the activations' dtype: int8
+// weights are widened, and what follows them is fetched.
+template <class T, class Rows, class Out>
+void multiply_panel(const Rows& x, int64_t rows, const Matrix& matrix, int64_t panel, const Out& out,
                     const void* after = nullptr) {
     if (matrix.is_int8())
-        panel_product_int8(x, rows, matrix.panel<int8_t>(panel), matrix.k, out);
+        panel_product_int8<T>(x, rows, matrix.panel<int8_t>(panel), matrix.k, out);
     else
-        panel_product(x, rows, matrix.panel<T>(panel), matrix.k, out, after);
+        panel_product<T>(x, rows, matrix.panel<T>(panel), matrix.k, out, after);
 }
 
-// Some panels of x [rows, k] @ weight.T for at most BLOCK_ROWS rows: `count` of them, panel(i) is the i-th, panel(count) the one
-// that is read next; place(i): where the i-th goes.
+// `count` panels of x [rows, k] @ weight.T for at most BLOCK_ROWS rows: panel(i) is the i-th, panel(count) the one that is read
+// next; place(i): where the i-th goes.
 template <class T, class Panel, class Place>
 void multiply_panels(RowMajor<T> x, int64_t rows, const Matrix& matrix, int64_t count, Panel panel, Place place) {
     if (!matrix.is_int8() && is_deep<T>(rows, matrix.k, count))
         return deep_product(x, rows, matrix.k, count, [&](int64_t i) { return matrix.panel<T>(panel(i)); }, place);
     for (int64_t i = 0; i < count; ++i)
-        multiply_panel(x, rows, matrix, panel(i), place(i), matrix.panel<T>(panel(i + 1)));
+        multiply_panel<T>(x, rows, matrix, panel(i), place(i), matrix.panel<T>(panel(i + 1)));
 }
 
-// Calls work(row, rows, first, count) for tasks of up to BLOCK_ROWS rows and some of `count` panels, in parallel. `most`: panels
-// of a task of a product with K of `k`, if it is deep and there are enough tasks.
+// Calls work(row, rows, first, count) for tasks of up to BLOCK_ROWS rows and some of `count` panels, in parallel. `most`:
+// panels of a task, if the product is deep and there are enough tasks.
 template <class T, class F>
 void each_task(int64_t rows, int64_t k, int64_t count, int64_t most, F&& work) {
     const int64_t blocks = (rows + BLOCK_ROWS - 1) / BLOCK_ROWS;

@@ -15,7 +15,7 @@ from engine_core.request import Request
 from engine_core.step_plan import MAX_SCORED_TOKENS, SCORED_WIDTH, SamplingParams, StepPlan, unpack_i32
 
 Ints = npt.NDArray[np.int32]
-Rank = tuple[int, int]  # priority, arrival; the smallest ranks first
+Rank = tuple[int, int, int]  # priority, arrival, handle; the smallest ranks first
 
 
 class ScoredRow(NamedTuple):

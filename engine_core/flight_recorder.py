@@ -18,7 +18,7 @@ from engine_core.scheduler import Scheduler
 from engine_core.scheduler_config import SchedulerConfig
 from engine_core.step_plan import SamplingParams, StepPlan, StepResult, pack_i32
 
-VERSION = 5  # 5: policies of KV groups; lost connections are no deaths
+VERSION = 6  # 6: arrivals
 MAX_BYTES = 16 * 2**20  # estimated memory of the ring: plans, results and tokens
 
 
@@ -42,6 +42,7 @@ class RecordedRequest(msgspec.Struct, array_like=True):
     next_prompt_logprob: int = 1
     trial: int = 0
     trial_end: int = 0
+    arrival: int = 0
 
 
 class WorkerJoined(msgspec.Struct, tag="worker"):
@@ -152,6 +153,7 @@ class _Snapshot:
             next_prompt_logprob=self.next_prompt_logprob,
             trial=self.trial,
             trial_end=self.trial_end,
+            arrival=request.arrival,
         )
 
 

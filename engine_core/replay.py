@@ -99,6 +99,7 @@ def _request(recorded: RecordedRequest) -> Request:
         next_prompt_logprob=recorded.next_prompt_logprob,
         trial=recorded.trial,
         trial_end=recorded.trial_end,
+        arrival=recorded.arrival,
     )
 
 

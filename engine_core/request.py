@@ -29,6 +29,7 @@ class Request:
     root_hash: bytes  # start of the chain of block hashes, 32 bytes
     last_step_id: int = 0  # newest step when it was last preempted; 0: not preempted with this worker
     priority: int = 0  # lower numbers are scheduled first; used by the priority policy only
+    arrival: int = 0  # on any one clock: the earliest is scheduled first, and the lowest handle where it is equal
     num_cached_tokens: int | None = None  # prompt tokens found in the prefix cache; None before the first admission
     slot: int | None = None  # row in the worker's batch; None while it waits
     blocks: list[list[Block]] = field(default_factory=list)  # per KV group: by index, those given back, too

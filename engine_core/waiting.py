@@ -1,8 +1,8 @@
 """The queue of waiting requests. O(log n) to push and pop, amortised O(1) to remove.
 
 Order: suspects, because each runs alone until it is cleared; then lower priority numbers, if the policy is priority;
-then requests that have output tokens or were preempted; then by arrival, which is the order of handles. Deferred
-requests, for which something is still prepared, are in the queue, but are not offered until they are ready.
+then requests that have output tokens or were preempted; then by arrival; then by handle. Deferred requests, for which
+something is still prepared, are in the queue, but are not offered until they are ready.
 """
 
 import heapq
@@ -12,7 +12,7 @@ from engine_core.batch import Rank
 from engine_core.request import Request
 
 SLACK = 64  # removed requests that may stay in the heap as long as one waits
-Place = tuple[bool, int, bool, int, Request]  # the smallest is the first request
+Place = tuple[bool, int, bool, int, int, Request]  # the smallest is the first request
 
 
 class WaitingQueue:
@@ -25,12 +25,12 @@ class WaitingQueue:
         self.num_tokens = 0  # known tokens of all waiting requests
 
     def rank(self, request: Request) -> Rank:
-        """Returns (priority, or 0 without that policy; arrival).
+        """Returns (priority, or 0 without that policy; arrival; handle).
 
         Running requests are sorted by it; the last one has the lowest rank and is preempted first. It is part of the
         waiting order, too.
         """
-        return (request.priority if self._by_priority else 0, request.handle)
+        return (request.priority if self._by_priority else 0, request.arrival, request.handle)
 
     @property
     def num_ready(self) -> int:
@@ -98,9 +98,9 @@ class WaitingQueue:
 
     def place(self, request: Request) -> Place:
         """Returns a request's sort key in the queue, as it is now."""
-        priority, arrival = self.rank(request)
+        priority, arrival, handle = self.rank(request)
         is_new = request.num_output_tokens == request.num_preemptions == 0
-        return (not request.is_suspect, priority, is_new, arrival, request)
+        return (not request.is_suspect, priority, is_new, arrival, handle, request)
 
     def __len__(self) -> int:
         """Returns the number of all waiting requests, deferred ones included."""

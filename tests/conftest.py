@@ -7,6 +7,8 @@ import pytest
 from hypothesis import settings
 
 from services.process.runtime_dir import runtime_dir
+from services.rpc import waited
+from tests.clock import Clock
 from tests.cores import keep_to_own_cores
 from tests.interpreter import interpret
 
@@ -26,3 +28,11 @@ def socket_dir() -> Iterator[Path]:
     """A new directory with a path short enough for sockets; the path of tmp_path may be too long."""
     with runtime_dir(None) as folder:
         yield folder
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock by which this process counts how long a request has waited."""
+    made = Clock()
+    monkeypatch.setattr(waited, "monotonic", made)
+    return made

@@ -5,6 +5,7 @@ message per choice; the stream goes on.
 """
 
 import functools
+import time
 from collections.abc import Callable
 
 from engine_core.refusal import RequestRefused
@@ -22,6 +23,7 @@ from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2
 from services.rpc.start_lock import CallerKey
 
+NS_PER_MS = 10**6
 MAX_DRAWN_SEED = 2**53 - 1  # a client may send it back: APIs take at most 2**63 - 1, and JSON often means doubles
 
 
@@ -71,6 +73,7 @@ class Session:
         column of token ids.
         """
         state = self._state
+        arrival = time.monotonic_ns() - submit.waited_ms * NS_PER_MS
         requests = self._checked_requests(submit)
         handles = (choice.handle for choice in submit.choices)
         alone = submit.alone and state.start_lock.start_alone(self._caller, handles)
@@ -82,7 +85,7 @@ class Session:
                 state.start_lock.on_start(key)
                 continue
             timeline = start_timeline(state.tracing, submit.traceparent)
-            request.traceparent = timeline.span.traceparent
+            request.traceparent, request.arrival = timeline.span.traceparent, arrival
             if alone:
                 request.strikes, request.trial = SUSPECT_AT, max(1, min(submit.trial_tokens, LONGEST_TRIAL))
                 request.trial_end = request.num_output_tokens + request.trial

@@ -1,8 +1,8 @@
 """One submitted request as its caller sees it: the submit message and the token ids received so far.
 
-A resume sends the same submit with a higher attempt, the seed and RESOLVED_FIELDS of the accepted one, and the tokens
-received of each open choice. There is no other recovery mechanism. A call also counts its strikes, which
-services/rpc/dispatcher.py defines.
+A resume sends the same submit with a higher attempt, the seed and RESOLVED_FIELDS of the accepted one, the tokens
+received of each open choice, and how long the request has waited. There is no other recovery mechanism. A call also
+counts its strikes, which services/rpc/dispatcher.py defines.
 """
 
 from abc import ABC, abstractmethod
@@ -16,6 +16,7 @@ from services.rpc.columns import ITEM_BYTES
 from services.rpc.errors import TandemError
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2, text_pb2
+from services.rpc.waited import Waited
 
 # Tokens of each choice by which an attempt clears its call: a call that has lived through a death may have been why,
 # and have got some tokens before it killed again. So each further death soon after one makes the next trial longer.
@@ -55,6 +56,7 @@ class Call(ABC, Generic[SubmitT]):
 
     def __init__(self, submit: SubmitT) -> None:
         self._submit: Any = _copy(submit)
+        self._waited = Waited(submit.waited_ms)
         self.strikes = 0  # deaths of a callee while this call was starting, since it last was not
         # An index into TRIALS; at first the caller's, if that runs the call alone.
         self._trial = next(index for index, one in enumerate(TRIALS) if one >= min(submit.trial_tokens, TRIALS[-1]))
@@ -98,6 +100,7 @@ class Call(ABC, Generic[SubmitT]):
         self._on_trial, self._on_cleared = dict.fromkeys(self.open_choices, TRIALS[self._trial]), on_cleared
         self._began = {handle: len(choice.token_ids) for handle, choice in self.open_choices.items()}
         self._submit.attempt += 1
+        self._submit.waited_ms = self._waited.ms()
         self._submit.alone, self._submit.trial_tokens = alone, TRIALS[self._trial] if alone else 0
         del self._submit.choices[:]
         for handle, choice in self.open_choices.items():
@@ -189,7 +192,7 @@ class Call(ABC, Generic[SubmitT]):
 
 
 def _copy(submit: SubmitT) -> SubmitT:
-    """Returns a copy that a call may change: attempt, seed and choices."""
+    """Returns a copy that a call may change: attempt, wait, seed and choices."""
     copy = type(submit)()
     copy.CopyFrom(submit)
     return copy

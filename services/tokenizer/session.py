@@ -16,6 +16,7 @@ from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
 from services.rpc.output_limits import check_output
 from services.rpc.start_lock import CallerKey, StartLock
+from services.rpc.waited import Waited
 from services.telemetry.logs import RateLimitedLog
 from services.telemetry.spans import Span
 from services.tokenizer.engine_client import EngineClient
@@ -89,6 +90,9 @@ class Session:
 
     async def _start(self, submit: text_pb2.TextSubmit) -> None:
         telemetry = self._state.telemetry
+        # Not since the receipt: the submits of one message are encoded in turn and leave in one message. The last one
+        # would then seem to have waited longest.
+        waited = Waited(submit.waited_ms)
         span = telemetry.tracing.start("tokenizer.request", submit.traceparent)
         try:
             with refusing_unreadable():
@@ -97,6 +101,7 @@ class Session:
                     prompt = await self._state.encoder.encode(submit)
                     resolved = await self._state.resolver.resolve(submit, prompt)
                     plan = await self._state.formats.plan_aside(submit.output, prompt)
+                submit.waited_ms = waited.ms()
                 for choice in [choice for choice in submit.choices if choice.handle not in self._open]:
                     submit.choices.remove(choice)  # aborted while the prompt was being encoded
                 vocabulary, engines = self._state.vocabulary, self._state.engines

@@ -253,6 +253,7 @@ class TextRequest:
             grammar=self._resolved.grammar,
             numerics_id=submit.numerics_id,
             trial_tokens=submit.trial_tokens,
+            waited_ms=submit.waited_ms,
         )
 
     def _token_logprobs(self, logprobs: TokenLogprobColumns, offsets: list[int]) -> list[text_pb2.TokenLogprobs]:

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import logging
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,16 +13,18 @@ from prometheus_client import CollectorRegistry
 
 from engine_core.events import Admitted, StepEvents
 from engine_core.request import SUSPECT_AT
+from services.engine.generate import engine_entry
 from services.engine.mailbox import StepMailbox
 from services.engine.open_choices import OpenChoices
 from services.engine.queue_limits import QueueLimits
-from services.engine.session import Session
+from services.engine.session import NS_PER_MS, Session
 from services.rpc.columns import pack_u32
 from services.rpc.errors import CONTEXT_LENGTH_EXCEEDED
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2
 from services.rpc.hello import make_hello
 from services.rpc.outage import Outage
+from services.rpc.waited import MAX_WAITED_MS
 from services.telemetry.logs import RateLimitedLog
 from tests.engine.parts import commands, make_loop, make_state
 from tests.fakes import ROOT_KEY, SERVICE
@@ -49,16 +52,16 @@ class Engine:
 class Stream:
     def __init__(self, session: Session) -> None:
         self.session = session
-        self._receive: Callable[[engine_pb2.EngineEntry], None] = session.opened(CALLER)
+        self.receive: Callable[[engine_pb2.EngineEntry], None] = session.opened(CALLER)
 
     def submit(self, *choices: pb.Choice, prompt: bytes | None = None, **fields: Any) -> None:
         sampling = fields.pop("sampling", pb.SamplingParams(max_tokens=5))
         column = pack_u32([5, 6, 7]) if prompt is None else prompt
         message = engine_pb2.Submit(prompt_token_ids=column, choices=choices, sampling=sampling, **fields)
-        self._receive(engine_pb2.EngineEntry(submit=message))
+        self.receive(engine_pb2.EngineEntry(submit=message))
 
     def abort(self, handle: int) -> None:
-        self._receive(engine_pb2.EngineEntry(abort=pb.Abort(handle=handle)))
+        self.receive(engine_pb2.EngineEntry(abort=pb.Abort(handle=handle)))
 
     def errors(self) -> list[tuple[int, str, str, str]]:
         terminals = self.session.mailbox.take().step.terminals
@@ -84,6 +87,26 @@ def test_each_choice_of_a_submit_becomes_a_request(engine: Engine) -> None:
     assert engine.state.queue.reqs.held == 2
     assert [(span.name, span.parent) for span in engine.tracing.spans] == [("engine.request", "above")] * 2
     assert [first.traceparent, second.traceparent] == [span.traceparent for span in engine.tracing.spans]
+
+
+@pytest.mark.parametrize("waited_ms", [0, 3000, MAX_WAITED_MS])
+def test_a_request_arrived_when_it_began_to_wait(engine: Engine, waited_ms: int) -> None:
+    """On this process's clock, which may have begun later. The choices of a request have one arrival."""
+    before = time.monotonic_ns()
+    engine.stream().submit(pb.Choice(handle=1), pb.Choice(handle=2, choice=1), waited_ms=waited_ms)
+    after = time.monotonic_ns()
+    first, second = commands(engine.loop)
+    assert before <= first.arrival + waited_ms * NS_PER_MS <= after
+    assert first.arrival == second.arrival
+
+
+def test_a_programs_request_arrives_when_its_call_does(engine: Engine) -> None:
+    """It has no field to say that it has waited."""
+    request = engine_pb2.GenerateTokensRequest(prompt_token_ids=[5], sampling=pb.SamplingParams(max_tokens=5))
+    assert "waited_ms" not in request.DESCRIPTOR.fields_by_name
+    before = time.monotonic_ns()
+    engine.stream().receive(engine_entry(request, "", 4, 64))
+    assert before <= commands(engine.loop)[0].arrival <= time.monotonic_ns()
 
 
 def test_a_root_depends_on_the_engines_key_the_group_and_the_salt(engine: Engine) -> None:

@@ -77,17 +77,17 @@ def test_a_freed_slot_has_no_request_and_is_used_next() -> None:
     assert join(batch, 2, 3).slot == 0
 
 
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 3), st.integers(-1, 1)), max_size=40))
-def test_slots_and_order_hold_over_random_joins_and_leaves(operations: list[tuple[bool, int, int]]) -> None:
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 3), st.integers(-1, 1), st.integers(0, 2)), max_size=40))
+def test_slots_and_order_hold_over_random_joins_and_leaves(operations: list[tuple[bool, int, int, int]]) -> None:
     batch = make_batch(by_priority=True)
-    for handle, (leaves, number, priority) in enumerate(operations):
+    for handle, (leaves, number, priority, arrival) in enumerate(operations):
         if leaves and batch.running:
             batch.leave(batch.running[number % len(batch.running)])
         elif not batch.is_full:
             request = with_blocks(make_core_request(handle, [1]))
-            request.priority = priority
+            request.priority, request.arrival = priority, arrival
             batch.join(request, 0)
-        ranks = [(request.priority, request.handle) for request in batch.running]
+        ranks = [(request.priority, request.arrival, request.handle) for request in batch.running]
         assert ranks == sorted(ranks)
         assert batch.slots.tolist() == [request.slot for request in batch.running]
         assert [batch.at(slot) for slot in batch.slots.tolist()] == batch.running

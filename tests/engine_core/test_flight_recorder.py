@@ -191,7 +191,7 @@ def test_the_names_in_the_file_are_those_of_its_version() -> None:
     pipe.scheduler.abort(0)
     pipe.scheduler.reset_prefix_cache()
     content = msgspec.msgpack.decode(msgspec.msgpack.encode(recorder.recording()))
-    assert content["version"] == VERSION == 5
+    assert content["version"] == VERSION == 6
     frames = {frame["type"]: set(frame) - {"type"} for frame in content["frames"]}
     assert frames == {
         "worker": {
@@ -214,4 +214,4 @@ def test_the_names_in_the_file_are_those_of_its_version() -> None:
         "reset": set(),
     }
     (added,) = (frame["request"] for frame in content["frames"] if frame["type"] == "add")
-    assert len(added) == 17 and added[0] == 0 and unpack_i32(added[1]).tolist() == [1, 2, 3]
+    assert len(added) == 18 and added[0] == 0 and unpack_i32(added[1]).tolist() == [1, 2, 3]

@@ -46,6 +46,20 @@ def test_the_lowest_priority_is_preempted_not_the_youngest() -> None:
     assert outputs == {0: oracle([1, 2, 3], 20), 1: oracle([4, 5, 6], 20)}
 
 
+def test_the_latest_arrival_is_preempted_not_the_highest_handle() -> None:
+    scheduler, worker = make_scheduler(num_blocks=8, prefix_caching=False)
+    late, early = make_core_request(0, [1, 2, 3], 20), make_core_request(1, [4, 5, 6], 20)
+    late.arrival, early.arrival = 9, 5
+    add_all(scheduler, late, early)
+    ended = []
+    while scheduler.has_unfinished:
+        plan = scheduler.schedule()
+        assert plan is not None
+        ended += [one.handle for one in scheduler.update(worker.execute(plan)).finished]
+    assert late.num_preemptions > 0 == early.num_preemptions
+    assert ended == [1, 0] and late.output_token_ids == oracle([1, 2, 3], 20)
+
+
 def test_a_long_prompt_is_cut_only_if_others_share_the_step() -> None:
     scheduler, worker = make_scheduler(budget=32, long_prefill_token_threshold=8)
     add_all(scheduler, make_core_request(0, list(range(1, 30)), 2))

@@ -86,6 +86,22 @@ def test_priorities_count_again() -> None:
     assert replay(recorder.recording()) == pipe.scheduler.counters.steps
 
 
+def test_arrivals_count_again() -> None:
+    """Of requests that are added, and of those that a worker finds waiting."""
+    recorder = FlightRecorder()
+    pipe = Pipe(RecordedScheduler(make_kv(), PlanBuilder(1, 1), SchedulerConfig(1, 16), recorder), FakeWorker(FACTS))
+    requests = [make_core_request(handle, [handle + 1, 2], 3) for handle in range(3)]
+    for request, arrival in zip(requests, (7, 2**50, -1), strict=True):
+        request.arrival = arrival
+    add_all(pipe.scheduler, *requests)
+    pipe.scheduler.restart(make_kv(), PlanBuilder(2, 1))
+    pipe.run()
+    assert pipe.admitted == [2, 0, 1]
+    frames, num_steps = recorder.recording().frames, pipe.scheduler.counters.steps
+    last = max(index for index, frame in enumerate(frames) if isinstance(frame, WorkerJoined))
+    assert last > 0 and [replay(Recording(VERSION, frames[start:])) for start in (0, last)] == [num_steps] * 2
+
+
 def test_preemptions_are_made_again() -> None:
     recorder = FlightRecorder()
     pipe = recorded(recorder)

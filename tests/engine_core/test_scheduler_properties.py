@@ -91,6 +91,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         ignore_eos=st.booleans(),
         resumed=st.integers(0, 5),
         priority=st.integers(-1, 1),
+        arrival=st.integers(0, 2),
         strikes=st.sampled_from([0, 0, 0, 2]),
         grammar=st.sampled_from(["", "", "", "no grammar", *map(str, range(12))]),
     )
@@ -101,6 +102,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         ignore_eos: bool,
         resumed: int,
         priority: int,
+        arrival: int,
         strikes: int,
         grammar: str = "",
     ) -> None:
@@ -115,7 +117,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         request = make_core_request(
             self.next_handle, prompt, max_tokens, self.facts, done, grammar=grammar, eos_token_ids=eos
         )
-        request.priority, request.strikes = priority, strikes
+        request.priority, request.arrival, request.strikes = priority, arrival, strikes
         self.suspected |= bool(strikes)
         self.next_handle += 1
         self.expected[request.handle] = whole
@@ -134,7 +136,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         handle = data.draw(st.sampled_from(sorted(self.finished)))
         context = [*self.prompts[handle], *self.outputs[handle]]
         prompt = [*context[: data.draw(st.integers(0, len(context)))], *tail][: self.facts.max_model_len - 1]
-        self.add(prompt, max_tokens, True, 0, 0, 0)
+        self.add(prompt, max_tokens, True, 0, 0, 0, 0)
 
     @precondition(lambda self: self.outputs.keys() - self.finished.keys())
     @rule(data=st.data())

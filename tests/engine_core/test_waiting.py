@@ -32,6 +32,40 @@ def test_resumed_and_preempted_requests_go_before_new_ones() -> None:
     assert [pop(queue).handle, pop(queue).handle] == [2, 0] and len(queue) == queue.num_tokens == 0
 
 
+def arrived(at: int, handle: int, priority: int = 0) -> Request:
+    request = with_priority(handle, priority)
+    request.arrival = at
+    return request
+
+
+def test_the_earlier_arrival_goes_first_whatever_its_handle() -> None:
+    queue = WaitingQueue(by_priority=False)
+    for request in (arrived(-5, 3), arrived(7, 1), arrived(7, 0), arrived(6, 2)):
+        queue.push(request)
+    assert [request.handle for request in queue] == [3, 2, 0, 1], "equal arrivals: by handle"
+    assert [pop(queue).handle for _ in range(4)] == [3, 2, 0, 1]
+
+
+def test_a_priority_goes_before_an_earlier_arrival_and_so_do_output_tokens() -> None:
+    queue = WaitingQueue(by_priority=True)
+    resumed = make_core_request(3, [1], 4, resumed=[3])
+    resumed.arrival = 9
+    for request in (arrived(1, 0), arrived(2, 1, priority=-1), resumed):
+        queue.push(request)
+    assert [request.handle for request in queue] == [1, 3, 0]
+
+
+def test_a_deferred_request_is_offered_at_the_place_of_its_arrival() -> None:
+    queue = WaitingQueue(by_priority=False)
+    late, early = arrived(8, 0), deferred(1)
+    early.arrival = 3
+    for request in (late, early):
+        queue.push(request)
+    assert queue.peek() is late
+    queue.ready(early)
+    assert list(queue) == [early, late] and queue.peek() is early
+
+
 def test_removed_requests_do_not_stay_in_the_heap() -> None:
     queue = WaitingQueue(by_priority=True)
     queue.push(with_priority(0, -1))

@@ -78,6 +78,7 @@ class Proxy:
         self.num_streams = 0
         self.num_start_locks = 0
         self.cut_after: int | None = None  # ends one stream after this many messages; 0: drops the next one as well
+        self.cut_at_heartbeat = False  # ends one stream at its next heartbeat, which comes within a second or so
         self.cut_each: int | None = None  # ends every stream after this many of its own messages
         self.alter: Callable[[int, bytes], list[bytes]] = lambda index, message: [message]
 
@@ -96,6 +97,9 @@ class Proxy:
             try:
                 while (message := await call.read()) is not grpc.aio.EOF:
                     if self._is_heartbeat(message):
+                        if self.cut_at_heartbeat:
+                            self.cut_at_heartbeat = False
+                            await context.abort(grpc.StatusCode.UNAVAILABLE, "cut by the test")
                         await context.write(message)
                         continue
                     if self.cut_after == 0:

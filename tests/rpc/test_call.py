@@ -7,6 +7,7 @@ from services.rpc.columns import ITEM_BYTES, pack_u32
 from services.rpc.errors import TandemError
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2, text_pb2
+from tests.clock import Clock
 
 
 class PlainCall(Call[engine_pb2.Submit]):
@@ -57,6 +58,16 @@ def test_a_resume_sends_what_was_accepted_and_received() -> None:
     assert (submit.attempt, submit.alone, submit.seed, submit.prompt_token_ids) == (2, True, 9, pack_u32([5]))
     (choice,) = submit.choices
     assert (choice.handle, choice.resumed_token_ids, choice.cached_tokens) == (1, pack_u32([7, 8]), 4)
+
+
+def test_each_attempt_says_how_long_the_request_has_waited(clock: Clock) -> None:
+    """Since the call was made, and before: in the caller's caller."""
+    first, passed_on = make_call(), PlainCall(engine_pb2.Submit(choices=[pb.Choice(handle=1)], waited_ms=250))
+    found = []
+    for _ in range(3):
+        found.append((submitted(first).waited_ms, submitted(passed_on).waited_ms))
+        clock.now += 1.5
+    assert found == [(0, 250), (1500, 1750), (3000, 3250)]
 
 
 def test_a_resume_sends_what_the_tokenizer_resolved() -> None:

@@ -10,6 +10,7 @@ from services.rpc.columns import pack_u32
 from services.rpc.errors import TandemError
 from services.rpc.handles import LAST, Handles
 from services.rpc.suspect_retries import ALONE_DEATHS
+from tests.clock import Clock
 from tests.rpc.fake_links import FakeCall, FakeEdge
 
 
@@ -99,6 +100,27 @@ async def test_a_resumed_call_brings_its_tokens_to_another_link() -> None:
     assert edge.dispatcher.find(one, call.handle) is None  # type: ignore[arg-type]
     assert other.last_submit.attempt == 2
     assert other.last_submit.choices[0].resumed_token_ids == pack_u32([7])
+
+
+async def test_the_time_without_a_link_is_part_of_a_calls_wait(edge: FakeEdge, clock: Clock) -> None:
+    (link,) = edge.links
+    resumed = edge.start("resumed")
+    clock.now += 1
+    await link.down()
+    clock.now += 2
+    await link.up()
+    assert (link.last_submit.attempt, link.last_submit.waited_ms) == (2, 3000)
+    edge.dispatcher.abort(resumed)
+    await link.down()
+    edge.start("new")
+    clock.now += 4
+    await link.up()
+    assert (link.last_submit.attempt, link.last_submit.waited_ms) == (1, 4000)
+    clock.now += 5
+    await link.restart()
+    clock.now += 6
+    await link.restart()
+    assert (link.last_submit.attempt, link.last_submit.alone, link.last_submit.waited_ms) == (3, True, 15_000)
 
 
 async def test_a_ready_link_is_preferred() -> None:

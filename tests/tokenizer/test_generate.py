@@ -38,6 +38,7 @@ def test_a_request_becomes_a_submit() -> None:
     assert submit.HasField("seed") and submit.seed == 0
     assert [choice.choice for choice in submit.choices] == [0, 1]
     assert not submit.alone and not submit.HasField("resolved")
+    assert submit.waited_ms == 0 and "waited_ms" not in request.DESCRIPTOR.fields_by_name
 
 
 def test_without_an_output_specification_special_tokens_are_skipped() -> None:

@@ -8,6 +8,7 @@ import pytest
 from services.rpc.columns import pack_u32, unpack_u32
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2, text_pb2
+from tests.clock import Clock
 from tests.held_lock import OpenCall, ends
 from tests.tokenizer.parts import ids_of
 from tests.tokenizer.sessions import CALLER, Tokenizer
@@ -46,6 +47,38 @@ async def test_a_long_prompt_does_not_delay_the_requests_behind_it() -> None:
     assert [unpack_u32(submit.prompt_token_ids) for submit in tokenizer.submitted()] == [ids_of("two")]
     slow.cancel()
     await asyncio.gather(slow, return_exceptions=True)
+
+
+async def test_the_engine_is_told_how_long_a_request_has_waited(clock: Clock) -> None:
+    """In the shim, while its prompt was encoded, and while there was no engine."""
+    tokenizer = Tokenizer()
+    stream = tokenizer.stream()
+    tokenizer.encoder.gate.clear()
+    stream.submit(501, waited_ms=3000)
+    await asyncio.sleep(0)
+    clock.now += 0.25
+    tokenizer.encoder.gate.set()
+    await stream.encoded()
+    tokenizer.engines.link_down(tokenizer.link, died=True)  # type: ignore[arg-type]
+    clock.now += 2
+    tokenizer.engines.link_up(tokenizer.link)  # type: ignore[arg-type]
+    assert [submit.waited_ms for submit in tokenizer.submitted()] == [3250, 5250]
+
+
+async def test_the_encoding_of_other_prompts_of_a_message_is_no_part_of_a_requests_wait(clock: Clock) -> None:
+    """They are encoded in turn, and reach the engine in one message: the order of the message stays."""
+    tokenizer = Tokenizer()
+    stream, encode = tokenizer.stream(), tokenizer.encoder.encode
+
+    async def slowly(submit: text_pb2.TextSubmit) -> list[int]:
+        clock.now += 0.25
+        return await encode(submit)
+
+    tokenizer.encoder.encode = slowly  # type: ignore[method-assign]
+    for handle in (501, 502, 503):
+        stream.submit(handle)
+    await stream.encoded()
+    assert [submit.waited_ms for submit in tokenizer.submitted()] == [250] * 3
 
 
 async def test_choices_aborted_while_the_prompt_is_encoded_are_not_submitted() -> None:

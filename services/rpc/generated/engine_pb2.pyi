@@ -24,7 +24,7 @@ class EngineEntry(_message.Message):
     def __init__(self, submit: _Optional[_Union[Submit, _Mapping]] = ..., abort: _Optional[_Union[_common_pb2.Abort, _Mapping]] = ...) -> None: ...
 
 class Submit(_message.Message):
-    __slots__ = ("request_id", "attempt", "prompt_token_ids", "seed", "choices", "sampling", "cache_salt", "traceparent", "priority", "alone", "return_sampling", "grammar", "cache_group", "numerics_id", "trial_tokens")
+    __slots__ = ("request_id", "attempt", "prompt_token_ids", "seed", "choices", "sampling", "cache_salt", "traceparent", "priority", "alone", "return_sampling", "grammar", "cache_group", "numerics_id", "trial_tokens", "waited_ms")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -40,6 +40,7 @@ class Submit(_message.Message):
     CACHE_GROUP_FIELD_NUMBER: _ClassVar[int]
     NUMERICS_ID_FIELD_NUMBER: _ClassVar[int]
     TRIAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    WAITED_MS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     attempt: int
     prompt_token_ids: bytes
@@ -55,7 +56,8 @@ class Submit(_message.Message):
     cache_group: str
     numerics_id: str
     trial_tokens: int
-    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., prompt_token_ids: _Optional[bytes] = ..., seed: _Optional[int] = ..., choices: _Optional[_Iterable[_Union[_common_pb2.Choice, _Mapping]]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., cache_salt: _Optional[str] = ..., traceparent: _Optional[str] = ..., priority: _Optional[int] = ..., alone: bool = ..., return_sampling: bool = ..., grammar: _Optional[str] = ..., cache_group: _Optional[str] = ..., numerics_id: _Optional[str] = ..., trial_tokens: _Optional[int] = ...) -> None: ...
+    waited_ms: int
+    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., prompt_token_ids: _Optional[bytes] = ..., seed: _Optional[int] = ..., choices: _Optional[_Iterable[_Union[_common_pb2.Choice, _Mapping]]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., cache_salt: _Optional[str] = ..., traceparent: _Optional[str] = ..., priority: _Optional[int] = ..., alone: bool = ..., return_sampling: bool = ..., grammar: _Optional[str] = ..., cache_group: _Optional[str] = ..., numerics_id: _Optional[str] = ..., trial_tokens: _Optional[int] = ..., waited_ms: _Optional[int] = ...) -> None: ...
 
 class EngineUp(_message.Message):
     __slots__ = ("hello", "step", "ready", "served")

@@ -52,7 +52,7 @@ class TextEntry(_message.Message):
     def __init__(self, submit: _Optional[_Union[TextSubmit, _Mapping]] = ..., abort: _Optional[_Union[_common_pb2.Abort, _Mapping]] = ...) -> None: ...
 
 class TextSubmit(_message.Message):
-    __slots__ = ("request_id", "attempt", "chat", "text", "prompt_token_ids", "seed", "choices", "sampling", "cache_salt", "traceparent", "priority", "alone", "output", "resolved", "return_sampling", "truncation", "cache_group", "numerics_id", "trial_tokens")
+    __slots__ = ("request_id", "attempt", "chat", "text", "prompt_token_ids", "seed", "choices", "sampling", "cache_salt", "traceparent", "priority", "alone", "output", "resolved", "return_sampling", "truncation", "cache_group", "numerics_id", "trial_tokens", "waited_ms")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     CHAT_FIELD_NUMBER: _ClassVar[int]
@@ -72,6 +72,7 @@ class TextSubmit(_message.Message):
     CACHE_GROUP_FIELD_NUMBER: _ClassVar[int]
     NUMERICS_ID_FIELD_NUMBER: _ClassVar[int]
     TRIAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    WAITED_MS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     attempt: int
     chat: ChatInput
@@ -91,7 +92,8 @@ class TextSubmit(_message.Message):
     cache_group: str
     numerics_id: str
     trial_tokens: int
-    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., chat: _Optional[_Union[ChatInput, _Mapping]] = ..., text: _Optional[_Union[TextInput, _Mapping]] = ..., prompt_token_ids: _Optional[bytes] = ..., seed: _Optional[int] = ..., choices: _Optional[_Iterable[_Union[_common_pb2.Choice, _Mapping]]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., cache_salt: _Optional[str] = ..., traceparent: _Optional[str] = ..., priority: _Optional[int] = ..., alone: bool = ..., output: _Optional[_Union[OutputSpec, _Mapping]] = ..., resolved: _Optional[_Union[ResolvedOutput, _Mapping]] = ..., return_sampling: bool = ..., truncation: _Optional[_Union[Truncation, _Mapping]] = ..., cache_group: _Optional[str] = ..., numerics_id: _Optional[str] = ..., trial_tokens: _Optional[int] = ...) -> None: ...
+    waited_ms: int
+    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., chat: _Optional[_Union[ChatInput, _Mapping]] = ..., text: _Optional[_Union[TextInput, _Mapping]] = ..., prompt_token_ids: _Optional[bytes] = ..., seed: _Optional[int] = ..., choices: _Optional[_Iterable[_Union[_common_pb2.Choice, _Mapping]]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., cache_salt: _Optional[str] = ..., traceparent: _Optional[str] = ..., priority: _Optional[int] = ..., alone: bool = ..., output: _Optional[_Union[OutputSpec, _Mapping]] = ..., resolved: _Optional[_Union[ResolvedOutput, _Mapping]] = ..., return_sampling: bool = ..., truncation: _Optional[_Union[Truncation, _Mapping]] = ..., cache_group: _Optional[str] = ..., numerics_id: _Optional[str] = ..., trial_tokens: _Optional[int] = ..., waited_ms: _Optional[int] = ...) -> None: ...
 
 class ChatInput(_message.Message):
     __slots__ = ("messages_json", "template_kwargs_json", "add_generation_prompt", "continue_final_message", "chat_template", "documents_json", "add_special_tokens")

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import settings
 
 from services.process.runtime_dir import runtime_dir
+from tests.collecting import pytest_collection as pytest_collection
 from tests.cores import keep_to_own_cores
 from tests.interpreter import interpret
 

@@ -50,6 +50,8 @@ serve: install
 # Two processes, each a file of tests at a time; one thread each for torch's own operations, or they wait for each other.
 PYTEST := -n 2 --dist loadfile
 test test-long test-versions: export OMP_NUM_THREADS = 1
+# Python keeps what it compiles, also here: pytest spends half of the collection on the asserts of test files.
+test test-long test-versions: export PYTHONDONTWRITEBYTECODE =
 
 test: check
 	$(BIN)/python -m pytest $(PYTEST) $(ARGS)

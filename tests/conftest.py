@@ -9,6 +9,7 @@ from hypothesis import settings
 from services.process.runtime_dir import runtime_dir
 from services.rpc import waited
 from tests.clock import Clock
+from tests.collecting import pytest_collection as pytest_collection
 from tests.cores import keep_to_own_cores
 from tests.interpreter import interpret
 

@@ -5,14 +5,14 @@ Servers of tests/e2e/harness.py have all cores. On one core a client that asks w
 
 import os
 
+COUNT = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
+INDEX = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 ALL = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
 
 def keep_to_own_cores() -> None:
     """Does nothing without pytest-xdist, with fewer cores than processes, and outside Linux."""
-    count, name = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1)), os.environ.get("PYTEST_XDIST_WORKER", "gw0")
-    index = int(name.removeprefix("gw"))
-    if count > 1 and (own := ALL[index * len(ALL) // count : (index + 1) * len(ALL) // count]):
+    if COUNT > 1 and (own := ALL[INDEX * len(ALL) // COUNT : (INDEX + 1) * len(ALL) // COUNT]):
         os.sched_setaffinity(0, own)
 
 

@@ -12,6 +12,8 @@ from types import ModuleType
 import numpy as np
 import numpy.typing as npt
 
+from tests.interpreter_speed import speed_up
+
 DOT_PARAMETERS = ["self", "a", "b", "d", "input_precision", "max_num_imprecise_acc"]
 
 
@@ -25,6 +27,7 @@ def interpret() -> None:
 
     replace_dot(interpreter.InterpreterBuilder, interpreter.TensorHandle)
     patch_once(interpreter)
+    speed_up(interpreter)
 
 
 def replace_dot(builder: type, handle: type) -> None:

@@ -6,6 +6,7 @@ A variant is imported only if the CPU has its instructions, because the import i
 
 import importlib
 import logging
+from functools import cache
 from typing import Protocol, cast
 
 from kernels.cpu.self_check import products_are_exact
@@ -138,9 +139,13 @@ def _why_not(variant: str) -> str | None:
         library = _module(variant)
     except ImportError:
         return "the compiler did not build it"
-    if variant == "amx" and not products_are_exact(library):
+    if variant == "amx" and not _is_exact(library):  # type: ignore[arg-type]  # modules have a hash
         return "it computes wrongly on this machine"
     return None
+
+
+# Once for each module: a process checks its kernels when it loads them first, not for each model.
+_is_exact = cache(products_are_exact)
 
 
 def _fastest() -> str:

@@ -1,5 +1,8 @@
 """The dot of tests/interpreter.py has one order of summation: an element's bits depend on no shape, layout or BLAS."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.interpreter import ordered_product, replace_dot
+from tests.interpreter_speed import speed_up
 
 interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled here")
 
@@ -70,6 +74,32 @@ def test_layouts_and_batches_change_nothing() -> None:
     np.testing.assert_allclose(expected, a.astype(np.float64) @ b.astype(np.float64), rtol=1e-4, atol=1e-5)
 
 
+@interpreted
+def test_types_and_shapes_are_checked_and_equal_those_of_triton() -> None:
+    for _ in range(2):
+        for shape, error, message in (
+            ([], TypeError, "0d block_type is forbidden"),
+            ([4, 3], ValueError, "Shape element 1 must be a power of 2"),
+            ([4.0], TypeError, r"Shape element 0 must have type"),
+            ([1 << 21], ValueError, "exceeds triton maximum tensor numel"),
+        ):
+            with pytest.raises(error, match=message):
+                tl.block_type(tl.int32, shape)
+        block = tl.block_type(tl.pointer_type(tl.bfloat16), [tl.constexpr(4), 2])
+        assert (block.numel, block.name, list(block.shape)) == (8, "<['4', '2'], pointer<bf16>>", [4, 2])
+        for type_, size in (
+            (block, 8),
+            (tl.block_type(tl.bfloat16, [4]), 2),
+            (tl.int8, 1),
+            (tl.pointer_type(tl.int8), 8),
+        ):
+            assert triton.runtime.interpreter._get_np_dtype(type_).itemsize == size
+        scalar = tl.tensor(None, tl.int32)
+        assert scalar.numel.value == 1 and not list(scalar.shape)
+        whole = tl.tensor(None, tl.block_type(tl.int32, [4, 2]))
+        assert whole.numel.value == 8 and [size.value for size in whole.shape] == [4, 2] and whole.dtype == tl.int32
+
+
 class Handle:
     """An interpreter's tensor of a type that has another name."""
 
@@ -97,3 +127,13 @@ def test_a_triton_without_this_dot_is_refused() -> None:
     for builder in (Renamed, Changed):
         with pytest.raises(RuntimeError, match="no InterpreterBuilder.create_dot of the known parameters"):
             replace_dot(builder, Handle)
+
+
+def test_a_triton_with_other_types_is_refused() -> None:
+    def changed(self, handle) -> None: ...  # type: ignore[no-untyped-def]
+
+    core = SimpleNamespace(tensor=SimpleNamespace(__init__=changed), block_type=SimpleNamespace(__init__=changed))
+    semantic = SimpleNamespace(broadcast_impl_value=changed)
+    other: Any = SimpleNamespace(tl=SimpleNamespace(core=core), TritonSemantic=semantic, _get_np_dtype=changed)
+    with pytest.raises(RuntimeError, match="this Triton has other parameters of _get_np_dtype, tensor, block_type"):
+        speed_up(other)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 import demo
 from services.grammar.cache import GrammarCache
@@ -36,7 +37,7 @@ class Model:
     formats: AnswerFormats
     grammars: AnswerGrammars
     cache: GrammarCache
-    closing: frozenset[int]
+    closing: npt.NDArray[np.bool_]  # [tokens of a mask]: what ends something, and added tokens
 
 
 def model(folder: Path, added: tuple[str, ...], tools: Table | str | None, reasoning: str | None) -> Model:
@@ -56,10 +57,13 @@ def model(folder: Path, added: tuple[str, ...], tools: Table | str | None, reaso
         catalog.tools[tools] if isinstance(tools, str) else tools,
         catalog.reasoning[reasoning] if reasoning is not None else None,
     )
-    ids = range(1024)
-    closing = {index for index in ids if CLOSING & set(vocabulary.token_bytes(index).decode(errors="replace"))}
     tokens = grammar_tokens(folder, first + len(added), [END])
-    return Model(vocabulary, formats, AnswerGrammars(formats), GrammarCache(tokens), frozenset(closing))
+    closing = np.arange(32 * mask_words(tokens.vocab_size)) >= first
+    closing[:1024] = [
+        bool(CLOSING & set(vocabulary.token_bytes(index).decode(errors="replace"))) for index in range(1024)
+    ]
+    closing[END] = True
+    return Model(vocabulary, formats, AnswerGrammars(formats), GrammarCache(tokens), closing)
 
 
 @dataclass(frozen=True)
@@ -78,10 +82,10 @@ def walk(of: Model, grammar: str, seed: int, max_tokens: int = 400) -> Walk:
     mask = np.zeros(mask_words(of.cache.tokens.vocab_size), dtype=np.int32)
     while len(token_ids) < max_tokens and not matcher.is_complete:
         matcher.fill_mask(mask)
-        allowed = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist()
-        assert allowed, "a grammar that goes on allows a token"
-        closing = [index for index in allowed if index in of.closing or index >= 2000 or index == END]
-        token = source.choice(closing if closing and source.random() < 0.5 else allowed)
+        allowed = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))
+        assert len(allowed), "a grammar that goes on allows a token"
+        closing = allowed[of.closing[allowed]]
+        token = int(source.choice(closing if len(closing) and source.random() < 0.5 else allowed))
         matcher.consume(token)
         if token == END:
             return Walk(token_ids, True, of.cache.tokens.decode_str(token_ids))

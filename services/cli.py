@@ -34,7 +34,7 @@ USAGE = """usage: tandem COMMAND [OPTIONS]
   bench kernels         measure the compiled CPU kernels against plain torch and the machine's limit
   models                list the architectures and devices that can be served
   replay FILE           replay a recording of an engine's last steps
-  reload                replace the processes behind the shim of a running server, one after the other
+  reload                replace the processes behind the shim of a running server
   new-secret            write a new secret for the processes of one deployment
   internal-credentials  write certificates and a token for other programs that call the processes
 

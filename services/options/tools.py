@@ -8,7 +8,7 @@ from services.options.setting import setting
 
 @dataclass(frozen=True)
 class ReloadOptions:
-    """Replaces the processes behind the shim of a running `tandem serve`, one after the other, while it serves."""
+    """Replaces the processes behind the shim of a running `tandem serve` while it serves."""
 
     runtime_dir: str | None = setting(
         None, "the server's --runtime-dir; needed if it has one, or if several servers run", unset="the only server's"

@@ -175,16 +175,16 @@ class ChildProcesses:
         self._background = work
         return True
 
-    def replace(self, name: str) -> bool:
-        """Makes a child hand over and exit; its spare, else a new process, takes its place. Returns False, and does
-        nothing, while the child is being restarted or its spare is still loading."""
-        child = self.children[name]
+    def is_replaceable(self, name: str) -> bool:
+        """Returns False while the child is being restarted or its spare is still loading."""
         spare = self.spares.get(self.places[name].role) if name in self.places else None
-        if child.restart_at is not None or (spare is not None and not spare.is_loaded):
-            return False
+        return self.children[name].restart_at is None and (spare is None or spare.is_loaded)
+
+    def replace(self, name: str) -> None:
+        """Makes a child hand over and exit; its spare, else a new process, takes its place."""
+        child = self.children[name]
         child.is_replaced = True
         child.process.send_signal(HAND_OVER if name in self.places else signal.SIGTERM)
-        return True
 
     def renew_spare(self, role: str) -> None:
         """Ends a role's spare, if it has one, so that a new one is started: it has loaded the code of its start."""

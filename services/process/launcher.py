@@ -105,14 +105,9 @@ def _serve_on(front: socket.socket, options: ServeOptions, values: dict[str, Any
 
 
 def _reload(children: ChildProcesses, control: ControlFile) -> None:
-    names = sorted((name for name in children.children if name != "shim"), key=_reload_order)
-    if not children.in_background(reload(children, names, control)):
+    tokenizers = [[name] for name, place in children.places.items() if place.role == "tokenizer"]
+    if not children.in_background(reload(children, [*tokenizers, ["engine", "worker"]], control)):
         log.warning("SIGUSR2 has no effect: a reload is running, or the server ends")
-
-
-def _reload_order(name: str) -> int:
-    """Returns the place of a child in a reload: the tokenizers come first, the worker last."""
-    return ("tokenizer", "engine", "worker").index(name.partition("-")[0])
 
 
 def _drain(children: ChildProcesses, values: dict[str, Any]) -> None:

@@ -1,8 +1,9 @@
-"""Replaces the processes behind the shim one after the other, with the code that is installed now.
+"""Replaces the processes behind the shim group by group, with the code that is installed now.
 
-Each process hands over its requests. The next one is replaced once a token could be made again, and REST_SECONDS later:
-on a busy machine, requests wait for what loads as well, and few are to wait for two replacements. The shim stays, with
-all connections of clients.
+Each process hands over its requests. The next group is replaced once a token could be made again, and REST_SECONDS
+later: on a busy machine, requests wait for what loads as well, and few are to wait for two replacements. An engine and
+its worker are one group, for requests are computed again if either is replaced. The shim stays, with all connections of
+clients.
 """
 
 import http.client
@@ -10,7 +11,8 @@ import logging
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from services.process.child_processes import ChildProcesses
 from services.process.control_file import DONE, FAILED, RUNNING, ControlFile
@@ -28,23 +30,29 @@ class ReloadFailed(Exception):
     """The reload stops here. What was replaced stays replaced, and the server goes on."""
 
 
-def reload(children: ChildProcesses, names: list[str], control: ControlFile) -> Iterator[None]:
-    """Replaces the children with these names in this order; yields while it waits, so that the caller can supervise.
+def reload(children: ChildProcesses, groups: Sequence[Sequence[str]], control: ControlFile) -> Iterator[None]:
+    """Replaces the children with these names, group by group in this order; yields while it waits, so that the caller
+    can supervise.
 
     The log and `control` tell what it does.
     """
+    names = [name for group in groups for name in group]
     control.begin()
     log.info("a reload begins: %s", ", ".join(names))
     try:
         check_protocol()
-        for number, name in enumerate(names, start=1):
-            if number > 1:
+        num_done = 0
+        for group in groups:
+            if num_done:
                 yield from _rest()
-            if children.role_of(name) == name:  # the first of its role: later spares have loaded the new code
-                children.renew_spare(name)
-            yield from _replace(children, name)
-            log.info("the %s is replaced", name)
-            control.report(RUNNING, f"{name}: replaced ({number} of {len(names)})")
+            for name in group:
+                if children.role_of(name) == name:  # the first of its role: later spares have loaded the new code
+                    children.renew_spare(name)
+            yield from _replace(children, group)
+            for name in group:
+                num_done += 1
+                log.info("the %s is replaced", name)
+                control.report(RUNNING, f"{name}: replaced ({num_done} of {len(names)})")
     except ReloadFailed as failure:
         log.error("the reload has failed: %s", failure)
         control.report(FAILED, str(failure))
@@ -61,12 +69,21 @@ def check_protocol() -> None:
         raise ReloadFailed(f"the installed tandem {found}, the running one has protocol {PROTOCOL}: restart the server")
 
 
-def _replace(children: ChildProcesses, name: str) -> Iterator[None]:
-    child = children.children[name]
-    yield from _until(lambda: children.replace(name), f"its spare was not loaded, or the {name} restarted,")
-    old = child.process
-    yield from _until(lambda: child.process is not old, f"the {name} was not replaced")
-    yield from _until(lambda: is_ready(children.metrics_address(name)), f"the new {name} was not ready")
+def _replace(children: ChildProcesses, group: Sequence[str]) -> Iterator[None]:
+    """Replaces the children of a group at the same time."""
+    what = " and ".join(group)
+    yield from _until(lambda: all(map(children.is_replaceable, group)), f"a spare was not loaded, or {what} restarted,")
+    old = {name: children.children[name].process for name in group}
+    for name in group:
+        children.replace(name)
+    for name in group:
+        yield from _until(partial(_is_other, children, name, old[name]), f"the {name} was not replaced")
+    for name in group:
+        yield from _until(partial(is_ready, children.metrics_address(name)), f"the new {name} was not ready")
+
+
+def _is_other(children: ChildProcesses, name: str, old: object) -> bool:
+    return children.children[name].process is not old
 
 
 def _rest() -> Iterator[None]:

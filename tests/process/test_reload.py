@@ -1,4 +1,4 @@
-"""A reload replaces children in order, each once the one before is ready, and stops where one is not."""
+"""A reload replaces groups of children in order, each once the one before is ready, and stops where one is not."""
 
 import logging
 import subprocess
@@ -13,7 +13,8 @@ from services.process.control_file import ControlFile, read
 from services.process.reload import ReloadFailed, check_protocol, reload
 from services.version import PROTOCOL
 
-NAMES = ("tokenizer", "tokenizer-1", "engine")
+GROUPS = (["tokenizer"], ["tokenizer-1"], ["engine", "worker"])
+NAMES = [name for group in GROUPS for name in group]
 
 
 class Children:
@@ -22,6 +23,7 @@ class Children:
     def __init__(self) -> None:
         self.children: dict[str, Any] = {}
         self.ready: set[str] = set()
+        self.loading: set[str] = set()
         self.steps: list[str] = []
         for name in NAMES:
             self.children[name] = type("Child", (), {"process": object(), "name": name})()
@@ -32,9 +34,11 @@ class Children:
     def renew_spare(self, role: str) -> None:
         self.steps.append(f"spare {role}")
 
-    def replace(self, name: str) -> bool:
+    def is_replaceable(self, name: str) -> bool:
+        return name not in self.loading
+
+    def replace(self, name: str) -> None:
         self.steps.append(name)
-        return self.steps.count(name) > 1  # its spare loads first
 
     def metrics_address(self, name: str) -> str:
         return name
@@ -49,25 +53,29 @@ def children(monkeypatch: pytest.MonkeyPatch) -> Children:
 
 
 def steps(children: Any, control: ControlFile) -> Iterator[None]:
-    return reload(children, list(children.children), control)
+    return reload(children, GROUPS, control)
 
 
-def test_children_are_replaced_one_after_the_other(children: Children, tmp_path: Path) -> None:
+def test_groups_are_replaced_one_after_the_other(children: Children, tmp_path: Path) -> None:
     """The spare of each role is renewed once: the one after it has loaded the new code."""
     control = ControlFile(tmp_path)
     running = steps(children, control)
-    for name in NAMES:
-        next(running)  # its spare loads
-        next(running)  # it ends
-        assert children.steps[-2:] == [name, name]
-        children.children[name].process = object()
-        next(running)  # the new one is not ready
-        children.ready.add(name)
+    for group in GROUPS:
+        children.loading = {group[-1]}
+        next(running)
+        assert not set(group) & set(children.steps), "none ends before all spares are loaded"
+        children.loading.clear()
+        next(running)
+        assert children.steps[-len(group) :] == group
+        for name in group:
+            children.children[name].process = object()
+        next(running)  # the new ones are not ready
+        children.ready.update(group)
     assert list(running) == []
     found = read(tmp_path)
-    tokenizers = ["spare tokenizer", "tokenizer", "tokenizer", "tokenizer-1", "tokenizer-1"]
-    assert children.steps == [*tokenizers, "spare engine", "engine", "engine"]
-    assert found is not None and (found.state, found.text) == ("done", "3 processes are replaced")
+    tokenizers = ["spare tokenizer", "tokenizer", "tokenizer-1"]
+    assert children.steps == [*tokenizers, "spare engine", "spare worker", "engine", "worker"]
+    assert found is not None and (found.state, found.text) == ("done", "4 processes are replaced")
 
 
 def test_the_next_one_waits_until_requests_have_gone_on(
@@ -77,7 +85,6 @@ def test_the_next_one_waits_until_requests_have_gone_on(
     monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(module, "REST_SECONDS", 5)
     running = steps(children, ControlFile(tmp_path))
-    next(running)
     next(running)
     children.children["tokenizer"].process = object()
     children.ready.add("tokenizer")
@@ -96,7 +103,6 @@ def test_it_stops_at_a_process_that_is_not_ready(
     monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.2)
     control = ControlFile(tmp_path)
     running = steps(children, control)
-    next(running)
     next(running)
     children.children["tokenizer"].process = object()
     assert all(one is None for one in running)

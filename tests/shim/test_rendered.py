@@ -60,7 +60,7 @@ def comparable(submit: text_pb2.TextSubmit, num_prompt: int) -> text_pb2.TextSub
     """Returns what both submits must have, with the defaults filled in, and the token limit that the context leaves."""
     found = text_pb2.TextSubmit()
     found.CopyFrom(submit)
-    for name in ("request_id", "chat", "text", "prompt_token_ids", "traceparent", "attempt"):
+    for name in ("request_id", "chat", "text", "prompt_token_ids", "traceparent", "attempt", "waited_ms"):
         found.ClearField(name)
     for choice in found.choices:
         choice.handle = 0

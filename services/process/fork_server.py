@@ -24,6 +24,8 @@ class ServerDied(Exception):
 
 @dataclass(frozen=True)
 class Worker:
+    """`server_pid`: of the process that forked it; 0: that had ended."""
+
     server_pid: int
     number: int
     calls: socket.socket
@@ -55,7 +57,7 @@ class ForkServer:
 
     def has(self, worker: Worker) -> bool:
         """Returns whether the server process that has forked this worker still runs."""
-        return worker.server_pid == self.pid
+        return 0 != worker.server_pid == self.pid
 
     async def start(self) -> None:
         """Starts the server process, if it does not run. Otherwise the first call starts it, and waits for imports."""

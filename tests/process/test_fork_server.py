@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from services.process.fork_server import ForkServer, ServerDied
+from services.process.fork_server import ForkServer, ServerDied, Worker
 from services.process.task_pool import TaskFailed, TaskPool
 
 MAKER = "tests.process.task_functions:calls"
@@ -34,6 +34,13 @@ async def test_a_worker_has_the_server_until_it_is_killed(server: ForkServer) ->
     assert not server.has(worker) and server.pid == 0
     await server.start()
     assert server.pid and not server.has(worker)
+
+
+async def test_a_server_that_has_ended_has_no_worker(server: ForkServer) -> None:
+    """Also none that was ordered just after its end: a call of it is made again."""
+    own_end, other_end = socket.socketpair()
+    with own_end, other_end:
+        assert not server.has(Worker(server.pid, 1, own_end))
 
 
 async def test_starting_twice_starts_one_process(server: ForkServer) -> None:

@@ -6,7 +6,8 @@
 
 The last two go on until so many requests have ended, between phases of the same load without them. They print by how
 much requests took longer than the same ones without: than the median of the phase before or after, whichever is longer,
-because other guests of a machine change its speed within a minute. `without` compares those phases with each other.
+because other guests of a machine change its speed within a minute; and than the slowest of both, because the same load
+without replacements has a spread too, of some seconds. `without` compares those phases with each other.
 """
 
 import argparse
@@ -47,13 +48,12 @@ class Phase:
         if attempt.outcome == ANSWERED:
             self.seconds[attempt.case.name].append(attempt.ended_at - attempt.started)
 
-    def medians(self) -> dict[str, float]:
-        return {name: statistics.median(times) for name, times in self.seconds.items()}
-
-    def longer_than(self, *quiet: "Phase") -> list[float]:
-        """Returns how much longer each answer took than the longest of its case's medians in other phases, in order."""
-        all_medians = [one.medians() for one in quiet]
-        longest = {name: max(medians.get(name, 0.0) for medians in all_medians) for name in all_medians[0]}
+    def longer_than(self, usual: Callable[[list[float]], float], *quiet: "Phase") -> list[float]:
+        """Returns, in order, how much longer each answer took than `usual` of its case's times in the other phase where
+        that is longest."""
+        longest: dict[str, float] = defaultdict(float)
+        for name, times in ((name, times) for one in quiet for name, times in one.seconds.items()):
+            longest[name] = max(longest[name], usual(times))
         return sorted(one - longest[name] for name, times in self.seconds.items() if name in longest for one in times)
 
 
@@ -145,10 +145,10 @@ async def run_replacements(seed: int, num_requests: int) -> bool:
 
 
 def _show(name: str, found: Phase, *quiet: Phase) -> None:
-    more = found.longer_than(*quiet)
+    more, than_slowest = (found.longer_than(usual, *quiet) for usual in (statistics.median, max))
     print(
         f"{name}: {found.num_done} times, {dict(found.outcomes)}; longer by median {statistics.median(more):.2f}, "
-        f"p99 {more[int(0.99 * len(more))]:.2f}, most {more[-1]:.2f} s",
+        f"p99 {more[int(0.99 * len(more))]:.2f}, most {more[-1]:.2f} s; than slowest: most {than_slowest[-1]:.2f} s",
         flush=True,
     )
 

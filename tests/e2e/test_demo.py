@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
 from functools import cache
 from itertools import islice
 from random import Random
@@ -25,10 +24,9 @@ MAX_BYTES = 12_000_000
 TRAINED_ON = ((1, EARLY), (2, LATE), (3, WITH_JSON), (4, WITH_JSON))  # as demo.train has it, with --seed 1 and 2
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with Server() as server:
-        yield server
+@pytest.fixture
+def server(plain: Server) -> Server:
+    return plain
 
 
 @cache

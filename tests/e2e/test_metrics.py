@@ -45,6 +45,11 @@ def scrape(server: Server) -> Metrics:
 
 
 @pytest.fixture(scope="module")
+def server(own_server: Server) -> Server:
+    return own_server
+
+
+@pytest.fixture(scope="module")
 def load(server: Server) -> "Load":
     load = Load(server)
     asyncio.run(load.run())

@@ -15,10 +15,9 @@ MESSAGES: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Hi"}]
 PROMPT = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with Server("--dtype=float32") as server:
-        yield server
+@pytest.fixture
+def server(demo_server: Server) -> Server:
+    return demo_server
 
 
 @pytest.fixture

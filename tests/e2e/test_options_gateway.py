@@ -23,6 +23,15 @@ def server() -> Iterator[Server]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def changed() -> Iterator[Server]:
+    flags = ("--grpc-host=127.0.0.2", "--api-key=secret", "--grpc-no-key", "--no-grpc-reflection")
+    if loopback() != "127.0.0.1":
+        pytest.skip("one IPv6 loopback address only")
+    with Server("--dtype=float32", "--grpc-port=0", *flags) as running:
+        yield running
+
+
 def test_grpc_port(server: Server) -> None:
     host, _, port = address_of(server).rpartition(":")
     assert host == loopback() and int(port) > 0
@@ -40,13 +49,10 @@ def test_grpc_port(server: Server) -> None:
     wait_for(lambda: server.log.count(f"grpc://{host}:{port}") == 2 and again(), "it has the same port again", 30)
 
 
-def test_grpc_host() -> None:
-    if loopback() != "127.0.0.1":
-        pytest.skip("one IPv6 loopback address only")
-    with Server("--dtype=float32", "--grpc-port=0", "--grpc-host=127.0.0.2") as server:
-        assert address_of(server).startswith("127.0.0.2:") and "http://127.0.0.1:" in server.url
-        with GatewayClient(server) as gateway:
-            assert gateway.healthy()
+def test_grpc_host(changed: Server) -> None:
+    assert address_of(changed).startswith("127.0.0.2:") and "http://127.0.0.1:" in changed.url
+    with GatewayClient(changed) as gateway:
+        assert gateway.healthy()
 
 
 def test_a_key_is_needed_and_the_limit_is_that_of_http() -> None:
@@ -71,11 +77,10 @@ def test_a_key_is_needed_and_the_limit_is_that_of_http() -> None:
         wait_for(lambda: server.post("/v1/completions", {"prompt": "a"}, headers=headers).status_code == 200, "free")
 
 
-def test_grpc_no_key() -> None:
-    with Server("--dtype=float32", "--grpc-port=0", "--api-key=secret", "--grpc-no-key") as server:
-        assert server.post("/v1/completions", {"prompt": "a"}).status_code == 401
-        with GatewayClient(server) as gateway:
-            assert gateway.ask("a", stream=True, max_tokens=3, ignore_eos=True)["completion_tokens"] == 3
+def test_grpc_no_key(changed: Server) -> None:
+    assert changed.post("/v1/completions", {"prompt": "a"}).status_code == 401
+    with GatewayClient(changed) as gateway:
+        assert gateway.ask("a", stream=True, max_tokens=3, ignore_eos=True)["completion_tokens"] == 3
     ended = run_tandem("serve", "--port=0", "--grpc-port=0", "--grpc-host=0.0.0.0", "--grpc-no-key")
     message = "--grpc-no-key is refused on 0.0.0.0, all interfaces: name one address with --grpc-host"
     assert (ended.returncode, ended.stderr) == (1, f"tandem serve: error: {message}\n")
@@ -89,7 +94,7 @@ def services_of(address: str) -> set[str]:
     return {one.name for one in answer.list_services_response.service}
 
 
-def test_grpc_reflection(server: Server) -> None:
+def test_grpc_reflection(server: Server, changed: Server) -> None:
     """For each server of gRPC: those of engine, tokenizer and gateway."""
     common = {"grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
     for address, service in (
@@ -98,7 +103,6 @@ def test_grpc_reflection(server: Server) -> None:
         (address_of(server), "vllm.grpc.engine.VllmEngine"),
     ):
         assert services_of(address) == {service, *common}
-    with Server("--dtype=float32", "--grpc-port=0", "--no-grpc-reflection") as without:
-        paths = [f"unix:{without.runtime_dir}/{name}.sock" for name in ("engine", "tokenizer-0")]
-        for address in (*paths, address_of(without)):
-            assert refusal(lambda address=address: services_of(address)).code() == CODE.UNIMPLEMENTED
+    paths = [f"unix:{changed.runtime_dir}/{name}.sock" for name in ("engine", "tokenizer-0")]
+    for address in (*paths, address_of(changed)):
+        assert refusal(lambda address=address: services_of(address)).code() == CODE.UNIMPLEMENTED

@@ -61,6 +61,11 @@ class ControlFile:
             with contextlib.suppress(OSError):
                 new.unlink(missing_ok=True)
 
+    @property
+    def has_folder(self) -> bool:
+        """Whether the runtime directory still exists."""
+        return self._path.parent.is_dir()
+
     def __enter__(self) -> "ControlFile":
         return self
 

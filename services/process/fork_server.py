@@ -108,15 +108,18 @@ class ForkServer:
         with contextlib.suppress(OSError):  # the server process has ended, and with it its workers
             self._order(KILL, worker)
 
-    async def kill(self) -> None:
-        """Kills the server process, which hangs, and all its workers. The next call starts another one."""
+    async def kill(self, worker: Worker) -> None:
+        """Kills the server process that has forked this worker, if it still runs, and all its workers: it hangs. The
+        next call starts another one."""
         async with self._starting:
-            await self._stop()
+            if self.has(worker):
+                await self._stop()
 
     async def close(self) -> None:
         """Kills the server process and its workers; no other one starts."""
         self.is_closed = True
-        await self.kill()
+        async with self._starting:
+            await self._stop()
 
     async def _stop(self) -> None:
         if self._control is not None:

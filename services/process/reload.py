@@ -40,6 +40,8 @@ def reload(children: ChildProcesses, groups: Sequence[Sequence[str]], control: C
     control.begin()
     log.info("a reload begins: %s", ", ".join(names))
     try:
+        if not control.has_folder:
+            raise ReloadFailed("the runtime directory was removed, and no process can start without it")
         check_protocol()
         num_done = 0
         for group in groups:

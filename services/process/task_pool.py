@@ -32,8 +32,8 @@ class TaskPool:
     async def run(self, payload: bytes | bytearray) -> bytearray:
         """Returns the function's result for `payload`. Waits while all workers are busy.
 
-        Raises TaskFailed. If this call is cancelled, its worker is killed. If the server process has died, the call is
-        made once more by another one.
+        Raises TaskFailed. If this call is cancelled, its worker is killed. If the server process has died or hangs, the
+        call is made once more by another one.
         """
         async with self._places:
             try:
@@ -59,9 +59,11 @@ class TaskPool:
             async with asyncio.timeout(START_SECONDS + WALL_FACTOR * self._server.limits.cpu_seconds):
                 status, result = await _called(worker.calls, payload)
             is_reusable = status == DONE
-        except TimeoutError as error:  # the server process hangs, or was stopped
-            await self._server.kill()
-            raise self._failure() from error
+        except (
+            TimeoutError
+        ) as error:  # a call beyond its limits ends its worker: the server process hangs, or was stopped
+            await self._server.kill(worker)
+            raise ServerDied from error
         except OSError as error:
             await asyncio.sleep(DEATH_SECONDS)
             raise (self._failure() if self._server.has(worker) else ServerDied()) from error

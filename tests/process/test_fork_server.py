@@ -29,11 +29,14 @@ async def test_a_worker_has_the_server_until_it_is_killed(server: ForkServer) ->
     assert server.pid == 0
     worker = await server.new_worker()
     assert server.has(worker)
-    await server.kill()
+    await server.kill(worker)
     assert ended(worker.calls)
     assert not server.has(worker) and server.pid == 0
     await server.start()
-    assert server.pid and not server.has(worker)
+    pid = server.pid
+    assert pid and not server.has(worker)
+    await server.kill(worker)
+    assert server.pid == pid, "another server's worker tells nothing about this one"
 
 
 async def test_a_server_that_has_ended_has_no_worker(server: ForkServer) -> None:
@@ -97,6 +100,8 @@ async def test_a_call_of_one_pool_is_made_again_when_another_one_kills_the_serve
     await pools[1].run(b"pid")
     call = asyncio.create_task(pools[0].run(b"slow but sure"))
     await asyncio.sleep(0)
-    await server.kill()
+    worker = await server.new_worker()
+    await server.kill(worker)
+    assert ended(worker.calls)
     assert await pools[1].run(b"echo again") == b"again"
     assert await call == b"but sure"

@@ -1,6 +1,7 @@
 """A reload replaces groups of children in order, each once the one before is ready, and stops where one is not."""
 
 import logging
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -109,6 +110,17 @@ def test_it_stops_at_a_process_that_is_not_ready(
     found = read(tmp_path)
     assert found is not None and (found.state, found.text) == ("failed", "the new tokenizer was not ready within 0 s")
     assert "engine" not in children.steps and "the reload has failed: the new tokenizer" in caplog.text
+
+
+def test_without_the_runtime_directory_nothing_is_replaced(
+    children: Children, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "runtime"
+    folder.mkdir()
+    control = ControlFile(folder)
+    shutil.rmtree(folder)
+    assert list(steps(children, control)) == [] and children.steps == []
+    assert "the reload has failed: the runtime directory was removed" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 
 from services.machine import files
 from services.machine.files import read
+from services.process import task_pool
 from services.process.fork_server import ForkServer
 from services.process.task_pool import TaskFailed, TaskPool
 from services.process.task_server import MAX_GROWTH_BYTES
@@ -173,3 +174,15 @@ async def test_a_wrong_target_fails_in_words() -> None:
     with pytest.raises(TaskFailed):
         await TaskPool(server, 1).run(b"echo")
     await server.close()
+
+
+async def test_calls_of_a_stopped_server_are_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By one other server: the first call that ends it must not end that of the others, too."""
+    monkeypatch.setattr(task_pool, "START_SECONDS", 2.0)
+    async with running(4, cpu_seconds=0.2) as pool:
+        pids = {int(await pool.run(b"server")) for _ in range(2)}
+        assert len(pids) == 1
+        os.kill(*pids, signal.SIGSTOP)
+        answers = await asyncio.gather(*(pool.run(f"echo {number}".encode()) for number in range(1, 8)))
+        assert answers == [str(number).encode() for number in range(1, 8)]
+        assert int(await pool.run(b"server")) not in pids

@@ -48,6 +48,7 @@ class ForkServer:
         self._starting = asyncio.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
+        self._reaping: asyncio.Task[None] | None = None
         self._last_number = 0
 
     @property
@@ -70,6 +71,7 @@ class ForkServer:
             with child_end:
                 self._process = self._spawn(child_end)
             self._control = own_end
+            asyncio.get_running_loop().add_reader(own_end, self._on_end, own_end, self._process)
             with contextlib.suppress(OSError):  # it has ended: the call says so
                 await asyncio.get_running_loop().sock_sendall(own_end, LENGTH.pack(len(self._setup)) + self._setup)
 
@@ -121,8 +123,19 @@ class ForkServer:
         async with self._starting:
             await self._stop()
 
+    def _on_end(self, control: socket.socket, process: "subprocess.Popen[bytes]") -> None:
+        """The server process has closed its end, to which it writes nothing: it takes the exit status."""
+        asyncio.get_running_loop().remove_reader(control)
+        self._reaping = asyncio.create_task(self._reap(process))
+
+    async def _reap(self, process: "subprocess.Popen[bytes]") -> None:
+        async with self._starting:
+            if self._process is process:
+                await self._stop()
+
     async def _stop(self) -> None:
         if self._control is not None:
+            asyncio.get_running_loop().remove_reader(self._control)
             self._control.close()
             self._control = None
         if self._process is not None:

@@ -4,6 +4,7 @@ It has its own connection to the engine and a deep stack. It ends with `close`, 
 runs plans raises: the engine is gone, or the worker crashes. It knows nothing of slots and steps.
 """
 
+import itertools
 import threading
 from collections.abc import Iterator
 
@@ -17,6 +18,8 @@ from services.worker.engine_link import EngineGone, EngineLink, EngineRefused, r
 from services.worker.engine_socket import Socket
 from services.worker.grammar_source import GrammarSource, prepare
 from services.worker.prepared_grammars import PreparedGrammars
+
+_numbers = itertools.count()  # of pairs: the endpoint of a closed one stays in use for a moment
 
 
 class PreparerFailed(Exception):
@@ -34,7 +37,8 @@ class Preparer:
         self._source = source
         self._grammars = grammars
         self._engine = link.second_socket()  # the thread's own from its start on
-        self._control, self._inner = _pair()  # messages without content: the thread has failed; the thread is to end
+        # Their messages have no content: the thread has failed; the thread is to end.
+        self._control, self._inner = socket_pair()
         self._failure: BaseException | None = None
         self._closed = threading.Event()
         link.watch(self._control, self._raise_failure)
@@ -99,11 +103,11 @@ class Preparer:
             yield token_id
 
 
-def _pair() -> tuple[Socket, Socket]:
+def socket_pair() -> tuple[Socket, Socket]:
     """Returns two connected sockets, for two threads."""
     context: zmq.Context[Socket] = zmq.Context.instance()
     ends = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
-    endpoint = f"inproc://preparer-{id(ends[0])}"
+    endpoint = f"inproc://preparer-{next(_numbers)}"
     ends[0].bind(endpoint)
     ends[1].connect(endpoint)
     for end in ends:

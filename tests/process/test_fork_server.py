@@ -1,5 +1,6 @@
 import asyncio
 import os
+import signal
 import socket
 from collections.abc import AsyncIterator
 
@@ -17,6 +18,21 @@ async def server() -> AsyncIterator[ForkServer]:
     made = ForkServer(MAKER, b"the setup", memory_bytes=MEMORY, cpu_seconds=60)
     yield made
     await made.close()
+
+
+def has_pid(pid: int) -> bool:
+    """Returns whether a process has this pid, be it a zombie."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+async def until_reaped(pid: int) -> None:
+    async with asyncio.timeout(10):
+        while has_pid(pid):  # noqa: ASYNC110 (no event tells of another object's child)
+            await asyncio.sleep(0.01)
 
 
 def ended(calls: socket.socket) -> bool:
@@ -51,6 +67,16 @@ async def test_starting_twice_starts_one_process(server: ForkServer) -> None:
     pid = server.pid
     await server.start()
     assert server.pid == pid
+
+
+async def test_a_server_that_is_killed_leaves_no_zombie_and_the_next_one_starts(server: ForkServer) -> None:
+    await server.start()
+    pid = server.pid
+    os.kill(pid, signal.SIGKILL)
+    await until_reaped(pid)
+    worker = await server.new_worker()
+    assert server.has(worker) and server.pid != pid
+    server.drop(worker)
 
 
 async def test_drop_ends_one_worker_alone(server: ForkServer) -> None:

@@ -16,7 +16,7 @@ from services.worker.checkpoint import read_checkpoint
 from services.worker.engine_link import EngineGone, EngineLink, EngineRefused
 from services.worker.grammar_source import GrammarSource
 from services.worker.prepared_grammars import PreparedGrammars
-from services.worker.preparer import Preparer, PreparerFailed
+from services.worker.preparer import Preparer, PreparerFailed, socket_pair
 from tests.checkpoints import DEMO_VOCAB_SIZE, make_qwen3
 from tests.grammar.vocabularies import ids_of
 from tests.worker.engine_by_hand import TIMEOUT_MS, EngineSocket
@@ -195,3 +195,10 @@ def test_close_does_not_wait_for_a_long_replay(
     assert source.began.wait(TIMEOUT_MS / 1000)
     preparer.close()
     assert len(grammars) == 0
+
+
+def test_pairs_of_sockets_follow_each_other_at_once() -> None:
+    """ZeroMQ frees an endpoint a moment after its socket is closed, and Python uses the addresses of objects again."""
+    for _ in range(500):
+        for end in socket_pair():
+            end.close()

@@ -124,11 +124,12 @@ class ForkServer:
             await self._stop()
 
     def _on_end(self, control: socket.socket, process: "subprocess.Popen[bytes]") -> None:
-        """The server process has closed its end, to which it writes nothing: it takes the exit status."""
+        """The control socket is readable. The server process writes nothing to it, so it has ended, or ends now."""
         asyncio.get_running_loop().remove_reader(control)
         self._reaping = asyncio.create_task(self._reap(process))
 
     async def _reap(self, process: "subprocess.Popen[bytes]") -> None:
+        """Takes the exit status of a process that has ended: it stays no zombie. The next call starts another one."""
         async with self._starting:
             if self._process is process:
                 await self._stop()

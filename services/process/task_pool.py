@@ -59,9 +59,8 @@ class TaskPool:
             async with asyncio.timeout(START_SECONDS + WALL_FACTOR * self._server.limits.cpu_seconds):
                 status, result = await _called(worker.calls, payload)
             is_reusable = status == DONE
-        except (
-            TimeoutError
-        ) as error:  # a call beyond its limits ends its worker: the server process hangs, or was stopped
+        except TimeoutError as error:
+            # A call beyond its limits ends its worker, so the server process hangs, or was stopped.
             await self._server.kill(worker)
             raise ServerDied from error
         except OSError as error:

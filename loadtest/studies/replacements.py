@@ -1,13 +1,14 @@
 """`python -m loadtest.studies.replacements`: two hundred mixed requests under drains, rolling restarts and reloads.
 
 - *drain*: SIGTERM to the server when all 200 requests are in progress: each must get its answer, byte for byte.
-- *rolling*: SIGTERM to tokenizer, engine and worker in turn, under clients that send again and again.
+- *rolling*: SIGTERM to tokenizer, engine and worker in turn, under `--clients` that send again and again.
 - *reload*: `tandem reload`, again ten seconds after its end, under the same load.
 
 The last two go on until so many requests have ended, between phases of the same load without them. They print by how
 much requests took longer than the same ones without: than the median of the phase before or after, whichever is longer,
 because other guests of a machine change its speed within a minute; and than the slowest of both, because the same load
-without replacements has a spread too, of some seconds. `without` compares those phases with each other.
+without replacements has a spread too: of some seconds with 200 clients, where a request waits longer for others than
+for a replacement. `without` compares those phases with each other.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.chaos.attempt import ANSWERED, Attempt
-from tests.chaos.cases import make_cases
+from tests.chaos.cases import NUM_CASES, make_cases
 from tests.chaos.load import Load
 from tests.e2e.harness import ALL_READY, SPARES, TANDEM, Server, pid_of, wait_for
 
@@ -129,10 +130,10 @@ async def run_drain(seed: int) -> bool:
     return _told(load)
 
 
-async def run_replacements(seed: int, num_requests: int) -> bool:
+async def run_replacements(seed: int, num_clients: int, num_requests: int) -> bool:
     with Server(*OPTIONS) as server:
         wait_for(lambda: ALL_READY in server.log, "all are ready")
-        load = Load(server.url, make_cases(seed), REQUEST_SECONDS)
+        load = Load(server.url, make_cases(seed, num_clients), REQUEST_SECONDS)
         await load.learn()
         before = await phase(load, num_requests, None)
         for name, replace in (("rolling", roll), ("reload", reload)):
@@ -162,10 +163,11 @@ def _told(load: Load) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--clients", type=int, default=NUM_CASES, help="of rolling and reload; at most 200")
     parser.add_argument("--requests", type=int, default=1000, help="of each phase with replacements")
     args = parser.parse_args()
     drained = asyncio.run(run_drain(args.seed))
-    replaced = asyncio.run(run_replacements(args.seed, args.requests))
+    replaced = asyncio.run(run_replacements(args.seed, args.clients, args.requests))
     return 0 if drained and replaced else 1
 
 

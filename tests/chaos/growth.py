@@ -2,9 +2,9 @@
 squares with its standard error.
 
 A restarted process begins a new series with a level of its own; the first seconds of a series are left out. All
-series of a role share one slope. Memory also has a slope for the first and for the second half of each series: caches
-and heaps that fill up grow less in the second, a leak grows as fast. Samples close in time are alike, so the true error
-is larger than the one given.
+series of a role share one slope; all processes together are one series. Memory also has a slope for the first and for
+the second half of each series: caches and heaps that fill up grow less in the second, a leak grows as fast. Samples
+close in time are alike, so the true error is larger than the one given.
 """
 
 import asyncio
@@ -34,9 +34,13 @@ class Growth:
         """Takes samples until it is cancelled."""
         while True:
             found = await asyncio.to_thread(snapshots, server)
-            for one in found:
-                self.samples[one.role, one.pid].append((time.monotonic(), one))
+            self.see(time.monotonic(), found)
             await asyncio.sleep(SAMPLE_SECONDS)
+
+    def see(self, moment: float, found: Sequence[Snapshot]) -> None:
+        """Adds the snapshots of all processes that run at a moment."""
+        for one in [*found, _sum(found)]:
+            self.samples[one.role, one.pid].append((moment, one))
 
     def lines(self) -> list[str]:
         """Returns one line for each role with its slopes in an hour."""
@@ -59,6 +63,12 @@ def _line(role: str, series: Sequence[Sequence[tuple[float, Snapshot]]]) -> str:
     count = sum(map(len, series))
     mean = sum(one.kilobytes for points in series for _, one in points) / count / 1024
     return f"{role}: {', '.join(figures)} an hour ({len(series)} series, {count} samples, {mean:.0f} MiB on average)"
+
+
+def _sum(found: Sequence[Snapshot]) -> Snapshot:
+    """Returns what all hold together. Memory that several map counts for each."""
+    files, threads, kilobytes = (sum(getattr(one, name) for one in found) for name in ("files", "threads", "kilobytes"))
+    return Snapshot(0, "all", "all", files, threads, kilobytes)
 
 
 def _an_hour(series: Iterable[Sequence[Point]]) -> str:

@@ -1,6 +1,7 @@
 """The slope of several series with levels of their own, and its standard error."""
 
 import random
+import re
 from collections.abc import Callable
 
 import pytest
@@ -43,3 +44,18 @@ def test_a_line_tells_what_fills_up_from_what_leaks() -> None:
     assert "(first halves +720.00 ± 0.00, second +0.00 ± 0.00)" in filling
     assert "memory +90.00 ± 0.00 (first halves +90.00 ± 0.00, second +90.00 ± 0.00)" in leaking
     assert "files +0.00 ± 0.00, threads +0.00 ± 0.00 an hour (1 series, 20 samples," in leaking
+
+
+def test_processes_that_replace_each_other_grow_alone_but_not_together() -> None:
+    """Of two processes one is replaced each minute; each grows by 6 MiB a minute from the same level."""
+    growth = Growth(warm_seconds=0.0)
+    for n in range(481):
+        ages = [(5.0 * n + 60.0 * which) % 120.0 for which in (0, 1)]
+        pids = [int(5.0 * n + 60.0 * which) // 120 * 2 + which + 1 for which in (0, 1)]
+        both = zip(pids, ages, strict=True)
+        growth.see(5.0 * n, [Snapshot(pid, "one", "one", 4, 2, 102_400 + round(102.4 * age)) for pid, age in both])
+    together, alone = growth.lines()
+    found = re.match(r"all: memory (\S+) ± (\S+) ", together)
+    assert found is not None and abs(float(found[1])) < float(found[2]) < 1.0
+    assert "files +0.00 ± 0.00, threads +0.00 ± 0.00 an hour (1 series, 481 samples, 211 MiB on average)" in together
+    assert alone.startswith("one: memory +360.")

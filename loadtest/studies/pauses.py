@@ -1,7 +1,7 @@
-"""`python -m loadtest.studies.pauses ROLE`: how long a stream pauses when the process of a role is killed.
+"""`python -m loadtest.studies.pauses ROLE`: how long a stream pauses when the process of a role is killed or stopped.
 
-A stream of the demo model runs, the process gets SIGKILL, and the longest gap between two chunks is the pause. Tokens
-pass between two kills, so each restart is immediate. Prints every pause and their median, in seconds, and the
+A stream of the demo model runs, the process gets the signal, and the longest gap between two chunks is the pause.
+Tokens pass between two signals, so each restart is immediate. Prints every pause and their median, in seconds, and the
 proportional memory (PSS) of each process.
 """
 
@@ -15,12 +15,12 @@ from pathlib import Path
 from tests.e2e.harness import ALL_READY, SPARES, Server, children_of, pid_of, role_of, wait_for
 
 BODY = {"temperature": 0, "ignore_eos": True}
-CHUNKS_BEFORE = 50  # before the kill
-SETTLE_SECONDS = 5.0  # between two kills: a spare process is ready by then
+CHUNKS_BEFORE = 50  # before the signal
+SETTLE_SECONDS = 5.0  # between two signals: a spare process is ready by then
 
 
-def pause(server: Server, role: str) -> float:
-    """Kills the role's process in the middle of a stream. Returns the longest gap between two chunks."""
+def pause(server: Server, role: str, number: signal.Signals) -> float:
+    """Sends the signal to the role's process in the middle of a stream. Returns the longest gap between two chunks."""
     gaps, last = [], 0.0
     with server.openai() as client:
         stream = client.completions.create(
@@ -31,13 +31,14 @@ def pause(server: Server, role: str) -> float:
             gaps.append(moment - last if last else 0.0)
             last = moment
             if count == CHUNKS_BEFORE:
-                os.kill(pid_of(server, role), signal.SIGKILL)
+                os.kill(pid_of(server, role), number)
     return max(gaps)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("role", choices=("worker", "engine", "tokenizer"))
+    parser.add_argument("--signal", choices=("SIGKILL", "SIGSTOP"), default="SIGKILL")
     parser.add_argument("--runs", type=int, default=9)
     args, more = parser.parse_known_args()
     with Server(*more or (SPARES,)) as server:
@@ -46,7 +47,7 @@ def main() -> None:
         for _ in range(args.runs):
             settled = time.monotonic() + SETTLE_SECONDS
             wait_for(lambda: time.monotonic() > settled, "it settles", 2 * SETTLE_SECONDS)  # noqa: B023
-            pauses.append(pause(server, args.role))
+            pauses.append(pause(server, args.role, signal.Signals[args.signal]))
         for pid in children_of(server.process.pid):
             print(f"{role_of(pid)} {pid}: {megabytes(pid):.0f} MB")
     print(" ".join(f"{one:.2f}" for one in pauses), f"median {statistics.median(pauses):.2f} s")

@@ -163,7 +163,7 @@ def _told(load: Load) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--clients", type=int, default=NUM_CASES, help="of rolling and reload; at most 200")
+    parser.add_argument("--clients", type=int, default=NUM_CASES, help="of rolling and reload")
     parser.add_argument("--requests", type=int, default=1000, help="of each phase with replacements")
     args = parser.parse_args()
     drained = asyncio.run(run_drain(args.seed))

@@ -43,7 +43,7 @@ class Growth:
             self.samples[one.role, one.pid].append((moment, one))
 
     def lines(self) -> list[str]:
-        """Returns one line for each role with its slopes in an hour."""
+        """Returns one line for each role, and one for all processes together, with the slopes in an hour."""
         by_role: dict[str, list[list[tuple[float, Snapshot]]]] = defaultdict(list)
         for (role, _), taken in self.samples.items():
             warm = [sample for sample in taken if sample[0] - taken[0][0] >= self.warm_seconds]

@@ -2,7 +2,8 @@
 
 `python -m tests.chaos --seed N --faults M --minutes 40 --out FILE` runs one part and appends its report to FILE;
 `--sum FILE` adds parts up; `python -m tests.chaos soak --minutes 60` runs for long with one fault a minute, at one role
-after the other, so that the processes of the others grow old.
+after the other, so that the processes of the others grow old; `--roles engine worker` spares all tokenizers for the
+whole time, and `--roles tokenizer` engine and worker.
 """
 
 import argparse
@@ -54,6 +55,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     parser.add_argument("--faults", type=int, default=400, help="faults of the part")
     parser.add_argument("--minutes", type=float, default=40.0, help="no fault comes later")
+    parser.add_argument("--roles", nargs="+", choices=ROLES, default=ROLES, help="that a soak strikes")
     parser.add_argument("--variant", choices=VARIANTS, help="of the server; default: by the seed")
     parser.add_argument("--out", type=Path, help="file that the report is appended to, as one line of JSON")
     parser.add_argument("--log", type=Path, help="file for the server's log")
@@ -70,8 +72,9 @@ def _run(args: argparse.Namespace) -> Report:
     print(f"{args.form} --seed {args.seed} --faults {args.faults} --variant {variant!r}", flush=True)
     plan = Plan(args.seed, args.faults, args.minutes)
     if soaks:
-        per_role = max(1, int(args.minutes * 60 / SOAK_PACE_SECONDS / len(ROLES)))
-        plan = replace(plan, pace=SOAK_PACE_SECONDS, per_role=per_role, warm_seconds=SOAK_WARM_SECONDS)
+        per_role = max(1, int(args.minutes * 60 / SOAK_PACE_SECONDS / len(args.roles)))
+        roles = tuple(args.roles)
+        plan = replace(plan, pace=SOAK_PACE_SECONDS, roles=roles, per_role=per_role, warm_seconds=SOAK_WARM_SECONDS)
     report = run_on_own_server(variant, plan, args.log)
     if not soaks:
         report.growth = []  # too short for slopes

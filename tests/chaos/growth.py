@@ -2,9 +2,9 @@
 squares with its standard error.
 
 A restarted process begins a new series with a level of its own; the first seconds of a series are left out. All
-series of a role share one slope; all processes together are one series. Memory also has a slope for the first and for
-the second half of each series: caches and heaps that fill up grow less in the second, a leak grows as fast. Samples
-close in time are alike, so the true error is larger than the one given.
+series of a role share one slope; all processes together are one series. A process's own memory also has a slope for the
+first and for the second half of each series: caches and heaps that fill up grow less in the second, a leak grows as
+fast. Samples close in time are alike, so the true error is larger than the one given.
 """
 
 import asyncio
@@ -54,21 +54,21 @@ class Growth:
 
 def _line(role: str, series: Sequence[Sequence[tuple[float, Snapshot]]]) -> str:
     figures = []
-    for label, name, unit in (("memory", "kilobytes", 1024.0), ("files", "files", 1.0), ("threads", "threads", 1.0)):
+    for name, unit in (("own", 1024.0), ("resident", 1024.0), ("files", 1.0), ("threads", 1.0)):
         values = [[(moment, getattr(one, name) / unit) for moment, one in points] for points in series]
-        text = f"{label} {_an_hour(values)}"
-        if name == "kilobytes":
+        text = f"{name} {_an_hour(values)}"
+        if name == "own":
             text += f" (first halves {_an_hour(map(first_half, values))}, second {_an_hour(map(second_half, values))})"
         figures.append(text)
     count = sum(map(len, series))
-    mean = sum(one.kilobytes for points in series for _, one in points) / count / 1024
+    mean = sum(one.own for points in series for _, one in points) / count / 1024
     return f"{role}: {', '.join(figures)} an hour ({len(series)} series, {count} samples, {mean:.0f} MiB on average)"
 
 
 def _sum(found: Sequence[Snapshot]) -> Snapshot:
     """Returns what all hold together. Memory that several map counts for each."""
-    files, threads, kilobytes = (sum(getattr(one, name) for one in found) for name in ("files", "threads", "kilobytes"))
-    return Snapshot(0, "all", "all", files, threads, kilobytes)
+    names = ("files", "threads", "own", "resident")
+    return Snapshot(0, "all", "all", *(sum(getattr(one, name) for one in found) for name in names))
 
 
 def _an_hour(series: Iterable[Sequence[Point]]) -> str:

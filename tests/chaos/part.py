@@ -203,7 +203,7 @@ class Part:
 @dataclass(frozen=True)
 class Plan:
     """What a part does: `num_faults` from `seed` under `num_cases` requests, or fewer if `minutes` are over, with
-    `pace` seconds between them. `per_role`: faults at one role before the next one's turn; 0: roles as they come."""
+    `pace` seconds between them. `per_role`: faults at one of `roles` before the next one's turn; 0: as they come."""
 
     seed: int
     num_faults: int
@@ -211,6 +211,7 @@ class Plan:
     num_cases: int = NUM_CASES
     pace: float = 0.0
     per_role: int = 0
+    roles: tuple[str, ...] = ROLES
     warm_seconds: float = 45.0  # of a process's life that its slopes leave out
     request_seconds: float = 300.0  # after which a request counts as lost
 
@@ -224,7 +225,9 @@ async def run_part(server: Server, folder: Path, plan: Plan) -> Report:
         quiet = QuietPoints(server, load, engine, folder)
         await quiet.visit()
         print(f"all {plan.num_cases} requests without faults, again: {await load.check():.1f} s", flush=True)
-        planned = in_turn(strikes(plan.seed), plan.per_role) if plan.per_role else strikes(plan.seed)
+        planned = strikes(plan.seed)
+        if plan.per_role:
+            planned = in_turn(planned, plan.roles, plan.per_role)
         rng = random.Random(f"part {plan.seed}")
         part = Part(server, load, engine, quiet, rng, report, plan.pace, lambda line: print(line, flush=True))
         cpu, began = _cpu_seconds(), time.monotonic()

@@ -61,8 +61,8 @@ def strikes(seed: int) -> Iterator[Strike]:
         yield Strike(blows, phases.deal())
 
 
-def in_turn(planned: Iterator[Strike], per_role: int) -> Iterator[Strike]:
+def in_turn(planned: Iterator[Strike], roles: Sequence[str], per_role: int) -> Iterator[Strike]:
     """Yields single faults, `per_role` of them at one role, then at the next: the other roles' processes grow old."""
     for index, strike in enumerate(planned):
-        role = ROLES[index // per_role % len(ROLES)]
+        role = roles[index // per_role % len(roles)]
         yield Strike((replace(strike.blows[0], role=role),), strike.phase)

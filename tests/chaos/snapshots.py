@@ -17,14 +17,16 @@ PROBE_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Of one process. `kilobytes`: resident memory. `objects`: live ones by class; {} if they were not asked for."""
+    """Of one process. `own`: kilobytes that it has written itself, anonymous or shared; `resident`: these and the pages
+    of mapped files, which the system takes back at will. `objects`: live ones by class; {} if not asked for."""
 
     pid: int
     role: str
     name: str
     files: int
     threads: int
-    kilobytes: int
+    own: int
+    resident: int
     objects: dict[str, int] = field(default_factory=dict)
 
 
@@ -43,10 +45,11 @@ def snapshot(victim: Victim, objects: dict[str, int] | None = None) -> Snapshot 
         lines = Path(f"/proc/{victim.pid}/status").read_text().splitlines()
         status = dict(line.split(":", 1) for line in lines if ":" in line)
         files = sum(1 for _ in Path(f"/proc/{victim.pid}/fd").iterdir())
-        kilobytes = int(status["VmRSS"].split()[0])
+        anonymous, shared, resident = (int(status[name].split()[0]) for name in ("RssAnon", "RssShmem", "VmRSS"))
     except (OSError, KeyError):
         return None
-    return Snapshot(victim.pid, victim.role, victim.name, files, int(status["Threads"]), kilobytes, objects or {})
+    held = (files, int(status["Threads"]), anonymous + shared, resident)
+    return Snapshot(victim.pid, victim.role, victim.name, *held, objects or {})
 
 
 def snapshots(server: Server) -> list[Snapshot]:

@@ -35,15 +35,15 @@ def test_a_line_tells_what_fills_up_from_what_leaks() -> None:
     """One process gains 1 MiB each 5 s for 50 s and then nothing, the other 1 MiB each 40 s all the time."""
 
     def samples(pid: int, role: str, mib: Callable[[int], float]) -> list[tuple[float, Snapshot]]:
-        return [(5.0 * n, Snapshot(pid, role, role, 4, 2, round(1024 * mib(n)))) for n in range(21)]
+        return [(5.0 * n, Snapshot(pid, role, role, 4, 2, round(1024 * mib(n)), 200_000)) for n in range(21)]
 
     growth = Growth(warm_seconds=5.0)
     growth.samples["filling", 1] = samples(1, "filling", lambda n: 100 + min(n, 10))
     growth.samples["leaking", 2] = samples(2, "leaking", lambda n: 100 + n / 8)
     filling, leaking = growth.lines()
     assert "(first halves +720.00 ± 0.00, second +0.00 ± 0.00)" in filling
-    assert "memory +90.00 ± 0.00 (first halves +90.00 ± 0.00, second +90.00 ± 0.00)" in leaking
-    assert "files +0.00 ± 0.00, threads +0.00 ± 0.00 an hour (1 series, 20 samples," in leaking
+    assert "own +90.00 ± 0.00 (first halves +90.00 ± 0.00, second +90.00 ± 0.00)" in leaking
+    assert "resident +0.00 ± 0.00, files +0.00 ± 0.00, threads +0.00 ± 0.00 an hour (1 series, 20 samples," in leaking
 
 
 def test_processes_that_replace_each_other_grow_alone_but_not_together() -> None:
@@ -53,9 +53,9 @@ def test_processes_that_replace_each_other_grow_alone_but_not_together() -> None
         ages = [(5.0 * n + 60.0 * which) % 120.0 for which in (0, 1)]
         pids = [int(5.0 * n + 60.0 * which) // 120 * 2 + which + 1 for which in (0, 1)]
         both = zip(pids, ages, strict=True)
-        growth.see(5.0 * n, [Snapshot(pid, "one", "one", 4, 2, 102_400 + round(102.4 * age)) for pid, age in both])
+        growth.see(5.0 * n, [Snapshot(pid, "one", "one", 4, 2, 102_400 + round(102.4 * age), 0) for pid, age in both])
     together, alone = growth.lines()
-    found = re.match(r"all: memory (\S+) ± (\S+) ", together)
+    found = re.match(r"all: own (\S+) ± (\S+) ", together)
     assert found is not None and abs(float(found[1])) < float(found[2]) < 1.0
     assert "files +0.00 ± 0.00, threads +0.00 ± 0.00 an hour (1 series, 481 samples, 211 MiB on average)" in together
-    assert alone.startswith("one: memory +360.")
+    assert alone.startswith("one: own +360.")

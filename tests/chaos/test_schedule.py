@@ -22,7 +22,7 @@ def test_shares() -> None:
 
 
 def test_roles_in_turn() -> None:
-    planned = list(islice(in_turn(strikes(1), 2), 8))
+    planned = list(islice(in_turn(strikes(1), ROLES, 2), 8))
     assert all(len(strike.blows) == 1 for strike in planned)
     first, second, third = ROLES
     assert [strike.blows[0].role for strike in planned] == [first, first, second, second, third, third, first, first]

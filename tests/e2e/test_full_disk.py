@@ -14,6 +14,7 @@ import pytest
 from tests.e2e.api import TEXT
 from tests.e2e.harness import TANDEM, children_of, role_of, wait_for
 from tests.small_disk import fill, small_disk
+from tests.unix_socket import connects
 
 LONG: dict[str, Any] = {"prompt": "Which way?", "temperature": 1, "seed": 5, "max_tokens": 600, "ignore_eos": True}
 ROLES = ("worker", "engine", "tokenizer")
@@ -35,7 +36,7 @@ class FullDisk:
         )
 
     def is_ready(self) -> bool:
-        return self.api.exists() and self._client.get("/health").status_code == 200
+        return connects(self.api) and self._client.get("/health").status_code == 200
 
     def complete(self) -> Any:
         answer = self._client.post(TEXT, json=LONG)

@@ -9,15 +9,7 @@ import pytest
 from services.errors import Fatal
 from services.machine import MAX_SOCKET_PATH
 from services.machine.listen import listen_unix
-
-
-def connects(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as client:
-        try:
-            client.connect(str(path))
-        except OSError:
-            return False
-        return True
+from tests.unix_socket import connects
 
 
 @pytest.fixture

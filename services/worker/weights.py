@@ -104,7 +104,7 @@ def plain_name(name: str, names: Names) -> str:
 
 def _told(spelled: str, name: str, plain: str) -> str:
     """Returns the tensor's name in the file, and, if it is fused, that of the part."""
-    return spelled if plain == name else f"{spelled}, {plain},"
+    return spelled if plain == name else f"{spelled} ({plain})"
 
 
 def dummy_weights(shapes: Shapes, dtype: torch.dtype, seed: int) -> dict[str, Tensor]:

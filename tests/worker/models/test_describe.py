@@ -71,6 +71,13 @@ def test_what_a_family_does_not_compute_is_refused_by_name(architecture: str) ->
         describe({**MIXED, **config, "architectures": [architecture]}, 128)
 
 
+@pytest.mark.parametrize("listed", [0, "0", [True], [-1], [0.0]])
+def test_dense_layers_that_are_no_layers_are_refused(listed: Any) -> None:
+    config = {**MIXED, "num_experts": 8, "mlp_only_layers": listed, "architectures": ["Qwen3MoeForCausalLM"]}
+    with pytest.raises(ModelError, match="mlp_only_layers is .*, but must be a list of layers from 0 on"):
+        describe(config, 128)
+
+
 # What says nothing, in an architecture, beside other keys: configurations that are equal.
 EQUAL: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "windows from the first layer on": (

@@ -48,9 +48,10 @@ def describe(settings: Settings) -> Description:
 
 
 def _mixed(settings: Settings) -> list[bool]:
-    """Returns for each layer whether it has experts. Raises ModelError for mlp_only_layers that are no list."""
+    """Returns for each layer whether it has experts. Raises ModelError for mlp_only_layers that are no list of layers;
+    those behind the last one are no error, as in transformers."""
     count, step, listed = num_layers(settings), settings.size("decoder_sparse_step"), settings.raw("mlp_only_layers")
     dense = [] if listed is None else listed
-    if not isinstance(dense, list) or not all(isinstance(one, int) for one in dense):
-        raise ModelError(f"config.json: mlp_only_layers is {dense!r}, but must be a list of layers")
+    if not isinstance(dense, list) or not all(type(one) is int and one >= 0 for one in dense):
+        raise ModelError(f"config.json: mlp_only_layers is {dense!r}, but must be a list of layers from 0 on")
     return [index not in dense and (index + 1) % step == 0 for index in range(count)]

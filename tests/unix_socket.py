@@ -1,4 +1,4 @@
-"""Whether a Unix socket has someone who listens."""
+"""Whether a process listens on a Unix socket."""
 
 import socket
 from pathlib import Path

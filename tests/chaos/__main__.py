@@ -55,12 +55,14 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     parser.add_argument("--faults", type=int, default=400, help="faults of the part")
     parser.add_argument("--minutes", type=float, default=40.0, help="no fault comes later")
-    parser.add_argument("--roles", nargs="+", choices=ROLES, default=ROLES, help="that a soak strikes")
+    parser.add_argument("--roles", nargs="+", choices=ROLES, help="that a soak strikes; default: all")
     parser.add_argument("--variant", choices=VARIANTS, help="of the server; default: by the seed")
     parser.add_argument("--out", type=Path, help="file that the report is appended to, as one line of JSON")
     parser.add_argument("--log", type=Path, help="file for the server's log")
     parser.add_argument("--sum", type=Path, help="prints the sum of the reports in this file, and runs nothing")
     args = parser.parse_args()
+    if args.roles and args.form != "soak":
+        parser.error("--roles is for a soak")
     report = total(args.sum.read_text().splitlines()) if args.sum else _run(args)
     print("\n".join(report.lines()))
     return 0 if report.clean else 1
@@ -72,8 +74,8 @@ def _run(args: argparse.Namespace) -> Report:
     print(f"{args.form} --seed {args.seed} --faults {args.faults} --variant {variant!r}", flush=True)
     plan = Plan(args.seed, args.faults, args.minutes)
     if soaks:
-        per_role = max(1, int(args.minutes * 60 / SOAK_PACE_SECONDS / len(args.roles)))
-        roles = tuple(args.roles)
+        roles = tuple(args.roles or ROLES)
+        per_role = max(1, int(args.minutes * 60 / SOAK_PACE_SECONDS / len(roles)))
         plan = replace(plan, pace=SOAK_PACE_SECONDS, roles=roles, per_role=per_role, warm_seconds=SOAK_WARM_SECONDS)
     report = run_on_own_server(variant, plan, args.log)
     if not soaks:

@@ -128,4 +128,5 @@ class Generation:
         for call in self.calls:
             self._dispatcher.abort(call)
         self._telemetry.close()
+        self._updates.close()
         self._open_generations.discard(self)

@@ -83,6 +83,10 @@ class UpdateMailbox:
                 raise
             self._on_full(error)
 
+    def close(self) -> None:
+        """Lets go of `on_full`: the response is over."""
+        self._on_full = None
+
     def clear(self) -> None:
         """Drops the pending updates."""
         self._pending.clear()

@@ -4,7 +4,10 @@ squares with its standard error.
 A restarted process begins a new series with a level of its own; the first seconds of a series are left out. All
 series of a role share one slope; all processes together are one series. A process's own memory also has a slope for the
 first and for the second half of each series: caches and heaps that fill up grow less in the second, a leak grows as
-fast. Samples close in time are alike, so the true error is larger than the one given.
+fast.
+
+Samples close in time are alike, and an error that takes them as independent is too small. So the slopes of a role that
+has processes of half an hour are those of these processes, through the means of five minutes.
 """
 
 import asyncio
@@ -19,6 +22,8 @@ from tests.e2e.harness import Server
 
 SAMPLE_SECONDS = 5.0
 LEAST_SAMPLES = 4  # of a series
+MEAN_SECONDS = 300.0
+LEAST_MEANS = 6  # of a series
 HOUR = 3600.0
 Point = tuple[float, float]  # seconds, value
 
@@ -53,16 +58,19 @@ class Growth:
 
 
 def _line(role: str, series: Sequence[Sequence[tuple[float, Snapshot]]]) -> str:
+    old = [points for points in series if points[-1][0] - points[0][0] >= LEAST_MEANS * MEAN_SECONDS]
     figures = []
     for name, unit in (("own", 1024.0), ("resident", 1024.0), ("files", 1.0), ("threads", 1.0)):
-        values = [[(moment, getattr(one, name) / unit) for moment, one in points] for points in series]
+        values = [[(moment, getattr(one, name) / unit) for moment, one in points] for points in old or series]
+        values = [means(points) for points in values] if old else values
         text = f"{name} {_an_hour(values)}"
         if name == "own":
             text += f" (first halves {_an_hour(map(first_half, values))}, second {_an_hour(map(second_half, values))})"
         figures.append(text)
-    count = sum(map(len, series))
-    mean = sum(one.own for points in series for _, one in points) / count / 1024
-    return f"{role}: {', '.join(figures)} an hour ({len(series)} series, {count} samples, {mean:.0f} MiB on average)"
+    count = sum(map(len, old or series))
+    mean = sum(one.own for points in old or series for _, one in points) / count / 1024
+    what = f"{len(old)} of {len(series)} series, means of" if old else f"{len(series)} series,"
+    return f"{role}: {', '.join(figures)} an hour ({what} {count} samples, {mean:.0f} MiB on average)"
 
 
 def _sum(found: Sequence[Snapshot]) -> Snapshot:
@@ -82,6 +90,16 @@ def first_half(points: Sequence[Point]) -> Sequence[Point]:
 
 def second_half(points: Sequence[Point]) -> Sequence[Point]:
     return points[len(points) // 2 :]
+
+
+def means(points: Sequence[Point]) -> list[Point]:
+    """Returns the means of whole MEAN_SECONDS, from the first point on."""
+    blocks: dict[int, list[Point]] = defaultdict(list)
+    for moment, value in points:
+        blocks[int((moment - points[0][0]) // MEAN_SECONDS)].append((moment, value))
+    last = int((points[-1][0] - points[0][0] + SAMPLE_SECONDS) // MEAN_SECONDS)
+    found = [blocks[number] for number in sorted(blocks) if number < last]
+    return [(sum(t for t, _ in block) / len(block), sum(y for _, y in block) / len(block)) for block in found]
 
 
 def slope(series: Iterable[Sequence[Point]]) -> tuple[float, float] | None:

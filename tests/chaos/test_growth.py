@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.chaos.growth import Growth, slope
+from tests.chaos.growth import Growth, means, slope
 from tests.chaos.snapshots import Snapshot
 
 
@@ -24,6 +24,36 @@ def test_the_error_holds_the_true_slope_as_often_as_it_should() -> None:
         assert found is not None
         within += abs(found[0] - 0.3) < 2 * found[1]
     assert 0.92 < within / 400 < 0.98
+
+
+def test_means_keep_the_error_true_where_samples_are_alike() -> None:
+    """Noise that lasts a minute: samples of 5 s give an error that is far too small, means of five minutes do not."""
+    rng = random.Random(1)
+    within = {"samples": 0, "means": 0}
+    for _ in range(200):
+        noise, points = 0.0, []
+        for n in range(960):
+            noise = 0.92 * noise + rng.gauss(0, 1)
+            points.append((5.0 * n, 0.001 * n + noise))
+        for name, taken in (("samples", points), ("means", means(points))):
+            found = slope([taken])
+            assert found is not None
+            within[name] += abs(found[0] - 0.0002) < 2 * found[1]
+    assert within["samples"] < 100 and within["means"] > 170, within
+
+
+def test_means_are_of_whole_five_minutes() -> None:
+    found = means([(7.0 + 5.0 * n, float(n)) for n in range(150)])
+    assert found == [(7.0 + 147.5, 29.5), (7.0 + 447.5, 89.5)]
+
+
+def test_a_role_with_old_processes_has_their_slope_alone() -> None:
+    growth = Growth(warm_seconds=0.0)
+    for n in range(400):
+        young = Snapshot(100 + n // 20, "one", "one", 4, 2, 102_400 + 1024 * (n % 20), 0)
+        growth.see(5.0 * n, [Snapshot(1, "one", "one", 4, 2, 102_400, 0), young])
+    (line,) = [line for line in growth.lines() if line.startswith("one")]
+    assert line.startswith("one: own +0.00 ± 0.00 (") and "(1 of 21 series, means of 400 samples, 100 MiB" in line
 
 
 def test_too_few_points_have_no_slope() -> None:
@@ -57,5 +87,8 @@ def test_processes_that_replace_each_other_grow_alone_but_not_together() -> None
     together, alone = growth.lines()
     found = re.match(r"all: own (\S+) ± (\S+) ", together)
     assert found is not None and abs(float(found[1])) < float(found[2]) < 1.0
-    assert "files +0.00 ± 0.00, threads +0.00 ± 0.00 an hour (1 series, 481 samples, 211 MiB on average)" in together
+    assert (
+        "files +0.00 ± 0.00, threads +0.00 ± 0.00 an hour (1 of 1 series, means of 481 samples, 211 MiB on average)"
+        in together
+    )
     assert alone.startswith("one: own +360.")

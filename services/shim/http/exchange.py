@@ -7,9 +7,9 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
-from starlette.types import ASGIApp, Message
+from starlette.types import ASGIApp, Message, Scope
 
 from services.shim.http.framing import Framing
 from services.shim.http.head import Head
@@ -51,8 +51,7 @@ class Writer(Protocol):
 class Exchange:
     """A request in progress. `keep_alive`: the connection stays open behind the response."""
 
-    def __init__(self, head: Head, scope: dict[str, Any], writer: Writer, framing: Framing | None) -> None:
-        self._scope = scope
+    def __init__(self, head: Head, writer: Writer, framing: Framing | None) -> None:
         self._writer = writer
         self._write = writer.write
         self._is_head = head.method == "HEAD"
@@ -85,10 +84,13 @@ class Exchange:
         self.disconnected = True
         self._received.set()
 
-    async def run(self, app: ASGIApp) -> None:
-        """Calls the application. Answers 500 if it raises or sends no response, closes if it stops within one."""
+    async def run(self, app: ASGIApp, scope: Scope) -> None:
+        """Calls the application. Answers 500 if it raises or sends no response, closes if it stops within one.
+
+        `scope` is not kept: middleware puts `send` into it, which is of this exchange.
+        """
         try:
-            await app(self._scope, self._receive, self._send)
+            await app(scope, self._receive, self._send)
         except Exception:
             log.exception("exception in the application")
         if self.response_complete or self.disconnected:

@@ -61,7 +61,7 @@ class ChunkFraming:
         self._excess = 0  # bytes of framing above those of content
         self._chunk_left = 0  # content of the present chunk still to come
         self._scanned = 0  # bytes of the present line that have no end of it
-        self._expect = self._size_line
+        self._expect = ChunkFraming._size_line  # unbound: no cycle
 
     def take(self, buffer: bytearray) -> bytes:
         parts: list[bytes] = []
@@ -79,7 +79,7 @@ class ChunkFraming:
                     self._excess = max(0, self._excess - (at - start))
                 elif (end := self._end_of_line(buffer, at)) >= 0:
                     at = end + 2
-                    self._expect(bytes(view[start:end]))
+                    self._expect(self, bytes(view[start:end]))
                 else:
                     break
             else:
@@ -105,12 +105,12 @@ class ChunkFraming:
         if found is None:
             raise Refused(malformed("the request's body has a chunk without a valid size"))
         self._chunk_left = int(found[1], 16)
-        self._expect = self._end_of_chunk if self._chunk_left else self._trailer
+        self._expect = ChunkFraming._end_of_chunk if self._chunk_left else ChunkFraming._trailer
 
     def _end_of_chunk(self, line: bytes) -> None:
         if line:
             raise Refused(malformed("a chunk of the request's body is longer than its size"))
-        self._expect = self._size_line
+        self._expect = ChunkFraming._size_line
 
     def _trailer(self, line: bytes) -> None:
         if line and _TRAILER.fullmatch(line) is None:

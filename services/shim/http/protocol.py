@@ -258,7 +258,7 @@ class HttpProtocol(asyncio.Protocol):
         self._connections.works(self)
         scope.update(self._addresses)
         framing = head.framing
-        self._exchange = exchange = Exchange(head, scope, self, framing)
+        self._exchange = exchange = Exchange(head, self, framing)
         if framing is not None and not framing.complete:
             self._framing = framing
             self._num_received = 0
@@ -266,7 +266,7 @@ class HttpProtocol(asyncio.Protocol):
         else:
             self.deadline = self._write_deadline
         tasks = self._shared.state.tasks
-        task = self._loop.create_task(exchange.run(self._shared.app))
+        task = self._loop.create_task(exchange.run(self._shared.app, scope))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 

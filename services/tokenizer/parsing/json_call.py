@@ -16,6 +16,7 @@ NAME = "name"
 FIRST_KEYS = frozenset({*ARGUMENTS, NAME, "type", "id"})  # of a call; another object than a call has others
 EMPTY = frozenset({"null", '""'})  # of arguments: there are none
 _NOT_SPACE = re.compile(r"\S")
+Reader = Callable[["JsonCall", str, int], int]  # reads a part; returns the index behind it
 
 
 class JsonCall:
@@ -26,7 +27,7 @@ class JsonCall:
         name is none, so that it need not be kept until its end. None: every object with a name is a call."""
         self._writer = writer
         self._is_function = is_function
-        self._expects: Callable[[str, int], int] = self._open
+        self._expects: Reader = JsonCall._open  # unbound: no cycle
         self._key = ""
         self._value = JsonScanner()
         self._text: list[str] = []  # of the key or value being read, unless it is passed on
@@ -41,7 +42,7 @@ class JsonCall:
 
     @property
     def may_end(self) -> bool:
-        return self.complete or (self._name is not None and (self.done or self._expects == self._comma_or_end))
+        return self.complete or (self._name is not None and (self.done or self._expects is JsonCall._comma_or_end))
 
     @property
     def in_string(self) -> bool:
@@ -50,13 +51,13 @@ class JsonCall:
     def read(self, text: str) -> int:
         at = 0
         while at < len(text) and not (self.done or self.failed or self.broken):
-            at = self._expects(text, at)
+            at = self._expects(self, text, at)
         return at
 
     def _open(self, text: str, at: int) -> int:
-        return self._sign(text, at, {"{": self._key_or_end})
+        return self._sign(text, at, {"{": JsonCall._key_or_end})
 
-    def _sign(self, text: str, at: int, signs: dict[str, Callable[[str, int], int]]) -> int:
+    def _sign(self, text: str, at: int, signs: dict[str, Reader]) -> int:
         """Skips whitespace, and reads one of these characters; what they lead to comes next."""
         match = _NOT_SPACE.search(text, at)
         if match is None:
@@ -79,7 +80,7 @@ class JsonCall:
             return self._end(match.end())
         if match[0] != '"':
             return self._fail(match.start())
-        self._value, self._text, self._expects = JsonScanner(), [], self._in_key
+        self._value, self._text, self._expects = JsonScanner(), [], JsonCall._in_key
         return match.start()
 
     def _in_key(self, text: str, at: int) -> int:
@@ -89,19 +90,19 @@ class JsonCall:
         self._key = string_value("".join(self._text)) or ""
         if self._is_function is not None and self._name is None and self._key not in FIRST_KEYS:
             return self._fail(end)
-        self._expects = self._colon
+        self._expects = JsonCall._colon
         return end
 
     def _colon(self, text: str, at: int) -> int:
         self._value, self._text = JsonScanner(), []
-        return self._sign(text, at, {":": self._before_value})
+        return self._sign(text, at, {":": JsonCall._before_value})
 
     def _before_value(self, text: str, at: int) -> int:
         match = _NOT_SPACE.search(text, at)
         if match is None:
             return len(text)
         streamed = self._key in ARGUMENTS and match[0] == "{" and self._name is not None
-        self._expects = self._in_arguments if streamed else self._in_value
+        self._expects = JsonCall._in_arguments if streamed else JsonCall._in_value
         return match.start()
 
     def _in_arguments(self, text: str, at: int) -> int:
@@ -114,7 +115,7 @@ class JsonCall:
             return len(text)
         self._writer.add_arguments(text[at:end])
         self._has_arguments = True
-        self._expects = self._comma_or_end
+        self._expects = JsonCall._comma_or_end
         return end
 
     def _in_value(self, text: str, at: int) -> int:
@@ -126,7 +127,7 @@ class JsonCall:
             return self._fail(end)
         self._take("".join(self._text))
         self._text.clear()
-        self._expects = self._comma_or_end
+        self._expects = JsonCall._comma_or_end
         return end
 
     def _take(self, value: str) -> None:
@@ -147,14 +148,14 @@ class JsonCall:
             self._writer.add_arguments(self._early)
 
     def cut(self) -> None:
-        if self._key in ARGUMENTS and self._expects == self._in_value and self._name is not None:
+        if self._key in ARGUMENTS and self._expects is JsonCall._in_value and self._name is not None:
             self._writer.add_arguments("".join(self._text))
 
     def _comma_or_end(self, text: str, at: int) -> int:
         match = _NOT_SPACE.search(text, at)
         if match is not None and match[0] == "}":
             return self._end(match.end())
-        return self._sign(text, at, {",": self._key_or_end})
+        return self._sign(text, at, {",": JsonCall._key_or_end})
 
     def _end(self, at: int) -> int:
         self.done, self.failed = self._name is not None, self._name is None

@@ -40,19 +40,6 @@ class OutputParser:
         self._name = start.name
         self._call = OpenCall(writer, tools)
         self._node = self._outer = start.node  # `_outer`: where the answer goes on if no call comes
-        self._handlers: dict[Read, Callable[[str], str]] = {
-            Read.CONTENT: self._read_outside,
-            Read.REASONING: self._read_outside,
-            Read.START: self._read_marker_only,
-            Read.LAYOUT: self._read_layout,
-            Read.NAME: self._read_name,
-            Read.HEADER: self._read_name,
-            Read.SKIP: self._read_name,
-            Read.VALUE: self._read_value,
-            Read.JSON: self._read_call,
-            Read.JSON_CALL: self._read_call,
-            Read.PYTHON_CALLS: self._read_call,
-        }
 
     @property
     def in_reasoning(self) -> bool:
@@ -73,7 +60,7 @@ class OutputParser:
         if self._held:
             text, self._held = self._held + text, ""
         while text and not self.is_over:
-            text = self._handlers[self._node.read](text)
+            text = _READERS[self._node.read](self, text)
             if self._again:
                 text, self._again = self._again + text, ""
 
@@ -347,3 +334,18 @@ class OutputParser:
     def _say(self, text: str) -> None:
         """Writes text of the current state, content or reasoning."""
         self._outside.add(self._node.kind, text, before_markers=self._node.holds_space)
+
+
+_READERS: dict[Read, Callable[[OutputParser, str], str]] = {
+    Read.CONTENT: OutputParser._read_outside,
+    Read.REASONING: OutputParser._read_outside,
+    Read.START: OutputParser._read_marker_only,
+    Read.LAYOUT: OutputParser._read_layout,
+    Read.NAME: OutputParser._read_name,
+    Read.HEADER: OutputParser._read_name,
+    Read.SKIP: OutputParser._read_name,
+    Read.VALUE: OutputParser._read_value,
+    Read.JSON: OutputParser._read_call,
+    Read.JSON_CALL: OutputParser._read_call,
+    Read.PYTHON_CALLS: OutputParser._read_call,
+}

@@ -36,7 +36,7 @@ class PythonCalls:
     def __init__(self, writer: PieceWriter, is_function: Callable[[str], bool] | None) -> None:
         self._writer = writer
         self._is_function = is_function
-        self._expects: Callable[[str, int], int] = self._open
+        self._expects: Callable[[PythonCalls, str, int], int] = PythonCalls._open  # unbound: no cycle
         self._word: list[str] = []  # of a name, key or atom
         self._name = ""
         self._key = ""
@@ -59,7 +59,7 @@ class PythonCalls:
         """Returns at each call's end as well."""
         at, ended = 0, self._writer.num_ended
         while at < len(text) and not (self.done or self.failed or self.broken) and self._writer.num_ended == ended:
-            at = self._expects(text, at)
+            at = self._expects(self, text, at)
         return at
 
     def cut(self) -> None:
@@ -91,7 +91,7 @@ class PythonCalls:
     def _open(self, text: str, at: int) -> int:
         sign, at = self._next_sign(text, at)
         if sign == "[":
-            self._expects = self._call
+            self._expects = PythonCalls._call
         elif sign:
             return self._fail(at)
         return at + len(sign)
@@ -104,7 +104,7 @@ class PythonCalls:
         if sign and not (sign.isalpha() or sign == "_"):
             return self._fail(at)
         if sign:
-            self._expects = self._function
+            self._expects = PythonCalls._function
         return at
 
     def _function(self, text: str, at: int) -> int:
@@ -114,7 +114,7 @@ class PythonCalls:
         if text[at] != "(" or (self._is_function is not None and not self._is_function(name)):
             return self._fail(at)
         self._name, self._filled, self._closers = name, [False], []
-        self._expects = self._argument
+        self._expects = PythonCalls._argument
         return at + 1
 
     def _argument(self, text: str, at: int) -> int:
@@ -125,13 +125,13 @@ class PythonCalls:
         if sign and not (sign.isalpha() or sign == "_"):
             return self._fail(at)
         if sign:
-            self._expects = self._argument_name
+            self._expects = PythonCalls._argument_name
         return at
 
     def _argument_name(self, text: str, at: int) -> int:
         name, at = self._collected(_WORD_END, text, at)
         if name is not None:
-            self._key, self._expects = name, self._equals
+            self._key, self._expects = name, PythonCalls._equals
         return at
 
     def _equals(self, text: str, at: int) -> int:
@@ -144,7 +144,7 @@ class PythonCalls:
         self._write("{" if not self._filled[-1] else ", ")
         self._filled[-1] = True
         self._write(f'"{self._key}": ')
-        self._expects = self._value
+        self._expects = PythonCalls._value
         return at + 1
 
     def _begin(self) -> None:
@@ -156,13 +156,13 @@ class PythonCalls:
         self._write("}" if self._filled[-1] else "{}")
         self._writer.end_call()
         self._begun = False
-        self._expects = self._after_call
+        self._expects = PythonCalls._after_call
         return at
 
     def _after_call(self, text: str, at: int) -> int:
         sign, at = self._next_sign(text, at)
         if sign == ",":
-            self._expects = self._call
+            self._expects = PythonCalls._call
         elif sign == "]":
             self.done = True
         elif sign:
@@ -182,13 +182,13 @@ class PythonCalls:
         if sign in "'\"":
             self._quote = sign
             self._write('"')
-            self._expects = self._string
+            self._expects = PythonCalls._string
             return at + 1
         if sign in _OPENS:
             return self._open_bracket(sign, at)
         if not (sign.isalnum() or sign in "+-._"):
             return self._fail(at)
-        self._expects = self._atom
+        self._expects = PythonCalls._atom
         return at
 
     def _is_value_of_key(self) -> bool:
@@ -207,7 +207,7 @@ class PythonCalls:
         self._write("}" if self._closers.pop() == "}" else "]")
         self._filled.pop()
         self._is_key = False
-        self._expects = self._after_value
+        self._expects = PythonCalls._after_value
         return at
 
     def _atom(self, text: str, at: int) -> int:
@@ -218,7 +218,7 @@ class PythonCalls:
         if value is None:
             return self._fail(end, word)
         self._write(json.dumps(value) if self._is_key else value)
-        self._expects = self._after_value
+        self._expects = PythonCalls._after_value
         return end
 
     def _string(self, text: str, at: int) -> int:
@@ -234,7 +234,7 @@ class PythonCalls:
         else:
             self._quote = ""
             self._write('"')
-            self._expects = self._after_value
+            self._expects = PythonCalls._after_value
         return end + 1
 
     def _escaped(self, text: str, at: int) -> int:
@@ -252,7 +252,7 @@ class PythonCalls:
             return at
         if not self._closers:
             if sign == ",":
-                self._expects = self._argument
+                self._expects = PythonCalls._argument
                 return at + 1
             return self._end_call(at + 1) if sign == ")" else self._fail(at)
         if self._is_key:
@@ -266,7 +266,7 @@ class PythonCalls:
             self._is_key = self._closers[-1] == "}"
         else:
             return self._fail(at)
-        self._expects = self._value
+        self._expects = PythonCalls._value
         return at + 1
 
     def _write(self, text: str) -> None:

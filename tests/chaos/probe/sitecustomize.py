@@ -1,4 +1,5 @@
-"""On the path of a server under test: at SIGUSR2 a process writes how many objects of each class it holds.
+"""On the path of a server under test: at SIGUSR2 a process writes how many objects of each class it holds, and how many
+the garbage collector has freed so far.
 
 The file is TANDEM_CHAOS_PROBE/PID.json. Counted are tandem's own classes and asyncio's tasks that are not done.
 """
@@ -24,7 +25,8 @@ def _write(number: int, frame: object) -> None:
         elif kind.__module__.startswith(OURS):
             found[f"{kind.__module__}.{kind.__qualname__}"] += 1
     path = Path(os.environ["TANDEM_CHAOS_PROBE"]) / f"{os.getpid()}.json"
-    path.with_suffix(".new").write_text(json.dumps(found))
+    collected = sum(generation["collected"] for generation in gc.get_stats())
+    path.with_suffix(".new").write_text(json.dumps({"objects": found, "collected": collected}))
     path.with_suffix(".new").rename(path)
 
 

@@ -1,6 +1,8 @@
 """The ends of bodies: exact for every split, strict, and bounded."""
 
+import gc
 import itertools
+import weakref
 
 import pytest
 from hypothesis import given
@@ -122,3 +124,17 @@ def test_framing_that_outweighs_the_content_is_refused(text: bytes, size: int) -
 def test_chunks_of_some_bytes_pass() -> None:
     text = b"8\r\n01234567\r\n" * 10_000 + b"0\r\n\r\n"
     assert read(ChunkFraming(LIMIT), [text]) == (b"01234567" * 10_000, b"")
+
+
+@pytest.mark.parametrize("taken", [b"", b"3\r\n", b"3\r\nabc", b"3\r\nabc\r\n", b"0\r\n", b"0\r\na:b\r\n"])
+def test_chunk_framing_is_freed_with_its_request(taken: bytes) -> None:
+    """Nothing in it refers to itself."""
+    gc.disable()
+    try:
+        framing = ChunkFraming(LIMIT)
+        framing.take(bytearray(taken))
+        kept = weakref.ref(framing)
+        del framing
+        assert kept() is None
+    finally:
+        gc.enable()

@@ -1,7 +1,9 @@
 """OutputParser beyond single formats: one call only, the worked example of docs/tools.md, limits, and purity."""
 
+import gc
 import re
 import tomllib
+import weakref
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,22 @@ def test_the_only_call_ends_the_answer(name: str) -> None:
         driver.push([Token(one) for one in text])
         assert driver.parser.is_over
         assert answer_of(driver.finish()) == ("", "", [Call("f", "{}")])
+
+
+@pytest.mark.parametrize("name", TWO_CALLS)
+def test_a_parser_is_freed_with_its_answer(name: str) -> None:
+    """Nothing in it refers to itself, within a call or behind it."""
+    text = TWO_CALLS[name]
+    gc.disable()
+    try:
+        for length in range(1, len(text) + 1):
+            driver = Driver(grammar_of(name, None), [function("f"), function("g")])
+            driver.push([Token(text[:length])])
+            held = [weakref.ref(driver.parser), *map(weakref.ref, filter(None, [driver.parser._call.reader]))]
+            del driver
+            assert [one() for one in held] == [None] * len(held), text[:length]
+    finally:
+        gc.enable()
 
 
 def test_a_broken_call_ends_the_answer_as_well() -> None:

@@ -1,8 +1,10 @@
 """`python -m loadtest.studies.families [--layers N]`: shares of the machine's limit that whole steps of families reach.
 
-The limit of a step is the larger of its bytes over the memory's rate and its operations over the rate of products, both
-of one probe (loadtest/kernels/limits.py). Of a mixture, only experts that a step's rows have are counted; one more,
-untimed step counts them. Random weights in the shapes of published models; the models take turns.
+The limit of products, and of attention, is the larger of their bytes over the memory's rate and their operations over
+the rate of products, both of one probe (loadtest/kernels/limits.py); that of a step is the sum, as on a GPU
+(loadtest/gpu/ideal.py), because one begins with what the other has computed. Until 2026-11-28 it was the larger of both
+sums, which the last column still has. Of a mixture, only experts that a step's rows have are counted; one more, untimed
+step counts them. Random weights in the shapes of published models; the models take turns.
 """
 
 import argparse
@@ -108,9 +110,9 @@ class Step:
     tokens: int
     context: int
 
-    def work(self, decoder: Decoder, hits: Sequence[int]) -> Work:
-        """Returns what the step must read and multiply: the weights, the KV cache of the tokens before, attention; of
-        layers with a window, the keys in it. `hits`: how many experts each mixture's rows have."""
+    def works(self, decoder: Decoder, hits: Sequence[int]) -> tuple[Work, Work]:
+        """Returns what the step must read and multiply: the weights; the KV cache of the tokens before, of layers with
+        a window the keys in it. `hits`: how many experts each mixture's rows have."""
         model = decoder.description
         embedding = model.vocab_size * model.hidden_size
         layers = num_weight_bytes(model, 2, 2) // 2 - embedding * (1 if model.tied else 2)
@@ -127,9 +129,9 @@ class Step:
         unread = sum((mixture.count - hit) * size for mixture, size, hit in found)
         unused = sum((mixture.count - mixture.router.top_k) * size for mixture, size, _ in found)  # of a row
         products = 2 * ((layers - unused) * self.rows * self.tokens + embedding * self.rows)
-        return Work(
-            cold_bytes=2 * (layers - unread + embedding) + 4 * self.rows * cached,
-            operations=products + 4 * self.rows * attended,
+        return (
+            Work(cold_bytes=2 * (layers - unread + embedding), operations=products),
+            Work(cold_bytes=4 * self.rows * cached, operations=4 * self.rows * attended),
         )
 
     def cache_bytes(self, decoder: Decoder) -> int:
@@ -149,7 +151,16 @@ def decoder_of(shape: dict[str, Any], ops: CountingOps) -> Decoder:
 @dataclass(frozen=True)
 class Timed:
     seconds: float
-    work: Work
+    works: tuple[Work, ...]
+
+    @property
+    def work(self) -> Work:
+        """All of it."""
+        return Work(sum(one.cold_bytes for one in self.works), 0, sum(one.operations for one in self.works))
+
+    def share(self, limits: Limits) -> float:
+        """Returns the share of the limit."""
+        return sum(map(limits.seconds, self.works)) / self.seconds
 
 
 def timed(decoders: list[Decoder], ops: CountingOps, step: Step) -> list[Timed]:
@@ -163,7 +174,7 @@ def timed(decoders: list[Decoder], ops: CountingOps, step: Step) -> list[Timed]:
     for decoder, texts in zip(decoders, several, strict=True):
         ops.hits = []
         texts.read(ids, keep=False)
-        works.append(step.work(decoder, ops.hits))
+        works.append(step.works(decoder, ops.hits))
     ops.hits = None
     times: list[list[float]] = [[] for _ in decoders]
     for _ in range(ROUNDS):
@@ -201,13 +212,16 @@ def main() -> None:
 def report(names: list[str], measured: dict[Step, list[Timed]], limits: Limits) -> None:
     print(f"limit: {limits.memory_bytes / 1e9:.1f} GB/s, {limits.operations / 1e9:.0f} Gop/s\n")
     print(
-        f"| rows x tokens after context | model | ms | share of the limit | of {names[0]}'s |\n|---|---|---:|---:|---:|"
+        f"| rows x tokens after context | model | ms | share of the limit | of {names[0]}'s | by both sums, of its |\n"
+        "|---|---|---:|---:|---:|---:|"
     )
     for step, found in measured.items():
-        shares = [limits.seconds(one.work) / one.seconds for one in found]
-        for name, one, share in zip(names, found, shares, strict=True):
+        shares = [one.share(limits) for one in found]
+        sums = [limits.seconds(one.work) / one.seconds for one in found]
+        for name, one, share, by_sums in zip(names, found, shares, sums, strict=True):
             size = f"{step.rows} x {step.tokens} after {step.context}"
-            print(f"| {size} | {name} | {1e3 * one.seconds:.2f} | {share:.1%} | {share / shares[0]:.3f} |")
+            parts = f"{1e3 * one.seconds:.2f} | {share:.1%} | {share / shares[0]:.3f}"
+            print(f"| {size} | {name} | {parts} | {by_sums:.1%}, {by_sums / sums[0]:.3f} |")
 
 
 if __name__ == "__main__":

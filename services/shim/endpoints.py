@@ -85,7 +85,7 @@ class Endpoints:
         try:
             return await self._respond(request, api, prepared, hold_of(request.scope))
         except TandemError as error:
-            raise api.at_fault(error) from error
+            raise api.at_fault(error) from None  # it may be the same one
 
     async def _respond(self, request: Request, api: Api, prepared: Prepared, hold: Hold) -> Response:
         """Starts one call per submit, and returns the response. Raises as `_generate`."""

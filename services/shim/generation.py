@@ -79,16 +79,13 @@ class Generation:
         for submit in self._waiting:
             self._start(submit)
             await slices.pause()
-            if (error := self._updates.error()) is not None:
-                raise error
+            self._updates.check()
         self._waiting = []
 
     async def wait_accepted(self) -> None:
         """Waits until the engine accepts a choice, or one ends. Raises the TandemError of a choice that has failed."""
         await self._updates.wait()
-        error = self._updates.error()
-        if error is not None:
-            raise error
+        self._updates.check()
 
     @property
     def numerics_id(self) -> str:

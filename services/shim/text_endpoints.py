@@ -79,7 +79,7 @@ class TextEndpoints:
             try:
                 found = await self._encoded(request, prepared)
             except TandemError as error:
-                raise api.at_fault(error) from error
+                raise api.at_fault(error) from None  # it may be the same one
             ids = [f"{request_id}-{index}" if several else request_id for index in range(len(found))]
             parts = zip(ids, prepared.submits, sampling, found, strict=True)
             pieces = [

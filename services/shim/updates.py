@@ -108,12 +108,11 @@ class UpdateMailbox:
         taken, self._pending = list(self._pending.values()), {}
         return taken
 
-    def error(self) -> TandemError | None:
-        """Returns the error of the first pending update that has one; None if there is none."""
+    def check(self) -> None:
+        """Raises the error of the first pending update that has one, a TandemError."""
         for update in self._pending.values():
             if update.terminal is not None and update.terminal.HasField("error"):
-                return TandemError.from_proto(update.terminal.error)
-        return None
+                raise TandemError.from_proto(update.terminal.error)  # in no variable of a frame that its traceback has
 
     def _woken(self) -> asyncio.Future[None]:
         self._reader = asyncio.get_running_loop().create_future()

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry
 
 from services.rpc.call import StreamBroken
 from services.rpc.columns import pack_u32, unpack_u32
-from services.rpc.errors import unavailable
+from services.rpc.errors import TandemError, unavailable
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
 from services.rpc.pieces import CONTENT, unpacked
@@ -123,8 +123,8 @@ def test_fail_ends_every_open_choice() -> None:
     started = Started()
     started.call.end(10)
     started.call.fail(unavailable("no tokenizer"))
-    error = started.updates.error()
-    assert error is not None and error.message == "no tokenizer"
+    with pytest.raises(TandemError, match="no tokenizer"):
+        started.updates.check()
     assert not started.call.open_choices and started.updates.pending(3).terminal is None
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from services.rpc.errors import invalid
+from services.rpc.errors import TandemError, invalid
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
 from services.shim.updates import UpdateMailbox
@@ -60,10 +60,10 @@ async def test_a_reader_that_gave_up_wakes_nothing() -> None:
 
 def test_the_first_error() -> None:
     mailbox = UpdateMailbox()
-    assert mailbox.error() is None
+    mailbox.check()
     mailbox.pending(0).terminal = text_pb2.TextTerminal(reason=pb.FINISH_REASON_STOP)
-    assert mailbox.error() is None
+    mailbox.check()
     mailbox.pending(1).terminal = failed("first")
     mailbox.pending(2).terminal = failed("second")
-    error = mailbox.error()
-    assert error is not None and error.message == "first"
+    with pytest.raises(TandemError, match="first"):
+        mailbox.check()

@@ -229,7 +229,7 @@ class TextRequest:
         self._listener.ended(caller_handle)
         self._num_open -= 1
         if self._num_open == 0:
-            self._call = None  # whose listener this is
+            self._call = None  # it refers to its listener, this request
             self._span.end()
 
     def _engine_submit(self, choices: list[pb.Choice]) -> engine_pb2.Submit:

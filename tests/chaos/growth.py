@@ -61,8 +61,8 @@ def _line(role: str, series: Sequence[Sequence[tuple[float, Snapshot]]]) -> str:
     old = [points for points in series if points[-1][0] - points[0][0] >= LEAST_MEANS * MEAN_SECONDS]
     figures = []
     for name, unit in (("own", 1024.0), ("resident", 1024.0), ("files", 1.0), ("threads", 1.0)):
-        values = [[(moment, getattr(one, name) / unit) for moment, one in points] for points in old or series]
-        values = [means(points) for points in values] if old else values
+        samples = [[(moment, getattr(one, name) / unit) for moment, one in points] for points in old or series]
+        values = list(map(means, samples)) if old else samples
         text = f"{name} {_an_hour(values)}"
         if name == "own":
             text += f" (first halves {_an_hour(map(first_half, values))}, second {_an_hour(map(second_half, values))})"

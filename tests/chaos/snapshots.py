@@ -42,8 +42,8 @@ def _path() -> list[str]:
     return [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one]
 
 
-def snapshot(victim: Victim, **probed: Any) -> Snapshot | None:
-    """Returns what the process holds, None if it has ended. `probed`: the fields that it has told."""
+def snapshot(victim: Victim, **told: Any) -> Snapshot | None:
+    """Returns what the process holds, None if it has ended. `told`: the fields that it has written itself."""
     try:
         lines = Path(f"/proc/{victim.pid}/status").read_text().splitlines()
         status = dict(line.split(":", 1) for line in lines if ":" in line)
@@ -52,7 +52,7 @@ def snapshot(victim: Victim, **probed: Any) -> Snapshot | None:
     except (OSError, KeyError):
         return None
     held = (files, int(status["Threads"]), anonymous + shared, resident)
-    return Snapshot(victim.pid, victim.role, victim.name, *held, **probed)
+    return Snapshot(victim.pid, victim.role, victim.name, *held, **told)
 
 
 def snapshots(server: Server) -> list[Snapshot]:

@@ -341,11 +341,7 @@ _READERS: dict[Read, Callable[[OutputParser, str], str]] = {
     Read.REASONING: OutputParser._read_outside,
     Read.START: OutputParser._read_marker_only,
     Read.LAYOUT: OutputParser._read_layout,
-    Read.NAME: OutputParser._read_name,
-    Read.HEADER: OutputParser._read_name,
-    Read.SKIP: OutputParser._read_name,
+    **dict.fromkeys(NAMES, OutputParser._read_name),
     Read.VALUE: OutputParser._read_value,
-    Read.JSON: OutputParser._read_call,
-    Read.JSON_CALL: OutputParser._read_call,
-    Read.PYTHON_CALLS: OutputParser._read_call,
+    **dict.fromkeys(ENDS_BY_ITSELF, OutputParser._read_call),
 }

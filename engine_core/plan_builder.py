@@ -65,8 +65,9 @@ class PlanBuilder:
             for ids, blocks in zip(flat, batch.at(slot).blocks, strict=True):
                 ids += [block.block_id for block in blocks[num_sent:]]
         batch.num_sent_blocks[changed] = batch.num_blocks[changed]
-        offsets = pack_i32(np.concatenate(([0], np.cumsum(counts))))
-        return [offsets] * self.num_groups, [pack_i32(ids) for ids in flat]
+        offsets = np.zeros(len(counts) + 1, dtype=np.int32)
+        np.cumsum(counts, out=offsets[1:])
+        return [pack_i32(offsets)] * self.num_groups, [pack_i32(ids) for ids in flat]
 
     @staticmethod
     def _new_request(batch: Batch, request: Request) -> NewRequest:

@@ -34,7 +34,8 @@ def test_accepted_requests_end_and_new_ones_are_refused(number: signal.Signals) 
         expected = list(pool.map(lambda index: ask(server, index), range(NUMBER)))
         assert statuses(server) == [200, 200, 200]
         answers = [pool.submit(ask, server, index) for index in range(NUMBER)]
-        wait_for(lambda: server.stats().num_waiting > 0 and server.stats().num_running == 16, "some run, some wait")
+        wait_for(lambda: server.stats().num_running == 16, "some run")
+        wait_for(lambda: server.stats().num_waiting == NUMBER - 16, "all others wait")
         os.kill(server.process.pid, number)
         wait_for(lambda: server.get("/health").status_code == 503, "the server drains")
         assert statuses(server) == [200, 503, 503]

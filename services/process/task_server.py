@@ -9,13 +9,13 @@ import contextlib
 import gc
 import importlib
 import os
+import select
 import signal
 import socket
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from services.machine.own_limits import limit_memory, offer_to_oom_killer, peak_bytes
 
@@ -27,6 +27,7 @@ LENGTH = struct.Struct("<Q")  # before a payload
 REPLY = struct.Struct("<BQ")  # before a result: how the call ended, length
 DONE, DONE_AND_ENDING, OUT_OF_MEMORY, RAISED = range(4)
 WALL_FACTOR = 6  # the longest time of a call on the clock, as a multiple of its CPU time: processes share the cores
+MAX_SIGNALS = 4096  # read at once
 MAX_GROWTH_BYTES = 48 * 2**20  # a worker whose peak memory has grown by more ends after its call
 
 
@@ -55,37 +56,65 @@ def main(argv: list[str]) -> None:
 
 
 def _serve(control: socket.socket, function: Function, limits: WorkerLimits) -> None:
-    """Forks and kills workers as the control socket says, until its end."""
-    pids: dict[int, int] = {}  # by worker number; without those that were reaped, whose pids may be used again
+    """Forks and kills workers as the control socket says, until its end. Reaps them between two commands: a signal
+    handler could run inside itself."""
+    workers: dict[int, int] = {}  # their numbers by pid; without those that were reaped, whose pids may be used again
+    with _child_signals() as signals:
+        while True:
+            ready = select.select([control, signals], [], [])[0]
+            if signals in ready:
+                signals.recv(MAX_SIGNALS)
+                _reap(workers)
+            if control not in ready:
+                continue
+            try:
+                message, descriptors, *_ = socket.recv_fds(control, COMMAND.size, 1)
+            except OSError:
+                return
+            if len(message) < COMMAND.size:
+                return
+            command, worker = COMMAND.unpack(message)
+            if command == KILL:
+                for pid in [pid for pid, number in workers.items() if number == worker]:
+                    os.kill(pid, signal.SIGKILL)
+            if command == FORK:
+                pid = _fork(socket.socket(fileno=descriptors[0]), (control, signals), function, limits)
+                workers[pid] = worker
 
-    def reap(number: int, frame: Any) -> None:
-        with contextlib.suppress(ChildProcessError):
-            while (ended := os.waitpid(-1, os.WNOHANG)[0]) != 0:
-                for worker in [worker for worker, pid in pids.items() if pid == ended]:
-                    del pids[worker]
 
-    signal.signal(signal.SIGCHLD, reap)
-    while True:
+@contextlib.contextmanager
+def _child_signals() -> Iterator[socket.socket]:
+    """Yields a socket that gets a byte whenever a child has ended."""
+    signals, sender = socket.socketpair()
+    with signals, sender:
+        sender.setblocking(False)
+        signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
         try:
-            message, descriptors, *_ = socket.recv_fds(control, COMMAND.size, 1)
-        except OSError:
-            return
-        if len(message) < COMMAND.size:
-            return
-        command, worker = COMMAND.unpack(message)
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-        if command == KILL and worker in pids:
-            os.kill(pids[worker], signal.SIGKILL)
-        if command == FORK:
-            pid = os.fork()
-            if pid == 0:
-                control.close()
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                _work(socket.socket(fileno=descriptors[0]), function, limits)
-                os._exit(0)
-            os.close(descriptors[0])
-            pids[worker] = pid
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+            yield signals
+        finally:
+            signal.set_wakeup_fd(-1)
+
+
+def _reap(workers: dict[int, int]) -> None:
+    """Reaps all workers that have ended, and removes them from `workers`."""
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG)[0]) != 0:
+            del workers[ended]
+
+
+def _fork(calls: socket.socket, inherited: tuple[socket.socket, ...], function: Function, limits: WorkerLimits) -> int:
+    """Forks a worker that answers `calls`, and closes what it has `inherited`. Returns its pid."""
+    pid = os.fork()
+    if pid == 0:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.set_wakeup_fd(-1)
+        for one in inherited:
+            one.close()
+        _work(calls, function, limits)
+        os._exit(0)
+    calls.close()
+    return pid
 
 
 def _work(calls: socket.socket, function: Function, limits: WorkerLimits) -> None:

@@ -1,10 +1,13 @@
-"""Functions for the workers of test_task_pool.py: each call says what the worker does."""
+"""Functions for the workers of test_task_pool.py and test_task_server.py: each call says what the worker does."""
 
 import ctypes
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
+from types import FrameType
+from typing import Any
 
 
 def calls(setup: bytes) -> Callable[[bytes], bytes]:
@@ -46,3 +49,22 @@ def calls(setup: bytes) -> Callable[[bytes], bytes]:
         raise LookupError(payload.decode())
 
     return function
+
+
+def interrupted_calls(setup: bytes) -> Callable[[bytes], bytes]:
+    """As `calls`, in a server that gets SIGCHLD while it reaps: at its first step, the next time at its second."""
+    steps = place = 0
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal steps, place
+        if frame.f_code.co_filename.endswith("task_server.py"):
+            frame.f_trace_opcodes = True
+            if event == "call" and frame.f_code.co_name.endswith("reap"):
+                steps, place = 0, place + 1
+            steps += 1
+            if steps == place:
+                signal.raise_signal(signal.SIGCHLD)
+        return trace
+
+    sys.settrace(trace)
+    return calls(setup)

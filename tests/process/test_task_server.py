@@ -1,4 +1,5 @@
 import contextlib
+import signal
 import socket
 import subprocess
 import sys
@@ -7,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from services.process.task_server import COMMAND, DONE, FORK, KILL, LENGTH, RAISED, REPLY, WALL_FACTOR
+from tests.e2e.harness import wait_for
+from tests.process.test_task_pool import process_state
 
 DEADLINE_SECONDS = 20
 
@@ -25,13 +28,13 @@ class Server:
 
 
 @contextlib.contextmanager
-def running(cpu_seconds: float = 5.0) -> Iterator[Server]:
+def running(cpu_seconds: float = 5.0, target: str = "calls") -> Iterator[Server]:
     own_end, child_end = socket.socketpair()
     with own_end, child_end:
-        target = "tests.process.task_functions:calls"
+        function = f"tests.process.task_functions:{target}"
         numbers = (str(256 * 2**20), str(cpu_seconds), "0")
         process = subprocess.Popen(
-            [sys.executable, "-m", "services.process.task_server", str(child_end.fileno()), target, *numbers],
+            [sys.executable, "-m", "services.process.task_server", str(child_end.fileno()), function, *numbers],
             pass_fds=[child_end.fileno()],
             start_new_session=True,
         )
@@ -110,3 +113,16 @@ def test_a_half_command_ends_the_server() -> None:
         server.control.shutdown(socket.SHUT_WR)
         assert has_ended(worker)
         assert server.process.wait(DEADLINE_SECONDS) != 0
+
+
+def test_workers_that_end_at_once_leave_the_server_running() -> None:
+    with running(target="interrupted_calls") as server:
+        for number in range(0, 200, 2):
+            with server.fork(number) as one, server.fork(number + 1) as other:
+                pids = [int(call(worker, b"pid")[1]) for worker in (one, other)]
+                server.process.send_signal(signal.SIGSTOP)
+            wait_for(lambda pids=pids: all(process_state(pid) == "Z" for pid in pids), "the workers have ended")
+            server.process.send_signal(signal.SIGCONT)
+            wait_for(lambda pids=pids: not any(map(process_state, pids)), "they are reaped")
+        with server.fork(0) as last:
+            assert call(last, b"count") == (DONE, b"1")

@@ -27,7 +27,7 @@ LENGTH = struct.Struct("<Q")  # before a payload
 REPLY = struct.Struct("<BQ")  # before a result: how the call ended, length
 DONE, DONE_AND_ENDING, OUT_OF_MEMORY, RAISED = range(4)
 WALL_FACTOR = 6  # the longest time of a call on the clock, as a multiple of its CPU time: processes share the cores
-MAX_SIGNALS = 4096  # read at once
+MAX_SIGNALS = 4096  # bytes read at once, one for each signal
 MAX_GROWTH_BYTES = 48 * 2**20  # a worker whose peak memory has grown by more ends after its call
 
 
@@ -58,7 +58,7 @@ def main(argv: list[str]) -> None:
 def _serve(control: socket.socket, function: Function, limits: WorkerLimits) -> None:
     """Forks and kills workers as the control socket says, until its end. Reaps them between two commands: a signal
     handler could run inside itself."""
-    workers: dict[int, int] = {}  # their numbers by pid; without those that were reaped, whose pids may be used again
+    workers: dict[int, int] = {}  # numbers by pid; without reaped ones, because their pids may be used again
     with _child_signals() as signals:
         while True:
             ready = select.select([control, signals], [], [])[0]
@@ -84,7 +84,7 @@ def _serve(control: socket.socket, function: Function, limits: WorkerLimits) -> 
 
 @contextlib.contextmanager
 def _child_signals() -> Iterator[socket.socket]:
-    """Yields a socket that gets a byte whenever a child has ended."""
+    """Yields a socket that gets a byte when a child has ended, unless thousands of bytes wait there already."""
     signals, sender = socket.socketpair()
     with signals, sender:
         sender.setblocking(False)
@@ -104,7 +104,7 @@ def _reap(workers: dict[int, int]) -> None:
 
 
 def _fork(calls: socket.socket, inherited: tuple[socket.socket, ...], function: Function, limits: WorkerLimits) -> int:
-    """Forks a worker that answers `calls`, and closes what it has `inherited`. Returns its pid."""
+    """Forks a worker that answers `calls`. Returns its pid. The worker closes `inherited`; here, `calls` is closed."""
     pid = os.fork()
     if pid == 0:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

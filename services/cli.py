@@ -8,7 +8,7 @@ import os
 import sys
 from types import ModuleType
 
-from services.machine.freed_memory import keep_giving_back, use_one_heap
+from services.machine.freed_memory import keep_giving_back, keep_heap_small
 from services.machine.low_priority import at_low_priority
 from services.options.command_line import parse
 from services.options.common import SpareOptions
@@ -86,9 +86,9 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     if own_argv:
         hide_secrets(command, rest)
+        keep_heap_small()
     if not _is_installed(command):
         return 1
-    use_one_heap()
     load = functools.partial(_import, MODULES[command])
     module = at_low_priority(load) if isinstance(options, SpareOptions) and options.load_gently else load()
     keep_giving_back()

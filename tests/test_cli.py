@@ -107,7 +107,6 @@ def test_a_spare_imports_at_a_low_priority_if_it_is_told_so(monkeypatch: pytest.
     role = type("Role", (), {"main": staticmethod(lambda options: 0)})
     monkeypatch.setattr(cli, "_import", lambda name: done.append(name) or role)
     monkeypatch.setattr(cli, "keep_giving_back", lambda: None)
-    monkeypatch.setattr(cli, "use_one_heap", lambda: None)
     monkeypatch.setattr(cli, "at_low_priority", lambda load: done.append("low") or load())
     assert cli.main(["engine", "--worker=ipc:///nowhere", "--spare-fd=9"]) == 0
     assert cli.main(["engine", "--worker=ipc:///nowhere", "--spare-fd=9", "--load-gently"]) == 0

@@ -1,20 +1,30 @@
 """Keeps the memory small that the C allocator holds beyond what is in use."""
 
 import ctypes
+import os
+import sys
 import threading
 import time
 
 PACE_SECONDS = 60.0
-M_ARENA_MAX = -8  # malloc.h of glibc
-_TRIM, _MALLOPT = (getattr(ctypes.CDLL(None), name, None) for name in ("malloc_trim", "mallopt"))
+# glibc reads these when a program starts (GLIBC_TUNABLES, https://sourceware.org/glibc/manual/latest/html_node/
+# Memory-Allocation-Tunables.html). No cache of freed blocks for each thread: those fill for hours, up to 236 KiB each,
+# and a block in one keeps its page from being given back. One heap: else there is one for each thread, up to eight a
+# core, each with its own gaps (docs/log.md, 2026-11-27 and 2026-11-28).
+VARIABLE = "GLIBC_TUNABLES"
+SETTINGS = {"glibc.malloc.tcache_count": "0", "glibc.malloc.arena_max": "1"}
+_TRIM, _IS_GLIBC = (getattr(ctypes.CDLL(None), name, None) for name in ("malloc_trim", "gnu_get_libc_version"))
 
 
-def use_one_heap() -> None:
-    """Makes all threads allocate from one heap (mallopt(3)); call it before there are any. Does nothing with another C
-    library than glibc, which has a heap for each thread, up to eight a core: in an engine 14, each with its own gaps,
-    which grow for hours (docs/log.md, 2026-11-27)."""
-    if _MALLOPT is not None:
-        _MALLOPT(M_ARENA_MAX, 1)
+def keep_heap_small() -> None:
+    """Starts this program anew, in this process, with SETTINGS for the C allocator, unless the environment has them: a
+    parent's or the user's. So children inherit them and start once. Call it before there are threads. Does nothing with
+    another C library than glibc."""
+    given = os.environ.get(VARIABLE, "")
+    lacking = [f"{name}={value}" for name, value in SETTINGS.items() if name not in given]
+    if _IS_GLIBC is not None and lacking:
+        os.environ[VARIABLE] = ":".join([given, *lacking] if given else lacking)
+        os.execv(sys.executable, sys.orig_argv)
 
 
 def give_back_freed() -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import platform
 import re
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from services.machine.freed_memory import SETTINGS, VARIABLE
 from services.options.declarations import ROLES
 from services.process.child_processes import STOP_SECONDS
 from tests.checkpoints import make_qwen3
@@ -80,6 +82,18 @@ def test_only_the_worker_loads_torch(demo_server: Server) -> None:
     with_torch = [role_of(pid) for pid in demo_server.pids if "libtorch" in Path(f"/proc/{pid}/maps").read_text()]
     assert with_torch == ["worker"]
     assert "libtorch" not in Path(f"/proc/{demo_server.process.pid}/maps").read_text()
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
+def test_every_process_starts_with_an_allocator_that_keeps_little(demo_server: Server) -> None:
+    def and_below(pid: int) -> list[int]:
+        return [pid, *(one for child in children_of(pid) for one in and_below(child))]
+
+    pids = and_below(demo_server.process.pid)
+    assert len(pids) > len(ROLES)
+    settings = f":{VARIABLE}=" + ":".join(f"{name}={value}" for name, value in SETTINGS.items())
+    for pid in pids:  # glibc 2.36 ends each setting there by a zero byte
+        assert settings in f"\0{Path(f'/proc/{pid}/environ').read_text()}".replace("\0", ":"), argv_of(pid)
 
 
 def test_ctrl_c_reaches_the_launcher_alone(demo_server: Server) -> None:

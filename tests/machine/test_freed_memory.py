@@ -1,6 +1,7 @@
-"""All threads allocate from one heap, and memory that one has freed is given back."""
+"""All threads allocate from one heap and keep no freed blocks, and memory that one has freed is given back."""
 
 import ctypes
+import os
 import platform
 import resource
 import subprocess
@@ -11,39 +12,76 @@ from pathlib import Path
 import pytest
 
 from services.machine import freed_memory
-from services.machine.freed_memory import give_back_freed, keep_giving_back
+from services.machine.freed_memory import VARIABLE, give_back_freed, keep_giving_back
 
 SIZE, COUNT = 100_000, 400  # below the size that glibc maps by itself
-HEAPS_OF_THREADS = """
+THREADS_THAT_FREE = """
 import ctypes, os, threading
-from services.machine.freed_memory import use_one_heap
-if {one}:
-    use_one_heap()
+from services.machine.freed_memory import keep_heap_small
+if {small}:
+    keep_heap_small()
 libc = ctypes.CDLL(None)
 libc.malloc.restype = libc.fdopen.restype = ctypes.c_void_p
 libc.free.argtypes = libc.fclose.argtypes = [ctypes.c_void_p]
 libc.malloc_info.argtypes = [ctypes.c_int, ctypes.c_void_p]
-threads = [threading.Thread(target=lambda: libc.free(libc.malloc(100_000))) for _ in range(3)]
+
+
+class Blocks(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks in_use".split()]
+
+
+libc.mallinfo2.restype = Blocks
+
+
+def allocate_and_free():
+    blocks = [libc.malloc(1_000) for _ in range(5)]
+    for block in blocks:
+        libc.free(block)
+    libc.free(libc.malloc(100_000))
+
+
+before = libc.mallinfo2().in_use
+allocate_and_free()
+kept = libc.mallinfo2().in_use - before
+threads = [threading.Thread(target=allocate_and_free) for _ in range(3)]
 for thread in threads:
     thread.start()
 for thread in threads:
     thread.join()
+print(os.environ.get("GLIBC_TUNABLES"), kept, flush=True)
 out = libc.fdopen(os.dup(1), b"w")
 libc.malloc_info(0, out)
 libc.fclose(out)
 """
+OURS = "glibc.malloc.tcache_count=0:glibc.malloc.arena_max=1"
+
+
+def run_threads_that_free(given: str | None, small: bool = True) -> tuple[str, int, int]:
+    """Runs a program that starts with the allocator's settings `given`. Returns its settings in the end, how many bytes
+    of freed blocks were kept for a thread, and the number of heaps."""
+    environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    environment |= {VARIABLE: given} if given else {}
+    argv = [sys.executable, "-c", THREADS_THAT_FREE.format(small=small)]
+    ended = subprocess.run(argv, capture_output=True, text=True, check=True, env=environment)
+    settings, kept = ended.stdout.partition("\n")[0].split(" ")
+    return settings, int(kept), ended.stdout.count("<heap nr")
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
-def test_threads_allocate_from_one_heap() -> None:
-    def heaps(one: bool) -> int:
-        program = HEAPS_OF_THREADS.format(one=one)
-        return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.count(
-            "<heap nr"
-        )
+def test_threads_share_one_heap_and_keep_no_freed_blocks() -> None:
+    _, kept, heaps = run_threads_that_free(None, small=False)
+    assert kept >= 5_000 and heaps > 1
+    settings, kept, heaps = run_threads_that_free(None)
+    assert settings == OURS
+    assert kept < 1_000 and heaps == 1
 
-    assert heaps(one=False) > 1
-    assert heaps(one=True) == 1
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
+def test_settings_of_the_user_stay() -> None:
+    assert run_threads_that_free("glibc.malloc.check=0")[0] == f"glibc.malloc.check=0:{OURS}"
+    settings, kept, heaps = run_threads_that_free("glibc.malloc.tcache_count=5")
+    assert settings == "glibc.malloc.tcache_count=5:glibc.malloc.arena_max=1"
+    assert kept >= 5_000 and heaps == 1
 
 
 def resident_bytes() -> int:

@@ -13,16 +13,20 @@ PACE_SECONDS = 60.0
 # core, each with its own gaps (docs/log.md, 2026-11-27 and 2026-11-28).
 VARIABLE = "GLIBC_TUNABLES"
 SETTINGS = {"glibc.malloc.tcache_count": "0", "glibc.malloc.arena_max": "1"}
-_TRIM, _IS_GLIBC = (getattr(ctypes.CDLL(None), name, None) for name in ("malloc_trim", "gnu_get_libc_version"))
+AT_SECURE = 23  # elf.h
+_LIBC = ctypes.CDLL(None)
+_TRIM, _IS_GLIBC = (getattr(_LIBC, name, None) for name in ("malloc_trim", "gnu_get_libc_version"))
 
 
 def keep_heap_small() -> None:
     """Starts this program anew, in this process, with SETTINGS for the C allocator, unless the environment has them: a
-    parent's or the user's. So children inherit them and start once. Call it before there are threads. Does nothing with
-    another C library than glibc."""
+    parent's or the user's. So children inherit them and start once. Call it before there are threads.
+
+    Does nothing with another C library than glibc, nor if the interpreter's file gives privileges (setcap(8)): glibc
+    then takes the variable away, and each start would be followed by another."""
     given = os.environ.get(VARIABLE, "")
     lacking = [f"{name}={value}" for name, value in SETTINGS.items() if name not in given]
-    if _IS_GLIBC is not None and lacking:
+    if lacking and _IS_GLIBC is not None and not _LIBC.getauxval(AT_SECURE):
         os.environ[VARIABLE] = ":".join([given, *lacking] if given else lacking)
         os.execv(sys.executable, sys.orig_argv)
 

@@ -8,11 +8,12 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from services.machine import freed_memory
-from services.machine.freed_memory import VARIABLE, give_back_freed, keep_giving_back
+from services.machine.freed_memory import VARIABLE, give_back_freed, keep_giving_back, keep_heap_small
 
 SIZE, COUNT = 100_000, 400  # below the size that glibc maps by itself
 THREADS_THAT_FREE = """
@@ -82,6 +83,18 @@ def test_settings_of_the_user_stay() -> None:
     settings, kept, heaps = run_threads_that_free("glibc.malloc.tcache_count=5")
     assert settings == "glibc.malloc.tcache_count=5:glibc.malloc.arena_max=1"
     assert kept >= 5_000 and heaps == 1
+
+
+def test_an_interpreter_with_privileges_does_not_start_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variable would be missing after each start."""
+    started: list[list[str]] = []
+    monkeypatch.setenv(VARIABLE, "")
+    monkeypatch.setattr(freed_memory, "_IS_GLIBC", True)
+    monkeypatch.setattr(os, "execv", lambda path, argv: started.append(argv))
+    for secure, starts in ((1, 0), (0, 1)):
+        monkeypatch.setattr(freed_memory, "_LIBC", SimpleNamespace(getauxval=lambda kind, secure=secure: secure))
+        keep_heap_small()
+        assert len(started) == starts
 
 
 def resident_bytes() -> int:

@@ -35,7 +35,7 @@ libc.mallinfo2.restype = Blocks
 
 
 def allocate_and_free():
-    blocks = [libc.malloc(1_000) for _ in range(5)]
+    blocks = [libc.malloc(size) for size in range(200, 1_000, 16) for _ in range(5)]
     for block in blocks:
         libc.free(block)
     libc.free(libc.malloc(100_000))
@@ -54,6 +54,7 @@ out = libc.fdopen(os.dup(1), b"w")
 libc.malloc_info(0, out)
 libc.fclose(out)
 """
+KEPT_BYTES = 50_000  # of the 150,000 that the program frees; some places are taken from the start
 OURS = "glibc.malloc.tcache_count=0:glibc.malloc.arena_max=1"
 
 
@@ -71,7 +72,7 @@ def run_threads_that_free(given: str | None, small: bool = True) -> tuple[str, i
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
 def test_threads_share_one_heap_and_keep_no_freed_blocks() -> None:
     _, kept, heaps = run_threads_that_free(None, small=False)
-    assert kept >= 5_000 and heaps > 1
+    assert kept > KEPT_BYTES and heaps > 1
     settings, kept, heaps = run_threads_that_free(None)
     assert settings == OURS
     assert kept < 1_000 and heaps == 1
@@ -82,7 +83,7 @@ def test_settings_of_the_user_stay() -> None:
     assert run_threads_that_free("glibc.malloc.check=0")[0] == f"glibc.malloc.check=0:{OURS}"
     settings, kept, heaps = run_threads_that_free("glibc.malloc.tcache_count=5")
     assert settings == "glibc.malloc.tcache_count=5:glibc.malloc.arena_max=1"
-    assert kept >= 5_000 and heaps == 1
+    assert kept > KEPT_BYTES and heaps == 1
 
 
 def test_an_interpreter_with_privileges_does_not_start_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,13 +8,14 @@ import os
 import sys
 from types import ModuleType
 
-from services.machine.freed_memory import keep_giving_back, keep_heap_small
+from services.machine.freed_memory import keep_giving_back, lacking_variables
 from services.machine.low_priority import at_low_priority
+from services.machine.start_anew import start_anew
 from services.options.command_line import parse
 from services.options.common import SpareOptions
 from services.options.declarations import ROLES
 from services.options.extras import missing
-from services.options.hide_secrets import hide_secrets
+from services.options.hide_secrets import without_secrets
 from services.options.setting import UsageError
 from services.version import VERSION
 
@@ -80,19 +81,36 @@ def main(argv: list[str] | None = None) -> int:
         sys.stderr.write(f"tandem: error: unknown command {command!r}; the commands are {commands}\n")
         return 2
     try:
+        if own_argv and not {"-h", "--help"}.intersection(rest):  # help answers at once
+            _start_small_and_without_secrets(command, rest)
         options = parse(command, rest)
     except UsageError as error:
         sys.stderr.write(f"tandem {command}: error: {error}\n")
         return 2
-    if own_argv:
-        hide_secrets(command, rest)
-        keep_heap_small()
     if not _is_installed(command):
         return 1
     load = functools.partial(_import, MODULES[command])
     module = at_low_priority(load) if isinstance(options, SpareOptions) and options.load_gently else load()
     keep_giving_back()
     return int(module.main(options))
+
+
+def _start_small_and_without_secrets(command: str, rest: list[str]) -> None:
+    """Executes this program anew if its command line shows secrets or its heap would grow. Raises UsageError.
+
+    `rest`: the arguments behind `command`. Comes before all that reads: what came through a pipe is read once.
+    """
+    kept, secrets = without_secrets(command, rest)
+    heap = lacking_variables()
+    if not secrets and not heap:
+        return
+    reason = start_anew([command, *rest], [command, *kept], secrets | heap)
+    os.environ |= heap  # for children
+    if secrets:
+        sys.stderr.write(
+            f"tandem {command}: warning: every user of this machine can read the secrets on the command line"
+            f" ({reason}); set {' and '.join(secrets)} instead\n"
+        )
 
 
 def _escape_unencodable_output() -> None:

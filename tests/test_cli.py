@@ -1,6 +1,7 @@
 """The entry point `tandem`: which module a command imports and runs, its exit status, and how fast help answers."""
 
 import gc
+import os
 import subprocess
 import sys
 import time
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from services import cli
+from services.machine.freed_memory import VARIABLE
 from services.version import VERSION
 from tests.e2e.harness import TANDEM, run_tandem, wait_for
 from tests.e2e.test_refusals import refusal
@@ -111,3 +113,25 @@ def test_a_spare_imports_at_a_low_priority_if_it_is_told_so(monkeypatch: pytest.
     assert cli.main(["engine", "--worker=ipc:///nowhere", "--spare-fd=9"]) == 0
     assert cli.main(["engine", "--worker=ipc:///nowhere", "--spare-fd=9", "--load-gently"]) == 0
     assert done == ["services.engine.service", "low", "services.engine.service"]
+
+
+def test_a_configuration_from_a_pipe_is_read(tmp_path: Path) -> None:
+    """The program starts anew before it reads."""
+    argv = [sys.executable, "-m", "services.cli", "new-secret", "--config=/dev/stdin"]
+    environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    ended = subprocess.run(argv, input=f"out: {tmp_path / 'secret'}\n", text=True, capture_output=True, env=environment)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert (tmp_path / "secret").exists()
+
+
+def test_secrets_that_stay_on_the_command_line_are_told() -> None:
+    program = "from services.cli import main; raise SystemExit(main())"
+    argv = [sys.executable, "-", "shim", "--api-key=k", "--port=x"]
+    ended = subprocess.run(argv, input=program, text=True, capture_output=True)
+    assert ended.returncode == 2
+    warning, error = ended.stderr.splitlines()
+    assert warning == (
+        "tandem shim: warning: every user of this machine can read the secrets on the command line (its program is not"
+        " in a file, and was read already); set TANDEM_API_KEY instead"
+    )
+    assert error.startswith("tandem shim: error: --port: 'x' is not valid")

@@ -2,7 +2,6 @@
 
 import ctypes
 import os
-import sys
 import threading
 import time
 
@@ -13,22 +12,19 @@ PACE_SECONDS = 60.0
 # core, each with its own gaps (docs/log.md, 2026-11-27 and 2026-11-28).
 VARIABLE = "GLIBC_TUNABLES"
 SETTINGS = {"glibc.malloc.tcache_count": "0", "glibc.malloc.arena_max": "1"}
-AT_SECURE = 23  # elf.h
 _LIBC = ctypes.CDLL(None)
 _TRIM, _IS_GLIBC = (getattr(_LIBC, name, None) for name in ("malloc_trim", "gnu_get_libc_version"))
 
 
-def keep_heap_small() -> None:
-    """Starts this program anew, in this process, with SETTINGS for the C allocator, unless the environment has them: a
-    parent's or the user's. So children inherit them and start once. Call it before there are threads.
-
-    Does nothing with another C library than glibc, nor if the interpreter's file gives privileges (setcap(8)): glibc
-    then takes the variable away, and each start would be followed by another."""
+def lacking_variables() -> dict[str, str]:
+    """Returns what the environment lacks for a heap that stays small: VARIABLE with SETTINGS, but for those that it has
+    already, a parent's or the user's. It must be there when a program starts; children inherit it. Empty with another C
+    library than glibc."""
     given = os.environ.get(VARIABLE, "")
     lacking = [f"{name}={value}" for name, value in SETTINGS.items() if name not in given]
-    if lacking and _IS_GLIBC is not None and not _LIBC.getauxval(AT_SECURE):
-        os.environ[VARIABLE] = ":".join([given, *lacking] if given else lacking)
-        os.execv(sys.executable, sys.orig_argv)
+    if not lacking or _IS_GLIBC is None:
+        return {}
+    return {VARIABLE: ":".join([given, *lacking] if given else lacking)}
 
 
 def give_back_freed() -> None:

@@ -10,11 +10,13 @@ from typing import Any
 
 from services.options.setting import UsageError
 
+_DOTTED_HERE = "\0"  # no argument of a process has it
 _DOTTED = re.compile(r"(--[a-z][a-z-]*)\.([^=]+)(?:=(.*))?", re.DOTALL)
 
 
 def joined(argv: list[str], flags: Iterable[str]) -> list[str]:
-    """Returns the command line with the dotted flags of each of `flags` joined into one flag, at the end.
+    """Returns the command line with the dotted flags of each of `flags` joined into one flag, in the place of each of
+    them: what follows must not become a value of the flag before.
 
     A dotted flag overrides the same key of the flag itself. A value that is not JSON is a string. Raises UsageError for
     a dotted flag without a value, and beside a flag that is no JSON object.
@@ -32,9 +34,9 @@ def joined(argv: list[str], flags: Iterable[str]) -> list[str]:
         if value is None:
             raise UsageError(f"{word}: expected one argument")
         keys.setdefault(found[1], {})[found[2]] = _value(value)
+        rest.append(f"{found[1]}={_DOTTED_HERE}")
     for flag, dotted in keys.items():
-        rest, whole = _without(rest, flag)
-        rest.append(f"{flag}={json.dumps(_merged(flag, whole, dotted))}")
+        rest = _with_one_value(rest, flag, dotted)
     return rest
 
 
@@ -45,18 +47,24 @@ def _value(text: str) -> Any:
         return text
 
 
-def _without(argv: list[str], flag: str) -> tuple[list[str], str | None]:
-    """Returns the command line without `flag`, and its last value; None if it is not there."""
-    rest, value = [], None
+def _with_one_value(argv: list[str], flag: str, dotted: dict[str, Any]) -> list[str]:
+    """Returns the command line with each `flag` set to its last whole value, with the dotted keys over it."""
+    rest, whole, places = [], None, []
     words = iter(argv)
     for word in words:
         if word == flag:
-            value = next(words, None)
+            whole = next(words, None)
         elif word.startswith(f"{flag}="):
             value = word.removeprefix(f"{flag}=")
+            whole = whole if value == _DOTTED_HERE else value
         else:
             rest.append(word)
-    return rest, value
+            continue
+        places.append(len(rest))
+        rest.append("")
+    for place in places:
+        rest[place] = f"{flag}={json.dumps(_merged(flag, whole, dotted))}"
+    return rest
 
 
 def _merged(flag: str, whole: str | None, dotted: dict[str, Any]) -> dict[str, Any]:

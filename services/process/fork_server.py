@@ -53,8 +53,11 @@ class ForkServer:
 
     @property
     def pid(self) -> int:
-        """The server process's, if it runs; else 0."""
-        return self._process.pid if self._process is not None and self._process.poll() is None else 0
+        """The server process's, if it runs; else 0. Once it is being killed it counts as ended: its workers end in any
+        order."""
+        if self._process is None or self._control is None or self._process.poll() is not None:
+            return 0
+        return self._process.pid
 
     def has(self, worker: Worker) -> bool:
         """Returns whether the server process that has forked this worker still runs."""
@@ -72,8 +75,13 @@ class ForkServer:
                 self._process = self._spawn(child_end)
             self._control = own_end
             asyncio.get_running_loop().add_reader(own_end, self._on_end, own_end, self._process)
-            with contextlib.suppress(OSError):  # it has ended: the call says so
+            try:
                 await asyncio.get_running_loop().sock_sendall(own_end, LENGTH.pack(len(self._setup)) + self._setup)
+            except OSError:
+                pass  # it has ended: the call says so
+            except asyncio.CancelledError:  # it would take orders for the rest of its setup
+                await self._stop()
+                raise
 
     def _spawn(self, control: socket.socket) -> "subprocess.Popen[bytes]":
         limits = self.limits

@@ -47,8 +47,15 @@ def main(argv: list[str]) -> None:
     module, _, name = argv[1].partition(":")
     limits = WorkerLimits(int(argv[2]), float(argv[3]), int(argv[4]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C concerns the server above: its end closes the socket
+    for limit in (signal.SIGPROF, signal.SIGALRM):  # whatever was inherited: these end a worker at its limits
+        signal.signal(limit, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     os.nice(limits.nice)
-    function = getattr(importlib.import_module(module), name)(_received(control))
+    try:
+        setup = _received(control)
+    except OSError:
+        return  # the server above ended before the setup came
+    function = getattr(importlib.import_module(module), name)(setup)
     gc.collect()
     gc.freeze()  # a collection in a worker would otherwise copy every page of the server
     _serve(control, function, limits)
@@ -60,12 +67,15 @@ def _serve(control: socket.socket, function: Function, limits: WorkerLimits) -> 
     handler could run inside itself."""
     workers: dict[int, int] = {}  # numbers by pid; without reaped ones, because their pids may be used again
     with _child_signals() as signals:
+        readable = select.poll()  # takes any descriptor: select takes none above 1,023
+        readable.register(control, select.POLLIN)
+        readable.register(signals, select.POLLIN)
         while True:
-            ready = select.select([control, signals], [], [])[0]
-            if signals in ready:
+            ready = [descriptor for descriptor, _ in readable.poll()]
+            if signals.fileno() in ready:
                 signals.recv(MAX_SIGNALS)
                 _reap(workers)
-            if control not in ready:
+            if control.fileno() not in ready:
                 continue
             try:
                 message, descriptors, *_ = socket.recv_fds(control, COMMAND.size, 1)
@@ -78,8 +88,11 @@ def _serve(control: socket.socket, function: Function, limits: WorkerLimits) -> 
                 for pid in [pid for pid, number in workers.items() if number == worker]:
                     os.kill(pid, signal.SIGKILL)
             if command == FORK:
-                pid = _fork(socket.socket(fileno=descriptors[0]), (control, signals), function, limits)
-                workers[pid] = worker
+                with socket.socket(fileno=descriptors[0]) as calls:
+                    try:
+                        workers[_fork(calls, (control, signals), function, limits)] = worker
+                    except OSError as error:  # of the processes' number or memory; the call fails alone
+                        sys.stderr.write(f"no worker for a call: {error}\n")
 
 
 @contextlib.contextmanager
@@ -100,11 +113,11 @@ def _reap(workers: dict[int, int]) -> None:
     """Reaps all workers that have ended, and removes them from `workers`."""
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG)[0]) != 0:
-            del workers[ended]
+            workers.pop(ended, None)  # absent: a child of the program that has executed this one
 
 
 def _fork(calls: socket.socket, inherited: tuple[socket.socket, ...], function: Function, limits: WorkerLimits) -> int:
-    """Forks a worker that answers `calls`. Returns its pid. The worker closes `inherited`; here, `calls` is closed."""
+    """Forks a worker that answers `calls`. Returns its pid. The worker closes `inherited`."""
     pid = os.fork()
     if pid == 0:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -113,7 +126,6 @@ def _fork(calls: socket.socket, inherited: tuple[socket.socket, ...], function: 
             one.close()
         _work(calls, function, limits)
         os._exit(0)
-    calls.close()
     return pid
 
 
@@ -172,5 +184,4 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(OSError):  # the server above ended before the setup came
-        main(sys.argv[1:])
+    main(sys.argv[1:])

@@ -8,19 +8,15 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from services.machine import freed_memory
-from services.machine.freed_memory import VARIABLE, give_back_freed, keep_giving_back, keep_heap_small
+from services.machine.freed_memory import VARIABLE, give_back_freed, keep_giving_back, lacking_variables
 
 SIZE, COUNT = 100_000, 400  # below the size that glibc maps by itself
 THREADS_THAT_FREE = """
 import ctypes, os, threading
-from services.machine.freed_memory import keep_heap_small
-if {small}:
-    keep_heap_small()
 libc = ctypes.CDLL(None)
 libc.malloc.restype = libc.fdopen.restype = ctypes.c_void_p
 libc.free.argtypes = libc.fclose.argtypes = [ctypes.c_void_p]
@@ -58,44 +54,41 @@ KEPT_BYTES = 50_000  # of the 150,000 that the program frees; some places are ta
 OURS = "glibc.malloc.tcache_count=0:glibc.malloc.arena_max=1"
 
 
-def run_threads_that_free(given: str | None, small: bool = True) -> tuple[str, int, int]:
-    """Runs a program that starts with the allocator's settings `given`. Returns its settings in the end, how many bytes
-    of freed blocks were kept for a thread, and the number of heaps."""
-    environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
-    environment |= {VARIABLE: given} if given else {}
-    argv = [sys.executable, "-c", THREADS_THAT_FREE.format(small=small)]
-    ended = subprocess.run(argv, capture_output=True, text=True, check=True, env=environment)
+def run_threads_that_free(monkeypatch: pytest.MonkeyPatch, given: str, small: bool = True) -> tuple[str, int, int]:
+    """Runs a program in an environment with the allocator's settings `given`. Returns its settings, how many bytes of
+    freed blocks were kept for a thread, and the number of heaps. `small`: with the variables that were lacking."""
+    monkeypatch.setenv(VARIABLE, given)
+    environment = {**os.environ, **(lacking_variables() if small else {})}
+    ended = subprocess.run(
+        [sys.executable, "-c", THREADS_THAT_FREE], capture_output=True, text=True, check=True, env=environment
+    )
     settings, kept = ended.stdout.partition("\n")[0].split(" ")
     return settings, int(kept), ended.stdout.count("<heap nr")
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
-def test_threads_share_one_heap_and_keep_no_freed_blocks() -> None:
-    _, kept, heaps = run_threads_that_free(None, small=False)
+def test_threads_share_one_heap_and_keep_no_freed_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, kept, heaps = run_threads_that_free(monkeypatch, "", small=False)
     assert kept > KEPT_BYTES and heaps > 1
-    settings, kept, heaps = run_threads_that_free(None)
+    settings, kept, heaps = run_threads_that_free(monkeypatch, "")
     assert settings == OURS
     assert kept < 1_000 and heaps == 1
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
-def test_settings_of_the_user_stay() -> None:
-    assert run_threads_that_free("glibc.malloc.check=0")[0] == f"glibc.malloc.check=0:{OURS}"
-    settings, kept, heaps = run_threads_that_free("glibc.malloc.tcache_count=5")
+def test_settings_of_the_user_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run_threads_that_free(monkeypatch, "glibc.malloc.check=0")[0] == f"glibc.malloc.check=0:{OURS}"
+    settings, kept, heaps = run_threads_that_free(monkeypatch, "glibc.malloc.tcache_count=5")
     assert settings == "glibc.malloc.tcache_count=5:glibc.malloc.arena_max=1"
     assert kept > KEPT_BYTES and heaps == 1
 
 
-def test_an_interpreter_with_privileges_does_not_start_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The variable would be missing after each start."""
-    started: list[list[str]] = []
-    monkeypatch.setenv(VARIABLE, "")
-    monkeypatch.setattr(freed_memory, "_IS_GLIBC", True)
-    monkeypatch.setattr(os, "execv", lambda path, argv: started.append(argv))
-    for secure, starts in ((1, 0), (0, 1)):
-        monkeypatch.setattr(freed_memory, "_LIBC", SimpleNamespace(getauxval=lambda kind, secure=secure: secure))
-        keep_heap_small()
-        assert len(started) == starts
+def test_nothing_is_lacking_where_it_is_set_or_another_library_allocates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, OURS)
+    assert lacking_variables() == {}
+    monkeypatch.delenv(VARIABLE)
+    monkeypatch.setattr(freed_memory, "_IS_GLIBC", None)
+    assert lacking_variables() == {}
 
 
 def resident_bytes() -> int:

@@ -1,6 +1,7 @@
 """Functions for the workers of test_task_pool.py and test_task_server.py: each call says what the worker does."""
 
 import ctypes
+import errno
 import os
 import signal
 import sys
@@ -67,4 +68,19 @@ def interrupted_calls(setup: bytes) -> Callable[[bytes], bytes]:
         return trace
 
     sys.settrace(trace)
+    return calls(setup)
+
+
+def calls_of_few_forks(setup: bytes) -> Callable[[bytes], bytes]:
+    """As `calls`, in a server whose second fork fails."""
+    fork, count = os.fork, 0
+
+    def limited() -> int:
+        nonlocal count
+        count += 1
+        if count == 2:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return fork()
+
+    os.fork = limited
     return calls(setup)

@@ -2,6 +2,7 @@ import asyncio
 import os
 import signal
 import socket
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -121,9 +122,15 @@ async def test_pools_of_one_server_share_its_process_and_no_worker(pools: list[T
 
 
 async def test_a_call_of_one_pool_is_made_again_when_another_one_kills_the_server(
-    server: ForkServer, pools: list[TaskPool]
+    server: ForkServer, pools: list[TaskPool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also if the server process ends after its workers."""
     await pools[1].run(b"pid")
+    process = server._process
+    assert process is not None
+    wait = process.wait
+    monkeypatch.setattr(process, "poll", lambda: None)
+    monkeypatch.setattr(process, "wait", lambda: time.sleep(0.1) or wait())
     call = asyncio.create_task(pools[0].run(b"slow but sure"))
     await asyncio.sleep(0)
     worker = await server.new_worker()
@@ -131,3 +138,20 @@ async def test_a_call_of_one_pool_is_made_again_when_another_one_kills_the_serve
     assert ended(worker.calls)
     assert await pools[1].run(b"echo again") == b"again"
     assert await call == b"but sure"
+
+
+async def test_a_start_that_is_cancelled_leaves_no_server_with_half_a_setup() -> None:
+    server = ForkServer(MAKER, bytes(2**20), memory_bytes=MEMORY, cpu_seconds=60)
+    starting = asyncio.create_task(server.start())
+    async with asyncio.timeout(10):
+        while not server.pid:  # noqa: ASYNC110 (the socket takes the setup only once Python has started there)
+            await asyncio.sleep(0)
+    pid = server.pid
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert server.pid == 0 and not has_pid(pid)
+    pool = TaskPool(server, 1)
+    assert await pool.run(b"setup") == bytes(2**20)
+    await server.close()
+    pool.close()

@@ -124,6 +124,9 @@ async def test_a_cancelled_call_kills_its_worker() -> None:
 async def test_an_idle_worker_that_was_killed_is_replaced() -> None:
     async with running() as pool:
         pid = int(await pool.run(b"pid"))
+        second = await pool._server.new_worker()  # when it answers, the server holds the first one's socket no longer
+        await task_pool._called(second.calls, b"pid")
+        pool._server.drop(second)
         os.kill(pid, signal.SIGKILL)
         await until_gone(pid)
         assert await pool.run(b"echo again") == b"again"

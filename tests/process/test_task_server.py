@@ -1,10 +1,12 @@
 import contextlib
+import os
+import resource
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from services.process.task_server import COMMAND, DONE, FORK, KILL, LENGTH, RAISED, REPLY, WALL_FACTOR
@@ -28,16 +30,23 @@ class Server:
 
 
 @contextlib.contextmanager
-def running(cpu_seconds: float = 5.0, target: str = "calls") -> Iterator[Server]:
+def running(
+    cpu_seconds: float = 5.0, target: str = "calls", before: Sequence[str] = (), descriptor: int = 0
+) -> Iterator[Server]:
+    """`before`: of the command line; `descriptor`: of the control socket; 0: any."""
     own_end, child_end = socket.socketpair()
     with own_end, child_end:
         function = f"tests.process.task_functions:{target}"
         numbers = (str(256 * 2**20), str(cpu_seconds), "0")
+        number = os.dup2(child_end.fileno(), descriptor) if descriptor else child_end.fileno()
         process = subprocess.Popen(
-            [sys.executable, "-m", "services.process.task_server", str(child_end.fileno()), function, *numbers],
-            pass_fds=[child_end.fileno()],
+            [*before, sys.executable, "-m", "services.process.task_server", str(number), function, *numbers],
+            pass_fds=[number],
+            stderr=subprocess.PIPE,
             start_new_session=True,
         )
+        if descriptor:
+            os.close(descriptor)
         child_end.close()
         own_end.sendall(LENGTH.pack(5) + b"setup")
         try:
@@ -45,6 +54,8 @@ def running(cpu_seconds: float = 5.0, target: str = "calls") -> Iterator[Server]
         finally:
             own_end.close()
             process.wait(DEADLINE_SECONDS)
+            assert process.stderr is not None
+            process.stderr.close()
 
 
 def call(worker: socket.socket, payload: bytes) -> tuple[int, bytes]:
@@ -126,3 +137,72 @@ def test_workers_that_end_at_once_leave_the_server_running() -> None:
             wait_for(lambda pids=pids: not any(map(process_state, pids)), "they are reaped")
         with server.fork(0) as last:
             assert call(last, b"count") == (DONE, b"1")
+
+
+def test_a_control_socket_may_have_a_large_descriptor() -> None:
+    """A role with a thousand connections starts its task server anew."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+    try:
+        with running(descriptor=1500) as server, server.fork(1) as worker:
+            assert call(worker, b"count") == (DONE, b"1")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_inherited_signal_masks_count_for_nothing() -> None:
+    """Blocked ones stay so when a program is executed: SIGCHLD would never come, and no call would reach its limit."""
+    signals = {signal.SIGCHLD, signal.SIGPROF, signal.SIGALRM}
+    old = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    try:
+        with running(cpu_seconds=0.1) as server, server.fork(1) as one, server.fork(2) as other:
+            pids = [int(call(worker, b"pid")[1]) for worker in (one, other)]
+            one.sendall(LENGTH.pack(4) + b"loop")
+            other.sendall(LENGTH.pack(4) + b"wait")
+            assert has_ended(one) and has_ended(other)
+            wait_for(lambda: not any(map(process_state, pids)), "they are reaped")
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, old)
+
+
+def test_ignored_signals_of_time_limits_are_not_ignored() -> None:
+    ignoring = ["env", "--ignore-signal=PROF", "--ignore-signal=ALRM"]
+    with running(cpu_seconds=0.1, before=ignoring) as server, server.fork(1) as one, server.fork(2) as other:
+        one.sendall(LENGTH.pack(4) + b"loop")
+        other.sendall(LENGTH.pack(4) + b"wait")
+        assert has_ended(one) and has_ended(other)
+
+
+def test_a_child_of_the_program_before_is_reaped_as_well() -> None:
+    shell = ["/bin/sh", "-c", 'sleep 0.3 & echo $! >&2; exec "$@"', "sh"]
+    with running(before=shell) as server, server.fork(1) as worker:
+        assert server.process.stderr is not None
+        child = int(server.process.stderr.readline())
+        call(worker, b"pid")
+        server.fork(2).close()
+        wait_for(lambda: not process_state(child), "it is reaped")
+        assert call(worker, b"count") == (DONE, b"2")
+
+
+def test_a_fork_that_fails_costs_one_call() -> None:
+    with running(target="calls_of_few_forks") as server, server.fork(1) as one:
+        call(one, b"pid")
+        with server.fork(2) as refused:
+            assert has_ended(refused)
+        with server.fork(3) as other:
+            assert call(other, b"count") == (DONE, b"1") and call(one, b"count") == (DONE, b"2")
+        assert server.process.stderr is not None
+        assert (
+            server.process.stderr.readline() == b"no worker for a call: [Errno 11] Resource temporarily unavailable\n"
+        )
+
+
+def test_a_server_without_a_setup_ends_in_silence() -> None:
+    own_end, child_end = socket.socketpair()
+    with own_end, child_end:
+        argv = [sys.executable, "-m", "services.process.task_server", str(child_end.fileno()), "a:b", "1", "1", "0"]
+        own_end.sendall(LENGTH.pack(5) + b"set")
+        process = subprocess.Popen(argv, pass_fds=[child_end.fileno()], stderr=subprocess.PIPE)
+        child_end.close()
+        own_end.close()
+        assert process.communicate(timeout=DEADLINE_SECONDS)[1] == b"" and process.returncode == 0

@@ -1,0 +1,39 @@
+"""Executes this program anew, in this process, with other arguments or variables: what is read only when a program
+starts. It keeps its pid, interpreter, flags and descriptors. Call it before anything is read and before there are
+threads."""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+VARIABLE = "TANDEM_STARTED_ANEW"  # the pid of a process that has done so: it does so once
+_INTERPRETER = Path("/proc/self/exe")  # of this process
+
+
+def start_anew(argv: list[str], kept: list[str], variables: Mapping[str, str]) -> str:
+    """Executes the program that was started with the arguments `argv` with `kept` instead, and with `variables`
+    added to the environment. Returns only if it cannot: why.
+
+    It cannot if that would run another program, as for one that another program calls, or that came through a pipe."""
+    try:
+        if reason := _obstacle(argv):
+            return reason
+        start = sys.orig_argv[: len(sys.orig_argv) - len(argv)]
+        os.execve(sys.executable, [*start, *kept], {**os.environ, **variables, VARIABLE: str(os.getpid())})
+    except (OSError, ValueError) as error:
+        return f"the interpreter could not be executed: {error}"
+
+
+def _obstacle(argv: list[str]) -> str:
+    """Returns why a second start would not run the same program; empty if it would."""
+    program = Path(sys.argv[0])
+    if os.environ.get(VARIABLE) == str(os.getpid()):
+        return "it was started anew already"
+    if sys.orig_argv[len(sys.orig_argv) - len(argv) :] != argv:
+        return "its arguments are not those of its process"
+    if sys.argv[0] != "-c" and not (program.is_file() or program.is_dir()):
+        return "its program is not in a file, and was read already"
+    if not sys.executable or (_INTERPRETER.exists() and not _INTERPRETER.samefile(sys.executable)):
+        return f"its interpreter is not {sys.executable or 'known'}"
+    return ""

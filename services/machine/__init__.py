@@ -16,6 +16,7 @@ from services.machine.processes import (
     has_terminal,
     name_process,
     process_age,
+    reap_orphans,
     stopped_children,
 )
 
@@ -35,6 +36,7 @@ __all__ = [
     "name_process",
     "oom_kills",
     "process_age",
+    "reap_orphans",
     "stopped_children",
     "unacknowledged_bytes",
     "unnamed_file",

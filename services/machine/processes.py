@@ -68,6 +68,20 @@ def _stopped_by_ps(pids: Collection[int]) -> set[int]:
     return {int(pid) for pid, state in map(str.split, lines) if state.startswith("T")}
 
 
+def reap_orphans(own: Collection[int]) -> None:
+    """Reaps ended processes that this one has inherited, as the first process of a container does: nothing else would.
+    `own`: the pids of its own children, whose ends are for what has started them.
+
+    Looks no further than the first own child that has ended: the next call does."""
+    if not hasattr(os, "waitid"):  # macOS before Python 3.13; there is no container
+        return
+    with suppress(ChildProcessError):
+        while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            if ended.si_pid in own:
+                return
+            os.waitpid(ended.si_pid, os.WNOHANG)
+
+
 def allow_open_files() -> None:
     """Raises this process's limit of open files, sockets included, to its hard limit.
 

@@ -16,10 +16,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from services.errors import Fatal
-from services.machine import authority, stopped_children, watch_ends
+from services.machine import authority, reap_orphans, stopped_children, watch_ends
 from services.machine.listen import listen
 from services.options.command_line import inherited_environment, role_argv, role_environment
 from services.process.child import Child, how_it_ended
@@ -52,6 +53,7 @@ class ChildProcesses:
     spares: dict[str, Spare] = field(default_factory=dict)  # by role
     metrics_peers: list[str] = field(default_factory=list)  # NAME=host:port of each metrics server
     explain: Callable[[str, int], str] = lambda name, returncode: ""  # what the log adds about an exit
+    _is_ready: bool = False  # all children were
     _is_stopping: bool = False
     _background: Iterator[None] | None = None
     _last_fault: float = -math.inf  # time.monotonic() of the last exit that was a fault
@@ -135,7 +137,7 @@ class ChildProcesses:
 
     def supervise(self, ready: Callable[[], bool]) -> bool:
         """Returns after `stop`: True if `ready()` was before. Raises as `raise_if_ended` until it is; then restarts
-        children that exit, and raises Fatal if one cannot be started."""
+        children that exit."""
         for child in self.children.values():
             self._ends.add(str(child.process.pid), child.process)
         looked = time.monotonic()
@@ -151,6 +153,7 @@ class ChildProcesses:
         seconds = time.monotonic() - self._started
         log.info("all processes are ready after %.1f s; from now on a process that exits is restarted", seconds)
         self._put_spares_off()
+        self._is_ready = True
         self._restart_until(lambda: self._is_stopping)
         return True
 
@@ -169,8 +172,8 @@ class ChildProcesses:
 
     def in_background(self, work: Iterator[None]) -> bool:
         """Takes one step of `work` in each turn of `supervise`, until it ends or `drain` begins. Returns False if other
-        work is not done, or after `stop`. A signal handler may call it."""
-        if self._background is not None or self._is_stopping:
+        work is not done, before all children are ready, or after `stop`. A signal handler may call it."""
+        if self._background is not None or self._is_stopping or not self._is_ready:
             return False
         self._background = work
         return True
@@ -217,6 +220,8 @@ class ChildProcesses:
             running = [child for child in self._started_children() if child.restart_at is None]
             self._kill_dead([child for child in running if child.process.poll() is None], looked - before)
             self._restart_due()
+            if os.getpid() == 1:  # of a container
+                reap_orphans([child.process.pid for child in self._started_children()])
 
     def _restart_due(self) -> None:
         now = time.monotonic()
@@ -228,22 +233,25 @@ class ChildProcesses:
             spare = self.spares.get(place.role) if place is not None else None
             if place is not None and spare is not None and spare.become(child, place):
                 log.info("the %s takes over as the %s", spare.child.name, child.name)
-            else:
-                child.spawn()
+            elif self._start_again(child, child.spawn):
                 self._ends.add(str(child.process.pid), child.process)
             self._put_spares_off()
         for spare in self.spares.values():
             if spare.child.restart_at is not None and spare.child.restart_at <= now:
-                self._start_spare(spare)
+                gently = time.monotonic() - self._last_fault > CALM_SECONDS
+                if self._start_again(spare.child, partial(spare.start, gently=gently)):
+                    self._ends.add(str(spare.child.process.pid), spare.child.process)
 
-    def _start_spare(self, spare: Spare) -> None:
+    def _start_again(self, child: Child, start: Callable[[], None]) -> bool:
+        """Returns whether `start` has started the child's process. If it cannot, for lack of memory or because a limit
+        of processes is reached, the server goes on, and it is tried again."""
         try:
-            spare.start(gently=time.monotonic() - self._last_fault > CALM_SECONDS)
-        except Fatal as error:  # for lack of memory, for example: the server goes on without it
+            start()
+        except Fatal as error:
             log.warning("%s; trying again in %.0f s", error, MAX_BACKOFF_SECONDS)
-            spare.child.restart_at = time.monotonic() + MAX_BACKOFF_SECONDS
-        else:
-            self._ends.add(str(spare.child.process.pid), spare.child.process)
+            child.restart_at = time.monotonic() + MAX_BACKOFF_SECONDS
+            return False
+        return True
 
     def _put_spares_off(self) -> None:
         """No spare that does not run starts within SPARE_DELAY_SECONDS."""
@@ -268,9 +276,13 @@ class ChildProcesses:
         backoff = child.backoff
         child.backoff = min(max(2 * backoff, FIRST_BACKOFF_SECONDS), MAX_BACKOFF_SECONDS)
         what = f"{child.fault} and was killed" if child.fault else how_it_ended(returncode)
-        what += self.explain(child.name, returncode)
+        what += self._explanation(child, returncode)
         log.error("the %s %s; it is restarted in %.1f s", child.name, what, backoff)
         return backoff
+
+    def _explanation(self, child: Child, returncode: int) -> str:
+        """Returns what `explain` adds; nothing about a child that this process has killed."""
+        return self.explain(child.name, 0 if child.fault else returncode)
 
     def _kill_dead(self, running: list[Child], seconds: float) -> None:
         """Kills children that are stopped or make no progress. `seconds`: since the last call."""
@@ -294,9 +306,9 @@ class ChildProcesses:
             return
         # A killed child (negative code) is reported first: the others may have failed because of it.
         name, code = min(exited.items(), key=lambda item: item[1])
-        fault = self.children[name].fault
-        how = f"{fault} and was killed" if fault else how_it_ended(code)
-        ended = f"{how} before the server was ready{self.explain(name, code)}"
+        child = self.children[name]
+        how = f"{child.fault} and was killed" if child.fault else how_it_ended(code)
+        ended = f"{how} before the server was ready{self._explanation(child, code)}"
         message = f"the {name} {ended}; all processes are stopped"
         raise ChildFailed(message) if code > 0 else Fatal(message)
 

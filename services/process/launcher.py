@@ -107,7 +107,7 @@ def _serve_on(front: socket.socket, options: ServeOptions, values: dict[str, Any
 def _reload(children: ChildProcesses, control: ControlFile) -> None:
     tokenizers = [[name] for name, place in children.places.items() if place.role == "tokenizer"]
     if not children.in_background(reload(children, [*tokenizers, ["engine", "worker"]], control)):
-        log.warning("SIGUSR2 has no effect: a reload is running, or the server ends")
+        log.warning("SIGUSR2 has no effect: a reload is running, or the server starts or ends")
 
 
 def _drain(children: ChildProcesses, values: dict[str, Any]) -> None:

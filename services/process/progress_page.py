@@ -43,7 +43,22 @@ class Beats:
         return self._page[self._place] == 0 or time.monotonic() - self._last < LIMIT_SECONDS
 
 
-class Progress:
+class Numbers:
+    """What a page says, to any of its readers."""
+
+    def __init__(self, page: "memoryview[int]") -> None:
+        self._page = page
+
+    def beats(self) -> tuple[int, ...]:
+        """Returns the beats of each loop; 0 where none are expected."""
+        return tuple(self._page[place] for place in _LOOPS)
+
+    def is_busy(self) -> bool:
+        """Returns whether a step may keep the process from beating."""
+        return self._page[_BUSY_UNTIL] > time.monotonic_ns()
+
+
+class Progress(Numbers):
     """A process's own page: the one that it shares with its launcher, else one that it alone sees.
 
     `event_loop` has the beats of the role's event loop, `thread` those of another loop: the engine's busy loop, the
@@ -55,7 +70,7 @@ class Progress:
         page = _mapped(fd) if fd is not None else memoryview(bytearray(_BYTES)).cast("Q")
         if fd is not None:
             os.close(fd)
-        self._page = page
+        super().__init__(page)
         self.event_loop = Beats(page, _EVENT_LOOP)
         self.thread = Beats(page, _THREAD)
 
@@ -74,31 +89,21 @@ class Progress:
 
     def is_alive(self) -> bool:
         """Returns whether each loop of this process makes progress. May be called from any thread."""
-        if self._page[_BUSY_UNTIL] > time.monotonic_ns():
-            return True
-        return self.event_loop.is_alive() and self.thread.is_alive()
+        return self.is_busy() or (self.event_loop.is_alive() and self.thread.is_alive())
 
 
-class ProgressPage:
+class ProgressPage(Numbers):
     """The launcher's end of the page of one child at a time. `fd` is what the child inherits."""
 
     def __init__(self) -> None:
         self.fd = unnamed_file("progress-page")
         os.truncate(self.fd, _BYTES)
-        self._page = _mapped(self.fd)
+        super().__init__(_mapped(self.fd))
 
     def clear(self) -> None:
         """Zeroes the page, for the next child. None may be using it."""
         for place in range(len(self._page)):
             self._page[place] = 0
-
-    def beats(self) -> tuple[int, ...]:
-        """Returns the beats of each loop; 0 where none are expected."""
-        return tuple(self._page[place] for place in _LOOPS)
-
-    def is_busy(self) -> bool:
-        """Returns whether a step may keep the child from beating."""
-        return self._page[_BUSY_UNTIL] > time.monotonic_ns()
 
     def has_worked(self) -> bool:
         return self._page[_WORK] > 0

@@ -3,7 +3,11 @@
 Counts only time in which the launcher itself ran: a machine that stood still says nothing about its processes.
 """
 
-from services.process.progress_page import LIMIT_SECONDS, ProgressPage
+import os
+import threading
+import time
+
+from services.process.progress_page import LIMIT_SECONDS, Numbers
 
 LOOK_SECONDS = 0.25  # between two looks
 MAX_COUNTED_SECONDS = 2 * LOOK_SECONDS  # of the time since the last look: the launcher has not run for the rest
@@ -13,9 +17,9 @@ COUNTED_SECONDS = LIMIT_SECONDS - 2 * LOOK_SECONDS
 
 
 class ProgressWatch:
-    """Watches the child that has `page`. One `look` follows the other; `reset` is called when a new child starts."""
+    """Watches the process that has `page`. One `look` follows the other; `reset` is called when a new child starts."""
 
-    def __init__(self, page: ProgressPage) -> None:
+    def __init__(self, page: Numbers) -> None:
         self._page = page
         self.reset()
 
@@ -59,3 +63,20 @@ class ProgressWatch:
             is_silent = beats == before and beats != 0 and not is_busy
             self._silent[loop] = self._silent[loop] + seconds if is_silent else 0.0
         self._seen = seen
+
+
+def end_if_hung(page: Numbers) -> None:
+    """Starts a thread that ends this process, with status 1, when a loop of it has not run for COUNTED_SECONDS: as a
+    launcher would. For a process that was started alone, by a container's runtime for example, which restarts what
+    ends, not what hangs. A thread that holds Python's global lock keeps it from looking."""
+
+    def run() -> None:
+        watch, looked = ProgressWatch(page), time.monotonic()
+        while True:
+            time.sleep(LOOK_SECONDS)
+            before, looked = looked, time.monotonic()
+            if fault := watch.look(looked - before, is_stopped=False):
+                os.write(2, f"this process {fault} and ends\n".encode())  # a lock of the log may be what hangs
+                os._exit(1)
+
+    threading.Thread(target=run, name="progress-watch", daemon=True).start()

@@ -42,7 +42,7 @@ def reload(children: ChildProcesses, groups: Sequence[Sequence[str]], control: C
     try:
         if not control.has_folder:
             raise ReloadFailed("the runtime directory was removed, and no process can start without it")
-        check_protocol()
+        yield from check_protocol()
         num_done = 0
         for group in groups:
             if num_done:
@@ -62,10 +62,20 @@ def reload(children: ChildProcesses, groups: Sequence[Sequence[str]], control: C
         control.report(DONE, f"{len(names)} processes are replaced")
 
 
-def check_protocol() -> None:
-    """Raises ReloadFailed if the installed tandem speaks another protocol than this process, whose shim stays."""
-    asked = subprocess.run([sys.executable, "-c", ASK_PROTOCOL], capture_output=True, text=True, check=False)
-    found = asked.stdout.strip()
+def check_protocol() -> Iterator[None]:
+    """Raises ReloadFailed if the installed tandem speaks another protocol than this process, whose shim stays. Yields
+    while it waits for the answer."""
+    command = [sys.executable, "-c", ASK_PROTOCOL]
+    try:
+        asked = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    except OSError as error:
+        raise ReloadFailed(f"the installed tandem cannot be started: {error}") from error
+    with asked:
+        try:
+            yield from _until(lambda: asked.poll() is not None, "the installed tandem was not imported")
+        finally:
+            asked.kill()
+        found = asked.stdout.read().strip() if asked.stdout is not None else ""
     if found != str(PROTOCOL):
         found = f"has protocol {found}" if found else "cannot be imported"
         raise ReloadFailed(f"the installed tandem {found}, the running one has protocol {PROTOCOL}: restart the server")

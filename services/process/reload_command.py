@@ -51,7 +51,10 @@ def _reload(folder: Path) -> str:
     before = _read(folder)
     if before.state == RUNNING:
         raise Fatal("a reload is running already")
-    os.kill(before.pid, signal.SIGUSR2)
+    try:
+        os.kill(before.pid, signal.SIGUSR2)
+    except OSError as error:  # it has ended meanwhile, or is another user's
+        raise Fatal(f"process {before.pid} cannot be told: {error.strerror}") from error
     deadline = time.monotonic() + BEGIN_SECONDS
     told = ""
     while (control := _read(folder)).reloads == before.reloads or control.state == RUNNING:

@@ -13,6 +13,7 @@ from services.errors import Fatal
 from services.machine import MAX_SOCKET_PATH, files
 
 LONGEST_SOCKET = "tokenizer-63.sock"
+SOCKETS = ("worker.sock", "engine.sock", "tokenizer-*.sock")  # the directory may hold those of other programs
 SHORT_FOLDER = Path("/tmp")
 # Lists of addresses are comma-separated; gRPC parses an address as a URI (RFC 3986), ZeroMQ decodes it as UTF-8.
 UNFIT = re.compile("[,#?%\ud800-\udfff]")
@@ -50,8 +51,14 @@ def runtime_dir(given: str | None) -> Iterator[Path]:
         try:
             yield folder
         finally:
-            for socket in folder.glob("*.sock"):
-                socket.unlink(missing_ok=True)
+            _remove_sockets(folder)
+
+
+def _remove_sockets(folder: Path) -> None:
+    for found in (path for pattern in SOCKETS for path in folder.glob(pattern)):
+        with contextlib.suppress(OSError):
+            if found.is_socket():
+                found.unlink()
 
 
 def _new_folder() -> Path:

@@ -18,6 +18,7 @@ from services.errors import Fatal
 from services.machine import allow_open_files
 from services.options.common import ProcessOptions
 from services.process.progress_page import Progress
+from services.process.progress_watch import end_if_hung
 from services.telemetry.logs import fail, set_up_logging
 
 HAND_OVER = signal.SIGQUIT  # ends a role at once and in order: its requests resume elsewhere
@@ -25,8 +26,8 @@ AT_ONCE = "at once"
 
 
 def begin(role: str, options: ProcessOptions) -> Progress:
-    """Raises the limit of open files, sets up logging, and exits with the parent if there is a --parent-death-fd.
-    Returns the process's progress page.
+    """Raises the limit of open files, sets up logging, exits with the parent if there is a --parent-death-fd, and when
+    it hangs if there is no launcher that would notice. Returns the process's progress page.
 
     Every role calls this first.
     """
@@ -34,7 +35,10 @@ def begin(role: str, options: ProcessOptions) -> Progress:
     set_up_logging(role, options.log_level, options.log_format)
     if options.parent_death_fd is not None:
         exit_with_parent(options.parent_death_fd)
-    return Progress(options.progress_fd)
+    progress = Progress(options.progress_fd)
+    if options.progress_fd is None:
+        end_if_hung(progress)
+    return progress
 
 
 def exit_with_parent(fd: int) -> None:

@@ -53,6 +53,40 @@ def test_a_child_that_ended_is_not_stopped_and_keeps_its_status(child: "subproce
     assert stopped_children([child.pid]) == set()
 
 
+ORPHANS = """import ctypes, subprocess, sys, time
+from services.machine import reap_orphans
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: as the first process of a container
+own = subprocess.Popen(["sleep", "60"])
+orphans = [int(subprocess.check_output(["sh", "-c", "sleep 60 >&2 & echo $!"])) for _ in range(3)]
+print(own.pid, *orphans, flush=True)
+for line in sys.stdin:
+    reap_orphans([own.pid])
+    print("looked", flush=True)
+print(own.wait())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a container's")
+def test_inherited_processes_are_reaped_and_own_ones_keep_their_status() -> None:
+    argv = [sys.executable, "-c", ORPHANS]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as started:
+        assert started.stdin is not None and started.stdout is not None
+        own, *orphans = map(int, started.stdout.readline().split())
+
+        def look() -> bool:
+            assert started.stdin is not None and started.stdout is not None
+            started.stdin.write("\n")
+            started.stdin.flush()
+            return started.stdout.readline() == "looked\n"
+
+        for pid in orphans:
+            os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: look() and not any((files.PROC / str(pid)).exists() for pid in orphans), "they are reaped")
+        os.kill(own, signal.SIGKILL)
+        assert look()
+        assert started.communicate()[0] == f"{-signal.SIGKILL}\n"
+
+
 def test_without_ps_none_is_stopped(child: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch) -> None:
     child.send_signal(signal.SIGSTOP)
     wait_for(lambda: stopped_children([child.pid]) == {child.pid}, "stopped")

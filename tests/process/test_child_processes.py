@@ -116,6 +116,38 @@ def test_a_module_that_cannot_be_started_is_named(children: ChildProcesses) -> N
         start(children, "\0")
 
 
+def test_a_child_that_cannot_be_restarted_for_a_while_costs_the_server_nothing(
+    children: ChildProcesses, file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A limit of processes or memory may be reached for a moment."""
+    monkeypatch.setattr(child_processes, "MAX_BACKOFF_SECONDS", 0.1)
+    name = start(children, "run", file)
+    start(children, "run", file, kind="other")
+    argv = children.children[name].argv
+    before = wait_for_pids(file, 2)
+
+    def kill_and_mend() -> None:
+        children.children[name].argv = ["/no/such/program"]
+        children.children[name].process.kill()
+        wait_for(lambda: caplog.text.count("the child cannot be started: [Errno 2]") >= 2, "two attempts")
+        children.children[name].argv = argv
+        wait_for_pids(file, 3)
+
+    supervise(children, kill_and_mend)
+    assert pids_in(file)[:2] == before and "trying again in 0 s" in caplog.text
+
+
+def test_a_child_that_the_launcher_has_killed_is_no_victim_of_the_kernel(
+    children: ChildProcesses, file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else the next worker's KV cache would be smaller: the kernel may have killed another process meanwhile."""
+    asked: list[tuple[str, int]] = []
+    monkeypatch.setattr(children, "explain", lambda name, code: asked.append((name, code)) or "")
+    start(children, "beat-once", file)
+    supervise(children, lambda: wait_for_pids(file, 2) and os.kill(pids_in(file)[1], signal.SIGKILL))
+    assert asked[0] == ("child", 0) and "the child has made no progress for" in caplog.text
+
+
 @pytest.mark.parametrize(("status", "kind"), [(3, ChildFailed), (0, Fatal)], ids=["an error status", "status 0"])
 def test_an_exit_before_all_are_ready_is_raised(children: ChildProcesses, status: int, kind: type[Exception]) -> None:
     start(children, "run", kind="other")
@@ -243,10 +275,16 @@ def test_a_child_that_is_stopped_before_all_are_ready_ends_the_start(children: C
         stopping.result()
 
 
-def test_no_work_begins_after_a_stop(children: ChildProcesses) -> None:
-    assert children.in_background(iter([None]))
-    assert not children.in_background(iter([None])), "other work runs"
-    supervise(children, lambda: wait_for(lambda: children.in_background(iter([None])), "it has ended"))
+def test_no_work_begins_before_all_are_ready_beside_other_work_or_after_a_stop(children: ChildProcesses) -> None:
+    assert not children.in_background(iter([None])), "they start"
+    go_on = threading.Event()
+
+    def begin() -> None:
+        wait_for(lambda: children.in_background(iter(lambda: None, go_on.is_set)), "all are ready")
+        assert not children.in_background(iter([None])), "other work runs"
+        children.stop()
+
+    supervise(children, begin)
     assert not children.in_background(iter([None]))
 
 

@@ -1,11 +1,15 @@
 """When a child counts as dead: by the launcher's own time, and by what the child says of itself. Time is simulated."""
 
+import re
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from services.process.progress_page import LIMIT_SECONDS, Progress, ProgressPage
-from services.process.progress_watch import LOOK_SECONDS, ProgressWatch
+from services.process.progress_watch import COUNTED_SECONDS, LOOK_SECONDS, ProgressWatch
 
 
 class Watched:
@@ -100,3 +104,24 @@ def test_a_new_child_starts_from_nothing(watched: Watched) -> None:
     watched.watch.reset()
     assert not watched.watch.look(LOOK_SECONDS, is_stopped=False)
     assert watched.found_after() is None
+
+
+HUNG = """import os, sys, time
+from services.process.progress_page import Progress
+from services.process.progress_watch import end_if_hung
+progress = Progress()
+progress.thread.beat()
+end_if_hung(progress)
+began = time.monotonic()
+while time.monotonic() - began < float(sys.argv[1]):
+    time.sleep(0.1)
+    progress.thread.beat()
+time.sleep(60)
+"""
+
+
+def test_a_process_without_a_launcher_ends_when_it_hangs() -> None:
+    began = time.monotonic()
+    ended = subprocess.run([sys.executable, "-c", HUNG, "4"], capture_output=True, text=True, timeout=50)
+    assert ended.returncode == 1 and time.monotonic() - began > 4 + COUNTED_SECONDS
+    assert re.fullmatch(r"this process has made no progress for 2\.\d s and ends\n", ended.stderr)

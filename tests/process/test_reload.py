@@ -2,7 +2,7 @@
 
 import logging
 import shutil
-import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,7 @@ def children(monkeypatch: pytest.MonkeyPatch) -> Children:
     made = Children()
     monkeypatch.setattr(module, "is_ready", lambda address: address in made.ready)
     monkeypatch.setattr(module, "REST_SECONDS", 0)
+    monkeypatch.setattr(module, "check_protocol", lambda: iter(()))
     return made
 
 
@@ -124,16 +125,32 @@ def test_without_the_runtime_directory_nothing_is_replaced(
 
 
 @pytest.mark.parametrize(
-    ("printed", "failure"), [(f"{PROTOCOL}\n", ""), ("99\n", "has protocol 99"), ("", "cannot be imported")]
+    ("printed", "failure"), [(str(PROTOCOL), ""), ("99", "has protocol 99"), ("", "cannot be imported")]
 )
 def test_an_installation_with_another_protocol_is_refused(
     printed: str, failure: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The shim stays, and could not talk to its processes."""
-    result = subprocess.CompletedProcess([], 0, printed, "")
-    monkeypatch.setattr(subprocess, "run", lambda *args, **options: result)
+    monkeypatch.setattr(module, "ASK_PROTOCOL", f"print({printed!r})")
     if not failure:
-        check_protocol()
+        assert all(one is None for one in check_protocol())
         return
     with pytest.raises(ReloadFailed, match=f"the installed tandem {failure}, the running one has protocol {PROTOCOL}"):
-        check_protocol()
+        list(check_protocol())
+
+
+def test_an_installation_that_cannot_be_started_or_does_not_answer_is_refused(
+    children: Children, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server goes on, and looks at its processes while it waits."""
+    monkeypatch.setattr(module, "check_protocol", check_protocol)
+    monkeypatch.setattr(module, "ASK_PROTOCOL", "import time; time.sleep(60)")
+    monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.2)
+    with pytest.raises(ReloadFailed, match="the installed tandem was not imported within 0 s"):
+        list(check_protocol())
+    waiting = check_protocol()
+    next(waiting)
+    waiting.close()
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "none"))
+    assert list(steps(children, ControlFile(tmp_path))) == [] and children.steps == []
+    assert "the reload has failed: the installed tandem cannot be started: [Errno 2]" in caplog.text

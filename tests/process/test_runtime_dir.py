@@ -1,5 +1,6 @@
 """The directory of the sockets: private, with a path short enough for a socket, removed at the end."""
 
+import contextlib
 import socket
 import stat
 import tempfile
@@ -44,6 +45,16 @@ def test_a_directory_on_a_read_only_disk_is_refused_in_one_line(tmp_path: Path) 
         runtime_dir(f"{disk}/sockets"),
     ):
         pass
+
+
+def test_only_the_sockets_of_the_roles_are_removed(tmp_path: Path) -> None:
+    """The directory may be the user's: Docker has its socket in $XDG_RUNTIME_DIR."""
+    names = ("docker.sock", "worker.sock", "engine.sock", "tokenizer-0.sock")
+    with contextlib.ExitStack() as sockets, runtime_dir(str(tmp_path)) as folder:
+        for name in names:
+            sockets.enter_context(socket.socket(socket.AF_UNIX)).bind(str(folder / name))
+        (folder / "tokenizer-1.sock").touch()
+    assert {path.name for path in tmp_path.iterdir()} == {"docker.sock", "tokenizer-1.sock", "lock"}
 
 
 def test_without_a_usable_temporary_directory_the_option_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -246,10 +246,10 @@ class BusyLoop:
             finished = scheduler.prepared(answer.handle, answer.error, is_complete=answer.is_complete)
             if finished is not None:
                 events.finished.append(finished)
+        if events.finished:  # before anything that may raise: the scheduler has forgotten them
+            self._callbacks.published(events, scheduler.stats(), None)
         for request in scheduler.prepare():
             self._link.prepare(request)
-        if events.finished:
-            self._callbacks.published(events, scheduler.stats(), None)
         if (seconds := preparer.busy_seconds()) > self._config.step_timeout:
             self._link.refuse(f"it has prepared one grammar for {seconds:.1f} s", "hangs")
 

@@ -4,7 +4,7 @@ Routes a step's events into the mailboxes of their streams. When a choice ends, 
 attempt and the start lock, and records its metrics and spans. Used by the event loop's thread alone.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from engine_core.events import Admitted, Finished, NewTokens, StepEvents
 from services.engine.busy_loop import StepTimes
@@ -21,6 +21,14 @@ from services.telemetry.spans import now
 
 
 @dataclass
+class Acceptance:
+    """Whether an engine, this one or an earlier one, has accepted one of a request's choices; they share it. The others
+    then wait through an outage as that one does: the client has begun to read the answer."""
+
+    is_accepted: bool = False
+
+
+@dataclass
 class OpenChoice:
     """A choice that has not ended. `handle` is the tokenizer's, `mailbox` that of the tokenizer's stream."""
 
@@ -32,7 +40,8 @@ class OpenChoice:
     num_prompt_tokens: int
     num_queued_tokens: int  # counted by the limit on queued tokens; 0 once it has its first token
     timeline: Timeline
-    is_accepted: bool = False  # by this engine or an earlier one
+    acceptance: Acceptance = field(default_factory=Acceptance)
+    holds_place: bool = True  # in the queue
     sampling: pb.SamplingParams | None = None  # for the Accepted message; None: the submit does not ask for it
 
 
@@ -71,7 +80,7 @@ class OpenChoices:
         for admitted in events.admitted:
             if (choice := self._choices.get(admitted.handle)) is not None:
                 choice.timeline.scheduled = planned
-                choice.is_accepted = True
+                choice.acceptance.is_accepted = True
                 choice.mailbox.put_accepted(_accepted(choice, admitted, self._numerics_id()))
         for scored in events.prompt_logprobs:
             if (choice := self._choices.get(scored.handle)) is not None:
@@ -86,13 +95,19 @@ class OpenChoices:
                 self._record(choice, finished, done)
 
     def refuse_waiting(self, error: TandemError) -> None:
-        """Ends the choices that no engine has accepted with this error."""
+        """Ends the choices of requests that no engine has accepted with this error."""
         for core_handle, choice in self._choices.items():
             place = (choice.mailbox, choice.handle)
-            if not choice.is_accepted and self._core_handles.get(place) == core_handle:
+            if not choice.acceptance.is_accepted and self._core_handles.get(place) == core_handle:
                 del self._core_handles[place]
                 choice.mailbox.put_terminal(failed(choice.handle, error))
-                self._state.loop.abort(core_handle)
+                self.abort(core_handle)
+
+    def abort(self, core_handle: int) -> None:
+        """Has the core abort a choice, whose place in the queue is free from now on: a newer attempt has its own."""
+        if (choice := self._choices.get(core_handle)) is not None:
+            self._release_place(choice)
+        self._state.loop.abort(core_handle)
 
     def _numerics_id(self) -> str:
         assert self._state.facts is not None
@@ -112,9 +127,7 @@ class OpenChoices:
     def _end(self, choice: OpenChoice, finished: Finished) -> None:
         state = self._state
         assert state.facts is not None
-        if choice.num_queued_tokens:
-            self._release_queued_tokens(choice)
-        state.queue.reqs.release(1)
+        self._release_place(choice)
         state.attempts.release(choice.key, choice.attempt)
         state.start_lock.on_start(choice.key)
         place = (choice.mailbox, choice.handle)
@@ -127,6 +140,13 @@ class OpenChoices:
         end_timeline(choice.timeline, self._state.tracing, finished, done)
         num_computed = finished.num_prompt_tokens - finished.num_cached_tokens
         self._state.metrics.record_end(choice.timeline.seconds(), finished.num_preemptions, num_computed)
+
+    def _release_place(self, choice: OpenChoice) -> None:
+        if choice.num_queued_tokens:
+            self._release_queued_tokens(choice)
+        if choice.holds_place:
+            choice.holds_place = False
+            self._state.queue.reqs.release(1)
 
     def _release_queued_tokens(self, choice: OpenChoice) -> None:
         self._state.queue.tokens.release(choice.num_queued_tokens)

@@ -14,7 +14,7 @@ from engine_core.request_check import make_request
 from engine_core.suspects import LONGEST_TRIAL
 from services.engine.codec import effective_sampling, new_choices
 from services.engine.mailbox import ChoiceMailbox
-from services.engine.open_choices import OpenChoice, OpenChoices, failed
+from services.engine.open_choices import Acceptance, OpenChoice, OpenChoices, failed
 from services.engine.queue_limits import QueueFull
 from services.engine.state import EngineState
 from services.engine.telemetry import start_timeline
@@ -42,7 +42,7 @@ class Session:
     def close(self) -> None:
         """Aborts every open choice of this stream."""
         for core_handle in self._choices.of_stream(self.mailbox):
-            self._state.loop.abort(core_handle)
+            self._choices.abort(core_handle)
 
     def _receive(self, entry: engine_pb2.EngineEntry) -> None:
         if entry.HasField("submit"):
@@ -50,7 +50,7 @@ class Session:
         elif entry.HasField("abort"):
             core_handle = self._choices.core_handle(self.mailbox, entry.abort.handle)
             if core_handle is not None:
-                self._state.loop.abort(core_handle)  # the terminal message follows from the core's event
+                self._choices.abort(core_handle)  # the terminal message follows from the core's event
                 self._state.start_lock.on_start(self._key(entry.abort.handle))
 
     def _receive_submit(self, submit: engine_pb2.Submit) -> None:
@@ -76,10 +76,11 @@ class Session:
         arrival = time.monotonic_ns() - submit.waited_ms * NS_PER_MS
         requests = self._checked_requests(submit)
         handles = (choice.handle for choice in submit.choices)
+        acceptance = Acceptance(_is_accepted(submit))
         alone = submit.alone and state.start_lock.start_alone(self._caller, handles)
         for request, choice in zip(requests, submit.choices, strict=True):
             key = self._key(choice.handle)
-            abort = functools.partial(state.loop.abort, request.handle)
+            abort = functools.partial(self._choices.abort, request.handle)
             if not state.attempts.claim(key, submit.attempt, abort):
                 state.dropped_attempts.log("dropped a submit: a newer attempt of its choice is running")
                 state.start_lock.on_start(key)
@@ -100,7 +101,7 @@ class Session:
                     num_prompt_tokens=request.num_prompt_tokens,
                     num_queued_tokens=request.num_tokens,
                     timeline=timeline,
-                    is_accepted=_is_accepted(choice),
+                    acceptance=acceptance,
                     sampling=effective_sampling(request.sampling) if submit.return_sampling else None,
                 ),
             )
@@ -124,7 +125,7 @@ class Session:
         handles = [self._choices.new_handle() for _ in submit.choices]
         choices = new_choices(submit, state.facts, handles, seed)
         requests = [make_request(new, state.facts, state.root_key) for new in choices]
-        if not any(_is_accepted(choice) for choice in submit.choices):
+        if not _is_accepted(submit):
             state.outage.check()
             if submit.attempt <= 1:
                 state.queue.check([request.num_tokens for request in requests])
@@ -139,6 +140,7 @@ class Session:
         return (self._caller.instance, self._caller.epoch, handle)
 
 
-def _is_accepted(choice: pb.Choice) -> bool:
-    """Returns whether an engine has accepted the choice, in an earlier attempt."""
-    return choice.HasField("cached_tokens") or bool(choice.resumed_token_ids)
+def _is_accepted(submit: engine_pb2.Submit) -> bool:
+    """Returns whether an engine has accepted a choice of the request, in an earlier attempt: it may have ended."""
+    begun = (choice.HasField("cached_tokens") or choice.resumed_token_ids for choice in submit.choices)
+    return bool(submit.numerics_id) or any(begun)

@@ -84,8 +84,9 @@ class Call(ABC, Generic[SubmitT]):
 
     @property
     def is_accepted(self) -> bool:
-        """Whether an engine has accepted one of the open choices, in any attempt."""
-        return any(choice.cached_tokens is not None for choice in self.open_choices.values())
+        """Whether an engine has accepted one of its choices, which may have ended since, in any attempt."""
+        accepted = (choice.cached_tokens is not None for choice in self.open_choices.values())
+        return bool(self._submit.numerics_id) or any(accepted)
 
     @abstractmethod
     def fail(self, error: TandemError) -> None:

@@ -6,6 +6,9 @@ For the calls Generate of both services; their messages have equal field names. 
 import itertools
 from typing import Any
 
+from services.rpc.columns import ITEM_BYTES
+from services.rpc.generated import text_pb2
+
 
 class Progress:
     """The choices of one request. `request` is what to send next; it is always streamed."""
@@ -22,6 +25,8 @@ class Progress:
         self._num_ended_tokens = 0  # of choices that ended in an earlier call
         self._started: Any = resume.started if resume.HasField("started") else None
         self._is_started = False  # `started` was received
+        # Index of the first prompt token without logprobs; 0: they come with choice 0, from its first one.
+        self._scored_to = next((one.prompt_logprobs_from for one in resume.choices if one.index == 0), 0)
 
     @property
     def is_resumed(self) -> bool:
@@ -41,10 +46,13 @@ class Progress:
             self._open.setdefault(delta.index, []).extend(delta.token_ids)
             if delta.finish_reason:
                 self._ended.add(delta.index)
+        for scored in response.prompt_logprobs:
+            one = scored.logprobs if isinstance(scored, text_pb2.TextPromptLogprobs) else scored
+            self._scored_to = one.start_index + len(one.ranks) // ITEM_BYTES
         if response.HasField("usage"):
             response.usage.output_tokens += self._num_ended_tokens
             self.is_done = True
-        return bool(response.HasField("started") or response.choices or self.is_done)
+        return bool(response.HasField("started") or response.choices or response.prompt_logprobs or self.is_done)
 
     def resume(self) -> None:
         """Makes `request` continue the choices that have not ended, after the tokens received."""
@@ -52,7 +60,8 @@ class Progress:
         self._num_ended_tokens += sum(len(self._open.pop(index)) for index in self._ended & self._open.keys())
         resume = type(self.request.resume)(started=self._started)
         for index in indices - self._ended:
-            resume.choices.add(index=index, token_ids=self._open.get(index, ()))
+            scored_to = self._scored_to if index == 0 else 0
+            resume.choices.add(index=index, token_ids=self._open.get(index, ()), prompt_logprobs_from=scored_to)
         self.request.resume.CopyFrom(resume)
 
     def _indices(self) -> set[int]:

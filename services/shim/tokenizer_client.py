@@ -1,5 +1,7 @@
 """The links to all tokenizers. Passes each message to the call that it belongs to."""
 
+import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -7,6 +9,7 @@ import grpc
 
 from services.options.common import RESUME_WAIT
 from services.rpc.dispatcher import Dispatcher
+from services.rpc.errors import TandemError
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2, text_pb2, text_pb2_grpc
 from services.rpc.link import ADMINISTRATION_SECONDS, Link, call_all, call_one, stream_one
@@ -15,6 +18,7 @@ from services.shim.bulk import submit_entry, text_down
 from services.shim.text_call import TextCall
 from services.shim.text_rows import rows_of
 
+ASK_AGAIN, ASK_AGAIN_SECONDS = 2, 0.1
 _SERVICE = text_pb2.DESCRIPTOR.services_by_name["TextService"]
 AnswerT = TypeVar("AnswerT")
 TextUplink = Link[text_pb2.TextEntry, text_pb2.TextUp]
@@ -85,6 +89,11 @@ class TokenizerClient:
 
         Waits through an outage as new requests do. Raises TandemError (UNAVAILABLE) if none answers.
         """
+        for _ in range(ASK_AGAIN):
+            await self.dispatcher.outage.wait()
+            with contextlib.suppress(TandemError):
+                return await call_one(self.links, rpc)
+            await asyncio.sleep(ASK_AGAIN_SECONDS)  # a tokenizer has died, and its stream tells it a moment later
         await self.dispatcher.outage.wait()
         return await call_one(self.links, rpc)
 

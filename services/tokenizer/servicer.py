@@ -177,7 +177,8 @@ class TextServicer(text_pb2_grpc.TextServiceServicer):
 
         async def encoded() -> None:
             tasks = [task for session in self._sessions for task in session.starting]
-            await asyncio.gather(*tasks, return_exceptions=True)
+            if tasks:
+                await asyncio.wait(tasks)  # a cancelled `gather` would cancel them: they are other callers'
 
         await self.callee.start_lock.hold(request, context, encoded)
 

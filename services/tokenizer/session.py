@@ -8,7 +8,7 @@ import asyncio
 import functools
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from services.rpc.callee import Attempts
 from services.rpc.errors import TandemError
@@ -45,6 +45,7 @@ class TokenizerState:
     attempts: Attempts
     start_lock: StartLock
     dropped_attempts: RateLimitedLog
+    replaying: asyncio.Lock = field(default_factory=asyncio.Lock)  # of resumed tokens: one answer at a time
 
 
 class Session:
@@ -101,11 +102,12 @@ class Session:
                     prompt = await self._state.encoder.encode(submit)
                     resolved = await self._state.resolver.resolve(submit, prompt)
                     plan = await self._state.formats.plan_aside(submit.output, prompt)
-                submit.waited_ms = waited.ms()
-                for choice in [choice for choice in submit.choices if choice.handle not in self._open]:
-                    submit.choices.remove(choice)  # aborted while the prompt was being encoded
                 vocabulary, engines = self._state.vocabulary, self._state.engines
                 request = TextRequest(submit, prompt, resolved, plan, vocabulary, self.mailbox, engines, self, span)
+                await request.replay(self._state.replaying)
+                submit.waited_ms = waited.ms()
+                for choice in [choice for choice in submit.choices if choice.handle not in self._open]:
+                    submit.choices.remove(choice)  # aborted meanwhile
                 self._requests |= dict.fromkeys((choice.handle for choice in submit.choices), request)
                 request.start()
         except asyncio.CancelledError:

@@ -4,6 +4,7 @@ It is the listener of its engine call, and writes to its caller's mailbox. It co
 stop strings: the engine knows none, and may have generated tokens beyond one.
 """
 
+import asyncio
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,6 +24,7 @@ from services.tokenizer.prompt_logprobs import PromptLogprobTexts
 from services.tokenizer.token_output import TokenOutput
 from services.tokenizer.vocabulary import Vocabulary
 
+MAX_REPLAYED = 1024  # resumed tokens of a turn: 3 to 4 ms
 ENGINE_GRAMMAR = "grammar"  # the engine's name for what the client has in another field
 
 
@@ -66,7 +68,7 @@ class TextRequest:
         """`submit` is the caller's, `mailbox` that of its stream or call; `resolved` and `plan` belong to the submit's
         output specification. `span` is the request's; it ends with the last choice."""
         self._span = span
-        self._num_open = len(submit.choices)
+        self._num_open = 0
         self._submit = submit
         self._prompt = prompt_token_ids
         self._resolved = resolved
@@ -75,7 +77,8 @@ class TextRequest:
         self._mailbox = mailbox
         self._engines = engines
         self._listener = listener
-        self._not_started = {one.handle for one in submit.choices} if submit.alone else set()  # the caller's handles
+        self._not_started: set[int] = set()  # the caller's handles, of a request that starts alone
+        self._outputs: dict[int, ChoiceOutput | TokenOutput] = {}  # of choices with resumed tokens, by that handle
         self._choices: dict[int, _Choice] = {}
         self._call: EngineCall | None = None
         self._resolved_sent = False
@@ -86,19 +89,34 @@ class TextRequest:
         )
         self._lead_characters = len(resolved.lead)
 
+    async def replay(self, turn: asyncio.Lock) -> None:
+        """Reads the resumed tokens of the choices again, a part in each turn of the event loop, and no other request's
+        meanwhile: after a tokenizer's death they come all at once. Call it before `start`."""
+        resumed = [choice for choice in self._submit.choices if choice.resumed_token_ids]
+        if not resumed:
+            return
+        rules = self._rules()
+        async with turn:
+            for choice in resumed:
+                self._outputs[choice.handle] = output = self._new_output(choice, rules)
+                token_ids = unpack_u32(choice.resumed_token_ids)
+                for at in range(0, len(token_ids), MAX_REPLAYED):
+                    if not output.is_over:
+                        output.push(token_ids[at : at + MAX_REPLAYED])
+                        await asyncio.sleep(0)
+
     def start(self) -> None:
         """Submits the choices to an engine. Those that end with their resumed tokens, by a stop string or a call, end.
 
         Text of resumed tokens is not sent again. When no engine is connected, a first attempt raises TandemError
         (UNAVAILABLE), and a later one waits for an engine.
         """
-        facts = self._engines.dispatcher.peer
-        rules = _output_rules(self._submit, facts.engine if facts is not None else pb.EngineFacts())
-        self._know_seed(self._submit.seed)
+        rules = self._rules()
+        self._num_open = len(self._submit.choices)
+        self._not_started = {one.handle for one in self._submit.choices} if self._submit.alone else set()
         choices = []
         for choice in self._submit.choices:
-            output = self._new_output(choice, rules)
-            output.push(unpack_u32(choice.resumed_token_ids))
+            output = self._outputs.pop(choice.handle, None) or self._new_output(choice, rules)
             lead = "" if choice.resumed_token_ids else self._resolved.lead
             opened = _Choice(choice.handle, output, choice.cached_tokens, lead, self._has_text and not lead)
             if output.is_over:
@@ -112,6 +130,12 @@ class TextRequest:
             return
         self._call = EngineCall(self._engine_submit(choices), self)
         self._engines.dispatcher.start(self._call, resumed=self._submit.attempt > 1, alone=self._submit.alone)
+
+    def _rules(self) -> OutputRules:
+        """Returns by which rules tokens become an answer; the ids of tool calls come from the request's seed."""
+        facts = self._engines.dispatcher.peer
+        self._know_seed(self._submit.seed)
+        return _output_rules(self._submit, facts.engine if facts is not None else pb.EngineFacts())
 
     def _new_output(self, choice: pb.Choice, rules: OutputRules) -> ChoiceOutput | TokenOutput:
         answer_format = self._plan.format

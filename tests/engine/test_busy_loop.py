@@ -15,7 +15,7 @@ from engine_core.scheduler_config import SchedulerConfig
 from engine_core.worker_messages import PROTOCOL, BatchLimits
 from services.engine import busy_loop
 from services.engine.busy_loop import BusyLoop, BusyLoopConfig, Callbacks, StepTimes
-from services.engine.worker_link import WorkerLink
+from services.engine.worker_link import WorkerGone, WorkerLink
 from services.errors import Fatal
 from services.worker.engine_link import EngineLink, EngineRefused
 from tests.e2e.harness import wait_for
@@ -211,6 +211,27 @@ def test_a_grammar_is_prepared_while_a_step_runs(patient: Engine) -> None:
     assert not patient.outputs, "no result is back"
     link.done(results[0])
     assert [new.handle for new in link.next_plan().new_requests] == [1]
+    preparer.close()
+    link.close()
+
+
+def test_a_grammars_error_reaches_its_request_though_the_worker_goes(
+    patient: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes between two messages to its preparer."""
+    link, worker = patient.worker(), FakeWorker(FACTS)
+    preparer = FakePreparer(link)
+    patient.loop.add(make_core_request(0, [1, 2, 3], 9, grammar="no"))
+    asked = preparer.asked()
+
+    def gone(request: object) -> None:
+        raise WorkerGone("the worker is no longer connected")
+
+    monkeypatch.setattr(patient.loop._link, "prepare", gone)
+    monkeypatch.setattr(patient.loop, "abort", lambda handle: None)
+    patient.loop._commands.append(make_core_request(1, [1, 2, 3], 9, grammar="2"))  # the next turn asks for it
+    preparer.send(worker.prepare(asked))
+    wait_for(lambda: 0 in patient.finished, "the error")
     preparer.close()
     link.close()
 

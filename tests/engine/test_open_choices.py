@@ -16,6 +16,7 @@ from services.engine.open_choices import OpenChoice, OpenChoices
 from services.engine.queue_limits import QueueLimits
 from services.engine.telemetry import start_timeline
 from services.rpc.columns import unpack_u32
+from services.rpc.errors import unavailable
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.hello import make_hello
 from services.telemetry.logs import RateLimitedLog
@@ -101,6 +102,32 @@ def test_tokens_count_as_queued_until_the_first_token_and_the_request_until_its_
     assert (queue.reqs.held, queue.tokens.held) == (1, 0)
     table.choices.publish(StepEvents(finished=[finished(running)]), None)
     assert (queue.reqs.held, queue.tokens.held) == (0, 0)
+
+
+def test_an_aborted_choice_holds_no_place_in_the_queue(table: Table) -> None:
+    """A newer attempt has its own: counted twice, new requests would be refused after a tokenizer's death."""
+    queue = table.state.queue
+    first, second = table.add(0, 1), table.add(0, 2)
+    table.choices.publish(StepEvents(new_tokens=[NewTokens(second, 0, [8], None)]), None)
+    for core_handle in (first, second, second):
+        table.choices.abort(core_handle)
+    assert (queue.reqs.held, queue.tokens.held) == (0, 0) and commands(table.loop) == [first, second, second]
+    tokens = [NewTokens(first, 0, [8], None)]
+    table.choices.publish(StepEvents(new_tokens=tokens, finished=[finished(first), finished(second)]), None)
+    table.choices.abort(first)
+    assert (queue.reqs.held, queue.tokens.held) == (0, 0)
+
+
+def test_choices_of_a_request_that_was_accepted_are_not_refused(table: Table) -> None:
+    """Its client reads the first one already."""
+    first, second, other = (table.add(0, handle) for handle in (1, 2, 3))
+    table.choices._choices[second].acceptance = table.choices._choices[first].acceptance
+    table.choices.publish(StepEvents(admitted=[Admitted(first, 0)]), None)
+    table.choices.publish(StepEvents(finished=[finished(first)]), None)
+    table.mailboxes[0].take()
+    table.choices.refuse_waiting(unavailable("no worker"))
+    assert [one.handle for one in table.mailboxes[0].take().step.terminals] == [3]
+    assert commands(table.loop) == [other]
 
 
 def test_a_newer_attempt_on_the_same_stream_gets_the_only_terminal_message(table: Table) -> None:

@@ -19,7 +19,7 @@ from services.engine.open_choices import OpenChoices
 from services.engine.queue_limits import QueueLimits
 from services.engine.session import NS_PER_MS, Session
 from services.rpc.columns import pack_u32
-from services.rpc.errors import CONTEXT_LENGTH_EXCEEDED
+from services.rpc.errors import CONTEXT_LENGTH_EXCEEDED, unavailable
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2
 from services.rpc.hello import make_hello
@@ -235,8 +235,20 @@ def test_only_what_was_accepted_waits_for_a_worker_that_new_requests_no_longer_w
     stream.submit(pb.Choice(handle=1), attempt=2)
     stream.submit(pb.Choice(handle=2, cached_tokens=0), attempt=2)
     stream.submit(pb.Choice(handle=3, resumed_token_ids=pack_u32([8])), attempt=2)
+    stream.submit(pb.Choice(handle=4), attempt=2, numerics_id=engine.state.facts.numerics_id)
     assert [(handle, code) for handle, code, *_ in stream.errors()] == [(1, "UNAVAILABLE")]
-    assert engine.state.queue.reqs.held == 2
+    assert engine.state.queue.reqs.held == 3
+    engine.choices.refuse_waiting(unavailable("no worker"))
+    assert not stream.errors()
+
+
+def test_the_choices_of_a_request_are_accepted_together(engine: Engine) -> None:
+    stream = engine.stream()
+    stream.submit(pb.Choice(handle=1), pb.Choice(handle=2))
+    stream.submit(pb.Choice(handle=3))
+    engine.choices.publish(StepEvents(admitted=[Admitted(commands(engine.loop)[0].handle, 0)]), None)
+    engine.choices.refuse_waiting(unavailable("no worker"))
+    assert [handle for handle, *_ in stream.errors()] == [3]
 
 
 def test_an_abort_reaches_the_choice_of_its_own_stream_alone(engine: Engine) -> None:

@@ -40,6 +40,16 @@ def submitted(call: PlainCall, *, alone: bool = False) -> engine_pb2.Submit:
     return submit
 
 
+def test_a_call_stays_accepted_when_its_accepted_choice_has_ended() -> None:
+    call = make_call()
+    assert not call.is_accepted
+    call.record_accepted(engine_pb2.Accepted(handle=1, seed=9, cached_tokens=4))
+    assert call.is_accepted
+    call.record_accepted(engine_pb2.Accepted(handle=1, seed=9, cached_tokens=4, numerics_id="n"))
+    call.end(1)
+    assert call.is_accepted
+
+
 def test_the_first_submit_is_attempt_one() -> None:
     call = make_call()
     submit = submitted(call)

@@ -2,9 +2,11 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.rpc.columns import pack_u32
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2, text_pb2
 from services.rpc.progress import Progress, Whole
@@ -69,6 +71,47 @@ def test_any_cuts_leave_the_responses_of_one_call(ids: list[list[int]], cuts: li
     assert [choice.pieces[0].text for choice in whole.choices] == ["".join(map(str, one)) for one in ids]
     assert whole.usage.output_tokens == sum(map(len, ids))
     assert not request.stream and not request.HasField("resume"), "the program's request stays as it is"
+
+
+def scored(start: int, end: int) -> pb.PromptLogprobs:
+    count = end - start
+    return pb.PromptLogprobs(start_index=start, width=1, token_ids=pack_u32([7] * count), ranks=pack_u32([1] * count))
+
+
+@pytest.mark.parametrize("cut", range(4))
+@pytest.mark.parametrize("kind", ["text", "tokens"])
+def test_logprobs_of_the_prompt_come_once_wherever_calls_end(kind: str, cut: int) -> None:
+    """Of a long prompt, some come in messages of their own."""
+    has_text = kind == "text"
+    request = text_pb2.GenerateTextRequest(n=2) if has_text else engine_pb2.GenerateTokensRequest(n=2)
+    response = text_pb2.GenerateTextResponse if has_text else engine_pb2.GenerateTokensResponse
+
+    def messages(asked: Any) -> list[Any]:
+        begin = next((max(1, one.prompt_logprobs_from) for one in asked.resume.choices if one.index == 0), 1)
+        parts = [
+            scored(begin, end)
+            for begin, end in ((max(begin, a), b) for a, b in ((1, 4), (4, 9), (9, 10)))
+            if begin < end
+        ]
+        wrapped = [text_pb2.TextPromptLogprobs(logprobs=one) for one in parts] if has_text else parts
+        found = [response(prompt_logprobs=[one]) for one in wrapped]
+        delta = text_pb2.TextDelta if has_text else engine_pb2.TokensDelta
+        return [
+            *found,
+            response(choices=[delta(index=index, finish_reason=pb.FINISH_REASON_LENGTH) for index in (0, 1)]),
+        ]
+
+    progress, whole = Progress(request), Whole(response())
+    for message in messages(progress.request)[:cut]:
+        assert progress.add(message)
+        whole.add(message)
+    progress.resume()
+    for message in messages(progress.request):
+        assert progress.add(message)
+        whole.add(message)
+    found = [one.logprobs if has_text else one for one in whole.response().prompt_logprobs]
+    ends = [(one.start_index, one.start_index + len(one.ranks) // 4) for one in found]
+    assert ends == [(1, 4), (4, 9), (9, 10)]
 
 
 def test_neighbouring_pieces_of_one_kind_merge_and_stop_reasons_stay() -> None:

@@ -71,8 +71,8 @@ class Stream:
         self.session = session
         self._receive: Callable[[text_pb2.TextEntry], None] = session.opened(CALLER)
 
-    def submit(self, *handles: int, text: str = "one", **fields: Any) -> None:
-        choices = [pb.Choice(handle=handle) for handle in handles]
+    def submit(self, *handles: int, text: str = "one", resumed: bytes = b"", **fields: Any) -> None:
+        choices = [pb.Choice(handle=handle, resumed_token_ids=resumed) for handle in handles]
         if "chat" not in fields:
             fields["text"] = text_pb2.TextInput(text=text)
         submit = text_pb2.TextSubmit(choices=choices, **{"attempt": 1, "request_id": "r1", **fields})

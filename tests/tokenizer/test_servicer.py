@@ -122,6 +122,26 @@ async def test_the_start_lock_is_granted_once_earlier_prompts_are_encoded(parts:
     lock.cancel()
 
 
+async def test_a_call_for_the_start_lock_that_ends_leaves_the_prompts_of_others(parts: Parts, stub: Any) -> None:
+    parts.link_up()
+    call = await open_stream(stub)
+    await call.read()
+    parts.encoder.gate.clear()
+    await call.write(submit(501))
+    await asyncio.to_thread(wait_for, lambda: parts.tracing.spans, "the submit", PATIENCE)
+    lock = stub.HoldStartLock(make_hello("shim"))
+    granted = asyncio.create_task(lock.read())
+    await asyncio.wait([granted], timeout=0.1)
+    lock.cancel()
+    other = stub.HoldStartLock(make_hello("shim"))  # waits for the same prompt, once the first one has left
+    waiting = asyncio.create_task(other.read())
+    await asyncio.wait([waiting], timeout=0.1)
+    parts.encoder.gate.set()
+    await parts.entries(1)
+    await waiting
+    other.cancel()
+
+
 async def test_a_reset_needs_every_engine(stub: Any) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as error:
         await stub.ResetPrefixCache(pb.ResetPrefixCacheRequest())

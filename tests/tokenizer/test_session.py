@@ -8,6 +8,7 @@ import pytest
 from services.rpc.columns import pack_u32, unpack_u32
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2, text_pb2
+from services.tokenizer import text_request
 from tests.clock import Clock
 from tests.held_lock import OpenCall, ends
 from tests.tokenizer.parts import ids_of
@@ -112,6 +113,26 @@ async def test_the_encoding_of_a_request_that_has_no_choice_left_stops() -> None
             await encoding
     assert not stream.session.starting and not tokenizer.submitted() and not stream.errors()
     assert [span.ended[-1][1] for span in tokenizer.tracing.spans if span.name == "tokenizer.request"] == ["CANCELLED"]
+
+
+async def test_resumed_answers_are_read_again_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of a tokenizer's answers come at once after its death: its event loop must run meanwhile, and others too."""
+    monkeypatch.setattr(text_request, "MAX_REPLAYED", 2)
+    tokenizer = Tokenizer()
+    stream = tokenizer.stream()
+    resumed = pack_u32(ids_of("one two three four five six seven"))
+    for handle in (501, 502, 503):
+        stream.submit(handle, attempt=2, resumed=resumed)
+    stream.submit(504, text="two")
+    turns = 0
+    while not tokenizer.submitted():
+        await asyncio.sleep(0)
+        turns += 1
+    others = [task for task in stream.session.starting if not task.done()]
+    assert turns < len(resumed) // 8 and len(others) == 3, "a new request waits for none of them"
+    stream.abort(502)
+    await stream.encoded()
+    assert [len(submit.choices[0].resumed_token_ids) for submit in tokenizer.submitted()] == [0, *[len(resumed)] * 2]
 
 
 BAD: dict[str, tuple[dict[str, Any], str, str]] = {

@@ -116,8 +116,9 @@ class TextRequest:
         self._not_started = {one.handle for one in self._submit.choices} if self._submit.alone else set()
         choices = []
         for choice in self._submit.choices:
-            output = self._outputs.pop(choice.handle, None) or self._new_output(choice, rules)
-            lead = "" if choice.resumed_token_ids else self._resolved.lead
+            begun = bool(choice.resumed_token_ids)
+            output = self._outputs.pop(choice.handle) if begun else self._new_output(choice, rules)
+            lead = "" if begun else self._resolved.lead
             opened = _Choice(choice.handle, output, choice.cached_tokens, lead, self._has_text and not lead)
             if output.is_over:
                 self._end(opened, None)

@@ -6,6 +6,7 @@ from services.rpc.columns import pack_u32, unpack_u32
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2, text_pb2
 from services.rpc.pieces import REASONING, TOOL_CALL, TOOL_CALL_END, Piece, add_pieces, unpacked
+from services.tokenizer import text_request
 from tests.tokenizer.parts import END, ids_of
 from tests.tokenizer.test_text_request import Played
 
@@ -37,7 +38,11 @@ def generated(played: Played, token_ids: list[int], start_index: int = 0) -> tup
     return pieces, terminal
 
 
-async def test_resumed_at_every_token_the_pieces_the_ids_and_the_usage_are_the_same() -> None:
+@pytest.mark.parametrize("at_once", [1, 5, 1024])
+async def test_resumed_at_every_token_the_pieces_the_ids_and_the_usage_are_the_same(
+    at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text_request, "MAX_REPLAYED", at_once)
     ids = [*ids_of(ANSWER), END]
     whole, terminal = generated(submitted(), ids)
     assert [kind for kind, _ in whole].count(TOOL_CALL_END) == 2

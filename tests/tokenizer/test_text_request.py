@@ -1,5 +1,7 @@
 """One request between a shim's mailbox and an engine's link: what is submitted, and what the shim gets."""
 
+import asyncio
+import contextlib
 from typing import Any
 
 import pytest
@@ -65,6 +67,10 @@ class Played:
         self.request = TextRequest(
             submit, self.prompt, resolved, plan, VOCABULARY, self.mailbox, engines, self.listener, self.span
         )
+        replay = self.request.replay(asyncio.Lock())
+        with contextlib.suppress(StopIteration):
+            while True:  # a turn of the event loop each
+                replay.send(None)
 
     def start(self) -> engine_pb2.Submit:
         """Starts the request; returns what the engine gets."""

@@ -6,6 +6,7 @@ import importlib
 import io
 import os
 import sys
+from pathlib import Path
 from types import ModuleType
 
 from services.machine.freed_memory import keep_giving_back, lacking_variables
@@ -104,13 +105,21 @@ def _start_small_and_without_secrets(command: str, rest: list[str]) -> None:
     heap = lacking_variables()
     if not secrets and not heap:
         return
-    reason = start_anew([command, *rest], [command, *kept], secrets | heap)
+    words, others = [command, *rest], [command, *kept]
+    reason = start_anew(words, others, secrets | heap) if _is_own_program() else "another program runs it"
     os.environ |= heap  # for children
     if secrets:
         sys.stderr.write(
             f"tandem {command}: warning: every user of this machine can read the secrets on the command line"
             f" ({reason}); set {' and '.join(secrets)} instead\n"
         )
+
+
+def _is_own_program() -> bool:
+    """Returns whether the process was started as `tandem` or as `python -m services.cli`: no other program's work is
+    done twice."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return Path(sys.argv[0]).name == "tandem" or (spec is not None and spec.name == "services.cli")
 
 
 def _escape_unencodable_output() -> None:

@@ -131,7 +131,25 @@ def test_secrets_that_stay_on_the_command_line_are_told() -> None:
     assert ended.returncode == 2
     warning, error = ended.stderr.splitlines()
     assert warning == (
-        "tandem shim: warning: every user of this machine can read the secrets on the command line (its program is not"
-        " in a file, and was read already); set TANDEM_API_KEY instead"
+        "tandem shim: warning: every user of this machine can read the secrets on the command line (another program"
+        " runs it); set TANDEM_API_KEY instead"
     )
     assert error.startswith("tandem shim: error: --port: 'x' is not valid")
+
+
+def test_another_program_that_runs_a_command_does_its_work_once(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("from services.cli import main\nprint('work', flush=True)\nraise SystemExit(main())")
+    environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
+    argv = [sys.executable, str(program), "new-secret", f"--out={tmp_path / 'secret'}"]
+    assert subprocess.run(argv, text=True, capture_output=True, env=environment).stdout.count("work\n") == 1
+    assert (tmp_path / "secret").exists()
+
+
+@pytest.mark.parametrize("key", ["", "a\nb"])
+def test_a_key_that_is_none_is_refused_before_it_is_hidden(key: str) -> None:
+    """An empty variable counts as none: the server would be open."""
+    argv = [sys.executable, "-m", "services.cli", "shim", "--api-key", "good", "--api-key", key, "--port=x"]
+    ended = subprocess.run(argv, text=True, capture_output=True, env={**os.environ, "TANDEM_API_KEY": "real"})
+    assert ended.returncode == 2 and ended.stderr.startswith("tandem shim: error: --api-key: must ")

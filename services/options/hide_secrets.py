@@ -34,6 +34,9 @@ def without_secrets(command: str, argv: list[str]) -> tuple[list[str], dict[str,
     given = {name: values[name] for name in secrets if name in values}
     if not given:
         return argv, {}
+    for name, texts in given.items():
+        for text in texts:  # an empty variable counts as none: an empty key must be refused here
+            secrets[name].convert(flag_of(name), text)
     several = [f"{title}={value}" for title in with_several for value in values.get(title, ())]
     # The last one counts, as in the command line, unless several are meant.
     return [*several, *rest], {

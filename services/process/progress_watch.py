@@ -3,12 +3,14 @@
 Counts only time in which the launcher itself ran: a machine that stood still says nothing about its processes.
 """
 
+import contextlib
 import os
 import threading
 import time
 
 from services.process.progress_page import LIMIT_SECONDS, Numbers
 
+TELL_SECONDS = 0.5  # that a line may take which nothing may read
 LOOK_SECONDS = 0.25  # between two looks
 MAX_COUNTED_SECONDS = 2 * LOOK_SECONDS  # of the time since the last look: the launcher has not run for the rest
 # A child is found out within LIMIT_SECONDS of its last beat: between them pass up to a look until the count begins, and
@@ -65,6 +67,11 @@ class ProgressWatch:
         self._seen = seen
 
 
+def _write(line: str) -> None:
+    with contextlib.suppress(OSError):
+        os.write(2, line.encode())
+
+
 def end_if_hung(page: Numbers) -> None:
     """Starts a thread that ends this process, with status 1, when a loop of it has not run for COUNTED_SECONDS: as a
     launcher would. For a process that was started alone, by a container's runtime for example, which restarts what
@@ -76,7 +83,10 @@ def end_if_hung(page: Numbers) -> None:
             time.sleep(LOOK_SECONDS)
             before, looked = looked, time.monotonic()
             if fault := watch.look(looked - before, is_stopped=False):
-                os.write(2, f"this process {fault} and ends\n".encode())  # a lock of the log may be what hangs
+                # A lock of the log, or stderr itself, may be what hangs.
+                tell = threading.Thread(target=_write, args=(f"this process {fault} and ends\n",), daemon=True)
+                tell.start()
+                tell.join(TELL_SECONDS)
                 os._exit(1)
 
     threading.Thread(target=run, name="progress-watch", daemon=True).start()

@@ -5,11 +5,17 @@ beyond its limits ends its child alone. The children are forked by a server proc
 """
 
 import asyncio
+import contextlib
+import logging
 import socket
 
 from services.process.fork_server import DEATH_SECONDS, ForkServer, ServerDied, Worker
-from services.process.task_server import DONE, DONE_AND_ENDING, LENGTH, OUT_OF_MEMORY, REPLY, WALL_FACTOR
+from services.process.task_server import DONE, DONE_AND_ENDING, LENGTH, NO_WORKER, OUT_OF_MEMORY, REPLY, WALL_FACTOR
+from services.telemetry.logs import RateLimitedLog
 
+log = logging.getLogger(__name__)
+
+FORK_AGAIN_SECONDS = 0.5  # after a fork that failed
 START_SECONDS = 30.0  # for the server to start, beside the time of the call
 MAX_PART_BYTES = 256 * 1024
 
@@ -28,6 +34,7 @@ class TaskPool:
         self._server = server
         self._places = asyncio.Semaphore(max_processes)
         self._idle: list[Worker] = []
+        self._no_worker = RateLimitedLog(log, logging.WARNING)
 
     async def run(self, payload: bytes | bytearray) -> bytearray:
         """Returns the function's result for `payload`. Waits while all workers are busy.
@@ -73,6 +80,10 @@ class TaskPool:
                 self._server.drop(worker)
         if status in (DONE, DONE_AND_ENDING):
             return result
+        if status == NO_WORKER:
+            self._no_worker.log("no process could be forked for a call (%s); it is made again", result.decode())
+            await asyncio.sleep(FORK_AGAIN_SECONDS)
+            raise ServerDied
         raise self._failure() if status == OUT_OF_MEMORY else TaskFailed(f"it raised {result.decode()}")
 
     async def _worker(self) -> Worker:
@@ -92,8 +103,9 @@ class TaskPool:
 async def _called(calls: socket.socket, payload: bytes | bytearray) -> tuple[int, bytearray]:
     """Returns how the call ended, and its result. Raises OSError if the worker ends before."""
     loop = asyncio.get_running_loop()
-    await loop.sock_sendall(calls, LENGTH.pack(len(payload)))
-    await loop.sock_sendall(calls, payload)
+    with contextlib.suppress(OSError):  # the answer may come before all was read: that there is no worker
+        await loop.sock_sendall(calls, LENGTH.pack(len(payload)))
+        await loop.sock_sendall(calls, payload)
     status, size = REPLY.unpack(await _exactly(calls, REPLY.size))
     return status, await _exactly(calls, size)
 

@@ -25,7 +25,7 @@ COMMAND = struct.Struct("<BI")  # on the control socket: FORK or KILL, number of
 FORK, KILL = range(2)
 LENGTH = struct.Struct("<Q")  # before a payload
 REPLY = struct.Struct("<BQ")  # before a result: how the call ended, length
-DONE, DONE_AND_ENDING, OUT_OF_MEMORY, RAISED = range(4)
+DONE, DONE_AND_ENDING, OUT_OF_MEMORY, RAISED, NO_WORKER = range(5)
 WALL_FACTOR = 6  # the longest time of a call on the clock, as a multiple of its CPU time: processes share the cores
 MAX_SIGNALS = 4096  # bytes read at once, one for each signal
 MAX_GROWTH_BYTES = 48 * 2**20  # a worker whose peak memory has grown by more ends after its call
@@ -91,8 +91,9 @@ def _serve(control: socket.socket, function: Function, limits: WorkerLimits) -> 
                 with socket.socket(fileno=descriptors[0]) as calls:
                     try:
                         workers[_fork(calls, (control, signals), function, limits)] = worker
-                    except OSError as error:  # of the processes' number or memory; the call fails alone
-                        sys.stderr.write(f"no worker for a call: {error}\n")
+                    except OSError as error:  # a limit of processes or memory: the call is made again
+                        text = str(error).encode()
+                        calls.sendall(REPLY.pack(NO_WORKER, len(text)) + text)
 
 
 @contextlib.contextmanager
@@ -120,12 +121,14 @@ def _fork(calls: socket.socket, inherited: tuple[socket.socket, ...], function: 
     """Forks a worker that answers `calls`. Returns its pid. The worker closes `inherited`."""
     pid = os.fork()
     if pid == 0:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.set_wakeup_fd(-1)
-        for one in inherited:
-            one.close()
-        _work(calls, function, limits)
-        os._exit(0)
+        try:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.set_wakeup_fd(-1)
+            for one in inherited:
+                one.close()
+            _work(calls, function, limits)
+        finally:
+            os._exit(0)  # whatever was raised: this is no second server
     return pid
 
 

@@ -1,7 +1,6 @@
 """The links to all tokenizers. Passes each message to the call that it belongs to."""
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -18,7 +17,7 @@ from services.shim.bulk import submit_entry, text_down
 from services.shim.text_call import TextCall
 from services.shim.text_rows import rows_of
 
-ASK_AGAIN, ASK_AGAIN_SECONDS = 2, 0.1
+LOSS_SECONDS = 0.1  # from a call that fails because the peer has died until its stream has told so
 _SERVICE = text_pb2.DESCRIPTOR.services_by_name["TextService"]
 AnswerT = TypeVar("AnswerT")
 TextUplink = Link[text_pb2.TextEntry, text_pb2.TextUp]
@@ -89,13 +88,15 @@ class TokenizerClient:
 
         Waits through an outage as new requests do. Raises TandemError (UNAVAILABLE) if none answers.
         """
-        for _ in range(ASK_AGAIN):
+        while True:
             await self.dispatcher.outage.wait()
-            with contextlib.suppress(TandemError):
+            peers = [link.peer for link in self.links]
+            try:
                 return await call_one(self.links, rpc)
-            await asyncio.sleep(ASK_AGAIN_SECONDS)  # a tokenizer has died, and its stream tells it a moment later
-        await self.dispatcher.outage.wait()
-        return await call_one(self.links, rpc)
+            except TandemError:
+                await asyncio.sleep(LOSS_SECONDS)
+                if all(link.peer is peer for link, peer in zip(self.links, peers, strict=True)):
+                    raise
 
     async def engine_stats(self) -> list[engine_pb2.EngineStats]:
         """Returns the state of each engine that one tokenizer is connected to, as all are connected to the same ones.

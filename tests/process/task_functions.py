@@ -84,3 +84,13 @@ def calls_of_few_forks(setup: bytes) -> Callable[[bytes], bytes]:
 
     os.fork = limited
     return calls(setup)
+
+
+def calls_without_files(setup: bytes) -> Callable[[bytes], bytes]:
+    """As `calls`, in a process that can open no file."""
+
+    def refused(*args: Any) -> int:
+        raise OSError(errno.ENFILE, os.strerror(errno.ENFILE))
+
+    os.open = refused
+    return calls(setup)

@@ -1,5 +1,6 @@
 """When a child counts as dead: by the launcher's own time, and by what the child says of itself. Time is simulated."""
 
+import os
 import re
 import subprocess
 import sys
@@ -118,6 +119,18 @@ while time.monotonic() - began < float(sys.argv[1]):
     progress.thread.beat()
 time.sleep(60)
 """
+
+
+@pytest.mark.parametrize("stderr", ["2>/dev/full", "2>&-", "2>&1 | sleep 60"])
+def test_a_hung_process_ends_though_nothing_takes_its_last_line(stderr: str) -> None:
+    fill = "import fcntl\nfcntl.fcntl(2, 1031, 4096)\nos.write(2, bytes(4096))\n" if "|" in stderr else ""
+    begin = HUNG.replace("progress =", f"{fill}progress =")
+    command = f'"{sys.executable}" -c "$0" 0 {stderr.partition("|")[0]}'
+    reader, writer = os.pipe()
+    with os.fdopen(reader), os.fdopen(writer) as pipe:
+        out = pipe if "|" in stderr else None
+        ended = subprocess.run(["/bin/sh", "-c", command, begin], stdout=out, timeout=30)
+    assert ended.returncode == 1
 
 
 def test_a_process_without_a_launcher_ends_when_it_hangs() -> None:

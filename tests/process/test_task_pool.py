@@ -132,6 +132,24 @@ async def test_an_idle_worker_that_was_killed_is_replaced() -> None:
         assert await pool.run(b"echo again") == b"again"
 
 
+async def test_a_call_for_which_no_process_could_be_forked_is_made_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A limit of processes is no fault of the request."""
+    monkeypatch.setattr(task_pool, "FORK_AGAIN_SECONDS", 0.01)
+    for payload in (b"pid", b"echo " + bytes(2**20)):
+        server = ForkServer(f"{MAKER}_of_few_forks", b"", memory_bytes=MEMORY, cpu_seconds=5.0)
+        pool = TaskPool(server, 2)
+        assert await pool.run(b"pid")
+        busy = asyncio.create_task(pool.run(b"slow x"))
+        await asyncio.sleep(0)
+        assert await pool.run(payload)
+        assert await busy == b"x"
+        await server.close()
+        pool.close()
+    assert "no process could be forked for a call ([Errno 11] Resource temporarily unavailable)" in caplog.text
+
+
 async def test_a_killed_server_process_is_started_again() -> None:
     async with running() as pool:
         await pool.run(b"pid")

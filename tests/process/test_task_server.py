@@ -8,8 +8,9 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from services.process.task_server import COMMAND, DONE, FORK, KILL, LENGTH, RAISED, REPLY, WALL_FACTOR
+from services.process.task_server import COMMAND, DONE, FORK, KILL, LENGTH, NO_WORKER, RAISED, REPLY, WALL_FACTOR
 from tests.e2e.harness import wait_for
 from tests.process.test_task_pool import process_state
 
@@ -185,17 +186,14 @@ def test_a_child_of_the_program_before_is_reaped_as_well() -> None:
             assert call(another, b"count") == (DONE, b"1")
 
 
-def test_a_fork_that_fails_costs_one_call() -> None:
+def test_a_fork_that_fails_costs_no_other_call() -> None:
     with running(target="calls_of_few_forks") as server, server.fork(1) as one:
         call(one, b"pid")
         with server.fork(2) as refused:
-            assert has_ended(refused)
+            text = b"[Errno 11] Resource temporarily unavailable"
+            assert call(refused, b"pid") == (NO_WORKER, text) and has_ended(refused)
         with server.fork(3) as other:
             assert call(other, b"count") == (DONE, b"1") and call(one, b"count") == (DONE, b"2")
-        assert server.process.stderr is not None
-        assert (
-            server.process.stderr.readline() == b"no worker for a call: [Errno 11] Resource temporarily unavailable\n"
-        )
 
 
 def test_a_server_without_a_setup_ends_in_silence() -> None:
@@ -207,3 +205,11 @@ def test_a_server_without_a_setup_ends_in_silence() -> None:
         child_end.close()
         own_end.close()
         assert process.communicate(timeout=DEADLINE_SECONDS)[1] == b"" and process.returncode == 0
+
+
+def test_a_worker_that_cannot_begin_ends() -> None:
+    """It must not go on as a second server."""
+    with running(target="calls_without_files") as server, server.fork(1) as worker:
+        assert has_ended(worker)
+        children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
+        wait_for(lambda: not children.read_text().split(), "its end")

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from services.rpc.errors import TandemError
+from services.rpc.generated import common_pb2 as pb
 from services.rpc.hello import make_hello
 from services.shim.tokenizer_client import TokenizerClient
 from tests.rpc.pipeline import Pipeline
-from tests.shim.harness import Shim
+from tests.shim.harness import FACTS, Shim
 
 NOWHERE = "unix:/none"
 
@@ -66,3 +67,43 @@ async def test_a_call_waits_through_an_outage() -> None:
     assert not waiting.done()
     with pytest.raises(TandemError, match="no process that could answer has been connected for"):
         await waiting
+
+
+async def test_a_question_to_a_tokenizer_that_dies_is_asked_again() -> None:
+    shim = Shim(connected=True, resume_wait=10)
+    asked = 0
+
+    async def call_unary(rpc: object) -> str:
+        nonlocal asked
+        asked += 1
+        if asked < 3:
+            shim.link.peer = None
+            shim.client.link_down(shim.link, died=True)
+            asyncio.get_running_loop().call_later(0.2, connect)
+            raise TandemError("UNAVAILABLE", "the connection was reset")
+        return "answer"
+
+    def connect() -> None:
+        shim.link.peer = pb.Hello(epoch=6 + asked, engine=FACTS)
+        shim.client.link_up(shim.link)
+
+    shim.link.call_unary = call_unary  # type: ignore[attr-defined]
+    shim.client.links.append(shim.link)  # type: ignore[arg-type]
+    assert await shim.client.ask_one(lambda stub: stub) == "answer"
+    assert asked == 3
+
+
+async def test_a_question_that_fails_at_a_tokenizer_that_lives_is_not_repeated() -> None:
+    shim = Shim(connected=True)
+    asked = 0
+
+    async def call_unary(rpc: object) -> str:
+        nonlocal asked
+        asked += 1
+        raise TandemError("UNAVAILABLE", "it failed")
+
+    shim.link.call_unary = call_unary  # type: ignore[attr-defined]
+    shim.client.links.append(shim.link)  # type: ignore[arg-type]
+    with pytest.raises(TandemError):
+        await shim.client.ask_one(lambda stub: stub)
+    assert asked == 1

@@ -104,7 +104,7 @@ class OpenChoices:
                 self.abort(core_handle)
 
     def abort(self, core_handle: int) -> None:
-        """Has the core abort a choice, whose place in the queue is free from now on: a newer attempt has its own."""
+        """Has the core abort a choice. Its place in the queue is free from now on: a newer attempt has its own."""
         if (choice := self._choices.get(core_handle)) is not None:
             self._release_place(choice)
         self._state.loop.abort(core_handle)

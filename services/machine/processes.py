@@ -70,7 +70,7 @@ def _stopped_by_ps(pids: Collection[int]) -> set[int]:
 
 def reap_orphans(own: Collection[int]) -> None:
     """Reaps ended processes that this one has inherited, as the first process of a container does: nothing else would.
-    `own`: the pids of its own children, whose ends are for what has started them.
+    `own`: the pids of its own children; their ends are for what has started them.
 
     Looks no further than the first own child that has ended: the next call does."""
     if not hasattr(os, "waitid"):  # macOS before Python 3.13; there is no container

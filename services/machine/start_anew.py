@@ -15,7 +15,7 @@ def start_anew(argv: list[str], kept: list[str], variables: Mapping[str, str]) -
     """Executes the program that was started with the arguments `argv` with `kept` instead, and with `variables`
     added to the environment. Returns only if it cannot: why.
 
-    It cannot if that would run another program, as for one that another program calls, or that came through a pipe."""
+    Only for a program that is in a file: one that came through a pipe cannot be read again."""
     try:
         if reason := _obstacle(argv):
             return reason
@@ -27,13 +27,10 @@ def start_anew(argv: list[str], kept: list[str], variables: Mapping[str, str]) -
 
 def _obstacle(argv: list[str]) -> str:
     """Returns why a second start would not run the same program; empty if it would."""
-    program = Path(sys.argv[0])
     if os.environ.get(VARIABLE) == str(os.getpid()):
         return "it was started anew already"
     if sys.orig_argv[len(sys.orig_argv) - len(argv) :] != argv:
         return "its arguments are not those of its process"
-    if sys.argv[0] != "-c" and not (program.is_file() or program.is_dir()):
-        return "its program is not in a file, and was read already"
     if not sys.executable or (_INTERPRETER.exists() and not _INTERPRETER.samefile(sys.executable)):
         return f"its interpreter is not {sys.executable or 'known'}"
     return ""

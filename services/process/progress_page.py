@@ -43,7 +43,7 @@ class Beats:
         return self._page[self._place] == 0 or time.monotonic() - self._last < LIMIT_SECONDS
 
 
-class Numbers:
+class PageReader:
     """What a page says, to any of its readers."""
 
     def __init__(self, page: "memoryview[int]") -> None:
@@ -58,7 +58,7 @@ class Numbers:
         return self._page[_BUSY_UNTIL] > time.monotonic_ns()
 
 
-class Progress(Numbers):
+class Progress(PageReader):
     """A process's own page: the one that it shares with its launcher, else one that it alone sees.
 
     `event_loop` has the beats of the role's event loop, `thread` those of another loop: the engine's busy loop, the
@@ -92,7 +92,7 @@ class Progress(Numbers):
         return self.is_busy() or (self.event_loop.is_alive() and self.thread.is_alive())
 
 
-class ProgressPage(Numbers):
+class ProgressPage(PageReader):
     """The launcher's end of the page of one child at a time. `fd` is what the child inherits."""
 
     def __init__(self) -> None:

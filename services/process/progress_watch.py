@@ -8,7 +8,7 @@ import os
 import threading
 import time
 
-from services.process.progress_page import LIMIT_SECONDS, Numbers
+from services.process.progress_page import LIMIT_SECONDS, PageReader
 
 TELL_SECONDS = 0.5  # that a line may take which nothing may read
 LOOK_SECONDS = 0.25  # between two looks
@@ -21,7 +21,7 @@ COUNTED_SECONDS = LIMIT_SECONDS - 2 * LOOK_SECONDS
 class ProgressWatch:
     """Watches the process that has `page`. One `look` follows the other; `reset` is called when a new child starts."""
 
-    def __init__(self, page: Numbers) -> None:
+    def __init__(self, page: PageReader) -> None:
         self._page = page
         self.reset()
 
@@ -72,7 +72,7 @@ def _write(line: str) -> None:
         os.write(2, line.encode())
 
 
-def end_if_hung(page: Numbers) -> None:
+def end_if_hung(page: PageReader) -> None:
     """Starts a thread that ends this process, with status 1, when a loop of it has not run for COUNTED_SECONDS: as a
     launcher would. For a process that was started alone, by a container's runtime for example, which restarts what
     ends, not what hangs. A thread that holds Python's global lock keeps it from looking."""

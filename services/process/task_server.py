@@ -93,7 +93,8 @@ def _serve(control: socket.socket, function: Function, limits: WorkerLimits) -> 
                         workers[_fork(calls, (control, signals), function, limits)] = worker
                     except OSError as error:  # a limit of processes or memory: the call is made again
                         text = str(error).encode()
-                        calls.sendall(REPLY.pack(NO_WORKER, len(text)) + text)
+                        with contextlib.suppress(OSError):  # the caller has left
+                            calls.sendall(REPLY.pack(NO_WORKER, len(text)) + text)
 
 
 @contextlib.contextmanager

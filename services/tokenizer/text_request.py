@@ -24,7 +24,7 @@ from services.tokenizer.prompt_logprobs import PromptLogprobTexts
 from services.tokenizer.token_output import TokenOutput
 from services.tokenizer.vocabulary import Vocabulary
 
-MAX_REPLAYED = 1024  # resumed tokens of a turn: 3 to 4 ms
+MAX_REPLAYED = 1024  # resumed tokens of a turn: 2 to 4 ms (docs/log.md, 2026-11-29)
 ENGINE_GRAMMAR = "grammar"  # the engine's name for what the client has in another field
 
 

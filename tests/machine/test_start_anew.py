@@ -81,8 +81,6 @@ def test_it_starts_anew_only_once(program: str) -> None:
 @pytest.mark.parametrize(
     ("argv", "options", "reason"),
     [
-        (["python", "-", "a"], {"input": PROGRAM}, "its program is not in a file, and was read already"),
-        (["python", "/dev/stdin", "a"], {"input": PROGRAM}, "its program is not in a file, and was read already"),
         (["python", "PROGRAM", "change"], {}, "its arguments are not those of its process"),
         (["no-such-name", "PROGRAM", "a"], {}, "its interpreter is not known"),
         (["PROGRAM", "PROGRAM", "a"], {}, "its interpreter is not PROGRAM"),

@@ -72,7 +72,7 @@ def interrupted_calls(setup: bytes) -> Callable[[bytes], bytes]:
 
 
 def calls_of_few_forks(setup: bytes) -> Callable[[bytes], bytes]:
-    """As `calls`, in a server whose second fork fails."""
+    """As `calls`, in a server in which the second fork fails."""
     fork, count = os.fork, 0
 
     def limited() -> int:

@@ -196,6 +196,16 @@ def test_a_fork_that_fails_costs_no_other_call() -> None:
             assert call(other, b"count") == (DONE, b"1") and call(one, b"count") == (DONE, b"2")
 
 
+def test_a_fork_that_fails_for_a_caller_that_has_left_costs_nothing() -> None:
+    with running(target="calls_of_few_forks") as server, server.fork(1) as one:
+        call(one, b"pid")
+        server.process.send_signal(signal.SIGSTOP)
+        server.fork(2).close()
+        server.process.send_signal(signal.SIGCONT)
+        with server.fork(3) as other:
+            assert call(other, b"count") == (DONE, b"1")
+
+
 def test_a_server_without_a_setup_ends_in_silence() -> None:
     own_end, child_end = socket.socketpair()
     with own_end, child_end:

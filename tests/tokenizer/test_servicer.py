@@ -104,8 +104,9 @@ async def test_a_stream_that_breaks_aborts_its_requests(parts: Parts, stub: Any)
     assert (await parts.entries(2))[1].abort.handle == 1
 
 
-async def test_the_start_lock_is_granted_once_earlier_prompts_are_encoded(parts: Parts, stub: Any) -> None:
-    """So none of them starts at an engine while the request that starts alone runs."""
+async def asked_for_the_start_lock(parts: Parts, stub: Any) -> tuple[Any, Any, asyncio.Task[Any]]:
+    """Submits a prompt that is not encoded until the gate opens. Returns the stream, and a call for the start lock with
+    its first read."""
     parts.link_up()
     call = await open_stream(stub)
     await call.read()
@@ -115,6 +116,12 @@ async def test_the_start_lock_is_granted_once_earlier_prompts_are_encoded(parts:
     lock = stub.HoldStartLock(make_hello("shim"))
     granted = asyncio.create_task(lock.read())
     await asyncio.wait([granted], timeout=0.1)
+    return call, lock, granted
+
+
+async def test_the_start_lock_is_granted_once_earlier_prompts_are_encoded(parts: Parts, stub: Any) -> None:
+    """So none of them starts at an engine while the request that starts alone runs."""
+    _call, lock, granted = await asked_for_the_start_lock(parts, stub)
     assert not granted.done()
     parts.encoder.gate.set()
     await granted
@@ -123,15 +130,7 @@ async def test_the_start_lock_is_granted_once_earlier_prompts_are_encoded(parts:
 
 
 async def test_a_call_for_the_start_lock_that_ends_leaves_the_prompts_of_others(parts: Parts, stub: Any) -> None:
-    parts.link_up()
-    call = await open_stream(stub)
-    await call.read()
-    parts.encoder.gate.clear()
-    await call.write(submit(501))
-    await asyncio.to_thread(wait_for, lambda: parts.tracing.spans, "the submit", PATIENCE)
-    lock = stub.HoldStartLock(make_hello("shim"))
-    granted = asyncio.create_task(lock.read())
-    await asyncio.wait([granted], timeout=0.1)
+    _call, lock, _granted = await asked_for_the_start_lock(parts, stub)
     lock.cancel()
     other = stub.HoldStartLock(make_hello("shim"))  # waits for the same prompt, once the first one has left
     waiting = asyncio.create_task(other.read())

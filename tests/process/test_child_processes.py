@@ -1,4 +1,4 @@
-"""Child processes: what they inherit, how an exit is reported, when they are restarted, and that all of them end."""
+"""Child processes: what they inherit, how an exit is reported, and that all of them end."""
 
 import logging
 import os
@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,61 +15,11 @@ import httpx
 import pytest
 
 from services.errors import Fatal
-from services.process import child_processes, progress_watch
+from services.process import child_processes
 from services.process.child_processes import ChildFailed, ChildProcesses
 from tests.e2e.harness import PLAIN_HTTP, alive, wait_for
 from tests.process.child import MODULE
-
-
-@pytest.fixture
-def children() -> Iterator[ChildProcesses]:
-    with ChildProcesses() as found:
-        yield found
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    """Each child appends its pid to it."""
-    (tmp_path / "pids").touch()
-    return tmp_path / "pids"
-
-
-def start(children: ChildProcesses, mode: str, argument: object = "", kind: str = "child") -> str:
-    return children.start_module(kind, [MODULE, mode, *([str(argument)] if argument != "" else [])], {}, [])
-
-
-def pids_in(file: Path) -> list[int]:
-    return [int(line) for line in file.read_text().splitlines()]
-
-
-def wait_for_pids(file: Path, count: int) -> list[int]:
-    pids: list[int] = wait_for(lambda: len(found := pids_in(file)) >= count and found, f"{count} children")
-    return pids
-
-
-def supervise(children: ChildProcesses, act: Callable[[], None]) -> None:
-    """Supervises in this thread until `act`, in another one, has returned. Raises what `act` raises."""
-    failures: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            act()
-        except BaseException as error:
-            failures.append(error)
-        children.stop()
-
-    thread = threading.Thread(target=run)
-    try:
-        thread.start()
-        assert children.supervise(lambda: True)
-    finally:
-        thread.join()
-    if failures:
-        raise failures[0]
-
-
-def backoffs(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return re.findall(r"the child was killed by SIGKILL; it is restarted in (.*) s", caplog.text)
+from tests.process.supervised import pids_in, start, supervise, wait_for_pids
 
 
 def test_children_of_one_kind_are_numbered(children: ChildProcesses) -> None:
@@ -116,38 +65,6 @@ def test_a_module_that_cannot_be_started_is_named(children: ChildProcesses) -> N
         start(children, "\0")
 
 
-def test_a_child_that_cannot_be_restarted_for_a_while_costs_the_server_nothing(
-    children: ChildProcesses, file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A limit of processes or memory may be reached for a moment."""
-    monkeypatch.setattr(child_processes, "MAX_BACKOFF_SECONDS", 0.1)
-    name = start(children, "run", file)
-    start(children, "run", file, kind="other")
-    argv = children.children[name].argv
-    before = wait_for_pids(file, 2)
-
-    def kill_and_mend() -> None:
-        children.children[name].argv = ["/no/such/program"]
-        children.children[name].process.kill()
-        wait_for(lambda: caplog.text.count("the child cannot be started: [Errno 2]") >= 2, "two attempts")
-        children.children[name].argv = argv
-        wait_for_pids(file, 3)
-
-    supervise(children, kill_and_mend)
-    assert pids_in(file)[:2] == before and "trying again in 0 s" in caplog.text
-
-
-def test_a_child_that_the_launcher_has_killed_is_no_victim_of_the_kernel(
-    children: ChildProcesses, file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Else the next worker's KV cache would be smaller: the kernel may have killed another process meanwhile."""
-    asked: list[tuple[str, int]] = []
-    monkeypatch.setattr(children, "explain", lambda name, code: asked.append((name, code)) or "")
-    start(children, "beat-once", file)
-    supervise(children, lambda: wait_for_pids(file, 2) and os.kill(pids_in(file)[1], signal.SIGKILL))
-    assert asked[0] == ("child", 0) and "the child has made no progress for" in caplog.text
-
-
 @pytest.mark.parametrize(("status", "kind"), [(3, ChildFailed), (0, Fatal)], ids=["an error status", "status 0"])
 def test_an_exit_before_all_are_ready_is_raised(children: ChildProcesses, status: int, kind: type[Exception]) -> None:
     start(children, "run", kind="other")
@@ -171,89 +88,6 @@ def test_nothing_is_raised_while_all_run(children: ChildProcesses, file: Path) -
     start(children, "run", file)
     wait_for_pids(file, 1)
     children.raise_if_ended()
-
-
-def test_the_first_restart_is_immediate_and_the_backoff_doubles_up_to_its_limit(
-    children: ChildProcesses, file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(child_processes, "FIRST_BACKOFF_SECONDS", 0.1)
-    monkeypatch.setattr(child_processes, "MAX_BACKOFF_SECONDS", 0.3)
-    start(children, "run", file)
-
-    def kill_five_times() -> None:
-        for count in range(1, 6):
-            os.kill(wait_for_pids(file, count)[-1], signal.SIGKILL)
-        wait_for_pids(file, 6)
-
-    supervise(children, kill_five_times)
-    assert backoffs(caplog) == ["0.0", "0.1", "0.2", "0.3", "0.3"]
-    assert len(set(pids_in(file))) == 6
-
-
-def test_a_child_through_which_a_token_passed_is_restarted_at_once(
-    children: ChildProcesses, file: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    start(children, "work", file)
-
-    def kill_three_times() -> None:
-        for count in range(1, 4):
-            os.kill(wait_for_pids(file, count)[-1], signal.SIGKILL)
-        wait_for_pids(file, 4)
-
-    supervise(children, kill_three_times)
-    assert backoffs(caplog) == ["0.0", "0.0", "0.0"]
-
-
-@pytest.mark.parametrize("mode", ["run", "beat"])
-def test_a_stopped_child_is_killed_within_three_seconds_and_restarted(
-    children: ChildProcesses, file: Path, caplog: pytest.LogCaptureFixture, mode: str
-) -> None:
-    """Also one that has not begun to beat."""
-    start(children, mode, file)
-    seconds: list[float] = []
-
-    def stop_it() -> None:
-        pid, moment = wait_for_pids(file, 1)[0], time.monotonic()
-        os.kill(pid, signal.SIGSTOP)
-        wait_for(lambda: not alive(pid), "it is killed")
-        seconds.append(time.monotonic() - moment)
-        wait_for_pids(file, 2)
-
-    supervise(children, stop_it)
-    (line,) = caplog.messages
-    assert re.fullmatch(
-        r"the child has been stopped by a signal for \d\.\d s and was killed; it is restarted in 0\.0 s", line
-    )
-    assert 2.0 < seconds[0] < 3.5, "three seconds, and what a busy machine adds"
-
-
-def test_a_child_that_stops_to_beat_is_killed_and_restarted(
-    children: ChildProcesses, file: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    start(children, "beat", kind="good")
-    start(children, "beat-once", file)
-    supervise(children, lambda: wait_for_pids(file, 2) and None)
-    (line,) = caplog.messages
-    assert re.fullmatch(r"the child has made no progress for \d\.\d s and was killed; it is restarted in 0\.0 s", line)
-
-
-def test_a_child_that_continues_in_time_is_not_killed(
-    children: ChildProcesses, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(progress_watch, "COUNTED_SECONDS", 6.0)  # time for a slow machine to continue it
-    name = start(children, "beat", file)
-    child = children.children[name]
-
-    def stop_and_continue() -> None:
-        (pid,) = wait_for_pids(file, 1)
-        for _ in range(3):
-            os.kill(pid, signal.SIGSTOP)
-            wait_for(lambda: child.watch.stopped_seconds > 2, "seen stopped")  # the three add up to more than the limit
-            os.kill(pid, signal.SIGCONT)
-            wait_for(lambda: not child.watch.stopped_seconds, "seen running")
-
-    supervise(children, stop_and_continue)
-    assert child.process.poll() is None
 
 
 def test_a_stop_before_all_are_ready(children: ChildProcesses) -> None:

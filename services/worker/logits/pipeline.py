@@ -42,8 +42,9 @@ class LogitsPipeline:
     def __init__(self, max_num_seqs: int, vocab_size: int, device: torch.device, ops: Ops) -> None:
         made = [make(max_num_seqs, vocab_size, device) for make in PROCESSORS]
         self._processors: list[LogitsProcessor] = [GrammarMask(ops), *made]
-        # Kept, because on a CPU the page faults of new memory take longer than the copy.
-        self._copy = torch.empty(0, vocab_size, device=device)
+        # Kept, because on a CPU the page faults of new memory take longer than the copy. As large as it can become: one
+        # that grows is put amid the temporaries of that time, where it splits the memory that they leave.
+        self._copy = torch.empty(max_num_seqs, vocab_size, device=device)
 
     def add(self, request: NewRequest) -> None:
         """Prepares the state of a request, in place of what its slot had."""
@@ -58,8 +59,6 @@ class LogitsPipeline:
         selected = [(one, np.flatnonzero(one.selects(rows))) for one in self._processors]
         if not any(len(indices) for _, indices in selected):
             return logits
-        if len(self._copy) < len(logits):
-            self._copy = torch.empty_like(logits)
         adjusted = self._copy[: len(logits)].copy_(logits)
         width = _width(logits.shape[1], rows.max_tokens)
         for processor, indices in ((one, indices) for one, indices in selected if len(indices)):

@@ -7,7 +7,7 @@ from engine_core.step_plan import NewRequest
 from kernels.torch_ops import TorchOps
 from services.worker import row_groups
 from services.worker.logits.pipeline import PROCESSORS, LogitsPipeline
-from tests.worker.sample_rows import Row, adjusted, logits_rows, row
+from tests.worker.sample_rows import Row, adjusted, logits_rows, pipeline_of, row
 
 VOCAB = 50
 INF = float("inf")
@@ -93,6 +93,16 @@ def test_no_bias_brings_a_masked_id_back() -> None:
 def test_without_an_option_the_logits_are_not_copied() -> None:
     logits = logits_of(2)
     assert adjusted(logits, [row(), row(output=[1], min_tokens=1)]) is logits
+
+
+def test_larger_batches_use_the_same_memory() -> None:
+    rows = [row(bias={3: 2.0}, output=[3])] * 3
+    pipeline = pipeline_of(rows, VOCAB, torch.device("cpu"))
+    addresses = {
+        pipeline.adjust(logits_of(count), logits_rows(rows[:count], torch.device("cpu"))).data_ptr()
+        for count in (1, 2, 3)
+    }
+    assert len(addresses) == 1
 
 
 def test_a_slot_forgets_its_last_request() -> None:

@@ -94,7 +94,9 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
         self._mailboxes.add(mailbox)
         session = Session(self._state, self._choices, mailbox)
         try:
-            await self.callee.serve_stream(context, hello, ("tokenizer",), mailbox, session.opened, engine_pb2.EngineUp)
+            await self.callee.serve_stream(
+                context, lambda: hello, ("tokenizer",), mailbox, session.opened, engine_pb2.EngineUp
+            )
         finally:
             self._mailboxes.discard(mailbox)
             session.close()

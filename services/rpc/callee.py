@@ -84,27 +84,30 @@ class Callee:
     async def serve_stream(
         self,
         context: grpc.aio.ServicerContext[Any, Any],
-        hello: pb.Hello,
+        hello_now: Callable[[], pb.Hello],
         caller_roles: tuple[str, ...],
         mailbox: Mailbox[Any],
         make_receiver: Callable[[pb.Hello], Callable[[Any], None]],
         message: Callable[..., Any],
     ) -> None:
         """Serves one stream until either end closes it. `make_receiver(caller's hello)` returns the function that
-        handles each entry. `message` builds the callee's first message from `hello`; the mailbox has the others. Aborts
-        the stream if the hellos do not match (FAILED_PRECONDITION), a message is malformed (INVALID_ARGUMENT), or no
-        hello comes within HELLO_SECONDS, or the caller falls silent (DEADLINE_EXCEEDED)."""
+        handles each entry. `message` builds the callee's first message from its hello; the mailbox has the others. Ends
+        the stream in order if the hello changes while it is sent, as renew_streams does later. Aborts it if the hellos
+        do not match (FAILED_PRECONDITION), a message is malformed (INVALID_ARGUMENT), no hello comes within
+        HELLO_SECONDS, or the caller falls silent (DEADLINE_EXCEEDED)."""
         async with self._malformed_aborts(context):
             first = await _first_message(context)
             if first is grpc.aio.EOF or self._closing:
                 return
+            hello = hello_now()
             try:
                 check_hello(hello, first.hello, caller_roles)
             except HelloMismatch as mismatch:
                 await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(mismatch))
             receive = make_receiver(first.hello)
             await context.write(message(hello=hello))
-            await self._exchange(context, first, receive, mailbox)
+            if hello_now() == hello:
+                await self._exchange(context, first, receive, mailbox)
 
     @contextlib.asynccontextmanager
     async def _malformed_aborts(self, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[None]:

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from services.options.common import RESUME_WAIT
 from services.rpc.call import Call
-from services.rpc.errors import RETRY_AFTER_SECONDS, TandemError, other_numerics, too_much
+from services.rpc.errors import RETRY_AFTER_SECONDS, TandemError, other_numerics, too_much, unavailable
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.handles import Handles
 from services.rpc.link import Link
@@ -73,10 +73,10 @@ class Dispatcher(Generic[CallT]):
     def start(self, call: CallT, *, resumed: bool = False, alone: bool = False) -> None:
         """Submits a call, or lets it wait for a link; `alone` makes it a suspect.
 
-        Raises TandemError for a call that is not `resumed`: UNAVAILABLE when no link is up and none is expected soon,
-        RESOURCE_EXHAUSTED when too many wait.
+        Raises TandemError for a call that is not `resumed` and must wait for a link: UNAVAILABLE when no link is up and
+        none is expected soon, or no peer accepts calls, RESOURCE_EXHAUSTED when too many wait.
         """
-        if not self._calls and not resumed:
+        if not resumed and all(link is self._retries.reserved_link for link in self._calls):
             self._check_waiting(call)
         if alone:
             call.strikes = SUSPECT_AT
@@ -148,6 +148,8 @@ class Dispatcher(Generic[CallT]):
     def _check_waiting(self, call: CallT) -> None:
         """Raises TandemError if a new call cannot wait for a link."""
         self.outage.check()
+        if not self.is_served:
+            raise _not_served()
         assert self.peer is not None
         waiting = sum(len(other.open_choices) for other in self._pending)
         limit = self.peer.engine.limits.max_num_queued_reqs
@@ -157,6 +159,13 @@ class Dispatcher(Generic[CallT]):
                 f" max_num_queued_reqs ({limit})",
                 RETRY_AFTER_SECONDS,
             )
+
+    def readiness_changed(self) -> None:
+        """A peer's readiness has changed. If no peer accepts calls, those that wait here because the only link is
+        reserved for suspects end as they would there."""
+        self.links_changed.set()
+        if not self.is_served:
+            self._fail_waiting(_not_served())
 
     def _fail_waiting(self, error: TandemError) -> None:
         """Ends the calls that wait for a link and that no engine has accepted."""
@@ -206,6 +215,10 @@ class Dispatcher(Generic[CallT]):
         for link, calls in self._calls.items():
             if calls.pop(handle, None) is not None:
                 link.put(self._abort_entry(pb.Abort(handle=handle)))
+
+
+def _not_served() -> TandemError:
+    return unavailable("no process that could answer is connected; try again")
 
 
 def _fits(call: Call[Any], link: Link[Any, Any]) -> bool:

@@ -37,7 +37,8 @@ class Generation:
         """Starts the calls of the first FIRST_CALLS submits; `start_others` starts the others. `bulks`: large fields of
         submits, by index. Adds this object to `open_generations` until `close`.
 
-        Raises TandemError (UNAVAILABLE) if no tokenizer is connected; `telemetry` is then closed.
+        Raises TandemError: UNAVAILABLE if no tokenizer is connected, RESOURCE_EXHAUSTED if too many wait for one. The
+        calls are then aborted, and `telemetry` is closed.
         """
         self.hold = hold
         self._bulks = bulks
@@ -57,7 +58,7 @@ class Generation:
                 self._start(submit)
         except TandemError as error:
             telemetry.refused(error.code)
-            telemetry.close()
+            self.close()
             raise
         self._open_generations.add(self)
 

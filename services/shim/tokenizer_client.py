@@ -93,10 +93,14 @@ class TokenizerClient:
             peers = [link.peer for link in self.links]
             try:
                 return await call_one(self.links, rpc)
-            except TandemError:
-                await asyncio.sleep(LOSS_SECONDS)
-                if all(link.peer is peer for link, peer in zip(self.links, peers, strict=True)):
-                    raise
+            except TandemError as error:
+                await self._raise_unless_lost(error, peers)
+
+    async def _raise_unless_lost(self, error: TandemError, peers: list[pb.Hello | None]) -> None:
+        """Raises the error of a call unless one of the peers that were there at its begin is lost."""
+        await asyncio.sleep(LOSS_SECONDS)
+        if all(link.peer is peer for link, peer in zip(self.links, peers, strict=True)):
+            raise error
 
     async def engine_stats(self) -> list[engine_pb2.EngineStats]:
         """Returns the state of each engine that one tokenizer is connected to, as all are connected to the same ones.
@@ -110,14 +114,25 @@ class TokenizerClient:
         return list(stats.engines)
 
     async def tokenizer_pieces(self) -> AsyncIterator[text_pb2.TokenizerPiece]:
-        """Yields the archive of the tokenizer's files in pieces. Raises TandemError (UNAVAILABLE) if no tokenizer is
-        connected, or it fails."""
-        request = text_pb2.GetTokenizerRequest()
-        await self.dispatcher.outage.wait()
-        async for piece in stream_one(
-            self.links, lambda stub: stub.GetTokenizer(request, timeout=ADMINISTRATION_SECONDS)
-        ):
-            yield piece
+        """Yields the archive of the tokenizer's files in pieces, the same ones from each tokenizer: if one dies, the
+        next one sends the rest. Waits as `ask_one` does. Raises TandemError (UNAVAILABLE) if none is connected, or it
+        fails.
+        """
+        request, given = text_pb2.GetTokenizerRequest(), 0
+        while True:
+            await self.dispatcher.outage.wait()
+            peers, index = [link.peer for link in self.links], 0
+            try:
+                async for piece in stream_one(
+                    self.links, lambda stub: stub.GetTokenizer(request, timeout=ADMINISTRATION_SECONDS)
+                ):
+                    index += 1
+                    if index > given:
+                        given = index
+                        yield piece
+                return
+            except TandemError as error:
+                await self._raise_unless_lost(error, peers)
 
     def link_up(self, link: TextUplink) -> None:
         self.dispatcher.link_up(link)
@@ -126,7 +141,7 @@ class TokenizerClient:
         self.dispatcher.link_down(link, died=died)
 
     def readiness_changed(self, link: TextUplink) -> None:
-        self.dispatcher.links_changed.set()
+        self.dispatcher.readiness_changed()
 
     def receive(self, link: TextUplink, message: text_pb2.TextUp) -> None:
         batch = message.batch

@@ -109,7 +109,7 @@ class EngineClient:
         self.dispatcher.link_down(link, died=died)
 
     def readiness_changed(self, link: EngineUplink) -> None:
-        self.dispatcher.links_changed.set()
+        self.dispatcher.readiness_changed()
 
     def receive(self, link: EngineUplink, message: engine_pb2.EngineUp) -> None:
         step = message.step

@@ -32,6 +32,7 @@ def text_entry(
         traceparent=traceparent,
         priority=request.priority,
         return_sampling=request.return_sampling,
+        numerics_id=started.numerics_id,
     )
     if started.prompt_token_ids:
         submit.prompt_token_ids = pack_u32(started.prompt_token_ids)
@@ -49,9 +50,8 @@ def text_entry(
 class TextResponses(ResponseMailbox[text_pb2.GenerateTextResponse]):
     """The responses of one call. A choice's handle is its index."""
 
-    def __init__(self, numerics_id: str, *, stream: bool) -> None:
+    def __init__(self, *, stream: bool) -> None:
         super().__init__(text_pb2.GenerateTextResponse, stream=stream)
-        self._numerics_id = numerics_id
 
     def put_accepted(self, accepted: text_pb2.TextAccepted) -> None:
         started = self.started()
@@ -59,7 +59,7 @@ class TextResponses(ResponseMailbox[text_pb2.GenerateTextResponse]):
             return
         started.seed, started.cached_tokens = accepted.seed, accepted.cached_tokens
         started.prompt_token_ids.extend(unpack_u32(accepted.prompt_token_ids))
-        started.numerics_id = self._numerics_id
+        started.numerics_id = accepted.numerics_id
         if accepted.HasField("resolved"):
             started.resolved.CopyFrom(accepted.resolved)
         if accepted.HasField("sampling"):

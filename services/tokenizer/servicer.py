@@ -77,10 +77,11 @@ class TextServicer(text_pb2_grpc.TextServiceServicer):
             await asyncio.shield(self._engines.dispatcher.first_link)
         except asyncio.CancelledError:
             return  # the process stops or the caller hung up; grpc would print a traceback
-        hello = self._hello_now()
-        mailbox = TextMailbox(hello.epoch, self)
+        mailbox = TextMailbox(self._hello.epoch, self)
         with self._session(mailbox) as session:
-            await self.callee.serve_stream(context, hello, ("shim",), mailbox, session.opened, text_pb2.TextUp)
+            await self.callee.serve_stream(
+                context, self._hello_now, ("shim",), mailbox, session.opened, text_pb2.TextUp
+            )
 
     async def Generate(
         self, request: text_pb2.GenerateTextRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -92,7 +93,7 @@ class TextServicer(text_pb2_grpc.TextServiceServicer):
         peer = self._engines.dispatcher.peer
         if peer is None:
             await abort(context, unavailable("no engine has connected to this tokenizer yet; try again"))
-        mailbox = TextResponses(peer.engine.numerics_id, stream=request.stream)
+        mailbox = TextResponses(stream=request.stream)
 
         def entry() -> text_pb2.TextEntry:
             check_numerics(request, peer.engine.numerics_id)

@@ -57,7 +57,9 @@ class Waiting(Context):
 async def serve(callee: Callee, context: Context, receive: Callable[[Any], None] = lambda entry: None) -> None:
     """Serves one stream as an engine does."""
     hello, mailbox = make_hello("engine"), StepMailbox(1, SERVICE)
-    await callee.serve_stream(context, hello, ("tokenizer",), mailbox, lambda caller: receive, engine_pb2.EngineUp)  # type: ignore[arg-type]
+    await callee.serve_stream(
+        context, lambda: hello, ("tokenizer",), mailbox, lambda caller: receive, engine_pb2.EngineUp
+    )  # type: ignore[arg-type]
 
 
 async def test_a_malformed_message_aborts_the_stream_and_leaves_its_traceback_at_debug(
@@ -106,6 +108,34 @@ async def test_renewed_streams_end_in_order_and_new_ones_are_served() -> None:
     serving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await serving
+
+
+async def test_a_stream_whose_hello_changes_while_it_opens_ends_in_order() -> None:
+    """The caller connects again, and has the facts of now."""
+    hellos = [make_hello("engine"), make_hello("engine")]
+    hellos[1].engine.numerics_id = "another"
+    sent, received = [], []
+
+    class Opening(Context):
+        async def write(self, message: Any) -> None:
+            if message.HasField("hello"):
+                sent.append(message.hello.engine.numerics_id)
+                hellos.pop(0)
+
+    abort = engine_pb2.EngineEntry(abort=pb.Abort(handle=1))
+    messages = [engine_pb2.EngineDown(hello=make_hello("tokenizer"), entries=[abort])]
+    for _ in range(2):
+        context: Any = Opening(messages)
+        await Callee().serve_stream(
+            context,
+            lambda: hellos[0],
+            ("tokenizer",),
+            StepMailbox(1, SERVICE),
+            lambda caller: received.append,
+            engine_pb2.EngineUp,
+        )
+        hellos.append(hellos[0])
+    assert (sent, received) == (["", "another"], [abort])
 
 
 async def test_a_caller_with_another_role_is_refused() -> None:

@@ -11,7 +11,7 @@ from services.rpc.errors import TandemError
 from services.rpc.handles import LAST, Handles
 from services.rpc.suspect_retries import ALONE_DEATHS
 from tests.clock import Clock
-from tests.rpc.fake_links import FakeCall, FakeEdge
+from tests.rpc.fake_links import FakeCall, FakeEdge, settle
 
 
 async def test_a_new_call_needs_a_first_link() -> None:
@@ -42,6 +42,26 @@ async def test_as_many_new_calls_wait_as_the_peer_may_queue(edge: FakeEdge) -> N
     edge.dispatcher.start(FakeCall("resumed", edge.dispatcher), resumed=True)
     await link.up()
     assert list(link.submits) == ["first", "second", "resumed"]
+
+
+async def test_calls_that_wait_for_a_reserved_link_are_refused_as_in_an_outage(edge: FakeEdge) -> None:
+    """Within the limit they wait; once no peer accepts calls, those that no engine has accepted end."""
+    (link,) = edge.links
+    await link.restart(max_num_queued_reqs=2)
+    edge.dispatcher.start(FakeCall("suspect", edge.dispatcher), alone=True)
+    await settle()
+    accepted, first, second = FakeCall("accepted", edge.dispatcher), edge.start("first"), edge.start("second")
+    accepted.accept()
+    edge.dispatcher.start(accepted, resumed=True)
+    with pytest.raises(TandemError) as full:
+        edge.start("third")
+    assert full.value.code == "RESOURCE_EXHAUSTED" and list(link.submits) == ["suspect"]
+    link.is_ready = link.is_served = False
+    edge.dispatcher.readiness_changed()
+    assert [call.error and call.error.code for call in (accepted, first, second)] == [None, *2 * ["UNAVAILABLE"]]
+    with pytest.raises(TandemError) as refused:
+        edge.start("new")
+    assert (refused.value.code, refused.value.retry_after > 0) == ("UNAVAILABLE", True)
 
 
 async def test_an_outage_that_is_given_up_ends_what_no_engine_has_accepted() -> None:

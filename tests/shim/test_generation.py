@@ -120,3 +120,14 @@ async def test_without_a_tokenizer_nothing_starts() -> None:
     with pytest.raises(TandemError) as caught:
         shim.start(1)
     assert caught.value.code == "UNAVAILABLE" and not shim.open_generations
+
+
+async def test_a_request_that_is_refused_after_some_of_its_prompts_leaves_no_call() -> None:
+    shim = Shim(connected=True)
+    shim.link.peer.engine.limits.max_num_queued_reqs = 2
+    shim.client.link_down(shim.link, died=True)
+    with pytest.raises(TandemError) as caught:
+        shim.start(1, 1, 1)
+    assert caught.value.code == "RESOURCE_EXHAUSTED" and not shim.open_generations
+    shim.client.link_up(shim.link)
+    assert shim.link.entries.empty()

@@ -93,6 +93,31 @@ async def test_a_question_to_a_tokenizer_that_dies_is_asked_again() -> None:
     assert asked == 3
 
 
+async def test_a_tokenizer_that_dies_amid_its_files_is_replaced_by_the_next_one() -> None:
+    shim = Shim(connected=True, resume_wait=10)
+    asked = 0
+
+    def connect() -> None:
+        shim.link.peer = pb.Hello(epoch=6 + asked, engine=FACTS)
+        shim.client.link_up(shim.link)
+
+    async def call_stream(rpc: object) -> AsyncIterator[int]:
+        nonlocal asked
+        asked += 1
+        for piece in range(4):
+            if piece == asked:
+                shim.link.peer = None
+                shim.client.link_down(shim.link, died=True)
+                asyncio.get_running_loop().call_later(0.2, connect)
+                raise TandemError("UNAVAILABLE", "the connection was reset")
+            yield piece
+
+    shim.link.call_stream = call_stream  # type: ignore[attr-defined]
+    shim.client.links.append(shim.link)  # type: ignore[arg-type]
+    assert [piece async for piece in shim.client.tokenizer_pieces()] == [0, 1, 2, 3]
+    assert asked == 4
+
+
 async def test_a_question_that_fails_at_a_tokenizer_that_lives_is_not_repeated() -> None:
     shim = Shim(connected=True)
     asked = 0

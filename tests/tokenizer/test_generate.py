@@ -55,7 +55,7 @@ def test_token_ids_become_a_column() -> None:
 
 def test_a_resume_sends_what_was_settled_and_renders_nothing_again() -> None:
     resolved = text_pb2.ResolvedOutput(bad_words_token_ids=[pack_u32([9])])
-    started = text_pb2.TextStarted(seed=5, prompt_token_ids=[7, 8], resolved=resolved)
+    started = text_pb2.TextStarted(seed=5, prompt_token_ids=[7, 8], resolved=resolved, numerics_id="n1")
     request = text_pb2.GenerateTextRequest(
         chat=text_pb2.ChatInput(messages_json=b"[]"),
         seed=1,
@@ -63,7 +63,7 @@ def test_a_resume_sends_what_was_settled_and_renders_nothing_again() -> None:
         resume=text_pb2.TextResume(started=started, choices=[pb.ResumedChoice(index=0, token_ids=[3])]),
     )
     submit = submit_of(request)
-    assert (submit.attempt, submit.seed, submit.resolved) == (2, 5, resolved)
+    assert (submit.attempt, submit.seed, submit.resolved, submit.numerics_id) == (2, 5, resolved, "n1")
     assert unpack_u32(submit.prompt_token_ids) == [7, 8] and not submit.HasField("truncation")
     assert unpack_u32(submit.choices[0].resumed_token_ids) == [3]
     request.resume.ClearField("started")
@@ -72,13 +72,18 @@ def test_a_resume_sends_what_was_settled_and_renders_nothing_again() -> None:
 
 
 def test_the_first_response_has_what_was_settled() -> None:
-    responses = TextResponses("n1", stream=True)
+    responses = TextResponses(stream=True)
     responses.expect([pb.Choice(handle=0), pb.Choice(handle=1)])
     sampling = pb.SamplingParams(temperature=0.5)
     for handle in (1, 0):
         responses.put_accepted(
             text_pb2.TextAccepted(
-                handle=handle, seed=4, prompt_token_ids=pack_u32([7]), cached_tokens=16, sampling=sampling
+                handle=handle,
+                seed=4,
+                prompt_token_ids=pack_u32([7]),
+                cached_tokens=16,
+                sampling=sampling,
+                numerics_id="n1",
             )
         )
     responses.put_tokens(1, 0, [3], [(CONTENT, "x")], [])
@@ -90,7 +95,7 @@ def test_the_first_response_has_what_was_settled() -> None:
 
 
 def test_text_merges_and_ends_with_what_was_held_back() -> None:
-    responses = TextResponses("n1", stream=True)
+    responses = TextResponses(stream=True)
     responses.expect([pb.Choice(handle=0)])
     logprobs = [text_pb2.TokenLogprobs(sampled=text_pb2.TokenLogprob(token_id=3), text_offset=0)]
     responses.put_tokens(0, 0, [3], [(CONTENT, "He")], logprobs)

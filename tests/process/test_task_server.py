@@ -60,7 +60,8 @@ def running(
 
 
 def call(worker: socket.socket, payload: bytes) -> tuple[int, bytes]:
-    worker.sendall(LENGTH.pack(len(payload)) + payload)
+    with contextlib.suppress(BrokenPipeError):  # as TaskPool: the answer that there is no worker may come before
+        worker.sendall(LENGTH.pack(len(payload)) + payload)
     status, size = REPLY.unpack(received(worker, REPLY.size))
     return status, received(worker, size)
 

@@ -90,11 +90,11 @@ class Callee:
         make_receiver: Callable[[pb.Hello], Callable[[Any], None]],
         message: Callable[..., Any],
     ) -> None:
-        """Serves one stream until either end closes it. `make_receiver(caller's hello)` returns the function that
-        handles each entry. `message` builds the callee's first message from its hello; the mailbox has the others. Ends
-        the stream in order if the hello changes while it is sent, as renew_streams does later. Aborts it if the hellos
-        do not match (FAILED_PRECONDITION), a message is malformed (INVALID_ARGUMENT), no hello comes within
-        HELLO_SECONDS, or the caller falls silent (DEADLINE_EXCEEDED)."""
+        """Serves one stream until either end closes it. `hello_now` returns this process's hello, from which `message`
+        builds the first message; the mailbox has the others. `make_receiver(caller's hello)` returns the function that
+        handles each entry. Ends the stream in order if the hello changes while it is sent, as renew_streams does later.
+        Aborts it if the hellos do not match (FAILED_PRECONDITION), a message is malformed (INVALID_ARGUMENT), no hello
+        comes within HELLO_SECONDS, or the caller falls silent (DEADLINE_EXCEEDED)."""
         async with self._malformed_aborts(context):
             first = await _first_message(context)
             if first is grpc.aio.EOF or self._closing:

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from services.options.common import RESUME_WAIT
 from services.rpc.call import Call
-from services.rpc.errors import RETRY_AFTER_SECONDS, TandemError, other_numerics, too_much, unavailable
+from services.rpc.errors import RETRY_AFTER_SECONDS, TandemError, other_numerics, too_much
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.handles import Handles
 from services.rpc.link import Link
@@ -147,9 +147,8 @@ class Dispatcher(Generic[CallT]):
 
     def _check_waiting(self, call: CallT) -> None:
         """Raises TandemError if a new call cannot wait for a link."""
-        self.outage.check()
         if not self.is_served:
-            raise _not_served()
+            raise self.outage.error()
         assert self.peer is not None
         waiting = sum(len(other.open_choices) for other in self._pending)
         limit = self.peer.engine.limits.max_num_queued_reqs
@@ -165,7 +164,7 @@ class Dispatcher(Generic[CallT]):
         reserved for suspects end as they would there."""
         self.links_changed.set()
         if not self.is_served:
-            self._fail_waiting(_not_served())
+            self._fail_waiting(self.outage.error())
 
     def _fail_waiting(self, error: TandemError) -> None:
         """Ends the calls that wait for a link and that no engine has accepted."""
@@ -215,10 +214,6 @@ class Dispatcher(Generic[CallT]):
         for link, calls in self._calls.items():
             if calls.pop(handle, None) is not None:
                 link.put(self._abort_entry(pb.Abort(handle=handle)))
-
-
-def _not_served() -> TandemError:
-    return unavailable("no process that could answer is connected; try again")
 
 
 def _fits(call: Call[Any], link: Link[Any, Any]) -> bool:

@@ -17,7 +17,8 @@ DEADLY_GRAMMAR = "the worker died three times while it prepared this request's g
 
 
 class Preparations:
-    """At most `2 * max_num_seqs` requests are held by the worker: as many as run, and as many to run next.
+    """At most `2 * max_num_seqs` requests are held by the worker: as many as run, and as many to run next. Beside
+    them, as many of ended requests, until a plan drops those.
 
     After a worker's death, each request whose preparation was in progress is a suspect. Suspects are prepared first,
     one at a time, and no step runs meanwhile. So if the worker dies again and again, that grammar is the reason.
@@ -50,19 +51,23 @@ class Preparations:
         """Whether a suspect is being prepared, so that a death of the worker counts against it alone."""
         return not self._suspects.isdisjoint(self._in_progress)
 
-    def begin(self, in_flight: bool) -> list[Request]:
-        """Returns the requests that the worker is to prepare now, in order. `in_flight`: a step's result is awaited."""
+    def begin(self, in_flight: bool, num_dropped: int) -> list[Request]:
+        """Returns the requests that the worker is to prepare now, in order. `in_flight`: a step's result is awaited.
+        `num_dropped`: how many the next plan drops."""
         self._is_possible = True
         if self._suspects:
             return [] if in_flight or self._in_progress else [self._pop()]
         begun: list[Request] = []
-        while self._waiting and self._has_room():
+        while self._waiting and self._has_room(in_flight, num_dropped):
             begun.append(self._pop())
         return begun
 
-    def _has_room(self) -> bool:
+    def _has_room(self, in_flight: bool, num_dropped: int) -> bool:
         num = len(self._in_progress)
-        return num < MAX_IN_PROGRESS and num + len(self._held) < self._max_held
+        kept = num + len(self._held)
+        if not kept and not in_flight:  # maybe there is nothing else to plan, and so no plan that drops
+            return True
+        return num < MAX_IN_PROGRESS and kept < self._max_held and kept + num_dropped < 2 * self._max_held
 
     def _pop(self) -> Request:
         """Moves the first waiting request into those in progress, and returns it."""

@@ -9,10 +9,11 @@ from typing import TypeVar
 
 import msgspec
 
+from engine_core.kv_cache_size import KvCacheSize
 from engine_core.kv_groups import KvGroup, most_blocks
 from engine_core.step_plan import BadMessage, StepPlan, StepResult
 
-PROTOCOL = 6  # 6: policies of KV groups; lost connections
+PROTOCOL = 7  # 7: the size of the first KV cache
 MAX_BLOCKS = 2**21  # blocks of a KV cache; at 16 tokens each, 34 million tokens
 MAX_CHARACTERS = 4096  # characters of a name, which may be a path
 MAX_DEFAULT = 1e6  # largest sampling default
@@ -59,7 +60,12 @@ class ModelFacts(msgspec.Struct, frozen=True):
     @property
     def kv_cache_concurrency(self) -> float:
         """How many requests of max_model_len tokens the KV cache has room for, as in vLLM."""
-        return self.num_blocks / most_blocks(self.kv_groups, 0, self.max_model_len, self.block_size)
+        return self.num_blocks / self.kv_cache_size.smallest
+
+    @property
+    def kv_cache_size(self) -> KvCacheSize:
+        smallest = most_blocks(self.kv_groups, 0, self.max_model_len, self.block_size)
+        return KvCacheSize(self.num_blocks, self.max_model_len, smallest)
 
     def __post_init__(self) -> None:
         """Raises ValueError for a value out of range, a name too long, or an eos token id outside the vocabulary."""
@@ -103,11 +109,15 @@ class WorkerHello(msgspec.Struct, tag="hello"):
 
 
 class BatchLimits(msgspec.Struct, tag="limits"):
-    """The engine's answer to WorkerHello: the largest step that the worker must allocate memory for."""
+    """The engine's answer to WorkerHello: the largest step that the worker must allocate memory for.
+
+    `kv_cache`: the size of the KV cache that the engine's first worker registered; None before.
+    """
 
     protocol: int
     max_num_seqs: int
     max_num_batched_tokens: int
+    kv_cache: KvCacheSize | None = None
 
 
 class Register(msgspec.Struct, tag="register"):

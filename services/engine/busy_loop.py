@@ -144,6 +144,7 @@ class BusyLoop:
         self._callbacks.beat()
         self._apply_commands(scheduler)
         self._exchange_grammars(scheduler)
+        self._callbacks.beat()
         planned = now()
         plan = scheduler.schedule()
         if plan is not None:
@@ -219,6 +220,7 @@ class BusyLoop:
             return
         events = StepEvents()
         while self._commands:
+            self._callbacks.beat()
             command = self._commands.popleft()
             finished = None
             match command:
@@ -275,6 +277,7 @@ class BusyLoop:
             kv = KVCacheManager(facts.num_blocks, facts.block_size, facts.kv_groups, self._config.prefix_caching)
         except ValueError as error:
             self._link.refuse(str(error))
+        self._link.accept(facts)
         builder = PlanBuilder(registration.epoch, len(facts.kv_groups))
         self._deadlines.new_worker()
         self._idle = True

@@ -156,8 +156,9 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
         state = self._state
         state.outage.end()
         if state.facts is not None:
-            if msgspec.structs.replace(facts, num_blocks=state.facts.num_blocks) != state.facts:
-                raise Fatal("the new worker has another model or other options than the one before; restart the engine")
+            old, new = (msgspec.structs.asdict(one) | {"num_blocks": 0} for one in (state.facts, facts))
+            if changed := [f"{name} {new[name]}, not {old[name]}" for name in old if new[name] != old[name]]:
+                raise Fatal(f"the new worker has another model or other options than the one before: {changed[0]}")
             state.facts = facts
             self.callee.tell_readiness()
             return

@@ -10,6 +10,7 @@ import logging
 import socket
 from typing import NoReturn
 
+import msgspec
 import zmq
 
 from engine_core.request import Request
@@ -18,6 +19,7 @@ from engine_core.worker_messages import (
     PROTOCOL,
     BatchLimits,
     EngineMessage,
+    ModelFacts,
     Ping,
     Prepare,
     Prepared,
@@ -93,6 +95,11 @@ class WorkerLink:
         """Waits for a message or wake, PROBE_MS at most. Returns a Register message, else None. Raises WorkerGone."""
         message = self._next_message()
         return message if isinstance(message, Register) else None
+
+    def accept(self, facts: ModelFacts) -> None:
+        """Takes a registration. Later workers are told the size of the first one's KV cache."""
+        kv_cache = self._limits.kv_cache or facts.kv_cache_size
+        self._limits = msgspec.structs.replace(self._limits, kv_cache=kv_cache)
 
     def send(self, plan: StepPlan) -> None:
         """Sends a plan. Raises WorkerGone when the worker is no longer connected.

@@ -9,6 +9,8 @@ from contextlib import suppress
 
 import msgspec
 
+from engine_core.kv_cache_size import KvCacheSize
+
 SHRINK, MAX_SHRINKS = 0.85, 3  # the KV cache's share of blocks after each time that memory ran out, and how many times
 LOWER = "lower --kv-cache-memory-bytes (on a GPU, or --gpu-memory-utilization) or --max-num-batched-tokens"
 
@@ -22,25 +24,18 @@ class WeightFile(msgspec.Struct, frozen=True):
     every_byte: str = ""  # digest of the whole file, with --verify-weights
 
 
-class FirstCache(msgspec.Struct, frozen=True):
-    """The KV cache that the first worker registered."""
-
-    num_blocks: int
-    max_model_len: int  # tokens
-    smallest: int  # blocks of one request of that length
-
-
 class WorkerRecord(msgspec.Struct, frozen=True):
     weights: dict[str, WeightFile] = {}  # at the first load, by file name
-    cache: FirstCache | None = None
+    cache: KvCacheSize | None = None  # that the first worker registered
     shrinks: int = 0  # how often the KV cache got smaller, because memory ran out
     serving: bool = False  # the present worker, or the last one, has registered with an engine
     ended_in_order: bool = False  # the last worker, by a signal that it handled
+    limits: tuple[int, int] | None = None  # max_num_seqs and max_num_batched_tokens of the KV cache's engine
 
     @property
     def num_blocks(self) -> int | None:
-        """The most blocks that the next KV cache may have; None: no limit."""
-        if self.cache is None or self.shrinks == 0:
+        """The blocks that the next KV cache has, if the memory allows them; None: as many as fit."""
+        if self.cache is None:
             return None
         return max(self.cache.smallest, int(self.cache.num_blocks * SHRINK**self.shrinks))
 

@@ -5,6 +5,8 @@ of a step is the drop in free memory, or the bound of memory.py if that is large
 memory.py.
 """
 
+import torch
+
 from engine_core.worker_messages import BatchLimits
 from services.options.declarations import WorkerOptions
 from services.process.worker_record import WorkerRecord
@@ -13,12 +15,14 @@ from services.worker.errors import ModelError
 from services.worker.forward import Forward
 from services.worker.grammar_masks import GrammarMasks
 from services.worker.input_batch import InputBatch
-from services.worker.kv_cache import KvCacheShape, after_the_first, block_bytes, request_length, shape_kv_cache
+from services.worker.kv_cache import KvCacheShape, block_bytes, request_length, shape_again, shape_kv_cache
 from services.worker.loading import LoadedModel
 from services.worker.logprob_limit import check_result_size, logprob_limit
-from services.worker.memory import check_fits, plan_memory, step_bytes
+from services.worker.memory import Memory, check_fits, plan_memory, step_bytes
 from services.worker.model_runner import ModelRunner
 from services.worker.models.decoder import Decoder
+from services.worker.models.description import Description
+from services.worker.models.kv_layout import KvLayout
 from services.worker.phases import Phases
 from services.worker.plan_check import PlanCheck
 from services.worker.prepared_grammars import PreparedGrammars
@@ -39,8 +43,8 @@ def build_runner(
     """Returns a runner with KV cache and batch allocated, and the cache's shape; the largest graph is captured.
 
     On a device that compiles kernels, a profile run comes first. `phases` records how long each part takes. `device`:
-    None for that of the weights. `record`: limits of the cache by what the workers before this one had. Raises
-    ModelError if the memory does not suffice, or --max-model-len is too large.
+    None for that of the weights. `record`: of the workers before this one; the cache gets their size. Raises ModelError
+    if the memory does not suffice, or --max-model-len is too large.
     """
     decoder = model.decoder
     description, layout, dtype = decoder.description, decoder.kv_layout, decoder.dtype
@@ -53,8 +57,7 @@ def build_runner(
         step = max(step, peak) + 2 * layout.num_places * CACHE_ROUNDING
         phases.done("profile run")
     memory = plan_memory(description, dtype, decoder.device, options, limits, step)
-    shape = shape_kv_cache(description, layout, dtype, options.block_size, memory.budget, options.max_model_len, limits)
-    shape = after_the_first(shape, record)
+    shape = _kv_cache_shape(description, layout, dtype, options, memory, limits, record)
     kv_bytes = shape.num_blocks * block_bytes(description, layout, shape.block_size, dtype)
     check_fits(memory, kv_bytes)
     try:
@@ -68,6 +71,22 @@ def build_runner(
     runner.capture_next_graph()  # the largest graph: smaller ones reuse its memory pool
     phases.done("KV cache")
     return runner, shape
+
+
+def _kv_cache_shape(
+    model: Description,
+    layout: KvLayout,
+    dtype: torch.dtype,
+    options: WorkerOptions,
+    memory: Memory,
+    limits: BatchLimits,
+    record: WorkerRecord,
+) -> KvCacheShape:
+    size = options.block_size
+    if record.cache is None:
+        return shape_kv_cache(model, layout, dtype, size, memory.budget, options.max_model_len, limits)
+    groups, per_block = layout.policies(limits.max_num_batched_tokens), block_bytes(model, layout, size, dtype)
+    return shape_again(record, groups, size, per_block, memory.budget, memory.free - memory.step)
 
 
 def device_of(decoder: Decoder) -> Device:

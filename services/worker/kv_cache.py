@@ -76,9 +76,16 @@ def shape_kv_cache(
     return KvCacheShape(num_blocks, block_size, wanted, groups)
 
 
-def after_the_first(shape: KvCacheShape, record: WorkerRecord) -> KvCacheShape:
-    """Returns the shape, with no longer requests than the server's first KV cache took, because the engine knows that
-    length, and with no more blocks than the record allows."""
-    length = shape.max_model_len if record.cache is None else min(shape.max_model_len, record.cache.max_model_len)
-    num_blocks = shape.num_blocks if record.num_blocks is None else min(shape.num_blocks, record.num_blocks)
-    return KvCacheShape(num_blocks, shape.block_size, length, shape.groups)
+def shape_again(
+    record: WorkerRecord, groups: tuple[KvGroup, ...], block_size: int, per_block: int, budget: int, free: int
+) -> KvCacheShape:
+    """Returns the shape of the record's KV cache: its length, which the engine has told, and its number of blocks.
+
+    Fewer only if `free`, the bytes that weights and a step leave, has no room for them: what fits into `budget`, at
+    least one request of that length, so that each request that was accepted can run. `per_block`: bytes of a block.
+    """
+    cache, num_blocks = record.cache, record.num_blocks
+    assert cache is not None and num_blocks is not None
+    if num_blocks * per_block > free:
+        num_blocks = max(cache.smallest, min(num_blocks, min(budget, free) // per_block))
+    return KvCacheShape(num_blocks, block_size, cache.max_model_len, groups)

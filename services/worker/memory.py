@@ -103,8 +103,8 @@ def check_fits(memory: Memory, kv_cache: int) -> None:
     """Raises ModelError if a KV cache of `kv_cache` bytes and the largest step do not fit together."""
     if memory.step + kv_cache > memory.free:
         raise ModelError(
-            f"--kv-cache-memory-bytes: the cache would take {kv_cache} bytes and a step up to {memory.step}, but"
-            f" the weights leave {memory.free} bytes free: lower it"
+            f"the KV cache would take {kv_cache} bytes and a step up to {memory.step}, but the weights leave"
+            f" {memory.free} bytes free: lower --kv-cache-memory-bytes or --max-model-len"
         )
 
 

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from types import FrameType
 
 from engine_core.step_plan import BadMessage
+from engine_core.worker_messages import BatchLimits
 from services.errors import Fatal
 from services.machine import process_age
 from services.machine.freed_memory import give_back_freed
@@ -18,7 +19,7 @@ from services.process.metrics_server import HealthChecks, new_registry, open_met
 from services.process.progress_page import Progress
 from services.process.shell import HAND_OVER, begin
 from services.process.spare import take_over_in_thread
-from services.process.worker_record import FirstCache, RecordFile
+from services.process.worker_record import RecordFile, WorkerRecord
 from services.security.secret import ClusterSecret, cluster_secret
 from services.telemetry.logs import fail
 from services.telemetry.tracing import set_up_tracing
@@ -141,15 +142,22 @@ def _register(
     """
     limits = link.limits()
     phases.done("waiting for the engine")
-    known = record.read()
+    known = _known(record, limits)
     with out_of_memory_raised() if known.cache is not None else nullcontext():
         runner, shape = build_runner(model, options, limits, phases, record=known)
-    link.register(model_facts(model, options, shape))
-    smallest = -(-shape.max_model_len // shape.block_size)
-    first = known.cache or FirstCache(shape.num_blocks, shape.max_model_len, smallest)
-    record.update(cache=first, serving=True)
+    facts = model_facts(model, options, shape)
+    link.register(facts)
+    record.update(cache=known.cache or facts.kv_cache_size, serving=True)
     log.info("ready after %s", phases)
     return runner
+
+
+def _known(record: RecordFile, limits: BatchLimits) -> WorkerRecord:
+    """Returns the record, with the KV cache of an earlier worker for these limits, if there is one."""
+    sizes, known = (limits.max_num_seqs, limits.max_num_batched_tokens), record.read()
+    if known.cache is None or known.limits != sizes:  # the first for this engine, or a worker that was started alone
+        known = record.update(cache=limits.kv_cache, limits=sizes, shrinks=0)
+    return known
 
 
 def _load(options: WorkerOptions, record: RecordFile, phases: Phases) -> tuple[LoadedModel, GrammarSource]:

@@ -1,7 +1,9 @@
 """A worker that runs out of memory says what to set, comes back with a smaller KV cache, and its streams go on."""
 
+import os
 import re
 import resource
+import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -51,6 +53,23 @@ def test_memory_that_runs_out_in_a_step(tmp_path: Path) -> None:
         assert f"the next KV cache has {int(blocks * 0.85)} of {blocks} blocks; lower --kv-cache-memory" in lines[0]
         assert server.stats().num_blocks == int(blocks * 0.85 ** len(lines))
         assert "Traceback" not in server.log
+
+
+def test_a_kv_cache_that_the_memory_limits_keeps_its_size(tmp_path: Path) -> None:
+    """When the next worker loads, less memory is free: spare processes have loaded since the first."""
+    heads = {"num_attention_heads": 64, "num_key_value_heads": 64, "head_dim": 128, "num_hidden_layers": 16}
+    path = make_qwen3(tmp_path / "model", hidden_size=16, max_position_embeddings=2**18, **heads)  # a cache of 256 GiB
+    with Server(str(path), "--dtype=float32", "--max-num-seqs=4") as server, ThreadPoolExecutor(1) as pool:
+        wait_for(lambda: ALL_READY in server.log, "the launcher knows that all are ready")
+        body, blocks, models = {**LONG, "max_tokens": 100}, server.stats().num_blocks, server.get("/v1/models").json()
+        expected = choices(server, body)
+        assert models["data"][0]["max_model_len"] == 16 * blocks < 2**18, "one request may fill all that fits"
+        answer = pool.submit(choices, server, body)
+        wait_for(lambda: server.stats().num_running == 1, "it runs")
+        os.kill(pid_of(server, "worker"), signal.SIGKILL)
+        assert answer.result() == expected
+        assert server.get("/v1/models").json()["data"][0]["max_model_len"] == 16 * server.stats().num_blocks
+        assert server.stats().num_blocks == blocks
 
 
 @pytest.fixture

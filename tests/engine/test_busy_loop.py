@@ -1,8 +1,9 @@
 """The busy loop with real sockets and a worker that the test plays: one that hangs is dropped for good."""
 
+import itertools
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -38,8 +39,10 @@ class Engine:
         link = WorkerLink(endpoint, BatchLimits(PROTOCOL, 8, 64))
         self.loop = BusyLoop(link, BusyLoopConfig(SchedulerConfig(8, 64), True, 2, **config))
 
-    def start(self) -> None:
-        self.loop.start(Callbacks(lambda facts: None, self.lost.append, self._published, self.failed.append))
+    def start(self, **callbacks: Callable[[], None]) -> None:
+        self.loop.start(
+            Callbacks(lambda facts: None, self.lost.append, self._published, self.failed.append, **callbacks)
+        )
 
     def _published(self, events: StepEvents, stats: SchedulerStats, times: StepTimes | None) -> None:
         if times is not None:
@@ -88,6 +91,19 @@ def test_a_registration_that_cannot_be_served_is_refused(engine: Engine) -> None
     assert second.next_plan().new_requests
     second.close()
     assert not engine.failed
+
+
+def test_the_loop_beats_between_two_commands(socket_dir: Path) -> None:
+    """Each may take long: a long prompt, or a prefix cache that is emptied."""
+    engine, beats, at = Engine(f"ipc://{socket_dir}/worker.sock", step_timeout=60.0), [0], [0]
+    engine.start(beat=lambda: beats.__setitem__(0, beats[0] + 1))
+    worker = engine.worker()
+    for _ in range(50):
+        engine.loop.reset_prefix_cache(lambda: at.append(beats[0]))
+    wait_for(lambda: len(at) == 51, "all commands are applied")
+    assert all(before < after for before, after in itertools.pairwise(at))
+    engine.loop.stop()
+    worker.close()
 
 
 @pytest.mark.parametrize("is_intact", [True, False])

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from engine_core.kv_cache_manager import KVCacheManager
+from engine_core.kv_cache_size import KvCacheSize
 from engine_core.plan_builder import PlanBuilder
 from engine_core.scheduler import Scheduler
 from engine_core.scheduler_config import SchedulerConfig
@@ -34,6 +35,7 @@ class Ends:
         self.link = WorkerLink(self._endpoint, LIMITS)
         self._workers: list[EngineLink] = []
         self._preparers: list[FakePreparer] = []
+        self.kv_cache: KvCacheSize | None = None  # of the first worker
 
     def worker(self) -> EngineLink:
         """A new worker; the engine has its hello."""
@@ -45,10 +47,14 @@ class Ends:
     def registered(self) -> tuple[EngineLink, Register]:
         worker = self.worker()
         self.poll()
-        assert worker.limits() == LIMITS
+        limits = worker.limits()
+        assert msgspec.structs.replace(limits, kv_cache=None) == LIMITS
+        assert limits.kv_cache == self.kv_cache
         worker.register(FACTS)
         registration = self.poll()
         assert registration is not None
+        self.link.accept(registration.facts)
+        self.kv_cache = FACTS.kv_cache_size
         return worker, registration
 
     def preparer(self, worker: EngineLink, hello: PreparerHello | None = None) -> FakePreparer:
@@ -168,13 +174,27 @@ def test_sending_to_a_worker_that_is_gone_raises(ends: Ends) -> None:
     ends.registered()
 
 
+def test_later_workers_are_told_the_size_of_the_first_kv_cache(ends: Ends) -> None:
+    for num_blocks in (32, 64):
+        worker = ends.worker()
+        ends.poll()
+        limits = worker.limits()
+        assert limits.kv_cache == (None if num_blocks == 32 else make_facts(num_blocks=32).kv_cache_size)
+        ends.link.accept(make_facts(num_blocks=num_blocks))
+        ends.leave(worker)
+        ends.link.drop_worker()
+    last = ends.worker()
+    ends.poll()
+    assert last.limits().kv_cache == make_facts(num_blocks=32).kv_cache_size
+
+
 def test_the_next_workers_hello_tells_that_the_last_one_is_gone(ends: Ends) -> None:
     first, _ = ends.registered()
     ends.leave(first)
     second = ends.worker()
     with pytest.raises(WorkerGone, match="another one has connected"):
         ends.poll()
-    assert second.limits() == LIMITS
+    assert second.limits() == msgspec.structs.replace(LIMITS, kv_cache=FACTS.kv_cache_size)
     second.register(FACTS)
     assert ends.poll() is not None
 

@@ -1,5 +1,8 @@
 """Which requests are scheduled first, which are preempted, and which are not admitted."""
 
+import pytest
+
+from engine_core import scheduler as scheduling
 from engine_core.request import Request
 from engine_core.step_plan import unpack_i32
 from tests.engine_core.test_scheduler import add_all, make_scheduler, run
@@ -72,6 +75,21 @@ def test_a_long_prompt_is_cut_only_if_others_share_the_step() -> None:
     scheduler.update(worker.execute(plan))
     outputs, _ = run(scheduler, worker)
     assert outputs[1] == oracle(list(range(1, 40)), 2)
+
+
+def test_a_step_admits_no_more_once_it_has_many_known_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cached ones count: a step with many long prompts would take seconds to plan."""
+    monkeypatch.setattr(scheduling, "MOST_KNOWN_TOKENS", 8)
+    scheduler, worker = make_scheduler(budget=64)
+    add_all(scheduler, *(make_core_request(handle, [7, 8, 9, handle], 2) for handle in (0, 1, 2)))
+    add_all(scheduler, make_core_request(3, [5] * 20, 2), make_core_request(4, [5] * 3, 2))
+    admitted = []
+    while scheduler.has_unfinished:
+        plan = scheduler.schedule()
+        assert plan is not None
+        admitted.append([one.handle for one in plan.new_requests])
+        scheduler.update(worker.execute(plan))
+    assert [one for one in admitted if one] == [[0, 1], [2, 3], [4]]
 
 
 def test_a_request_that_would_cause_a_preemption_is_not_admitted() -> None:

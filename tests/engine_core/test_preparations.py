@@ -150,6 +150,35 @@ def test_the_worker_holds_twice_as_many_as_can_run() -> None:
     assert step(scheduler, worker) == [2, 4], "3 is still in progress"
 
 
+def test_what_ended_requests_leave_with_the_worker_is_bounded_too() -> None:
+    """A step may run for long, while requests are prepared and aborted."""
+    scheduler, worker = make_scheduler(max_num_seqs=2)
+    add_all(scheduler, make_core_request(100, [1, 2, 3], 5))
+    plan = scheduler.schedule()
+    assert plan is not None
+    for handle in range(20):
+        add_all(scheduler, constrained(handle))
+        for one in begun(scheduler):
+            prepare_one(scheduler, worker, one)
+        scheduler.abort(handle)
+    assert len(worker.grammars) == 8, "four that may run, and four of ended ones"
+    scheduler.update(worker.execute(plan))
+    assert step(scheduler, worker) == [100] and not worker.grammars
+
+
+def test_a_grammar_is_prepared_although_no_plan_has_dropped_others() -> None:
+    scheduler, worker = make_scheduler(max_num_seqs=1)
+    for handle in range(9):
+        add_all(scheduler, constrained(handle))
+        assert begun(scheduler) == [handle]
+        prepare_one(scheduler, worker, handle)
+        scheduler.abort(handle)
+    add_all(scheduler, constrained(9))
+    assert begun(scheduler) == [9]
+    prepare_one(scheduler, worker, 9)
+    assert step(scheduler, worker) == [9] and len(worker.grammars) == 1
+
+
 def test_few_are_in_progress_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preparations, "MAX_IN_PROGRESS", 2)
     scheduler, worker = make_scheduler()

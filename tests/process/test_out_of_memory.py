@@ -4,9 +4,10 @@ import signal
 
 import pytest
 
+from engine_core.kv_cache_size import KvCacheSize
 from services.process import out_of_memory
 from services.process.out_of_memory import OutOfMemoryKills
-from services.process.worker_record import FirstCache, RecordFile
+from services.process.worker_record import RecordFile
 
 
 class Counter:
@@ -29,7 +30,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Counter:
 @pytest.fixture
 def record() -> RecordFile:
     record = RecordFile(None)
-    record.update(cache=FirstCache(100, 80, 5), serving=True)
+    record.update(cache=KvCacheSize(100, 80, 5), serving=True)
     return record
 
 

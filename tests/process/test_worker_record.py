@@ -6,11 +6,12 @@ import sys
 
 import pytest
 
+from engine_core.kv_cache_size import KvCacheSize
 from services.machine import unnamed_file
-from services.process.worker_record import FirstCache, RecordFile, WeightFile, WorkerRecord
+from services.process.worker_record import RecordFile, WeightFile, WorkerRecord
 
 FILES = {f"model-{index}.safetensors": WeightFile(7, 9, "ab", "cd") for index in range(50)}
-CACHE = FirstCache(5, 80, 5)
+CACHE = KvCacheSize(5, 80, 5)
 COUNT = "import sys; from services.process.worker_record import RecordFile; r = RecordFile(int(sys.argv[1]));"
 COUNT += "r.update(shrinks=r.read().shrinks + 1)"
 
@@ -49,7 +50,7 @@ def test_without_memfd_the_file_is_on_the_disk(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_kv_cache_shrinks_three_times_and_never_below_one_request() -> None:
     large, small = RecordFile(None), RecordFile(None)
-    large.update(cache=FirstCache(100, 80, 5), serving=True)
+    large.update(cache=KvCacheSize(100, 80, 5), serving=True)
     assert [large.memory_ran_out().partition(";")[0] for _ in range(4)] == [
         "the next KV cache has 85 of 100 blocks",
         "the next KV cache has 72 of 100 blocks",
@@ -58,7 +59,7 @@ def test_the_kv_cache_shrinks_three_times_and_never_below_one_request() -> None:
         " --max-num-batched-tokens, or --max-model-len",
     ]
     assert (large.read().num_blocks, large.read().shrinks) == (61, 3)
-    small.update(cache=FirstCache(10, 144, 9), serving=True)
+    small.update(cache=KvCacheSize(10, 144, 9), serving=True)
     assert small.memory_ran_out().startswith("the next KV cache has 9 of 10 blocks; lower --kv-cache-memory-bytes")
     assert small.memory_ran_out().startswith("the KV cache gets no smaller")
 

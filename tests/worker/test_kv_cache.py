@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from engine_core.kv_cache_size import KvCacheSize
 from engine_core.kv_groups import FULL, SlidingWindow
 from engine_core.worker_messages import MAX_BLOCKS, BatchLimits
-from services.process.worker_record import FirstCache, WorkerRecord
+from services.process.worker_record import WorkerRecord
 from services.worker.errors import ModelError
-from services.worker.kv_cache import KvCacheShape, after_the_first, shape_kv_cache
+from services.worker.kv_cache import KvCacheShape, shape_again, shape_kv_cache
 from services.worker.models.describe import describe
 from services.worker.models.kv_layout import kv_layout
 
@@ -73,11 +74,19 @@ def test_a_small_cache_of_a_windowed_model_names_the_budget_of_a_step(path: Path
         shape_kv_cache(config, kv_layout(config, 512), torch.float32, 16, 2**15, 512, BatchLimits(1, 8, 256))
 
 
-def test_after_memory_ran_out_there_are_fewer_blocks_and_never_longer_requests() -> None:
-    shape = KvCacheShape(num_blocks=100, block_size=16, max_model_len=320)
-    assert after_the_first(shape, WorkerRecord()) == shape
-    first = FirstCache(num_blocks=90, max_model_len=160, smallest=10)
-    assert after_the_first(shape, WorkerRecord(cache=first)) == KvCacheShape(100, 16, 160)
-    assert after_the_first(shape, WorkerRecord(cache=first, shrinks=2)) == KvCacheShape(65, 16, 160)
-    less = KvCacheShape(num_blocks=50, block_size=16, max_model_len=160)
-    assert after_the_first(less, WorkerRecord(cache=first, shrinks=2)) == less, "the memory has no room for 65"
+def test_a_later_cache_is_as_large_as_the_first_if_that_fits_beside_a_step() -> None:
+    record = WorkerRecord(cache=KvCacheSize(num_blocks=90, max_model_len=160, smallest=10))
+
+    def again(record: WorkerRecord, budget: int, free: int) -> int:
+        shape = shape_again(record, (FULL,), 16, per_block=100, budget=budget, free=free)
+        assert shape == KvCacheShape(shape.num_blocks, 16, 160)
+        return shape.num_blocks
+
+    assert again(record, budget=100_000, free=200_000) == 90, "never more"
+    assert again(record, budget=4_500, free=9_000) == 90, "the first was half of what was free then"
+    assert again(record, budget=4_450, free=8_999) == 44, "the usual share of what is free"
+    assert again(record, budget=9_000, free=8_000) == 80, "--kv-cache-memory-bytes is larger than what is free"
+    assert again(record, budget=300, free=600) == 10, "but one request of full length"
+    shrunk = WorkerRecord(cache=record.cache, shrinks=2)
+    assert again(shrunk, budget=100_000, free=200_000) == 65
+    assert again(shrunk, budget=5_000, free=6_000) == 50

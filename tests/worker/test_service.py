@@ -12,7 +12,8 @@ import pytest
 import torch
 from prometheus_client import CollectorRegistry
 
-from engine_core.worker_messages import BatchLimits
+from engine_core.kv_cache_size import KvCacheSize
+from engine_core.worker_messages import BatchLimits, ModelFacts
 from services.options.declarations import WorkerOptions
 from services.process.progress_page import Progress
 from services.process.worker_record import RecordFile
@@ -21,6 +22,8 @@ from services.worker import service
 from services.worker.building import build_runner
 from services.worker.engine_link import EngineGone, EngineLink, EngineRefused
 from services.worker.errors import ModelError
+from services.worker.loading import load_model
+from services.worker.phases import Phases
 from services.worker.prepared_grammars import PreparedGrammars
 from services.worker.telemetry import StepSpans, WorkerMetrics
 from tests.checkpoints import make_qwen3
@@ -44,8 +47,8 @@ class ShortEngine(EngineLink):
     def limits(self) -> BatchLimits:
         return BatchLimits(1, 2, 64)
 
-    def register(self, facts: Any) -> None:
-        self.is_registered = True
+    def register(self, facts: ModelFacts) -> None:
+        self.is_registered, self.facts = True, facts
 
     def poll_plan(self) -> None:
         raise EngineGone("lost the connection to the engine")
@@ -102,6 +105,37 @@ def test_a_worker_says_that_the_one_before_ended_in_order(socket_dir: Path, monk
         assert not RecordFile(fd).read().ended_in_order
     assert NextEngine.hellos == [False, True]
     os.close(fd)
+
+
+OLD = KvCacheSize(num_blocks=9, max_model_len=48, smallest=3)
+
+
+class OldEngine(ShortEngine):
+    """A link to an engine that has had a worker before."""
+
+    def limits(self) -> BatchLimits:
+        return BatchLimits(1, 2, 64, OLD)
+
+
+class WiderEngine(ShortEngine):
+    """A link to an engine with other options, which has had none."""
+
+    def limits(self) -> BatchLimits:
+        return BatchLimits(1, 4, 64)
+
+
+def test_the_kv_cache_has_the_size_that_the_engine_knows(tmp_path: Path, socket_dir: Path) -> None:
+    """The worker was started alone, and anew: it has no record of the first one."""
+    path = make_qwen3(tmp_path / "model")
+    options = WorkerOptions(engine=f"ipc://{socket_dir}/engine", model=str(path), device="cpu")
+    model, record, sizes = load_model(path, options), RecordFile(None), []
+    for made in (OldEngine, ShortEngine, WiderEngine):
+        link = made(options.engine)
+        service._register(link, model, options, record, Phases())
+        sizes.append(link.facts.kv_cache_size)
+        link.close()
+    assert sizes[0] == sizes[1] == OLD
+    assert sizes[2] == KvCacheSize(num_blocks=4 * 32, max_model_len=512, smallest=32), "other limits, another size"
 
 
 class NoMemory(ShortEngine):

@@ -139,7 +139,7 @@ class ChildProcesses:
         """Returns after `stop`: True if `ready()` was before. Raises as `raise_if_ended` until it is; then restarts
         children that exit."""
         for child in self.children.values():
-            self._ends.add(str(child.process.pid), child.process)
+            self._watch(child)
         looked = time.monotonic()
         while not ready():
             if self._is_stopping:
@@ -233,25 +233,32 @@ class ChildProcesses:
             spare = self.spares.get(place.role) if place is not None else None
             if place is not None and spare is not None and spare.become(child, place):
                 log.info("the %s takes over as the %s", spare.child.name, child.name)
-            elif self._start_again(child, child.spawn):
-                self._ends.add(str(child.process.pid), child.process)
+            else:
+                self._start_again(child, child.spawn)
             self._put_spares_off()
         for spare in self.spares.values():
             if spare.child.restart_at is not None and spare.child.restart_at <= now:
                 gently = time.monotonic() - self._last_fault > CALM_SECONDS
-                if self._start_again(spare.child, partial(spare.start, gently=gently)):
-                    self._ends.add(str(spare.child.process.pid), spare.child.process)
+                self._start_again(spare.child, partial(spare.start, gently=gently))
 
-    def _start_again(self, child: Child, start: Callable[[], None]) -> bool:
-        """Returns whether `start` has started the child's process. If it cannot, for lack of memory or because a limit
-        of processes is reached, the server goes on, and it is tried again."""
+    def _start_again(self, child: Child, start: Callable[[], None]) -> None:
+        """Starts the child's process by `start`. If that fails, for lack of memory or because a limit of processes or
+        open files is reached, the server goes on, and it is tried again."""
         try:
             start()
+            self._watch(child)
         except Fatal as error:
             log.warning("%s; trying again in %.0f s", error, MAX_BACKOFF_SECONDS)
             child.restart_at = time.monotonic() + MAX_BACKOFF_SECONDS
-            return False
-        return True
+
+    def _watch(self, child: Child) -> None:
+        """Has the end of the child's process reported. If that fails, kills the process and raises Fatal."""
+        try:
+            self._ends.add(str(child.process.pid), child.process)
+        except OSError as error:
+            child.process.kill()
+            child.process.wait()
+            raise Fatal(f"the {child.name} cannot be watched: {error}") from error
 
     def _put_spares_off(self) -> None:
         """No spare that does not run starts within SPARE_DELAY_SECONDS."""

@@ -98,7 +98,10 @@ def _is_locked(folder: Path) -> bool:
 
 def running() -> Iterator[Path]:
     """Yields the runtime directory of each `tandem serve` of this user that runs without --runtime-dir."""
-    for parent in dict.fromkeys([Path(tempfile.gettempdir()), Path("/tmp"), SHARED_MEMORY]):
+    parents = [Path("/tmp"), SHARED_MEMORY]
+    with contextlib.suppress(OSError):  # no directory can be written, e.g. because the disk is full
+        parents.append(Path(tempfile.gettempdir()))
+    for parent in dict.fromkeys(parents):
         for folder in sorted(parent.glob("tandem-*")):
             with contextlib.suppress(OSError):
                 if folder.stat().st_uid == os.getuid() and read(folder) is not None:

@@ -64,16 +64,19 @@ class ForkServer:
         return 0 != worker.server_pid == self.pid
 
     async def start(self) -> None:
-        """Starts the server process, if it does not run. Otherwise the first call starts it, and waits for imports."""
+        """Starts the server process, if it does not run. Otherwise the first call starts it, and waits for imports.
+
+        Raises OSError if the system refuses the process or its socket.
+        """
         async with self._starting:
             if self.pid:
                 return
             await self._stop()
             own_end, child_end = socket.socketpair()
             own_end.setblocking(False)
+            self._control = own_end
             with child_end:
                 self._process = self._spawn(child_end)
-            self._control = own_end
             asyncio.get_running_loop().add_reader(own_end, self._on_end, own_end, self._process)
             try:
                 await asyncio.get_running_loop().sock_sendall(own_end, LENGTH.pack(len(self._setup)) + self._setup)
@@ -95,7 +98,8 @@ class ForkServer:
         )
 
     async def new_worker(self) -> Worker:
-        """Returns a new worker. Raises ServerDied if the server process takes no orders, or after `close`."""
+        """Returns a new worker. Raises ServerDied if the server process takes no orders, or after `close`. Raises
+        OSError if the system refuses a process or a socket."""
         if self.is_closed:
             raise ServerDied
         await self.start()

@@ -96,7 +96,10 @@ class Spare:
     def start(self, gently: bool = False) -> None:
         """Starts a new process; `gently`: it loads at a low priority. Raises Fatal if it cannot start."""
         self.close()
-        self._told, end = socket.socketpair()
+        try:
+            self._told, end = socket.socketpair()
+        except OSError as error:
+            raise Fatal(f"the {self.child.name} cannot be started: {error}") from error
         with end:
             self.child.argv = [*self._argv, f"--spare-fd={end.fileno()}", *(["--load-gently"] if gently else [])]
             self.child.fds = [*self._fds, end.fileno()]

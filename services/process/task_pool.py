@@ -81,19 +81,26 @@ class TaskPool:
         if status in (DONE, DONE_AND_ENDING):
             return result
         if status == NO_WORKER:
-            self._no_worker.log("no process could be forked for a call (%s); it is made again", result.decode())
-            await asyncio.sleep(FORK_AGAIN_SECONDS)
-            raise ServerDied
+            raise await self._refused(result.decode())
         raise self._failure() if status == OUT_OF_MEMORY else TaskFailed(f"it raised {result.decode()}")
 
     async def _worker(self) -> Worker:
-        """Returns an idle worker, or a new one. Raises ServerDied as ForkServer.new_worker."""
+        """Returns an idle worker, or a new one. Raises ServerDied if there is none."""
         while self._idle:
             worker = self._idle.pop()
             if self._server.has(worker) and _is_open(worker.calls):
                 return worker
             worker.calls.close()
-        return await self._server.new_worker()
+        try:
+            return await self._server.new_worker()
+        except OSError as error:
+            raise await self._refused(str(error)) from error
+
+    async def _refused(self, why: str) -> ServerDied:
+        """Returns, after a pause, the error of a call for which the system has refused a process or a socket."""
+        self._no_worker.log("no process could be forked for a call (%s); it is made again", why)
+        await asyncio.sleep(FORK_AGAIN_SECONDS)
+        return ServerDied()
 
     def _failure(self) -> TaskFailed:
         memory, seconds = self._server.limits.memory_bytes // 2**20, self._server.limits.cpu_seconds

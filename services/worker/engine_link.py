@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from typing import NoReturn
 
 import zmq
 import zmq.utils.monitor
@@ -81,7 +82,10 @@ class EngineLink:
         return message
 
     def register(self, facts: ModelFacts) -> None:
-        """Sends the model's facts. From now on the engine may send plans."""
+        """Sends the model's facts. From now on the engine may send plans. Raises EngineGone if the connection is lost:
+        ZeroMQ would send them to the next engine, which does not know this worker."""
+        if self._engine.losses.poll(0):
+            self._lost()
         self._socket.send(encode(Register(self.epoch, facts)))
         self.is_registered = True
 
@@ -124,6 +128,8 @@ class EngineLink:
             ready = dict(self._poller.poll(timeout_ms))
             if not ready:
                 return None
+            if self._engine.losses in ready:  # the messages may be the lost engine's, or the next one's refusal
+                self._lost()
             if self._watched is not None and self._watched[0] in ready:
                 self._watched[1]()
             if self._socket in ready:
@@ -134,13 +140,15 @@ class EngineLink:
                 if timeout_ms is not None:
                     return None  # pings must not keep the caller here
                 continue
-            if self._engine.losses in ready:
-                zmq.utils.monitor.recv_monitor_message(self._engine.losses)
-                if self._answered:
-                    raise EngineGone("lost the connection to the engine")
-                raise EngineRefused(
-                    "the engine closed the connection without an answer: check that both have the same cluster secret"
-                )
+
+    def _lost(self) -> NoReturn:
+        """Raises EngineGone if the engine has sent a message, read or not, else EngineRefused."""
+        zmq.utils.monitor.recv_monitor_message(self._engine.losses)
+        if self._answered or self._socket.poll(0):
+            raise EngineGone("lost the connection to the engine")
+        raise EngineRefused(
+            "the engine closed the connection without an answer: check that both have the same cluster secret"
+        )
 
 
 def received(socket: EngineSocket) -> BatchLimits | Step | Ping | Prepare:

@@ -46,6 +46,21 @@ def test_servers_without_a_runtime_dir_are_found(tmp_path: Path, monkeypatch: py
     assert [folder for folder in found if folder.parent == tmp_path] == [tmp_path / "tandem-abc"]
 
 
+def test_servers_are_found_without_a_directory_that_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a full disk."""
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", list)
+    monkeypatch.setattr(control_file, "SHARED_MEMORY", tmp_path)
+    (tmp_path / "tandem-abc").mkdir()
+    with pytest.raises(FileNotFoundError):
+        tempfile.gettempdir()
+    with ControlFile(tmp_path / "tandem-abc"):
+        found = list(running())
+    assert [folder for folder in found if folder.parent == tmp_path] == [tmp_path / "tandem-abc"]
+
+
 def test_a_file_that_cannot_be_written_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     ControlFile(tmp_path / "none")
     assert "launcher.json: cannot be written: No such file or directory" in caplog.text

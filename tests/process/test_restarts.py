@@ -1,16 +1,22 @@
 """Children that end, hang or are stopped: when they are restarted, and what the log says."""
 
+import errno
 import os
 import re
 import signal
+import socket
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from services.process import child_processes, progress_watch
+from services.process.child import Child
 from services.process.child_processes import ChildProcesses
+from services.process.spare import Spare
 from tests.e2e.harness import alive, wait_for
+from tests.process.child import MODULE
 from tests.process.supervised import pids_in, start, supervise, wait_for_pids
 
 
@@ -37,6 +43,59 @@ def test_a_child_that_cannot_be_restarted_for_a_while_costs_the_server_nothing(
 
     supervise(children, kill_and_mend)
     assert pids_in(file)[:2] == before and "trying again in 0 s" in caplog.text
+
+
+def test_a_child_whose_end_cannot_be_watched_is_killed_and_started_again(
+    children: ChildProcesses, file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(child_processes, "MAX_BACKOFF_SECONDS", 0.1)
+    name = start(children, "run", file)
+    (first,) = wait_for_pids(file, 1)
+    started: list[int] = []
+    spawn, pidfd_open = children.children[name].spawn, os.pidfd_open
+
+    def spawn_and_note() -> None:
+        spawn()
+        started.append(children.children[name].process.pid)
+
+    def refuse_two(pid: int) -> int:
+        if pid in started[:2]:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return pidfd_open(pid)
+
+    monkeypatch.setattr(children.children[name], "spawn", spawn_and_note)
+    monkeypatch.setattr(os, "pidfd_open", refuse_two)
+
+    def kill() -> None:
+        os.kill(first, signal.SIGKILL)
+        wait_for(lambda: len(started) == 3 and started[2] in pids_in(file), "the third new process runs")
+
+    supervise(children, kill)
+    assert caplog.text.count("the child cannot be watched: [Errno 24] Too many open files; trying again in 0 s") == 2
+    assert [alive(pid) for pid in started] == [False, False, True]
+
+
+def test_a_spare_that_cannot_be_started_for_a_while_costs_the_server_nothing(
+    children: ChildProcesses, file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(child_processes, "MAX_BACKOFF_SECONDS", 0.1)
+    monkeypatch.setattr(child_processes, "SPARE_DELAY_SECONDS", 0.0)
+    start(children, "run", file)
+    before = wait_for_pids(file, 1)
+    spare = children.spares["role"] = Spare(
+        Child("spare role", [sys.executable, "-m", MODULE, "spare"], dict(os.environ), [])
+    )
+    failures, socketpair = [OSError(errno.EMFILE, "Too many open files")] * 2, socket.socketpair
+
+    def refuse_two() -> tuple[socket.socket, socket.socket]:
+        if failures:
+            raise failures.pop()
+        return socketpair()
+
+    monkeypatch.setattr(socket, "socketpair", refuse_two)
+    supervise(children, lambda: wait_for(lambda: spare.is_loaded, "the spare is loaded"))
+    assert caplog.text.count("the spare role cannot be started: [Errno 24] Too many open files; trying") == 2
+    assert pids_in(file) == before and alive(before[0])
 
 
 def test_a_child_that_the_launcher_has_killed_is_no_victim_of_the_kernel(

@@ -1,7 +1,11 @@
 import asyncio
 import contextlib
+import errno
+import itertools
 import os
 import signal
+import socket
+import subprocess
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -148,6 +152,28 @@ async def test_a_call_for_which_no_process_could_be_forked_is_made_again(
         await server.close()
         pool.close()
     assert "no process could be forked for a call ([Errno 11] Resource temporarily unavailable)" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "successes"),
+    [(socket, "socketpair", 0), (socket, "socketpair", 1), (subprocess, "Popen", 0)],
+    ids=["the server's socket", "the worker's socket", "the server process"],
+)
+async def test_a_call_for_which_the_system_refuses_a_socket_or_the_server_process_is_made_again(
+    module: Any, name: str, successes: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(task_pool, "FORK_AGAIN_SECONDS", 0.01)
+    original, calls = getattr(module, name), itertools.count()
+
+    def refuse_one(*args: Any, **options: Any) -> Any:
+        if next(calls) == successes:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return original(*args, **options)
+
+    async with running() as pool:
+        monkeypatch.setattr(module, name, refuse_one)
+        assert await pool.run(b"echo again") == b"again"
+    assert "no process could be forked for a call ([Errno 24] Too many open files); it is made again" in caplog.text
 
 
 async def test_a_killed_server_process_is_started_again() -> None:

@@ -119,6 +119,52 @@ def test_an_engine_that_ends_is_noticed(engine: EngineSocket, link: EngineLink) 
         link.next_plan()
 
 
+def test_limits_of_an_engine_that_has_ended_are_not_taken(engine: EngineSocket, link: EngineLink) -> None:
+    """The worker has loaded its weights meanwhile."""
+    link.hello()
+    engine.receive()
+    engine.send(LIMITS)
+    assert link._socket.poll(TIMEOUT_MS)
+    engine.close()
+    assert link._engine.losses.poll(TIMEOUT_MS)
+    with pytest.raises(EngineGone, match="lost the connection"):
+        link.limits()
+
+
+def test_a_worker_does_not_register_with_the_next_engine(engine: EngineSocket, link: EngineLink) -> None:
+    """It has built its KV cache meanwhile."""
+    link.hello()
+    engine.receive()
+    engine.send(LIMITS)
+    link.limits()
+    engine.close()
+    assert link._engine.losses.poll(TIMEOUT_MS)
+    with pytest.raises(EngineGone, match="lost the connection"):
+        link.register(FACTS)
+    assert not link.is_registered
+
+
+def test_the_refusal_of_the_next_engine_does_not_end_the_worker(
+    engine: EngineSocket, link: EngineLink, socket_dir: Path
+) -> None:
+    link.hello()
+    epoch = engine.receive().epoch
+    engine.send(LIMITS)
+    link.limits()
+    link.register(FACTS)
+    engine.receive()
+    engine.close()
+    assert link._engine.losses.poll(TIMEOUT_MS)
+    next_engine = EngineSocket(f"ipc://{socket_dir}/engine")
+    link.done(StepResult(epoch, 7, *[b""] * 7))
+    next_engine.receive()
+    next_engine.send(Refused("this engine has dropped this worker"))
+    assert link._socket.poll(TIMEOUT_MS)
+    with pytest.raises(EngineGone, match="lost the connection"):
+        link.next_plan()
+    next_engine.close()
+
+
 def test_an_engine_that_ends_without_an_answer_may_have_another_secret(engine: EngineSocket, link: EngineLink) -> None:
     link.hello()
     engine.receive()

@@ -175,7 +175,7 @@ class Callee:
         caller = pb.Hello(role="program", instance=f"call-{next(self._call_numbers)}")
         self._streams.add(task)
         try:
-            if self.is_draining or self._closing:
+            if self._closing:
                 await context.abort(grpc.StatusCode.UNAVAILABLE, STOPPING)
             entry = make_entry()
             await self.start_lock.may_start(caller)
@@ -204,7 +204,7 @@ class Callee:
             await self._pace.pause()
 
     async def drain(self) -> None:
-        """Refuses new calls of programs, and returns once no request runs."""
+        """Tells the callers to prefer other processes for new requests, and returns once no request runs."""
         self.is_draining = True
         self.tell_readiness()
         await self.attempts.all_released()

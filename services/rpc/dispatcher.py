@@ -145,6 +145,10 @@ class Dispatcher(Generic[CallT]):
             self.outage.begin()
         self._retries.notify()
 
+    async def peer_died(self, link: Link[Any, Any], epoch: int) -> bool:
+        """Returns whether the link's peer with this epoch has died, as SuspectRetries.peer_died."""
+        return await self._retries.peer_died(link, epoch)
+
     def _check_waiting(self, call: CallT) -> None:
         """Raises TandemError if a new call cannot wait for a link."""
         if not self.is_served:

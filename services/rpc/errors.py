@@ -27,6 +27,7 @@ STATUS: dict[str, Status] = {
     "PERMISSION_DENIED": Status(403, "permission_error", "PERMISSION_DENIED"),
     "NOT_FOUND": Status(404, "invalid_request_error", "NOT_FOUND"),
     "RESOURCE_EXHAUSTED": Status(429, "rate_limit_error", "RESOURCE_EXHAUSTED"),
+    "DEADLINE_EXCEEDED": Status(503, "server_error", "RESOURCE_EXHAUSTED"),  # of a call between two roles
     "INTERNAL": Status(500, "server_error", "INTERNAL"),
     "UNAVAILABLE": Status(503, "server_error", "RESOURCE_EXHAUSTED"),
 }
@@ -107,6 +108,11 @@ def too_long(num_tokens: int, max_model_len: int, *, at_least: bool = False, par
 def unavailable(message: str, retry_after: int = RETRY_AFTER_SECONDS) -> TandemError:
     """Returns the error for a request that needs a process which is not connected (HTTP 503)."""
     return TandemError("UNAVAILABLE", message, retryable=True, retry_after=retry_after)
+
+
+def timed_out(message: str) -> TandemError:
+    """Returns the error for a request that a process did not answer in time (HTTP 503)."""
+    return TandemError("DEADLINE_EXCEEDED", message, retryable=True, retry_after=RETRY_AFTER_SECONDS)
 
 
 def other_numerics(numerics_id: str) -> TandemError:

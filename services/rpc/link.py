@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import grpc
 
 from services.rpc.call import StreamBroken
-from services.rpc.errors import MALFORMED, TandemError, unavailable
+from services.rpc.errors import MALFORMED, TandemError, timed_out, unavailable
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.heartbeat import Heartbeat, Silent
 from services.rpc.hello import HelloMismatch, check_hello
@@ -117,8 +117,8 @@ class Link(Generic[EntryT, UpT]):
         raise unavailable(f"not every {self.peer_role} could be reached; try again")
 
     async def call_stream(self, rpc: Callable[[Any], AsyncIterable[AnswerT]]) -> AsyncIterator[AnswerT]:
-        """Yields the responses of `rpc`, which makes a call with a stream of responses on a stub. Raises TandemError
-        (UNAVAILABLE) when the link is down or the call fails."""
+        """Yields the responses of `rpc`, which makes a call with a stream of responses on a stub. Raises TandemError:
+        DEADLINE_EXCEEDED after the call's timeout, UNAVAILABLE when the link is down or the call fails otherwise."""
         try:
             if self.peer is not None:
                 async for answer in rpc(self._stub):
@@ -126,6 +126,8 @@ class Link(Generic[EntryT, UpT]):
                 return
         except grpc.aio.AioRpcError as error:
             log.warning("a call to %s failed: %s", self.target, _reason(error))
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise timed_out(f"the {self.peer_role} did not answer in time; try again") from error
         raise unavailable(f"the {self.peer_role} could not be reached; try again")
 
     @contextlib.asynccontextmanager
@@ -220,8 +222,8 @@ async def call_one(links: Iterable[Link[Any, Any]], rpc: Callable[[Any], Awaitab
 async def stream_one(
     links: Iterable[Link[Any, Any]], rpc: Callable[[Any], AsyncIterable[AnswerT]]
 ) -> AsyncIterator[AnswerT]:
-    """Yields the responses of `rpc` (Link.call_stream) on the first link that is up. Raises TandemError (UNAVAILABLE)
-    if none is, or the call fails."""
+    """Yields the responses of `rpc` (Link.call_stream) on the first link that is up. Raises TandemError as call_stream,
+    UNAVAILABLE if no link is up."""
     for link in links:
         if link.peer is not None:
             async for answer in link.call_stream(rpc):

@@ -147,7 +147,7 @@ class SuspectRetries(Generic[CallT]):
         except StreamBroken:
             await asyncio.sleep(START_LOCK_RETRY_SECONDS)
         no_result, self._retrying = self._retrying is None or not epoch, None
-        if self._died and was_alone and call.starting and await self._peer_died(link, epoch):
+        if self._died and was_alone and call.starting and await self.peer_died(link, epoch):
             call.strikes += 1
             if self._is_guilty(call):
                 call.fail(TandemError("INTERNAL", f"the {link.peer_role} died while it ran this request alone"))
@@ -158,7 +158,7 @@ class SuspectRetries(Generic[CallT]):
         elif not call.starting:
             self._innocent_deaths.extend(deaths_alone * [asyncio.get_running_loop().time()])
 
-    async def _peer_died(self, link: Link[Any, Any], epoch: int) -> bool:
+    async def peer_died(self, link: Link[Any, Any], epoch: int) -> bool:
         """Waits for the link's next peer. Returns whether its epoch is not `epoch`.
 
         Returns False if none connects within RECONNECT_SECONDS.

@@ -1,9 +1,9 @@
 """Asks the tokenizers for what is not generated: the token ids of a prompt, the text of ids, the configuration.
 
 What comes in pieces is kept in pieces, as JSON where it is text, so that no step of the event loop is long. A call that
-a tokenizer's death cuts off is made again, by another one if there is one. After SUSPECT_AT deaths it runs alone
-(services/shim/alone.py), and ends with an error if the tokenizer dies again. A call waits through an outage as new
-requests do.
+a tokenizer's death cuts off is made again, by another one if there is one. After SUSPECT_AT losses it runs alone
+(services/shim/alone.py), and ends with an error if it is lost again: the tokenizer's next epoch shows whether that has
+died. A call waits through an outage as new requests do.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from services.shim.alone import Alone
 from services.shim.apis.json_pieces import encode
 from services.shim.bulk import NO_BULK, Bulk, BulkSubmit, encode_request
 from services.shim.in_progress import Hold
-from services.shim.tokenizer_client import TextUplink, TokenizerClient
+from services.shim.tokenizer_client import LOSS_SECONDS, TextUplink, TokenizerClient
 
 # At once; others wait in order. A connection has a limit on calls, which others need as well, and a tokenizer takes a
 # multiple of a large call's size, while it works on two at a time.
@@ -35,7 +35,13 @@ ResultT = TypeVar("ResultT")
 
 
 class Lost(Exception):
-    """A tokenizer's death, or the loss of its connection, has cut off a call."""
+    """A call on `link` was cut off: its peer, which had this epoch, may have died. `error`: what the call raised."""
+
+    def __init__(self, link: TextUplink, epoch: int, error: TandemError) -> None:
+        super().__init__(str(error))
+        self.link = link
+        self.epoch = epoch
+        self.error = error
 
 
 @dataclass
@@ -68,7 +74,7 @@ class TextTools:
         the prompt need not fit into the context.
 
         Raises TandemError: INVALID_ARGUMENT for what the tokenizer refuses, RESOURCE_EXHAUSTED if all requests hold too
-        much, UNAVAILABLE if no tokenizer answers.
+        much, UNAVAILABLE if no tokenizer answers, DEADLINE_EXCEEDED if it takes longer than SECONDS.
         """
         whole = submit if bulk is NO_BULK else BulkSubmit(submit, bulk)
         request = encode_request(whole, any_length=any_length, return_token_strs=token_strs)
@@ -114,7 +120,8 @@ class TextTools:
         """Returns the result of a call of `num_bytes` on a link that is up, a different one each time; again on the
         next one if it is lost, and at last alone. `call` counts what it keeps.
 
-        Raises TandemError: INTERNAL if the tokenizer dies while the call runs alone, UNAVAILABLE if none is there.
+        Raises TandemError: INTERNAL if the tokenizer dies while the call runs alone, UNAVAILABLE if the call is lost
+        there without a death, or no tokenizer is there.
         """
         async with self._places if num_bytes < LARGE_BYTES else self._large_places:
             for _ in range(SUSPECT_AT):
@@ -123,23 +130,30 @@ class TextTools:
                     with contextlib.suppress(Lost):
                         return await _attempt(call, link, hold)
             while True:
-                async with self._alone.alone():
-                    with contextlib.suppress(StreamBroken):
+                try:
+                    async with self._alone.alone():
                         return await self._last_attempt(call, hold)
-                await asyncio.sleep(START_LOCK_RETRY_SECONDS)
+                except StreamBroken:
+                    await asyncio.sleep(START_LOCK_RETRY_SECONDS)
+                except Lost as lost:
+                    raise await self._final_error(lost) from lost
 
     async def _last_attempt(self, call: Callable[[TextUplink, Hold], Awaitable[ResultT]], hold: Hold) -> ResultT:
-        """Returns the result of a call while nothing else starts at its tokenizer. Raises TandemError (INTERNAL) if
-        that dies, StreamBroken if it was already gone."""
+        """Returns the result of a call while nothing else starts at its tokenizer. Raises Lost if the call was cut off,
+        StreamBroken if the tokenizer was already gone."""
         link = await self._next_link()
         peer = link.peer
         async with link.hold_start_lock(apart=True):
             if link.peer is not peer:
                 raise StreamBroken("the tokenizer is another one")
-            try:
-                return await _attempt(call, link, hold)
-            except Lost as lost:
-                raise TandemError("INTERNAL", "the tokenizer died while it ran this request alone") from lost
+            return await _attempt(call, link, hold)
+
+    async def _final_error(self, lost: Lost) -> TandemError:
+        """Returns the error of a call that was lost while it ran alone: INTERNAL if the tokenizer died."""
+        await asyncio.sleep(LOSS_SECONDS)
+        if await self._client.dispatcher.peer_died(lost.link, lost.epoch):
+            return TandemError("INTERNAL", "the tokenizer died while it ran this request alone")
+        return lost.error
 
     async def _next_link(self) -> TextUplink:
         """Returns the links that are up in turn. Raises TandemError (UNAVAILABLE) if none is, and none is expected."""
@@ -152,7 +166,7 @@ class TextTools:
 
 async def _attempt(call: Callable[[TextUplink, Hold], Awaitable[ResultT]], link: TextUplink, hold: Hold) -> ResultT:
     """Returns the result of a call on a link. Raises Lost if it was cut off; what it held does not count any more."""
-    held = 0
+    held, epoch = 0, link.peer.epoch if link.peer is not None else 0
 
     def counted(size: int) -> None:
         nonlocal held
@@ -165,7 +179,7 @@ async def _attempt(call: Callable[[TextUplink, Hold], Awaitable[ResultT]], link:
         hold(-held)
         if error.code != "UNAVAILABLE":
             raise
-        raise Lost from error
+        raise Lost(link, epoch, error) from error
 
 
 def _raise_error(piece: Any) -> None:

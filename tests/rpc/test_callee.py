@@ -277,6 +277,25 @@ async def test_all_calls_together_keep_to_a_number_of_messages(monkeypatch: pyte
     assert len(times) <= (times[-1] - times[0]) / 0.01 + 2 * len(contexts)
 
 
+async def test_a_process_that_drains_takes_calls_of_programs() -> None:
+    """A program may have no other process. A call that has not ended when this one stops resumes at the next one."""
+    draining, responses = Callee(), TokensMailbox(make_facts(), stream=True)
+    draining.attempts.claim(("shim", 1, 1), 1, lambda: None)
+    drain = asyncio.create_task(draining.drain())
+    await asyncio.sleep(0)
+    assert draining.is_draining and not drain.done()
+
+    def receive(entry: engine_pb2.EngineEntry) -> None:
+        responses.put_terminal(engine_pb2.Terminal(handle=0, reason=pb.FINISH_REASON_LENGTH))
+
+    responses.expect([pb.Choice(handle=0)])
+    async with asyncio.timeout(10):
+        await draining.serve_call(Context([]), responses, lambda caller: receive, engine_pb2.EngineEntry, str)  # type: ignore[arg-type]
+        assert responses.is_done
+        draining.attempts.release(("shim", 1, 1), 1)
+        await drain
+
+
 async def test_a_process_that_stops_takes_no_more_calls() -> None:
     """UNAVAILABLE sends a program to another process; a call that was let in would end with CANCELLED."""
     stopping = Callee()

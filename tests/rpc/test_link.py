@@ -138,6 +138,14 @@ async def test_a_unary_call_that_fails_is_unavailable(link: Any, caplog: pytest.
     assert f"a call to {link.target} failed: UNAVAILABLE" in caplog.text
 
 
+async def test_a_call_that_takes_too_long_is_told_apart(link: Any) -> None:
+    """Here it is one that has answered in part."""
+    with pytest.raises(TandemError, match="the engine did not answer in time; try again") as failed:
+        async for _ in link.call_stream(lambda stub: stub.HoldStartLock(make_hello("shim"), timeout=0.2)):
+            pass
+    assert (failed.value.code, failed.value.status.http) == ("DEADLINE_EXCEEDED", 503)
+
+
 async def test_one_of_several_links_answers(link: Any) -> None:
     down = engine_link("unix:/none", Owner())
     request = engine_pb2.GetStatsRequest()

@@ -1,26 +1,32 @@
 """What the shim asks the tokenizers for beside generating: results, their memory, links that fail."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
 from services.rpc.columns import pack_u32, unpack_u32
-from services.rpc.errors import TandemError
+from services.rpc.errors import TandemError, unavailable
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
 from services.rpc.suspect_retries import SUSPECT_AT
-from services.shim import in_progress
+from services.shim import in_progress, text_tools
 from services.shim.bulk import MIN_BULK_BYTES, NO_BULK, split
 from services.shim.in_progress import no_hold
 from services.shim.text_tools import LARGE_BYTES, MAX_CALLS, MAX_LARGE_CALLS, Encoded, TextTools
+from services.shim.tokenizer_client import LOSS_SECONDS
+from tests.rpc.pipeline import Pipeline
 from tests.shim.harness import Shim
 from tests.shim.tool_link import VOCABULARY, ToolLink, with_tools
 
 
 def tools_of(*links: ToolLink) -> TextTools:
-    return TextTools(with_tools(*links).client)
+    client: Any = with_tools(*links).client
+    for link in links:
+        client.link_up(link)
+    return TextTools(client)
 
 
 def text(content: str) -> text_pb2.TextSubmit:
@@ -90,10 +96,46 @@ async def test_a_call_that_is_cut_off_is_made_again_and_at_last_alone(
     assert [sum(getattr(link, name) for link in deadly) for name in ("start_locks", "broken_locks")] == [2, 1]
 
 
+@pytest.mark.parametrize(("dies", "code"), [(True, "INTERNAL"), (False, "UNAVAILABLE")])
+async def test_the_next_epoch_shows_whether_a_call_that_ran_alone_killed(dies: bool, code: str) -> None:
+    shim, link = Shim(), ToolLink()
+    client: Any = shim.client
+
+    def connect(epoch: int) -> None:
+        link.peer = pb.Hello(epoch=epoch)
+        client.link_up(link)
+
+    async def call_stream(rpc: Any) -> Any:
+        link.calls += 1
+        link.peer = None
+        client.link_down(link, died=True)
+        asyncio.get_running_loop().call_later(2 * LOSS_SECONDS, connect, link.calls if dies else 0)
+        raise unavailable("it could not be reached")
+        yield
+
+    link.call_stream = call_stream  # type: ignore[method-assign]
+    client.links.append(link)
+    connect(0)
+    with pytest.raises(TandemError) as caught:
+        await TextTools(client).encode(text("a"), NO_BULK, no_hold)
+    assert (caught.value.code, link.calls) == (code, SUSPECT_AT + 1)
+
+
+async def test_a_call_that_takes_too_long_is_not_made_again(
+    socket_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(text_tools, "SECONDS", -1.0)  # its deadline has passed
+    async with Pipeline(socket_dir).running() as pipeline, pipeline.http() as http:
+        answer = await http.post("/detokenize", json={"tokens": [5]})
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
+    assert answer.json()["error"]["message"] == "the tokenizer did not answer in time; try again"
+    assert caplog.text.count("failed: DEADLINE_EXCEEDED") == 1
+
+
 async def test_the_links_take_turns() -> None:
     links = [ToolLink() for _ in range(3)]
-    links[1].peer = None
     tools = tools_of(*links)
+    links[1].peer = None
     for _ in range(6):
         await tools.encode(text("a"), NO_BULK, no_hold)
     assert links[1].calls == 0 and min(links[0].calls, links[2].calls) >= 2

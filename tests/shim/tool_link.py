@@ -25,7 +25,8 @@ RENDERING = inline_rendering(TEMPLATE, special_tokens(demo.CHECKPOINT), control_
 
 
 class ToolLink:
-    """`dies_after`: pieces after which each call fails; None: it does not. `calls` counts the calls."""
+    """`dies_after`: pieces after which each call fails, because the peer dies, and the next one connects at once; None:
+    it does not. `calls` counts the calls."""
 
     def __init__(self, max_model_len: int = FACTS.max_model_len, dies_after: int | None = None) -> None:
         self.peer: pb.Hello | None = pb.Hello()
@@ -50,6 +51,7 @@ class ToolLink:
         number = 0
         async for piece in rpc(self):
             if number == self._dies_after:
+                self.peer = pb.Hello(epoch=self.calls)
                 raise unavailable("the tokenizer could not be reached; try again")
             number += 1
             yield piece

@@ -17,8 +17,8 @@ DEADLY_GRAMMAR = "the worker died three times while it prepared this request's g
 
 
 class Preparations:
-    """At most `2 * max_num_seqs` requests are held by the worker: as many as run, and as many to run next. Beside
-    them, as many of ended requests, until a plan drops those.
+    """At most `2 * max_num_seqs` requests are held by the worker: as many as run, and as many to run next. While
+    steps run, also as many of ended requests, until a plan drops those.
 
     After a worker's death, each request whose preparation was in progress is a suspect. Suspects are prepared first,
     one at a time, and no step runs meanwhile. So if the worker dies again and again, that grammar is the reason.

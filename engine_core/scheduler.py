@@ -25,7 +25,7 @@ from engine_core.step_plan import StepPlan, StepResult, pack_i32, unpack_i32
 from engine_core.suspects import NO_SUSPECT, StepRule, Suspects
 from engine_core.waiting import WaitingQueue
 
-MOST_KNOWN_TOKENS = 2**20  # of the requests that one step admits, unless one alone has more: each token takes 0.3 µs
+MOST_KNOWN_TOKENS = 2**20  # once a step has admitted so many, cached ones included, it admits no further request
 
 
 class Scheduler:

@@ -158,7 +158,8 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
         if state.facts is not None:
             old, new = (msgspec.structs.asdict(one) | {"num_blocks": 0} for one in (state.facts, facts))
             if changed := [f"{name} {new[name]}, not {old[name]}" for name in old if new[name] != old[name]]:
-                raise Fatal(f"the new worker has another model or other options than the one before: {changed[0]}")
+                reason = f"the new worker has another model or other options than the one before: {changed[0]}"
+                raise Fatal(f"{reason}; restart the engine")
             state.facts = facts
             self.callee.tell_readiness()
             return

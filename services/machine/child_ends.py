@@ -36,7 +36,12 @@ class PidfdEnds:
         self._selector = selectors.DefaultSelector()
 
     def add(self, name: str, process: "subprocess.Popen[bytes]") -> None:
-        self._selector.register(os.pidfd_open(process.pid), selectors.EVENT_READ, name)
+        fd = os.pidfd_open(process.pid)
+        try:
+            self._selector.register(fd, selectors.EVENT_READ, name)
+        except OSError:
+            os.close(fd)
+            raise
 
     def wait(self, seconds: float) -> list[str]:
         return [self._forget(key) for key, _ in self._selector.select(max(0.0, seconds))]

@@ -98,7 +98,7 @@ def _is_locked(folder: Path) -> bool:
 
 def running() -> Iterator[Path]:
     """Yields the runtime directory of each `tandem serve` of this user that runs without --runtime-dir."""
-    parents = [Path("/tmp"), SHARED_MEMORY]
+    parents = [Path(os.environ.get("TMPDIR", "/tmp")), Path("/tmp"), SHARED_MEMORY]
     with contextlib.suppress(OSError):  # no directory can be written, e.g. because the disk is full
         parents.append(Path(tempfile.gettempdir()))
     for parent in dict.fromkeys(parents):

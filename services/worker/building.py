@@ -15,7 +15,14 @@ from services.worker.errors import ModelError
 from services.worker.forward import Forward
 from services.worker.grammar_masks import GrammarMasks
 from services.worker.input_batch import InputBatch
-from services.worker.kv_cache import KvCacheShape, block_bytes, request_length, shape_again, shape_kv_cache
+from services.worker.kv_cache import (
+    KvCacheShape,
+    block_bytes,
+    check_length,
+    request_length,
+    shape_again,
+    shape_kv_cache,
+)
 from services.worker.loading import LoadedModel
 from services.worker.logprob_limit import check_result_size, logprob_limit
 from services.worker.memory import Memory, check_fits, plan_memory, step_bytes
@@ -56,7 +63,7 @@ def build_runner(
         peak = profiled_peak_bytes(decoder, options, limits, profiled)
         step = max(step, peak) + 2 * layout.num_places * CACHE_ROUNDING
         phases.done("profile run")
-    memory = plan_memory(description, dtype, decoder.device, options, limits, step)
+    memory = plan_memory(description, dtype, decoder.device, options, limits, step, is_first=record.cache is None)
     shape = _kv_cache_shape(description, layout, dtype, options, memory, limits, record)
     kv_bytes = shape.num_blocks * block_bytes(description, layout, shape.block_size, dtype)
     check_fits(memory, kv_bytes)
@@ -85,8 +92,12 @@ def _kv_cache_shape(
     size = options.block_size
     if record.cache is None:
         return shape_kv_cache(model, layout, dtype, size, memory.budget, options.max_model_len, limits)
+    check_length(model, options.max_model_len, record.cache.max_model_len)
     groups, per_block = layout.policies(limits.max_num_batched_tokens), block_bytes(model, layout, size, dtype)
-    return shape_again(record, groups, size, per_block, memory.budget, memory.free - memory.step)
+    room = memory.free - memory.step
+    if options.kv_cache_memory_bytes is not None:  # lower than for the first worker, perhaps
+        room = min(room, options.kv_cache_memory_bytes)
+    return shape_again(record, groups, size, per_block, memory.budget, room)
 
 
 def device_of(decoder: Decoder) -> Device:

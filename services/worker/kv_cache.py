@@ -76,13 +76,22 @@ def shape_kv_cache(
     return KvCacheShape(num_blocks, block_size, wanted, groups)
 
 
+def check_length(model: Description, max_model_len: int | None, accepted: int) -> None:
+    """Raises ModelError unless `max_model_len` and the model allow just the maximum length that the engine accepts."""
+    if (max_model_len or accepted) != accepted or request_length(model, max_model_len) < accepted:
+        raise ModelError(
+            f"the engine accepts requests of up to {accepted} tokens, by the first worker that registered, and"
+            f" --max-model-len or the model say {request_length(model, max_model_len)}: restart the engine as well"
+        )
+
+
 def shape_again(
     record: WorkerRecord, groups: tuple[KvGroup, ...], block_size: int, per_block: int, budget: int, free: int
 ) -> KvCacheShape:
     """Returns the shape of the record's KV cache: its length, which the engine has told, and its number of blocks.
 
-    Fewer only if `free`, the bytes that weights and a step leave, has no room for them: what fits into `budget`, at
-    least one request of that length, so that each request that was accepted can run. `per_block`: bytes of a block.
+    Fewer only if `free` bytes have no room for them: what fits into `budget`, at least one request of that length, so
+    that each request that was accepted can run. `per_block`: bytes of a block.
     """
     cache, num_blocks = record.cache, record.num_blocks
     assert cache is not None and num_blocks is not None

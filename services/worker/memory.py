@@ -59,14 +59,16 @@ def plan_memory(
     options: WorkerOptions,
     limits: BatchLimits,
     step: int,
+    is_first: bool = True,
 ) -> Memory:
-    """Returns the memory plan; the weights must be loaded. `step`: peak of the largest step, in bytes.
+    """Returns the memory plan; the weights must be loaded. `step`: peak of the largest step, in bytes. `is_first`: no
+    worker before has set the KV cache's size. If one has, --gpu-memory-utilization is no limit.
 
     `budget` is --kv-cache-memory-bytes if given; else what the step leaves free, on a CPU CPU_SHARE of it. Raises
     ModelError if the step does not fit into the free memory.
     """
     weights = _weight_bytes(model, dtype, options.quantization)
-    free = available_bytes() if device.type == "cpu" else _free_gpu_bytes(device, options)
+    free = available_bytes() if device.type == "cpu" else _free_gpu_bytes(device, options, is_first)
     if step >= free:
         raise ModelError(
             f"a step with --max-num-batched-tokens {limits.max_num_batched_tokens} and --max-num-seqs"
@@ -178,8 +180,9 @@ def _mixture_bytes(hidden: int, mixture: Mixture, dtype: torch.dtype, ops: Ops, 
     return experts + pairs * (4 + 4) + tokens * 4 * mixture.count
 
 
-def _free_gpu_bytes(device: torch.device, options: WorkerOptions) -> int:
-    """Returns the device's free bytes; without --kv-cache-memory-bytes, only those within --gpu-memory-utilization.
+def _free_gpu_bytes(device: torch.device, options: WorkerOptions, is_first: bool = True) -> int:
+    """Returns the device's free bytes; without --kv-cache-memory-bytes, only those within --gpu-memory-utilization, if
+    `is_first`.
 
     Empties torch's caches first. Raises ModelError if the utilization leaves none.
     """
@@ -188,7 +191,7 @@ def _free_gpu_bytes(device: torch.device, options: WorkerOptions) -> int:
     torch._C._cuda_clearCublasWorkspaces()
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
-    if options.kv_cache_memory_bytes is not None:
+    if options.kv_cache_memory_bytes is not None or not is_first:
         return free
     utilization = options.gpu_memory_utilization or GPU_DEFAULT_UTILIZATION
     left = int(total * utilization) - (total - free)

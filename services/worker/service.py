@@ -153,11 +153,13 @@ def _register(
 
 
 def _known(record: RecordFile, limits: BatchLimits) -> WorkerRecord:
-    """Returns the record, with the KV cache of an earlier worker for these limits, if there is one."""
-    sizes, known = (limits.max_num_seqs, limits.max_num_batched_tokens), record.read()
-    if known.cache is None or known.limits != sizes:  # the first for this engine, or a worker that was started alone
-        known = record.update(cache=limits.kv_cache, limits=sizes, shrinks=0)
-    return known
+    """Returns the record. Its KV cache is that of an earlier worker for these limits, of the length that the engine
+    accepts; None if there was none."""
+    sizes, told, known = (limits.max_num_seqs, limits.max_num_batched_tokens), limits.kv_cache, record.read()
+    cache = known.cache if known.limits == sizes else None
+    if cache is not None and (told is None or told.max_model_len == cache.max_model_len):
+        return known
+    return record.update(cache=told, limits=sizes, shrinks=0)
 
 
 def _load(options: WorkerOptions, record: RecordFile, phases: Phases) -> tuple[LoadedModel, GrammarSource]:

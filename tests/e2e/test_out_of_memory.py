@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from services.machine import available_bytes
 from tests.checkpoints import make_qwen3
 from tests.e2e.api import TEXT, Json
 from tests.e2e.harness import ALL_READY, Server, pid_of, wait_for
@@ -57,8 +58,9 @@ def test_memory_that_runs_out_in_a_step(tmp_path: Path) -> None:
 
 def test_a_kv_cache_that_the_memory_limits_keeps_its_size(tmp_path: Path) -> None:
     """When the next worker loads, less memory is free: spare processes have loaded since the first."""
-    heads = {"num_attention_heads": 64, "num_key_value_heads": 64, "head_dim": 128, "num_hidden_layers": 16}
-    path = make_qwen3(tmp_path / "model", hidden_size=16, max_position_embeddings=2**18, **heads)  # a cache of 256 GiB
+    layers = 16 * (1 + available_bytes() // 2**38)  # one request of full length fills at least 256 GiB
+    heads = {"num_attention_heads": 64, "num_key_value_heads": 64, "head_dim": 128, "num_hidden_layers": layers}
+    path = make_qwen3(tmp_path / "model", hidden_size=16, max_position_embeddings=2**18, **heads)
     with Server(str(path), "--dtype=float32", "--max-num-seqs=4") as server, ThreadPoolExecutor(1) as pool:
         wait_for(lambda: ALL_READY in server.log, "the launcher knows that all are ready")
         body, blocks, models = {**LONG, "max_tokens": 100}, server.stats().num_blocks, server.get("/v1/models").json()

@@ -117,3 +117,17 @@ def test_polling_where_there_are_no_pidfds(monkeypatch: pytest.MonkeyPatch) -> N
     assert isinstance(watch_ends(), PolledEnds), "an old kernel, or a sandbox"
     monkeypatch.delattr(os, "pidfd_open")
     assert isinstance(watch_ends(), PolledEnds)
+
+
+def test_a_child_that_cannot_be_watched_leaves_no_file_open(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends, child = PidfdEnds(), start()
+
+    def refuse(*args: object) -> None:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    monkeypatch.setattr(ends._selector, "register", refuse)
+    before = {*Path("/proc/self/fd").iterdir()}
+    with pytest.raises(OSError, match="Cannot allocate memory"):
+        ends.add("child", child)
+    assert {*Path("/proc/self/fd").iterdir()} == before
+    ends.close()

@@ -49,10 +49,10 @@ def test_servers_without_a_runtime_dir_are_found(tmp_path: Path, monkeypatch: py
 def test_servers_are_found_without_a_directory_that_can_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a full disk."""
+    """As on a full disk, which is also that of TMPDIR."""
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setattr(tempfile, "_candidate_tempdir_list", list)
-    monkeypatch.setattr(control_file, "SHARED_MEMORY", tmp_path)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     (tmp_path / "tandem-abc").mkdir()
     with pytest.raises(FileNotFoundError):
         tempfile.gettempdir()

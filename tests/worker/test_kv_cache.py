@@ -12,7 +12,7 @@ from engine_core.kv_groups import FULL, SlidingWindow
 from engine_core.worker_messages import MAX_BLOCKS, BatchLimits
 from services.process.worker_record import WorkerRecord
 from services.worker.errors import ModelError
-from services.worker.kv_cache import KvCacheShape, shape_again, shape_kv_cache
+from services.worker.kv_cache import KvCacheShape, check_length, shape_again, shape_kv_cache
 from services.worker.models.describe import describe
 from services.worker.models.kv_layout import kv_layout
 
@@ -72,6 +72,13 @@ def test_a_small_cache_of_a_windowed_model_names_the_budget_of_a_step(path: Path
     config = replace(full, layers=layers)
     with pytest.raises(ModelError, match="lower --max-model-len or --max-num-batched-tokens"):
         shape_kv_cache(config, kv_layout(config, 512), torch.float32, 16, 2**15, 512, BatchLimits(1, 8, 256))
+
+
+def test_a_model_that_is_too_short_for_what_was_accepted_is_refused(path: Path) -> None:
+    config = describe(json.loads((path / "config.json").read_text()))
+    check_length(config, None, config.max_length)
+    with pytest.raises(ModelError, match="up to 513 tokens.* or the model say 512"):
+        check_length(config, None, 513)
 
 
 def test_a_later_cache_is_as_large_as_the_first_if_that_fits_beside_a_step() -> None:

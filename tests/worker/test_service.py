@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 import weakref
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -113,8 +114,16 @@ OLD = KvCacheSize(num_blocks=9, max_model_len=48, smallest=3)
 class OldEngine(ShortEngine):
     """A link to an engine that has had a worker before."""
 
+    told = OLD
+
     def limits(self) -> BatchLimits:
-        return BatchLimits(1, 2, 64, OLD)
+        return BatchLimits(1, 2, 64, self.told)
+
+
+class OtherEngine(OldEngine):
+    """A link to an engine whose first worker had other memory."""
+
+    told = KvCacheSize(num_blocks=30, max_model_len=64, smallest=4)
 
 
 class WiderEngine(ShortEngine):
@@ -129,13 +138,35 @@ def test_the_kv_cache_has_the_size_that_the_engine_knows(tmp_path: Path, socket_
     path = make_qwen3(tmp_path / "model")
     options = WorkerOptions(engine=f"ipc://{socket_dir}/engine", model=str(path), device="cpu")
     model, record, sizes = load_model(path, options), RecordFile(None), []
-    for made in (OldEngine, ShortEngine, WiderEngine):
+    for made in (OldEngine, ShortEngine, OtherEngine, WiderEngine):
         link = made(options.engine)
         service._register(link, model, options, record, Phases())
         sizes.append(link.facts.kv_cache_size)
         link.close()
     assert sizes[0] == sizes[1] == OLD
-    assert sizes[2] == KvCacheSize(num_blocks=4 * 32, max_model_len=512, smallest=32), "other limits, another size"
+    assert sizes[2] == OtherEngine.told
+    assert sizes[3] == KvCacheSize(num_blocks=4 * 32, max_model_len=512, smallest=32), "other limits, another size"
+
+
+def test_an_engine_beside_which_a_worker_starts_with_other_options(tmp_path: Path, socket_dir: Path) -> None:
+    """The KV cache may be smaller, down to one request; requests may be no longer and no shorter."""
+    path = make_qwen3(tmp_path / "model")
+    options = WorkerOptions(engine=f"ipc://{socket_dir}/engine", model=str(path), device="cpu")
+    model = load_model(path, options)
+    link = OldEngine(options.engine)
+
+    def register(**changes: int) -> KvCacheSize:
+        service._register(link, model, replace(options, **changes), RecordFile(None), Phases())
+        return link.facts.kv_cache_size
+
+    per_block = 2 * 16 * 2 * 2 * 16 * 4
+    for blocks, expected in ((20, 9), (9, 9), (8, 8), (3, 3), (1, 3)):
+        assert register(kv_cache_memory_bytes=blocks * per_block).num_blocks == expected
+    for length in (47, 49):
+        with pytest.raises(ModelError, match=f"of up to 48 tokens.* or the model say {length}: restart the engine"):
+            register(max_model_len=length)
+    assert register(max_model_len=48) == OLD
+    link.close()
 
 
 class NoMemory(ShortEngine):

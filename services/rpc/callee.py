@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import grpc
@@ -71,6 +71,9 @@ class Callee:
     def __init__(self) -> None:
         self.worked: Callable[[], None] = lambda: None
         self.attempts = Attempts()
+        self._num_short = 0
+        self._no_short = asyncio.Event()
+        self._no_short.set()
         self.is_draining = False  # callers prefer other processes for new requests
         self._streams: set[asyncio.Task[Any]] = set()  # and calls
         self._mailboxes: dict[asyncio.Task[Any], Mailbox[Any]] = {}  # of the streams among them that exchange messages
@@ -203,11 +206,24 @@ class Callee:
                 return
             await self._pace.pause()
 
+    @contextlib.contextmanager
+    def short_call(self) -> Iterator[None]:
+        """A drain waits for the block: the answer to a call that is no generation."""
+        self._num_short += 1
+        self._no_short.clear()
+        try:
+            yield
+        finally:
+            self._num_short -= 1
+            if not self._num_short:
+                self._no_short.set()
+
     async def drain(self) -> None:
-        """Tells the callers to prefer other processes for new requests, and returns once no request runs."""
+        """Tells the callers to prefer other processes for new requests, and returns once nothing runs."""
         self.is_draining = True
         self.tell_readiness()
         await self.attempts.all_released()
+        await self._no_short.wait()
 
     def tell_readiness(self) -> None:
         """Sends a message on all streams: their mailboxes put the readiness of this process into each."""

@@ -7,7 +7,6 @@ died. A call waits through an outage as new requests do.
 """
 
 import asyncio
-import contextlib
 import itertools
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -125,10 +124,11 @@ class TextTools:
         """
         async with self._places if num_bytes < LARGE_BYTES else self._large_places:
             for _ in range(SUSPECT_AT):
-                async with self._alone.beside_others():
-                    link = await self._next_link()
-                    with contextlib.suppress(Lost):
-                        return await _attempt(call, link, hold)
+                try:
+                    async with self._alone.beside_others():
+                        return await _attempt(call, await self._next_link(), hold)
+                except Lost:
+                    await asyncio.sleep(LOSS_SECONDS)  # or the next attempt may meet the same death
             while True:
                 try:
                     async with self._alone.alone():

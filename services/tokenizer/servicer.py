@@ -106,23 +106,28 @@ class TextServicer(text_pb2_grpc.TextServiceServicer):
             await self.callee.serve_call(context, mailbox, session.opened, entry, functools.partial(field_of, request))
 
     async def Tokenize(self, request: text_pb2.TokenizeRequest, context: Any) -> text_pb2.TokenizeResponse:
-        return await answered(context, self._tools.tokenize(request), functools.partial(field_of, request))
+        with self.callee.short_call():
+            return await answered(context, self._tools.tokenize(request), functools.partial(field_of, request))
 
     async def Detokenize(self, request: text_pb2.DetokenizeRequest, context: Any) -> text_pb2.DetokenizeResponse:
-        return await answered(context, self._tools.detokenize(request), functools.partial(field_of, request))
+        with self.callee.short_call():
+            return await answered(context, self._tools.detokenize(request), functools.partial(field_of, request))
 
     async def Render(self, request: text_pb2.RenderRequest, context: Any) -> text_pb2.RenderResponse:
-        return await answered(context, self._tools.render(request), functools.partial(field_of, request))
+        with self.callee.short_call():
+            return await answered(context, self._tools.render(request), functools.partial(field_of, request))
 
     async def Encode(self, request: text_pb2.EncodeRequest, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         self.callee.worked()
-        async for piece in self._shim_tools.encode(request):
-            await context.write(piece)
+        with self.callee.short_call():
+            async for piece in self._shim_tools.encode(request):
+                await context.write(piece)
 
     async def Decode(self, request: text_pb2.DecodeRequest, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         self.callee.worked()
-        async for piece in self._shim_tools.decode(request):
-            await context.write(piece)
+        with self.callee.short_call():
+            async for piece in self._shim_tools.decode(request):
+                await context.write(piece)
 
     async def GetTokenizerConfig(self, request: Any, context: Any) -> text_pb2.TokenizerConfig:
         config = await asyncio.to_thread(tokenizer_config, self._archive.path, self._archive.template)

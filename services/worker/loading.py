@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from engine_core.kv_cache_size import KvCacheSize
 from kernels.cpu.library import KernelsMissing, VariantRefused
 from kernels.interface import Ops
 from kernels.ops import ops_for
@@ -114,15 +115,17 @@ def load_model(
     """
     device = pick_device(options)
     ops = ops or pick_ops(device, options)
-    config = read_config(path, options, device)
+    record = record or RecordFile(None)
+    first = record.read().cache
+    config = read_config(path, options, device, first)
     checkpoint, dtype = config.checkpoint, config.dtype
     if summary := checkpoint.generation.summary():
         log.info("%s", summary)
     length = request_length(config.description, options.max_model_len)
     log.info("loading weights on %s as %s", device, str(dtype).removeprefix("torch."))
     try:
-        description = with_own_head(config, options)
-        files = WeightFiles(record or RecordFile(None), options.verify_weights)
+        description = with_own_head(config, options, first)
+        files = WeightFiles(record, options.verify_weights)
         tensors, version = open_weights(checkpoint, options, description, dtype, files)
         decoder = Decoder(description, dtype, device, Weights(tensors), ops, length)
         files.check_unchanged()
@@ -135,8 +138,10 @@ def load_model(
     return LoadedModel(checkpoint, decoder, version)
 
 
-def read_config(path: Path, options: WorkerOptions, device: torch.device) -> ModelConfig:
-    """Reads the JSON files of the checkpoint at `path`; its weights may be missing.
+def read_config(
+    path: Path, options: WorkerOptions, device: torch.device, first: KvCacheSize | None = None
+) -> ModelConfig:
+    """Reads the JSON files of the checkpoint at `path`; its weights may be missing. `first`: see check_weights_fit.
 
     Raises ModelError for a model or an option that cannot be served, and for one that does not fit into memory.
     """
@@ -148,7 +153,7 @@ def read_config(path: Path, options: WorkerOptions, device: torch.device) -> Mod
     dtype = pick_dtype(description, options)
     if device.type == "cpu" and options.batch_invariant and dtype == torch.bfloat16:
         check_even_sizes(description)
-    check_weights_fit(description, dtype, device, options)
+    check_weights_fit(description, dtype, device, options, first)
     return ModelConfig(checkpoint, description, dtype, device)
 
 
@@ -195,7 +200,7 @@ def open_weights(
     return tensors, files.version(paths)
 
 
-def with_own_head(config: ModelConfig, options: WorkerOptions) -> Description:
+def with_own_head(config: ModelConfig, options: WorkerOptions, first: KvCacheSize | None = None) -> Description:
     """Returns the description, untied if the files have a head of their own, as in transformers 5: some models are
     trained further after their head was untied, and a wrapper and its text_config may disagree on tie_word_embeddings.
 
@@ -208,5 +213,5 @@ def with_own_head(config: ModelConfig, options: WorkerOptions) -> Description:
         return description
     log.warning("the files have a head of their own, which is used in place of the tied one")
     untied = replace(description, tied=False)
-    check_weights_fit(untied, config.dtype, config.device, options)
+    check_weights_fit(untied, config.dtype, config.device, options, first)
     return untied

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
+from engine_core.kv_cache_size import KvCacheSize
 from engine_core.step_plan import MAX_SCORED_TOKENS
 from engine_core.worker_messages import BatchLimits
 from kernels.interface import Ops
@@ -80,15 +81,26 @@ def plan_memory(
     return Memory(weights, step, free, budget)
 
 
-def check_weights_fit(model: Description, dtype: torch.dtype, device: torch.device, options: WorkerOptions) -> None:
+def check_weights_fit(
+    model: Description,
+    dtype: torch.dtype,
+    device: torch.device,
+    options: WorkerOptions,
+    first: KvCacheSize | None = None,
+) -> None:
     """Raises ModelError if the free memory has no room for the weights, which are not loaded yet, for the tables of the
-    rotary embedding, and for the KV cache of --kv-cache-memory-bytes, or else of one block per
-    KV group."""
+    rotary embedding, and for the KV cache of --kv-cache-memory-bytes, or else of one block per KV group.
+
+    `first`: the KV cache of the server's first worker, if there was one. The next may be as small as one request.
+    """
     weights, tables = _weight_bytes(model, dtype, options.quantization), _table_bytes(model, options)
     layout = kv_layout(model, request_length(model, options.max_model_len))
-    least = len(layout.windows) * block_bytes(model, layout, options.block_size, dtype)
-    cache = options.kv_cache_memory_bytes or least
-    free = available_bytes() if device.type == "cpu" else _free_gpu_bytes(device, options)
+    per_block = block_bytes(model, layout, options.block_size, dtype)
+    if first is None:
+        cache = options.kv_cache_memory_bytes or len(layout.windows) * per_block
+    else:
+        cache = first.smallest * per_block
+    free = available_bytes() if device.type == "cpu" else _free_gpu_bytes(device, options, first is None)
     if weights + tables + cache <= free:
         return
     eight_bit = _weight_bytes(model, dtype, "int8")

@@ -121,6 +121,37 @@ async def test_the_next_epoch_shows_whether_a_call_that_ran_alone_killed(dies: b
     assert (caught.value.code, link.calls) == (code, SUSPECT_AT + 1)
 
 
+async def test_the_death_of_a_tokenizer_is_one_loss_of_a_call() -> None:
+    """A call fails before the link has told that its peer is gone; a second attempt would be lost to the same death."""
+    shim, link, loop = Shim(), ToolLink(), asyncio.get_running_loop()
+    client: Any = shim.client
+    answer = link.call_stream
+
+    def tell() -> None:
+        link.peer = None
+        client.link_down(link, died=True)
+        loop.call_later(2 * LOSS_SECONDS, connect, 1)
+
+    def connect(epoch: int) -> None:
+        link.peer = pb.Hello(epoch=epoch)
+        client.link_up(link)
+
+    async def call_stream(rpc: Any) -> Any:
+        if link.peer is not None and link.peer.epoch == 1:
+            async for piece in answer(rpc):
+                yield piece
+            return
+        link.calls += 1
+        loop.call_later(LOSS_SECONDS / 4, tell)
+        raise unavailable("it could not be reached")
+
+    link.call_stream = call_stream  # type: ignore[method-assign]
+    client.links.append(link)
+    connect(0)
+    assert (await TextTools(client).encode(text("a"), NO_BULK, no_hold)).num_tokens
+    assert (link.calls, link.start_locks) == (2, 0)
+
+
 async def test_a_call_that_takes_too_long_is_not_made_again(
     socket_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

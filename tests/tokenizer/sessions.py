@@ -35,8 +35,13 @@ class GatedEncoder(PromptEncoder):
         super().__init__(VOCABULARY, inline_rendering("{{ messages[0].content }}"), engines)
         self.gate = asyncio.Event()
         self.gate.set()
+        self.waiting = 0  # calls that have come to the gate
+
+    def for_any_length(self) -> "GatedEncoder":
+        return self
 
     async def encode(self, submit: text_pb2.TextSubmit) -> list[int]:
+        self.waiting += 1
         await self.gate.wait()
         return await super().encode(submit)
 

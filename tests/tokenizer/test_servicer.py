@@ -141,6 +141,26 @@ async def test_a_call_for_the_start_lock_that_ends_leaves_the_prompts_of_others(
     other.cancel()
 
 
+@pytest.mark.parametrize("rpc", ["Tokenize", "Encode"])
+async def test_a_drain_waits_for_calls_that_generate_nothing(parts: Parts, stub: Any, rpc: str) -> None:
+    text = text_pb2.TextInput(text="one")
+    requests = {
+        "Tokenize": text_pb2.TokenizeRequest(text=text),
+        "Encode": text_pb2.EncodeRequest(submit=text_pb2.TextSubmit(text=text)),
+    }
+    parts.link_up()
+    parts.encoder.gate.clear()
+    call = getattr(stub, rpc)(requests[rpc])
+    await asyncio.to_thread(wait_for, lambda: parts.encoder.waiting, "the call", PATIENCE)
+    drain = asyncio.create_task(parts.servicer.callee.drain())
+    done, _ = await asyncio.wait([drain], timeout=0.1)
+    assert not done
+    parts.encoder.gate.set()
+    answer = await call if rpc == "Tokenize" else await call.read()
+    assert answer.ByteSize()
+    await drain
+
+
 async def test_a_reset_needs_every_engine(stub: Any) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as error:
         await stub.ResetPrefixCache(pb.ResetPrefixCacheRequest())

@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from engine_core.kv_cache_size import KvCacheSize
 from engine_core.worker_messages import BatchLimits
 from kernels.torch_ops import TorchOps
 from services.options.declarations import WorkerOptions
@@ -19,10 +20,13 @@ from services.worker import memory
 from services.worker.building import build_runner
 from services.worker.checkpoint import read_checkpoint
 from services.worker.errors import ModelError
+from services.worker.kv_cache import block_bytes
 from services.worker.loading import load_model
 from services.worker.memory import BASE_BYTES, Memory, check_fits, check_weights_fit, plan_memory, step_bytes
 from services.worker.models.describe import describe
 from services.worker.models.description import Description
+from services.worker.models.kv_layout import kv_layout
+from services.worker.models.rope import table_bytes
 from services.worker.models.tensors import num_weight_bytes
 from services.worker.phases import Phases
 from tests.checkpoints import SMALL, make_qwen3
@@ -179,3 +183,18 @@ def test_weights_without_room_are_refused_with_what_is_needed(
     else:
         with pytest.raises(ModelError, match=advice):
             check()
+
+
+def test_weights_that_are_loaded_again_leave_room_for_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first worker had the cache of --kv-cache-memory-bytes; less memory is free now."""
+    model, options = config_of(hidden_size=256), WorkerOptions(kv_cache_memory_bytes=GB, max_model_len=64)
+    layout = kv_layout(model, 64)
+    weights, one = num_weight_bytes(model, 2, 2), 4 * block_bytes(model, layout, 16, torch.bfloat16)
+    tables = sum(table_bytes(rope, 64) for rope in {layer.attention.rope for layer in model.layers} if rope)
+    check = partial(check_weights_fit, model, torch.bfloat16, torch.device("cpu"), options)
+    monkeypatch.setattr(memory, "available_bytes", lambda: weights + tables + one)
+    with pytest.raises(ModelError, match=r"the KV cache at least 1\.00 GB"):
+        check()
+    check(KvCacheSize(num_blocks=9, max_model_len=64, smallest=4))
+    with pytest.raises(ModelError, match="GB of memory are free"):
+        check(KvCacheSize(num_blocks=9, max_model_len=64, smallest=5))

@@ -75,13 +75,20 @@ class EngineMetrics:
             registry=registry,
         )
         self._rejections = {reason: rejections.labels(*labels, reason) for reason in REJECTIONS}
-        Gauge(
+        self._prefix_caching = prefix_caching
+        self._kv_cache = Gauge(
             "vllm:cache_config_info",
             "The KV cache's configuration; the value is always 1.",
             CACHE_LABELS,
             registry=registry,
-        ).labels(*_cache_config(facts, prefix_caching)).set(1)
+        )
+        self.record_kv_cache(facts)
         self._last: SchedulerStats | None = None
+
+    def record_kv_cache(self, facts: ModelFacts) -> None:
+        """Shows the KV cache of the worker that has registered, in place of the one before."""
+        self._kv_cache.clear()
+        self._kv_cache.labels(*_cache_config(facts, self._prefix_caching)).set(1)
 
     def record_state(self, stats: SchedulerStats) -> None:
         """Sets the gauges; adds to the counters what `stats` has grown by since the last call, nothing at the first."""

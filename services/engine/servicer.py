@@ -161,6 +161,8 @@ class EngineServicer(engine_pb2_grpc.EngineServiceServicer):
                 reason = f"the new worker has another model or other options than the one before: {changed[0]}"
                 raise Fatal(f"{reason}; restart the engine")
             state.facts = facts
+            if state.metrics is not None:
+                state.metrics.record_kv_cache(facts)
             self.callee.tell_readiness()
             return
         state.facts = facts

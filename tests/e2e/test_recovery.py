@@ -56,11 +56,6 @@ def seen(answer: httpx.Response) -> Json:
     return {"choices": choices, "usage": usage}
 
 
-def ask_until_answered(server: Server, path: str, body: Json) -> Json:
-    """Retries as clients do: a new request does not wait for a process that is down, it is refused with Retry-After."""
-    return seen(wait_for(lambda: (found := server.post(path, body)).status_code != 503 and found, "an answer", 60))
-
-
 def ask_all(server: Server) -> list[Json]:
     with ThreadPoolExecutor(len(REQUESTS)) as pool:
         return list(pool.map(lambda request: ask(server, *request), REQUESTS))
@@ -107,7 +102,7 @@ def test_innocent_suspects_are_cleared() -> None:
         requests = [(TEXT, {**body, "seed": seed}) for seed in range(12)]
         with ThreadPoolExecutor(len(requests)) as pool:
             expected = [*pool.map(lambda request: ask(server, *request), requests)]
-            answers = [pool.submit(ask_until_answered, server, *request) for request in requests]
+            answers = [pool.submit(ask, server, *request) for request in requests]
             for _ in range(2):
                 wait_for(lambda: most_wait(server), "two run and most wait", 30)
                 os.kill(pid_of(server, "engine"), signal.SIGKILL)
@@ -130,7 +125,7 @@ def test_a_request_that_kills_repeatedly_is_refused(role: str) -> None:
         running = [pool.submit(ask, server, *request) for request in REQUESTS[:3]]
         wait_for(lambda: server.stats().num_running > 0, "neighbours run")
         refused = pool.submit(server.post, TEXT, body)
-        coming = [pool.submit(ask_until_answered, server, *request) for request in REQUESTS[3:]]
+        coming = [pool.submit(ask, server, *request) for request in REQUESTS[3:]]
         error = error_of(refused.result(), 500)
         assert error["message"] == f"the {role} died while it ran this request alone"
         assert [one.result() for one in (*running, *coming)] == expected

@@ -78,6 +78,12 @@ def test_the_cache_holds_so_many_requests_of_the_full_length(
     assert (labels["kv_cache_size_tokens"], labels["kv_cache_max_concurrency"]) == (size, concurrency)
 
 
+def test_the_cache_configuration_is_that_of_the_newest_worker(scraped: Scraped) -> None:
+    scraped.metrics.record_kv_cache(make_facts(num_blocks=54, block_size=4))
+    (metric,) = (one for one in scraped.registry.collect() if one.name == "vllm:cache_config_info")
+    assert [sample.labels["num_gpu_blocks"] for sample in metric.samples] == ["54"]
+
+
 def test_gauges_are_those_of_the_newest_state(scraped: Scraped) -> None:
     scraped.metrics.record_state(dataclasses.replace(START, num_running=5, num_waiting=9, num_free_blocks=0))
     scraped.metrics.record_state(dataclasses.replace(START, num_running=3, num_waiting=2, num_free_blocks=48))

@@ -24,6 +24,14 @@ class TaskFailed(Exception):
     """The child could not complete the call: it reached a limit or crashed, or its function raised an exception."""
 
 
+class TaskRefused(TaskFailed):
+    """The system refuses a process or a socket for the call, and did so again a moment later."""
+
+
+class _Refusal(ServerDied):
+    """The system has refused a process or a socket, once."""
+
+
 class TaskPool:
     """At most `max_processes` workers of a server, each of which has one call at a time; further calls wait in order.
 
@@ -39,8 +47,8 @@ class TaskPool:
     async def run(self, payload: bytes | bytearray) -> bytearray:
         """Returns the function's result for `payload`. Waits while all workers are busy.
 
-        Raises TaskFailed. If this call is cancelled, its worker is killed. If the server process has died or hangs, the
-        call is made once more by another one.
+        Raises TaskFailed. If this call is cancelled, its worker is killed. If the server process has died or hangs, or
+        the system refuses a worker, the call is made once more.
         """
         async with self._places:
             try:
@@ -50,6 +58,8 @@ class TaskPool:
                     raise self._failure() from error
             try:
                 return await self._run(payload)
+            except _Refusal as error:
+                raise TaskRefused(str(error)) from error
             except ServerDied as error:
                 raise self._failure() from error
 
@@ -96,11 +106,12 @@ class TaskPool:
         except OSError as error:
             raise await self._refused(str(error)) from error
 
-    async def _refused(self, why: str) -> ServerDied:
+    async def _refused(self, why: str) -> _Refusal:
         """Returns, after a pause, the error of a call for which the system has refused a process or a socket."""
-        self._no_worker.log("no process could be forked for a call (%s); it is made again", why)
+        message = f"no process could be forked for a call ({why})"
+        self._no_worker.log("%s; it is made again", message)
         await asyncio.sleep(FORK_AGAIN_SECONDS)
-        return ServerDied()
+        return _Refusal(message)
 
     def _failure(self) -> TaskFailed:
         memory, seconds = self._server.limits.memory_bytes // 2**20, self._server.limits.cpu_seconds

@@ -5,8 +5,8 @@ json, msgspec and pydantic hold Python's global lock while they parse, so a thre
 
 from services.options.declarations import ShimOptions
 from services.process.fork_server import ForkServer
-from services.process.task_pool import TaskFailed, TaskPool
-from services.rpc.errors import TandemError
+from services.process.task_pool import TaskFailed, TaskPool, TaskRefused
+from services.rpc.errors import TandemError, unavailable
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import text_pb2
 from services.shim.apis.translation import AnyTranslation
@@ -54,7 +54,7 @@ class Preparer:
         """Returns the request in `body`, which must not be used afterwards. `cache_group`: as of SubmitContext.
 
         Raises TandemError as prepare.prepare does, and OUT_OF_RANGE (413) for a body that takes more memory or time
-        than a child process has.
+        than a child process has, UNAVAILABLE if the system has no process for it.
         """
         if self.is_inline(len(body)):
             return prepare(translation, body, facts, self._options, cache_group)
@@ -62,6 +62,8 @@ class Preparer:
         add_call(body, translation, facts, cache_group)
         try:
             result = await self._pool.run(body)
+        except TaskRefused as error:
+            raise unavailable(f"the request body was not read: {error}; try again") from error
         except TaskFailed as error:
             raise TandemError("OUT_OF_RANGE", f"the request body of {size} bytes could not be read: {error}") from error
         found = unpack(result)

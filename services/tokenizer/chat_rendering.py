@@ -12,8 +12,8 @@ import logging
 import msgspec
 
 from services.process.fork_server import ForkServer
-from services.process.task_pool import TaskFailed, TaskPool
-from services.rpc.errors import TandemError, invalid
+from services.process.task_pool import TaskFailed, TaskPool, TaskRefused
+from services.rpc.errors import TandemError, invalid, unavailable
 from services.rpc.generated import text_pb2
 from services.telemetry.logs import RateLimitedLog
 from services.tokenizer import rendering_worker
@@ -89,6 +89,8 @@ class ChatRendering:
         call = rendering_worker.Call(chat.SerializeToString(), tools_json, limits)
         try:
             answer = await self._pools[kind].run(msgspec.msgpack.encode(call))
+        except TaskRefused as error:
+            raise unavailable(f"the chat was not rendered: {error}; try again") from error
         except TaskFailed as error:
             raise self._failed(kind, error) from error
         reply = msgspec.msgpack.decode(answer, type=rendering_worker.Reply)

@@ -19,7 +19,7 @@ from services.engine.open_choices import OpenChoices
 from services.engine.queue_limits import QueueLimits
 from services.engine.session import NS_PER_MS, Session
 from services.rpc.columns import pack_u32
-from services.rpc.errors import CONTEXT_LENGTH_EXCEEDED, unavailable
+from services.rpc.errors import CONTEXT_LENGTH_EXCEEDED, other_numerics, unavailable
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2
 from services.rpc.hello import make_hello
@@ -240,6 +240,17 @@ def test_only_what_was_accepted_waits_for_a_worker_that_new_requests_no_longer_w
     assert engine.state.queue.reqs.held == 3
     engine.choices.refuse_waiting(unavailable("no worker"))
     assert not stream.errors()
+
+
+def test_what_began_with_other_numerics_is_refused_by_an_engine_too(engine: Engine) -> None:
+    stream = engine.stream()
+    resumed = pb.Choice(handle=1, resumed_token_ids=pack_u32([8]))
+    stream.submit(resumed, attempt=2, numerics_id="others")
+    ((handle, code, _, message),) = stream.errors()
+    assert (handle, code) == (1, "UNAVAILABLE") and message == str(other_numerics("others"))
+    assert not commands(engine.loop)
+    stream.submit(resumed, attempt=3, numerics_id=engine.state.facts.numerics_id)
+    assert len(commands(engine.loop)) == 1
 
 
 def test_the_choices_of_a_request_are_accepted_together(engine: Engine) -> None:

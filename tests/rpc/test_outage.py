@@ -1,6 +1,7 @@
 """Work waits through an outage for so long, and learns when the wait is given up."""
 
 import asyncio
+import time
 
 import pytest
 
@@ -33,6 +34,19 @@ async def test_a_wait_ends_with_the_outage() -> None:
     made.end()
     await waiting
     assert not given_up and not made.is_waiting
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(0.0, 1), (7.2, 8), (59.0, 59), (3600.0, 60)])
+async def test_retry_after_is_as_long_as_the_outage_has_lasted(
+    seconds: float, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, _ = outage(60)
+    monkeypatch.setattr(time, "monotonic", lambda: 100.0)
+    made.end()
+    made.begin()
+    monkeypatch.setattr(time, "monotonic", lambda: 100.0 + seconds)
+    assert made.error().retry_after == expected
+    made.close()
 
 
 async def test_a_wait_is_given_up_and_a_later_peer_serves_again() -> None:

@@ -1,7 +1,10 @@
 """Bodies on the event loop and in child processes: equal results, short steps, limits that end one request alone."""
 
 import asyncio
+import errno
 import json
+import os
+import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -218,3 +221,15 @@ async def test_a_bug_in_a_child_is_a_bug(preparer: Preparer) -> None:
         await preparer.prepare(
             Translation("other", CHAT_API.request, CHAT_API.translation.submits), bytearray(100_000), FACTS
         )
+
+
+async def test_a_body_for_which_the_system_has_no_process_may_be_sent_again(
+    preparer: Preparer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(socket, "socketpair", refuse)
+    with pytest.raises(TandemError, match="was not read: no process .*Too many open files.*; try again") as caught:
+        await preparer.prepare(CHAT_API.translation, bytearray(HEAVY["messages"].encode()), FACTS)
+    assert caught.value.code == "UNAVAILABLE" and caught.value.retry_after

@@ -1,9 +1,11 @@
 """Where chats are rendered, and that a template that takes too much ends its own request alone."""
 
 import asyncio
+import errno
 import json
 import logging
 import os
+import socket
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -244,3 +246,17 @@ async def test_control_tokens_in_content_are_plain_wherever_a_chat_is_rendered(n
             assert prompt == PromptText("user:a<|end|>;" * number, spans)
     finally:
         await made.close()
+
+
+async def test_a_chat_for_which_the_system_has_no_process_may_be_sent_again(
+    rendering: ChatRendering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(socket, "socketpair", refuse)
+    with pytest.raises(TandemError, match="no process could be forked for a call .*Too many open files") as caught:
+        await render(rendering, chat(chat_template="{{ messages[0].content }}"))
+    assert caught.value.code == "UNAVAILABLE" and caught.value.retry_after
+    monkeypatch.undo()
+    assert await render(rendering, chat(chat_template="{{ messages[0].content }}")) == "Hi"

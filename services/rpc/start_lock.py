@@ -1,8 +1,9 @@
 """The callee's start lock: while one caller holds it, no request of another caller starts in this process.
 
 A caller takes it to start one suspect alone (services/rpc/suspect_retries.py). The grant ends with the caller's
-HoldStartLock call, or when none of the caller's requests has been starting alone for IDLE_SECONDS. Between two grants
-the other callers' requests start, for as long as the last grant took, at most MAX_PAUSE_SECONDS.
+HoldStartLock call, or when none of the caller's requests has been starting alone for IDLE_SECONDS. If a request of
+another caller waited for that, there is a pause before the next grant, as long as the last one took, at most
+MAX_PAUSE_SECONDS: the others' requests start. Without, many suspects of one caller start one right after the other.
 """
 
 import asyncio
@@ -29,6 +30,7 @@ class StartLock:
         self._holder: Caller | None = None
         self._released = asyncio.Event()
         self._used = False  # a request has started alone under this grant
+        self._has_delayed = False  # another caller's request has waited for the end of this grant
         self._alone: set[CallerKey] = set()  # choices of that request that have no token yet
         self._changed = asyncio.Event()
 
@@ -45,7 +47,7 @@ class StartLock:
             async with self._queue:
                 await asyncio.sleep(self._next_grant - clock())
                 began = clock()
-                self._holder, self._used = (caller.instance, caller.epoch), False
+                self._holder, self._used, self._has_delayed = (caller.instance, caller.epoch), False, False
                 self._released.clear()
                 try:
                     if before_grant is not None:
@@ -56,11 +58,12 @@ class StartLock:
                     self._holder = None
                     self._alone.clear()
                     self._released.set()
-                    self._next_grant = clock() + min(clock() - began, MAX_PAUSE_SECONDS)
+                    self._next_grant = clock() + min(clock() - began, MAX_PAUSE_SECONDS) * self._has_delayed
 
     async def may_start(self, caller: pb.Hello) -> None:
         """Waits until no caller but this one holds the lock."""
         while self._holder is not None and self._holder != (caller.instance, caller.epoch):
+            self._has_delayed = True
             await self._released.wait()
 
     def start_alone(self, caller: pb.Hello, handles: Iterable[int]) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from services.rpc import start_lock as start_lock_module
 from services.rpc.columns import pack_u32
 from services.rpc.generated import common_pb2 as pb
 from services.rpc.generated import engine_pb2, text_pb2_grpc
@@ -81,6 +82,28 @@ async def test_between_two_grants_other_requests_start() -> None:
     for task in holding:
         task.cancel()
     await asyncio.gather(*holding)
+
+
+@pytest.mark.parametrize("others_wait", [True, False])
+async def test_grants_follow_at_once_unless_they_delay_others(
+    others_wait: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a caller alone retries many suspects one right after the other."""
+    monkeypatch.setattr(start_lock_module, "MAX_PAUSE_SECONDS", 60.0)
+    start_lock, mine, others = StartLock(), make_hello("shim"), make_hello("shim")
+    first, second = Context(), Context()
+    holding = asyncio.create_task(start_lock.hold(mine, first))  # type: ignore[arg-type]
+    await first.granted.wait()
+    waiting = asyncio.create_task(start_lock.may_start(others if others_wait else mine))
+    await asyncio.wait([holding], timeout=0.3)  # so long is the grant
+    holding.cancel()
+    await asyncio.gather(holding, waiting)
+    again = asyncio.create_task(start_lock.hold(mine, second))  # type: ignore[arg-type]
+    await asyncio.wait([asyncio.create_task(second.granted.wait())], timeout=0.15)
+    assert second.granted.is_set() is not others_wait
+    await second.granted.wait()
+    again.cancel()
+    await again
 
 
 async def first_end(stream: Any) -> None:

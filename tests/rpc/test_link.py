@@ -16,6 +16,7 @@ from services.rpc.generated.text_pb2_grpc import TextServiceStub
 from services.rpc.hello import HelloMismatch, make_hello
 from services.rpc.link import Link, call_all, call_one, stream_one
 from services.shim.tokenizer_client import TokenizerClient
+from services.version import PROTOCOL
 from tests.rpc.pipeline import Pipeline
 from tests.rpc.streams import short_request
 
@@ -198,7 +199,7 @@ async def test_the_start_lock_of_a_peer_that_is_gone_is_a_broken_stream(link: An
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"protocol": 99}, "protocol 8 here.*99 there"),
+        ({"protocol": 99}, f"protocol {PROTOCOL} here.*99 there"),
         ({"role": "worker"}, "role shim expected, 'worker' there"),
         ({"tokenizer_digest": "f" * 64}, "tokenizer_digest [0-9a-f]{16} here.*ffffffffffffffff there"),
     ],

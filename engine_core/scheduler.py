@@ -19,13 +19,11 @@ from engine_core.request import Request, Stop, completion, stop_at, take_prompt_
 from engine_core.result_check import ResultRows
 from engine_core.results import ResultReader
 from engine_core.row_errors import param_at_fault
-from engine_core.scheduler_config import SchedulerConfig
+from engine_core.scheduler_config import MOST_KNOWN_TOKENS, SchedulerConfig
 from engine_core.scheduler_counters import Counters, scheduler_stats
 from engine_core.step_plan import StepPlan, StepResult, pack_i32, unpack_i32
 from engine_core.suspects import NO_SUSPECT, StepRule, Suspects
 from engine_core.waiting import WaitingQueue
-
-MOST_KNOWN_TOKENS = 2**20  # once a step has admitted so many, cached ones included, it admits no further request
 
 
 class Scheduler:
@@ -85,8 +83,7 @@ class Scheduler:
 
     def prepare(self) -> list[Request]:
         """Returns the requests that the worker is to prepare now. Call it when the worker can, before each plan."""
-        in_flight, num_dropped = self._last_result < self._builder.step_id, len(self._builder.dropped_grammars)
-        return self._preparations.begin(in_flight, num_dropped)
+        return self._preparations.begin(self._last_result < self._builder.step_id, len(self._builder.dropped_grammars))
 
     def prepared(self, handle: int, error: str = "", *, is_complete: bool = False) -> Finished | None:
         """Lets a request run that the worker has prepared, at the place in the queue of its arrival.

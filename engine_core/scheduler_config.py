@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+MOST_KNOWN_TOKENS = 2**20  # once a step has admitted so many, cached ones included, it admits no further request
+
 
 @dataclass(frozen=True)
 class SchedulerConfig:

@@ -121,7 +121,7 @@ class OldEngine(ShortEngine):
 
 
 class OtherEngine(OldEngine):
-    """A link to an engine whose first worker had other memory."""
+    """A link to an engine that accepts another length."""
 
     told = KvCacheSize(num_blocks=30, max_model_len=64, smallest=4)
 

@@ -98,10 +98,10 @@ def _is_locked(folder: Path) -> bool:
 
 def running() -> Iterator[Path]:
     """Yields the runtime directory of each `tandem serve` of this user that runs without --runtime-dir."""
-    parents = [Path(os.environ.get("TMPDIR", "/tmp")), Path("/tmp"), SHARED_MEMORY]
+    parents = [Path(os.environ.get("TMPDIR") or "/tmp"), Path("/tmp"), SHARED_MEMORY]
     with contextlib.suppress(OSError):  # no directory can be written, e.g. because the disk is full
         parents.append(Path(tempfile.gettempdir()))
-    for parent in dict.fromkeys(parents):
+    for parent in dict.fromkeys(parent.resolve() for parent in parents):
         for folder in sorted(parent.glob("tandem-*")):
             with contextlib.suppress(OSError):
                 if folder.stat().st_uid == os.getuid() and read(folder) is not None:

@@ -8,7 +8,7 @@ died. A call waits through an outage as new requests do.
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -31,6 +31,7 @@ MAX_LARGE_CALLS = 4
 LARGE_BYTES = 256 * 1024
 SECONDS = 60.0  # timeout of a call: a chat may wait for others, and its template take `--chat-template-timeout`
 ResultT = TypeVar("ResultT")
+PieceT = TypeVar("PieceT", text_pb2.EncodedPiece, text_pb2.DecodedPiece)
 
 
 class Lost(Exception):
@@ -80,8 +81,7 @@ class TextTools:
 
         async def collected(link: TextUplink, hold: Hold) -> Encoded:
             found = Encoded()
-            async for piece in link.call_stream(lambda stub: stub.Encode(request, timeout=SECONDS)):
-                _raise_error(piece)
+            async for piece in _pieces(link, lambda stub: stub.Encode(request, timeout=SECONDS)):
                 found.token_ids += piece.token_ids
                 hold(len(piece.token_ids))
                 if piece.token_strs:
@@ -97,8 +97,7 @@ class TextTools:
 
         async def collected(link: TextUplink, hold: Hold) -> list[bytes]:
             found: list[bytes] = []
-            async for piece in link.call_stream(lambda stub: stub.Decode(request, timeout=SECONDS)):
-                _raise_error(piece)
+            async for piece in _pieces(link, lambda stub: stub.Decode(request, timeout=SECONDS)):
                 found.append(encode(piece.text)[1:-1])
                 hold(len(found[-1]))
             return found
@@ -156,17 +155,19 @@ class TextTools:
         return lost.error
 
     async def _next_link(self) -> TextUplink:
-        """Returns the links that are up in turn. Raises TandemError (UNAVAILABLE) if none is, and none is expected."""
+        """Returns the links that are up in turn, only the ready ones if there are any. Raises TandemError (UNAVAILABLE)
+        if none is up, and none is expected."""
         await self._client.dispatcher.outage.wait()
         links = [link for link in self._client.links if link.peer is not None]
         if not links:
             raise unavailable(NOT_CONNECTED)
+        links = [link for link in links if link.is_ready] or links
         return links[next(self._turns) % len(links)]
 
 
 async def _attempt(call: Callable[[TextUplink, Hold], Awaitable[ResultT]], link: TextUplink, hold: Hold) -> ResultT:
-    """Returns the result of a call on a link. Raises Lost if it was cut off; what it held does not count any more."""
-    held, epoch = 0, link.peer.epoch if link.peer is not None else 0
+    """Returns the result of a call on a link. What a call that failed has held does not count any more."""
+    held = 0
 
     def counted(size: int) -> None:
         nonlocal held
@@ -175,13 +176,25 @@ async def _attempt(call: Callable[[TextUplink, Hold], Awaitable[ResultT]], link:
 
     try:
         return await call(link, counted)
-    except TandemError as error:
+    except (Lost, TandemError):
         hold(-held)
-        if error.code != "UNAVAILABLE":
-            raise
-        raise Lost(link, epoch, error) from error
+        raise
 
 
-def _raise_error(piece: Any) -> None:
-    if piece.HasField("error"):
-        raise TandemError.from_proto(piece.error)
+async def _pieces(link: TextUplink, rpc: Callable[[Any], AsyncIterable[PieceT]]) -> AsyncIterator[PieceT]:
+    """Yields the pieces of a call on a link. Raises Lost if it was cut off, TandemError if the tokenizer answers with
+    an error, or not in time."""
+    epoch = link.peer.epoch if link.peer is not None else 0
+    pieces = link.call_stream(rpc)
+    while True:
+        try:
+            piece = await anext(pieces, None)
+        except TandemError as error:
+            if error.code != "UNAVAILABLE":
+                raise
+            raise Lost(link, epoch, error) from error
+        if piece is None:
+            return
+        if piece.HasField("error"):
+            raise TandemError.from_proto(piece.error)
+        yield piece

@@ -61,6 +61,16 @@ def test_servers_are_found_without_a_directory_that_can_be_written(
     assert [folder for folder in found if folder.parent == tmp_path] == [tmp_path / "tandem-abc"]
 
 
+def test_a_server_under_two_names_is_found_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TMPDIR", ".")
+    (tmp_path / "tandem-abc").mkdir()
+    with ControlFile(tmp_path / "tandem-abc"):
+        found = list(running())
+    assert [folder.name for folder in found].count("tandem-abc") == 1
+
+
 def test_a_file_that_cannot_be_written_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     ControlFile(tmp_path / "none")
     assert "launcher.json: cannot be written: No such file or directory" in caplog.text

@@ -71,6 +71,21 @@ async def test_a_refusal_keeps_its_fields_and_is_not_tried_again() -> None:
     assert sum(link.calls for link in links) == 1
 
 
+async def test_an_answer_that_the_tokenizer_is_unavailable_is_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    """E.g. the system has no process for the chat. Made again and alone, the call would hold up others."""
+
+    async def refused(request: Any, **options: float) -> Any:
+        yield text_pb2.EncodedPiece(error=unavailable("no process for it").to_proto())
+
+    links = [ToolLink(), ToolLink()]
+    for link in links:
+        monkeypatch.setattr(link, "Encode", refused)
+    with pytest.raises(TandemError, match="no process for it") as caught:
+        await tools_of(*links).encode(text("a"), NO_BULK, no_hold)
+    assert caught.value.code == "UNAVAILABLE"
+    assert (sum(link.calls for link in links), sum(link.start_locks for link in links)) == (1, 0)
+
+
 @pytest.mark.parametrize("pieces", [0, 1])
 async def test_a_call_that_is_cut_off_is_made_again_and_at_last_alone(
     pieces: int, monkeypatch: pytest.MonkeyPatch
@@ -170,6 +185,20 @@ async def test_the_links_take_turns() -> None:
     for _ in range(6):
         await tools.encode(text("a"), NO_BULK, no_hold)
     assert links[1].calls == 0 and min(links[0].calls, links[2].calls) >= 2
+
+
+async def test_a_tokenizer_that_is_not_ready_gets_no_call_while_another_is() -> None:
+    """It drains, so its end would wait for each call."""
+    links = [ToolLink() for _ in range(2)]
+    tools = tools_of(*links)
+    links[0].is_ready = False
+    for _ in range(4):
+        await tools.encode(text("a"), NO_BULK, no_hold)
+    assert [link.calls for link in links] == [0, 4]
+    links[1].is_ready = False
+    for _ in range(4):
+        await tools.encode(text("a"), NO_BULK, no_hold)
+    assert [link.calls for link in links] == [2, 6]
 
 
 async def test_a_call_waits_through_a_restart() -> None:

@@ -30,6 +30,7 @@ class ToolLink:
 
     def __init__(self, max_model_len: int = FACTS.max_model_len, dies_after: int | None = None) -> None:
         self.peer: pb.Hello | None = pb.Hello()
+        self.is_ready = True
         self.calls = self.start_locks = 0
         self.broken_locks = 0  # the peer dies while the start lock is asked for, so many times
         self._dies_after = dies_after

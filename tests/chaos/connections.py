@@ -6,6 +6,7 @@ Needs the right to trace that process (root, or a parent without Yama): pidfd_ge
 import ctypes
 import os
 import socket
+from collections.abc import Container
 from pathlib import Path
 
 SYS_PIDFD_GETFD = 438  # the same number on every architecture
@@ -21,12 +22,12 @@ def duplicate(pidfd: int, fd: int) -> int:
     return found
 
 
-def cut(pid: int, listener: str) -> int:
-    """Shuts down every connection that the process has to or from the Unix socket at `listener`. Returns how many.
+def cut(pid: int, listeners: Container[str]) -> int:
+    """Shuts down every connection that the process has to or from the Unix sockets at `listeners`. Returns how many.
     Raises OSError if the process has ended or may not be traced."""
     pidfd = os.pidfd_open(pid)
     try:
-        return sum(_shut_down(pidfd, fd, listener) for fd in _sockets(pid))
+        return sum(_shut_down(pidfd, fd, listeners) for fd in _sockets(pid))
     finally:
         os.close(pidfd)
 
@@ -42,7 +43,7 @@ def _sockets(pid: int) -> list[int]:
     return found
 
 
-def _shut_down(pidfd: int, fd: int, listener: str) -> bool:
+def _shut_down(pidfd: int, fd: int, listeners: Container[str]) -> bool:
     try:
         duplicated = socket.socket(fileno=duplicate(pidfd, fd))
     except OSError:  # closed in the meantime
@@ -52,7 +53,7 @@ def _shut_down(pidfd: int, fd: int, listener: str) -> bool:
             return False
         try:
             ends = (duplicated.getsockname(), duplicated.getpeername())  # the second raises for a listening socket
-            if listener not in ends:
+            if not any(end in listeners for end in ends):
                 return False
             duplicated.shutdown(socket.SHUT_RDWR)
         except OSError:

@@ -18,7 +18,7 @@ from tests.chaos.phases import MIN_LIVE, Aim, EngineCounters, engine_counters
 from tests.chaos.processes import Victim, choose, continue_later, strike, victims, wait_for_end
 from tests.chaos.quiet import QuietPoints
 from tests.chaos.report import MOST_EXAMPLES, Report, kind_of
-from tests.chaos.schedule import DECODE, PAUSE, RESTART, ROLES, STOP, Strike, in_turn, strikes
+from tests.chaos.schedule import DECODE, PAUSE, RESTART, ROLES, STOP, Blow, Strike, in_turn, strikes
 from tests.e2e.harness import Server
 
 BASE = ("--scheduling-policy=priority", "--long-prefill-token-threshold=256", "--max-num-seqs=192")
@@ -36,11 +36,12 @@ MOST_BREATH = 5.0
 RESTART_SECONDS = (0.0, 0.8)  # from a fault to the next one in phase RESTART
 POLL_SECONDS = 0.01
 SURVEY = 25  # faults between two quiet points
+ONE_AFTER_ANOTHER = "several, one after the other"  # label of a pause in which further faults came
 
 
 @dataclass
 class Part:
-    """`show` prints a line as things happen."""
+    """`moments` of all faults so far: time.monotonic(). `show` prints a line as things happen."""
 
     server: Server
     load: Load
@@ -50,8 +51,9 @@ class Part:
     report: Report
     pace: float = 0.0  # least seconds from one strike to the next
     show: Callable[[str], object] = print
-    _moments: list[float] = field(default_factory=list)  # of all faults so far: time.monotonic()
-    _labels: list[str] = field(default_factory=list)  # of their pauses; "": not counted
+    moments: list[float] = field(default_factory=list)
+    _labels: list[str] = field(default_factory=list)  # of their pauses
+    _missed: list[Strike] = field(default_factory=list)
     _followers: set[asyncio.Task[None]] = field(default_factory=set)  # of stopped processes
     _num_reported: int = 0
     _num_preemptions: int = 0  # that the present engine has counted
@@ -62,11 +64,11 @@ class Part:
     async def run(self, schedule: Callable[[], Strike], num_faults: int, seconds: float) -> None:
         """Strikes until there were `num_faults` or the time is over; then visits the last quiet point."""
         deadline = time.monotonic() + seconds
-        self.load.on_end = self._on_end
+        self.load.on_end = self.on_end
         self.load.start()
         next_survey = SURVEY
         while self.report.faults.total() < num_faults and time.monotonic() < deadline:
-            await self._strike(schedule())
+            await self.strike_next(schedule)
             await asyncio.sleep(self.pace)
             if self.report.faults.total() >= next_survey:
                 next_survey += SURVEY
@@ -83,11 +85,13 @@ class Part:
         for line in [*self.quiet.leaks, *self.quiet.hangs][before:]:
             self.show(f"  {line}")
 
-    async def _strike(self, planned: Strike) -> None:
-        """Aims and strikes. Does nothing if too few requests are live, or a process has just ended."""
+    async def strike_next(self, schedule: Callable[[], Strike]) -> None:
+        """Aims and strikes. What cannot be done, because too few requests are live or a process has just ended, comes
+        again, before the next one of the schedule."""
+        planned = self._missed.pop(0) if self._missed else schedule()
         if planned.phase != RESTART:
             await self._settle()
-            outage = time.monotonic() - self._moments[-1] if self._moments else 0.0
+            outage = time.monotonic() - self.moments[-1] if self.moments else 0.0
             await asyncio.sleep(self.rng.uniform(*BREATH_SECONDS) + min(outage, MOST_BREATH))
         else:
             await asyncio.sleep(self.rng.uniform(*RESTART_SECONDS))
@@ -97,39 +101,42 @@ class Part:
             phase = DECODE
         live = len(self.load.in_flight)
         if chosen is None or live < MIN_LIVE:
-            self.report.missed += len(planned.blows)
+            self._miss(planned.blows, planned.phase)
             return
-        moment, num_done = time.monotonic(), 0
+        moment = time.monotonic()
+        done: list[tuple[Blow, Victim]] = []
         for blow, victim in zip(planned.blows, chosen, strict=True):
             try:
                 strike(self.server, blow, victim)
             except OSError as error:
-                self.report.missed += 1
+                self._miss((blow,), planned.phase)
                 self.show(f"missed: {blow.kind} {victim.name}: {error}")
                 continue
-            num_done += 1
+            done.append((blow, victim))
             self.report.faults[f"{blow.role}, {blow.kind}"] += 1
             if blow.kind == PAUSE:
                 self._follow(continue_later(blow, victim))
             elif blow.kind == STOP:
                 self._follow(self._await_end(victim))
-        if num_done:
-            self._note(planned, chosen, phase, moment, live, num_done)
+        if done:
+            self._note(done, phase, moment, live)
 
-    def _note(self, planned: Strike, chosen: list[Victim], phase: str, moment: float, live: int, num_done: int) -> None:
-        self.report.phases[phase] += num_done
-        self.report.live[live] += num_done
-        self.report.together += num_done if num_done > 1 else 0
-        self._moments.append(moment)
-        (blow, *more) = planned.blows
+    def _miss(self, blows: tuple[Blow, ...], phase: str) -> None:
+        self.report.missed += len(blows)
+        self._missed.append(Strike(blows, phase))
+
+    def _note(self, done: list[tuple[Blow, Victim]], phase: str, moment: float, live: int) -> None:
+        self.report.phases[phase] += len(done)
+        self.report.live[live] += len(done)
+        self.report.together += len(done) if len(done) > 1 else 0
+        self.moments.append(moment)
+        (blow, _), *more = done
         self._labels.append("two at once" if more else f"{blow.role}, {blow.kind}")
-        if planned.phase == RESTART:  # the pauses of this fault and of the one before run into each other
-            self._labels[-2:] = [""] * len(self._labels[-2:])
-        done = " and ".join(f"{one.kind} {victim.name}" for one, victim in zip(planned.blows, chosen, strict=True))
+        text = " and ".join(f"{one.kind} {victim.name}" for one, victim in done)
         streaming = sum(attempt.streaming for attempt in self.load.in_flight)
         counts = dict(self.load.counts)
         self.show(
-            f"{time.strftime('%H:%M:%S')} {moment - self.began:7.1f} s: {done} ({phase}); {live} live, "
+            f"{time.strftime('%H:%M:%S')} {moment - self.began:7.1f} s: {text} ({phase}); {live} live, "
             f"{streaming} streaming; {counts}"
         )
         self._show_failures()
@@ -193,11 +200,11 @@ class Part:
         else:
             self.report.found[victim.role][round(100 * seconds)] += 1
 
-    def _on_end(self, attempt: Attempt) -> None:
-        first = bisect_right(self._moments, attempt.started)
-        for index, seconds in pauses(attempt.times, self._moments[first:]):
-            if label := self._labels[first + index]:
-                self.report.pauses[label][round(100 * seconds)] += 1
+    def on_end(self, attempt: Attempt) -> None:
+        first = bisect_right(self.moments, attempt.started)
+        for index, count, seconds in pauses(attempt.times, self.moments[first:]):
+            label = self._labels[first + index] if count == 1 else ONE_AFTER_ANOTHER
+            self.report.pauses[label][round(100 * seconds)] += 1
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,12 @@
 """How long faults make streams pause. Pure.
 
-The pause of a stream by a fault is its largest gap between two events around the fault, less the median of its gaps. A
-gap with two faults in it belongs to neither.
+The pause of a stream by a fault is its largest gap between two events around the fault, less the median of its gaps.
+Faults that come before a stream goes on have one pause in common.
 """
 
 import math
 import statistics
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
@@ -14,8 +14,9 @@ from itertools import accumulate, pairwise
 PERCENTILES = (50, 90, 99, 100)
 
 
-def pauses(times: Sequence[float], faults: Sequence[float]) -> list[tuple[int, float]]:
-    """Returns (index of a fault, seconds) for each fault that happened between two of a stream's events.
+def pauses(times: Sequence[float], faults: Sequence[float]) -> list[tuple[int, int, float]]:
+    """Returns (index of the first fault, number of faults, seconds) for each pause of a stream by the faults that
+    happened between two of its events.
 
     `times` of the events and of `faults` are in order. Pauses are at least 0.
     """
@@ -23,19 +24,25 @@ def pauses(times: Sequence[float], faults: Sequence[float]) -> list[tuple[int, f
         return []
     gaps = [after - before for before, after in pairwise(times)]
     usual = statistics.median(gaps)
-    found = []
-    for index, fault in enumerate(faults):
-        if not times[0] < fault < times[-1]:
+    begin, end = bisect_right(faults, times[0]), bisect_left(faults, times[-1])
+    found: list[tuple[int, int, float]] = []
+    first = begin
+    for index in range(begin, end):
+        until = faults[index + 1] if index + 1 < end else math.inf
+        # The gaps that end before the next fault. It belongs to this pause if it comes before the stream goes on.
+        around = gaps[_gap(times, faults[first]) : _gap(times, until)]
+        if until < math.inf and (
+            _gap(times, faults[index]) == _gap(times, until) or until - times[_gap(times, until)] > max(around)
+        ):
             continue
-        until = faults[index + 1] if index + 1 < len(faults) else math.inf
-        # The gap with the fault in it must not begin before the previous one; later gaps end before the next one.
-        first, last = bisect_right(times, fault) - 1, min(bisect_right(times, until) - 1, len(gaps))
-        if first == last or (index and faults[index - 1] >= times[first]):
-            continue
-        largest = max(gaps[first:last])
-        if last == len(gaps) or until - times[last] <= largest:  # else it still pauses when the next fault comes
-            found.append((index, max(0.0, largest - usual)))
+        found.append((first, index + 1 - first, max(0.0, max(around) - usual)))
+        first = index + 1
     return found
+
+
+def _gap(times: Sequence[float], moment: float) -> int:
+    """Returns the index of the gap between two events that a moment is in; the number of gaps if it is after all."""
+    return min(bisect_right(times, moment), len(times)) - 1
 
 
 def percentile(hundredths: Counter[int], share: float) -> float:

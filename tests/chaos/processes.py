@@ -15,7 +15,7 @@ from tests.e2e.harness import Server, alive, argv_of, children_of, role_of
 
 @dataclass(frozen=True)
 class Victim:
-    """One process. `name`: tokenizer-0 or tokenizer-1, else the role."""
+    """One process. `name`: tokenizer-0 or tokenizer-1, else the role, also of a spare that has taken over."""
 
     pid: int
     role: str
@@ -34,9 +34,9 @@ def victims(server: Server) -> list[Victim]:
     return found
 
 
-def socket_above(server: Server, victim: Victim) -> str:
-    """Returns the path of the Unix socket through which the process above is connected to this one."""
-    return f"{server.runtime_dir}/{victim.name}.sock"
+def sockets_above(server: Server, victim: Victim) -> list[str]:
+    """Returns the paths of the Unix sockets through which the process above may be connected to this one."""
+    return [str(path) for path in Path(server.runtime_dir).glob(f"{victim.role}*.sock")]
 
 
 def stopped(pid: int) -> bool:
@@ -65,7 +65,7 @@ def strike(server: Server, blow: Blow, victim: Victim) -> None:
     if blow.kind == KILL:
         os.kill(victim.pid, signal.SIGKILL)
     elif blow.kind == CUT:
-        if not cut(victim.pid, socket_above(server, victim)):
+        if not cut(victim.pid, sockets_above(server, victim)):
             raise ConnectionError(f"the {victim.name} has no connection")
     else:
         os.kill(victim.pid, signal.SIGSTOP)

@@ -46,6 +46,12 @@ class Report:
         failed = sum(self.requests[outcome] for outcome in (REFUSED, LOST, DIFFERENT))
         return not failed and not self.leaks and not self.hangs and not self.tracebacks
 
+    def _kinds(self) -> str:
+        kinds: Counter[str] = Counter()
+        for label, count in self.faults.items():
+            kinds[label.rpartition(", ")[2]] += count
+        return ", ".join(f"{kind} {count / kinds.total():.1%}" for kind, count in kinds.most_common())
+
     def line(self) -> str:
         """Returns the report as one line of JSON."""
         return json.dumps({one.name: getattr(self, one.name) for one in fields(self)})
@@ -58,6 +64,7 @@ class Report:
             f"{len(self.parts)} parts ({'; '.join(self.parts)}), {self.minutes:.1f} minutes",
             f"{self.faults.total()} faults ({self.together} of them two at once), {self.missed} missed and repeated",
             *(f"  {count:5} {label}" for label, count in sorted(self.faults.items())),
+            f"kinds: {self._kinds()}",
             f"phases: {', '.join(f'{phase} {count}' for phase, count in sorted(self.phases.items()))}",
             f"live requests at a fault: least {live[0]}, median {live[len(live) // 2]}" if live else "no fault",
             f"requests: {counts}; {self.preemptions} preemptions; clients used up to {self.client_cpu:.2f} cores",

@@ -12,17 +12,19 @@ EVERY_SECOND = [float(second) for second in range(10)]
 @pytest.mark.parametrize(
     ("times", "faults", "expected"),
     [
-        (EVERY_SECOND, [3.5], [(0, 0.0)]),
-        ([0, 1, 2, 3, 8, 9, 10, 11], [3.5], [(0, 4.0)]),
-        ([0, 1, 2, 3, 4, 9, 10, 11], [3.5], [(0, 4.0)]),  # the answer's last tokens were on their way
-        ([0, 1, 2, 3, 8, 9, 10, 11], [3.5, 7.0], []),  # whose pause is it?
-        ([0, 1, 2, 3, 8, 9, 10, 13, 14, 15, 16], [3.5, 10.5], [(0, 4.0), (1, 2.0)]),
-        ([0, 1, 2, 3, 3.5, 9, 10, 11], [3.25, 5.0], [(1, 4.5)]),  # a token was on its way; the rest is the second's
+        (EVERY_SECOND, [3.5], [(0, 1, 0.0)]),
+        ([0, 1, 2, 3, 8, 9, 10, 11], [3.5], [(0, 1, 4.0)]),
+        ([0, 1, 2, 3, 4, 9, 10, 11], [3.5], [(0, 1, 4.0)]),  # the answer's last tokens were on their way
+        ([0, 1, 2, 3, 8, 9, 10, 11], [3.5, 7.0], [(0, 2, 4.0)]),
+        ([0, 1, 2, 3, 8, 9, 10, 13, 14, 15, 16], [3.5, 10.5], [(0, 1, 4.0), (1, 1, 2.0)]),
+        ([0, 1, 2, 3, 3.5, 9, 10, 11], [3.25, 5.0], [(0, 2, 4.5)]),  # a token was on its way
+        ([0, 1, 2, 3, 8, 9, 14, 15, 20, 21], [3.5, 7.0, 9.5, 15.5, 18.0], [(0, 2, 4.0), (2, 1, 4.0), (3, 2, 4.0)]),
+        ([0, 1, 2, 8, 9], [1.5, 3.5, 20.0], [(0, 2, 5.0)]),
         (EVERY_SECOND, [-1.0, 20.0], []),
         ([], [1.0], []),
     ],
 )
-def test_pauses(times: list[float], faults: list[float], expected: list[tuple[int, float]]) -> None:
+def test_pauses(times: list[float], faults: list[float], expected: list[tuple[int, int, float]]) -> None:
     assert pauses(times, faults) == expected
 
 

@@ -24,7 +24,7 @@ def test_parts_add_up() -> None:
 
 def test_the_report_for_readers_has_all_figures() -> None:
     text = "\n".join(_report(1).lines())
-    for part in ("3 worker, kill", "least 180, median 180", "0 lost, 0 different", "1.30"):
+    for part in ("3 worker, kill", "kinds: kill 100.0%", "least 180, median 180", "0 lost, 0 different", "1.30"):
         assert part in text
 
 

@@ -45,7 +45,7 @@ class HealthChecks:
     """Called in server threads; a route answers 200 if its function returns true, else 503."""
 
     is_live: Callable[[], bool]  # this process makes progress, whatever the others do
-    is_ready: Callable[[], bool]  # a token could be made now
+    is_ready: Callable[[], bool]  # a token could be made now, if this process makes progress
     is_healthy: Callable[[], bool]  # new requests are accepted, also while a process behind this one restarts
 
 
@@ -96,7 +96,11 @@ class _Server(http.server.ThreadingHTTPServer):
         self.socket.close()
         self.socket = front
         self.registry = registry
-        self.checks = {"/live": checks.is_live, "/ready": checks.is_ready, "/health": checks.is_healthy}
+        self.checks = {
+            "/live": checks.is_live,
+            "/ready": lambda: checks.is_live() and checks.is_ready(),
+            "/health": checks.is_healthy,
+        }
         self.authorization = f"Bearer {token}".encode() if token is not None else None
         self.timeout = 0  # of handle_request
         self._stopped, self._stop = socket.socketpair()

@@ -22,8 +22,8 @@ from services.security.metrics_token import metrics_token, token_to_ask_for
 from tests.e2e.harness import PLAIN_HTTP
 from tests.security.peers import OURS
 
-READY = {"value": True}
-CHECKS = HealthChecks(lambda: True, lambda: READY["value"], lambda: READY["value"])
+READY, LIVE = {"value": True}, {"value": True}
+CHECKS = HealthChecks(lambda: LIVE["value"], lambda: READY["value"], lambda: READY["value"])
 
 
 @pytest.fixture
@@ -52,6 +52,14 @@ def test_metrics_and_health(address: tuple[str, int]) -> None:
         assert get(address, "/health").status_code == 503
     finally:
         READY["value"] = True
+
+
+def test_a_process_without_progress_is_not_ready(address: tuple[str, int]) -> None:
+    LIVE["value"] = False
+    try:
+        assert [get(address, path).status_code for path in ("/live", "/ready", "/health")] == [503, 503, 200]
+    finally:
+        LIVE["value"] = True
 
 
 def test_garbage_and_disconnects_are_not_logged(address: tuple[str, int], caplog: pytest.LogCaptureFixture) -> None:

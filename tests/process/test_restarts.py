@@ -126,7 +126,7 @@ def test_the_first_restart_is_immediate_and_the_backoff_doubles_up_to_its_limit(
     assert len(set(pids_in(file))) == 6
 
 
-def test_a_child_through_which_a_token_passed_is_restarted_at_once(
+def test_a_child_that_work_has_reached_is_restarted_at_once(
     children: ChildProcesses, file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     start(children, "work", file)

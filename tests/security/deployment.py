@@ -18,9 +18,17 @@ KV_CACHE = "--kv-cache-memory-bytes=32M"  # small, because its memory is allocat
 
 class Deployment:
     def __init__(
-        self, folder: Path, model: str = "demo", *, lags: Path | None = None, tokenizer_options: Sequence[str] = ()
+        self,
+        folder: Path,
+        model: str = "demo",
+        *,
+        lags: Path | None = None,
+        tokenizer_options: Sequence[str] = (),
+        engine_options: Sequence[str] = (),
+        second_engine: bool = False,
     ) -> None:
-        """`lags`: the shim measures its event loop into this file (probed_shim.py)."""
+        """`lags`: the shim measures its event loop into this file (probed_shim.py). `second_engine`: with a worker of
+        its own; their roles are "engine-2" and "worker-2"."""
         self.secret = folder / "secret"
         self.secret.write_bytes(OURS.value)
         self.tokenizer, self.engine, self.worker = (free_address() for _ in range(3))
@@ -31,13 +39,22 @@ class Deployment:
         gateway = [f"--grpc-host={host.strip('[]')}", f"--grpc-port={self.gateway.rpartition(':')[2]}"]
         self._commands = {
             "worker": ["worker", model, f"--engine=tcp://{self.worker}", KV_CACHE, "--cpu-threads=1", worker],
-            "engine": ["engine", f"--listen={self.engine}", f"--worker=tcp://{self.worker}", engine],
+            "engine": [
+                *("engine", f"--listen={self.engine}", f"--worker=tcp://{self.worker}", engine),
+                *engine_options,
+            ],
             "tokenizer": [
                 *("tokenizer", model, f"--listen={self.tokenizer}", f"--engine={self.engine}", tokenizer),
                 *tokenizer_options,
             ],
             "shim": ["shim", f"--tokenizer={self.tokenizer}", f"--host={host}", f"--port={port}", *gateway],
         }
+        if second_engine:
+            address, worker_address = free_address(), free_address()
+            link = f"--engine=tcp://{worker_address}"
+            self._commands["worker-2"] = ["worker", model, link, KV_CACHE, "--cpu-threads=1"]
+            self._commands["engine-2"] = ["engine", f"--listen={address}", f"--worker=tcp://{worker_address}"]
+            self._commands["tokenizer"].append(f"--engine={self.engine},{address}")
         self._env = os.environ | {"GRPC_VERBOSITY": "NONE"}
         self._shim = [sys.executable, "-m", "tests.security.probed_shim", str(lags)] if lags is not None else TANDEM
         self.processes: dict[str, subprocess.Popen[str]] = {}

@@ -4,9 +4,12 @@ import concurrent.futures
 import os
 import signal
 import subprocess
+from collections.abc import Callable
 from typing import Any
 
-from tests.e2e.harness import ALL_READY, SPARES, TANDEM, Server, pid_of, wait_for
+import pytest
+
+from tests.e2e.harness import ALL_READY, SPARES, TANDEM, Server, alive, pid_of, wait_for
 
 TEXT = "/v1/completions"
 BODY: dict[str, Any] = {"temperature": 0, "ignore_eos": True, "return_token_ids": True}
@@ -28,22 +31,37 @@ def reload(*args: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run([*TANDEM, "reload", *args], capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_a_reload_under_load() -> None:
+def reloaded(server: Server) -> None:
+    ended = reload(f"--runtime-dir={server.runtime_dir}")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines()[-1] == "3 processes are replaced"
+    assert "ERROR" not in server.log
+
+
+def stopped_in_turn(server: Server) -> None:
+    """SIGTERM to each process, as an orchestrator's rolling restart."""
+    for role in ROLES:
+        pid = pid_of(server, role)
+        os.kill(pid, signal.SIGTERM)
+        wait_for(lambda: not alive(pid), "it has ended", 40)  # noqa: B023
+        wait_for(lambda: server.get("/ready").status_code == 200, "the next one is ready", 40)
+
+
+@pytest.mark.parametrize("replace", [reloaded, pytest.param(stopped_in_turn, marks=pytest.mark.long)])
+def test_a_replacement_under_load(replace: Callable[[Server], None]) -> None:
     with Server(SPARES) as server, concurrent.futures.ThreadPoolExecutor(24) as pool:
         wait_for(lambda: ALL_READY in server.log, "the launcher knows that all are ready")
         expected = list(pool.map(lambda index: ask(server, index), range(40)))
         before, shim = pids(server), pid_of(server, "shim")
-        done = pool.submit(reload, f"--runtime-dir={server.runtime_dir}")
+        done = pool.submit(replace, server)
         number = 0
         while not done.done():
             indices = range(number, number + 20)
             assert list(pool.map(lambda index: ask(server, index), indices)) == [expected[i % 40] for i in indices]
             number += 20
-        ended = done.result()
-        assert ended.returncode == 0, ended.stderr
-        assert ended.stdout.splitlines()[-1] == "3 processes are replaced"
+        done.result()
         assert all(old != new for old, new in zip(before, pids(server), strict=True))
-        assert pid_of(server, "shim") == shim and "ERROR" not in server.log
+        assert pid_of(server, "shim") == shim
         assert number >= 20, "requests ran meanwhile"
 
 

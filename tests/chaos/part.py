@@ -49,7 +49,7 @@ class Part:
     quiet: QuietPoints
     rng: random.Random
     report: Report
-    pace: float = 0.0  # least seconds from one strike to the next
+    pace: float = 0.0  # seconds from the aim of one strike to that of the next, at least
     show: Callable[[str], object] = print
     moments: list[float] = field(default_factory=list)
     _labels: list[str] = field(default_factory=list)  # of their pauses
@@ -68,8 +68,9 @@ class Part:
         self.load.start()
         next_survey = SURVEY
         while self.report.faults.total() < num_faults and time.monotonic() < deadline:
+            began = time.monotonic()
             await self.strike_next(schedule)
-            await asyncio.sleep(self.pace)
+            await asyncio.sleep(max(0.0, began + self.pace - time.monotonic()))
             if self.report.faults.total() >= next_survey:
                 next_survey += SURVEY
                 await self._survey()
